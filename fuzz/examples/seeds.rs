@@ -294,7 +294,7 @@ fn observation() -> Observation {
     let numbers = vec![Number { suffix: "_sum".into(), labels, value: 0.5 }];
     let (name, help) = ("echoic_table_items".into(), "Items in the table.".into());
     let connection = Connected {
-        door: "tcp://127.0.0.1:1".into(),
+        listener: "tcp://127.0.0.1:1".into(),
         id: 1,
         peer: "127.0.0.1:2".into(),
         name: "host:1".into(),

@@ -254,7 +254,7 @@ impl Link for Near {
 }
 
 /// A transport that the fuzzer dials.
-pub struct Door {
+pub struct Listener {
     links: Mutex<Option<(Receiver<Near>, UnixStream)>>,
 }
 
@@ -270,10 +270,10 @@ struct Opened {
 }
 
 /// A transport without a system.
-pub fn door() -> (Dialler, Door) {
+pub fn listener() -> (Dialler, Listener) {
     let (sender, links) = channel();
     let (bell, ear) = UnixStream::pair().expect("a pair of sockets");
-    (Dialler { links: sender, bell }, Door { links: Mutex::new(Some((links, ear))) })
+    (Dialler { links: sender, bell }, Listener { links: Mutex::new(Some((links, ear))) })
 }
 
 impl Dialler {
@@ -286,7 +286,7 @@ impl Dialler {
     }
 }
 
-impl Listen for Door {
+impl Listen for Listener {
     fn listen(&self) -> io::Result<Box<dyn Listener>> {
         let once = self.links.lock().expect("nobody panics with it").take();
         let (links, ear) = once.ok_or(io::ErrorKind::AddrInUse)?;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arbitrary::Arbitrary;
-use echoic_fuzz::{Cuts, Dialler, Far, door, spec};
+use echoic_fuzz::{Cuts, Dialler, Far, listener, spec};
 use echoic_net::server::{Options, STREAM, Server};
 use echoic_net::wire::frame::{Control, DataHead, HEADER_BYTES, Header, kind};
 use echoic_net::wire::handshake::{
@@ -49,9 +49,9 @@ struct Target {
 fn open(filling: usize) -> Target {
     let config = StreamConfig { batch_size: 1, num_buffers: 4 };
     let stream = Arc::new(Stream::new(spec(filling), config).expect("memory"));
-    let (dialler, door) = door();
+    let (dialler, listener) = listener();
     let options = Options { threads: 1, ..Options::default() };
-    let server = Server::open(&door, Arc::clone(&stream), options).expect("a server");
+    let server = Server::open(&listener, Arc::clone(&stream), options).expect("a server");
     Target { dialler, stream, server, filling }
 }
 

@@ -67,7 +67,7 @@ fn tables(session: &Session) -> Tables {
         max_times_sampled: if session.twice { 2 } else { 0 },
         seed: 1,
     });
-    let table = table.expect("a table").durable(Durability::Async);
+    let table = table.expect("a table").durable(Some(Durability::Async));
     Tables::new(vec![Arc::new(table)]).expect("one table")
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use echoic_fuzz::{Cuts, Dialler, door, spec};
+use echoic_fuzz::{Cuts, Dialler, listener, spec};
 use echoic_net::Token;
 use echoic_net::server::{Options, Server};
 use echoic_replay::{Stream, StreamConfig};
@@ -18,9 +18,9 @@ struct Target {
 fn open(filling: usize, token: Option<Token>) -> Target {
     let config = StreamConfig { batch_size: 1, num_buffers: 4 };
     let stream = Arc::new(Stream::new(spec(filling), config).expect("memory"));
-    let (dialler, door) = door();
+    let (dialler, listener) = listener();
     let options = Options { token, threads: 1, ..Options::default() };
-    let server = Server::open(&door, Arc::clone(&stream), options).expect("a server");
+    let server = Server::open(&listener, Arc::clone(&stream), options).expect("a server");
     Target { dialler, stream, server }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use echoic_fuzz::{Cuts, Dialler, PATIENCE, door, spec};
+use echoic_fuzz::{Cuts, Dialler, PATIENCE, listener, spec};
 use echoic_net::server::{Options, Server};
 use echoic_net::wire::handshake::{Hello, Open, Purpose};
 use echoic_net::wire::{VERSION, preface};
@@ -44,9 +44,9 @@ fn open() -> Target {
         table("queue", Form::Rows(spec(0)), Limiter::queue(50).expect("a good limiter")),
     ];
     let tables = Arc::new(Tables::new(tables).expect("different names"));
-    let (dialler, door) = door();
+    let (dialler, listener) = listener();
     let options = Options { threads: 1, ..Options::default() };
-    let server = Server::open(&door, Arc::clone(&tables), options).expect("a server");
+    let server = Server::open(&listener, Arc::clone(&tables), options).expect("a server");
     Target { dialler, tables, server }
 }
 

@@ -371,7 +371,7 @@ class Server:
         Waits for submits that are under way. Only the first call gets them.
         """
 
-    def open_door(
+    def open_listener(
         self,
         address: str,
         token: bytes | None,

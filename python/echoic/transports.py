@@ -48,7 +48,7 @@ class _Door:
 
     def _open(self, server: _native.Server, address: str, **settings: Any) -> str:
         files = {"certificate": None, "key": None, "client_ca": None}
-        return server.open_door(
+        return server.open_listener(
             address,
             token=secret(self.token),
             max_connections=self.max_connections,

@@ -134,7 +134,7 @@ def test_the_doors_of_a_shard_yield_to_nobody(
         pytest.skip("a process may not take back the turns that it gave away")
     for shard in cluster.processes().values():
         tasks = Path(f"/proc/{shard['pid']}/task").iterdir()
-        doors = [task for task in tasks if (task / "comm").read_text().startswith("echoic-door")]
+        doors = [task for task in tasks if (task / "comm").read_text().startswith("echoic-listen")]
         assert doors
         assert {os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in doors} == {0}
 

@@ -1,4 +1,4 @@
-//! How fast experiences are added to two strata, while there is room and when each lets another go.
+//! How fast experiences are added to two tiers, while there is room and when each lets another go.
 //!
 //! `cargo run --release -p echoic-buffers --example surprise_speed -- [EXPERIENCES [PLAN [STATE]]]`
 //!

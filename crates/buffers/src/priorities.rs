@@ -91,6 +91,31 @@ impl Priorities {
         if good { Ok(priority) } else { Err(BufferError::Priority { got: priority, at }) }
     }
 
+    /// That all of these can be priorities.
+    ///
+    /// # Errors
+    ///
+    /// [`BufferError::Priority`] for the first that can't.
+    pub fn check_all(priorities: &[f64]) -> Result<(), BufferError> {
+        priorities
+            .iter()
+            .enumerate()
+            .try_for_each(|(at, priority)| Self::check(*priority, at).map(drop))
+    }
+
+    /// That there is a priority for each of so many indices.
+    pub(crate) fn check_updates(indices: usize, priorities: &[f64]) -> Result<(), BufferError> {
+        if indices != priorities.len() {
+            return Err(BufferError::Lengths {
+                what: "priorities",
+                of: "indices",
+                got: priorities.len(),
+                expected: indices,
+            });
+        }
+        Self::check_all(priorities)
+    }
+
     /// Gives slots their priorities, which have been checked.
     pub fn set_many(&mut self, priorities: &[(u32, f64)]) {
         if let [(slot, priority)] = *priorities {

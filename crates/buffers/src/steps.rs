@@ -1,6 +1,6 @@
 //! What follows a transition in its episode: n-step returns, windows of steps, and later steps as goals.
 
-use echoic_memory::belt::Reader;
+use echoic_memory::row_ring::Reader;
 use echoic_memory::slab::Field;
 use echoic_replay::rng::Rng;
 

@@ -1,25 +1,25 @@
 //! Rows of transitions of which the newest are in memory and all others in a file.
 //!
-//! Rows are put on a [`Belt`], from which they are written to a [`ColdFile`] block by block, by whoever has
+//! Rows are put on a [`RowRing`], from which they are written to a [`ColdFile`] block by block, by whoever has
 //! put on the row that completes a block. There is no thread: a disk that is slow slows down those who put
-//! on rows, and one that is full is an error of theirs. What is drawn is read from the belt while it is
+//! on rows, and one that is full is an error of theirs. What is drawn is read from the row ring while it is
 //! there, and else from the file.
 //!
-//! A row has one position, on the belt and in the file: the belt of a file that is opened again starts where
+//! A row has one position, on the row ring and in the file: the row ring of a file that is opened again starts where
 //! the file ends.
 //!
 //! # Invariants
 //!
-//! 1. `promised <= written + kept`: a row that is in no file is in the belt's window.
+//! 1. `promised <= written + kept`: a row that is in no file is in the row ring's window.
 //! 2. `written` is the file's end, and changes only under the lock `spilling`.
-//! 3. The belt is cleared, and the window looked at, under the lock `first`: what was cleared is in no
+//! 3. The row ring is cleared, and the window looked at, under the lock `first`: what was cleared is in no
 //!    window.
 //! 4. No lock but `spilling` is held while the disk is waited for; those who put on rows ask for it only when
 //!    there is no room.
 
 use std::ops::Range;
 
-use echoic_memory::belt::{Belt, Reader, Stretch};
+use echoic_memory::row_ring::{Reader, RowReservation, RowRing};
 use echoic_memory::sync::{Mutex, MutexGuard};
 use echoic_replay::rng::Rng;
 
@@ -45,7 +45,7 @@ pub enum TieredError {
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Tiered {
-    belt: Belt,
+    ring: RowRing,
     cold: ColdFile,
     layout: RowLayout,
     /// The fields of a row as they lie in it, and how many bytes there are behind the last.
@@ -75,14 +75,14 @@ struct Gate {
 #[derive(Debug)]
 pub struct Place<'a> {
     /// The rows, to be filled.
-    pub stretch: Stretch<'a>,
+    pub reservation: RowReservation<'a>,
     due: bool,
 }
 
 impl Place<'_> {
     /// Lets everybody read the rows. Says whether [`Tiered::spill_some`] is to be called then.
     pub fn publish(self) -> bool {
-        self.stretch.publish();
+        self.reservation.publish();
         self.due
     }
 }
@@ -119,26 +119,26 @@ impl Tiered {
             let (range, got) = ("at most total_capacity", hot as f64);
             return Err(BufferError::Setting { name: "hot_capacity", range, got }.into());
         }
-        let belt = Belt::new(hot, layout.row_bytes()).map_err(BufferError::from)?;
+        let ring = RowRing::new(hot, layout.row_bytes()).map_err(BufferError::from)?;
         let cold = open()?;
         let text = cold.text().to_owned();
         cold.check(&Geometry { row_bytes: layout.row_bytes(), slots: total, text })?;
-        Ok(Self::join(belt, layout, cold, seed))
+        Ok(Self::join(ring, layout, cold, seed))
     }
 
-    fn join(belt: Belt, layout: RowLayout, cold: ColdFile, seed: u64) -> Self {
+    fn join(ring: RowRing, layout: RowLayout, cold: ColdFile, seed: u64) -> Self {
         let fields = layout.fields();
         let mut order: Vec<usize> = (0..fields.len()).collect();
         order.sort_by_key(|field| (fields[*field].offset, fields[*field].bytes));
         let used: usize = fields.iter().map(|field| field.bytes).sum();
         let padding = layout.row_bytes() - used;
         let block = (BLOCK_BYTES / layout.row_bytes().max(1)) as u64;
-        let block = block.clamp(1, (belt.kept() / 2).max(1));
+        let block = block.clamp(1, (ring.kept() / 2).max(1));
         let (first, end) = (cold.first(), cold.end());
-        assert!(belt.restart(end), "nobody reads or writes a new belt");
+        assert!(ring.restart(end), "nobody reads or writes a new ring");
         let gate = Gate { promised: end, written: end, quiet: 0 };
         Self {
-            belt,
+            ring,
             cold,
             layout,
             order,
@@ -163,7 +163,7 @@ impl Tiered {
 
     /// How many rows are kept in memory.
     pub fn hot_capacity(&self) -> u64 {
-        self.belt.kept()
+        self.ring.kept()
     }
 
     /// How many rows are kept.
@@ -173,13 +173,13 @@ impl Tiered {
 
     /// How many rows can be put on at once.
     pub fn most_at_once(&self) -> u64 {
-        self.belt.slack().min(self.belt.kept())
+        self.ring.slack().min(self.ring.kept())
     }
 
     /// How many rows can be drawn.
     pub fn len(&self) -> u64 {
         let first = self.first.lock();
-        let window = self.window(*first, self.belt.window().end);
+        let window = self.window(*first, self.ring.window().end);
         window.end - window.start
     }
 
@@ -191,12 +191,12 @@ impl Tiered {
     /// How many of the rows are in the file.
     pub fn written(&self) -> u64 {
         let first = self.first.lock();
-        let window = self.window(*first, self.belt.window().end);
+        let window = self.window(*first, self.ring.window().end);
         drop(first);
         self.gate.lock().written.min(window.end).saturating_sub(window.start)
     }
 
-    /// What can be drawn, given the end of the belt's window.
+    /// What can be drawn, given the end of the row ring's window.
     fn window(&self, first: u64, end: u64) -> Range<u64> {
         first.max(end.saturating_sub(self.capacity())).min(end)..end
     }
@@ -210,13 +210,13 @@ impl Tiered {
     pub fn try_place(&self, rows: u64) -> Option<Place<'_>> {
         assert!(rows <= self.most_at_once());
         let mut gate = self.gate.lock();
-        if gate.promised + rows > gate.written + self.belt.kept() {
+        if gate.promised + rows > gate.written + self.ring.kept() {
             return None;
         }
-        let stretch = self.belt.try_reserve(rows)?;
+        let reservation = self.ring.try_reserve(rows)?;
         gate.promised += rows;
         let due = gate.promised - gate.written >= self.block && gate.promised >= gate.quiet;
-        Some(Place { stretch, due })
+        Some(Place { reservation, due })
     }
 
     /// Waits until there may be room for so many rows, and writes some to the file, if it takes that.
@@ -227,7 +227,7 @@ impl Tiered {
     pub fn make_room(&self, rows: u64) -> Result<(), ColdError> {
         let spilling = self.spilling.lock();
         let gate = self.gate.lock();
-        let full = gate.promised + rows > gate.written + self.belt.kept();
+        let full = gate.promised + rows > gate.written + self.ring.kept();
         drop(gate);
         if full {
             self.spill(&spilling)?;
@@ -238,7 +238,7 @@ impl Tiered {
         }
         drop(spilling);
         // Readers or writers of rows are in the way, who take as long as a copy.
-        self.belt.wait_for_room(rows);
+        self.ring.wait_for_room(rows);
         Ok(())
     }
 
@@ -255,7 +255,7 @@ impl Tiered {
     fn spill(&self, _spilling: &MutexGuard<'_, ()>) -> Result<(), ColdError> {
         loop {
             // A new reader for each block: those who put on rows wait for the oldest.
-            let reader = self.belt.read();
+            let reader = self.ring.read();
             let begin = self.gate.lock().written;
             let end = reader.window().end.min(begin + self.block);
             if begin >= end {
@@ -286,10 +286,10 @@ impl Tiered {
     pub fn clear(&self) -> Result<(), ColdError> {
         let _spilling = self.spilling.lock();
         let mut first = self.first.lock();
-        self.belt.clear();
+        self.ring.clear();
         // By invariant 1, and as nobody writes, no more has been put on since than is kept: the window
         // begins where it was cleared.
-        *first = self.belt.window().start;
+        *first = self.ring.window().start;
         let cleared = *first;
         drop(first);
         let noted = self.cold.clear(cleared);
@@ -353,7 +353,7 @@ impl Tiered {
         // that is looked at later.
         let reading = self.cold.reading();
         let first = self.first.lock();
-        let reader = self.belt.read();
+        let reader = self.ring.read();
         let window = self.window(*first, reader.window().end);
         drop(first);
         Held { rows: self, reading, reader, window }

@@ -8,17 +8,22 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
-use echoic_memory::belt::{Belt, Reader, Stretch};
+use echoic_memory::row_ring::{Reader, RowReservation, RowRing};
 use echoic_memory::slab::{Field, Pinned, Slab};
 use echoic_memory::sync::Mutex;
 use echoic_replay::rng::Rng;
 
-use crate::episodes::Episodes;
+use crate::episodes::{Episodes, Steps};
 use crate::error::BufferError;
-use crate::frames::Frames;
+use crate::frames::{Frames, Pins};
 use crate::layout::RowLayout;
+use crate::observations::Observations;
 use crate::priorities::{Draw, Drawn, Priorities};
+
+/// How many transitions go at once when there is no room for a frame.
+const DROPPED: u64 = 16;
 
 /// What a buffer knows of its rows besides their bytes.
 #[derive(Debug, Clone, Default)]
@@ -28,21 +33,55 @@ pub struct Settings {
     /// Whether it knows which rows follow each other: then these leaves of a row, one byte each, say whether
     /// an episode ends with it.
     pub ends: Option<Vec<usize>>,
-    /// Whether observations are stored once: of how many frames each is, and how many bytes a frame has.
-    pub frames: Option<(usize, usize)>,
+    /// Whether observations are stored once: of how many frames each is, and where its leaves lie in a frame.
+    pub frames: Option<(usize, RowLayout)>,
+    /// Which part of a transition each leaf is; [`Part::Step`] if nothing is said.
+    pub parts: Vec<Part>,
     /// The seed of its own draws.
     pub seed: u64,
+}
+
+/// Which part of a transition a leaf is. A batch of several steps together has the outcome of the last one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// What the step began with, or did.
+    Step,
+    /// What it led to.
+    Outcome,
+    /// Of the observation before the step.
+    Obs,
+    /// Of the one after it, which is an outcome, too.
+    NextObs,
+}
+
+/// What there was no room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoRoom {
+    /// A frame.
+    Frames,
+    /// A row: readers keep the places of the next ones.
+    Rows,
 }
 
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Transitions {
-    belt: Belt,
+    ring: RowRing,
     layout: RowLayout,
+    parts: Vec<Part>,
+    frames: Option<FrameStore>,
     index: Option<Mutex<Index>>,
     /// Which bytes of a row say that an episode ends.
     ends: Vec<Field>,
     rng: Mutex<Rng>,
+}
+
+/// Where the frames of observations are that are stored once.
+#[derive(Debug)]
+struct FrameStore {
+    slab: Arc<Slab>,
+    stack: usize,
+    layout: RowLayout,
 }
 
 #[derive(Debug)]
@@ -52,7 +91,7 @@ struct Index {
     frames: Option<Frames>,
     /// Where the window began when the index was last brought up to date.
     begin: u64,
-    /// What is to be known of rows that an earlier stretch keeps from being published.
+    /// What is to be known of rows that an earlier reservation keeps from being published.
     waiting: Vec<(Range<u64>, Notes)>,
 }
 
@@ -64,9 +103,9 @@ pub struct Notes {
     /// Whose step each is: one number for all, or one for each.
     pub envs: Vec<u32>,
     /// The frames of each row's two observations, in a buffer that stores those once.
-    pub frames: Vec<u32>,
-    /// What [`Transitions::latest_frames`] gave for the one row.
-    pub taken: Option<Vec<u32>>,
+    frames: Vec<u32>,
+    /// What `latest_frames` gave for the one row.
+    taken: Option<Vec<u32>>,
     /// Whether an episode ends with each.
     ended: Vec<bool>,
 }
@@ -82,6 +121,19 @@ pub struct Known<'a> {
     pub frames: Option<&'a Frames>,
 }
 
+/// What is known of rows that are taken out, in their order.
+#[derive(Debug, Clone, Default)]
+pub struct SavedNotes {
+    /// The powers of their priorities.
+    pub weights: Vec<f64>,
+    /// The largest priority that ever was.
+    pub largest: f64,
+    /// Whose step each is.
+    pub envs: Vec<u32>,
+    /// Whether a row is the last of an episode that ended.
+    pub ends: Vec<bool>,
+}
+
 impl Notes {
     /// Those of some of the rows.
     pub fn part(&self, rows: Range<usize>) -> Self {
@@ -95,7 +147,7 @@ impl Notes {
 
 /// Rows that were drawn. Its vectors are used again by the next draw.
 #[derive(Debug, Clone, Default)]
-pub struct Picks {
+pub struct DrawnRows {
     /// The position of each row.
     pub positions: Vec<u64>,
     /// How likely each was, in a buffer with priorities.
@@ -129,21 +181,31 @@ impl Transitions {
         if capacity == 0 {
             return Err(BufferError::NoCapacity);
         }
-        let belt = Belt::new(capacity, layout.row_bytes())?;
+        let ring = RowRing::new(capacity, layout.row_bytes())?;
         let priorities =
-            settings.alpha.map(|alpha| Priorities::new(belt.slots(), alpha)).transpose()?;
-        let episodes = settings.ends.as_ref().map(|_| Episodes::new(belt.slots()));
+            settings.alpha.map(|alpha| Priorities::new(ring.slots(), alpha)).transpose()?;
+        let episodes = settings.ends.as_ref().map(|_| Episodes::new(ring.slots()));
         let frames = settings
             .frames
-            .map(|(stack, bytes)| Frames::new(capacity, belt.slots(), stack, bytes))
-            .transpose()?;
+            .as_ref()
+            .map(|(stack, layout)| Frames::new(capacity, ring.slots(), *stack, layout.row_bytes()));
+        let frames = frames.transpose()?;
+        let store = frames.as_ref().zip(settings.frames.as_ref());
+        let store = store.map(|(frames, (stack, layout))| FrameStore {
+            slab: Arc::clone(frames.slab()),
+            stack: *stack,
+            layout: layout.clone(),
+        });
         let needed = priorities.is_some() || episodes.is_some() || frames.is_some();
         let index = needed.then(|| {
             Mutex::new(Index { priorities, episodes, frames, begin: 0, waiting: Vec::new() })
         });
         let leaves = settings.ends.iter().flatten();
         let ends = leaves.map(|leaf| layout.fields()[*leaf]).collect();
-        Ok(Self { belt, layout, index, ends, rng: Mutex::new(Rng::new(settings.seed)) })
+        let mut parts = settings.parts.clone();
+        parts.resize(layout.fields().len(), Part::Step);
+        let rng = Mutex::new(Rng::new(settings.seed));
+        Ok(Self { ring, layout, parts, frames: store, index, ends, rng })
     }
 
     /// Where leaves lie in a row.
@@ -152,13 +214,19 @@ impl Transitions {
     }
 
     /// The rows themselves.
-    pub fn belt(&self) -> &Belt {
-        &self.belt
+    pub fn ring(&self) -> &RowRing {
+        &self.ring
+    }
+
+    /// Bytes of the rows and frames that were ever used.
+    pub fn used_bytes(&self) -> usize {
+        let frames = self.frames.as_ref().map_or(0, |frames| frames.slab.used_bytes());
+        self.ring.used_bytes() + frames
     }
 
     /// How many rows can be drawn.
     pub fn len(&self) -> u64 {
-        let window = self.belt.window();
+        let window = self.ring.window();
         window.end - window.start
     }
 
@@ -177,31 +245,31 @@ impl Transitions {
         *self.rng.lock() = Rng::from_state(state);
     }
 
-    /// Lets everybody read the rows of a stretch, which have been written.
+    /// Lets everybody read the rows of a reservation, which have been written.
     ///
     /// # Panics
     ///
     /// When there are neither one priority for each row nor none, or neither one environment for each nor
     /// one for all nor none.
     #[inline]
-    pub fn publish(&self, mut stretch: Stretch<'_>, mut notes: Notes) {
+    pub fn publish(&self, mut reservation: RowReservation<'_>, mut notes: Notes) {
         let Some(index) = &self.index else {
-            stretch.publish();
+            reservation.publish();
             return;
         };
-        let own = stretch.positions();
+        let own = reservation.positions();
         let rows = (own.end - own.start) as usize;
         assert!(notes.priorities.is_empty() || notes.priorities.len() == rows);
         assert!(notes.envs.len() <= 1 || notes.envs.len() == rows);
         if !self.ends.is_empty() {
             let ends = |row: &[u8]| self.ends.iter().any(|field| row[field.offset] != 0);
-            notes.ended = (0..rows).map(|row| ends(stretch.row_mut(row as u64))).collect();
+            notes.ended = (0..rows).map(|row| ends(reservation.row_mut(row as u64))).collect();
         }
         let mut index = index.lock();
-        let now = stretch.publish();
-        let begin = self.belt.window().start;
+        let now = reservation.publish();
+        let begin = self.ring.window().start;
         if now == own {
-            index.note(&self.belt, own, &notes);
+            index.note(&self.ring, own, &notes);
         } else {
             index.waiting.push((own, notes));
             if !now.is_empty() {
@@ -209,21 +277,21 @@ impl Transitions {
                 waiting.sort_by_key(|(range, _)| range.start);
                 for (range, notes) in waiting {
                     if range.end <= now.end {
-                        index.note(&self.belt, range, &notes);
+                        index.note(&self.ring, range, &notes);
                     } else {
                         index.waiting.push((range, notes));
                     }
                 }
             }
         }
-        index.evict(&self.belt, begin);
+        index.evict(&self.ring, begin);
     }
 
     /// Forgets all rows. Those that are being written now will be there.
     pub fn clear(&self) {
         match &self.index {
-            None => self.belt.clear(),
-            Some(index) => index.lock().clear(&self.belt),
+            None => self.ring.clear(),
+            Some(index) => index.lock().clear(&self.ring),
         }
     }
 
@@ -233,10 +301,10 @@ impl Transitions {
         // is then no longer its own.
         let mut index = self.index.as_ref().map(Mutex::lock);
         match &mut index {
-            None => self.belt.clear(),
-            Some(index) => index.clear(&self.belt),
+            None => self.ring.clear(),
+            Some(index) => index.clear(&self.ring),
         }
-        if self.belt.restart(position)
+        if self.ring.restart(position)
             && let Some(index) = &mut index
         {
             index.begin = position;
@@ -270,16 +338,16 @@ impl Transitions {
     pub fn draw<T>(
         &self,
         request: Request,
-        picks: &mut Picks,
+        draws: &mut DrawnRows,
         also: impl FnOnce(&[u64], Known<'_>, &mut Rng) -> T,
     ) -> Result<(Reader<'_>, T), BufferError> {
         if request.count == 0 {
             return Err(BufferError::NoBatch);
         }
-        picks.positions.clear();
-        picks.probabilities.clear();
-        picks.weights.clear();
-        picks.drawn.clear();
+        draws.positions.clear();
+        draws.probabilities.clear();
+        draws.weights.clear();
+        draws.drawn.clear();
         let (mut seeded, mut own);
         let rng = match request.seed {
             Some(seed) => {
@@ -292,7 +360,7 @@ impl Transitions {
             }
         };
         let index = self.index.as_ref().map(Mutex::lock);
-        let reader = self.belt.read();
+        let reader = self.ring.read();
         let window = reader.window();
         if window.is_empty() {
             return Err(BufferError::Empty);
@@ -300,27 +368,27 @@ impl Transitions {
         let len = window.end - window.start;
         let priorities = index.as_ref().and_then(|index| index.priorities.as_ref());
         if let Some(priorities) = priorities {
-            priorities.draw(request.count, request.draw, rng, &mut picks.drawn);
-            let slots = self.belt.slots();
+            priorities.draw(request.count, request.draw, rng, &mut draws.drawn);
+            let slots = self.ring.slots();
             let first = window.start % slots;
             let position = |slot: u32| {
                 let slot = u64::from(slot);
                 window.start + if slot < first { slot + slots - first } else { slot - first }
             };
-            picks.positions.extend(picks.drawn.iter().map(|row| position(row.slot)));
-            picks.probabilities.extend(picks.drawn.iter().map(|row| row.probability));
-            priorities.weights(&picks.drawn, request.beta, |weight| picks.weights.push(weight));
+            draws.positions.extend(draws.drawn.iter().map(|row| position(row.slot)));
+            draws.probabilities.extend(draws.drawn.iter().map(|row| row.probability));
+            priorities.weights(&draws.drawn, request.beta, |weight| draws.weights.push(weight));
         }
-        if picks.positions.is_empty() {
-            picks.positions.extend((0..request.count).map(|_| window.start + rng.below(len)));
+        if draws.positions.is_empty() {
+            draws.positions.extend((0..request.count).map(|_| window.start + rng.below(len)));
             if priorities.is_some() {
                 // All priorities are zero: then all rows are alike.
-                picks.probabilities.resize(request.count, 1.0 / len as f64);
-                picks.weights.resize(request.count, 1.0);
+                draws.probabilities.resize(request.count, 1.0 / len as f64);
+                draws.weights.resize(request.count, 1.0);
             }
         }
         let known = index.as_ref().map(|index| index.known()).unwrap_or_default();
-        let known = also(&picks.positions, known, rng);
+        let known = also(&draws.positions, known, rng);
         drop(index);
         Ok((reader, known))
     }
@@ -337,26 +405,16 @@ impl Transitions {
         positions: &[i128],
         priorities: &[f64],
     ) -> Result<usize, BufferError> {
-        if positions.len() != priorities.len() {
-            return Err(BufferError::Lengths {
-                what: "priorities",
-                of: "indices",
-                got: priorities.len(),
-                expected: positions.len(),
-            });
-        }
-        for (at, priority) in priorities.iter().enumerate() {
-            Priorities::check(*priority, at)?;
-        }
+        Priorities::check_updates(positions.len(), priorities)?;
         let mut index = self.index.as_ref().map(Mutex::lock).ok_or(BufferError::NoPriorities)?;
-        let window = self.belt.window();
+        let window = self.ring.window();
         let mut updates = Vec::with_capacity(positions.len());
         for (at, (got, priority)) in positions.iter().zip(priorities).enumerate() {
             let position = u64::try_from(*got).ok().filter(|position| *position < window.end);
             let position =
                 position.ok_or(BufferError::Index { got: *got, at, next: window.end })?;
             if position >= window.start {
-                updates.push(((position % self.belt.slots()) as u32, *priority));
+                updates.push(((position % self.ring.slots()) as u32, *priority));
             }
         }
         let known = index.priorities.as_mut().ok_or(BufferError::NoPriorities)?;
@@ -364,35 +422,136 @@ impl Transitions {
         Ok(updates.len())
     }
 
-    /// All that can be drawn, and what `look` finds in the index about it at the same moment.
-    pub fn all<T>(&self, look: impl FnOnce(Range<u64>, Known<'_>) -> T) -> (Reader<'_>, T) {
+    /// Copies all leaves of some rows into their columns: of `late` rows the outcome of a step, of `early` ones the
+    /// rest, and observations that are stored once from `pins`.
+    ///
+    /// # Panics
+    ///
+    /// As [`Reader::gather`].
+    pub fn gather(
+        &self,
+        reader: &Reader<'_>,
+        early: &[u64],
+        late: &[u64],
+        pins: Option<&Pins>,
+        columns: &mut [&mut [u8]],
+    ) {
+        let fields = self.layout.fields();
+        if pins.is_none() && std::ptr::eq(early, late) {
+            return reader.gather(early, fields, columns);
+        }
+        assert_eq!(fields.len(), columns.len(), "a column for each leaf");
+        let mut parts: [(Vec<Field>, Vec<&mut [u8]>); 4] = Default::default();
+        for ((part, field), column) in self.parts.iter().zip(fields).zip(columns) {
+            let (own, targets) = &mut parts[match part {
+                Part::Obs if pins.is_some() => 2,
+                Part::NextObs if pins.is_some() => 3,
+                Part::Step | Part::Obs => 0,
+                Part::Outcome | Part::NextObs => 1,
+            }];
+            own.push(*field);
+            targets.push(column);
+        }
+        let [before, after, obs, next_obs] = &mut parts;
+        reader.gather(early, &before.0, &mut before.1);
+        reader.gather(late, &after.0, &mut after.1);
+        if let (Some(pins), Some(frames)) = (pins, &self.frames) {
+            // Leaves of frames come in their order, so the places in a frame are those of its layout.
+            pins.obs.gather(frames.layout.fields(), &mut obs.1);
+            pins.next_obs.gather(frames.layout.fields(), &mut next_obs.1);
+        }
+    }
+
+    /// Up to `most` of the rows that can be drawn now, the oldest first: to read them, their positions, their
+    /// observations, and what is known of them.
+    pub fn save(&self, most: usize) -> (Reader<'_>, Vec<u64>, Option<Pins>, SavedNotes) {
         let index = self.index.as_ref().map(Mutex::lock);
-        let reader = self.belt.read();
+        let reader = self.ring.read();
         let known = index.as_ref().map(|index| index.known()).unwrap_or_default();
-        let found = look(reader.window(), known);
-        (reader, found)
+        let positions: Vec<u64> = reader.window().take(most).collect();
+        let mut saved = SavedNotes::default();
+        if let Some(priorities) = known.priorities {
+            let weight = |at: &u64| priorities.weight_of((at % self.ring.slots()) as u32);
+            saved.weights = positions.iter().map(weight).collect();
+            saved.largest = priorities.largest();
+        }
+        for steps in known.episodes.iter().flat_map(|all| positions.iter().map(|at| all.of(*at))) {
+            let last = |steps: &Steps<'_>| steps.ended() && steps.at() + 1 == steps.len();
+            saved.envs.push(steps.map_or(0, |steps| steps.env()));
+            saved.ends.push(steps.as_ref().is_some_and(last));
+        }
+        let pins = known.frames.map(|frames| frames.pin(&positions, &positions));
+        (reader, positions, pins, saved)
     }
 
-    /// In which slot the row of a position is.
-    pub fn slot(&self, position: u64) -> u32 {
-        (position % self.belt.slots()) as u32
+    /// Puts on one transition of many, in a buffer that stores observations once, if there is room for it and for
+    /// those of its frames that are new. The observations before and after the steps are given as the bytes of each
+    /// leaf, of all transitions one after the other. `fill` writes all that is not in frames.
+    ///
+    /// # Errors
+    ///
+    /// What there is no room for: see [`Transitions::make_room`].
+    pub fn put_observed(
+        &self,
+        sides: [&[&[u8]]; 2],
+        number: usize,
+        mut notes: Notes,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), NoRoom> {
+        let Some(FrameStore { slab, stack, layout }) = &self.frames else { return Ok(()) };
+        let observations = Observations { layout, stack: *stack, sides, number };
+        let env = notes.envs.first().copied().unwrap_or(0);
+        let latest = self.latest_frames(env);
+        let (numbers, fresh) = observations.find(latest.as_ref());
+        notes.taken = latest.map(|(numbers, _)| numbers);
+        let mut writer = slab.try_reserve(fresh.len());
+        // The position comes last: frames that were reserved can be given back, a position can't.
+        let reservation = if writer.len() == fresh.len() {
+            self.ring.try_reserve(1).ok_or(NoRoom::Rows)
+        } else {
+            Err(NoRoom::Frames)
+        };
+        let mut reservation = match reservation {
+            Ok(reservation) => reservation,
+            Err(short) => {
+                if let Some(numbers) = &notes.taken {
+                    self.release_frames(numbers);
+                }
+                return Err(short);
+            }
+        };
+        for (at, frame) in fresh.iter().enumerate() {
+            observations.write(*frame, writer.row_mut(at));
+        }
+        let published = writer.publish();
+        notes.frames = numbers.iter().map(|number| number.settled(&published)).collect();
+        fill(reservation.row_mut(0));
+        self.publish(reservation, notes);
+        Ok(())
     }
 
-    /// The slab of the frames, and how many an observation has, in a buffer that stores them once.
-    pub fn frames(&self) -> Option<(Arc<Slab>, usize)> {
-        let index = self.index.as_ref().map(Mutex::lock)?;
-        index.frames.as_ref().map(|frames| (Arc::clone(frames.slab()), frames.stack()))
+    /// Waits until there may be room for a transition, or lets the oldest ones go.
+    pub fn make_room(&self, short: NoRoom) {
+        let Some(frames) = self.frames.as_ref().filter(|_| short == NoRoom::Frames) else {
+            return self.ring.wait_for_room(1);
+        };
+        if frames.slab.waits_for_readers()
+            || (self.drop_oldest(DROPPED) == 0 && !self.forget_latest_frames())
+        {
+            // A reader stays no longer than a copy takes.
+            std::thread::sleep(Duration::from_micros(50));
+        }
     }
 
     /// The frames of an environment's latest observation, which must come back with the notes of its next
-    /// row, or to [`Transitions::release_frames`].
-    pub fn latest_frames(&self, env: u32) -> Option<(Vec<u32>, Pinned)> {
+    /// row, or to `release_frames`.
+    fn latest_frames(&self, env: u32) -> Option<(Vec<u32>, Pinned)> {
         let mut index = self.index.as_ref().map(Mutex::lock)?;
         index.frames.as_mut()?.take(env)
     }
 
     /// Lets go of frames that were taken.
-    pub fn release_frames(&self, numbers: &[u32]) {
+    fn release_frames(&self, numbers: &[u32]) {
         let mut index = self.index.as_ref().map(Mutex::lock);
         if let Some(frames) = index.as_mut().and_then(|index| index.frames.as_mut()) {
             frames.release(numbers);
@@ -400,19 +559,19 @@ impl Transitions {
     }
 
     /// Forgets the latest observations of all environments, to make room for others; whether there were any.
-    pub fn forget_latest_frames(&self) -> bool {
+    fn forget_latest_frames(&self) -> bool {
         let mut index = self.index.as_ref().map(Mutex::lock);
         let frames = index.as_mut().and_then(|index| index.frames.as_mut());
         frames.is_some_and(Frames::forget_latest)
     }
 
     /// Drops the oldest rows, to make room for frames; how many that were.
-    pub fn drop_oldest(&self, rows: u64) -> u64 {
-        let Some(index) = &self.index else { return self.belt.drop_oldest(rows) };
+    fn drop_oldest(&self, rows: u64) -> u64 {
+        let Some(index) = &self.index else { return self.ring.drop_oldest(rows) };
         let mut index = index.lock();
-        let dropped = self.belt.drop_oldest(rows);
-        let begin = self.belt.window().start;
-        index.evict(&self.belt, begin);
+        let dropped = self.ring.drop_oldest(rows);
+        let begin = self.ring.window().start;
+        index.evict(&self.ring, begin);
         dropped
     }
 
@@ -420,14 +579,14 @@ impl Transitions {
     pub fn with_priorities<T>(&self, look: impl FnOnce(&Priorities, Range<u64>) -> T) -> Option<T> {
         let index = self.index.as_ref().map(Mutex::lock)?;
         let priorities = index.priorities.as_ref()?;
-        Some(look(priorities, self.belt.window()))
+        Some(look(priorities, self.ring.window()))
     }
 
     /// Gives rows the powers of priorities that were saved. Positions must be in the window.
     pub fn restore_priorities(&self, weights: &[(u64, f64)], largest: f64) {
         let Some(mut index) = self.index.as_ref().map(Mutex::lock) else { return };
-        let window = self.belt.window();
-        let slots = self.belt.slots();
+        let window = self.ring.window();
+        let slots = self.ring.slots();
         if let Some(priorities) = &mut index.priorities {
             let inside = weights.iter().filter(|(position, _)| window.contains(position));
             let weights: Vec<(u32, f64)> =
@@ -447,28 +606,28 @@ impl Index {
     }
 
     /// Empties the window and forgets all that is known of it.
-    fn clear(&mut self, belt: &Belt) {
-        belt.clear();
+    fn clear(&mut self, ring: &RowRing) {
+        ring.clear();
         if let Some(episodes) = &mut self.episodes {
             episodes.end_all();
         }
         if let Some(frames) = &mut self.frames {
             frames.forget_latest();
         }
-        self.evict(belt, belt.window().start);
+        self.evict(ring, ring.window().start);
     }
 
     /// Takes note of rows that were published.
-    fn note(&mut self, belt: &Belt, positions: Range<u64>, notes: &Notes) {
+    fn note(&mut self, ring: &RowRing, positions: Range<u64>, notes: &Notes) {
         let own = positions.clone();
         if let Some(priorities) = &mut self.priorities {
             let largest = priorities.largest();
             if positions.end - positions.start == 1 {
                 let priority = notes.priorities.first().copied().unwrap_or(largest);
-                priorities.set_many(&[((positions.start % belt.slots()) as u32, priority)]);
+                priorities.set_many(&[((positions.start % ring.slots()) as u32, priority)]);
             } else {
                 let given = notes.priorities.iter().copied().chain(std::iter::repeat(largest));
-                let slots = positions.clone().map(|position| (position % belt.slots()) as u32);
+                let slots = positions.clone().map(|position| (position % ring.slots()) as u32);
                 let all: Vec<(u32, f64)> = slots.zip(given).collect();
                 priorities.set_many(&all);
             }
@@ -489,7 +648,7 @@ impl Index {
     }
 
     /// Forgets what lies before the window.
-    fn evict(&mut self, belt: &Belt, begin: u64) {
+    fn evict(&mut self, ring: &RowRing, begin: u64) {
         let gone = self.begin..begin;
         if gone.is_empty() {
             return;
@@ -497,7 +656,7 @@ impl Index {
         if let Some(priorities) = &mut self.priorities {
             // None of these slots has been used again: at most `slack` positions are published at once,
             // and that many slots are not in the window.
-            priorities.remove(gone.clone().map(|position| (position % belt.slots()) as u32));
+            priorities.remove(gone.clone().map(|position| (position % ring.slots()) as u32));
         }
         if let Some(episodes) = &mut self.episodes {
             gone.clone().for_each(|position| episodes.evict(position));
@@ -521,11 +680,11 @@ mod tests {
     }
 
     fn put(rows: &Transitions, value: u64, ended: bool, notes: Notes) {
-        let mut stretch = rows.belt().reserve(1);
-        let row = stretch.row_mut(0);
+        let mut reservation = rows.ring().reserve(1);
+        let row = reservation.row_mut(0);
         row[..8].copy_from_slice(&value.to_le_bytes());
         row[8] = u8::from(ended);
-        rows.publish(stretch, notes);
+        rows.publish(reservation, notes);
     }
 
     fn ask(count: usize, seed: u64) -> Request {
@@ -536,11 +695,11 @@ mod tests {
     fn draws_are_those_of_the_published_generator() {
         let rows = Transitions::new(100, layout(), &Settings::default()).unwrap();
         (0..150).for_each(|value| put(&rows, value, false, Notes::default()));
-        let mut picks = Picks::default();
-        let (reader, ()) = rows.draw(ask(50, 9), &mut picks, |_, _, _| ()).unwrap();
+        let mut draws = DrawnRows::default();
+        let (reader, ()) = rows.draw(ask(50, 9), &mut draws, |_, _, _| ()).unwrap();
         let mut rng = Rng::new(9);
         let expected: Vec<u64> = (0..50).map(|_| 50 + rng.below(100)).collect();
-        assert_eq!(picks.positions, expected);
+        assert_eq!(draws.positions, expected);
         assert!(expected.iter().all(|at| reader.row(*at)[..8] == at.to_le_bytes()));
     }
 
@@ -561,13 +720,13 @@ mod tests {
         }
         assert_eq!(rows.update_priorities(&[3, 46, 49], &[9.0, 0.0, 1.0]), Ok(2));
         assert_eq!(rows.with_priorities(|known, _| known.total()), Some(48.0 + 49.0 + 1.0));
-        let mut picks = Picks::default();
-        let drawn = rows.draw(ask(200, 1), &mut picks, |_, _, _| ()).map(drop);
+        let mut draws = DrawnRows::default();
+        let drawn = rows.draw(ask(200, 1), &mut draws, |_, _, _| ()).map(drop);
         assert_eq!(drawn, Ok(()));
         assert!(
-            picks.positions.iter().all(|at| [47, 48, 49].contains(at)),
+            draws.positions.iter().all(|at| [47, 48, 49].contains(at)),
             "{:?}",
-            picks.positions
+            draws.positions
         );
         rows.clear();
         assert_eq!(rows.with_priorities(|known, _| known.total()), Some(0.0));
@@ -581,13 +740,13 @@ mod tests {
             let writer = scope.spawn(|| {
                 (0..20_000).for_each(|value| put(&rows, value, false, Notes::default()));
             });
-            let mut picks = Picks::default();
+            let mut draws = DrawnRows::default();
             let mut position = 7;
             while !writer.is_finished() {
                 position += 1_000_003;
                 rows.restart(position);
-                if let Ok((reader, ())) = rows.draw(ask(20, position), &mut picks, |_, _, _| ()) {
-                    picks.positions.iter().for_each(|at| assert_eq!(reader.row(*at).len(), 16));
+                if let Ok((reader, ())) = rows.draw(ask(20, position), &mut draws, |_, _, _| ()) {
+                    draws.positions.iter().for_each(|at| assert_eq!(reader.row(*at).len(), 16));
                 }
             }
         });
@@ -611,24 +770,24 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_known_also_when_an_earlier_stretch_is_late() {
+    fn rows_are_known_also_when_an_earlier_reservation_is_late() {
         let settings = Settings { alpha: Some(1.0), ends: Some(vec![1]), ..Settings::default() };
         let rows = Transitions::new(8, layout(), &settings).unwrap();
-        let mut stretches: Vec<_> = (0..3).map(|_| rows.belt().reserve(1)).collect();
-        stretches.iter_mut().for_each(|stretch| stretch.row_mut(0).fill(0));
-        for stretch in stretches.into_iter().rev() {
-            let priority = (stretch.positions().start + 1) as f64;
-            rows.publish(stretch, Notes { priorities: vec![priority], ..Notes::default() });
+        let mut reservations: Vec<_> = (0..3).map(|_| rows.ring().reserve(1)).collect();
+        reservations.iter_mut().for_each(|reservation| reservation.row_mut(0).fill(0));
+        for reservation in reservations.into_iter().rev() {
+            let priority = (reservation.positions().start + 1) as f64;
+            rows.publish(reservation, Notes { priorities: vec![priority], ..Notes::default() });
         }
         assert_eq!(rows.with_priorities(|known, _| known.total()), Some(6.0));
-        let mut picks = Picks::default();
+        let mut draws = DrawnRows::default();
         let also = |at: &[u64], known: Known<'_>, _: &mut Rng| {
             known
                 .episodes
                 .and_then(|known| known.of(at[0]))
                 .map(|steps| steps.iter().collect::<Vec<_>>())
         };
-        let (_, steps) = rows.draw(ask(1, 0), &mut picks, also).unwrap();
+        let (_, steps) = rows.draw(ask(1, 0), &mut draws, also).unwrap();
         assert_eq!(steps, Some(vec![0, 1, 2]));
     }
 
@@ -638,19 +797,19 @@ mod tests {
         let rows = Transitions::new(4, layout(), &settings).unwrap();
         let zero = Notes { priorities: vec![0.0], ..Notes::default() };
         (0..4).for_each(|value| put(&rows, value, false, zero.clone()));
-        let mut picks = Picks::default();
-        rows.draw(ask(400, 3), &mut picks, |_, _, _| ()).unwrap();
-        let counts = (0..4).map(|at| picks.positions.iter().filter(|other| **other == at).count());
+        let mut draws = DrawnRows::default();
+        rows.draw(ask(400, 3), &mut draws, |_, _, _| ()).unwrap();
+        let counts = (0..4).map(|at| draws.positions.iter().filter(|other| **other == at).count());
         // Six standard deviations of each count are 52.
         assert!(counts.into_iter().all(|count| count.abs_diff(100) < 52));
-        assert!(picks.weights.iter().all(|weight| *weight == 1.0));
+        assert!(draws.weights.iter().all(|weight| *weight == 1.0));
     }
 
     #[test]
     fn nothing_cannot_be_drawn() {
         let rows = Transitions::new(4, layout(), &Settings::default()).unwrap();
-        let mut picks = Picks::default();
-        let mut error = |count| rows.draw(ask(count, 0), &mut picks, |_, _, _| ()).map(drop);
+        let mut draws = DrawnRows::default();
+        let mut error = |count| rows.draw(ask(count, 0), &mut draws, |_, _, _| ()).map(drop);
         assert_eq!((error(3), error(0)), (Err(BufferError::Empty), Err(BufferError::NoBatch)));
         assert!(matches!(
             Transitions::new(0, layout(), &Settings::default()),

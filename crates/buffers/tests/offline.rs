@@ -7,6 +7,7 @@ use echoic_buffers::offline::episodes::Episodes;
 use echoic_buffers::offline::normal::Float;
 use echoic_buffers::offline::part::NOWHERE;
 use echoic_buffers::offline::{Dataset, DatasetError, Output, Settings, Value};
+use echoic_replay::Dtype;
 use echoic_replay::rng::Rng;
 use proptest::prelude::*;
 
@@ -41,8 +42,8 @@ impl Given {
     }
 
     fn column(&self, name: &str, bytes: Vec<u8>, row_bytes: usize) -> Column {
-        let (name, bytes) = (name.to_owned(), Box::new(bytes));
-        Column { name, bytes, row_bytes, axis: Axis::Steps, on_disk: false, normal: None }
+        let (name, bytes, dtype) = (name.to_owned(), Box::new(bytes), Dtype::Float(4));
+        Column { name, dtype, bytes, row_bytes, axis: Axis::Steps, on_disk: false, normal: None }
     }
 
     fn dataset(&self, kept: Kept) -> Dataset {

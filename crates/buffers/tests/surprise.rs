@@ -1,4 +1,4 @@
-//! What callers of experiences in two strata may rely on.
+//! What callers of experiences in two tiers may rely on.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ fn drawn(replay: &SurpriseReplay, count: usize) -> (Vec<(u32, f32)>, usize) {
     };
     let both = words(&columns[2]).into_iter().zip(words(&columns[1]));
     let rows = both.map(|(n, r)| (u32::from_ne_bytes(n), f32::from_ne_bytes(r))).collect();
-    (rows, batch.hot)
+    (rows, batch.found.hot)
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn rows_go_on_being_read_while_others_take_their_place() {
     let replay = make(settings(10, 10));
     add(&replay, 0..10, |_| 1.0);
     let batch = replay.draw(ask(8)).unwrap();
-    let before = batch.moments.clone();
+    let before = batch.found.moments.clone();
     add(&replay, 10..2 * MOST_AT_ONCE as u32, |number| number as f32);
     let mut columns = [vec![0; 64], vec![0; 32], vec![0; 32]];
     let mut places: Vec<&mut [u8]> = columns.iter_mut().map(|column| &mut column[..]).collect();

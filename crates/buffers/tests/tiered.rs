@@ -4,7 +4,7 @@ use std::path::Path;
 
 use echoic_buffers::cold::{ColdError, ColdFile, Geometry};
 use echoic_buffers::tiered::TieredError;
-use echoic_buffers::transitions::{Notes, Picks, Request, Settings};
+use echoic_buffers::transitions::{DrawnRows, Notes, Request, Settings};
 use echoic_buffers::{BufferError, RowLayout, Tiered, Transitions};
 use echoic_replay::{Dtype, Leaf};
 use proptest::prelude::*;
@@ -49,7 +49,7 @@ fn put(rows: &Tiered, values: std::ops::Range<u64>) -> Result<(), ColdError> {
             continue;
         };
         for index in 0..count {
-            fill(place.stretch.row_mut(index), values.start + index);
+            fill(place.reservation.row_mut(index), values.start + index);
         }
         if place.publish() {
             rows.spill_some();
@@ -86,20 +86,20 @@ fn draws_are_those_of_a_buffer_in_memory() {
             let begin = turn * 13;
             put(&rows, begin..begin + 13).unwrap();
             for value in begin..begin + 13 {
-                let mut stretch = memory.belt().reserve(1);
-                fill(stretch.row_mut(0), value);
-                memory.publish(stretch, Notes::default());
+                let mut reservation = memory.ring().reserve(1);
+                fill(reservation.row_mut(0), value);
+                memory.publish(reservation, Notes::default());
             }
-            let mut picks = Picks::default();
+            let mut draws = DrawnRows::default();
             let request = Request {
                 count: 40,
                 seed: Some(turn),
                 beta: 0.0,
                 draw: echoic_buffers::priorities::Draw::Stratified,
             };
-            memory.draw(request, &mut picks, |_, _, _| ()).unwrap();
+            memory.draw(request, &mut draws, |_, _, _| ()).unwrap();
             assert_eq!(rows.len(), memory.len());
-            assert_eq!(draw(&rows, 40, turn).unwrap(), picks.positions, "{hot} {total} {turn}");
+            assert_eq!(draw(&rows, 40, turn).unwrap(), draws.positions, "{hot} {total} {turn}");
         }
     }
 }

@@ -4,18 +4,18 @@
 //!   part that runs in every process is `producer`, and the words themselves are in `control`.
 //! - [`store`]: the ring joined to its column memory: [`BatchStore`], [`Writer`], [`Lease`], and
 //!   [`RemoteStore`] for other processes.
-//! - [`slab`]: rows that come and go one by one, and readers that keep them. [`belt`]: rows that go in the
+//! - [`slab`]: rows that come and go one by one, and readers that keep them. [`row_ring`]: rows that go in the
 //!   order in which they came.
 //! - [`advice`]: telling the system and the processor which memory is wanted soon.
 //! - [`block`]: one aligned allocation, touched at start. `mapping`: memory that processes share.
-//! - `arena`: memory for the answers of another process, on Linux. [`sheet`]: memory that one process writes
+//! - `arena`: memory for the answers of another process, on Linux. [`shared_buffer`]: memory that one process writes
 //!   and others read.
 //! - [`window`]: rows kept until they are known to have arrived.
 //! - [`event`]: parking and waking without lost wake-ups, across processes; [`signal`]: for tasks too.
 //! - [`sync`]: locks that go on after a panic.
 //!
-//! All `unsafe` code about memory lives in `advice`, `arena`, `belt`, `block`, `mapping`, `control`, `event` (the system
-//! call), `sheet`, `slab`, `store` and `window`; the ring's algorithm is safe code and runs under loom
+//! All `unsafe` code about memory lives in `advice`, `arena`, `row_ring`, `block`, `mapping`, `control`, `event` (the system
+//! call), `shared_buffer`, `slab`, `store` and `window`; the ring's algorithm is safe code and runs under loom
 //! (`crates/memory/tests/loom.rs`).
 //!
 //! What this crate deliberately does not know: what the bytes mean, the network, Python.
@@ -23,8 +23,6 @@
 pub mod advice;
 #[cfg(not(loom))]
 pub mod arena;
-#[cfg(not(loom))]
-pub mod belt;
 mod bitmap;
 pub mod block;
 mod control;
@@ -37,7 +35,9 @@ mod producer;
 mod region;
 pub mod ring;
 #[cfg(not(loom))]
-pub mod sheet;
+pub mod row_ring;
+#[cfg(not(loom))]
+pub mod shared_buffer;
 pub mod signal;
 pub mod slab;
 pub mod store;

@@ -14,7 +14,7 @@
 //!
 //! What they find behind the lock:
 //!
-//! - State that `unsafe` code relies on, in `arena`, `belt` and `slab`, is whole. Their sections check before they
+//! - State that `unsafe` code relies on, in `arena`, `row_ring` and `slab`, is whole. Their sections check before they
 //!   change anything, and nothing can panic between two changes that belong together. New sections must keep to that.
 //!   The local buffers and the collector keep to it as well.
 //! - Other state may be half changed, and wrong from then on: a table could count an item that it can't draw. Memory

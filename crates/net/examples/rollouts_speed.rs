@@ -1,4 +1,4 @@
-//! How fast rollouts go from a producer to a consumer, through a door: groups of 8 × 512 tokens that are admitted,
+//! How fast rollouts go from a producer to a consumer, through a listener: groups of 8 × 512 tokens that are admitted,
 //! completed, delivered and acknowledged, under a bound on their lag. Server, producer and consumer are threads of one
 //! process, with a connection each. Run it with `cargo run --release -p echoic-net --example rollouts_speed`.
 #![expect(clippy::print_stdout, reason = "it prints what it measured")]

@@ -1,4 +1,4 @@
-//! The doors of Echoic to other processes.
+//! How other processes reach Echoic.
 //!
 //! - [`wire`]: the bytes, as values. It opens no socket.
 //! - [`address`]: where a server is.
@@ -13,12 +13,13 @@
 
 pub mod address;
 pub mod auth;
+mod buffer_pool;
 pub mod client;
 pub mod observe;
 pub mod server;
-mod spare;
 pub mod transport;
 pub mod wire;
+mod write_buffer;
 
 pub use address::{Address, AddressError};
 pub use auth::Token;

@@ -111,7 +111,7 @@ struct Memory {
     fault: Option<Fault>,
 }
 
-struct MemoryDoor {
+struct MemoryEndpoint {
     memory: Memory,
     links: Receiver<UnixStream>,
     /// Has a byte for each link that waits.
@@ -128,11 +128,11 @@ struct MemoryLink {
     noise: (UnixStream, UnixStream),
 }
 
-type Doors = HashMap<String, (Sender<UnixStream>, UnixStream)>;
+type Listeners = HashMap<String, (Sender<UnixStream>, UnixStream)>;
 
-fn doors() -> MutexGuard<'static, Doors> {
-    static DOORS: OnceLock<Mutex<Doors>> = OnceLock::new();
-    DOORS.get_or_init(Mutex::default).lock().unwrap()
+fn listeners() -> MutexGuard<'static, Listeners> {
+    static LISTENERS: OnceLock<Mutex<Listeners>> = OnceLock::new();
+    LISTENERS.get_or_init(Mutex::default).lock().unwrap()
 }
 
 fn check_memory(fault: Option<Fault>) -> Result<(), Violation> {
@@ -162,8 +162,8 @@ impl Listen for Memory {
         let (sender, links) = channel();
         let (waker, wakes) = UnixStream::pair()?;
         wakes.set_nonblocking(true)?;
-        doors().insert(self.name.clone(), (sender, waker));
-        Ok(Box::new(MemoryDoor { memory: self.clone(), links, wakes }))
+        listeners().insert(self.name.clone(), (sender, waker));
+        Ok(Box::new(MemoryEndpoint { memory: self.clone(), links, wakes }))
     }
 
     fn is_public(&self) -> bool {
@@ -174,8 +174,8 @@ impl Listen for Memory {
 impl Dial for Memory {
     fn dial(&self, _timeout: Duration) -> io::Result<Box<dyn Link>> {
         let (here, there) = UnixStream::pair()?;
-        let mut doors = doors();
-        let (sender, waker) = doors.get_mut(&self.name).ok_or(io::ErrorKind::NotFound)?;
+        let mut listeners = listeners();
+        let (sender, waker) = listeners.get_mut(&self.name).ok_or(io::ErrorKind::NotFound)?;
         sender.send(there).map_err(|_| io::ErrorKind::ConnectionRefused)?;
         waker.write_all(&[1])?;
         self.link(here)
@@ -187,7 +187,7 @@ impl Dial for Memory {
     }
 }
 
-impl Listener for MemoryDoor {
+impl Listener for MemoryEndpoint {
     fn accept(&mut self) -> io::Result<Box<dyn Link>> {
         match (&self.wakes).read(&mut [0]) {
             Err(_) if self.memory.has(Fault::AcceptFails) => Err(io::ErrorKind::NotFound.into()),
@@ -201,7 +201,7 @@ impl Listener for MemoryDoor {
     }
 }
 
-impl Drop for MemoryDoor {
+impl Drop for MemoryEndpoint {
     fn drop(&mut self) {
         if self.memory.has(Fault::StaysOpen) {
             // The receiver goes on living, so that nobody who dials is refused.
@@ -209,12 +209,12 @@ impl Drop for MemoryDoor {
             std::mem::forget(std::mem::replace(&mut self.links, links));
             std::mem::forget(self.wakes.try_clone());
         } else {
-            doors().remove(&self.memory.name);
+            listeners().remove(&self.memory.name);
         }
     }
 }
 
-impl AsFd for MemoryDoor {
+impl AsFd for MemoryEndpoint {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wakes.as_fd()
     }

@@ -90,8 +90,8 @@ fn content(tables: &Arc<Tables>, table: u32) -> Vec<u64> {
     if size == 0 {
         return Vec::new();
     }
-    let door = open(TCP, Arc::clone(tables));
-    let batch = soon(|wait| requests(&door).sample(table, size, wait)).unwrap();
+    let listener = open(TCP, Arc::clone(tables));
+    let batch = soon(|wait| requests(&listener).sample(table, size, wait)).unwrap();
     match table {
         0 => numbers(&batch),
         _ => {
@@ -109,7 +109,7 @@ fn chunk(first: u64) -> Arc<Chunk> {
 }
 
 #[test]
-fn doors_of_one_server_can_be_changed_at_any_time_and_each_item_comes_once() {
+fn listeners_of_one_server_can_be_changed_at_any_time_and_each_item_comes_once() {
     let tables = tables();
     let directory = std::env::temp_dir().join(format!("echoic-moves-{}", std::process::id()));
     let unix = format!("unix://{}", directory.display());
@@ -118,18 +118,18 @@ fn doors_of_one_server_can_be_changed_at_any_time_and_each_item_comes_once() {
     let instance = Some(first.instance());
     let more = [unix.as_str(), shm.as_str(), TCP]
         .map(|at| open(at, Served { tables: Arc::clone(&tables), instance, ..Served::default() }));
-    let doors: Vec<&Server> = std::iter::once(&first).chain(&more).collect();
+    let listeners: Vec<&Server> = std::iter::once(&first).chain(&more).collect();
     let (writer, requests) = (writer(&first), requests(&first));
     let (mut next, mut taken) = (0, Vec::new());
     for turn in 0..60_usize {
-        let door = doors[(turn * 7 + 3) % doors.len()];
+        let listener = listeners[(turn * 7 + 3) % listeners.len()];
         // Both while something is on its way and not.
         let count = [1, 700, 0, 90][turn % 4];
         insert(&writer, next..next + count);
         next += count;
-        writer.redirect(dial(door));
+        writer.redirect(dial(listener));
         if turn % 3 == 0 {
-            requests.redirect(dial(door));
+            requests.redirect(dial(listener));
         }
         if turn % 5 == 0 {
             soon(|wait| writer.flush(wait)).unwrap();
@@ -173,8 +173,8 @@ fn what_a_server_had_not_acknowledged_goes_to_the_one_in_its_place() {
 #[test]
 fn chunks_that_later_items_name_are_sent_again_where_the_server_is() {
     let tables = tables();
-    let doors = [0; 2].map(|_| open(TCP, Arc::clone(&tables)));
-    let writer = writer(&doors[0]);
+    let listeners = [0; 2].map(|_| open(TCP, Arc::clone(&tables)));
+    let writer = writer(&listeners[0]);
     let kind = ColumnKind { dtype: Dtype::UInt(8), shape: vec![] };
     let columns = vec![Column { path: "at".into(), kind, squeezed: false }];
     let signature = Arc::new(Signature { structure: String::new(), columns });
@@ -184,7 +184,7 @@ fn chunks_that_later_items_name_are_sent_again_where_the_server_is() {
         let item = Trajectory::new(Arc::clone(&signature), vec![vec![slice]]).unwrap();
         soon(|wait| writer.item(1, 1.0, None, &item, &[5], wait)).unwrap();
         if number % 10 == 4 {
-            writer.redirect(dial(&doors[(number / 10 % 2) as usize]));
+            writer.redirect(dial(&listeners[(number / 10 % 2) as usize]));
         }
     }
     soon(|wait| writer.flush(wait)).unwrap();

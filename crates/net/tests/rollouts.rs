@@ -1,11 +1,14 @@
 //! Rollout tables over a network: what clients may rely on, over each kind of socket and over shared memory.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use echoic_net::client::Options as ClientOptions;
-use echoic_net::client::rollouts::{Delivered, Encoded, Rollouts};
+use echoic_net::client::rollouts::{AppendError, Delivered, Encoded, PendingAppend, Rollouts};
 use echoic_net::client::tables::{TableWriter, TablesError, Ticket, Waiting};
 use echoic_net::server::{OpenError, Options, Served, Server};
 use echoic_net::transport::{Dial, TlsFiles, listen_at};
@@ -25,6 +28,7 @@ use echoic_replay::rollouts::ledger::{
 };
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
 use echoic_replay::rollouts::{RolloutConfig, RolloutTable};
+use echoic_replay::stream::Wait;
 
 #[path = "common/fragile.rs"]
 mod fragile;
@@ -68,8 +72,8 @@ fn connect(server: &Server) -> Rollouts {
     soon(|wait| Rollouts::connect(dial(server), options, wait)).unwrap()
 }
 
-/// Runs something with a new table behind each kind of door.
-fn over_all_doors(config: &RolloutConfig, run: impl Fn(&Server, &Arc<RolloutTable>)) {
+/// Runs something with a new table behind each kind of listener.
+fn over_all_transports(config: &RolloutConfig, run: impl Fn(&Server, &Arc<RolloutTable>)) {
     for address in addresses() {
         let table = table(config.clone());
         run(&open_at(&address, &table, 1), &table);
@@ -171,7 +175,7 @@ fn failure<T>(result: Result<T, TablesError>) -> CallError {
 
 #[test]
 fn groups_are_admitted_completed_and_delivered_whole() {
-    over_all_doors(&config(), |server, table| {
+    over_all_transports(&config(), |server, table| {
         let client = connect(server);
         let entry = &client.tables()[0];
         assert_eq!((&entry.config, &*entry.metadata), (&config(), &[1u8, 2, 3][..]));
@@ -192,7 +196,7 @@ fn groups_are_admitted_completed_and_delivered_whole() {
         let here = table.info();
         assert!(info.time <= here.time, "time never goes back");
         assert_eq!(info, RolloutInfo { time: info.time, ..here });
-        assert_eq!((info.counts.acked, info.counts.accepted, info.standing.out), (8, 8, 0));
+        assert_eq!((info.counts.acked, info.counts.accepted, info.totals.out), (8, 8, 0));
         assert_eq!(info.sources[0].name, "tests");
     });
 }
@@ -205,7 +209,7 @@ fn what_is_delivered_is_what_a_caller_in_the_same_process_gets() {
         Form::Padded { width: 50, left: false },
         Form::Packed { width: 90 },
     ];
-    over_all_doors(&config(), |server, table| {
+    over_all_transports(&config(), |server, table| {
         let client = connect(server);
         for form in forms {
             make(&client, 2, 41);
@@ -229,7 +233,7 @@ fn what_is_delivered_is_what_a_caller_in_the_same_process_gets() {
 #[test]
 fn an_admit_that_waits_is_served_at_the_next_version() {
     let config = RolloutConfig { max_lag: Some(0), ..config() };
-    over_all_doors(&config, |server, table| {
+    over_all_transports(&config, |server, table| {
         let (producer, learner) = (connect(server), connect(server));
         assert_eq!(permits(soon(|wait| producer.call(0, &[admit(9)], wait)).unwrap()).len(), 2);
         let mut waits = producer.start_call(0, &[admit(9)], None).unwrap();
@@ -251,7 +255,7 @@ fn an_admit_that_waits_is_served_at_the_next_version() {
 #[test]
 fn what_has_waited_for_as_long_as_it_may_is_told_why() {
     let config = RolloutConfig { max_lag: Some(0), ..config() };
-    over_all_doors(&config, |server, table| {
+    over_all_transports(&config, |server, table| {
         let client = connect(server);
         make(&client, 1, 3);
         assert_eq!(permits(soon(|wait| client.call(0, &[admit(9)], wait)).unwrap()).len(), 1);
@@ -286,7 +290,7 @@ fn what_has_waited_for_as_long_as_it_may_is_told_why() {
 
 #[test]
 fn a_share_whose_lease_is_over_goes_to_who_waits() {
-    over_all_doors(&config(), |server, _| {
+    over_all_transports(&config(), |server, _| {
         let (first, second) = (connect(server), connect(server));
         make(&first, 2, 5);
         let lost = sample(&first, Want { lease_ms: Some(100), ..want(2) });
@@ -303,7 +307,7 @@ fn a_share_whose_lease_is_over_goes_to_who_waits() {
 
 #[test]
 fn refusals_are_those_that_a_caller_in_the_same_process_gets() {
-    over_all_doors(&config(), |server, table| {
+    over_all_transports(&config(), |server, table| {
         let client = connect(server);
         let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
         let cut = Change::Append(Append {
@@ -351,7 +355,7 @@ fn refusals_are_those_that_a_caller_in_the_same_process_gets() {
 
 #[test]
 fn who_wants_less_goes_past_who_wants_more_and_keeps_its_order_among_its_like() {
-    over_all_doors(&config(), |server, _| {
+    over_all_transports(&config(), |server, _| {
         let [producer, patient, first, second] = [(); 4].map(|()| connect(server));
         let start = |client: &Rollouts, want| client.start_sample(0, want, Form::Flat, None);
         let mut waiting = [(&patient, 3), (&first, 1), (&second, 1)].map(|(client, count)| {
@@ -373,7 +377,7 @@ fn who_wants_less_goes_past_who_wants_more_and_keeps_its_order_among_its_like() 
 
 #[test]
 fn ranks_of_one_batch_do_not_wait_for_each_other() {
-    over_all_doors(&config(), |server, _| {
+    over_all_transports(&config(), |server, _| {
         let clients = [(); 2].map(|()| connect(server));
         let wants = [0, 1].map(|rank| Want { rank, ranks: 2, ..want(2) });
         // Rank 1 has its share of the first batch; rank 0 asks for its share of two.
@@ -395,7 +399,7 @@ fn ranks_of_one_batch_do_not_wait_for_each_other() {
 
 #[test]
 fn a_request_that_is_given_up_waits_no_more() {
-    over_all_doors(&config(), |server, table| {
+    over_all_transports(&config(), |server, table| {
         let client = connect(server);
         let waiting = || {
             let info = table.info();
@@ -421,10 +425,10 @@ fn a_request_that_is_given_up_waits_no_more() {
 
 #[test]
 fn a_pause_from_elsewhere_holds_up_producers_and_consumers_until_it_ends() {
-    over_all_doors(&config(), |server, table| {
+    over_all_transports(&config(), |server, table| {
         let client = connect(server);
         soon(|wait| client.pause(0, true, wait)).unwrap();
-        assert!(table.info().standing.paused);
+        assert!(table.info().totals.paused);
         // What is asked for twice is done once.
         soon(|wait| client.pause(0, true, wait)).unwrap();
         let paused = CallError::TimedOut(Blocked::Paused);
@@ -441,7 +445,7 @@ fn a_pause_from_elsewhere_holds_up_producers_and_consumers_until_it_ends() {
 
 #[test]
 fn who_waits_for_a_table_that_is_closed_is_told() {
-    over_all_doors(&config(), |server, table| {
+    over_all_transports(&config(), |server, table| {
         let client = connect(server);
         let mut sample = client.start_sample(0, want(2), Form::Flat, None).unwrap();
         let mut version = client.start_version(0, 0, None).unwrap();
@@ -482,7 +486,7 @@ fn a_client_whose_tables_are_closed_with_the_server_does_not_wait_for_another() 
 
 #[test]
 fn a_share_that_does_not_fit_its_rows_is_refused_and_nothing_is_used_up() {
-    over_all_doors(&config(), |server, table| {
+    over_all_transports(&config(), |server, table| {
         let client = connect(server);
         let made = make(&client, 2, 10);
         let narrow = Form::Padded { width: 9, left: false };
@@ -493,13 +497,13 @@ fn a_share_that_does_not_fit_its_rows_is_refused_and_nothing_is_used_up() {
         make(&client, 2, 10);
         let refused = soon(|wait| client.sample(0, once, narrow, wait)).unwrap_err();
         assert!(refused.to_string().contains("more than a row's 9"), "{refused}");
-        assert_eq!(table.info().standing.queued, 2, "nothing was used up");
+        assert_eq!(table.info().totals.queued, 2, "nothing was used up");
     });
 }
 
 #[test]
 fn changes_that_are_bytes_already_are_copied_from_their_pieces() {
-    over_all_doors(&config(), |server, _| {
+    over_all_transports(&config(), |server, _| {
         let client = connect(server);
         for tokens in [2u32, 30_000] {
             let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
@@ -530,7 +534,7 @@ fn changes_that_are_bytes_already_are_copied_from_their_pieces() {
 #[test]
 fn more_than_a_request_may_have_is_sent_in_several() {
     let config = RolloutConfig { max_tokens: 1 << 22, ..config() };
-    over_all_doors(&config, |server, table| {
+    over_all_transports(&config, |server, table| {
         let client = connect(server);
         let holds = permits(soon(|wait| client.call(0, &[admit(3)], wait)).unwrap());
         // Six items of 5 MB, or of 10 MB together with their head.
@@ -555,7 +559,7 @@ fn more_than_a_request_may_have_is_sent_in_several() {
 fn blobs_come_in_parts_up_to_their_limit() {
     let limit = 18 << 20;
     let one_item = RolloutConfig { group_size: 1, min_group_size: 1, redundancy: 0, ..config() };
-    over_all_doors(&RolloutConfig { max_blob_bytes: limit, ..one_item }, |server, table| {
+    over_all_transports(&RolloutConfig { max_blob_bytes: limit, ..one_item }, |server, table| {
         let client = connect(server);
         let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
         let with_blob = |bytes: Vec<u8>| {
@@ -585,7 +589,7 @@ fn blobs_come_in_parts_up_to_their_limit() {
 
 #[test]
 fn a_group_that_was_left_comes_with_what_is_there_of_it() {
-    over_all_doors(&config(), |server, table| {
+    over_all_transports(&config(), |server, table| {
         let (first, second) = (connect(server), connect(server));
         let hold = permits(soon(|wait| first.call(0, &[admit(1)], wait)).unwrap())[0].hold;
         one(&first, item(hold, 1, 30_000)).unwrap();
@@ -864,7 +868,7 @@ fn a_server_of_rollout_tables_alone_takes_no_inserts() {
     assert!(error.to_string().contains("two rollout tables named \"rollouts\""), "{error}");
 }
 
-/// A table in a new directory, behind a door.
+/// A table in a new directory, behind a listener.
 fn open_kept(durability: Durability) -> (tempfile::TempDir, Arc<RolloutTable>, Server) {
     let dir = tempfile::TempDir::new().unwrap();
     let keeping = Keeping { durability, history: false };
@@ -955,9 +959,107 @@ fn what_a_journal_could_not_take_is_not_acknowledged_and_all_who_wait_hear_of_it
     assert!(matches!(failure(shipped), CallError::Journal(_)));
 }
 
+/// Adds an item that nobody waits for.
+fn append(client: &Rollouts, change: Change) -> PendingAppend {
+    let Change::Append(Append { hold, .. }) = &change else { panic!("no append") };
+    let group = hold.group;
+    assert!(client.appends().has_room(0).unwrap());
+    client.appends().push(group, 0, client.start_call(0, &[change], None).unwrap())
+}
+
+#[test]
+fn tokens_that_nobody_waits_for_arrive_and_their_errors_are_told_once() {
+    over_all_transports(&config(), |server, table| {
+        let client = connect(server);
+        let holds = permits(soon(|wait| client.call(0, &[admit(3)], wait)).unwrap());
+        let holds: Vec<Hold> = holds.iter().map(|permit| permit.hold).collect();
+        let first = append(&client, item(holds[0], 0, 5));
+        let last = append(&client, item(holds[0], 1, 5));
+        soon(|wait| client.appends().flush(wait)).unwrap();
+        assert!(first.is_ready() && last.is_ready());
+        assert_eq!(soon(|wait| first.wait(wait)).unwrap(), Fate::Running);
+        // It may be asked again.
+        assert_eq!(soon(|wait| last.wait(wait)).unwrap(), Fate::Complete);
+        assert_eq!(soon(|wait| last.wait(wait)).unwrap(), Fate::Complete);
+
+        let strange = |hold: Hold| append(&client, item(hold, 9, 5));
+        let is_refused = |error: &AppendError, hold: Hold| {
+            error.group == Some(hold.group)
+                && matches!(error.error, TablesError::Rollout(CallError::Refused(_)))
+        };
+        // The one who made it is told always, and the queue is not told again.
+        let told = strange(holds[1]);
+        for _ in 0..2 {
+            let error = soon(|wait| told.wait(wait)).unwrap_err();
+            assert!(is_refused(&error, holds[1]), "{error:?}");
+        }
+        strange(holds[1]).forget();
+        soon(|wait| client.appends().flush(wait)).unwrap();
+        drop(strange(holds[2]));
+        let arrives = append(&client, item(holds[2], 0, 5));
+        let error = soon(|wait| client.close(wait)).unwrap_err();
+        assert!(is_refused(&error, holds[2]), "{error:?}");
+        assert_eq!(
+            soon(|wait| arrives.wait(wait)).unwrap(),
+            Fate::Running,
+            "it came before the end"
+        );
+        assert!(!client.is_connected());
+        assert_eq!(table.info().totals.queued, 1);
+    });
+}
+
+/// Holds up the thread that tells what is kept, for as long as its lock is held.
+struct Gate {
+    table: Arc<RolloutTable>,
+    is_reached: AtomicBool,
+    lock: Mutex<()>,
+}
+
+impl Wake for Gate {
+    fn wake(self: Arc<Self>) {
+        if std::thread::current().name() != Some("echoic-journal") {
+            // Somebody gave room back.
+            let table = Arc::clone(&self.table);
+            return table.wake_on_kept(&Waker::from(self));
+        }
+        self.is_reached.store(true, Ordering::Relaxed);
+        drop(self.lock.lock());
+    }
+}
+
+#[test]
+fn an_append_whose_waiter_panics_is_waited_for_by_others() {
+    let (_dir, table, server) = open_kept(Durability::Sync);
+    let client = connect(&server);
+    let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
+    let (is_reached, lock) = (AtomicBool::new(false), Mutex::new(()));
+    let gate = Arc::new(Gate { table: Arc::clone(&table), is_reached, lock });
+    let held = gate.lock.lock();
+    table.wake_on_kept(&Waker::from(Arc::clone(&gate)));
+    table.apply(&admit(1)).unwrap();
+    until("something is kept", || gate.is_reached.load(Ordering::Relaxed));
+    let added = append(&client, item(hold, 0, 5));
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let on_tick = &mut |_| panic!("a callback panics");
+        added.wait(Wait { deadline: None, tick: Some(Duration::from_millis(1)), on_tick })
+    }));
+    assert!(panicked.is_err() && !added.is_ready());
+    let late = within(Duration::from_millis(10), |wait| client.appends().flush(wait)).unwrap_err();
+    assert!(late.group.is_none() && matches!(late.error, TablesError::TimedOut(_)), "{late:?}");
+    std::thread::scope(|scope| {
+        let others = [(); 2].map(|()| scope.spawn(|| soon(|wait| added.wait(wait))));
+        drop(held);
+        for other in others {
+            assert_eq!(other.join().unwrap().unwrap(), Fate::Running);
+        }
+    });
+    soon(|wait| client.appends().flush(wait)).unwrap();
+}
+
 #[test]
 fn a_batch_that_was_given_back_goes_past_who_wants_another_size() {
-    over_all_doors(&config(), |server, _| {
+    over_all_transports(&config(), |server, _| {
         let (first, large, small) = (connect(server), connect(server), connect(server));
         make(&first, 2, 3);
         let taken = sample(&first, want(2));
@@ -988,7 +1090,7 @@ fn deadline(patience: Duration) -> Option<Instant> {
 
 #[test]
 fn a_name_that_is_too_long_is_refused_and_the_connection_goes_on() {
-    over_all_doors(&config(), |server, _| {
+    over_all_transports(&config(), |server, _| {
         let client = connect(server);
         let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
         for len in [256, 1025, 100_000] {

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use echoic_net::client::rollouts::Rollouts;
 use echoic_net::client::tables::{
-    Batch, FailureCode, Layout, Requests, TableWriter, TablesError, Waiting,
+    Batch, Destination, FailureCode, ItemQueue, Layout, Requests, TableConnection, TableWriter,
+    TablesError, Waiting,
 };
 use echoic_net::client::{Client, ClientError, LinkError, Options as ClientOptions, Watcher};
 use echoic_net::server::{Observer, Options, Served, Server};
@@ -23,8 +24,9 @@ use echoic_replay::rollouts::{RolloutConfig, RolloutTable};
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::saved::Keeper;
-use echoic_replay::table::{Durability, Form, Table, TableConfig, Tables, recover};
+use echoic_replay::table::{Durability, Form, Table, TableConfig, TableError, Tables, recover};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
+use echoic_replay::writer::{ChunkLength, ColumnConfig, ItemSteps, Span, TrajectoryWriter};
 use echoic_replay::{Dtype, Leaf, Spec, Stream, StreamConfig};
 
 #[path = "common/serving.rs"]
@@ -219,7 +221,7 @@ fn a_panic_ends_the_connection_that_it_was_about_and_no_other() {
         let looked = watcher.look(far);
         assert!(matches!(looked, Err(LinkError::Lost(_))), "{looked:?}");
     }
-    let names = ["echoic-door-0", "echoic-door-1"].map(str::to_owned);
+    let names = ["echoic-listen-0", "echoic-listen-1"].map(str::to_owned);
     assert_eq!(*panicked.lock().unwrap(), BTreeSet::from(names));
     assert_eq!(server.info().panics, 4);
     // The listener is there still, and so is whatever loop a producer belongs to.
@@ -293,7 +295,7 @@ fn samples_in_advance_come_as_they_were_asked_for() {
 #[test]
 fn batches_of_a_durable_queue_are_sent_when_their_draws_are_on_disk() {
     let dir = tempfile::tempdir().unwrap();
-    let table = Table::new(queue("durable", 700, 1000)).unwrap().durable(Durability::Sync);
+    let table = Table::new(queue("durable", 700, 1000)).unwrap().durable(Some(Durability::Sync));
     let tables = Arc::new(Tables::new(vec![Arc::new(table)]).unwrap());
     recover(&*tables, dir.path(), None).unwrap();
     let table = &tables.all()[0];
@@ -502,6 +504,104 @@ fn trajectories_share_chunks_that_are_sent_once_and_freed_with_the_last_item() {
     });
 }
 
+fn connection(server: &Server) -> Arc<TableConnection> {
+    let dials = [dial(server), dial(server)];
+    let options = ClientOptions::default();
+    Arc::new(soon(|wait| TableConnection::connect(dials, options, wait)).unwrap())
+}
+
+#[test]
+fn items_of_a_writer_go_to_tables_here_and_elsewhere_in_their_order() {
+    let form = || Form::Trajectories(None);
+    let here = Arc::new(Table::new(TableConfig { form: form(), ..queue("here", 0, 2) }).unwrap());
+    let there = tables(vec![TableConfig { form: form(), ..queue("there", 0, 50) }]);
+    let server = open(TCP, Arc::clone(&there));
+    let client = connection(&server);
+    let all = vec![Destination::Local(Arc::clone(&here)), Destination::remote(&client, 0).unwrap()];
+    assert!(Destination::remote(&client, 1).is_err());
+    let mut items = ItemQueue::new(all);
+    assert_eq!((items.tables()[0].name(), items.tables()[1].name()), ("here", "there"));
+
+    let chunk_length = ChunkLength::Fixed(1);
+    let settings = ColumnConfig { keep_alive: 10, chunk_length, encoding: Policy::Never };
+    let mut writer = TrajectoryWriter::new(settings).unwrap();
+    let kind = ColumnKind { dtype: Dtype::UInt(8), shape: vec![] };
+    let column = writer.column("number", &kind).unwrap();
+    let columns = vec![Column { path: "number".into(), kind, squeezed: false }];
+    let signature = Arc::new(Signature { structure: "a tree".into(), columns });
+    for number in 0..6u64 {
+        writer.append(&[Some(&number.to_le_bytes())], false).unwrap();
+        let mut steps = ItemSteps::default();
+        steps.column([Span { column, first: number, len: 1 }]);
+        writer.create_item(number as u32 % 2, 1.0, &signature, &steps).unwrap();
+    }
+    writer.flush(&mut items);
+    items.pump().unwrap();
+    // The third for the queue here has no room, and what came later may not overtake it.
+    assert_eq!(items.len(), 2);
+    let due = Some(Instant::now() + Duration::from_millis(10));
+    let tick = Some(Duration::from_millis(1));
+    let mut reasons = BTreeSet::new();
+    let on_tick = &mut |reason: Waiting| {
+        reasons.insert(reason.to_string());
+        ControlFlow::Continue(())
+    };
+    let late = items.flush(Wait { deadline: due, tick, on_tick }).unwrap_err();
+    assert!(matches!(late, TablesError::Table(TableError::TimedOut(Reason::Ratio))), "{late}");
+    assert_eq!((items.len(), reasons.into_iter().collect::<Vec<_>>()), (2, vec!["RATIO".into()]));
+    let taken = items.take(0).unwrap();
+    items.pump().unwrap();
+    assert_eq!(items.len(), 2, "somebody waits with the oldest");
+    items.settle(Some(taken));
+    soon(|wait| here.sample(1, wait)).unwrap();
+    soon(|wait| items.flush(wait)).unwrap();
+    assert!(items.is_empty());
+    let batch = soon(|wait| client.requests().sample(0, 3, wait)).unwrap();
+    let numbers = batch.column(0).as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
+    assert_eq!(numbers.collect::<Vec<_>>(), [1, 3, 5]);
+    soon(|wait| client.close(wait)).unwrap();
+    writer
+        .create_item(1, 1.0, &signature, &{
+            let mut steps = ItemSteps::default();
+            steps.column([Span { column, first: 5, len: 1 }]);
+            steps
+        })
+        .unwrap();
+    writer.flush(&mut items);
+    assert!(matches!(items.pump(), Err(TablesError::Closed)));
+    assert_eq!(items.len(), 1, "it can go nowhere, and is not dropped");
+}
+
+#[test]
+fn one_connection_inserts_updates_lists_and_delivers_all_when_it_closes() {
+    let replay = config("replay", Form::Trajectories(None));
+    let tables = tables(vec![replay, rows("rows", 0)]);
+    let server = open(TCP, Arc::clone(&tables));
+    let client = connection(&server);
+    assert!(client.is_connected() && !client.is_over());
+    let (form, chunks) = (signature(), episode(0));
+    for number in 0..5 {
+        let item = steps(&form, &chunks, number, 2);
+        soon(|wait| client.insert(0, 1.0, None, &item, wait)).unwrap();
+    }
+    soon(|wait| client.flush(wait)).unwrap();
+    let requests = client.requests();
+    let keys = soon(|wait| requests.list_all(0, usize::MAX, wait)).unwrap().keys;
+    assert_eq!(keys.len(), 5);
+    assert_eq!(soon(|wait| requests.list_all(0, 3, wait)).unwrap().keys, keys[..3]);
+    assert_eq!(soon(|wait| requests.table_info(1, wait)).unwrap().table, 1);
+    assert_ne!(client.first_chunk(), client.first_chunk());
+    assert!(client.try_start_update(0, &keys, &[3.0; 5]).unwrap());
+    let item = steps(&form, &chunks, 0, 1);
+    soon(|wait| client.insert(0, 1.0, None, &item, wait)).unwrap();
+    soon(|wait| client.close(wait)).unwrap();
+    assert!(client.is_over());
+    let items = tables.all()[0].items();
+    assert_eq!(items.priorities, [3.0, 3.0, 3.0, 3.0, 3.0, 1.0]);
+    tables.all()[0].reset();
+    until("chunks of items without a writer are gone", || server.info().chunks == 0);
+}
+
 #[test]
 fn trajectories_of_different_forms_make_no_batch() {
     at_each_address(&[config("any", Form::Trajectories(None))], |server, _| {
@@ -580,6 +680,21 @@ fn a_server_with_other_tables_is_not_taken_for_the_old_one() {
     insert(&writer, 0, 0..1);
     let error = soon(|wait| writer.flush(wait)).unwrap_err();
     assert!(error.to_string().contains("with items of another kind, and had"), "{error}");
+}
+
+#[test]
+fn a_table_that_is_closed_answers_who_waits() {
+    let tables = tables(vec![rows("replay", 0)]);
+    let server = open(TCP, Arc::clone(&tables));
+    let requests = requests(&server);
+    let mut ticket = requests.start_sample(0, 1, None).unwrap();
+    assert!(!soon(|wait| requests.can_sample(0, 1, wait)).unwrap());
+    tables.close();
+    let error = soon(|wait| ticket.wait(wait)).unwrap_err();
+    assert!(matches!(error, TablesError::Refused { code: FailureCode::Closed, .. }), "{error}");
+    assert!(!soon(|wait| requests.can_sample(0, 1, wait)).unwrap());
+    assert!(ticket.is_ready() && ticket.is_answered());
+    soon(|wait| ticket.wait(wait)).expect_err("there is no other answer");
 }
 
 #[test]

@@ -1,13 +1,17 @@
 //! Tables and clients whose connections break anywhere, and strangers who say anything.
 
 use std::io::{Read, Write};
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use echoic_net::client::Options as ClientOptions;
-use echoic_net::client::tables::{Batch, FailureCode, Requests, TableWriter, TablesError};
+use echoic_net::client::tables::{
+    Batch, FailureCode, PendingUpdates, Requests, TableWriter, TablesError, Waiting,
+};
 use echoic_net::server::{Options, Server};
 use echoic_net::transport::{TlsFiles, dial_to};
 use echoic_net::wire::frame::{Control, Header, kind};
@@ -21,6 +25,7 @@ use echoic_replay::encoding::{Encoding, Policy};
 use echoic_replay::limiter::Limiter;
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::spec::ANY_LENGTH;
+use echoic_replay::stream::Wait;
 use echoic_replay::table::{Durability, Form, Obstacle, Table, TableConfig, Tables, recover};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Leaf, Spec};
@@ -38,7 +43,7 @@ mod waiting;
 use fragile::Fragile;
 use serving::{TCP, addresses, dial, open_with};
 use stranger::{Stranger, frame, told, told_as};
-use waiting::{PATIENCE, soon, until};
+use waiting::{PATIENCE, soon, until, within};
 
 fn leaf(path: &str, dtype: Dtype, shape: &[usize]) -> Leaf {
     Leaf { path: path.into(), dtype, shape: shape.into() }
@@ -70,8 +75,10 @@ fn empty_queue(name: &str, form: Form) -> Table {
 
 /// As [`queue`], with a journal; what goes in is acknowledged later than it can come out.
 fn journalled_queue(form: Form) -> (Arc<Table>, TempDir) {
-    let (table, dir) =
-        (Arc::new(empty_queue("queue", form).durable(Durability::Async)), TempDir::new().unwrap());
+    let (table, dir) = (
+        Arc::new(empty_queue("queue", form).durable(Some(Durability::Async))),
+        TempDir::new().unwrap(),
+    );
     recover(&Tables::new(vec![Arc::clone(&table)]).unwrap(), dir.path(), None).unwrap();
     (table, dir)
 }
@@ -172,7 +179,8 @@ fn large_queues(names: &[&str]) -> (Vec<Arc<Table>>, TempDir) {
     let leaves =
         vec![leaf("number", Dtype::UInt(8), &[]), leaf("filling", Dtype::UInt(1), &[LARGE])];
     let form = Form::Rows(Spec::new(leaves).unwrap());
-    let open = |name: &&str| Arc::new(empty_queue(name, form.clone()).durable(Durability::Sync));
+    let open =
+        |name: &&str| Arc::new(empty_queue(name, form.clone()).durable(Some(Durability::Sync)));
     let (tables, dir) = (names.iter().map(open).collect::<Vec<_>>(), TempDir::new().unwrap());
     recover(&Tables::new(tables.clone()).unwrap(), dir.path(), None).unwrap();
     (tables, dir)
@@ -297,6 +305,96 @@ fn a_change_that_waits_for_a_stalled_disk_is_made_once_and_keeps_nobody_else_wai
     assert_eq!(soon(|wait| update.wait(wait)).unwrap(), 1);
     assert_eq!(changed.items().priorities[0], 9.0);
     assert_eq!((client.reconnects(), other.reconnects()), (0, 0));
+}
+
+/// A server of a table with one item, whose disk stalls, and the key of the item.
+fn stalled() -> (TempDir, Server, Arc<Stall>, Vec<u64>) {
+    let (table, dir) = journalled_queue(rows());
+    let mut insertion = table.try_reserve(1).unwrap();
+    insertion.row_mut(0).fill(0);
+    insertion.commit(&[1.0], None).unwrap();
+    soon(|wait| table.keep(wait)).unwrap();
+    let key = table.items().keys;
+    (dir, serve(&table), Stall::begin(&table, 1), key)
+}
+
+/// Calls something whose wait ends after a moment.
+fn briefly<T>(run: impl FnOnce(Wait<'_, Waiting>) -> T) -> T {
+    within(Duration::from_millis(20), run)
+}
+
+#[test]
+fn updates_that_nobody_waits_for_are_bounded_and_made_in_their_order() {
+    let (_dir, server, stall, key) = stalled();
+    let client = connect(&server);
+    let updates = PendingUpdates::default();
+    let start = |priority: u32| updates.try_start(&client, 0, &key, &[f64::from(priority)]);
+    let started = (0..100).take_while(|priority| start(*priority).unwrap()).count();
+    assert_eq!(started, 64);
+    let late = briefly(|wait| updates.start(&client, 0, &key, &[100.0], wait)).unwrap_err();
+    assert!(matches!(late, TablesError::TimedOut(Waiting::Network)), "{late}");
+    assert!(briefly(|wait| updates.flush(wait)).is_err());
+    assert!(!start(100).unwrap(), "those that were waited for in vain still have no answer");
+    stall.end();
+    soon(|wait| updates.start(&client, 0, &key, &[101.0], wait)).unwrap();
+    soon(|wait| updates.flush(wait)).unwrap();
+    assert_eq!(client.waiting(), 0);
+    assert_eq!(stall.table.items().priorities, [101.0]);
+}
+
+#[test]
+fn an_update_whose_waiter_panics_is_waited_for_by_the_next_one() {
+    let (_dir, server, stall, key) = stalled();
+    let client = connect(&server);
+    let updates = PendingUpdates::default();
+    assert!(updates.try_start(&client, 0, &key, &[2.0]).unwrap());
+    let (waits, panics) = (AtomicBool::new(false), AtomicBool::new(false));
+    let mut on_tick = |_| {
+        waits.store(true, Ordering::Relaxed);
+        assert!(!panics.load(Ordering::Relaxed), "a callback panics");
+        ControlFlow::Continue(())
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            let tick = Some(Duration::from_millis(1));
+            let wait = Wait { deadline: None, tick, on_tick: &mut on_tick };
+            catch_unwind(AssertUnwindSafe(|| updates.flush(wait)))
+        });
+        until("somebody waits", || waits.load(Ordering::Relaxed));
+        // The only one is in other hands.
+        let late = briefly(|wait| updates.flush(wait)).unwrap_err();
+        assert!(matches!(late, TablesError::TimedOut(Waiting::Network)), "{late}");
+        let second = scope.spawn(|| soon(|wait| updates.flush(wait)));
+        panics.store(true, Ordering::Relaxed);
+        assert!(first.join().unwrap().is_err());
+        stall.end();
+        second.join().unwrap().unwrap();
+    });
+    assert_eq!(stall.table.items().priorities, [2.0]);
+    soon(|wait| updates.flush(wait)).unwrap();
+}
+
+#[test]
+fn of_updates_that_came_to_nothing_each_is_told_once() {
+    let (_dir, mut server, stall, key) = stalled();
+    let options = ClientOptions { deadline: Some(Duration::ZERO), ..ClientOptions::default() };
+    let client = soon(|wait| Requests::connect(dial(&server), options, wait)).unwrap();
+    let updates = PendingUpdates::default();
+    for _ in 0..3 {
+        assert!(updates.try_start(&client, 0, &key, &[2.0]).unwrap());
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| server.close(Instant::now()));
+        until("the client has not given up", || client.is_over());
+        stall.end();
+    });
+    let started = updates.try_start(&client, 0, &key, &[3.0]).unwrap_err();
+    assert!(matches!(started, TablesError::Failed(_)), "{started}");
+    for _ in 1..3 {
+        let flushed = soon(|wait| updates.flush(wait)).unwrap_err();
+        assert!(matches!(flushed, TablesError::Failed(_)), "{flushed}");
+    }
+    soon(|wait| updates.flush(wait)).unwrap();
 }
 
 fn deliver_rows(table: &Arc<Table>) {
@@ -550,30 +648,31 @@ fn numbers(table: &Arc<Table>) -> Vec<u64> {
 }
 
 #[test]
-fn what_comes_again_through_another_door_of_a_server_is_in_once() {
+fn what_comes_again_through_another_listener_of_a_server_is_in_once() {
     let table = queue(rows());
-    let doors = [serve(&table), serve(&table)];
+    let listeners = [serve(&table), serve(&table)];
     let (purpose, life) = (Purpose::Insert, ([9; 16], 5));
-    assert_eq!(told_as(life, &doors[0], purpose, &numbered(0, 4)), None);
+    assert_eq!(told_as(life, &listeners[0], purpose, &numbered(0, 4)), None);
     // Some of a frame is new, and what is behind it is.
     let more = [numbered(0, 6), numbered(6, 1)].concat();
-    assert_eq!(told_as(life, &doors[1], purpose, &more), None);
-    assert_eq!(told_as(life, &doors[0], purpose, &numbered(0, 7)), None);
+    assert_eq!(told_as(life, &listeners[1], purpose, &more), None);
+    assert_eq!(told_as(life, &listeners[0], purpose, &numbered(0, 7)), None);
     assert_eq!(numbers(&table), (0..7).collect::<Vec<_>>());
-    let dropped: u64 = doors.iter().map(|door| door.info().flow.duplicates).sum();
+    let dropped: u64 = listeners.iter().map(|listener| listener.info().flow.duplicates).sum();
     assert_eq!(dropped, 4 + 7);
-    // A later life begins with its own numbers, whatever door it takes, and ends the one before.
-    assert_eq!(told_as(([9; 16], 6), &doors[1], purpose, &numbered(0, 1)), None);
+    // A later life begins with its own numbers, whatever listener it takes, and ends the one before.
+    assert_eq!(told_as(([9; 16], 6), &listeners[1], purpose, &numbered(0, 1)), None);
     assert_eq!(table.info().size, 8);
-    let refused = told_as(life, &doors[0], purpose, &numbered(0, 8)).unwrap();
+    let refused = told_as(life, &listeners[0], purpose, &numbered(0, 8)).unwrap();
     assert_eq!(refused.code, RefusalCode::Stale, "{}", refused.text);
 }
 
 #[test]
-fn what_comes_through_two_doors_at_once_is_in_once() {
+fn what_comes_through_two_listeners_at_once_is_in_once() {
     let table = queue(rows());
-    let doors = [serve(&table), serve(&table)];
-    let mut open = doors.iter().map(|door| Stranger::open(([9; 16], 5), 0, door, Purpose::Insert));
+    let listeners = [serve(&table), serve(&table)];
+    let mut open =
+        listeners.iter().map(|listener| Stranger::open(([9; 16], 5), 0, listener, Purpose::Insert));
     let (mut one, mut other) = (open.next().unwrap(), open.next().unwrap());
     assert_eq!(one.says(&numbered(0, 4)), None);
     assert_eq!(other.says(&numbered(0, 8)), None);
@@ -581,7 +680,7 @@ fn what_comes_through_two_doors_at_once_is_in_once() {
     assert_eq!(one.says(&numbered(4, 6)), None);
     assert_eq!(other.says(&[numbered(8, 1), numbered(9, 3)].concat()), None);
     assert_eq!(numbers(&table), (0..12).collect::<Vec<_>>());
-    let flows = doors.each_ref().map(|door| door.info().flow);
+    let flows = listeners.each_ref().map(|listener| listener.info().flow);
     assert_eq!(flows.each_ref().map(|flow| flow.duplicates), [4, 4 + 2]);
     assert_eq!(flows.each_ref().map(|flow| flow.samples), [4 + 2, 4 + 2]);
 }
@@ -602,7 +701,7 @@ fn what_comes_again_to_a_server_that_was_started_anew_is_in_once() {
     let dir = TempDir::new().unwrap();
     let (purpose, life) = (Purpose::Insert, ([9; 16], 5));
     for start in 0..3_u64 {
-        let table = Arc::new(empty_queue("queue", rows()).durable(Durability::Async));
+        let table = Arc::new(empty_queue("queue", rows()).durable(Some(Durability::Async)));
         recover(&Tables::new(vec![Arc::clone(&table)]).unwrap(), dir.path(), None).unwrap();
         let server = serve(&table);
         // From the beginning, as if nothing had been acknowledged, and in other pieces than before.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Authority, Papers, files};
+use common::{Authority, TlsIdentity, files};
 use echoic_net::client::{Client, Options as ClientOptions};
 use echoic_net::server::{Options, Server};
 use echoic_net::transport::{TlsFiles, dial_to, listen_at};
@@ -26,7 +26,7 @@ fn stream() -> Arc<Stream> {
 
 fn serve(
     stream: &Arc<Stream>,
-    own: &Papers,
+    own: &TlsIdentity,
     clients: Option<&Authority>,
     options: Options,
 ) -> Server {
@@ -80,7 +80,7 @@ fn assert_refused(
 #[test]
 fn a_server_of_another_authority_is_not_believed() {
     let (ours, other) = (Authority::new(), Authority::new());
-    let wrong = |good| TlsFiles { authority: Some(other.papers.certificate.clone()), ..good };
+    let wrong = |good| TlsFiles { authority: Some(other.identity.certificate.clone()), ..good };
     assert_refused(None, &ours, wrong, "does not come from the authority that was given");
 }
 

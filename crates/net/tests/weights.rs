@@ -3,11 +3,14 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use echoic_net::client::weights::{PublishError, WeightPublisher, WeightSubscriber};
+use echoic_net::client::weights::{
+    PublishError, SharedPublisher, WeightPublisher, WeightSubscriber,
+};
 use echoic_net::client::{ClientError, Options as ClientOptions};
 use echoic_net::server::{Options, Server};
 use echoic_net::transport::{Dial, Link, TlsFiles, dial_to, listen_at};
@@ -246,10 +249,10 @@ fn what_is_published_again_needs_no_chunk() {
 #[test]
 fn weights_go_over_tls_in_both_directions() {
     let authority = common::Authority::new();
-    let papers = authority.sign("localhost");
+    let identity = authority.sign("localhost");
     let store = Arc::new(WeightStore::default());
     let address: Address = "tls://localhost:0".parse().unwrap();
-    let listen = listen_at(&address, &common::files(Some(&papers), None)).unwrap();
+    let listen = listen_at(&address, &common::files(Some(&identity), None)).unwrap();
     let token = Token::new(b"secret").ok();
     let options = Options { token: token.clone(), threads: 1, ..Options::default() };
     let server = Server::open(&*listen, Arc::clone(&store), options).unwrap();
@@ -343,6 +346,55 @@ fn an_attempt_to_connect_that_nobody_waited_for_is_no_answer_to_a_later_call() {
     }
     soon(|wait| publisher.publish(&publication, wait)).unwrap();
     assert_eq!(store.latest().unwrap().version(), 1);
+}
+
+#[test]
+fn learners_that_share_a_publisher_take_turns_until_it_is_closed() {
+    let store =
+        Arc::new(WeightStore::new(WeightsConfig { most: 2, ..Default::default() }).unwrap());
+    let server = open(&store);
+    let (learner, plan) = (WeightStore::default(), plan(1000));
+    let held = publish(&store, 1, &plan);
+    publish(&store, 2, &plan);
+    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
+    let shared = SharedPublisher::new(WeightPublisher::new(dial, None));
+    let [third, fourth] = [3, 4].map(|version| publish(&learner, version, &plan));
+    std::thread::scope(|scope| {
+        // The one has its turn, and waits for a place.
+        let first = scope.spawn(|| soon(|wait| shared.publish(&third, wait)));
+        until("the one has its turn", || server.info().accepted > 0);
+        assert!(!first.is_finished());
+        // The other waits for its turn, until its own deadline.
+        let deadline = Some(Instant::now() + Duration::from_millis(10));
+        let on_tick = &mut |_| ControlFlow::Continue(());
+        let late = shared.publish(&fourth, Wait { deadline, tick: None, on_tick });
+        assert!(matches!(late, Err(PublishError::TimedOut)), "{late:?}");
+        drop(held);
+        first.join().unwrap().unwrap();
+    });
+    // A turn is over also when it ends in a panic.
+    let held = store.latest().unwrap();
+    soon(|wait| shared.publish(&fourth, wait)).unwrap();
+    let fifth = publish(&learner, 5, &plan);
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let on_tick = &mut |_| panic!("a callback panics");
+        shared.publish(&fifth, Wait { deadline: None, tick: Some(Duration::ZERO), on_tick })
+    }));
+    assert!(panicked.is_err() && !shared.is_closed());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| soon(|wait| shared.publish(&fifth, wait)));
+        std::thread::sleep(Duration::from_millis(10));
+        shared.close();
+        let ended = waiting.join().unwrap();
+        assert!(
+            matches!(ended, Err(PublishError::Interrupted | PublishError::Closed)),
+            "{ended:?}"
+        );
+    });
+    assert!(shared.is_closed());
+    let ended = soon(|wait| shared.publish(&fifth, wait));
+    assert!(matches!(ended, Err(PublishError::Closed)), "{ended:?}");
+    drop(held);
 }
 
 #[test]

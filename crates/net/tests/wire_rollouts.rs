@@ -16,8 +16,8 @@ use echoic_replay::rollouts::filter::Filter;
 use echoic_replay::rollouts::idle::Sides;
 use echoic_replay::rollouts::item::{Finish, Item, Run, Segment};
 use echoic_replay::rollouts::ledger::{
-    Balance, Blocked, Change, Counts, Fate, Hold, Lease, Outcome, Permit, Refusal, Size, Source,
-    Standing, Want,
+    Balance, Blocked, Change, Counts, Fate, GroupTotals, Hold, Lease, Outcome, Permit, Refusal,
+    Size, Source, Want,
 };
 use echoic_replay::rollouts::starvation::Hunger;
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
@@ -160,11 +160,10 @@ fn info() -> impl Strategy<Value = RolloutInfo> {
         Hunger { source, waiting, oldest_ms, passed, longest_ms, is_starving }
     });
     let producers = (vec(source, 0..3), vec(hunger, 0..3), any::<u64>());
-    let standing =
-        (any::<[u64; 4]>(), any::<(i64, i64, bool)>(), of(any::<u32>()), of(any::<i64>()));
-    let standing = standing.prop_map(|(numbers, (version, target, paused), depth, oldest)| {
+    let totals = (any::<[u64; 4]>(), any::<(i64, i64, bool)>(), of(any::<u32>()), of(any::<i64>()));
+    let totals = totals.prop_map(|(numbers, (version, target, paused), depth, oldest)| {
         let [capacity, queued, out, suspended] = numbers;
-        Standing { version, target, depth, capacity, queued, out, suspended, oldest, paused }
+        GroupTotals { version, target, depth, capacity, queued, out, suspended, oldest, paused }
     });
     // Each number another, so that none is taken for its neighbour.
     let counts = (1..1u64 << 50).prop_map(|first| Counts {
@@ -195,10 +194,10 @@ fn info() -> impl Strategy<Value = RolloutInfo> {
         resumed: first + 24,
         returned: first + 25,
     });
-    (counts, standing, producers, sides(), sides()).prop_map(
-        |(counts, standing, (sources, hunger, time), producers, consumers)| RolloutInfo {
+    (counts, totals, producers, sides(), sides()).prop_map(
+        |(counts, totals, (sources, hunger, time), producers, consumers)| RolloutInfo {
             counts,
-            standing,
+            totals,
             sources,
             hunger,
             time,

@@ -139,7 +139,7 @@ fn observed(text: &str, count: u64) -> Observation {
         numbers: vec![number(""), number("_sum")],
     };
     let connection = Connected {
-        door: text.to_owned(),
+        listener: text.to_owned(),
         id: count,
         peer: text.to_owned(),
         name: String::new(),

@@ -51,6 +51,24 @@ pub fn masked_sum<R: Real>(
     (total, count)
 }
 
+/// The sum of `term` in `f64`, of partial sums of every eighth value.
+#[inline(always)]
+pub fn sum_of_eighths<R: Real>(values: &[R], term: impl Fn(R) -> f64) -> f64 {
+    let (whole, rest) = values.as_chunks::<8>();
+    let mut lanes = [0.0; 8];
+    for chunk in whole {
+        for at in 0..8 {
+            lanes[at] += term(chunk[at]);
+        }
+    }
+    let mut total = 0.0;
+    for value in rest {
+        total += term(*value);
+    }
+    let [a, b, c, d, e, f, g, h] = lanes;
+    total + (((a + e) + (c + g)) + ((b + f) + (d + h)))
+}
+
 /// The sum over the first block, and how long it is.
 #[inline(always)]
 fn block<R: Real>(

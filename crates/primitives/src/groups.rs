@@ -9,6 +9,7 @@
 //! Rewards are taken relative to the first of their group before anything is added up. Equal
 //! rewards therefore give zeros exactly, and not rounding errors divided by rounding errors.
 
+use crate::blocks::sum_of_eighths as sum;
 use crate::exp::Real;
 use crate::simd::vectorized;
 
@@ -146,24 +147,6 @@ fn multiply<R: Real>(out: &mut [R], factor: f64) {
     for out in out {
         *out = *out * factor;
     }
-}
-
-/// The sum in `f64`, of partial sums of every eighth value.
-#[inline(always)]
-fn sum<R: Real>(values: &[R], term: impl Fn(R) -> f64) -> f64 {
-    let (whole, rest) = values.as_chunks::<8>();
-    let mut lanes = [0.0; 8];
-    for chunk in whole {
-        for at in 0..8 {
-            lanes[at] += term(chunk[at]);
-        }
-    }
-    let mut total = 0.0;
-    for value in rest {
-        total += term(*value);
-    }
-    let [a, b, c, d, e, f, g, h] = lanes;
-    total + (((a + e) + (c + g)) + ((b + f) + (d + h)))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! 1. `mean` and `squares` are finite: what would make them anything else is refused, and then
 //!    nothing of it is taken.
 
+use crate::blocks::sum_of_eighths as sum;
 use crate::exp::Real;
 use crate::simd::vectorized;
 
@@ -229,8 +230,9 @@ fn scaled<R: Real>(value: R, mean: f64, factor: f64) -> R {
 #[inline(always)]
 fn moments<R: Real>(values: &[R]) -> (f64, f64) {
     let first = values[0].to_f64();
-    let mean = first + sum(values, |value| value - first) / values.len() as f64;
-    (mean, sum(values, |value| (value - mean) * (value - mean)))
+    let mean = first + sum(values, |value| value.to_f64() - first) / values.len() as f64;
+    let squared = |value: R| (value.to_f64() - mean) * (value.to_f64() - mean);
+    (mean, sum(values, squared))
 }
 
 /// The same for each column of a block of rows.
@@ -255,24 +257,6 @@ fn columns<R: Real>(values: &[R], mean: &mut [f64], squares: &mut [f64]) {
             squares[at] += difference * difference;
         }
     }
-}
-
-/// The sum of partial sums of every eighth value.
-#[inline(always)]
-fn sum<R: Real>(values: &[R], term: impl Fn(f64) -> f64) -> f64 {
-    let (whole, rest) = values.as_chunks::<8>();
-    let mut lanes = [0.0; 8];
-    for chunk in whole {
-        for at in 0..8 {
-            lanes[at] += term(chunk[at].to_f64());
-        }
-    }
-    let mut total = 0.0;
-    for value in rest {
-        total += term(value.to_f64());
-    }
-    let [a, b, c, d, e, f, g, h] = lanes;
-    total + (((a + e) + (c + g)) + ((b + f) + (d + h)))
 }
 
 #[cfg(test)]

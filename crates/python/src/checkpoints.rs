@@ -4,47 +4,51 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use echoic_replay::checkpoint::{Reader, list};
+use echoic_replay::checkpoint::{Error as FilesError, Reader, list};
 use echoic_replay::table::saved::{self, Contents, Keeper, SavedError};
 use echoic_replay::table::{self as core, RecoverError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::error::{checkpoint_error, held_error, journal_error, system_error, table_error};
+use crate::error::{OrRaise, Raise, checkpoint_error, held_error, journal_error, system_error};
 use crate::table::Table;
 
-/// The exception for a checkpoint that can't be written or read.
-fn saved_error(py: Python<'_>, error: &SavedError) -> PyErr {
-    match error {
-        SavedError::Engine(error) => table_error(py, error),
-        SavedError::Files(error) => files_error(py, error),
-        SavedError::Rollouts(error) => match error.file() {
-            Some(file) => system_error(py, error.to_string(), &file.source),
-            None => checkpoint_error(py, error.to_string()),
-        },
-        SavedError::Thread(source) => system_error(py, error.to_string(), source),
-        error => checkpoint_error(py, error.to_string()),
+impl Raise for SavedError {
+    fn raise(self, py: Python<'_>) -> PyErr {
+        let text = self.to_string();
+        match self {
+            Self::Engine(error) => error.raise(py),
+            Self::Files(error) => error.raise(py),
+            Self::Rollouts(error) => match error.file() {
+                Some(file) => system_error(py, text, &file.source),
+                None => checkpoint_error(py, text),
+            },
+            Self::Thread(source) => system_error(py, text, &source),
+            _ => checkpoint_error(py, text),
+        }
     }
 }
 
-fn files_error(py: Python<'_>, error: &echoic_replay::checkpoint::Error) -> PyErr {
-    use echoic_replay::checkpoint::Error;
-    match error {
-        Error::File(file) => system_error(py, error.to_string(), &file.source),
-        Error::Locked { .. } => held_error(py, error.to_string()),
-        error => checkpoint_error(py, error.to_string()),
+impl Raise for FilesError {
+    fn raise(self, py: Python<'_>) -> PyErr {
+        let text = self.to_string();
+        match self {
+            Self::File(file) => system_error(py, text, &file.source),
+            Self::Locked { .. } => held_error(py, text),
+            _ => checkpoint_error(py, text),
+        }
     }
 }
 
 /// Writes a checkpoint and removes old ones; where it is.
 pub fn save(py: Python<'_>, keeper: &Keeper) -> PyResult<PathBuf> {
-    py.detach(|| keeper.save()).map_err(|error| saved_error(py, &error))
+    py.detach(|| keeper.save()).or_raise(py)
 }
 
 /// Loads a checkpoint; items by table.
 pub fn load<'py>(py: Python<'py>, keeper: &Keeper, path: &Path) -> PyResult<Bound<'py, PyDict>> {
-    let loaded = py.detach(|| keeper.load(path)).map_err(|error| saved_error(py, &error))?;
+    let loaded = py.detach(|| keeper.load(path)).or_raise(py)?;
     let dict = PyDict::new(py);
     for (table, items) in loaded.items {
         dict.set_item(table, items)?;
@@ -60,8 +64,7 @@ pub fn recover<'py>(
     journal: &Path,
     checkpoint: Option<&Path>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let recovered = py.detach(|| core::recover(contents, journal, checkpoint));
-    let recovered = recovered.map_err(|error| recover_error(py, &error))?;
+    let recovered = py.detach(|| core::recover(contents, journal, checkpoint)).or_raise(py)?;
     let dict = PyDict::new(py);
     for one in recovered {
         let lost = one.lost_at_most;
@@ -71,22 +74,21 @@ pub fn recover<'py>(
     Ok(dict)
 }
 
-/// The exception for tables that can't be brought back.
-fn recover_error(py: Python<'_>, error: &RecoverError) -> PyErr {
-    use echoic_replay::journal::Error;
-    let text = error.to_string();
-    match error {
-        RecoverError::Checkpoint(error) => saved_error(py, error),
-        RecoverError::Table { source, .. } => table_error(py, source),
-        RecoverError::Journal { source: Error::Locked { .. }, .. } => held_error(py, text),
-        RecoverError::File(file) | RecoverError::Journal { source: Error::File(file), .. } => {
-            system_error(py, text, &file.source)
+impl Raise for RecoverError {
+    fn raise(self, py: Python<'_>) -> PyErr {
+        use echoic_replay::journal::Error;
+        let text = self.to_string();
+        match self {
+            Self::Checkpoint(error) => error.raise(py),
+            Self::Table { source, .. } => source.raise(py),
+            Self::Journal { source: Error::Locked { .. }, .. } => held_error(py, text),
+            Self::File(file) | Self::Journal { source: Error::File(file), .. } => {
+                system_error(py, text, &file.source)
+            }
+            Self::Journal { source: Error::Thread(source), .. } => system_error(py, text, &source),
+            Self::NotEmpty { .. } | Self::Twice(_) => PyValueError::new_err(text),
+            _ => journal_error(py, text),
         }
-        RecoverError::Journal { source: Error::Thread(source), .. } => {
-            system_error(py, text, source)
-        }
-        RecoverError::NotEmpty { .. } | RecoverError::Twice(_) => PyValueError::new_err(text),
-        _ => journal_error(py, text),
     }
 }
 
@@ -97,14 +99,14 @@ pub fn list_checkpoints(py: Python<'_>, root: PathBuf) -> PyResult<Vec<PathBuf>>
     if std::fs::read_dir(&root).map_or(!root.exists(), |mut all| all.next().is_none()) {
         return Ok(Vec::new());
     }
-    let found = py.detach(|| list(&root)).map_err(|error| files_error(py, &error))?;
+    let found = py.detach(|| list(&root)).or_raise(py)?;
     Ok(found.into_iter().map(|one| one.path).collect())
 }
 
 /// The tables of a checkpoint, to look at.
 #[pyfunction]
 pub fn open_checkpoint(py: Python<'_>, path: PathBuf) -> PyResult<Vec<Table>> {
-    let tables = py.detach(|| saved::open(&path)).map_err(|error| saved_error(py, &error))?;
+    let tables = py.detach(|| saved::open(&path)).or_raise(py)?;
     tables.all().iter().map(|table| Table::of(py, Arc::clone(table))).collect()
 }
 
@@ -134,12 +136,12 @@ pub fn verify_checkpoint<'py>(
                 }
             }
         })?;
-        Ok(reader)
+        Ok::<_, FilesError>(reader)
     });
     if let Some(error) = raised {
         return Err(error);
     }
-    let reader = reader.map_err(|error| files_error(py, &error))?;
+    let reader = reader.or_raise(py)?;
     let dict = PyDict::new(py);
     dict.set_item("path", reader.path())?;
     dict.set_item("number", reader.number())?;

@@ -6,22 +6,22 @@ use std::time::Instant;
 use echoic_net::Address;
 use echoic_net::client::memory::MemoryClient;
 use echoic_net::client::{Client as WindowClient, ClientError, ClientInfo, Options, Waiting};
-use echoic_net::transport::{Dial, TlsFiles, dial_to};
+use echoic_net::transport::Dial;
 use echoic_replay::Spec as CoreSpec;
 use echoic_replay::stream::Wait;
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
-use crate::doors::{self, DoorError, link_error};
-use crate::error::{closed_error, set, spec_error, timeout_error};
+use crate::connect::{self, Peer, link_error};
+use crate::error::{OrRaise, Raise, closed_error, set, spec_error, timeout_error};
 use crate::fork::Process;
 use crate::leaf::{Many, One, Source};
 use crate::server::size;
 use crate::sources::{DETACH_BYTES, recheck, with_sources};
 use crate::spec::{Spec, core_spec};
 use crate::tree::Tree;
-use crate::wait::{self, Stopped};
+use crate::wait;
 
 /// Sends samples to a server.
 #[pyclass(frozen, subclass, module = "echoic._native")]
@@ -158,29 +158,21 @@ impl Client {
         server_name: Option<String>,
         name: Option<String>,
     ) -> PyResult<Self> {
-        let address = doors::address(address)?;
-        let files = TlsFiles { certificate, key, authority: ca, server_name };
+        let peer = Peer::new(address, ca, certificate, key, server_name)?;
         let producer = producer.map(|id| {
             <[u8; 16]>::try_from(id).map_err(|_| {
                 PyValueError::new_err(format!("producer must be 16 bytes, got {}", id.len()))
             })
         });
         let options = Options {
-            token: doors::token(token)?,
             window_bytes: size("window_bytes", window_bytes)?,
             linger: wait::seconds("linger", linger)?,
-            deadline: deadline.map(|value| wait::seconds("deadline", value)).transpose()?,
-            max_retry,
-            connect_timeout: wait::seconds("connect_timeout", connect_timeout)?,
             producer: producer.transpose()?,
-            name: doors::name(name)?,
-            steadfast: false,
+            ..connect::options(token, deadline, max_retry, connect_timeout, name)?
         };
         let tree = Tree::compile(example, "")?;
         let spec = core_spec(py, &tree)?;
-        let dial = dial_to(&address, &files).map_err(|error| DoorError::from(error).raise(py))?;
-        let carrier = Carrier::new(dial, spec, options);
-        let carrier = carrier.map_err(|error| client_error(py, &error, "", 0))?;
+        let carrier = Carrier::new(peer.dial(py)?, spec, options).or_raise(py)?;
         let this = Self { tree, carrier, process: Process::current() };
         this.wait(
             py,
@@ -347,9 +339,8 @@ impl Client {
         deadline: Option<Instant>,
         attempt: impl FnOnce(Wait<'_>) -> Result<T, ClientError> + Send,
     ) -> PyResult<T> {
-        wait::detached(py, deadline, None, attempt).map_err(|stopped| match stopped {
-            Stopped::Raised(error) => error,
-            Stopped::Failed(error) => client_error(py, &error, "", self.carrier.pending()),
+        wait::detached(py, deadline, None, attempt).map_err(|stopped| {
+            stopped.raise_with(|error| client_error(py, &error, "", self.carrier.pending()))
         })
     }
 
@@ -387,12 +378,11 @@ impl Client {
     ) -> PyResult<()> {
         let room = |wait: Wait<'_>| either!(&self.carrier, client => client.wait_for_room(wait));
         let stored = |error: PyErr| set(py, error, "stored", pushed);
-        match wait::detached(py, deadline, None, room) {
+        wait::detached(py, deadline, None, room)
+            .map_err(|stopped| stopped.raise_with(|error| self.failed(py, &error, pushed, samples)))
             // Many short waits may never come to a tick, however long they take together.
-            Ok(()) => py.check_signals().map_err(stored),
-            Err(Stopped::Raised(error)) => Err(stored(error)),
-            Err(Stopped::Failed(error)) => Err(self.failed(py, &error, pushed, samples)),
-        }
+            .and_then(|()| py.check_signals())
+            .map_err(stored)
     }
 
     #[cold]
@@ -406,13 +396,14 @@ impl Client {
     }
 }
 
+impl Raise for ClientError {
+    fn raise(self, py: Python<'_>) -> PyErr {
+        client_error(py, &self, "", 0)
+    }
+}
+
 /// The exception for what a client can't do, when `undelivered` samples are not acknowledged.
-pub fn client_error(
-    py: Python<'_>,
-    error: &ClientError,
-    progress: &str,
-    undelivered: u64,
-) -> PyErr {
+fn client_error(py: Python<'_>, error: &ClientError, progress: &str, undelivered: u64) -> PyErr {
     let text = |text: String| format!("{text}{progress}");
     match error {
         ClientError::TimedOut(waiting) => {

@@ -6,13 +6,30 @@ use std::io;
 use echoic_buffers::BufferError;
 use echoic_replay::StreamError;
 use echoic_replay::limiter::Reason;
-use echoic_replay::table::TableError;
+use echoic_replay::table::{Obstacle, TableError};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
 use crate::wait::Stopped;
+
+/// An error that Python sees as an exception.
+pub trait Raise {
+    /// The exception for it.
+    fn raise(self, py: Python<'_>) -> PyErr;
+}
+
+/// Results with such errors, as Python has them.
+pub trait OrRaise<T> {
+    fn or_raise(self, py: Python<'_>) -> PyResult<T>;
+}
+
+impl<T, E: Raise> OrRaise<T> for Result<T, E> {
+    fn or_raise(self, py: Python<'_>) -> PyResult<T> {
+        self.map_err(|error| error.raise(py))
+    }
+}
 
 macro_rules! error_class {
     ($function:ident, $name:literal) => {
@@ -148,34 +165,44 @@ pub fn set<'py>(py: Python<'py>, error: PyErr, name: &str, value: impl IntoPyObj
     }
 }
 
-/// The exception for what a table can't do.
-pub fn table_error(py: Python<'_>, error: &TableError) -> PyErr {
-    let text = error.to_string();
-    match error {
-        TableError::TimedOut(reason) => {
-            let text = match reason {
-                Reason::MinSize => "the table has too few items to sample from",
-                Reason::Ratio => {
-                    "the limiter keeps inserts and samples together, and the others are behind"
-                }
-                Reason::Paused => "the table is paused",
-                Reason::Leased => "rows that would be free are still read",
-                _ => "there is no room",
-            };
-            let error = timeout_error(py, format!("timed out: {text}"));
-            set(py, error, "reason", reason.to_string())
+impl Raise for TableError {
+    fn raise(self, py: Python<'_>) -> PyErr {
+        let text = self.to_string();
+        match self {
+            Self::TimedOut(reason) => {
+                let text = match reason {
+                    Reason::MinSize => "the table has too few items to sample from",
+                    Reason::Ratio => {
+                        "the limiter keeps inserts and samples together, and the others are behind"
+                    }
+                    Reason::Paused => "the table is paused",
+                    Reason::Leased => "rows that would be free are still read",
+                    _ => "there is no room",
+                };
+                let error = timeout_error(py, format!("timed out: {text}"));
+                set(py, error, "reason", reason.to_string())
+            }
+            Self::Closed => closed_error(py, text),
+            Self::Unknown { .. } => table_not_found_error(py, text),
+            Self::Limiter(_) => limiter_error(py, text),
+            Self::Priority { .. } => priority_error(py, text),
+            Self::Spec(_) => spec_error(py, text),
+            Self::Trajectory(_) => trajectory_error(py, text),
+            Self::Memory(_) => pyo3::exceptions::PyMemoryError::new_err(text),
+            Self::Journal(_) => PyOSError::new_err(text),
+            Self::Restore(_) => checkpoint_error(py, text),
+            Self::Interrupted => pyo3::exceptions::PyRuntimeError::new_err(text),
+            _ => pyo3::exceptions::PyValueError::new_err(text),
         }
-        TableError::Closed => closed_error(py, text),
-        TableError::Unknown { .. } => table_not_found_error(py, text),
-        TableError::Limiter(_) => limiter_error(py, text),
-        TableError::Priority { .. } => priority_error(py, text),
-        TableError::Spec(_) => spec_error(py, text),
-        TableError::Trajectory(_) => trajectory_error(py, text),
-        TableError::Memory(_) => pyo3::exceptions::PyMemoryError::new_err(text),
-        TableError::Journal(_) => PyOSError::new_err(text),
-        TableError::Restore(_) => checkpoint_error(py, text),
-        TableError::Interrupted => pyo3::exceptions::PyRuntimeError::new_err(text),
-        _ => pyo3::exceptions::PyValueError::new_err(text),
+    }
+}
+
+impl Raise for Obstacle {
+    fn raise(self, py: Python<'_>) -> PyErr {
+        match self {
+            Self::Blocked(reason) => TableError::TimedOut(reason).raise(py),
+            Self::Failed(error) => error.raise(py),
+        }
     }
 }
 

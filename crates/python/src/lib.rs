@@ -4,7 +4,7 @@
 //! - `table`: tables in this process, and the batches that they give. `remote`: those of a server.
 //! - `shards`: one table on several servers.
 //! - `writer`: trajectories, step by step. `checkpoints`: tables in files.
-//! - `structure`: the form of a tree as text. `doors`: a server's doors to other processes.
+//! - `structure`: the form of a tree as text. `listeners`: a server's listeners to other processes. `connect`: where a server is.
 //! - `tree`, `leaf` and `sources`: from a Python tree to checked byte sources and back.
 //! - `rollouts`: groups of token sequences.
 //! - `buffers`, `primitives`, `collect`: local buffers, functions on arrays, and native rollouts.
@@ -12,7 +12,7 @@
 //! - `weights`: what a learner publishes, for the workers.
 //! - `array`: the thin edge to numpy's C API, and the only file that calls it.
 //! - `pending`: a batch on its way. `numbers`: keys and priorities from arrays. `memory`: bytes for arrays of our own; `arena` keeps them for later batches, `columns` divides them. `fork`: servers stay in their process.
-//! - `updates`: priorities on their way. `wait`: waiting without the GIL, with Ctrl-C and deadlines.
+//! - `wait`: waiting without the GIL, with Ctrl-C and deadlines.
 //! - `error`: Rust errors as the classes of `echoic.errors`.
 
 mod accumulator;
@@ -25,11 +25,12 @@ mod checkpoints;
 mod client;
 mod collect;
 mod columns;
-mod doors;
+mod connect;
 mod dtype;
 mod error;
 mod fork;
 mod leaf;
+mod listeners;
 mod logs;
 mod memory;
 mod numbers;
@@ -39,14 +40,13 @@ mod remote;
 mod rollouts;
 mod sample;
 mod server;
+mod server_metrics;
 mod shards;
-mod sights;
 mod sources;
 mod spec;
 mod structure;
 mod table;
 mod tree;
-mod updates;
 mod wait;
 mod watch;
 mod weights;
@@ -64,7 +64,7 @@ mod _native {
     #[pymodule_export]
     use super::client::Client;
     #[pymodule_export]
-    use super::doors::ping;
+    use super::connect::ping;
     #[pymodule_export]
     use super::logs::{set_log_level, take_logs};
     #[pymodule_export]

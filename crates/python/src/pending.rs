@@ -1,14 +1,13 @@
 //! A batch that a server was asked for, and that may not be there yet.
 
 use echoic_memory::sync::Mutex;
-use echoic_net::client::tables::{Batch as RemoteBatch, TablesError, Ticket, Waiting};
-use echoic_replay::stream::Wait;
+use echoic_net::client::tables::{Batch as RemoteBatch, Ticket};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-use crate::remote::{RemoteTable, tables_error};
+use crate::remote::RemoteTable;
 use crate::table::{Batch, check_beta};
-use crate::wait::{self, Stopped};
+use crate::wait;
 
 /// A batch that was asked for. Dropped before it was taken, it is given up.
 #[pyclass(frozen, module = "echoic._native")]
@@ -34,19 +33,10 @@ impl PendingBatch {
         let mut ticket = ticket.ok_or_else(|| {
             PyRuntimeError::new_err("the batch was taken, or another thread waits for it")
         })?;
-        let wait = |wait: Wait<'_, Waiting>| ticket.wait(wait);
-        match wait::detached(py, deadline, None, wait) {
-            Ok(batch) => Batch::of_remote(py, self.table.get().shape(), batch, beta),
-            Err(stopped) => {
-                if matches!(
-                    stopped,
-                    Stopped::Raised(_)
-                        | Stopped::Failed(TablesError::TimedOut(_) | TablesError::Interrupted)
-                ) {
-                    *self.ticket.lock() = Some(ticket);
-                }
-                Err(stopped.raise(py, tables_error))
-            }
+        let batch = wait::until(py, deadline, |wait| ticket.wait(wait));
+        if !ticket.is_answered() {
+            *self.ticket.lock() = Some(ticket);
         }
+        Batch::of_remote(py, self.table.get().shape(), batch?, beta)
     }
 }

@@ -9,8 +9,8 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
 use crate::array;
-use crate::doors::{DoorNumbers, Doors};
 use crate::fork::Process;
+use crate::listeners::{ListenerNumbers, Listeners};
 use crate::tree::Tree;
 
 /// The base object of every array of a batch. The memory returns to the ring when the last of them
@@ -42,7 +42,7 @@ pub struct Sample {
     sequence: u64,
     rows: usize,
     stream: Arc<Stream>,
-    doors: Arc<Doors>,
+    listeners: Arc<Listeners>,
     info: PyOnceLock<Py<SampleInfo>>,
 }
 
@@ -52,7 +52,7 @@ impl Sample {
         py: Python<'_>,
         tree: &Tree,
         stream: &Arc<Stream>,
-        doors: &Arc<Doors>,
+        listeners: &Arc<Listeners>,
         batch: Batch,
     ) -> PyResult<Self> {
         let (sequence, rows) = (batch.sequence(), batch.rows());
@@ -69,8 +69,15 @@ impl Sample {
             // until the lease is dropped, which the array prevents by holding it.
             unsafe { array::view(py, rule.descr.bind(py), &shape, data, lease.as_any()) }
         })?;
-        let (stream, doors) = (Arc::clone(stream), Arc::clone(doors));
-        Ok(Self { batch: batch.unbind(), sequence, rows, stream, doors, info: PyOnceLock::new() })
+        let (stream, listeners) = (Arc::clone(stream), Arc::clone(listeners));
+        Ok(Self {
+            batch: batch.unbind(),
+            sequence,
+            rows,
+            stream,
+            listeners,
+            info: PyOnceLock::new(),
+        })
     }
 }
 
@@ -79,7 +86,7 @@ impl Sample {
     #[getter]
     fn info(&self, py: Python<'_>) -> PyResult<Py<SampleInfo>> {
         let info = self.info.get_or_try_init(py, || {
-            let info = SampleInfo::of(&self.stream, &self.doors);
+            let info = SampleInfo::of(&self.stream, &self.listeners);
             Py::new(py, SampleInfo { batch_sequence: self.sequence, ..info })
         })?;
         Ok(info.clone_ref(py))
@@ -107,15 +114,15 @@ pub struct Histogram(Summary);
 #[pyclass(frozen, module = "echoic")]
 pub struct SampleInfo {
     info: StreamInfo,
-    doors: DoorNumbers,
+    listeners: ListenerNumbers,
     batch_sequence: u64,
 }
 
 impl SampleInfo {
     /// The numbers without a batch.
-    pub fn of(stream: &Stream, doors: &Doors) -> Self {
+    pub fn of(stream: &Stream, listeners: &Listeners) -> Self {
         let info = stream.info();
-        Self { info, doors: doors.numbers(), batch_sequence: info.delivered_total }
+        Self { info, listeners: listeners.numbers(), batch_sequence: info.delivered_total }
     }
 }
 
@@ -181,7 +188,7 @@ numbers!(SampleInfo {
         bytes_per_sample: usize,
         memory_bytes: usize,
     }
-    doors {
+    listeners {
         connections: u64,
         connections_accepted: u64,
         connections_refused: u64,

@@ -1,4 +1,4 @@
-//! The in-process door of a server.
+//! The in-process listener of a server.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -21,13 +21,14 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use crate::checkpoints;
-use crate::doors::{self, Doors};
-use crate::error::{Doing, closed_error, is_ours, stream_error, table_error};
+use crate::connect;
+use crate::error::{Doing, OrRaise, closed_error, is_ours, stream_error};
 use crate::fork::Process;
 use crate::leaf::{Many, One, ShapeRule, Source};
+use crate::listeners::{self, Listeners};
 use crate::rollouts::RolloutTable;
 use crate::sample::{Sample, SampleInfo};
-use crate::sights::Sights;
+use crate::server_metrics::ServerMetrics;
 use crate::sources::{DETACH_BYTES, recheck, with_sources};
 use crate::spec::{Spec, core_spec};
 use crate::table::Table;
@@ -68,7 +69,7 @@ pub struct Server {
     /// What the program tells of itself.
     told: Arc<Told>,
     closed: AtomicBool,
-    doors: Arc<Doors>,
+    listeners: Arc<Listeners>,
     process: Process,
 }
 
@@ -108,7 +109,7 @@ impl Server {
             })
             .transpose()?;
         let tables = tables.iter().map(|table| Arc::clone(table.get().core())).collect();
-        let tables = Tables::new(tables).map_err(|error| table_error(py, &error))?;
+        let tables = Tables::new(tables).or_raise(py)?;
         let (tables, closed) = (Arc::new(tables), AtomicBool::new(false));
         let rollouts = Arc::new(own_rollouts(&rollouts.unwrap_or_default())?);
         let keeper = checkpoints.map(|(root, keep)| {
@@ -117,7 +118,7 @@ impl Server {
             let keeper = Keeper::new(Arc::clone(&tables), stream, root, keep, release);
             Arc::new(keeper.with_rollouts(Arc::clone(&rollouts)))
         });
-        let (doors, process) = (Arc::default(), Process::current());
+        let (listeners, process) = (Arc::default(), Process::current());
         let (life, since) = (RandomState::new().hash_one(std::process::id()), Instant::now());
         let weights = weights.map(|store| Arc::clone(store.get().core()));
         let told = Arc::default();
@@ -129,7 +130,7 @@ impl Server {
             keeper,
             told,
             closed,
-            doors,
+            listeners,
             process,
             life,
             since,
@@ -179,13 +180,10 @@ impl Server {
         let side = self.side()?;
         let batch = match side.stream.try_take() {
             Some(batch) => batch,
-            None => {
-                let take = |wait: Wait<'_>| side.stream.take(wait);
-                let taken = wait::detached(py, deadline, None, take);
-                taken.map_err(|stopped| Doing::Sample.stopped(py, stopped))?
-            }
+            None => wait::detached(py, deadline, None, |wait: Wait<'_>| side.stream.take(wait))
+                .map_err(|stopped| Doing::Sample.stopped(py, stopped))?,
         };
-        Sample::new(py, &side.tree, &side.stream, &self.doors, batch)
+        Sample::new(py, &side.tree, &side.stream, &self.listeners, batch)
     }
 
     /// Takes what does not fill a batch.
@@ -202,7 +200,9 @@ impl Server {
         let take = |wait: Wait<'_>| side.stream.take_remainder(wait);
         let batch = wait::detached(py, deadline, None, take)
             .map_err(|stopped| Doing::Sample.stopped(py, stopped))?;
-        batch.map(|batch| Sample::new(py, &side.tree, &side.stream, &self.doors, batch)).transpose()
+        batch
+            .map(|batch| Sample::new(py, &side.tree, &side.stream, &self.listeners, batch))
+            .transpose()
     }
 
     /// Lets other processes push to this server.
@@ -210,7 +210,7 @@ impl Server {
         address, token, insecure, max_connections, heartbeat, threads, certificate, key, client_ca
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
-    fn open_door(
+    fn open_listener(
         &self,
         py: Python<'_>,
         address: &str,
@@ -226,37 +226,36 @@ impl Server {
         self.process.check(py)?;
         let files = TlsFiles { certificate, key, authority: client_ca, server_name: None };
         let mut options = Options {
-            token: doors::token(token)?,
+            token: connect::token(token)?,
             insecure,
             max_connections: size("max_connections", max_connections)?,
-            heartbeat: doors::heartbeat(heartbeat)?,
+            heartbeat: listeners::heartbeat(heartbeat)?,
             ..Options::default()
         };
         if let Some(threads) = threads {
             options.threads = size("threads", threads)?;
         }
-        let address = doors::address(address)?;
+        let address = connect::address(address)?;
         let stream = self.stream.as_ref().map(|side| Arc::clone(&side.stream));
         let (tables, keeper) = (Arc::clone(&self.tables), self.keeper.clone());
-        let sights = self.sights();
-        let observer = Some(Observer::new(move || sights.look()));
+        let server_metrics = self.server_metrics();
+        let observer = Some(Observer::new(move || server_metrics.look()));
         let weights = self.weights.clone();
         let rollouts = Arc::clone(&self.rollouts);
         let instance = None;
         let served = Served { stream, tables, rollouts, weights, keeper, observer, instance };
-        py.detach(|| self.doors.open(&address, &files, served, options))
-            .map_err(|error| error.raise(py))
+        py.detach(|| self.listeners.open(&address, &files, served, options)).or_raise(py)
     }
 
     /// Where other processes connect to.
     #[getter]
     fn addresses<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.doors.addresses())
+        PyTuple::new(py, self.listeners.addresses())
     }
 
     /// The numbers of each connection.
     fn connections<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        self.doors.connections(py)
+        self.listeners.connections(py)
     }
 
     /// How long it has been there, its numbers by family, and its connections.
@@ -265,20 +264,20 @@ impl Server {
         &self,
         py: Python<'py>,
     ) -> PyResult<(u64, f64, Bound<'py, PyList>, Bound<'py, PyList>)> {
-        let sights = self.sights();
-        watch::told(py, py.detach(|| sights.look()))
+        let server_metrics = self.server_metrics();
+        watch::told(py, py.detach(|| server_metrics.look()))
     }
 
     /// Every number, by name.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let metrics = match &self.stream {
-            Some(side) => SampleInfo::of(&side.stream, &self.doors).as_dict(py)?,
+            Some(side) => SampleInfo::of(&side.stream, &self.listeners).as_dict(py)?,
             None => PyDict::new(py),
         };
-        for (code, count) in self.doors.info().refused {
+        for (code, count) in self.listeners.info().refused {
             metrics.set_item(format!("connections_refused.{code}"), count)?;
         }
-        let numbers = py.detach(|| self.sights().numbers());
+        let numbers = py.detach(|| self.server_metrics().numbers());
         for (name, value) in numbers.flat() {
             metrics.set_item(name, value)?;
         }
@@ -309,11 +308,11 @@ impl Server {
             let text = "a token for HTTP must be printable ASCII, with no spaces around it";
             return Err(PyValueError::new_err(text));
         }
-        let token = doors::token(token)?;
-        let sights = self.sights();
-        let numbers = move || sights.numbers();
-        py.detach(|| self.doors.observe(address, token, insecure, numbers))
-            .map_err(|error| doors::endpoint_error(&error))?
+        let token = connect::token(token)?;
+        let server_metrics = self.server_metrics();
+        let numbers = move || server_metrics.numbers();
+        py.detach(|| self.listeners.observe(address, token, insecure, numbers))
+            .or_raise(py)?
             .ok_or_else(|| closed_error(py, "the server is closed"))
     }
 
@@ -345,18 +344,18 @@ impl Server {
         checkpoints::recover(py, contents, &journal, checkpoint.as_deref())
     }
 
-    /// Closes the doors, ends intake and wakes everyone who waits.
+    /// Closes the listeners, ends intake and wakes everyone who waits.
     #[pyo3(signature = (drain=1.0, restart=None))]
     fn close(&self, py: Python<'_>, drain: f64, restart: Option<bool>) -> PyResult<()> {
         let drain = wait::seconds("drain", drain)?;
         // What a parent process has, its memory for other processes among it, is not a forked child's to close.
         if self.process.is_current() {
             py.detach(|| {
-                // Doors tell the clients of tables that are closed by then that they do not come back.
+                // Listeners tell the clients of tables that are closed by then that they do not come back.
                 let ends =
                     |table: &&Arc<CoreRollouts>| !restart.unwrap_or_else(|| table.has_directory());
                 self.rollouts.iter().filter(ends).for_each(|table| table.close());
-                self.doors.close(drain);
+                self.listeners.close(drain);
             });
         }
         self.closed.store(true, Ordering::Release);
@@ -383,7 +382,7 @@ impl Server {
 
     #[getter]
     fn info(&self) -> PyResult<SampleInfo> {
-        Ok(SampleInfo::of(&self.side()?.stream, &self.doors))
+        Ok(SampleInfo::of(&self.side()?.stream, &self.listeners))
     }
 
     #[getter]
@@ -399,8 +398,8 @@ impl Server {
 
 impl Server {
     /// All that there is to see.
-    fn sights(&self) -> Sights {
-        Sights {
+    fn server_metrics(&self) -> ServerMetrics {
+        ServerMetrics {
             life: self.life,
             since: self.since,
             stream: self.stream.as_ref().map(|side| Arc::clone(&side.stream)),
@@ -409,7 +408,7 @@ impl Server {
             weights: self.weights.clone(),
             keeper: self.keeper.clone(),
             told: Arc::clone(&self.told),
-            doors: Arc::downgrade(&self.doors),
+            listeners: Arc::downgrade(&self.listeners),
         }
     }
 

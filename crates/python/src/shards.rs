@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use echoic_net::client::tables::shards::{Changed, MAX_SHARDS, Shard, ShardsError};
-use echoic_net::client::tables::{Waiting, shards as core};
+use echoic_net::client::tables::shards::{Changed, Gathered, MAX_SHARDS, Shard, ShardsError};
+use echoic_net::client::tables::{TableConnection, Waiting, shards as core};
 use echoic_replay::stream::Wait;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::arena::Arena;
-use crate::error::spec_error;
+use crate::error::{Raise, spec_error};
 use crate::fork::Process;
 use crate::numbers::{float_numbers, key_numbers};
-use crate::remote::{Connection, RemoteTable, tables_error};
-use crate::table::{Batch, BatchInfo, check_beta};
+use crate::remote::RemoteTable;
+use crate::table::{Batch, BatchInfo, check_draw};
 use crate::wait;
 
 /// Draws batches from one table on several servers, and knows whose items they were.
@@ -32,13 +32,13 @@ pub struct Shards {
 type Places = Vec<Option<(Py<RemoteTable>, u64)>>;
 
 /// What a call without the GIL looks at.
-struct Connections(Vec<Option<(Arc<Connection>, u32, u64)>>);
+struct Connections(Vec<Option<(Arc<TableConnection>, u32, u64)>>);
 
 impl Connections {
     fn shards(&self) -> Vec<Option<Shard<'_>>> {
         let shards = self.0.iter().map(|place| {
             let (connection, table, first_life) = place.as_ref()?;
-            let (requests, table, first_life) = (&connection.requests, *table, *first_life);
+            let (requests, table, first_life) = (connection.requests(), *table, *first_life);
             Some(Shard { requests, table, first_life })
         });
         shards.collect()
@@ -71,8 +71,8 @@ impl Shards {
                 format!(
                     "table {:?} has items of another kind at {} than at {}",
                     first.entry().name,
-                    other.place().0.requests.address(),
-                    first.place().0.requests.address(),
+                    other.place().0.requests().address(),
+                    first.place().0.requests().address(),
                 ),
             )),
             None => Ok(()),
@@ -89,17 +89,12 @@ impl Shards {
         beta: f64,
     ) -> PyResult<Batch> {
         let deadline = wait::deadline(timeout)?;
-        if count == 0 {
-            return Err(PyValueError::new_err("a batch has at least 1 item"));
-        }
-        check_beta(beta)?;
+        check_draw(count, beta)?;
         let sample = |shards: &[Option<Shard<'_>>], wait: Wait<'_, Waiting>| {
             self.shards.sample(shards, count, wait)
         };
         let gathered = self.ask(py, &tables, deadline, sample)?;
-        let shape = tables.iter().flatten().next().map(|(table, _)| table.get().shape());
-        let Some(shape) = shape else { return Err(spec_error(py, "there are no shards")) };
-        Batch::of_shards(py, shape, &self.arena, gathered, beta)
+        self.batch(py, &tables, gathered, beta)
     }
 
     /// What is known about items.
@@ -120,9 +115,7 @@ impl Shards {
         let keys = key_numbers(keys)?;
         let gathered =
             self.ask(py, &tables, None, |shards, wait| self.shards.get(shards, &keys, wait))?;
-        let shape = tables.iter().flatten().next().map(|(table, _)| table.get().shape());
-        let Some(shape) = shape else { return Err(spec_error(py, "there are no shards")) };
-        Batch::of_shards(py, shape, &self.arena, gathered, 1.0)
+        self.batch(py, &tables, gathered, 1.0)
     }
 
     /// Changes priorities; how many of the items were there, and how many keys are of shards that are
@@ -156,6 +149,18 @@ impl Shards {
 }
 
 impl Shards {
+    fn batch(
+        &self,
+        py: Python<'_>,
+        tables: &Places,
+        gathered: Gathered,
+        beta: f64,
+    ) -> PyResult<Batch> {
+        let shape = tables.iter().flatten().next().map(|(table, _)| table.get().shape());
+        let Some(shape) = shape else { return Err(spec_error(py, "there are no shards")) };
+        Batch::of_shards(py, shape, &self.arena, gathered, beta)
+    }
+
     /// Calls without the GIL; an error says which shard it is of.
     fn ask<T: Send>(
         &self,
@@ -181,14 +186,14 @@ impl Shards {
         let asked = wait::detached(py, deadline, None, |wait: Wait<'_, Waiting>| {
             ask(&connections.shards(), wait)
         });
-        asked.map_err(|stopped| stopped.raise(py, |py, error| self.raise(py, tables, error)))
+        asked.map_err(|stopped| stopped.raise_with(|error| self.raise(py, tables, error)))
     }
 
-    fn raise(&self, py: Python<'_>, tables: &Places, error: &ShardsError) -> PyErr {
-        let raised = tables_error(py, &error.error);
+    fn raise(&self, py: Python<'_>, tables: &Places, error: ShardsError) -> PyErr {
+        let raised = error.error.raise(py);
         let table = error.shard.and_then(|shard| tables.get(shard)?.as_ref());
         let Some((table, _)) = table else { return raised };
-        let address = table.get().place().0.requests.address();
+        let address = table.get().place().0.requests().address();
         let value = raised.value(py);
         let named = value
             .str()

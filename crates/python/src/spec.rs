@@ -2,6 +2,7 @@
 
 use echoic_replay::Leaf;
 use echoic_replay::spec::ANY_LENGTH;
+use echoic_replay::table::Form;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyTuple, PyType};
@@ -44,6 +45,11 @@ pub struct Spec {
 }
 
 impl Spec {
+    /// What items of a table must have, if it says so.
+    pub fn of_form(py: Python<'_>, form: &Form) -> PyResult<Option<Self>> {
+        form.spec().map(|spec| Self::new(py, spec)).transpose()
+    }
+
     pub fn new(py: Python<'_>, core: &echoic_replay::Spec) -> PyResult<Self> {
         let leaves = core.leaves().iter().zip(core.leaf_bytes()).map(|(leaf, bytes)| {
             let (path, dtype) = (leaf.path.clone(), leaf.dtype.to_string());

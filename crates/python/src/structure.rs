@@ -7,6 +7,8 @@
 //! What optree knows by registration becomes a dict of its entries.
 
 use echoic_replay::Leaf;
+use echoic_replay::chunk::ColumnKind;
+use echoic_replay::trajectory::{Column, Signature};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyType};
 use serde_json::{Value, json};
@@ -21,6 +23,20 @@ const MAX_DEPTH: usize = 64;
 /// The text of a tree.
 pub fn write(py: Python<'_>, tree: &Tree) -> PyResult<String> {
     Ok(node_to_json(py, tree.root())?.to_string())
+}
+
+/// The form of items like a tree, whose leaves are one step without an axis of time where they are `squeezed`.
+pub fn signature(
+    py: Python<'_>,
+    tree: &Tree,
+    squeezed: impl Iterator<Item = bool>,
+) -> PyResult<Signature> {
+    let columns = tree.rules.iter().zip(squeezed).map(|(rule, squeezed)| Column {
+        path: rule.leaf.path.clone(),
+        kind: ColumnKind::from(&rule.leaf),
+        squeezed,
+    });
+    Ok(Signature { columns: columns.collect(), structure: write(py, tree)? })
 }
 
 fn node_to_json(py: Python<'_>, node: &Node) -> PyResult<Value> {

@@ -8,6 +8,8 @@ use echoic_replay::stream::Wait;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
+use crate::error::{OrRaise, Raise};
+
 /// Longer than anybody waits, 136 years, and not so long that a clock could not hold when it is over.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 /// How often the main thread looks for signals, which Python delivers to it alone.
@@ -42,16 +44,31 @@ pub enum Stopped<E> {
 }
 
 impl<E> Stopped<E> {
-    /// The exception for it.
-    pub fn raise(self, py: Python<'_>, failed: impl FnOnce(Python<'_>, &E) -> PyErr) -> PyErr {
+    /// The exception for it, given that for what failed.
+    pub fn raise_with(self, failed: impl FnOnce(E) -> PyErr) -> PyErr {
         match self {
             Self::Raised(error) => error,
-            Self::Failed(error) => failed(py, &error),
+            Self::Failed(error) => failed(error),
         }
     }
 }
 
-/// Runs `attempt` without the GIL.
+impl<E: Raise> Raise for Stopped<E> {
+    fn raise(self, py: Python<'_>) -> PyErr {
+        self.raise_with(|error| error.raise(py))
+    }
+}
+
+/// Runs `attempt` without the GIL; what came of it, or the exception.
+pub fn until<T: Send, E: Raise + Send, R: Send>(
+    py: Python<'_>,
+    deadline: Option<Instant>,
+    attempt: impl FnOnce(Wait<'_, R>) -> Result<T, E> + Send,
+) -> PyResult<T> {
+    detached(py, deadline, None, attempt).or_raise(py)
+}
+
+/// Runs `attempt` without the GIL, and looks at `look_out` now and then.
 pub fn detached<T: Send, E: Send, R: Send>(
     py: Python<'_>,
     deadline: Option<Instant>,

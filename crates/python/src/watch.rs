@@ -5,19 +5,18 @@ use std::time::Instant;
 
 use echoic_memory::sync::Mutex;
 use echoic_net::client::Watcher as NetWatcher;
-use echoic_net::transport::{TlsFiles, dial_to};
 use echoic_net::wire::observed::{Connected, Family, Number, Observation};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::doors::{self, DoorError, link_error};
+use crate::connect::{self, Peer};
 use crate::wait;
 
 /// A connection that looks at a server.
 #[pyclass(frozen, module = "echoic._native")]
 pub struct Watcher {
     watcher: Mutex<NetWatcher>,
-    address: String,
+    peer: Peer,
 }
 
 /// When a wait that begins now is over.
@@ -44,15 +43,14 @@ impl Watcher {
         server_name: Option<String>,
         name: Option<String>,
     ) -> PyResult<Self> {
-        let files = TlsFiles { certificate, key, authority: ca, server_name };
-        let (address, token) = (doors::address(address)?, doors::token(token)?);
-        let name = doors::name(name)?;
-        let dial = dial_to(&address, &files).map_err(|error| DoorError::from(error).raise(py))?;
+        let peer = Peer::new(address, ca, certificate, key, server_name)?;
+        let (token, name) = (connect::token(token)?, connect::name(name)?);
+        let dial = peer.dial(py)?;
         let deadline = deadline(timeout)?;
         let watcher = py
             .detach(|| NetWatcher::connect(&*dial, token.as_ref(), name, deadline))
-            .map_err(|error| link_error(py, &error, format!("{address}: {error}")))?;
-        Ok(Self { watcher: Mutex::new(watcher), address: address.to_string() })
+            .map_err(|error| peer.error(py, &error))?;
+        Ok(Self { watcher: Mutex::new(watcher), peer })
     }
 
     /// Which release the server is.
@@ -70,7 +68,7 @@ impl Watcher {
         let deadline = deadline(timeout)?;
         let seen = py
             .detach(|| self.watcher.lock().look(deadline))
-            .map_err(|error| link_error(py, &error, format!("{}: {error}", self.address)))?;
+            .map_err(|error| self.peer.error(py, &error))?;
         told(py, seen)
     }
 }
@@ -102,7 +100,7 @@ pub fn told<'py>(
 /// What Python is told of a connection.
 pub fn connection_dict<'py>(py: Python<'py>, info: &Connected) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item("address", &info.door)?;
+    dict.set_item("address", &info.listener)?;
     dict.set_item("id", info.id)?;
     dict.set_item("peer", &info.peer)?;
     dict.set_item("name", &info.name)?;

@@ -74,7 +74,7 @@ fn tables(bytes: usize, items: usize, files: Files) -> Tables {
         sampler: SelectorKind::Prioritized { exponent: 0.6 },
         ..TableConfig::new("t", form, items as u32)
     });
-    let durability = if files.journal { Durability::Async } else { Durability::None };
+    let durability = files.journal.then_some(Durability::Async);
     Tables::new(vec![Arc::new(table.expect("a table").durable(durability))]).expect("one table")
 }
 

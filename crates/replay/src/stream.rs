@@ -85,6 +85,23 @@ pub enum WaitOver<R = Blocked> {
     Interrupted,
 }
 
+impl<R> Wait<'_, R> {
+    /// The same wait, for one of several steps.
+    pub fn reborrow(&mut self) -> Wait<'_, R> {
+        Wait { deadline: self.deadline, tick: self.tick, on_tick: &mut *self.on_tick }
+    }
+
+    /// Calls something that waits for reasons of another kind, which `into` makes reasons of this wait.
+    pub fn with_reasons<S, T>(
+        self,
+        into: impl Fn(S) -> R,
+        call: impl FnOnce(Wait<'_, S>) -> T,
+    ) -> T {
+        let Self { deadline, tick, on_tick } = self;
+        call(Wait { deadline, tick, on_tick: &mut |reason| on_tick(into(reason)) })
+    }
+}
+
 impl<R: Copy> Wait<'_, R> {
     /// Calls `attempt` with deadlines a tick apart until it breaks with a result or the wait is over.
     pub fn until<T>(
@@ -346,7 +363,7 @@ impl Stream {
         self.store.is_closed()
     }
 
-    /// Counts a sample that was refused at the door.
+    /// Counts a sample that was refused at the listener.
     pub fn note_refused(&self) {
         self.meter.refused.fetch_add(1, Ordering::Relaxed);
     }

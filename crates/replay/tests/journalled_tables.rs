@@ -38,7 +38,7 @@ fn rows() -> Form {
     Form::Rows(Spec::new(vec![leaf]).unwrap())
 }
 
-fn tables(config: &TableConfig, durability: Durability) -> Tables {
+fn tables(config: &TableConfig, durability: Option<Durability>) -> Tables {
     let table = Table::new(config.clone()).unwrap().durable(durability);
     Tables::new(vec![Arc::new(table)]).unwrap()
 }
@@ -48,7 +48,7 @@ fn begin(
     root: &Path,
     checkpoint: Option<&Path>,
 ) -> Result<(Tables, Recovered), RecoverError> {
-    let tables = tables(config, Durability::Async);
+    let tables = tables(config, Some(Durability::Async));
     let mut recovered = recover(&tables, root, checkpoint)?;
     Ok((tables, recovered.remove(0)))
 }
@@ -433,7 +433,7 @@ impl World {
         // A copy of the original, so that it is not disturbed.
         let root = tempdir().unwrap();
         save(&self.tables, root.path(), &[]).unwrap();
-        let twin = tables(&self.config, Durability::None);
+        let twin = tables(&self.config, None);
         load(&twin, root.path()).unwrap();
         for _ in 0..recovered.info().size {
             let draw = |table: &Arc<Table>| table.try_sample(1).unwrap().infos().keys[0];
@@ -570,7 +570,7 @@ fn chunks_are_told_again_after_a_checkpoint() {
 fn a_batch_is_handed_on_when_a_crash_can_not_have_its_items_drawn_again() {
     let config = TableConfig { max_times_sampled: 1, ..config(rows()) };
     let dir = tempdir().unwrap();
-    let all = tables(&config, Durability::Sync);
+    let all = tables(&config, Some(Durability::Sync));
     recover(&all, dir.path(), None).unwrap();
     let table = &all.all()[0];
     put_rows(table, &(0..20).collect::<Vec<_>>());
@@ -662,7 +662,7 @@ fn damage_in_the_middle_is_refused_and_nothing_is_loaded() {
     let mut byte = [0];
     file.read_exact_at(&mut byte, 60).unwrap();
     file.write_all_at(&[!byte[0]], 60).unwrap();
-    let tables = tables(&config, Durability::Async);
+    let tables = tables(&config, Some(Durability::Async));
     let error = recover(&tables, dir.path(), None).unwrap_err();
     assert!(error.to_string().contains("is damaged at byte 24"), "{error}");
     assert_eq!(tables.all()[0].info().size, 0);
@@ -712,7 +712,7 @@ fn a_journal_and_a_checkpoint_that_do_not_belong_together_are_refused() {
     assert!(error.to_string().contains("it has a journal"), "{error}");
     all.close();
     // A checkpoint of a table without a journal, or with another one.
-    let other = tables(&config, Durability::None);
+    let other = tables(&config, None);
     put_rows(&other.all()[0], &[3]);
     let foreign = save(&other, &root, &[]).unwrap().path;
     let error = begin(&config, &journals, Some(&foreign)).unwrap_err();
@@ -739,7 +739,7 @@ fn a_journal_of_another_form_or_a_table_with_items_is_refused() {
     let expected = "has items of any form; the journal's has rows of x: uint64[3]";
     assert!(error.to_string().contains(expected), "{error}");
 
-    let tables = tables(&config(rows()), Durability::Sync);
+    let tables = tables(&config(rows()), Some(Durability::Sync));
     put_rows(&tables.all()[0], &[1]);
     let error = recover(&tables, dir.path(), None).unwrap_err();
     assert!(matches!(error, RecoverError::NotEmpty { items: 1, .. }), "{error}");
@@ -760,7 +760,7 @@ fn chunks_that_tables_shared_are_shared_again() {
     let make = || {
         let tables = ["one", "two"].map(|name| {
             let config = TableConfig { name: name.into(), ..config(Form::Trajectories(None)) };
-            Arc::new(Table::new(config).unwrap().durable(Durability::Async))
+            Arc::new(Table::new(config).unwrap().durable(Some(Durability::Async)))
         });
         let tables = Tables::new(tables.into()).unwrap();
         recover(&tables, dir.path(), None).unwrap();
@@ -820,7 +820,7 @@ fn what_is_sent_again_after_a_crash_goes_where_it_is_missing_and_nowhere_twice()
             let config = TableConfig { name: name.into(), max_size: 200, ..config(rows()) };
             Arc::new(Table::new(config).unwrap().durable(durability))
         };
-        let tables = vec![make("kept", Durability::Async), make("saved", Durability::None)];
+        let tables = vec![make("kept", Some(Durability::Async)), make("saved", None)];
         Tables::new(tables).unwrap()
     };
     let first = pair();

@@ -121,7 +121,7 @@ proptest! {
             let now = table.info();
             shares = shares.max(now.counts.batches);
             prop_assert_eq!((now.counts, &now.sources), (info.counts, &info.sources));
-            prop_assert_eq!(now.standing, info.standing);
+            prop_assert_eq!(now.totals, info.totals);
             prop_assert!(table.now() <= time + 1000, "no time passed: {} {time}", table.now());
         }
         let last = table.info();
@@ -452,9 +452,9 @@ fn what_a_caller_got_that_never_hears_of_it_is_given_back() {
     call(&table, &Change::Suspend { holds: vec![permits[0].hold] }).unwrap();
     let resume = Change::Resume { source: String::new(), ttl_ms: None };
     let outcome = call(&table, &resume).unwrap();
-    assert_eq!(table.info().standing.suspended, 0);
+    assert_eq!(table.info().totals.suspended, 0);
     table.take_back(&outcome);
-    assert_eq!(table.info().standing.suspended, 1);
+    assert_eq!(table.info().totals.suspended, 1);
     // A share that is leased is the next one's.
     let Outcome::Admitted(permits) = call(&table, &admit(2)).unwrap() else { panic!() };
     for permit in permits {
@@ -516,7 +516,7 @@ fn other_settings_are_refused_but_for_those_that_may_change() {
         ..first
     };
     let table = open(&narrow, dir.path());
-    assert_eq!((table.info().counts, table.info().standing.depth), (counts, Some(1)));
+    assert_eq!((table.info().counts, table.info().totals.depth), (counts, Some(1)));
     race(&table, 10);
     let counts = table.info().counts;
     drop(table);

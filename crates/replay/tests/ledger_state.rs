@@ -54,7 +54,7 @@ proptest! {
             let applied = ledger.apply(now, &change);
             prop_assert_eq!(&loaded.apply(now, &change), &applied, "{:?}", change);
             prop_assert_eq!(loaded.counts(), ledger.counts());
-            prop_assert_eq!(loaded.standing(), ledger.standing());
+            prop_assert_eq!(loaded.totals(), ledger.totals());
             prop_assert_eq!(loaded.recount(), Ok(()), "{:?}", change);
             crowd.hear(&change, &applied);
         }
@@ -112,7 +112,7 @@ fn what_these_tests_do_gets_everywhere() {
         let steps: Vec<Step> =
             (0..150).map(|_| (rng.next() as u8, rng.next() as u32, rng.next() as u32)).collect();
         let (ledger, _) = begun(&config, &steps);
-        let (counts, standing) = (ledger.counts(), ledger.standing());
+        let (counts, totals) = (ledger.counts(), ledger.totals());
         for (name, count) in [
             ("accepted", counts.accepted),
             ("rejected", counts.rejected),
@@ -128,9 +128,9 @@ fn what_these_tests_do_gets_everywhere() {
             ("fenced", counts.fenced),
             ("duplicates", counts.duplicates),
             ("resumed", counts.resumed),
-            ("queued", standing.queued),
-            ("out", standing.out),
-            ("suspended", standing.suspended),
+            ("queued", totals.queued),
+            ("out", totals.out),
+            ("suspended", totals.suspended),
         ] {
             *sums.entry(name).or_default() += count;
         }

@@ -88,7 +88,7 @@ fn a_deadline_stands_for_a_group_that_was_left() {
     let hold = table.open();
     suspend(&mut table, hold);
     table.pass(50);
-    assert_eq!((table.ledger.counts().late, table.ledger.standing().suspended), (1, 0));
+    assert_eq!((table.ledger.counts().late, table.ledger.totals().suspended), (1, 0));
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn a_producer_that_left_a_group_is_told_so() {
     let mut table = Table::new(RolloutConfig { on_expiry: OnExpiry::Suspend, ..config() });
     let hold = table.open();
     table.pass(rollouts::TTL);
-    assert_eq!(table.ledger.standing().suspended, 1);
+    assert_eq!(table.ledger.totals().suspended, 1);
     let (permit, _) = resume(&mut table);
     assert_eq!(permit.hold, Hold { group: hold.group, attempt: 1 });
     assert_eq!(table.complete(hold, 0), Fate::Expired);
@@ -174,7 +174,7 @@ fn nobody_has_a_group_that_was_left_though_they_guess_its_next_hold() {
     assert_eq!(table.append(part(guess, 0, 0, 0)), Fate::Expired);
     assert_eq!(table.apply(Change::Fail { holds: vec![guess] }), Ok(Outcome::Count(0)));
     assert_eq!(suspend(&mut table, guess), Outcome::Count(0));
-    assert_eq!(table.ledger.standing().suspended, 1);
+    assert_eq!(table.ledger.totals().suspended, 1);
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn a_group_that_nobody_could_be_told_of_is_not_left() {
     }
     let refused = table.apply(Change::Suspend { holds: vec![hold] }).unwrap_err().to_string();
     assert!(refused.contains("at most 1072693248, so that another producer"), "{refused}");
-    assert_eq!(table.ledger.standing().suspended, 0);
+    assert_eq!(table.ledger.totals().suspended, 0);
     table.pass(TTL);
     let counts = table.ledger.counts();
     assert_eq!((counts.running, counts.rejected, counts.expired), (0, 1, 1));

@@ -31,8 +31,8 @@ fn what_is_acked_is_gone() {
     let mut table = two();
     let share = table.take(2).expect("a batch");
     assert_eq!(table.apply(Change::Ack(share.lease)), Ok(Outcome::Count(2)));
-    let standing = table.ledger.standing();
-    assert_eq!((standing.queued, standing.out, table.ledger.counts().acked), (0, 0, 2));
+    let totals = table.ledger.totals();
+    assert_eq!((totals.queued, totals.out, table.ledger.counts().acked), (0, 0, 2));
     assert!(fenced(table.apply(Change::Ack(share.lease))));
 }
 
@@ -49,11 +49,11 @@ fn a_share_that_does_not_fit_in_rows_changes_nothing() {
         table.append(whole(hold, 0, 0, 9));
         let once = Want { lease_ms: None, ..groups(2) };
         for want in [once, groups(2)] {
-            let before = (table.ledger.counts(), table.ledger.standing());
+            let before = (table.ledger.counts(), table.ledger.totals());
             let sample = Change::Sample(want);
             let refused = table.ledger.apply_within(0, &sample, Some(8)).unwrap_err().to_string();
             assert!(refused.ends_with("has 9 tokens, more than a row's 8"), "{refused}");
-            assert_eq!((table.ledger.counts(), table.ledger.standing()), before);
+            assert_eq!((table.ledger.counts(), table.ledger.totals()), before);
         }
         let share = table.take(2).expect("a batch");
         if delivery == Delivery::AtLeastOnce {
@@ -164,7 +164,7 @@ fn a_batch_of_which_a_rank_had_its_share_is_a_step() {
     table.sample(rank(2, 1, 2)).expect("a share");
     table.ack(share.lease);
     table.pass(LEASE);
-    assert_eq!((table.ledger.standing().target, table.capacity()), (1, 2));
+    assert_eq!((table.ledger.totals().target, table.capacity()), (1, 2));
 }
 
 #[test]

@@ -249,12 +249,12 @@ impl World {
 
     /// The capacity is the least of the three terms, but for those that only some settings have.
     fn admission_is_as_defined(&self) {
-        let (config, standing) = (self.table.ledger.config(), self.table.ledger.standing());
+        let (config, totals) = (self.table.ledger.config(), self.table.ledger.totals());
         let counts = self.table.ledger.counts();
-        let live = counts.running + standing.queued + standing.out;
-        assert!(standing.capacity <= u64::from(config.max_running) - counts.running);
+        let live = counts.running + totals.queued + totals.out;
+        assert!(totals.capacity <= u64::from(config.max_running) - counts.running);
         if config.order != Order::Weighted {
-            assert!(standing.capacity <= u64::from(config.max_groups) - live);
+            assert!(totals.capacity <= u64::from(config.max_groups) - live);
         }
     }
 
@@ -263,7 +263,7 @@ impl World {
     }
 
     fn version(&self, behind: u8) -> i64 {
-        (self.table.ledger.standing().version - i64::from(behind)).max(0)
+        (self.table.ledger.totals().version - i64::from(behind)).max(0)
     }
 
     fn append(
@@ -513,7 +513,7 @@ impl World {
                 }
             }
             Step::Publish(more) => {
-                let version = self.table.ledger.standing().version + i64::from(more);
+                let version = self.table.ledger.totals().version + i64::from(more);
                 self.apply(Change::Publish { version }).expect("a later version");
             }
             Step::Sample { rank, leased, part } => {
@@ -569,16 +569,16 @@ impl World {
 
     /// `accepted = v·B + restored unconsumed groups`.
     fn restored(&self, version: i64) {
-        let (config, standing) = (self.table.ledger.config(), self.table.ledger.standing());
-        let Some(depth) = standing.depth.filter(|_| config.max_uses == 1) else { return };
+        let (config, totals) = (self.table.ledger.config(), self.table.ledger.totals());
+        let Some(depth) = totals.depth.filter(|_| config.max_uses == 1) else { return };
         let counts = self.table.ledger.counts();
         let most = (u64::from(depth) + version as u64 + 1) * config.per_version();
-        let there = version as u64 * config.per_version() + standing.queued + counts.running;
-        let free = u64::from(config.max_groups) - counts.running - standing.queued;
+        let there = version as u64 * config.per_version() + totals.queued + counts.running;
+        let free = u64::from(config.max_groups) - counts.running - totals.queued;
         let running = u64::from(config.max_running) - counts.running;
         let expected = most.saturating_sub(there).min(running);
         if config.order != Order::Weighted {
-            assert_eq!(standing.capacity, expected.min(free), "(d + {version} + 1)·B − ...");
+            assert_eq!(totals.capacity, expected.min(free), "(d + {version} + 1)·B − ...");
         }
     }
 
@@ -678,14 +678,14 @@ impl World {
                 self.ack(lease);
             }
             batches += u32::from(has_any);
-            let standing = self.table.ledger.standing();
-            if had || standing.target.max(told) > standing.version {
-                let version = standing.target.max(standing.version).max(told);
+            let totals = self.table.ledger.totals();
+            if had || totals.target.max(told) > totals.version {
+                let version = totals.target.max(totals.version).max(told);
                 self.apply(Change::Publish { version }).expect("a later version");
             }
         }
-        let standing = self.table.ledger.standing();
-        panic!("{batches} batches, then none: {standing:?}, {:?}", self.sample(0, true, None));
+        let totals = self.table.ledger.totals();
+        panic!("{batches} batches, then none: {totals:?}, {:?}", self.sample(0, true, None));
     }
 }
 
@@ -778,7 +778,7 @@ proptest! {
         world.table.now += TTL + 1000;
         world.apply(Change::Tick).expect("never refused");
         let counts = world.table.ledger.counts();
-        let suspended = world.table.ledger.standing().suspended;
+        let suspended = world.table.ledger.totals().suspended;
         prop_assert_eq!(counts.running, suspended);
         prop_assert_eq!(counts.submitted, suspended + counts.accepted + counts.rejected + counts.filtered);
     }

@@ -89,9 +89,9 @@ fn each_batch_is_a_step_of_the_learner() {
     let targets: Vec<_> = (0..3).map(|_| table.take(2).expect("a batch").target).collect();
     assert_eq!(targets, [0, 1, 2]);
     table.publish(1);
-    assert_eq!(table.ledger.standing().target, 3, "what 1 and 2 use up is taken");
+    assert_eq!(table.ledger.totals().target, 3, "what 1 and 2 use up is taken");
     table.publish(7);
-    assert_eq!(table.ledger.standing().target, 7);
+    assert_eq!(table.ledger.totals().target, 7);
 }
 
 #[test]

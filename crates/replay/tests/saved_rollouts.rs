@@ -70,7 +70,7 @@ fn a_loaded_table_draws_what_the_saved_one_draws() {
     let loaded = load(contents(&tables, &second), root.path()).unwrap();
     assert_eq!(loaded.groups, [("other".into(), 0), ("rollouts".into(), 7)]);
     let found = second[0].info();
-    assert_eq!((found.counts, found.standing.out, found.standing.queued), (counts, 2, 4));
+    assert_eq!((found.counts, found.totals.out, found.totals.queued), (counts, 2, 4));
     // The consumer that had a share goes on with it.
     for table in [&first[1], &second[0]] {
         assert_eq!(call(table, &Change::Ack(out.lease)), Outcome::Count(2));

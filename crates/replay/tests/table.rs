@@ -172,10 +172,10 @@ impl Chooser {
             let total: f64 = weights.iter().sum();
             weights.iter().map(|weight| weight / total).collect()
         };
-        let by_priority = |exponent: f64, stratum: &dyn Fn(&Item) -> bool| -> Vec<f64> {
+        let by_priority = |exponent: f64, tier: &dyn Fn(&Item) -> bool| -> Vec<f64> {
             let power = |priority: f64| if priority > 0.0 { priority.powf(exponent) } else { 0.0 };
-            let some = items.iter().any(|item| stratum(item) && item.priority > 0.0);
-            let weight = |item: &Item| match (stratum(item), some) {
+            let some = items.iter().any(|item| tier(item) && item.priority > 0.0);
+            let weight = |item: &Item| match (tier(item), some) {
                 (false, _) => 0.0,
                 (true, false) => 1.0,
                 (true, true) => power(item.priority),

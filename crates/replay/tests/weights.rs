@@ -113,12 +113,12 @@ fn memory_is_used_again_when_nobody_has_it() {
 fn spoiled_memory_is_not_written_again() {
     let (store, plan) = (store(2), plan(&[1000]));
     let spoiled = publish(&store, 1, &plan).unwrap();
-    let sheet = spoiled.content().unwrap().file().unwrap().0;
+    let buffer = spoiled.content().unwrap().file().unwrap().0;
     spoiled.content().unwrap().spoil();
     drop(spoiled);
     for version in 2..9 {
         let publication = publish(&store, version, &plan).unwrap();
-        assert_ne!(publication.content().unwrap().file().unwrap().0, sheet);
+        assert_ne!(publication.content().unwrap().file().unwrap().0, buffer);
     }
 }
 

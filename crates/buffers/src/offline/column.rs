@@ -3,9 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use echoic_memory::slab::Field;
+use echoic_replay::Dtype;
+
 use super::episodes::Episodes;
 use super::normal::{Float, Normal};
-use super::part::{Field, Lent, Part};
+use super::part::{Borrowed, Part};
 use super::{DatasetError, Value};
 
 /// What the rows of a column belong to.
@@ -21,8 +24,10 @@ pub enum Axis {
 pub struct Column {
     /// What it is called in errors.
     pub name: String,
+    /// The type of its elements.
+    pub dtype: Dtype,
     /// Its rows, one after the other.
-    pub bytes: Lent,
+    pub bytes: Borrowed,
     /// Bytes of a row.
     pub row_bytes: usize,
     /// What the rows belong to.
@@ -90,7 +95,7 @@ impl Column {
         let expected = self.rows(episodes);
         let (stride, on_disk) = (self.row_bytes, self.on_disk);
         let missing = || DatasetError::Length { column: self.name, expected, got: 0 };
-        Part::lent(self.bytes, stride, expected, on_disk).ok_or_else(missing)
+        Part::borrowed(self.bytes, stride, expected, on_disk).ok_or_else(missing)
     }
 
     /// A copy of the rows.

@@ -1,6 +1,6 @@
 //! A data set of steps that does not change: drawn from by step, or by stretches of an episode.
 //!
-//! - [`Dataset`]: columns, and how rows of them become a batch.
+//! - [`Dataset`]: columns, and how rows of them become a batch. [`given`]: columns by name, before they are one.
 //! - [`mod@column`]: what is given for each step. [`part`]: rows as they lie in memory, and copies of many.
 //! - [`episodes`]: where episodes begin and end, and what they returned. [`normal`]: mean 0 and spread 1.
 //!
@@ -16,19 +16,23 @@
 
 pub mod column;
 pub mod episodes;
+pub mod given;
 pub mod normal;
 pub mod part;
 
 use std::sync::{Arc, OnceLock};
 
 use echoic_memory::AllocError;
+use echoic_memory::slab::Field;
+use echoic_replay::Dtype;
 use echoic_replay::rng::Rng;
 use smallvec::SmallVec;
 
 use column::{Axis, Column};
 use episodes::Episodes;
+use given::Observation;
 use normal::{Float, Normal};
-use part::{Field, NOWHERE, Part};
+use part::{NOWHERE, Part};
 
 /// Longer values are not put side by side with others.
 const LONG: usize = 512;
@@ -40,6 +44,24 @@ pub enum DatasetError {
     /// Give at least one step.
     #[error("the data set has no steps")]
     Empty,
+    /// Give the column.
+    #[error("leaf `{column}`: it is missing")]
+    Missing {
+        /// Which column.
+        column: String,
+    },
+    /// Ask for a column that was given.
+    #[error("leaf `{column}`: there is no such column")]
+    Unknown {
+        /// What was asked for.
+        column: String,
+    },
+    /// Give rewards as floats.
+    #[error("leaf `rewards`: expected float32 or float64, got {dtype}")]
+    NoFloat {
+        /// What they are.
+        dtype: Dtype,
+    },
     /// Give each column a row for each step.
     #[error("`{column}`: expected {expected} rows, got {got}")]
     Length {
@@ -114,6 +136,7 @@ pub struct Dataset {
     rewards: (usize, Float),
     returns: Vec<f64>,
     gamma: f64,
+    observations: Vec<Observation>,
     /// In the bytes of the rewards' type. Made when they are first asked for.
     returns_to_go: OnceLock<Vec<u8>>,
 }
@@ -173,7 +196,7 @@ impl Dataset {
         let (parts, places) = if settings.copied {
             copied(&episodes, &columns, values, &settings.pairs)?
         } else {
-            lent(&episodes, columns, values)?
+            borrowed(&episodes, columns, values)?
         };
         let (rewards, gamma) = (settings.rewards, settings.gamma);
         let mut dataset = Self {
@@ -183,6 +206,7 @@ impl Dataset {
             rewards,
             returns: Vec::new(),
             gamma,
+            observations: Vec::new(),
             returns_to_go: OnceLock::new(),
         };
         let steps = 0..dataset.len();
@@ -307,16 +331,23 @@ impl Dataset {
         }
     }
 
-    /// Mean and spread of a value over all steps.
+    /// Mean and spread of each observation over all steps; `None` for those that are not of floats.
     ///
     /// # Errors
     ///
     /// [`DatasetError::NotFinite`] when there are numbers that are not finite.
-    ///
-    /// # Panics
-    ///
-    /// When there is no such value.
-    pub fn measure(&self, name: &str, value: usize, float: Float) -> Result<Normal, DatasetError> {
+    pub fn moments(&self) -> Result<Vec<Option<Arc<Normal>>>, DatasetError> {
+        let known = self.observations.iter().map(|observation| match observation {
+            Observation { normal: Some(normal), .. } => Ok(Some(Arc::clone(normal))),
+            Observation { name, value, float: Some(float), .. } => {
+                self.measure(name, *value, *float).map(Arc::new).map(Some)
+            }
+            _ => Ok(None),
+        });
+        known.collect()
+    }
+
+    fn measure(&self, name: &str, value: usize, float: Float) -> Result<Normal, DatasetError> {
         let place = &self.places[value];
         let part = &self.parts[place.part];
         let rows = self.episodes.ranges().enumerate().flat_map(|(episode, steps)| {
@@ -350,7 +381,7 @@ impl Dataset {
         steps.iter().map(row).collect()
     }
 
-    /// Values of lent columns are normalised when they are read.
+    /// Values of borrowed columns are normalised when they are read.
     fn normalise(&self, value: usize, steps: &[usize], column: &mut [u8]) {
         let Place { field, normal: Some(normal), .. } = &self.places[value] else { return };
         if field.bytes > 0 {
@@ -402,7 +433,7 @@ fn copy_numbers<const BYTES: usize>(all: &[u8], steps: &[usize], column: &mut [u
 }
 
 /// Columns that stay where they are.
-fn lent(
+fn borrowed(
     episodes: &Episodes,
     columns: Vec<Column>,
     values: &[Value],

@@ -1,5 +1,7 @@
 //! Mean and spread of the elements of rows, and rows made to have mean 0 and spread 1.
 
+use echoic_replay::Dtype;
+
 use super::DatasetError;
 
 /// A spread below this is rounding: such an element is only shifted.
@@ -15,6 +17,15 @@ pub enum Float {
 }
 
 impl Float {
+    /// As which elements of a dtype are computed with, if they are.
+    pub fn of(dtype: Dtype) -> Option<Self> {
+        match dtype {
+            Dtype::Float(4) => Some(Self::Single),
+            Dtype::Float(8) => Some(Self::Double),
+            _ => None,
+        }
+    }
+
     /// Its size.
     pub fn bytes(self) -> usize {
         match self {

@@ -1,15 +1,16 @@
 //! Rows of one width in one stretch of bytes, and copies of many of them into columns.
 //!
-//! The bytes are our own, packed and aligned, or lent by whoever keeps them: an array, or a file that is
+//! The bytes are our own, packed and aligned, or borrowed from whoever keeps them: an array, or a file that is
 //! mapped. Our own are asked for ahead of the copy, since small rows from all over the memory would wait for
 //! it one after the other. Those of a file are announced to the system and read in the order of the file.
 
 use std::fmt;
 
+use echoic_memory::slab::Field;
 use echoic_memory::{AllocError, advice, prefetch, roomy};
 
 /// Bytes that somebody keeps for as long as this lives, and does not change.
-pub type Lent = Box<dyn AsRef<[u8]> + Send + Sync>;
+pub type Borrowed = Box<dyn AsRef<[u8]> + Send + Sync>;
 
 /// Stands for a row that is not there: it is copied as zeros.
 pub const NOWHERE: usize = usize::MAX;
@@ -26,15 +27,6 @@ const LINE: usize = 64;
 /// From so many bytes on it pays to tell the system which parts of a file come.
 const ANNOUNCED: usize = 64 << 10;
 
-/// A range of bytes of each row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Field {
-    /// Where it starts in the row.
-    pub offset: usize,
-    /// How many bytes it has.
-    pub bytes: usize,
-}
-
 /// See the [module](self).
 pub struct Part {
     bytes: Bytes,
@@ -48,8 +40,8 @@ enum Bytes {
         memory: Vec<u8>,
         start: usize,
     },
-    Lent {
-        bytes: Lent,
+    Borrowed {
+        bytes: Borrowed,
         on_disk: bool,
     },
 }
@@ -58,18 +50,18 @@ impl fmt::Debug for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match &self.bytes {
             Bytes::Own { .. } => "own",
-            Bytes::Lent { .. } => "lent",
+            Bytes::Borrowed { .. } => "borrowed",
         };
         write!(f, "Part({kind}, {} rows of {} bytes)", self.rows, self.stride)
     }
 }
 
 impl Part {
-    /// Rows of `stride` bytes that lie in lent bytes; `on_disk` when these are a mapped file. `None` when
+    /// Rows of `stride` bytes that lie in borrowed bytes; `on_disk` when these are a mapped file. `None` when
     /// there are not so many bytes.
-    pub fn lent(bytes: Lent, stride: usize, rows: usize, on_disk: bool) -> Option<Self> {
+    pub fn borrowed(bytes: Borrowed, stride: usize, rows: usize, on_disk: bool) -> Option<Self> {
         let enough = rows.checked_mul(stride)? <= (*bytes).as_ref().len();
-        enough.then_some(Self { bytes: Bytes::Lent { bytes, on_disk }, stride, rows })
+        enough.then_some(Self { bytes: Bytes::Borrowed { bytes, on_disk }, stride, rows })
     }
 
     /// Rows of our own, each of `row_bytes` bytes, which `fill` is to write: a few rows at a time, of which
@@ -115,7 +107,7 @@ impl Part {
     pub fn own_bytes(&self) -> usize {
         match &self.bytes {
             Bytes::Own { memory, .. } => memory.capacity(),
-            Bytes::Lent { .. } => 0,
+            Bytes::Borrowed { .. } => 0,
         }
     }
 
@@ -123,7 +115,7 @@ impl Part {
     pub fn all(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Own { memory, start } => &memory[*start..],
-            Bytes::Lent { bytes, .. } => &(**bytes).as_ref()[..self.rows * self.stride],
+            Bytes::Borrowed { bytes, .. } => &(**bytes).as_ref()[..self.rows * self.stride],
         }
     }
 
@@ -148,7 +140,7 @@ impl Part {
             assert_eq!(field.bytes * rows.len(), column.len(), "{field:?} of {} rows", rows.len());
         }
         match &self.bytes {
-            Bytes::Lent { on_disk: true, .. } => self.gather_in_order(rows, fields, columns),
+            Bytes::Borrowed { on_disk: true, .. } => self.gather_in_order(rows, fields, columns),
             _ => self.gather_ahead(rows, fields, columns),
         }
     }
@@ -300,10 +292,10 @@ mod tests {
         .unwrap()
     }
 
-    fn lent(rows: usize, row_bytes: usize, on_disk: bool) -> Part {
+    fn borrowed(rows: usize, row_bytes: usize, on_disk: bool) -> Part {
         let bytes: Vec<u8> =
             (0..rows).flat_map(|row| (0..row_bytes).map(move |at| byte(row, at))).collect();
-        Part::lent(Box::new(bytes), row_bytes, rows, on_disk).unwrap()
+        Part::borrowed(Box::new(bytes), row_bytes, rows, on_disk).unwrap()
     }
 
     #[test]
@@ -317,7 +309,9 @@ mod tests {
         let mut rows: Vec<usize> = (0..200).map(|draw| draw * 37 % 100).collect();
         rows[3] = NOWHERE;
         rows[150] = NOWHERE;
-        for part in [own(100, row_bytes), lent(100, row_bytes, false), lent(100, row_bytes, true)] {
+        for part in
+            [own(100, row_bytes), borrowed(100, row_bytes, false), borrowed(100, row_bytes, true)]
+        {
             let mut columns = SIZES.map(|bytes| vec![255; bytes * rows.len()]);
             let mut targets: Vec<&mut [u8]> = columns.iter_mut().map(Vec::as_mut_slice).collect();
             part.gather(&rows, &fields, &mut targets);
@@ -342,8 +336,8 @@ mod tests {
 
     #[test]
     fn lent_bytes_that_are_too_few_are_refused() {
-        assert!(Part::lent(Box::new(vec![0; 9]), 5, 2, false).is_none());
-        assert!(Part::lent(Box::new(vec![0; 9]), usize::MAX, 2, false).is_none());
+        assert!(Part::borrowed(Box::new(vec![0; 9]), 5, 2, false).is_none());
+        assert!(Part::borrowed(Box::new(vec![0; 9]), usize::MAX, 2, false).is_none());
     }
 
     #[test]

@@ -8,10 +8,10 @@ use echoic_replay::selectors::links::Links;
 
 use super::lowest::Ranked;
 use super::scale::{Mode, Moments, Scale};
-use super::stratum::{Found, Stratum};
+use super::tier::{Found, Tier};
 use crate::error::BufferError;
 
-/// The strata by number.
+/// The tiers by number.
 pub(super) const HOT: usize = 0;
 pub(super) const COLD: usize = 1;
 
@@ -67,8 +67,8 @@ pub(super) struct Entry {
     pub(super) moment: u64,
     pub(super) place: Place,
     pub(super) generation: u32,
-    /// Its stratum, if it is there.
-    pub(super) stratum: Option<u8>,
+    /// Its tier, if it is there.
+    pub(super) tier: Option<u8>,
     /// Whether its score was given, not computed: then it is not computed anew.
     pub(super) given: bool,
 }
@@ -77,17 +77,6 @@ impl Entry {
     fn ranked(&self, slot: u32) -> Ranked {
         Ranked { score: self.score, moment: self.moment, slot }
     }
-}
-
-/// What is known of a slot when it is taken out and put back.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct SavedEntry {
-    pub(super) score: f64,
-    pub(super) born: u64,
-    pub(super) moment: u64,
-    pub(super) generation: u32,
-    pub(super) stratum: Option<u8>,
-    pub(super) given: bool,
 }
 
 /// One that was drawn.
@@ -107,7 +96,7 @@ pub(super) struct Index {
     entries: Vec<Entry>,
     free: Vec<u32>,
     links: Links,
-    strata: [Stratum; 2],
+    tiers: [Tier; 2],
     sizes: Sizes,
     threshold: u64,
     max_age: u64,
@@ -131,7 +120,7 @@ impl Index {
             entries: Vec::new(),
             free: Vec::new(),
             links: Links::default(),
-            strata: Default::default(),
+            tiers: Default::default(),
             sizes,
             threshold,
             max_age,
@@ -146,8 +135,8 @@ impl Index {
         }
     }
 
-    pub(super) fn len(&self, stratum: usize) -> usize {
-        self.strata[stratum].len()
+    pub(super) fn len(&self, tier: usize) -> usize {
+        self.tiers[tier].len()
     }
 
     pub(super) fn total_len(&self) -> usize {
@@ -184,7 +173,7 @@ impl Index {
     pub(super) fn slot_of(&self, key: u64) -> Option<u32> {
         let (slot, generation) = (key as u32, (key >> 32) as u32);
         let entry = self.entries.get(slot as usize)?;
-        (entry.stratum.is_some() && entry.generation == generation).then_some(slot)
+        (entry.tier.is_some() && entry.generation == generation).then_some(slot)
     }
 
     /// Whether a key was ever given.
@@ -200,7 +189,7 @@ impl Index {
     /// Where the bytes of an experience are, if it is there.
     pub(super) fn place(&self, slot: u32) -> Option<Place> {
         let entry = self.entries.get(slot as usize)?;
-        entry.stratum.map(|_| entry.place)
+        entry.tier.map(|_| entry.place)
     }
 
     fn ranked(&self, slot: u32) -> Ranked {
@@ -215,7 +204,7 @@ impl Index {
             moment: self.counts.added,
             place: Place::Row(row),
             generation: 0,
-            stratum: Some(HOT as u8),
+            tier: Some(HOT as u8),
             given,
         };
         let slot = match self.free.pop() {
@@ -232,7 +221,7 @@ impl Index {
         self.counts.added += 1;
         self.moments.add(score);
         let node = self.ranked(slot);
-        self.strata[HOT].insert(&mut self.links, node);
+        self.tiers[HOT].insert(&mut self.links, node);
         self.weigh(slot);
         let key = self.key(slot);
         self.evict();
@@ -244,31 +233,31 @@ impl Index {
         // Without a scale all weights are computed before the next draw.
         let Some(scale) = &self.scale else { return };
         let entry = &self.entries[slot as usize];
-        let Some(stratum) = entry.stratum.map(usize::from) else { return };
-        match scale.weight(entry.score, stratum) {
-            Some(weight) => self.strata[stratum].set_weight(slot, weight),
+        let Some(tier) = entry.tier.map(usize::from) else { return };
+        match scale.weight(entry.score, tier) {
+            Some(weight) => self.tiers[tier].set_weight(slot, weight),
             None => self.scale = None,
         }
     }
 
     /// Has the processor fetch what will be touched when the next ones go, which are anywhere.
-    fn look_ahead(&self, stratum: usize) {
-        if let Some(slot) = self.strata[stratum].ahead(AHEAD) {
+    fn look_ahead(&self, tier: usize) {
+        if let Some(slot) = self.tiers[tier].ahead(AHEAD) {
             echoic_memory::prefetch(&self.entries[slot as usize]);
             self.links.prefetch(slot);
         }
-        if let Some(slot) = self.strata[stratum].ahead(AHEAD / 2) {
+        if let Some(slot) = self.tiers[tier].ahead(AHEAD / 2) {
             self.links.prefetch_neighbours(slot);
         }
     }
 
     /// Lets the lowest go while there are too many.
     fn evict(&mut self) {
-        for stratum in [HOT, COLD] {
-            let most = if stratum == HOT { self.sizes.hot } else { self.sizes.cold };
-            while self.strata[stratum].len() > most {
-                let Some(lowest) = self.lowest_of(stratum) else { break };
-                self.look_ahead(stratum);
+        for tier in [HOT, COLD] {
+            let most = if tier == HOT { self.sizes.hot } else { self.sizes.cold };
+            while self.tiers[tier].len() > most {
+                let Some(lowest) = self.lowest_of(tier) else { break };
+                self.look_ahead(tier);
                 self.remove(lowest.slot);
                 self.counts.evicted += 1;
             }
@@ -285,26 +274,26 @@ impl Index {
                 (Some(one), None) | (None, Some(one)) => one,
                 (None, None) => break,
             };
-            let stratum = self.entries[lowest.slot as usize].stratum.map_or(HOT, usize::from);
-            self.look_ahead(stratum);
+            let tier = self.entries[lowest.slot as usize].tier.map_or(HOT, usize::from);
+            self.look_ahead(tier);
             self.remove(lowest.slot);
             self.counts.evicted += 1;
         }
     }
 
-    fn lowest_of(&mut self, stratum: usize) -> Option<Ranked> {
+    fn lowest_of(&mut self, tier: usize) -> Option<Ranked> {
         let (entries, links) = (&self.entries, &self.links);
-        let (own, len) = (Some(stratum as u8), self.strata[stratum].len());
+        let (own, len) = (Some(tier as u8), self.tiers[tier].len());
         let is_there = |node: &Ranked| {
             let entry = &entries[node.slot as usize];
             let is_same = entry.moment == node.moment && entry.score.total_cmp(&node.score).is_eq();
-            is_same && entry.stratum == own
+            is_same && entry.tier == own
         };
-        self.strata[stratum].lowest(is_there, |list| {
+        self.tiers[tier].lowest(is_there, |list| {
             if len < entries.len() / SCATTERED {
                 return links.iter(&list).map(|slot| entries[slot as usize].ranked(slot)).collect();
             }
-            let all = (0u32..).zip(entries).filter(|(_, entry)| entry.stratum == own);
+            let all = (0u32..).zip(entries).filter(|(_, entry)| entry.tier == own);
             let mut found = echoic_memory::roomy(len);
             found.extend(all.map(|(slot, entry)| entry.ranked(slot)));
             found
@@ -313,23 +302,23 @@ impl Index {
 
     fn remove(&mut self, slot: u32) {
         let entry = &mut self.entries[slot as usize];
-        let Some(stratum) = entry.stratum.take().map(usize::from) else { return };
+        let Some(tier) = entry.tier.take().map(usize::from) else { return };
         entry.generation = (entry.generation + 1) & (u32::MAX >> 1);
         self.moments.remove(entry.score);
         if let Place::Row(row) = entry.place {
             self.freed.push(row);
         }
-        self.strata[stratum].remove(&mut self.links, slot);
+        self.tiers[tier].remove(&mut self.links, slot);
         if self.scale.is_some() {
-            self.strata[stratum].set_weight(slot, 0.0);
+            self.tiers[tier].set_weight(slot, 0.0);
         }
         self.free.push(slot);
     }
 
     /// Forgets all, but not how often its slots were used.
     pub(super) fn clear(&mut self) {
-        for stratum in [HOT, COLD] {
-            let slots: Vec<u32> = self.strata[stratum].slots(&self.links).collect();
+        for tier in [HOT, COLD] {
+            let slots: Vec<u32> = self.tiers[tier].slots(&self.links).collect();
             slots.into_iter().for_each(|slot| self.remove(slot));
         }
         self.moments = Moments::default();
@@ -339,7 +328,7 @@ impl Index {
     /// Up to `most` hot experiences that are too old for it, from the oldest on.
     pub(super) fn due(&self, most: usize) -> Vec<u32> {
         let young = |slot: &u32| self.age(*slot) <= self.threshold;
-        let slots = self.strata[HOT].slots(&self.links);
+        let slots = self.tiers[HOT].slots(&self.links);
         slots.take_while(|slot| !young(slot)).take(most).collect()
     }
 
@@ -350,12 +339,12 @@ impl Index {
     /// Makes the oldest hot experience cold. Its bytes are at `place` from now on.
     pub(super) fn migrate(&mut self, slot: u32, place: Place) {
         let node = self.ranked(slot);
-        self.strata[HOT].remove(&mut self.links, slot);
-        self.strata[COLD].insert(&mut self.links, node);
+        self.tiers[HOT].remove(&mut self.links, slot);
+        self.tiers[COLD].insert(&mut self.links, node);
         if self.scale.is_some() {
-            self.strata[HOT].set_weight(slot, 0.0);
+            self.tiers[HOT].set_weight(slot, 0.0);
         }
-        self.entries[slot as usize].stratum = Some(COLD as u8);
+        self.entries[slot as usize].tier = Some(COLD as u8);
         self.set_place(slot, place);
         self.weigh(slot);
         self.counts.migrated += 1;
@@ -376,8 +365,8 @@ impl Index {
     /// Lets all go that are older than they may be, and says how many.
     pub(super) fn expire(&mut self) -> usize {
         let mut expired = 0;
-        for stratum in [HOT, COLD] {
-            while let Some(slot) = self.strata[stratum].oldest() {
+        for tier in [HOT, COLD] {
+            while let Some(slot) = self.tiers[tier].oldest() {
                 if self.age(slot) <= self.max_age {
                     break;
                 }
@@ -399,9 +388,9 @@ impl Index {
         }
         self.moments.remove(before);
         self.moments.add(score);
-        if let Some(stratum) = entry.stratum {
+        if let Some(tier) = entry.tier {
             let node = Ranked { score, moment: entry.moment, slot };
-            self.strata[usize::from(stratum)].rescore(node);
+            self.tiers[usize::from(tier)].rescore(node);
         }
         self.weigh(slot);
     }
@@ -431,9 +420,9 @@ impl Index {
         self.keep_scale(temperature);
         let hot = self.hot_count(count, hot_share);
         let mut found = std::mem::take(&mut self.found);
-        for (stratum, part) in [(HOT, hot), (COLD, count - hot)] {
+        for (tier, part) in [(HOT, hot), (COLD, count - hot)] {
             found.clear();
-            self.strata[stratum].draw(part, rng, &mut found);
+            self.tiers[tier].draw(part, rng, &mut found);
             let share = part as f64 / count as f64;
             picked.extend(found.iter().map(|(slot, probability)| {
                 let entry = &self.entries[*slot as usize];
@@ -459,9 +448,9 @@ impl Index {
             .is_some_and(|scale| scale.temperature == temperature && scale.fits(&self.moments));
         // The highest may have gone, and what is left be too small for sums.
         let good = good
-            && [HOT, COLD].iter().all(|stratum| {
-                let stratum = &mut self.strata[*stratum];
-                stratum.len() == 0 || stratum.total() > 1e-200
+            && [HOT, COLD].iter().all(|tier| {
+                let tier = &mut self.tiers[*tier];
+                tier.len() == 0 || tier.total() > 1e-200
             });
         if !good {
             self.rescale(temperature);
@@ -470,11 +459,11 @@ impl Index {
 
     /// Computes all weights anew.
     fn rescale(&mut self, temperature: f64) {
-        let live = || self.entries.iter().filter(|entry| entry.stratum.is_some());
+        let live = || self.entries.iter().filter(|entry| entry.tier.is_some());
         self.moments = Moments::of(live().map(|entry| entry.score));
         let (scale, weights) = self.weights(temperature);
-        for (stratum, weights) in self.strata.iter_mut().zip(&weights) {
-            stratum.set_all(weights);
+        for (tier, weights) in self.tiers.iter_mut().zip(&weights) {
+            tier.set_all(weights);
         }
         self.scale = Some(scale);
         self.counts.rescaled += 1;
@@ -487,10 +476,10 @@ impl Index {
         let mut weights: [Vec<(u32, f64)>; 2] =
             [HOT, COLD].map(|s| Vec::with_capacity(self.len(s)));
         for (slot, entry) in (0u32..).zip(&self.entries) {
-            let Some(stratum) = entry.stratum.map(usize::from) else { continue };
+            let Some(tier) = entry.tier.map(usize::from) else { continue };
             let exponent = scale.exponent(entry.score);
-            bases[stratum] = bases[stratum].max(exponent);
-            weights[stratum].push((slot, exponent));
+            bases[tier] = bases[tier].max(exponent);
+            weights[tier].push((slot, exponent));
         }
         scale.bases = bases.map(|base| if base.is_finite() { base } else { 0.0 });
         for (weights, base) in weights.iter_mut().zip(scale.bases) {
@@ -499,7 +488,7 @@ impl Index {
         (scale, weights)
     }
 
-    /// `1 / Σ P²` of a draw, and `(Σ w)² / Σ w²` of each stratum: as how many equally likely experiences
+    /// `1 / Σ P²` of a draw, and `(Σ w)² / Σ w²` of each tier: as how many equally likely experiences
     /// they are.
     pub(super) fn effective_sizes(&self, temperature: f64, hot_share: f64) -> (f64, [f64; 2]) {
         let (_, weights) = self.weights(temperature);
@@ -534,7 +523,7 @@ impl Index {
             let slot = self.cursor;
             self.cursor += 1;
             let entry = &self.entries[slot as usize];
-            if let (Some(_), false, Place::Row(row)) = (entry.stratum, entry.given, entry.place) {
+            if let (Some(_), false, Place::Row(row)) = (entry.tier, entry.given, entry.place) {
                 chosen.push((self.key(slot), row));
             }
         }
@@ -543,27 +532,19 @@ impl Index {
 
     /// The slots that have an experience, in their order.
     pub(super) fn live(&self) -> impl Iterator<Item = (u32, &Entry)> {
-        (0u32..).zip(&self.entries).filter(|(_, entry)| entry.stratum.is_some())
+        (0u32..).zip(&self.entries).filter(|(_, entry)| entry.tier.is_some())
     }
 
     /// Bytes for each slot besides those of its row.
     pub(super) fn bytes_per_slot(&self) -> f64 {
-        let order: usize = self.strata.iter().map(Stratum::order_bytes).sum();
+        let order: usize = self.tiers.iter().map(Tier::order_bytes).sum();
         let slots = self.entries.len().max(1) as f64;
         // Neighbours in a list, and a weight in each of two trees of eight children.
         size_of::<Entry>() as f64 + 8.0 + 2.0 * 8.0 * 8.0 / 7.0 + order as f64 / slots
     }
 
     /// What makes another index do what this one will do.
-    pub(super) fn save(&self) -> (Vec<SavedEntry>, Vec<u32>, [u64; 8], [f64; 9]) {
-        let entries = self.entries.iter().map(|entry| SavedEntry {
-            score: entry.score,
-            born: entry.born,
-            moment: entry.moment,
-            generation: entry.generation,
-            stratum: entry.stratum,
-            given: entry.given,
-        });
+    pub(super) fn save(&self) -> (&[Entry], Vec<u32>, [u64; 8], [f64; 9]) {
         let counts = self.counts;
         let numbers = [
             self.now,
@@ -581,17 +562,17 @@ impl Index {
         });
         let [has, temperature, scale_mean, spread, hot, cold] = scale;
         let reals = [count, mean, squares, has, temperature, scale_mean, spread, hot, cold];
-        (entries.collect(), self.free.clone(), numbers, reals)
+        (&self.entries, self.free.clone(), numbers, reals)
     }
 
     /// Whether this can become what another index was.
     pub(super) fn could_be(
         &self,
-        saved: &[SavedEntry],
+        saved: &[Entry],
         free: &[u32],
         [now, _, added, ..]: [u64; 8],
     ) -> bool {
-        let live: Vec<&SavedEntry> = saved.iter().filter(|entry| entry.stratum.is_some()).collect();
+        let live: Vec<&Entry> = saved.iter().filter(|entry| entry.tier.is_some()).collect();
         let mut unused = vec![false; saved.len()];
         for slot in free {
             let Some(unused) = unused.get_mut(*slot as usize) else { return false };
@@ -599,7 +580,7 @@ impl Index {
                 return false;
             }
         }
-        let apart = saved.iter().zip(&unused).all(|(entry, free)| entry.stratum.is_none() == *free);
+        let apart = saved.iter().zip(&unused).all(|(entry, free)| entry.tier.is_none() == *free);
         let mut moments: Vec<u64> = live.iter().map(|entry| entry.moment).collect();
         moments.sort_unstable();
         moments.dedup();
@@ -609,7 +590,7 @@ impl Index {
                 && entry.born <= now
                 && entry.moment < added
         });
-        let count = |stratum| live.iter().filter(|entry| entry.stratum == Some(stratum)).count();
+        let count = |tier| live.iter().filter(|entry| entry.tier == Some(tier)).count();
         let fits = count(HOT as u8) <= self.sizes.hot
             && count(COLD as u8) <= self.sizes.cold
             && live.len() <= self.sizes.total;
@@ -620,7 +601,7 @@ impl Index {
     /// for each entry that is there, in their order.
     pub(super) fn restore(
         &mut self,
-        saved: &[SavedEntry],
+        saved: &[Entry],
         free: &[u32],
         numbers: [u64; 8],
         reals: [f64; 9],
@@ -630,25 +611,15 @@ impl Index {
         let (sizes, threshold, max_age, mode) =
             (self.sizes, self.threshold, self.max_age, self.mode);
         let mut fresh = Self::new(sizes, threshold, max_age, mode);
-        let mut places = places.iter();
-        for entry in saved {
-            let place = entry.stratum.and_then(|_| places.next().copied());
-            fresh.entries.push(Entry {
-                score: entry.score,
-                born: entry.born,
-                moment: entry.moment,
-                place: place.unwrap_or(Place::Row(0)),
-                generation: entry.generation,
-                stratum: entry.stratum,
-                given: entry.given,
-            });
-        }
+        fresh.entries = saved.to_vec();
+        let live = fresh.entries.iter_mut().filter(|entry| entry.tier.is_some());
+        live.zip(places).for_each(|(entry, place)| entry.place = *place);
         let mut order: Vec<u32> = fresh.live().map(|(slot, _)| slot).collect();
         order.sort_unstable_by_key(|slot| fresh.entries[*slot as usize].moment);
         for slot in order {
             let node = fresh.ranked(slot);
-            let Some(stratum) = fresh.entries[slot as usize].stratum else { continue };
-            fresh.strata[usize::from(stratum)].insert(&mut fresh.links, node);
+            let Some(tier) = fresh.entries[slot as usize].tier else { continue };
+            fresh.tiers[usize::from(tier)].insert(&mut fresh.links, node);
         }
         fresh.free = free.to_vec();
         fresh.now = now;

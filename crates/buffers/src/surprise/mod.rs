@@ -1,7 +1,7 @@
-//! Experiences of two strata, drawn by how much they surprise: what is young is *hot*, what is older *cold*.
+//! Experiences of two tiers, drawn by how much they surprise: what is young is *hot*, what is older *cold*.
 //!
 //! - [`scale`]: from a score to a weight: what a temperature means, and why draws do not collapse.
-//! - [`lowest`]: who goes first when there are too many. `stratum`: one side: its sums, its order by age, and
+//! - [`lowest`]: who goes first when there are too many. `tier`: one side: its sums, its order by age, and
 //!   its lowest. `index`: all that is known of experiences besides their bytes.
 //! - [`rows`]: the bytes, in memory that grows. `archive`: those of cold experiences, in a file.
 //! - [`replay`]: all of it together: [`SurpriseReplay`].
@@ -10,7 +10,7 @@
 //!
 //! 1. An experience is hot if and only if its age, in updates of the learner, is at most the threshold, once
 //!    [`SurpriseReplay::tick`] has returned.
-//! 2. Experiences of a stratum lie in its list in the order in which they were added, so whoever is due is at
+//! 2. Experiences of a tier lie in its list in the order in which they were added, so whoever is due is at
 //!    its front: ageing costs a constant for each experience in its life, and nothing for those that stay.
 //! 3. Only numbers are changed or looked up under the lock of the index; no row is copied, and nobody waits
 //!    for a disk with it.
@@ -30,8 +30,8 @@ pub mod lowest;
 pub mod replay;
 pub mod rows;
 pub mod scale;
-mod stratum;
+mod tier;
 
 pub use index::{Counts, Sizes};
-pub use replay::{Ask, Copying, Drawn, Saved, SurpriseReplay, SurpriseSettings, Ticked};
+pub use replay::{Ask, Copying, Drawn, Found, Saved, SurpriseReplay, SurpriseSettings, Ticked};
 pub use scale::{Mode, ScoreRule};

@@ -1,4 +1,4 @@
-//! Experiences in two strata, with their bytes: see the [module above](super).
+//! Experiences in two tiers, with their bytes: see the [module above](super).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,12 +10,13 @@ use echoic_primitives::plans::AveragePlan;
 use echoic_replay::rng::Rng;
 
 use super::archive::{Archive, BLOCK};
-use super::index::{COLD, Counts, HOT, Index, Picked, Place, SavedEntry, Sizes};
+use super::index::{COLD, Counts, Entry, HOT, Index, Picked, Place, Sizes};
 use super::rows::{Draft, Held, Rows};
 use super::scale::{Mode, ScoreRule};
 use crate::cold::Reading;
 use crate::error::BufferError;
 use crate::layout::RowLayout;
+use crate::priorities::Priorities;
 use crate::tiered::TieredError;
 
 /// Rows that are filled at once, at most; as many more than may stay have room.
@@ -75,14 +76,27 @@ pub struct Ask {
     pub seed: Option<u64>,
 }
 
-/// What was drawn: hot experiences first.
+/// Experiences that were drawn and can be read.
 #[derive(Debug)]
 pub struct Drawn<'a> {
+    /// Which they are.
+    pub found: Found,
+    stored: Stored<'a>,
+}
+
+/// The rows of experiences, in memory and in the file.
+#[derive(Debug)]
+struct Stored<'a> {
     rows: Held,
     /// To which place of a batch each row goes.
     to: Vec<u32>,
     archive: Option<(&'a Archive, Reading<'a>)>,
     records: Vec<(u32, u64)>,
+}
+
+/// What was drawn: hot experiences first.
+#[derive(Debug)]
+pub struct Found {
     /// How many are hot.
     pub hot: usize,
     /// Who they are.
@@ -347,32 +361,14 @@ impl SurpriseReplay {
         let mut index = self.index.lock();
         let hot = index.draw(ask.count, ask.temperature, ask.hot_share, rng, &mut picked)?;
         let len = index.total_len() as f64;
-        let (mut numbers, mut to, mut records) = (Vec::new(), Vec::new(), Vec::new());
-        for (at, one) in (0u32..).zip(&picked) {
-            match one.place {
-                Place::Row(row) => {
-                    numbers.push(row);
-                    to.push(at);
-                }
-                Place::Archived(position) => records.push((at, position)),
-            }
-        }
-        let rows = self.rows.hold(&numbers);
         // Under the lock: from here on nothing that was drawn is overwritten.
-        let archive = match &self.archive {
-            Some(archive) if !records.is_empty() => Some((archive, archive.reading())),
-            _ => None,
-        };
+        let stored = self.stored(picked.iter().map(|one| one.place));
         drop(index);
         let mut weights: Vec<f64> =
             picked.iter().map(|one| (len * one.probability).powf(-ask.beta)).collect();
         let largest = weights.iter().copied().fold(0.0, f64::max);
         weights.iter_mut().for_each(|weight| *weight /= largest);
-        Ok(Drawn {
-            rows,
-            to,
-            archive,
-            records,
+        let found = Found {
             hot,
             keys: picked.iter().map(|one| one.key).collect(),
             probabilities: picked.iter().map(|one| one.probability).collect(),
@@ -380,7 +376,25 @@ impl SurpriseReplay {
             priorities: picked.iter().map(|one| one.score).collect(),
             ages: picked.iter().map(|one| one.age).collect(),
             moments: picked.iter().map(|one| one.moment).collect(),
-        })
+        };
+        Ok(Drawn { found, stored })
+    }
+
+    /// Keeps the rows of experiences readable, given where they are. The index must be locked.
+    fn stored(&self, places: impl Iterator<Item = Place>) -> Stored<'_> {
+        let (mut rows, mut to, mut records) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, place) in (0u32..).zip(places) {
+            match place {
+                Place::Row(row) => {
+                    rows.push(row);
+                    to.push(at);
+                }
+                Place::Archived(position) => records.push((at, position)),
+            }
+        }
+        let archive = self.archive.as_ref().filter(|_| !records.is_empty());
+        let archive = archive.map(|archive| (archive, archive.reading()));
+        Stored { rows: self.rows.hold(&rows), to, archive, records }
     }
 
     /// The scores that experiences have by the mean of plans as it is now, given their plans and rewards one
@@ -414,13 +428,7 @@ impl SurpriseReplay {
         keys: &[i128],
         priorities: &[f64],
     ) -> Result<usize, BufferError> {
-        if keys.len() != priorities.len() {
-            let (got, expected) = (priorities.len(), keys.len());
-            return Err(BufferError::Lengths { what: "priorities", of: "indices", got, expected });
-        }
-        for (at, priority) in priorities.iter().enumerate() {
-            crate::Priorities::check(*priority, at)?;
-        }
+        Priorities::check_updates(keys.len(), priorities)?;
         let mut index = self.index.lock();
         for (at, got) in keys.iter().enumerate() {
             if !u64::try_from(*got).is_ok_and(|key| index.was_given(key)) {
@@ -460,7 +468,7 @@ impl SurpriseReplay {
             for slot in &due {
                 // One of them may have gone to make room for another.
                 let entry = *index.entry(*slot);
-                if entry.stratum == Some(HOT as u8) {
+                if entry.tier == Some(HOT as u8) {
                     index.migrate(*slot, entry.place);
                 }
             }
@@ -492,7 +500,7 @@ impl SurpriseReplay {
             let mut index = self.index.lock();
             for ((slot, entry), position) in due.iter().zip(&entries).zip(first..) {
                 let now = index.entry(*slot);
-                if now.stratum == Some(HOT as u8) && now.generation == entry.generation {
+                if now.tier == Some(HOT as u8) && now.generation == entry.generation {
                     index.migrate(*slot, Place::Archived(position));
                     migrated += 1;
                 }
@@ -559,7 +567,7 @@ impl SurpriseReplay {
         scores.len()
     }
 
-    /// As how many equally likely experiences a draw is, over all and within each stratum.
+    /// As how many equally likely experiences a draw is, over all and within each tier.
     ///
     /// # Errors
     ///
@@ -594,21 +602,8 @@ impl SurpriseReplay {
         let mean = self.mean.lock();
         let index = self.index.lock();
         let (entries, free, numbers, reals) = index.save();
-        let (mut rows, mut to, mut records) = (Vec::new(), Vec::new(), Vec::new());
-        let mut count = 0;
-        for (_, entry) in index.live() {
-            match entry.place {
-                Place::Row(row) => {
-                    rows.push(row);
-                    to.push(count);
-                }
-                Place::Archived(position) => records.push((count, position)),
-            }
-            count += 1;
-        }
-        let held = self.rows.hold(&rows);
-        let archive = self.archive.as_ref().filter(|_| !records.is_empty());
-        let archive = archive.map(|archive| (archive, archive.reading()));
+        let stored = self.stored(index.live().map(|(_, entry)| entry.place));
+        let count = index.total_len();
         let saved = Saved {
             scores: entries.iter().map(|entry| entry.score).collect(),
             births: entries.iter().map(|entry| entry.born).collect(),
@@ -616,9 +611,9 @@ impl SurpriseReplay {
             generations: entries.iter().map(|entry| entry.generation).collect(),
             kinds: entries
                 .iter()
-                .map(|entry| match entry.stratum {
+                .map(|entry| match entry.tier {
                     None => 0,
-                    Some(stratum) => stratum + 1 + 4 * u8::from(entry.given),
+                    Some(tier) => tier + 1 + 4 * u8::from(entry.given),
                 })
                 .collect(),
             free,
@@ -629,16 +624,8 @@ impl SurpriseReplay {
             mean_count: mean.count(),
         };
         drop((index, mean));
-        let copy = |columns: &mut [&mut [u8]]| {
-            held.gather(&to, self.layout.fields(), columns);
-            match &archive {
-                None => Ok(()),
-                Some((archive, reading)) => archive
-                    .gather(reading, &records, self.layout.fields(), columns)
-                    .map_err(TieredError::Cold),
-            }
-        };
-        let done = gather(count as usize, &copy);
+        let copy = |columns: &mut [&mut [u8]]| stored.gather(self.layout.fields(), columns);
+        let done = gather(count, &copy);
         (saved, done)
     }
 
@@ -657,7 +644,7 @@ impl SurpriseReplay {
         let slots = saved.scores.len();
         let lens =
             [saved.births.len(), saved.moments.len(), saved.generations.len(), saved.kinds.len()];
-        let stratum = |kind: u8| match kind & 3 {
+        let tier = |kind: u8| match kind & 3 {
             1 => Some(HOT as u8),
             2 => Some(COLD as u8),
             _ => None,
@@ -672,13 +659,14 @@ impl SurpriseReplay {
         let decay = self.mean.lock().decay();
         let mean = AveragePlan::from_parts(decay, saved.mean_count, saved.mean.clone());
         let Some(mean) = mean else { return Ok(false) };
-        let entries: Vec<SavedEntry> = (0..slots)
-            .map(|at| SavedEntry {
+        let entries: Vec<Entry> = (0..slots)
+            .map(|at| Entry {
                 score: saved.scores[at],
                 born: saved.births[at],
                 moment: saved.moments[at],
+                place: Place::Row(0),
                 generation: saved.generations[at],
-                stratum: stratum(saved.kinds[at]),
+                tier: tier(saved.kinds[at]),
                 given: saved.kinds[at] & 4 != 0,
             })
             .collect();
@@ -717,18 +705,18 @@ impl SurpriseReplay {
     /// where others could not be, too.
     fn put_all(
         &self,
-        entries: &[SavedEntry],
+        entries: &[Entry],
         fill: &mut impl FnMut(usize, &mut [u8]),
         places: &mut Vec<Place>,
         moving: &MutexGuard<'_, ()>,
     ) -> Result<(), TieredError> {
-        let live = || (0u32..).zip(entries).filter(|(_, entry)| entry.stratum.is_some());
+        let live = || (0u32..).zip(entries).filter(|(_, entry)| entry.tier.is_some());
         let Some(archive) = &self.archive else {
             return Ok(self.put(live().count(), fill, places)?);
         };
         let mut block = Vec::new();
         for (at, (slot, entry)) in live().enumerate() {
-            if entry.stratum == Some(HOT as u8) {
+            if entry.tier == Some(HOT as u8) {
                 self.put(1, |_, row| fill(at, row), places)?;
                 continue;
             }
@@ -778,16 +766,6 @@ impl SurpriseReplay {
 }
 
 impl Drawn<'_> {
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.keys.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
-    }
-
     /// Copies each field of these rows into its column.
     ///
     /// # Errors
@@ -798,6 +776,12 @@ impl Drawn<'_> {
     ///
     /// When a column is not as long as all its values.
     pub fn gather(&self, fields: &[Field], columns: &mut [&mut [u8]]) -> Result<(), TieredError> {
+        self.stored.gather(fields, columns)
+    }
+}
+
+impl Stored<'_> {
+    fn gather(&self, fields: &[Field], columns: &mut [&mut [u8]]) -> Result<(), TieredError> {
         self.rows.gather(&self.to, fields, columns);
         match &self.archive {
             None => Ok(()),

@@ -1,6 +1,6 @@
 //! From a score to a weight in a draw: what a temperature means, and why draws do not collapse.
 //!
-//! The probability of an experience within its stratum is `softmax(logit / T)`. A logit is not the score
+//! The probability of an experience within its tier is `softmax(logit / T)`. A logit is not the score
 //! itself: the squared distances of plans of 512 numbers differ by hundreds, so that the softmax of them puts
 //! everything on one experience. [`Mode`] says what it is instead.
 //!
@@ -111,7 +111,7 @@ pub struct Scale {
     pub mean: f64,
     /// Their standard deviation.
     pub spread: f64,
-    /// The exponent that has the weight one, in each stratum.
+    /// The exponent that has the weight one, in each tier.
     pub bases: [f64; 2],
 }
 
@@ -136,10 +136,10 @@ impl Scale {
         (logit / self.temperature).clamp(-MOST_LOGIT, MOST_LOGIT)
     }
 
-    /// The weight of a score in a stratum, if it is a number that sums are made of.
+    /// The weight of a score in a tier, if it is a number that sums are made of.
     #[inline]
-    pub fn weight(&self, score: f64, stratum: usize) -> Option<f64> {
-        let exponent = self.exponent(score) - self.bases[stratum];
+    pub fn weight(&self, score: f64, tier: usize) -> Option<f64> {
+        let exponent = self.exponent(score) - self.bases[tier];
         (exponent <= MOST_EXPONENT).then(|| exponent.exp())
     }
 

@@ -15,7 +15,7 @@ use tracing::{debug, error, warn};
 
 use super::Failure;
 use super::line::{Line, Patience, State, WakeReceiver, on_death};
-use super::link::{LinkError, Opening, timespec};
+use super::link::{ClientHandshake, LinkError, timespec};
 use crate::address::Address;
 use crate::transport::Link;
 use crate::wire::WireError;
@@ -42,7 +42,7 @@ pub(super) trait OutboundQueue: Send + 'static {
     fn resume(&mut self, welcome: Welcome) -> Result<(), LinkError>;
 
     /// Takes what the server hands over with the connection, before anything is sent.
-    fn receive(&mut self, _opening: &mut Opening) -> Result<(), LinkError> {
+    fn receive(&mut self, _handshake: &mut ClientHandshake) -> Result<(), LinkError> {
         Ok(())
     }
 
@@ -114,7 +114,7 @@ struct IoThread<C> {
 }
 
 /// A connection that stands.
-struct Standing {
+struct Established {
     link: Box<dyn Link>,
     input: Vec<u8>,
     buffer: Vec<u8>,
@@ -165,25 +165,26 @@ impl<C: OutboundQueue> IoThread<C> {
                 }
                 attempt(&line, outbound, deadline).map(Some)
             });
-            let mut standing = match connected {
-                Ok(Some(standing)) => standing,
+            let mut established = match connected {
+                Ok(Some(established)) => established,
                 Ok(None) => break State::Closed,
                 Err(failure) => {
                     break given_up(&line, failure);
                 }
             };
-            debug!(address = %standing.address, "connected");
-            match self.carry(&mut standing) {
+            debug!(address = %established.address, "connected");
+            match self.carry(&mut established) {
                 Ok(()) => break State::Closed,
                 Err(error) if line.quits().is_none() && line.bears(&error) => {
-                    if standing.leaving.is_some() {
-                        debug!(address = %standing.address, to = %line.address(), "moved");
+                    if established.leaving.is_some() {
+                        debug!(address = %established.address, to = %line.address(), "moved");
                     } else {
-                        warn!(address = %standing.address, %error, "lost the connection");
+                        warn!(address = %established.address, %error, "lost the connection");
                     }
                     line.note_trouble(&error);
                     line.set_state(State::Away);
-                    let served = standing.leaving.is_some() || standing.has_served(&self.outbound);
+                    let served =
+                        established.leaving.is_some() || established.has_served(&self.outbound);
                     if served {
                         patience = Patience::default();
                     }
@@ -196,7 +197,7 @@ impl<C: OutboundQueue> IoThread<C> {
                     }
                 }
                 Err(error) => {
-                    let address = standing.address;
+                    let address = established.address;
                     break given_up(&line, Failure { address, error, attempts: 0 });
                 }
             }
@@ -207,40 +208,40 @@ impl<C: OutboundQueue> IoThread<C> {
     }
 
     /// Carries over a connection until everything is delivered and the client is closed.
-    fn carry(&mut self, standing: &mut Standing) -> Result<(), LinkError> {
-        standing.use_input(&mut self.outbound)?;
+    fn carry(&mut self, established: &mut Established) -> Result<(), LinkError> {
+        established.use_input(&mut self.outbound)?;
         // What came with the handshake may lie in the link already, where no poll sees it.
-        standing.read(&mut self.outbound)?;
+        established.read(&mut self.outbound)?;
         loop {
             let now = Instant::now();
-            standing.look_after(&self.outbound, now)?;
-            if standing.in_doubt && self.outbound.acknowledged() > standing.acknowledged {
-                standing.in_doubt = false;
+            established.look_after(&self.outbound, now)?;
+            if established.in_doubt && self.outbound.acknowledged() > established.acknowledged {
+                established.in_doubt = false;
                 self.line.note_served();
             }
             let done = self.line.is_closing() && self.outbound.is_delivered();
             if !done && let Some(error) = self.line.quits() {
                 return Err(error);
             }
-            self.leave_if_moved(standing, now)?;
-            while !standing.jammed && standing.has_to_write(&mut self.outbound, now) {
-                standing.write(&mut self.outbound)?;
+            self.leave_if_moved(established, now)?;
+            while !established.jammed && established.has_to_write(&mut self.outbound, now) {
+                established.write(&mut self.outbound)?;
             }
             let done = self.line.is_closing() && self.outbound.is_delivered();
-            if done && !self.outbound.is_loaded() && !standing.dismissed {
-                return self.say_goodbye(standing);
+            if done && !self.outbound.is_loaded() && !established.dismissed {
+                return self.say_goodbye(established);
             }
-            self.sleep(standing)?;
+            self.sleep(established)?;
         }
     }
 
     /// Leaves a server that is somewhere else now, when it has acknowledged what it was sent: else it could have what
     /// is sent again there.
-    fn leave_if_moved(&self, standing: &mut Standing, now: Instant) -> Result<(), LinkError> {
-        if self.line.moves() == standing.moves {
+    fn leave_if_moved(&self, established: &mut Established, now: Instant) -> Result<(), LinkError> {
+        if self.line.moves() == established.moves {
             return Ok(());
         }
-        let until = *standing.leaving.get_or_insert(now + FAREWELL);
+        let until = *established.leaving.get_or_insert(now + FAREWELL);
         let settled = !self.outbound.is_loaded() && self.outbound.is_settled();
         if settled || now >= until {
             return Err(LinkError::Lost("the server has moved".into()));
@@ -249,30 +250,30 @@ impl<C: OutboundQueue> IoThread<C> {
     }
 
     /// Ends a connection over which everything was delivered.
-    fn say_goodbye(&mut self, standing: &mut Standing) -> Result<(), LinkError> {
-        Control::Goodbye { text: String::new() }.write(&mut standing.control);
-        standing.finished = true;
+    fn say_goodbye(&mut self, established: &mut Established) -> Result<(), LinkError> {
+        Control::Goodbye { text: String::new() }.write(&mut established.control);
+        established.finished = true;
         // Everything is stored, so it does not matter whether the server hears it.
-        let _ = standing.write(&mut self.outbound);
-        let _ = standing.link.finish();
+        let _ = established.write(&mut self.outbound);
+        let _ = established.link.finish();
         Ok(())
     }
 
     /// Sleeps until there is something to do.
-    fn sleep(&mut self, standing: &mut Standing) -> Result<(), LinkError> {
+    fn sleep(&mut self, established: &mut Established) -> Result<(), LinkError> {
         let now = Instant::now();
-        let mut until = standing.last_heard + standing.heartbeat * 3;
-        if !standing.jammed {
-            until = until.min(standing.last_spoke + standing.heartbeat);
+        let mut until = established.last_heard + established.heartbeat * 3;
+        if !established.jammed {
+            until = until.min(established.last_spoke + established.heartbeat);
         }
-        if let Some(leaving) = standing.leaving {
+        if let Some(leaving) = established.leaving {
             until = until.min(leaving);
         }
-        if standing.takes_more() && !standing.jammed {
+        if established.takes_more() && !established.jammed {
             // Who brings something rings from here on; what was brought before is found by the look
             // behind it.
             let look = self.outbound.await_ring(now);
-            if standing.has_to_write(&mut self.outbound, now) {
+            if established.has_to_write(&mut self.outbound, now) {
                 self.outbound.stop_ringing();
                 return Ok(());
             }
@@ -280,10 +281,10 @@ impl<C: OutboundQueue> IoThread<C> {
         }
         let timeout = until.saturating_duration_since(now);
         let mut flags = PollFlags::IN;
-        if standing.jammed || standing.link.has_unflushed() {
+        if established.jammed || established.link.has_unflushed() {
             flags |= PollFlags::OUT;
         }
-        let link = standing.link.as_fd();
+        let link = established.link.as_fd();
         let mut fds =
             [PollFd::from_borrowed_fd(link, flags), PollFd::new(&self.wakes, PollFlags::IN)];
         let polled = poll(&mut fds, Some(&timespec(timeout)));
@@ -297,14 +298,14 @@ impl<C: OutboundQueue> IoThread<C> {
             self.wakes.drain();
         }
         if at_link.contains(PollFlags::OUT) {
-            standing.jammed = false;
-            match standing.link.flush() {
+            established.jammed = false;
+            match established.link.flush() {
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error.into()),
                 _ => {}
             }
         }
         if at_link.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
-            standing.read(&mut self.outbound)?;
+            established.read(&mut self.outbound)?;
         }
         Ok(())
     }
@@ -330,21 +331,21 @@ fn attempt<C: OutboundQueue>(
     line: &Line,
     outbound: &mut C,
     deadline: Instant,
-) -> Result<Standing, LinkError> {
+) -> Result<Established, LinkError> {
     let token = line.options.token.as_ref();
     let (moves, dial) = (line.moves(), line.dial());
     let address = dial.address();
     let open = outbound.open(&address);
-    let (mut opening, welcome) = Opening::new(&*dial, token, open, deadline)?;
+    let (mut handshake, welcome) = ClientHandshake::new(&*dial, token, open, deadline)?;
     let heartbeat = Duration::from_millis(welcome.heartbeat_ms.clamp(10, 600_000).into());
     let acknowledged = outbound.acknowledged();
     outbound.resume(welcome)?;
-    outbound.receive(&mut opening)?;
+    outbound.receive(&mut handshake)?;
     line.note_reached(moves);
     let now = Instant::now();
-    Ok(Standing {
-        link: opening.link,
-        input: opening.input,
+    Ok(Established {
+        link: handshake.link,
+        input: handshake.input,
         buffer: vec![0; READ_BYTES],
         control: Vec::new(),
         heartbeat,
@@ -362,7 +363,7 @@ fn attempt<C: OutboundQueue>(
     })
 }
 
-impl Standing {
+impl Established {
     /// Says that we are there, and notices that the server is not.
     fn look_after(&mut self, outbound: &impl OutboundQueue, now: Instant) -> Result<(), LinkError> {
         if now.duration_since(self.last_heard) > self.heartbeat * 3 {

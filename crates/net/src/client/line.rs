@@ -29,7 +29,7 @@ const ATTEMPT: Duration = Duration::from_secs(10);
 pub(super) enum State {
     /// None stands.
     Away,
-    Standing,
+    Established,
     /// All is delivered, and the client is closed.
     Closed,
     /// The client gave up.
@@ -192,7 +192,7 @@ impl Line {
     }
 
     pub(super) fn stands(&self) -> bool {
-        matches!(*self.state.lock(), State::Standing)
+        matches!(*self.state.lock(), State::Established)
     }
 
     /// Takes no more samples, and lets the thread finish.
@@ -304,7 +304,7 @@ impl Line {
                     self.connections.fetch_add(1, Ordering::Relaxed);
                     // That something is closed was found out by sending to it, and is true until that is taken.
                     self.trouble.lock().take_if(|trouble| !trouble.is_closed());
-                    self.set_state(State::Standing);
+                    self.set_state(State::Established);
                     return Ok(connection);
                 }
                 Err(error) => error,

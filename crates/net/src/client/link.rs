@@ -13,6 +13,7 @@ use crate::wire::handshake::{self, Challenge, Hello, Open, RefusalCode, Refused,
 use crate::wire::observed::MAX_OBSERVED;
 use crate::wire::tables::MAX_REQUEST;
 use crate::wire::{PREFACE_BYTES, VERSION, WireError, preface, read_preface};
+use crate::write_buffer::WriteBuffer;
 
 /// Why no connection came to stand.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -80,6 +81,26 @@ pub(crate) fn wait(link: &dyn Link, write: bool, deadline: Instant) -> Result<()
     }
 }
 
+/// Sends what the link takes; whether that was anything.
+pub(super) fn send(link: &mut dyn Link, out: &mut WriteBuffer) -> Result<bool, LinkError> {
+    let any = match out.send(link, usize::MAX) {
+        Ok(sent) => sent > 0,
+        // The server may have said why it is gone.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            out.clear();
+            false
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if !out.is_empty() {
+        return Ok(any);
+    }
+    match link.flush() {
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error.into()),
+        _ => Ok(any),
+    }
+}
+
 pub(crate) fn timespec(duration: Duration) -> Timespec {
     Timespec {
         tv_sec: duration.as_secs().try_into().unwrap_or(i64::MAX),
@@ -88,7 +109,7 @@ pub(crate) fn timespec(duration: Duration) -> Timespec {
 }
 
 /// A link on which the handshake is under way.
-pub(crate) struct Opening {
+pub(crate) struct ClientHandshake {
     pub(crate) link: Box<dyn Link>,
     /// What came and is not used yet.
     pub(crate) input: Vec<u8>,
@@ -97,7 +118,7 @@ pub(crate) struct Opening {
     deadline: Instant,
 }
 
-impl Opening {
+impl ClientHandshake {
     /// Connects and shakes hands. `open` is sent with the proof that `token` gives.
     pub(crate) fn new(
         dial: &dyn Dial,

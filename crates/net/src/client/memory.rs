@@ -23,7 +23,7 @@ use echoic_replay::stream::{Wait, WaitOver};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::line::{Line, Patience, State, WakeReceiver, on_death};
-use super::link::{LinkError, Opening, timespec};
+use super::link::{ClientHandshake, LinkError, timespec};
 use super::{ClientError, ClientInfo, Options, Waiting};
 use crate::address::Address;
 use crate::transport::{Dial, Link};
@@ -322,19 +322,19 @@ impl Shared {
     fn attempt(&self, deadline: Instant) -> Result<Box<dyn Link>, LinkError> {
         let token = self.line.options.token.as_ref();
         let open = self.line.open(Purpose::Memory, 0, Some(&self.spec));
-        let (mut opening, _) = Opening::new(&*self.line.dial(), token, open, deadline)?;
-        let (header, payload) = opening.frame()?;
+        let (mut handshake, _) = ClientHandshake::new(&*self.line.dial(), token, open, deadline)?;
+        let (header, payload) = handshake.frame()?;
         let Control::Memory { owner, layout } = Control::read(header, &payload)? else {
             return Err(WireError::Unexpected { expected: "MEMORY", got: header.kind }.into());
         };
         let missing = || LinkError::Lost("the server sent no memory".into());
-        let file = opening.memory.take().ok_or_else(missing)?;
+        let file = handshake.memory.take().ok_or_else(missing)?;
         let layout = Layout::from_words(layout);
         let store = RemoteStore::attach(file, &layout, self.spec.leaf_bytes(), owner)
             .map_err(|error| LinkError::Memory(error.to_string()))?;
         let mut current = self.store.write();
         *current = Some(Arc::new(store));
-        Ok(opening.link)
+        Ok(handshake.link)
     }
 
     /// Takes the ring away from whoever pushes, and waits until the last of them is done with it.

@@ -1,4 +1,4 @@
-//! The client's end of a door: from samples to a connection, each delivered exactly once.
+//! The client's end of a connection: from samples to a connection, each delivered exactly once.
 //!
 //! A [`Client`] copies samples into a bounded [`Window`] and returns. A thread of its own, the
 //! I/O thread (`io_thread`), carries them to the server and keeps each until the server has acknowledged it. When

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use echoic_replay::Spec;
 
-use super::link::{LinkError, Opening};
+use super::link::{ClientHandshake, LinkError};
 use super::own_name;
 use crate::auth::{Token, random};
 use crate::transport::Dial;
@@ -44,7 +44,7 @@ pub fn probe(
         spec: None,
         name: own_name(),
     };
-    let (mut opening, welcome) = Opening::new(dial, token, open, deadline)?;
+    let (mut handshake, welcome) = ClientHandshake::new(dial, token, open, deadline)?;
     let (spec, tables) = match welcome.offer {
         Offer::Spec(spec) => (Some(spec), Vec::new()),
         Offer::Tables(tables) => (None, tables.into_iter().map(|table| table.name).collect()),
@@ -57,8 +57,8 @@ pub fn probe(
         let since = Instant::now();
         let mut output = Vec::new();
         Control::Ping(number).write(&mut output);
-        opening.send(&output)?;
-        let (header, payload) = opening.frame()?;
+        handshake.send(&output)?;
+        let (header, payload) = handshake.frame()?;
         if Control::read(header, &payload)? != Control::Pong(number) {
             let expected = "the PONG that belongs to our PING";
             return Err(WireError::Unexpected { expected, got: header.kind }.into());
@@ -67,6 +67,6 @@ pub fn probe(
     }
     let mut output = Vec::new();
     Control::Goodbye { text: String::new() }.write(&mut output);
-    opening.send(&output)?;
+    handshake.send(&output)?;
     Ok(Probed { release: welcome.release, protocol: VERSION, spec, tables, round_trips })
 }

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use super::link::{LinkError, Opening};
+use super::link::{ClientHandshake, LinkError};
 use super::own_name;
 use crate::auth::{Token, random};
 use crate::transport::Dial;
@@ -17,7 +17,7 @@ use crate::wire::tables::{Answer, Operation, Request};
 
 /// A connection that looks.
 pub struct Watcher {
-    opening: Opening,
+    handshake: ClientHandshake,
     release: String,
     /// The number of the last request.
     last: u64,
@@ -41,8 +41,8 @@ impl Watcher {
             spec: None,
             name: name.unwrap_or_else(own_name),
         };
-        let (opening, welcome) = Opening::new(dial, token, open, deadline)?;
-        Ok(Self { opening, release: welcome.release, last: 0 })
+        let (handshake, welcome) = ClientHandshake::new(dial, token, open, deadline)?;
+        Ok(Self { handshake, release: welcome.release, last: 0 })
     }
 
     /// Which release the server is.
@@ -52,14 +52,14 @@ impl Watcher {
 
     /// Looks. After an error this connection is of no use any more.
     pub fn look(&mut self, deadline: Instant) -> Result<Observation, LinkError> {
-        self.opening.set_deadline(deadline);
+        self.handshake.set_deadline(deadline);
         self.last += 1;
         let mut output = Vec::new();
         Request { id: self.last, table: WITH_NAMES, operation: Operation::Observe }
             .write(&mut output);
-        self.opening.send(&output)?;
+        self.handshake.send(&output)?;
         loop {
-            let (header, payload) = self.opening.frame()?;
+            let (header, payload) = self.handshake.frame()?;
             match header.kind {
                 kind::OBSERVED => match Answer::read(header, &payload)? {
                     Answer::Observed { id, observation } if id == self.last => {
@@ -75,7 +75,7 @@ impl Watcher {
                     Control::Ping(number) => {
                         output.clear();
                         Control::Pong(number).write(&mut output);
-                        self.opening.send(&output)?;
+                        self.handshake.send(&output)?;
                     }
                     Control::Goodbye { text } => return Err(LinkError::Lost(text)),
                     _ => {}
@@ -89,8 +89,8 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         let mut output = Vec::new();
         Control::Goodbye { text: String::new() }.write(&mut output);
-        self.opening.set_deadline(Instant::now());
+        self.handshake.set_deadline(Instant::now());
         // A server that is gone needs no goodbye.
-        let _ = self.opening.send(&output);
+        let _ = self.handshake.send(&output);
     }
 }

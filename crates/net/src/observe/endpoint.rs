@@ -292,11 +292,11 @@ fn finish(connection: &mut TcpStream) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::DoorInfo;
+    use crate::server::ListenerStats;
 
     fn numbers() -> Numbers {
         let mut numbers = Numbers::default();
-        numbers.add_doors(&DoorInfo { connections: 7, ..DoorInfo::default() }, &[]);
+        numbers.add_listeners(&ListenerStats { connections: 7, ..ListenerStats::default() }, &[]);
         numbers
     }
 

@@ -11,7 +11,7 @@ use echoic_replay::weights::WeightsInfo;
 use echoic_replay::{StreamInfo, Summary};
 
 use super::told::Told;
-use crate::server::DoorInfo;
+use crate::server::ListenerStats;
 use crate::wire::observed::{Connected, Family, Kind, Number};
 
 /// Numbers, by family.
@@ -475,10 +475,10 @@ impl Numbers {
         self.family(name, help, kind).numbers.extend(numbers);
     }
 
-    /// Adds the numbers of all doors, and of those connections that wait for something.
-    pub fn add_doors<'a>(
+    /// Adds the numbers of all listeners, and of those connections that wait for something.
+    pub fn add_listeners<'a>(
         &mut self,
-        info: &DoorInfo,
+        info: &ListenerStats,
         connections: impl IntoIterator<Item = &'a Connected>,
     ) {
         self.add_memory("received_chunks", info.chunk_bytes as f64);

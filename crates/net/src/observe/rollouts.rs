@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use echoic_replay::rollouts::idle::{REASONS, Sides};
 use echoic_replay::rollouts::lags::Lags;
-use echoic_replay::rollouts::ledger::{Counts, Source, Standing};
+use echoic_replay::rollouts::ledger::{Counts, GroupTotals, Source};
 use echoic_replay::rollouts::starvation::Hunger;
 use echoic_replay::rollouts::table::RolloutInfo;
 use echoic_replay::rollouts::{RolloutConfig, RolloutTable};
@@ -20,11 +20,11 @@ type Labels = Vec<(Cow<'static, str>, String)>;
 impl Numbers {
     /// Adds the numbers of a rollout table.
     pub fn add_rollouts(&mut self, table: &RolloutTable) {
-        let RolloutInfo { counts, standing, mut sources, mut hunger, producers, consumers, .. } =
+        let RolloutInfo { counts, totals, mut sources, mut hunger, producers, consumers, .. } =
             table.info();
         let of: Labels = vec![("table".into(), table.config().name.clone())];
         self.add_limits(&of, table.config());
-        self.add_standing(&of, &counts, &standing);
+        self.add_totals(&of, &counts, &totals);
         self.add_lags(&of, table.last_lags());
         self.add_rollout_counts(&of, &counts);
         self.add_waits(&of, "producer", &producers);
@@ -72,7 +72,7 @@ impl Numbers {
         }
     }
 
-    fn add_standing(&mut self, of: &Labels, counts: &Counts, standing: &Standing) {
+    fn add_totals(&mut self, of: &Labels, counts: &Counts, totals: &GroupTotals) {
         self.add_all(
             Kind::Gauge,
             of,
@@ -80,12 +80,12 @@ impl Numbers {
                 (
                     "echoic_rollouts_version",
                     "The version that the learner published last.",
-                    standing.version as f64,
+                    totals.version as f64,
                 ),
                 (
                     "echoic_rollouts_target",
                     "The version that the next batch will update.",
-                    standing.target as f64,
+                    totals.target as f64,
                 ),
                 (
                     "echoic_rollouts_running_groups",
@@ -95,37 +95,37 @@ impl Numbers {
                 (
                     "echoic_rollouts_queued_groups",
                     "Groups that are complete, and nobody has them.",
-                    standing.queued as f64,
+                    totals.queued as f64,
                 ),
                 (
                     "echoic_rollouts_leased_groups",
                     "Groups that are with consumers.",
-                    standing.out as f64,
+                    totals.out as f64,
                 ),
                 (
                     "echoic_rollouts_suspended_groups",
                     "Groups that were left by their producers.",
-                    standing.suspended as f64,
+                    totals.suspended as f64,
                 ),
                 (
                     "echoic_rollouts_capacity_groups",
                     "Groups that could be admitted now.",
-                    standing.capacity as f64,
+                    totals.capacity as f64,
                 ),
                 (
                     "echoic_rollouts_paused",
                     "1 while nobody is admitted and nothing is delivered on purpose.",
-                    f64::from(u8::from(standing.paused)),
+                    f64::from(u8::from(totals.paused)),
                 ),
             ],
         );
-        if let Some(depth) = standing.depth {
+        if let Some(depth) = totals.depth {
             let (name, help) =
                 ("echoic_rollouts_pipeline_depth", "How many versions ahead groups are admitted.");
             self.add_all(Kind::Gauge, of, [(name, help, depth.into())]);
         }
-        if let Some(oldest) = standing.oldest {
-            let lag = (standing.target - oldest) as f64;
+        if let Some(oldest) = totals.oldest {
+            let lag = (totals.target - oldest) as f64;
             let (name, help) = (
                 "echoic_rollouts_oldest_lag",
                 "How old the oldest group in the queue is, in versions.",

@@ -48,7 +48,7 @@ mod tests {
     use echoic_replay::table::{Form, Table, TableConfig};
 
     use super::*;
-    use crate::server::DoorInfo;
+    use crate::server::ListenerStats;
     use crate::wire::observed::Kind;
 
     #[test]
@@ -56,7 +56,7 @@ mod tests {
         let config = TableConfig::new("a \"b\"\\\n", Form::Trajectories(None), 5);
         let mut numbers = Numbers::default();
         numbers.add_table(&Table::new(config).unwrap());
-        numbers.add_doors(&DoorInfo::default(), &[]);
+        numbers.add_listeners(&ListenerStats::default(), &[]);
         let text = write(&numbers);
         let table = r#"table="a \"b\"\\\n""#;
         for line in [

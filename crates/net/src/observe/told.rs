@@ -19,7 +19,7 @@ pub const MAX_TOLD_NAME: usize = 128;
 /// Why numbers are not taken. Nothing is changed then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ToldError {
+pub enum GaugeError {
     /// Choose another name.
     #[error("the name of a number has 1 to {MAX_TOLD_NAME} bytes; {0:?} has {len}", len = .0.len())]
     Name(String),
@@ -34,10 +34,10 @@ pub struct Told(Mutex<BTreeMap<String, f64>>);
 
 impl Told {
     /// Replaces numbers by name; those without a value are forgotten.
-    pub fn tell(&self, numbers: Vec<(String, Option<f64>)>) -> Result<(), ToldError> {
+    pub fn tell(&self, numbers: Vec<(String, Option<f64>)>) -> Result<(), GaugeError> {
         for (name, _) in &numbers {
             if name.is_empty() || name.len() > MAX_TOLD_NAME {
-                return Err(ToldError::Name(name.clone()));
+                return Err(GaugeError::Name(name.clone()));
             }
         }
         let mut known = self.0.lock();
@@ -49,7 +49,7 @@ impl Told {
             };
         }
         if changed.len() > MAX_TOLD {
-            return Err(ToldError::Many(changed.len()));
+            return Err(GaugeError::Many(changed.len()));
         }
         *known = changed;
         Ok(())
@@ -71,9 +71,9 @@ mod tests {
         told.tell(vec![("loss".into(), Some(1.0)), ("gone".into(), Some(2.0))]).expect("they fit");
         told.tell(vec![("gone".into(), None)]).expect("fewer fit too");
         let many = (0..=MAX_TOLD).map(|i| (i.to_string(), Some(0.0))).collect();
-        assert_eq!(told.tell(many), Err(ToldError::Many(MAX_TOLD + 2)));
+        assert_eq!(told.tell(many), Err(GaugeError::Many(MAX_TOLD + 2)));
         let bad = vec![("loss".into(), Some(3.0)), (String::new(), Some(0.0))];
-        assert_eq!(told.tell(bad), Err(ToldError::Name(String::new())));
+        assert_eq!(told.tell(bad), Err(GaugeError::Name(String::new())));
         assert_eq!(told.all().into_iter().collect::<Vec<_>>(), [("loss".to_owned(), 1.0)]);
     }
 }

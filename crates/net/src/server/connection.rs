@@ -15,13 +15,11 @@ use echoic_replay::table::Waiting;
 use echoic_replay::{Blocked, Stream};
 
 use super::meter::ConnectionMeter;
-use super::outbox::Outbox;
 use super::services::Services;
 use super::stream_session::{Obstacle, StreamSession};
 use super::tables::{Hold, InsertSession, RequestSession};
 use super::weights_session::{Attention, WeightsSession};
 use crate::auth::Side;
-use crate::spare::Lent;
 use crate::transport::Link;
 use crate::wire::frame::{self, Control, DATA_BYTES, DataHead, HEADER_BYTES, Header, Stall, kind};
 use crate::wire::handshake::{
@@ -30,6 +28,7 @@ use crate::wire::handshake::{
 use crate::wire::tables::{MAX_REQUEST, Request};
 use crate::wire::weights;
 use crate::wire::{PREFACE_BYTES, VERSION, WireError, preface, read_preface};
+use crate::write_buffer::WriteBuffer;
 
 /// How much is read at once: much for one system call, and little enough to stay in the cache until it
 /// is copied on.
@@ -41,6 +40,9 @@ pub(crate) const BUFFER: usize = HEADER_BYTES + handshake::MAX_PAYLOAD as usize 
 
 /// From how many bytes on the rest of a frame is read to where its start is, not to the shared buffer.
 const LARGE: usize = 16 << 10;
+
+/// How much is sent before others have their turn: a client that reads as fast as we write would never end it.
+const TURN: usize = 2 << 20;
 
 /// How long a client may take to say who it is.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -153,13 +155,13 @@ pub(crate) struct Connection {
     input: Vec<u8>,
     /// How many bytes the frame has that they begin, once that is known.
     wanted: usize,
-    outbox: Outbox,
-    /// Nothing is read until more of the outbox is sent.
+    pub(crate) out: WriteBuffer,
+    /// Nothing is read until more is sent.
     choked: bool,
     /// Until all of it is.
     wants_empty: bool,
-    /// The link may take more than it was given in one turn.
-    sends_on: bool,
+    /// It is to be written to again though nothing says that it can be: a turn was used up.
+    pub(crate) sends_on: bool,
     deadline: Option<Instant>,
     last_heard: Instant,
     /// Gave up memory, and heard nothing since.
@@ -209,7 +211,7 @@ impl Connection {
             phase: Phase::Preface,
             input: Vec::new(),
             wanted: 0,
-            outbox: Outbox::default(),
+            out: WriteBuffer::default(),
             choked: false,
             wants_empty: false,
             sends_on: false,
@@ -244,9 +246,9 @@ impl Connection {
     }
 
     /// What it asks of tables.
-    pub(crate) fn request_session(&mut self) -> Option<(&mut RequestSession, &mut Outbox)> {
+    pub(crate) fn request_session(&mut self) -> Option<(&mut RequestSession, &mut WriteBuffer)> {
         match &mut self.phase {
-            Phase::Requesting(session) => Some((session, &mut self.outbox)),
+            Phase::Requesting(session) => Some((session, &mut self.out)),
             _ => None,
         }
     }
@@ -256,9 +258,9 @@ impl Connection {
     pub(crate) fn settle(&mut self, services: &Services) -> Result<Option<usize>, Outcome> {
         match &mut self.phase {
             Phase::Requesting(session) => {
-                let place = session.settle(services, &mut self.outbox);
+                let place = session.settle(services, &mut self.out);
                 // What is durable and has no room goes on when more is sent.
-                self.choked |= self.outbox.unsent() >= services.most_unsent();
+                self.choked |= self.out.is_full(services.most_unsent());
                 Ok(place)
             }
             Phase::Inserting { session, .. } => session.settle(services).map_err(|error| {
@@ -302,7 +304,7 @@ impl Connection {
     pub(crate) fn finish_work(&mut self, services: &Services) -> Result<bool, Outcome> {
         match &mut self.phase {
             Phase::Requesting(session) => {
-                session.finish(services, &mut self.outbox);
+                session.finish(services, &mut self.out);
                 Ok(!session.is_busy(services))
             }
             Phase::Inserting { session, .. } => {
@@ -401,13 +403,13 @@ impl Connection {
         if let Phase::Requesting(session) = &mut self.phase
             && !session.is_busy(services)
         {
-            session.retry(services, &mut self.outbox);
+            session.retry(services, &mut self.out);
         }
         if self.is_busy(services) {
             return Ok(Outcome::Busy);
         }
         if let Phase::Requesting(session) = &self.phase
-            && (session.is_recalled() || self.outbox.unsent() >= services.most_unsent())
+            && (session.is_recalled() || self.out.is_full(services.most_unsent()))
         {
             self.choked = true;
             return Ok(Outcome::Choked);
@@ -459,8 +461,8 @@ impl Connection {
     fn attend(&mut self, services: &Services) -> Result<Option<Outcome>, Fault> {
         loop {
             let Phase::Weights(session) = &mut self.phase else { return Ok(None) };
-            let (spare, most) = (&services.shared.spare, services.most_unsent());
-            let attention = session.attend(&mut self.outbox, spare, most)?;
+            let (buffer_pool, most) = (&services.shared.buffer_pool, services.most_unsent());
+            let attention = session.attend(&mut self.out, buffer_pool, most)?;
             let publication = match attention {
                 Attention::Idle => return Ok(None),
                 Attention::Busy => return Ok(Some(Outcome::More)),
@@ -474,7 +476,7 @@ impl Connection {
             if !self.write() {
                 return Ok(Some(Outcome::Ended(Ending::Gone)));
             }
-            if self.outbox.unsent() > 0 {
+            if !self.out.is_empty() {
                 (self.choked, self.wants_empty) = (true, true);
                 return Ok(Some(Outcome::Choked));
             }
@@ -507,7 +509,7 @@ impl Connection {
         let (mut used, most_unsent) = (0, services.most_unsent());
         self.wanted = 0;
         loop {
-            if self.outbox.unsent() >= most_unsent {
+            if self.out.is_full(most_unsent) {
                 self.choked = true;
                 return Ok((used, Some(Outcome::Choked)));
             }
@@ -534,13 +536,13 @@ impl Connection {
                         self.wanted = end;
                         return Ok((used, Some(Outcome::Held { table, stall: Stall::Capacity })));
                     }
-                    session.take(request, services, &mut self.outbox)?;
+                    session.take(request, services, &mut self.out)?;
                     if session.is_busy(services) {
                         return Ok((used + end, Some(Outcome::Busy)));
                     }
                 }
                 Phase::Weights(session) if weights::most(header.kind).is_some() => {
-                    session.take(header.kind, payload, &mut self.outbox)?;
+                    session.take(header.kind, payload, &mut self.out)?;
                 }
                 Phase::Inserting { .. } if InsertSession::is_heavy(header.kind, payload) => {
                     self.wanted = end;
@@ -623,7 +625,7 @@ impl Connection {
         match read_preface(bytes)? {
             None => Ok(0),
             Some(VERSION) => {
-                self.outbox.say(|out| out.extend_from_slice(&preface(VERSION)));
+                self.out.write(|out| out.extend_from_slice(&preface(VERSION)));
                 self.phase = Phase::Hello;
                 Ok(PREFACE_BYTES)
             }
@@ -672,7 +674,7 @@ impl Connection {
                     return Ok(Some(Outcome::Ended(Ending::Gone)));
                 };
                 let wants_proof = token.is_some();
-                self.outbox.say(|out| Challenge { nonce: server, wants_proof }.write(out));
+                self.out.write(|out| Challenge { nonce: server, wants_proof }.write(out));
                 self.phase = Phase::Challenged { client: hello.nonce, server };
             }
             (Phase::Challenged { client, server }, kind::OPEN) => {
@@ -710,7 +712,7 @@ impl Connection {
                         place.stream.note_wait(waited.saturating_sub(before));
                     }
                     Control::Ping(number) => {
-                        self.outbox.say(|out| Control::Pong(number).write(out));
+                        self.out.write(|out| Control::Pong(number).write(out));
                     }
                     Control::Goodbye { .. } => {
                         return Ok(Some(Outcome::Ended(Ending::Goodbye)));
@@ -821,7 +823,7 @@ impl Connection {
 
     fn hand_over(&mut self, owner: u16, layout: [u64; 4], memory: BorrowedFd<'_>) -> bool {
         // What was said before goes first: the descriptor comes with the bytes it belongs to.
-        if !self.write() || self.outbox.unsent() > 0 {
+        if !self.write() || !self.out.is_empty() {
             return false;
         }
         let mut frame = Vec::new();
@@ -842,17 +844,12 @@ impl Connection {
         self.deadline = None;
     }
 
-    /// Queues bytes for the client.
-    pub(crate) fn say(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        self.outbox.say(write);
-    }
-
     /// Tells the client why it can't stay.
     pub(crate) fn refuse(&mut self, code: RefusalCode, text: &str) {
         if matches!(self.phase, Phase::Preface) {
-            self.outbox.say(|out| out.extend_from_slice(&preface(VERSION)));
+            self.out.write(|out| out.extend_from_slice(&preface(VERSION)));
         }
-        self.outbox.say(|out| Refused { code, text: text.to_owned() }.write(out));
+        self.out.write(|out| Refused { code, text: text.to_owned() }.write(out));
         self.leave();
     }
 
@@ -923,7 +920,7 @@ impl Connection {
             _ => return,
         };
         // More may be kept of what was inserted before the connection had to wait.
-        let stall = if self.fills_stream() { Stall::None } else { self.stall() };
+        let stall = if self.fills_stream() { Stall::None } else { self.meter.stall() };
         if next > self.acknowledged && (drained || due) {
             self.acknowledge_as(stall, Some(credit));
         }
@@ -945,35 +942,30 @@ impl Connection {
             _ => return,
         };
         self.acknowledged = next;
-        self.outbox.say(|out| Control::Ack { next, limit, stall }.write(out));
+        self.out.write(|out| Control::Ack { next, limit, stall }.write(out));
     }
 
     /// Says that we are there to a client that we do not hear now, and why that is.
     pub(crate) fn reassure(&mut self, stall: Stall) {
         match self.phase {
-            Phase::Requesting(_) => self.outbox.say(|out| Control::Ping(0).write(out)),
+            Phase::Requesting(_) => self.out.write(|out| Control::Ping(0).write(out)),
             _ => self.acknowledge_as(stall, None),
         }
     }
 
-    /// What its next frame waits for, if it does.
-    pub(crate) fn stall(&self) -> Stall {
-        self.meter.stall()
-    }
-
     /// Sends what is queued. `false` when the connection is broken.
     pub(crate) fn write(&mut self) -> bool {
-        match self.outbox.send(&mut *self.link) {
-            Ok((any, more)) => {
-                self.sends_on = more;
+        match self.out.send(&mut *self.link, TURN) {
+            Ok(sent) => {
+                self.sends_on = sent >= TURN && !self.out.is_empty();
                 // Who takes large answers, however slowly, is there.
-                if any && self.choked {
+                if sent > 0 && self.choked {
                     self.last_heard = Instant::now();
                 }
             }
             Err(_) => return false,
         }
-        if self.outbox.unsent() > 0 {
+        if !self.out.is_empty() {
             return true;
         }
         match self.link.flush() {
@@ -993,20 +985,10 @@ impl Connection {
         true
     }
 
-    /// Whether it is to be written to again though nothing says that it can be.
-    pub(crate) fn sends_on(&self) -> bool {
-        self.sends_on
-    }
-
-    /// Large buffers that are sent.
-    pub(crate) fn take_spent(&mut self) -> Vec<Lent> {
-        self.outbox.take_spent()
-    }
-
     /// Whether it may be read from again because more of its answers are sent; asked once.
     pub(crate) fn is_relieved(&mut self, most_unsent: usize) -> bool {
         let enough = if self.wants_empty { 1 } else { most_unsent };
-        let relieved = self.choked && self.outbox.unsent() < enough;
+        let relieved = self.choked && !self.out.is_full(enough);
         self.choked &= !relieved;
         self.wants_empty &= !relieved;
         relieved
@@ -1015,13 +997,7 @@ impl Connection {
     /// Whether it reads nothing of what it is sent, and that is too much to keep.
     pub(crate) fn is_flooded(&self, most: usize) -> bool {
         // Of who asks things of tables or is sent weights, no more is read meanwhile.
-        !matches!(self.phase, Phase::Requesting(_) | Phase::Weights(_))
-            && self.outbox.unsent() > most
-    }
-
-    /// How many bytes wait to be sent. A client that reads nothing is not worth memory.
-    pub(crate) fn unsent(&self) -> usize {
-        self.outbox.unsent()
+        !matches!(self.phase, Phase::Requesting(_) | Phase::Weights(_)) && self.out.unsent() > most
     }
 
     /// Why the connection should be closed now, if so.
@@ -1050,7 +1026,7 @@ impl Connection {
             return;
         }
         self.rests = true;
-        self.outbox.rest();
+        self.out.rest();
         match &mut self.phase {
             Phase::Producing { session, .. } => session.rest(),
             Phase::Inserting { session, .. } => session.rest(),

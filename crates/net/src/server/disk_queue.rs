@@ -9,11 +9,10 @@ use std::collections::VecDeque;
 use echoic_replay::rollouts::{RolloutTable, kept};
 use echoic_replay::table::{self, Sampled};
 
-use super::outbox::Outbox;
 use super::services::Services;
 use super::tables::failed;
-use crate::spare::Lent;
 use crate::wire::tables::{Answer, Area, MAX_WAITING};
+use crate::write_buffer::Piece;
 
 /// What was changed up to a moment in a table of items or of rollouts, which has this number.
 #[derive(Debug, Clone, Copy)]
@@ -52,36 +51,6 @@ impl Receipt {
     }
 }
 
-/// A frame, as it will be sent.
-#[derive(Debug)]
-pub(crate) enum Frame {
-    Small(Vec<u8>),
-    Large(Lent),
-}
-
-impl Frame {
-    /// What `write` appends.
-    pub(crate) fn of(write: impl FnOnce(&mut Vec<u8>)) -> Self {
-        let mut bytes = Vec::new();
-        write(&mut bytes);
-        Self::Small(bytes)
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Self::Small(bytes) => bytes.len(),
-            Self::Large(bytes) => bytes.len(),
-        }
-    }
-
-    pub(crate) fn send(self, out: &mut Outbox) {
-        match self {
-            Self::Small(bytes) => out.say(|out| out.extend_from_slice(&bytes)),
-            Self::Large(bytes) => out.push(bytes),
-        }
-    }
-}
-
 /// What a client is told.
 #[derive(Debug)]
 pub(crate) enum Held {
@@ -93,13 +62,13 @@ pub(crate) enum Held {
         sampled: Box<Sampled>,
         area: Option<Area>,
     },
-    Frame(Frame),
+    Frame(Piece),
 }
 
 impl Held {
     fn bytes(&self) -> usize {
         match self {
-            Self::Frame(frame) => frame.len(),
+            Self::Frame(frame) => frame.bytes().len(),
             _ => 0,
         }
     }

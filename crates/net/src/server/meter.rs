@@ -1,4 +1,4 @@
-//! What a door can tell about itself and its connections.
+//! What a listener can tell about itself and its connections.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -27,7 +27,7 @@ pub(crate) struct ConnectionMeter {
     blocked_by: AtomicU8,
 }
 
-/// Counters of one door.
+/// Counters of one listener.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     pub(crate) accepted: AtomicU64,
@@ -58,9 +58,9 @@ pub struct Flow {
     pub blocked_time: f64,
 }
 
-/// A snapshot of one door.
+/// A snapshot of one listener.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct DoorInfo {
+pub struct ListenerStats {
     /// Connections that stand.
     pub connections: u64,
     /// Connections accepted since the start.
@@ -79,7 +79,7 @@ pub struct DoorInfo {
     pub refused: BTreeMap<&'static str, u64>,
     /// What went through all connections.
     pub flow: Flow,
-    /// Chunks that came through this door and are still there.
+    /// Chunks that came through this listener and are still there.
     pub chunks: u64,
     /// Bytes that they take.
     pub chunk_bytes: u64,
@@ -164,10 +164,10 @@ impl ConnectionMeter {
         }
     }
 
-    fn info(&self, id: u64, door: &str) -> Connected {
+    fn info(&self, id: u64, listener: &str) -> Connected {
         let Flow { samples, bytes, reads, duplicates, blocked_time } = self.flow();
         Connected {
-            door: door.to_owned(),
+            listener: listener.to_owned(),
             id,
             peer: self.peer.clone(),
             name: self.name.get().cloned().unwrap_or_default(),
@@ -183,8 +183,8 @@ impl ConnectionMeter {
     }
 }
 
-impl DoorInfo {
-    /// Adds the numbers of another door.
+impl ListenerStats {
+    /// Adds the numbers of another listener.
     pub fn add(&mut self, other: &Self) {
         self.connections += other.connections;
         self.accepted += other.accepted;
@@ -230,13 +230,13 @@ impl Meter {
         *self.refused.lock().entry(code.name()).or_default() += 1;
     }
 
-    pub(crate) fn info(&self) -> DoorInfo {
+    pub(crate) fn info(&self) -> ListenerStats {
         let gone = self.gone.lock();
         let mut flow = *gone;
         let connections = self.connections.lock();
         connections.values().for_each(|connection| flow.add(connection.flow()));
         let read = |rollouts: &AtomicU64| rollouts.load(Ordering::Relaxed);
-        DoorInfo {
+        ListenerStats {
             connections: connections.len() as u64,
             accepted: read(&self.accepted),
             reconnects: read(&self.reconnects),
@@ -251,7 +251,7 @@ impl Meter {
         }
     }
 
-    pub(crate) fn connections(&self, door: &str) -> Vec<Connected> {
-        self.connections.lock().iter().map(|(id, meter)| meter.info(*id, door)).collect()
+    pub(crate) fn connections(&self, listener: &str) -> Vec<Connected> {
+        self.connections.lock().iter().map(|(id, meter)| meter.info(*id, listener)).collect()
     }
 }

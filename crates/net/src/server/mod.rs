@@ -1,11 +1,11 @@
-//! The server's end of a door: from links to samples in a stream.
+//! The server's end of connections: from links to samples in a stream.
 //!
 //! - `worker`: the event loops, of which there is a fixed number whatever the number of clients.
 //! - `connection`: one client, from its first byte on.
 //! - `stream_session`: from data frames into the ring.
 //! - `tables`: requests and inserts. `rollouts`: requests about rollout tables, and who waits for them.
 //!   `weights_session`: weights.
-//! - `loop_wakers`: what wakes an event loop. `outbox`: what it has to send. `pool`: who does what takes long.
+//! - `loop_wakers`: what wakes an event loop. `pool`: who does what takes long.
 //! - `services`: what the sessions of an event loop work with. `disk_queue`: answers that wait for the disk.
 //! - `sessions`: what each producer has delivered, so that nothing is stored twice.
 //! - `meter`: the numbers.
@@ -14,7 +14,6 @@ mod connection;
 mod disk_queue;
 mod loop_wakers;
 mod meter;
-mod outbox;
 mod pool;
 mod rollouts;
 mod services;
@@ -40,7 +39,7 @@ use echoic_replay::table::saved::Keeper;
 use echoic_replay::weights::WeightStore;
 use tracing::info;
 
-pub use meter::{DoorInfo, Flow};
+pub use meter::{Flow, ListenerStats};
 
 use self::connection::{CHUNK, Connection};
 use self::meter::Meter;
@@ -48,7 +47,7 @@ use self::pool::Pool;
 use self::worker::Worker;
 use crate::address::Address;
 use crate::auth::{Token, random};
-use crate::spare::Spare;
+use crate::buffer_pool::BufferPool;
 use crate::transport::{Link, Listen};
 use crate::wire::handshake::ProducerId;
 use crate::wire::observed::{Connected, Observation};
@@ -70,10 +69,10 @@ const CHUNK_LEAST: usize = 16 << 10;
 /// How long after its deadline an event loop may take to end.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// The most bytes of buffers for batches that a door keeps for the next.
-const SPARE_BYTES: usize = 64 << 20;
+/// The most bytes of buffers for batches that a listener keeps for the next.
+const POOL_BYTES: usize = 64 << 20;
 
-/// What a door leads to.
+/// What a listener serves.
 #[derive(Debug, Clone, Default)]
 pub struct Served {
     /// What clients push samples into.
@@ -88,12 +87,12 @@ pub struct Served {
     pub keeper: Option<Arc<Keeper>>,
     /// Who looks at all of the server for those who watch it; they see nothing without.
     pub observer: Option<Observer>,
-    /// Which life of the server this is, for clients to know whether what they have of it is still good. All doors of one
+    /// Which life of the server this is, for clients to know whether what they have of it is still good. All listeners of one
     /// server should say the same; chosen at random when `None`.
     pub instance: Option<[u8; 16]>,
 }
 
-/// Looks at a server with all its doors. It is called by event loops, so it must not wait.
+/// Looks at a server with all its listeners. It is called by event loops, so it must not wait.
 #[derive(Clone)]
 pub struct Observer(Arc<dyn Fn() -> Observation + Send + Sync>);
 
@@ -139,7 +138,7 @@ impl From<Arc<Tables>> for Served {
     }
 }
 
-/// How a door is kept.
+/// Options of a listener.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// What clients must have; none, and anyone may enter.
@@ -162,14 +161,14 @@ impl Default for Options {
             max_connections: 4096,
             heartbeat: Duration::from_secs(5),
             threads: std::thread::available_parallelism().map_or(1, |cores| {
-                // Half the cores for the door, up to the few that fill any memory bus.
+                // Half the cores for the listener, up to the few that fill any memory bus.
                 (cores.get() / 2).clamp(1, 4)
             }),
         }
     }
 }
 
-/// Why a door can't be opened.
+/// Why a listener can't be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -179,7 +178,7 @@ pub enum OpenError {
          or insecure=True if everyone who can reach it may write"
     )]
     NeedsToken(Address),
-    /// The door leads nowhere.
+    /// The listener serves nothing.
     #[error("a server needs a stream, a table, a rollout table or weights")]
     Nothing,
     /// A spec has more than the wire carries, or the list of tables.
@@ -211,7 +210,7 @@ pub(crate) enum Message {
     Close(Instant),
 }
 
-/// What all event loops of a door share.
+/// What all event loops of a listener share.
 pub(crate) struct Shared {
     stream: Option<Arc<Stream>>,
     tables: Arc<Tables>,
@@ -222,7 +221,7 @@ pub(crate) struct Shared {
     /// How the tables are introduced.
     entries: Vec<TableEntry>,
     rollout_entries: Vec<Entry>,
-    spare: Arc<Spare>,
+    buffer_pool: Arc<BufferPool>,
     pool: Arc<Pool>,
     /// Whether memory can be handed over to clients, and whether they may write into the ring's.
     hands_over: bool,
@@ -233,7 +232,7 @@ pub(crate) struct Shared {
     workers: Vec<(Sender<Message>, Arc<mio::Waker>)>,
     turns: AtomicU64,
     ids: AtomicU64,
-    standing: AtomicUsize,
+    connected: AtomicUsize,
 }
 
 impl Shared {
@@ -255,14 +254,14 @@ impl Shared {
     /// How much to read from a client at once. What finds no room in the ring is kept, so it is less when
     /// there are many.
     fn chunk(&self) -> usize {
-        let standing = self.standing.load(Ordering::Relaxed).max(1);
-        (KEPT_TOTAL / standing).clamp(CHUNK_LEAST, CHUNK)
+        let connected = self.connected.load(Ordering::Relaxed).max(1);
+        (KEPT_TOTAL / connected).clamp(CHUNK_LEAST, CHUNK)
     }
 
     /// How many bytes a client may have on their way, in either direction.
     fn credit_bytes(&self) -> usize {
-        let standing = self.standing.load(Ordering::Relaxed).max(1);
-        (CREDIT_TOTAL / standing).clamp(CREDIT_LEAST, CREDIT_MOST)
+        let connected = self.connected.load(Ordering::Relaxed).max(1);
+        (CREDIT_TOTAL / connected).clamp(CREDIT_LEAST, CREDIT_MOST)
     }
 
     /// How many samples a client may have on their way.
@@ -273,7 +272,7 @@ impl Shared {
     }
 }
 
-/// A door that stands open.
+/// A listener with its event loops.
 pub struct Server {
     address: Address,
     shared: Arc<Shared>,
@@ -338,7 +337,7 @@ impl Server {
             observer,
             entries,
             rollout_entries,
-            spare: Spare::new(SPARE_BYTES),
+            buffer_pool: BufferPool::new(POOL_BYTES),
             pool: Pool::new(options.threads),
             options,
             meter: Meter::default(),
@@ -346,19 +345,19 @@ impl Server {
             workers,
             turns: AtomicU64::new(0),
             ids: AtomicU64::new(0),
-            standing: AtomicUsize::new(0),
+            connected: AtomicUsize::new(0),
         });
-        let mut door = Self { address, shared, threads: Vec::new() };
-        info!(address = %door.address, "opened a door");
+        let mut server = Self { address, shared, threads: Vec::new() };
+        info!(address = %server.address, "opened a listener");
         let mut listener = Some(listener);
         for (index, (poll, waker, inbox)) in parts.into_iter().enumerate() {
-            let shared = Arc::clone(&door.shared);
+            let shared = Arc::clone(&server.shared);
             let worker = Worker::new(index, shared, inbox, poll, waker, listener.take())?;
-            let name = format!("echoic-door-{index}");
+            let name = format!("echoic-listen-{index}");
             let thread = std::thread::Builder::new().name(name).spawn(move || worker.run())?;
-            door.threads.push(thread);
+            server.threads.push(thread);
         }
-        Ok(door)
+        Ok(server)
     }
 
     /// Where clients connect to.
@@ -372,7 +371,7 @@ impl Server {
     }
 
     /// A snapshot of its numbers.
-    pub fn info(&self) -> DoorInfo {
+    pub fn info(&self) -> ListenerStats {
         self.shared.meter.info()
     }
 
@@ -385,7 +384,7 @@ impl Server {
     /// `deadline`. What is not stored by then stays with the clients.
     pub fn close(&mut self, deadline: Instant) {
         if !self.threads.is_empty() {
-            info!(address = %self.address, "closing a door");
+            info!(address = %self.address, "closing a listener");
         }
         for worker in 0..self.shared.workers.len() {
             self.shared.send(worker, Message::Close(deadline));

@@ -4,7 +4,7 @@
 //! connections of a producer are served by one event loop, whose table this is, so the answer is never
 //! out of date.
 //!
-//! It ends with the door. What inserts into tables came to is known to the tables as well, which outlive it.
+//! It ends with the listener. What inserts into tables came to is known to the tables as well, which outlive it.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! A connection about weights: who is told of publications, and who publishes from elsewhere.
 //!
 //! A client is told when it asks, so one that is slow skips versions and has nothing queued. Chunks are sent
-//! as far as the outbox takes them; between two turns only the publication itself is kept. A client that
+//! as far as there is room for them; between two turns only the publication itself is kept. A client that
 //! shares our memory is given the file of each region once, and says when it does not look any more.
 //!
 //! # Invariants
@@ -18,14 +18,14 @@ use echoic_replay::weights::{
     Claim, Content, Draft, Plan, Publication, Seat, Transfer, WeightStore, WeightsError, sum,
 };
 
-use super::outbox::Outbox;
-use crate::spare::Spare;
+use crate::buffer_pool::BufferPool;
 use crate::wire::WireError;
 use crate::wire::frame::kind;
 use crate::wire::weights::{
     self, ChunkOf, MAX_REGIONS, Publish, Receipt, Region, Want, announce, read_serial, write_need,
     write_serial,
 };
+use crate::write_buffer::{Piece, WriteBuffer};
 
 /// How many chunks are looked at in one turn: a few milliseconds.
 const TURN: usize = 64;
@@ -143,7 +143,7 @@ impl WeightsSession {
         &mut self,
         kind: u8,
         payload: &[u8],
-        out: &mut Outbox,
+        out: &mut WriteBuffer,
     ) -> Result<(), WireError> {
         match kind {
             kind::WANT if self.want.is_none() && self.sending.is_none() => {
@@ -170,12 +170,12 @@ impl WeightsSession {
     /// Goes on with what can go on; `most` is how much may wait to be sent.
     pub(crate) fn attend(
         &mut self,
-        out: &mut Outbox,
-        spare: &Arc<Spare>,
+        out: &mut WriteBuffer,
+        buffer_pool: &Arc<BufferPool>,
         most: usize,
     ) -> Result<Attention, WireError> {
         let comparing = self.attend_upload(out);
-        let sending = self.attend_sending(out, spare, most);
+        let sending = self.attend_sending(out, buffer_pool, most);
         if let Attention::Idle = sending {
             let asked = self.attend_want(out)?;
             if !matches!(asked, Attention::Idle) {
@@ -189,21 +189,21 @@ impl WeightsSession {
     }
 
     /// Answers who asked, if there is something newer.
-    fn attend_want(&mut self, out: &mut Outbox) -> Result<Attention, WireError> {
+    fn attend_want(&mut self, out: &mut WriteBuffer) -> Result<Attention, WireError> {
         let Some(want) = &self.want else { return Ok(Attention::Idle) };
         let Some(latest) = self.store.latest().filter(|latest| latest.serial() > want.after) else {
             return Ok(Attention::Idle);
         };
         let (serial, version) = (latest.serial(), latest.version());
         let Some(content) = latest.content() else {
-            out.say(|out| announce(out, serial, version, None, None));
+            out.write(|out| announce(out, serial, version, None, None));
             self.told(&latest);
             return Ok(Attention::Idle);
         };
         weights::check(content.plan())?;
         let file = content.file().filter(|_| self.lends);
         let Some((region, ..)) = file else {
-            out.say(|out| announce(out, serial, version, Some(content.plan()), None));
+            out.write(|out| announce(out, serial, version, Some(content.plan()), None));
             let have = self.want.take().map(|want| want.sums).unwrap_or_default();
             let transfer = self.store.transfer(latest);
             self.sending = Some(Sending { transfer, have, next: 0 });
@@ -212,7 +212,7 @@ impl WeightsSession {
         if !self.regions.contains(&region) {
             return Ok(Attention::Hand(latest));
         }
-        out.say(|out| announce(out, serial, version, Some(content.plan()), Some(region)));
+        out.write(|out| announce(out, serial, version, Some(content.plan()), Some(region)));
         self.told(&latest);
         self.lent.insert(serial, latest);
         Ok(Attention::Idle)
@@ -240,19 +240,24 @@ impl WeightsSession {
     }
 
     /// Sends chunks that the client lacks.
-    fn attend_sending(&mut self, out: &mut Outbox, spare: &Arc<Spare>, most: usize) -> Attention {
+    fn attend_sending(
+        &mut self,
+        out: &mut WriteBuffer,
+        buffer_pool: &Arc<BufferPool>,
+        most: usize,
+    ) -> Attention {
         let Some(sending) = &mut self.sending else { return Attention::Idle };
         let publication = Arc::clone(sending.transfer.publication());
         let serial = publication.serial();
         if sending.transfer.is_cut() {
-            out.say(|out| write_serial(out, kind::CUT, serial));
+            out.write(|out| write_serial(out, kind::CUT, serial));
             self.sending = None;
             return Attention::Idle;
         }
         let (mut sent, mut saved) = (0, 0);
         let mut attention = Attention::Busy;
         for _ in 0..TURN {
-            if out.unsent() >= most {
+            if out.is_full(most) {
                 attention = Attention::Full;
                 break;
             }
@@ -261,7 +266,7 @@ impl WeightsSession {
                 .content()
                 .and_then(|content| Some((content.chunk(index)?, content.sum(index)?)));
             let Some((bytes, sum)) = chunk else {
-                out.say(|out| write_serial(out, kind::END, serial));
+                out.write(|out| write_serial(out, kind::END, serial));
                 sending.transfer.count(sent, saved);
                 self.sending = None;
                 self.told(&publication);
@@ -274,16 +279,13 @@ impl WeightsSession {
             }
             sent += bytes.len();
             let head = ChunkOf { index: index as u32, sum, bytes }.head();
-            let mut frame = spare.take(head.len() + bytes.len());
-            frame[..head.len()].copy_from_slice(&head);
-            frame[head.len()..].copy_from_slice(bytes);
-            out.push(frame);
+            out.push(Piece::Pooled(buffer_pool.take_with(&head, bytes)));
         }
         sending.transfer.count(sent, saved);
         attention
     }
 
-    fn begin_upload(&mut self, publish: Publish, out: &mut Outbox) {
+    fn begin_upload(&mut self, publish: Publish, out: &mut WriteBuffer) {
         let Publish { version, timeout_ms, content } = publish;
         let Some((plan, sums)) = content else {
             let published = self.store.publish_version(version);
@@ -307,7 +309,7 @@ impl WeightsSession {
     }
 
     /// Goes on with an upload; whether there is more to do at once.
-    fn attend_upload(&mut self, out: &mut Outbox) -> bool {
+    fn attend_upload(&mut self, out: &mut WriteBuffer) -> bool {
         match self.upload.take() {
             Some(Upload::Waiting { claim, plan, sums, since, until }) => {
                 match claim.try_draft(&plan) {
@@ -359,7 +361,7 @@ impl WeightsSession {
                         *missing = true;
                     }
                 }
-                out.say(|out| write_need(out, &need));
+                out.write(|out| write_need(out, &need));
                 let left = need.len();
                 let last = Instant::now();
                 self.upload = Some(Upload::Filling { draft, sums, missing, left, last });
@@ -373,7 +375,7 @@ impl WeightsSession {
     }
 
     /// Takes a chunk of an upload.
-    fn fill(&mut self, chunk: ChunkOf<'_>, out: &mut Outbox) -> Result<(), WireError> {
+    fn fill(&mut self, chunk: ChunkOf<'_>, out: &mut WriteBuffer) -> Result<(), WireError> {
         let Some(Upload::Filling { draft, sums, missing, left, last }) = &mut self.upload else {
             let expected = "CHUNK after a NEED only";
             return Err(WireError::Unexpected { expected, got: kind::CHUNK_OF_WEIGHTS });
@@ -412,8 +414,8 @@ impl Drop for WeightsSession {
     }
 }
 
-fn say(out: &mut Outbox, receipt: &Receipt) {
-    out.say(|out| receipt.write(out));
+fn say(out: &mut WriteBuffer, receipt: &Receipt) {
+    out.write(|out| receipt.write(out));
 }
 
 /// Publishes what has come.

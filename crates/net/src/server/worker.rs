@@ -374,7 +374,7 @@ impl Worker {
                 connection.refuse(RefusalCode::Closed, "the server's rollout tables are closed");
             } else if connection.is_at_work() {
                 let text = "the server is closing".to_owned();
-                connection.say(|out| Control::Goodbye { text }.write(out));
+                connection.out.write(|out| Control::Goodbye { text }.write(out));
             } else if !connection.is_leaving() {
                 connection.refuse(RefusalCode::Closing, "the server is closing");
             }
@@ -418,18 +418,18 @@ impl Worker {
 
     fn admit(&mut self, link: Box<dyn Link>) {
         let limit = self.shared.options.max_connections;
-        let standing = self.shared.standing.fetch_add(1, Ordering::Relaxed);
-        if standing >= limit + MAX_LEAVING {
+        let connected = self.shared.connected.fetch_add(1, Ordering::Relaxed);
+        if connected >= limit + MAX_LEAVING {
             // Not even time to say why.
             self.shared.meter.refuse(RefusalCode::Limit);
-            self.shared.standing.fetch_sub(1, Ordering::Relaxed);
+            self.shared.connected.fetch_sub(1, Ordering::Relaxed);
             return;
         }
         let id = self.shared.ids.fetch_add(1, Ordering::Relaxed) + 1;
         let mut connection = Connection::new(id, link);
         self.shared.meter.enter(id, &connection.meter);
         debug!(id, peer = connection.meter.peer, "accepted a connection");
-        if standing >= limit {
+        if connected >= limit {
             self.shared.meter.refuse(RefusalCode::Limit);
             let text = format!("the server has its {limit} connections; raise max_connections");
             connection.refuse(RefusalCode::Limit, &text);
@@ -485,7 +485,7 @@ impl Worker {
 
     fn forget(&self, connection: &Connection) {
         self.shared.meter.leave(connection.id);
-        self.shared.standing.fetch_sub(1, Ordering::Relaxed);
+        self.shared.connected.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn enqueue(&mut self, index: usize) {
@@ -513,14 +513,14 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else {
             return;
         };
-        for buffer in connection.take_spent() {
+        for buffer in connection.out.take_spent() {
             // Nobody waits for it.
             drop(self.services.run(|| drop(buffer)));
         }
-        if connection.sends_on() && !self.writing.contains(&index) {
+        if connection.sends_on && !self.writing.contains(&index) {
             self.writing.push(index);
         }
-        if connection.unsent() < self.shared.credit_bytes()
+        if !connection.out.is_full(self.shared.credit_bytes())
             && let Some((session, _)) = connection.request_session()
             && !session.is_busy(&self.services)
             && session.rollouts.was_passed_over()
@@ -919,7 +919,7 @@ impl Worker {
             let (client, server) = (&decision.client, &decision.server);
             welcome.proof = token.prove(Side::Server, client, server, &welcome.signed());
         }
-        connection.say(|out| welcome.write(out));
+        connection.out.write(|out| welcome.write(out));
         if let Some(place) = place
             && !connection.share(place)
         {
@@ -1022,7 +1022,7 @@ impl Worker {
             Ending::Goodbye if !connection.is_leaving() => {
                 connection.acknowledge_as(Stall::None, None);
                 let text = String::new();
-                connection.say(|out| Control::Goodbye { text }.write(out));
+                connection.out.write(|out| Control::Goodbye { text }.write(out));
                 connection.leave();
             }
             Ending::Malformed => {
@@ -1098,7 +1098,7 @@ impl Worker {
                 // We do not hear them now, so we tell them that we are there.
                 let stall = match self.full {
                     Some(stall) if connection.fills_stream() => stall,
-                    _ => connection.stall(),
+                    _ => connection.meter.stall(),
                 };
                 connection.reassure(stall);
             }

@@ -21,7 +21,7 @@ pub struct Tcp {
 #[derive(Debug)]
 pub struct TcpLink(TcpStream);
 
-struct TcpDoor {
+struct TcpEndpoint {
     listener: TcpListener,
     address: Address,
 }
@@ -87,7 +87,7 @@ impl Listen for Tcp {
         let bound =
             self.bind().map_err(|error| at(&self.address_of(self.port), "listen at", &error));
         let (listener, port) = bound?;
-        Ok(Box::new(TcpDoor { listener, address: self.address_of(port) }))
+        Ok(Box::new(TcpEndpoint { listener, address: self.address_of(port) }))
     }
 
     fn is_public(&self) -> bool {
@@ -105,7 +105,7 @@ impl Dial for Tcp {
     }
 }
 
-impl Listener for TcpDoor {
+impl Listener for TcpEndpoint {
     fn accept(&mut self) -> io::Result<Box<dyn Link>> {
         let (stream, _) = self.listener.accept()?;
         Ok(Box::new(TcpLink::new(stream)?))
@@ -116,7 +116,7 @@ impl Listener for TcpDoor {
     }
 }
 
-impl AsFd for TcpDoor {
+impl AsFd for TcpEndpoint {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }

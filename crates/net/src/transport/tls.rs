@@ -69,7 +69,7 @@ pub struct TlsDial {
     name: ServerName<'static>,
 }
 
-struct TlsDoor {
+struct TlsEndpoint {
     listener: TcpListener,
     address: Address,
     config: Arc<ServerConfig>,
@@ -185,7 +185,7 @@ impl Listen for TlsListen {
             self.tcp.bind().map_err(|error| at(&address(self.tcp.port), "listen at", &error));
         let (listener, port) = bound?;
         let config = Arc::clone(&self.config);
-        Ok(Box::new(TlsDoor { listener, address: address(port), config }))
+        Ok(Box::new(TlsEndpoint { listener, address: address(port), config }))
     }
 
     fn is_public(&self) -> bool {
@@ -210,7 +210,7 @@ impl Dial for TlsDial {
     }
 }
 
-impl Listener for TlsDoor {
+impl Listener for TlsEndpoint {
     fn accept(&mut self) -> io::Result<Box<dyn Link>> {
         let (stream, _) = self.listener.accept()?;
         let tls = rustls::ServerConnection::new(Arc::clone(&self.config));
@@ -223,7 +223,7 @@ impl Listener for TlsDoor {
     }
 }
 
-impl AsFd for TlsDoor {
+impl AsFd for TlsEndpoint {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }

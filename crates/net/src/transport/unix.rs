@@ -41,7 +41,7 @@ pub struct Unix {
 pub struct UnixLink(UnixStream);
 
 /// Removes its file when dropped.
-struct UnixDoor {
+struct UnixEndpoint {
     listener: UnixListener,
     address: Address,
     path: PathBuf,
@@ -182,7 +182,7 @@ impl Listen for Unix {
         let listener = bound.map_err(|error| at(&self.address, "listen at", &error))?;
         let file = identity(&self.path)?;
         let (address, path) = (self.address.clone(), self.path.clone());
-        Ok(Box::new(UnixDoor { listener, address, path, file }))
+        Ok(Box::new(UnixEndpoint { listener, address, path, file }))
     }
 
     fn is_public(&self) -> bool {
@@ -209,7 +209,7 @@ impl Dial for Unix {
     }
 }
 
-impl Listener for UnixDoor {
+impl Listener for UnixEndpoint {
     fn accept(&mut self) -> io::Result<Box<dyn Link>> {
         let (stream, _) = self.listener.accept()?;
         stream.set_nonblocking(true)?;
@@ -221,13 +221,13 @@ impl Listener for UnixDoor {
     }
 }
 
-impl AsFd for UnixDoor {
+impl AsFd for UnixEndpoint {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 }
 
-impl Drop for UnixDoor {
+impl Drop for UnixEndpoint {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|file| file == self.file) {
             // What can't be removed is found stale by the next server.

@@ -54,7 +54,7 @@ pub enum RefusalCode {
     Stale,
     /// The server is closing.
     Closing,
-    /// This door does not lead to the ring's memory.
+    /// This listener does not lead to the ring's memory.
     Memory,
     /// An item that a table refuses.
     Table,

@@ -61,7 +61,7 @@ pub struct Family {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Connected {
     /// The address that it came to.
-    pub door: String,
+    pub listener: String,
     /// Its number there, from 1 on.
     pub id: u64,
     /// Who is at the other end.
@@ -196,7 +196,7 @@ impl Family {
 
 impl Connected {
     fn write(&self, out: &mut Vec<u8>) {
-        write_text(out, &self.door, MAX_VALUE);
+        write_text(out, &self.listener, MAX_VALUE);
         out.extend_from_slice(&self.id.to_le_bytes());
         write_text(out, &self.peer, MAX_VALUE);
         write_text(out, &self.purpose, MAX_NAME);
@@ -210,7 +210,7 @@ impl Connected {
 
     fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
         Ok(Self {
-            door: text(reader, "address of a door", MAX_VALUE)?,
+            listener: text(reader, "address of a listener", MAX_VALUE)?,
             id: reader.u64("number of a connection")?,
             peer: text(reader, "peer of a connection", MAX_VALUE)?,
             name: String::new(),

@@ -8,7 +8,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
 /// A certificate, or an authority's, and its key, as files.
-pub struct Papers {
+pub struct TlsIdentity {
     pub certificate: PathBuf,
     pub key: PathBuf,
 }
@@ -16,16 +16,16 @@ pub struct Papers {
 /// An authority, and a folder for what it signs.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    pub papers: Papers,
+    pub identity: TlsIdentity,
     folder: TempDir,
 }
 
-fn write(folder: &Path, name: &str, certificate: &str, key: &KeyPair) -> Papers {
+fn write(folder: &Path, name: &str, certificate: &str, key: &KeyPair) -> TlsIdentity {
     let file = |ending| folder.join(format!("{name}.{ending}"));
-    let papers = Papers { certificate: file("crt"), key: file("key") };
-    fs::write(&papers.certificate, certificate).unwrap();
-    fs::write(&papers.key, key.serialize_pem()).unwrap();
-    papers
+    let identity = TlsIdentity { certificate: file("crt"), key: file("key") };
+    fs::write(&identity.certificate, certificate).unwrap();
+    fs::write(&identity.key, key.serialize_pem()).unwrap();
+    identity
 }
 
 impl Authority {
@@ -34,12 +34,12 @@ impl Authority {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let certificate = params.self_signed(&key).unwrap();
-        let papers = write(folder.path(), "authority", &certificate.pem(), &key);
-        Self { issuer: Issuer::new(params, key), papers, folder }
+        let identity = write(folder.path(), "authority", &certificate.pem(), &key);
+        Self { issuer: Issuer::new(params, key), identity, folder }
     }
 
-    /// Papers for who has this name.
-    pub fn sign(&self, name: &str) -> Papers {
+    /// A certificate and key for this name.
+    pub fn sign(&self, name: &str) -> TlsIdentity {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new([name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
@@ -47,12 +47,12 @@ impl Authority {
     }
 }
 
-/// What a side uses: its papers if it has some, and the authority that it believes.
-pub fn files(own: Option<&Papers>, believed: Option<&Authority>) -> TlsFiles {
+/// What a side uses: its identity if it has some, and the authority that it believes.
+pub fn files(own: Option<&TlsIdentity>, believed: Option<&Authority>) -> TlsFiles {
     TlsFiles {
         certificate: own.map(|own| own.certificate.clone()),
         key: own.map(|own| own.key.clone()),
-        authority: believed.map(|authority| authority.papers.certificate.clone()),
+        authority: believed.map(|authority| authority.identity.certificate.clone()),
         server_name: None,
     }
 }

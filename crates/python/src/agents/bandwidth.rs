@@ -3,13 +3,11 @@
 use echoic_primitives::bandwidth::{Weights, cost, costs, efficiency, priorities};
 use pyo3::prelude::*;
 
-use super::whole::Whole;
-use super::{amount, divisor, refused};
-use crate::error::argument_error;
-use crate::primitives::input::{Input, Precision, finite, same_shape};
+use crate::primitives::input::{
+    Input, Precision, Whole, amount, count, divisor, finite, same_shape,
+};
 use crate::primitives::kind::Kind;
-use crate::primitives::output::Output;
-use crate::primitives::sequences::detached;
+use crate::primitives::output::try_filled;
 
 /// ``scale * seq_len * (seq_len + 1) / 2``.
 #[pyfunction]
@@ -38,7 +36,9 @@ pub fn effective_bandwidth_cost(
     scale: f64,
 ) -> PyResult<f64> {
     let scale = amount(py, "scale", scale)?;
-    Ok(cost(length(py, "seq_len", seq_len)?, length(py, "reuse_len", reuse_len)?, scale))
+    let (tokens, reused) =
+        (count(py, "seq_len", seq_len, 0)?, count(py, "reuse_len", reuse_len, 0)?);
+    Ok(cost(tokens as u64, reused as u64, scale))
 }
 
 /// [`effective_bandwidth_cost`] of each length.
@@ -56,12 +56,10 @@ pub fn effective_bandwidth_cost_batch<'py>(
     if let Some(reused) = &reused {
         same_shape(py, "reuse_lengths", reused.shape(), "seq_lengths", lengths.shape())?;
     }
-    let mut result = Output::<f64>::new(py, lengths.shape(), Kind::Numpy)?;
-    let (lengths, reused) = (lengths.numbers(), reused.as_ref().map(Whole::numbers));
-    let out = result.numbers();
-    detached(py, lengths.len(), move || costs(lengths, reused, scale, out))
-        .map_err(|error| refused(py, error))?;
-    Ok(result.into_numpy())
+    let (numbers, reused) = (lengths.numbers(), reused.as_ref().map(Whole::numbers));
+    try_filled(py, lengths.shape(), Kind::Numpy, numbers.len(), |out| {
+        costs(numbers, reused, scale, out)
+    })
 }
 
 /// ``reward / (bandwidth_weight * cost + queue_weight * queue_time + epsilon)`` of each request.
@@ -106,21 +104,18 @@ fn ranked<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = rewards.py();
     let rewards = Input::following("rewards", rewards, Precision::Double)?;
-    let waits = Input::following("queue_times", waits, Precision::Double)?;
-    same_shape(py, "queue_times", waits.shape(), "rewards", rewards.shape())?;
-    let costs = costs
-        .map(|costs| Input::following("bandwidth_costs", costs, Precision::Double))
-        .transpose()?;
-    if let Some(costs) = &costs {
-        same_shape(py, "bandwidth_costs", costs.shape(), "rewards", rewards.shape())?;
-    }
-    let mut result = Output::<f64>::new(py, rewards.shape(), Kind::Numpy)?;
-    let (rewards, waits) = (rewards.numbers::<f64>(), waits.numbers::<f64>());
+    let beside = |name: &str, object: &Bound<'py, PyAny>| {
+        let input = Input::following(name, object, Precision::Double)?;
+        same_shape(py, name, input.shape(), "rewards", rewards.shape())?;
+        PyResult::Ok(input)
+    };
+    let waits = beside("queue_times", waits)?;
+    let costs = costs.map(|costs| beside("bandwidth_costs", costs)).transpose()?;
+    let (numbers, waits) = (rewards.numbers::<f64>(), waits.numbers::<f64>());
     let costs = costs.as_ref().map(Input::numbers::<f64>);
-    let out = result.numbers();
-    detached(py, rewards.len(), move || priorities(rewards, costs, waits, weights, out))
-        .map_err(|error| refused(py, error))?;
-    Ok(result.into_numpy())
+    try_filled(py, rewards.shape(), Kind::Numpy, numbers.len(), |out| {
+        priorities(numbers, costs, waits, weights, out)
+    })
 }
 
 /// ``total_reward / (rollout_cost + learner_cost)``.
@@ -134,9 +129,4 @@ pub fn bandwidth_efficiency(
     finite(py, "total_reward", total_reward)?;
     let rollout_cost = amount(py, "rollout_cost", rollout_cost)?;
     Ok(efficiency(total_reward, rollout_cost, amount(py, "learner_cost", learner_cost)?))
-}
-
-fn length(py: Python<'_>, name: &str, tokens: i64) -> PyResult<u64> {
-    u64::try_from(tokens)
-        .map_err(|_| argument_error(py, format!("`{name}` must be at least 0, got {tokens}")))
 }

@@ -7,14 +7,14 @@ use echoic_primitives::plans::{AveragePlan, Weights, surprise, temporal_kl as di
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::{divisor, refused};
 use crate::error::argument_error;
 use crate::primitives::input::{
-    Input, Number, Precision, finite, in_precision, same_shape, text_of,
+    Input, Precision, divisor, entry, entry_numbers, finite, in_precision, same_shape, text_of,
+    wrong_shape,
 };
 use crate::primitives::kind::Kind;
-use crate::primitives::output::Output;
-use crate::primitives::sequences::detached;
+use crate::primitives::output::{attempt, copied, try_filled};
+use crate::primitives::stats::lock;
 
 /// The longest plan: what is longer was meant to be something else.
 const MOST: usize = 1 << 28;
@@ -67,11 +67,13 @@ impl EMAPlanTracker {
         let py = plan.py();
         let (input, _) = Input::leading("plan", plan)?;
         if !matches!(input.shape(), [dim] | [_, dim] if *dim == self.dim) {
-            let (got, dim) = (text_of(input.shape()), self.dim);
-            let text = format!("`plan` has shape {got}, expected ({dim},) or (n, {dim})");
-            return Err(argument_error(py, text));
+            let expected = format!("({dim},) or (n, {dim})", dim = self.dim);
+            return Err(wrong_shape(py, "plan", input.shape(), &expected));
         }
-        in_precision!(input.precision(), extend_in(py, self, &input))
+        in_precision!(input.precision(), T => {
+            let plans = input.numbers::<T>();
+            attempt(py, plans.len(), || self.average.lock().extend(plans))
+        })
     }
 
     fn get_ema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -81,7 +83,7 @@ impl EMAPlanTracker {
             let text = "there is no average before the first `update`; `initialized` tells";
             argument_error(py, text)
         })?;
-        array(py, &plan)
+        copied(py, &[self.dim], &plan)
     }
 
     fn reset(&self, py: Python<'_>) {
@@ -93,25 +95,14 @@ impl EMAPlanTracker {
         let state = PyDict::new(py);
         state.set_item("decay", average.decay())?;
         state.set_item("count", average.count())?;
-        state.set_item("ema", array(py, average.raw())?)?;
+        state.set_item("ema", copied(py, &[self.dim], average.raw())?)?;
         Ok(state)
     }
 
     fn load_state_dict(&self, state: &Bound<'_, PyDict>) -> PyResult<()> {
         let py = state.py();
-        let item = |name: &str| {
-            state
-                .get_item(name)?
-                .ok_or_else(|| argument_error(py, format!("`state` has no {name:?}")))
-        };
-        let plan = Input::following("ema", &item("ema")?, Precision::Double)?;
-        if plan.shape() != [self.dim] {
-            let (got, dim) = (text_of(plan.shape()), self.dim);
-            let text = format!("`state`[\"ema\"] has shape {got}, expected ({dim},)");
-            return Err(argument_error(py, text));
-        }
-        let (decay, count) = (item("decay")?.extract()?, item("count")?.extract()?);
-        let plan = plan.numbers::<f64>().to_vec();
+        let plan = entry_numbers(state, "ema", &[self.dim])?;
+        let (decay, count) = (entry(state, "decay")?.extract()?, entry(state, "count")?.extract()?);
         let average = AveragePlan::from_parts(decay, count, plan).ok_or_else(|| {
             argument_error(py, "`state` has a decay or an average that no tracker can have")
         })?;
@@ -145,30 +136,8 @@ impl EMAPlanTracker {
     }
 
     fn lock(&self, py: Python<'_>) -> MutexGuard<'_, AveragePlan> {
-        loop {
-            if let Some(average) = self.average.try_lock() {
-                return average;
-            }
-            // Whoever has it holds it for a batch at most, and needs no GIL for that.
-            py.detach(|| drop(self.average.lock()));
-        }
+        lock(py, &self.average)
     }
-}
-
-fn extend_in<T: Number>(
-    py: Python<'_>,
-    tracker: &EMAPlanTracker,
-    input: &Input<'_>,
-) -> PyResult<()> {
-    let plans = input.numbers::<T>();
-    detached(py, plans.len(), || tracker.average.lock().extend(plans))
-        .map_err(|error| refused(py, error))
-}
-
-fn array<'py>(py: Python<'py>, numbers: &[f64]) -> PyResult<Bound<'py, PyAny>> {
-    let mut result = Output::<f64>::new(py, &[numbers.len()], Kind::Numpy)?;
-    result.numbers().copy_from_slice(numbers);
-    Ok(result.into_numpy())
 }
 
 /// ``surprise_weight * |plan - ema_plan|**2 + reward_weight * |reward|``, in double precision.
@@ -187,9 +156,12 @@ pub fn plan_surprise(
     let average = Input::following("ema_plan", ema_plan, Precision::Double)?;
     axes(py, "plan", plan.shape(), 1)?;
     same_shape(py, "ema_plan", average.shape(), "plan", plan.shape())?;
-    let mut out = [0.0];
-    in_precision!(plan.precision(), score_in(py, &plan, &average, &[reward], weights, &mut out))?;
-    Ok(out[0])
+    in_precision!(plan.precision(), T => {
+        let (plan, average) = (plan.numbers::<T>(), average.numbers::<f64>());
+        let mut out = [0.0];
+        attempt(py, plan.len(), || surprise(plan, average, &[reward], weights, &mut out))?;
+        Ok(out[0])
+    })
 }
 
 /// [`plan_surprise`] of each row of plans.
@@ -213,31 +185,18 @@ pub fn plan_surprise_batch<'py>(
         if shape == [expected] {
             return Ok(());
         }
-        let (got, plans) = (text_of(shape), text_of(plans.shape()));
-        let text = format!(
-            "`{name}` has shape {got}, expected ({expected},) beside `plans` of shape {plans}"
-        );
-        Err(argument_error(py, text))
+        let expected = format!("({expected},) beside `plans` of shape {}", text_of(plans.shape()));
+        Err(wrong_shape(py, name, shape, &expected))
     };
     expect("ema_plan", average.shape(), dim)?;
     expect("rewards", rewards.shape(), count)?;
-    let mut result = Output::<f64>::new(py, &[count], Kind::Numpy)?;
-    let (rewards, out) = (rewards.numbers::<f64>(), result.numbers());
-    in_precision!(plans.precision(), score_in(py, &plans, &average, rewards, weights, out))?;
-    Ok(result.into_numpy())
-}
-
-fn score_in<T: Number>(
-    py: Python<'_>,
-    plans: &Input<'_>,
-    average: &Input<'_>,
-    rewards: &[f64],
-    weights: Weights,
-    out: &mut [f64],
-) -> PyResult<()> {
-    let (plans, average) = (plans.numbers::<T>(), average.numbers::<f64>());
-    detached(py, plans.len(), move || surprise(plans, average, rewards, weights, out))
-        .map_err(|error| refused(py, error))
+    in_precision!(plans.precision(), T => {
+        let (plans, average) = (plans.numbers::<T>(), average.numbers::<f64>());
+        let rewards = rewards.numbers::<f64>();
+        try_filled(py, &[count], Kind::Numpy, plans.len(), |out| {
+            surprise(plans, average, rewards, weights, out)
+        })
+    })
 }
 
 /// ``|cur - prev|**2 / (2 * sigma_squared)``: the KL divergence of two normal distributions.
@@ -251,10 +210,11 @@ pub fn temporal_kl(
     let variance = divisor(py, "sigma_squared", sigma_squared)?;
     let (cur, prev) = pair(cur, prev)?;
     axes(py, "cur", cur.shape(), 1)?;
-    let mut out = [0.0];
-    let dim = cur.len();
-    in_precision!(cur.precision(), diverge_in(py, &cur, &prev, dim, variance, &mut out))?;
-    Ok(out[0])
+    in_precision!(cur.precision(), T => {
+        let (cur, prev, mut out) = (cur.numbers::<T>(), prev.numbers::<T>(), [0.0]);
+        attempt(py, cur.len(), || divergence(cur, prev, cur.len(), variance, &mut out))?;
+        Ok(out[0])
+    })
 }
 
 /// [`temporal_kl`] of each pair of rows.
@@ -269,23 +229,12 @@ pub fn temporal_kl_batch<'py>(
     let (cur, prev) = pair(cur, prev)?;
     axes(py, "cur", cur.shape(), 2)?;
     let (count, dim) = (cur.shape()[0], cur.shape()[1]);
-    let mut result = Output::<f64>::new(py, &[count], Kind::Numpy)?;
-    let out = result.numbers();
-    in_precision!(cur.precision(), diverge_in(py, &cur, &prev, dim, variance, out))?;
-    Ok(result.into_numpy())
-}
-
-fn diverge_in<T: Number>(
-    py: Python<'_>,
-    cur: &Input<'_>,
-    prev: &Input<'_>,
-    dim: usize,
-    variance: f64,
-    out: &mut [f64],
-) -> PyResult<()> {
-    let (cur, prev) = (cur.numbers::<T>(), prev.numbers::<T>());
-    detached(py, cur.len(), move || divergence(cur, prev, dim, variance, out))
-        .map_err(|error| refused(py, error))
+    in_precision!(cur.precision(), T => {
+        let (cur, prev) = (cur.numbers::<T>(), prev.numbers::<T>());
+        try_filled(py, &[count], Kind::Numpy, cur.len(), |out| {
+            divergence(cur, prev, dim, variance, out)
+        })
+    })
 }
 
 /// Two arguments of one shape, in the precision of the more precise one.

@@ -3,22 +3,30 @@
 //! A form is made of an example, one entry a field, or of two numbers: then everything is a vector of 32-bit
 //! floats and is converted to that.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use echoic_buffers::RowLayout;
+use echoic_buffers::transitions::Part;
 use echoic_replay::{Dtype, Leaf};
 use numpy::{PyArrayDescrMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyDict, PyList, PySlice, PyString};
 
+use crate::arena::Arena;
 use crate::array::{self, Header};
 use crate::columns::{Plan, view};
 use crate::dtype;
-use crate::error::{buffer_error, spec_error};
+use crate::error::{buffer_error, replay_error, spec_error};
 use crate::leaf::{Cast, LeafRule, Many, One, ShapeRule, Source, display};
 use crate::memory::Memory;
 use crate::tree::{Node, Tree};
+
+thread_local! {
+    /// Reused by every call of a thread, so that few allocate.
+    static SOURCES: RefCell<Vec<Source>> = const { RefCell::new(Vec::new()) };
+}
 
 /// The fields that mean something here, in the order in which `push` takes them.
 pub const NAMES: [&str; 6] = ["obs", "actions", "rewards", "terminated", "truncated", "next_obs"];
@@ -64,6 +72,11 @@ impl Casting {
             _ => Cast::Apart,
         })
     }
+}
+
+/// The error for settings that say no form, or two.
+pub fn no_form() -> PyErr {
+    PyTypeError::new_err("give either obs_dim and act_dim, or example= and neither of them")
 }
 
 /// How observations are made of frames.
@@ -112,6 +125,26 @@ impl Form {
         ];
         let names = NAMES.map(str::to_owned).into_iter();
         Self::new(py, names.zip(trees).collect(), Some((obs, act)), shared, casting)
+    }
+
+    /// The form that the settings of a buffer say; `None` if they say none.
+    pub fn of_settings(
+        py: Python<'_>,
+        obs_dim: Option<i64>,
+        act_dim: Option<i64>,
+        example: Option<&Bound<'_, PyAny>>,
+        shared: Option<Option<usize>>,
+        casting: Casting,
+    ) -> PyResult<Option<Self>> {
+        match (obs_dim, act_dim, example) {
+            (Some(obs), Some(act), None) => {
+                let (obs, act) = (positive(py, "obs_dim", obs)?, positive(py, "act_dim", act)?);
+                Self::of_widths(py, obs, act, shared, casting).map(Some)
+            }
+            (None, None, Some(example)) => Self::of_example(example, shared, casting).map(Some),
+            (None, None, None) => Ok(None),
+            _ => Err(no_form()),
+        }
     }
 
     /// The form of an example: a dict with an entry for each field.
@@ -223,6 +256,17 @@ impl Form {
         }
     }
 
+    /// Which part of a transition each leaf is.
+    pub fn parts(&self) -> Vec<Part> {
+        let part = |(field, _): &(usize, usize)| match &*self.fields[*field].text {
+            "obs" => Part::Obs,
+            "next_obs" => Part::NextObs,
+            "terminated" | "truncated" => Part::Outcome,
+            _ => Part::Step,
+        };
+        self.leaves.iter().map(part).collect()
+    }
+
     /// The leaf of a field that is one, with its number.
     pub fn only_leaf(&self, name: &str) -> Option<(usize, &Leaf)> {
         let field = &self.fields[self.position(name)?];
@@ -232,15 +276,31 @@ impl Form {
         }
     }
 
-    /// Checks the value of each field, in their order, and appends a source for each leaf. Says how many
-    /// rows there are, if there may be many.
-    pub fn gather(
+    /// Checks the value of each field, in their order, and calls `store` with a source for each leaf, and with
+    /// how many rows there are.
+    pub fn with_sources<T>(
+        &self,
+        py: Python<'_>,
+        values: &[Bound<'_, PyAny>],
+        many: bool,
+        store: impl FnOnce(&[Source], usize) -> PyResult<T>,
+    ) -> PyResult<T> {
+        // Taken out, not borrowed: converting a value runs Python, which may come here by itself.
+        let mut sources = SOURCES.take();
+        let rows = self.gather(py, values, many, &mut sources);
+        let result = rows.and_then(|rows| store(&sources, rows));
+        sources.clear();
+        SOURCES.set(sources);
+        result
+    }
+
+    fn gather(
         &self,
         py: Python<'_>,
         values: &[Bound<'_, PyAny>],
         many: bool,
         sources: &mut Vec<Source>,
-    ) -> PyResult<Option<usize>> {
+    ) -> PyResult<usize> {
         let mut rows = Many::default();
         for (field, value) in self.fields.iter().zip(values) {
             let begin = sources.len();
@@ -253,8 +313,61 @@ impl Form {
             sources[begin..].iter_mut().for_each(|source| source.leaf += field.first);
         }
         // Converting one value may have run Python code that changed another.
-        sources.iter().try_for_each(|source| source.recheck(py, self.rule(source.leaf)))?;
-        Ok(rows.rows)
+        self.recheck(py, sources)?;
+        Ok(rows.rows.unwrap_or(1))
+    }
+
+    /// Sources of rows that were taken out of a buffer: an array for each leaf; and how many rows there are.
+    pub fn saved_sources(
+        &self,
+        py: Python<'_>,
+        rows: &[Bound<'_, PyAny>],
+    ) -> PyResult<(Vec<Source>, usize)> {
+        if rows.len() != self.leaf_count() {
+            let (got, expected) = (rows.len(), self.leaf_count());
+            let text = format!("expected {expected} arrays of rows, got {got}");
+            return Err(replay_error(py, text));
+        }
+        let mut shapes = Many::default();
+        let sources = rows.iter().enumerate().map(|(leaf, array)| {
+            // A state has the dtypes of its buffer, whatever the buffer casts.
+            let strict = LeafRule::from_leaf(py, self.rule(leaf).leaf.clone())?;
+            strict.source(leaf, array, &mut shapes)
+        });
+        let sources = sources.collect::<PyResult<_>>()?;
+        Ok((sources, shapes.rows.unwrap_or(0)))
+    }
+
+    /// Up to `most` rows, taken out of a buffer: an array for each leaf. `copy` fills a column for each of them, and
+    /// says how many rows there are.
+    pub fn saved_rows<'py>(
+        &self,
+        py: Python<'py>,
+        most: usize,
+        copy: impl FnOnce(&mut [&mut [u8]]) -> PyResult<usize>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let plan = Plan::new(self.column_bytes(most))?;
+        let mut memory = Memory::new(py, plan.total)?;
+        let mut copied = Ok(0);
+        let written = Memory::write(&mut memory, py, 0, plan.total, |bytes| {
+            copied = copy(&mut plan.split(bytes));
+        });
+        assert!(written, "the memory is new");
+        let count = copied?;
+        let rows = PyList::empty(py);
+        for leaf in 0..self.leaf_count() {
+            let rule = self.rule(leaf);
+            let shape = [&[most], &rule.leaf.shape[..]].concat();
+            let array = view(py, &memory, &plan, leaf, rule.descr.bind(py), &shape)?;
+            rows.append(array.get_item(PySlice::new(py, 0, count as isize, 1))?)?;
+        }
+        Ok(rows)
+    }
+
+    /// Path, dtype and shape of each leaf.
+    pub fn leaf_texts(&self) -> Vec<(String, String, Vec<usize>)> {
+        let leaves = (0..self.leaf_count()).map(|leaf| &self.rule(leaf).leaf);
+        leaves.map(|leaf| (leaf.path.clone(), leaf.dtype.to_string(), leaf.shape.clone())).collect()
     }
 
     /// Checks again that no source has changed, after Python code could run.
@@ -263,9 +376,8 @@ impl Form {
     }
 
     /// How many bytes each leaf has in a batch of so many rows.
-    pub fn column_bytes(&self, rows: usize) -> Vec<usize> {
-        let bytes = |bytes: &usize| bytes.checked_mul(rows).unwrap_or(usize::MAX);
-        self.bytes.iter().map(bytes).collect()
+    fn column_bytes(&self, rows: usize) -> Vec<usize> {
+        self.bytes.iter().map(|bytes| bytes.saturating_mul(rows)).collect()
     }
 
     /// How many bytes a leaf has in a transition.
@@ -273,61 +385,97 @@ impl Form {
         self.bytes[leaf]
     }
 
-    /// A batch as a dict of its fields, over columns of `memory`. Each has these axes before its own.
-    pub fn build<'py>(
+    /// A batch as a dict of its fields and of these beside them, each with `axes` before its own: in the arrays of
+    /// `out`, or in memory that is used again. `fill` writes a column for each leaf.
+    pub fn batch<'py, T>(
         &self,
         py: Python<'py>,
-        memory: &Py<Memory>,
-        plan: &Plan,
+        arena: &Arena,
         axes: &[usize],
-    ) -> PyResult<Bound<'py, PyDict>> {
-        let batch = PyDict::new(py);
-        let mut shape = Vec::with_capacity(8);
-        for field in &self.fields {
-            let mut leaf = |leaf: usize| {
-                let rule = &field.tree.rules[leaf];
-                shape.clear();
-                shape.extend_from_slice(axes);
-                shape.extend_from_slice(&rule.leaf.shape);
-                view(py, memory, plan, field.first + leaf, rule.descr.bind(py), &shape)
-            };
-            let value = match field.tree.root() {
-                Node::Leaf(own) => leaf(*own)?,
-                _ => field.tree.build(py, &mut leaf)?,
-            };
-            batch.set_item(field.name.bind(py), value)?;
+        beside: &[Field],
+        out: Option<&Bound<'py, PyAny>>,
+        fill: impl FnOnce(&mut [&mut [u8]]) -> PyResult<T>,
+    ) -> PyResult<(Bound<'py, PyDict>, T)> {
+        if let Some(out) = out {
+            let (out, mut targets) = self.targets(out, axes, beside)?;
+            // SAFETY: contiguous, writable, and apart, as was checked; they are kept by `targets`, and who
+            // reads them in another thread while they are written breaks numpy's own rules.
+            let done = fill(&mut unsafe { array::bytes_mut(&mut targets) })?;
+            return Ok((out, done));
         }
-        Ok(batch)
+        let rows = axes.iter().try_fold(1usize, |rows, axis| rows.checked_mul(*axis));
+        let rows = rows.unwrap_or(usize::MAX);
+        let mut bytes = self.column_bytes(rows);
+        let leaves = beside.iter().flat_map(|field| &field.tree.rules);
+        bytes.extend(
+            leaves.map(|rule| rule.leaf.nbytes().unwrap_or(usize::MAX).saturating_mul(rows)),
+        );
+        let plan = Plan::new(bytes)?;
+        let mut memory = arena.take(py, plan.total)?;
+        let mut done = None;
+        Memory::write(&mut memory, py, 0, plan.total, |bytes| {
+            done = Some(fill(&mut plan.split(bytes)));
+        });
+        let batch = done.expect("memory from the arena is nobody else's").and_then(|done| {
+            let batch = PyDict::new(py);
+            let mut shape = Vec::with_capacity(8);
+            for field in self.fields.iter().chain(beside) {
+                let mut leaf = |leaf: usize| {
+                    let rule = &field.tree.rules[leaf];
+                    shape.clear();
+                    shape.extend_from_slice(axes);
+                    shape.extend_from_slice(&rule.leaf.shape);
+                    view(py, &memory, &plan, field.first + leaf, rule.descr.bind(py), &shape)
+                };
+                let value = match field.tree.root() {
+                    Node::Leaf(own) => leaf(*own)?,
+                    _ => field.tree.build(py, &mut leaf)?,
+                };
+                batch.set_item(field.name.bind(py), value)?;
+            }
+            Ok((batch, done))
+        });
+        arena.give_back(memory);
+        batch
     }
 
     /// The arrays of a batch to be written into: one for each leaf, contiguous, writable, of just the right
     /// dtype and shape, and none over the memory of another.
-    pub fn targets<'py>(
+    fn targets<'py>(
         &self,
         out: &Bound<'py, PyAny>,
         axes: &[usize],
-    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        beside: &[Field],
+    ) -> PyResult<(Bound<'py, PyDict>, Vec<Bound<'py, PyAny>>)> {
         let py = out.py();
         let out = out.cast::<PyDict>().map_err(|_| {
             PyTypeError::new_err("out must be a dict of arrays, as an earlier sample returned it")
         })?;
-        let mut targets = Vec::with_capacity(self.leaf_count());
-        for field in &self.fields {
+        let mut targets = Vec::with_capacity(self.leaf_count() + beside.len());
+        for field in self.fields.iter().chain(beside) {
             let value = out
                 .get_item(field.name.bind(py))?
                 .ok_or_else(|| spec_error(py, format!("out has no entry `{}`", field.text)))?;
-            let mut found: Vec<Option<Bound<'py, PyAny>>> = vec![None; field.tree.rules.len()];
-            field.tree.visit(&value, &mut |leaf, array| {
-                let rule = &field.tree.rules[leaf];
-                check_target(py, rule, array, axes)?;
-                found[leaf] = Some(array.clone());
-                Ok(())
-            })?;
-            targets.extend(found.into_iter().flatten());
+            targets.extend(targets_of(&field.tree, &value, axes)?);
         }
         array::refuse_overlaps(&targets).map_err(|text| spec_error(py, text))?;
-        Ok(targets)
+        Ok((out.clone(), targets))
     }
+}
+
+/// The arrays of a tree to be written into, one for each leaf: see [`Form::batch`].
+pub fn targets_of<'py>(
+    tree: &Tree,
+    value: &Bound<'py, PyAny>,
+    axes: &[usize],
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let mut found: Vec<Option<Bound<'py, PyAny>>> = vec![None; tree.rules.len()];
+    tree.visit(value, &mut |leaf, array| {
+        check_target(value.py(), &tree.rules[leaf], array, axes)?;
+        found[leaf] = Some(array.clone());
+        Ok(())
+    })?;
+    Ok(found.into_iter().flatten().collect())
 }
 
 impl FrameForm {
@@ -365,7 +513,7 @@ impl FrameForm {
     }
 }
 
-pub(super) fn check_target(
+fn check_target(
     py: Python<'_>,
     rule: &LeafRule,
     target: &Bound<'_, PyAny>,
@@ -398,6 +546,14 @@ pub(super) fn check_target(
 }
 
 impl Field {
+    /// One number, which a batch has as its leaf of this number.
+    pub fn number(py: Python<'_>, name: &str, dtype: Dtype, first: usize) -> PyResult<Self> {
+        let leaf = Leaf { path: name.to_owned(), dtype, shape: Vec::new() };
+        let tree = Tree::from_parts(Node::Leaf(0), vec![LeafRule::from_leaf(py, leaf)?]);
+        let (text, name) = (name.to_owned(), PyString::intern(py, name).unbind());
+        Ok(Self { name, text, tree, first, converts: false, wide: false })
+    }
+
     fn gather(
         &self,
         value: &Bound<'_, PyAny>,
@@ -468,4 +624,10 @@ impl Field {
         }
         Ok(Some(array))
     }
+}
+
+/// A number of things, of which there must be some.
+pub fn positive(py: Python<'_>, name: &str, value: i64) -> PyResult<usize> {
+    let number = usize::try_from(value).ok().filter(|number| *number > 0);
+    number.ok_or_else(|| replay_error(py, format!("{name} must be at least 1, got {value}")))
 }

@@ -12,28 +12,22 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict};
 
-use super::form::{Casting, Form};
-use super::replay::{positive, seed_number};
+use super::form::{Casting, Form, no_form, positive};
+use super::replay::seed_number;
 use super::written;
 use crate::arena::Arena;
-use crate::array;
-use crate::columns::Plan;
 use crate::error::{
     buffer_error, closed_error, held_error, replay_error, set, spec_error, storage_error,
 };
 use crate::fork::Process;
 use crate::leaf::Source;
-use crate::memory::Memory;
 use crate::sources::DETACH_BYTES;
 
 /// How many transitions are in memory where neither the caller nor the file says so.
 const HOT_CAPACITY: usize = 10_000;
-/// How many bytes are put on at once, at most.
-const MOST_BYTES: usize = 8 << 20;
 
 thread_local! {
-    /// Reused by every call of a thread, so that few allocate.
-    static SOURCES: RefCell<Vec<Source>> = const { RefCell::new(Vec::new()) };
+    /// Used again by every draw of a thread, so that few allocate.
     static POSITIONS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -121,7 +115,7 @@ impl MmapReplayBuffer {
         let Some(plain) = self.form.plain(values) else { return Ok(false) };
         let Some(mut place) = rows.try_place(1) else { return Ok(false) };
         // SAFETY: the form has just said that it is one.
-        unsafe { self.form.write_plain(&plain, place.stretch.row_mut(0)) };
+        unsafe { self.form.write_plain(&plain, place.reservation.row_mut(0)) };
         if place.publish() {
             py.detach(|| rows.spill_some());
         }
@@ -131,17 +125,10 @@ impl MmapReplayBuffer {
     /// Any rows, given as the values of all fields in their order.
     fn store(&self, py: Python<'_>, values: &[Bound<'_, PyAny>], many: bool) -> PyResult<usize> {
         let rows = self.rows(py)?;
-        // Taken out, not borrowed: converting a value runs Python, which may come here by itself.
-        let mut sources = SOURCES.take();
-        let result = self.form.gather(py, values, many, &mut sources).and_then(|count| {
-            let count = count.unwrap_or(1);
-            self.form.recheck(py, &sources)?;
-            self.write(py, &rows, &sources, count)?;
+        self.form.with_sources(py, values, many, |sources, count| {
+            self.write(py, &rows, sources, count)?;
             Ok(count)
-        });
-        sources.clear();
-        SOURCES.set(sources);
-        result
+        })
     }
 
     fn write(
@@ -151,8 +138,7 @@ impl MmapReplayBuffer {
         sources: &[Source],
         total: usize,
     ) -> PyResult<()> {
-        let row_bytes = self.form.layout.row_bytes();
-        let most = (rows.most_at_once() as usize).min((MOST_BYTES / row_bytes).max(1));
+        let most = self.form.rows_at_once(rows.most_at_once());
         let mut done = 0;
         while done < total {
             let count = (total - done).min(most);
@@ -168,20 +154,9 @@ impl MmapReplayBuffer {
                 // Nothing is reserved meanwhile, so that a source that was changed leaves no hole.
                 self.form.recheck(py, sources)?;
             };
-            let mut copy = || {
-                let (first, second) = place.stretch.rows_mut();
-                let before = first.len() / row_bytes;
-                // SAFETY: the form has accepted the sources, as values of `total` rows, and no Python code
-                // has run in this thread since they were checked again.
-                unsafe { self.form.copy_rows(sources, done, first) };
-                // SAFETY: as above.
-                unsafe { self.form.copy_rows(sources, done + before, second) };
-            };
-            if count * row_bytes >= DETACH_BYTES {
-                py.detach(copy);
-            } else {
-                copy();
-            }
+            // SAFETY: the form has accepted the sources, as values of `total` rows, and no Python code has run in
+            // this thread since they were checked again.
+            unsafe { self.form.copy_to_ring(py, sources, done, &mut place.reservation) };
             if place.publish() {
                 py.detach(|| rows.spill_some());
             }
@@ -243,22 +218,10 @@ impl MmapReplayBuffer {
     ) -> PyResult<Self> {
         let hot = hot_capacity.map(|hot| positive(py, "hot_capacity", hot)).transpose()?;
         let casting = Casting::of(cast);
-        let form = match (obs_dim, act_dim, example) {
-            (Some(obs), Some(act), None) => Some(Form::of_widths(
-                py,
-                positive(py, "obs_dim", obs)?,
-                positive(py, "act_dim", act)?,
-                None,
-                casting,
-            )?),
-            (None, None, Some(example)) => Some(Form::of_example(example, None, casting)?),
-            (None, None, None) if reopen => None,
-            _ => {
-                return Err(PyTypeError::new_err(
-                    "give either obs_dim and act_dim, or example= and neither of them",
-                ));
-            }
-        };
+        let form = Form::of_settings(py, obs_dim, act_dim, example, None, casting)?;
+        if form.is_none() && !reopen {
+            return Err(no_form());
+        }
         if reopen {
             let cold = py.detach(|| ColdFile::open(&cold_path));
             let cold = cold.map_err(|error| cold_error(py, &error))?;
@@ -374,27 +337,10 @@ impl MmapReplayBuffer {
         if rows.is_empty() {
             return Err(buffer_error(py, &BufferError::Empty));
         }
-        let refuse = |error: TieredError| tiered_error(py, &error);
-        if let Some(out) = out {
-            let mut targets = self.form.targets(out, &[count])?;
-            array::refuse_overlaps(&targets).map_err(|text| spec_error(py, text))?;
-            // SAFETY: contiguous, writable, and apart, as was checked; they are kept by `targets`, and who
-            // reads them in another thread while they are written breaks numpy's own rules.
-            let mut columns = unsafe { array::bytes_mut(&mut targets) };
-            self.fill(py, &rows, count, seed, &mut columns).map_err(refuse)?;
-            return Ok(out.cast::<PyDict>()?.clone());
-        }
-        let plan = Plan::new(self.form.column_bytes(count))?;
-        let mut memory = self.arena.take(py, plan.total)?;
-        let mut filled = Err(TieredError::Buffer(BufferError::Empty));
-        let written = Memory::write(&mut memory, py, 0, plan.total, |bytes| {
-            filled = self.fill(py, &rows, count, seed, &mut plan.split(bytes));
+        let batch = self.form.batch(py, &self.arena, &[count], &[], out, |columns| {
+            self.fill(py, &rows, count, seed, columns).map_err(|error| tiered_error(py, &error))
         });
-        assert!(written, "memory from the arena is nobody else's");
-        let batch =
-            filled.map_err(refuse).and_then(|()| self.form.build(py, &memory, &plan, &[count]));
-        self.arena.give_back(memory);
-        batch
+        batch.map(|(batch, ())| batch)
     }
 
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
@@ -478,7 +424,8 @@ pub fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-fn tiered_error(py: Python<'_>, error: &TieredError) -> PyErr {
+/// Why a buffer with a file refused a call.
+pub fn tiered_error(py: Python<'_>, error: &TieredError) -> PyErr {
     match error {
         TieredError::Buffer(error) => buffer_error(py, error),
         TieredError::Cold(error) => cold_error(py, error),
@@ -486,7 +433,7 @@ fn tiered_error(py: Python<'_>, error: &TieredError) -> PyErr {
 }
 
 /// Why the file refused a call.
-pub fn cold_error(py: Python<'_>, error: &ColdError) -> PyErr {
+fn cold_error(py: Python<'_>, error: &ColdError) -> PyErr {
     let text = error.to_string();
     match error {
         ColdError::Closed => closed_error(py, "the buffer is closed"),

@@ -1,16 +1,12 @@
-//! Local buffers: `form` says what a transition looks like, `rows` puts one into its place, `replay` has the
-//! classes, `framed` stores observations once, `state` takes the content out and puts it back. `mmap` has the
-//! class with a file, and `written` is what that says of its rows. `surprise` has experiences in two strata. `offline` has data sets that do not change,
-//! `lent` the arrays that they are made from.
+//! Local buffers: `form` says what a transition looks like and how many become a batch, `rows` puts one into its
+//! place, `replay` has the classes. `mmap` has the class with a file, and `written` is what that says of its rows.
+//! `surprise` has experiences in two tiers. `offline` has data sets that do not change.
 
 mod form;
-mod framed;
-mod lent;
 mod mmap;
 mod offline;
 mod replay;
 mod rows;
-mod state;
 mod surprise;
 mod written;
 

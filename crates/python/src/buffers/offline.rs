@@ -1,23 +1,21 @@
 //! Data sets that do not change.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use echoic_buffers::offline::column::{Axis, Column};
-use echoic_buffers::offline::episodes::{Episodes, Summary};
-use echoic_buffers::offline::normal::{Float, Normal};
-use echoic_buffers::offline::{Dataset, DatasetError, Output, Settings, Value};
+use echoic_buffers::offline::episodes::Summary;
+use echoic_buffers::offline::given::Given;
+use echoic_buffers::offline::normal::Normal;
+use echoic_buffers::offline::{Dataset, DatasetError, Output};
 use echoic_memory::sync::Mutex;
-use echoic_replay::Dtype;
 use echoic_replay::rng::Rng;
 use numpy::PyArray1;
-use pyo3::exceptions::PyMemoryError;
+use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
-use super::form::check_target;
-use super::lent::Lent;
+use super::form::targets_of;
 use crate::arena::Arena;
 use crate::array::{self, Header};
 use crate::columns::{Plan, filled, view};
@@ -33,12 +31,11 @@ pub struct OfflineDatasetBuffer {
     dataset: Dataset,
     steps: Form,
     windows: Form,
-    /// What observations look like, which value each leaf is, and how it was normalised.
+    /// What an observation looks like.
     observation: Tree,
-    measured: Measured,
     on_disk: bool,
     /// The addresses of columns that are not copied, which nobody may write to.
-    lent: Vec<Range<usize>>,
+    borrowed: Vec<Range<usize>>,
     arena: Arena,
     own: Mutex<(Process, Rng)>,
 }
@@ -48,65 +45,6 @@ struct Form {
     tree: Tree,
     /// What each leaf of the tree is.
     outputs: Vec<Output>,
-}
-
-/// What was given, while it is put together.
-struct Given {
-    rules: Vec<LeafRule>,
-    columns: Vec<Column>,
-    values: Vec<Value>,
-}
-
-impl Given {
-    fn find(&self, path: &str) -> Option<usize> {
-        self.rules.iter().position(|rule| rule.leaf.path == path)
-    }
-
-    /// The number of a value, which is noted if it is new.
-    fn number(&mut self, value: Value) -> usize {
-        self.values.iter().position(|known| *known == value).unwrap_or_else(|| {
-            self.values.push(value);
-            self.values.len() - 1
-        })
-    }
-
-    /// What a leaf of a batch is: a column of the same path, or what its name stands for.
-    fn output(&mut self, py: Python<'_>, path: &str) -> PyResult<Output> {
-        match path {
-            "returns_to_go" => return Ok(Output::ReturnsToGo),
-            "timesteps" => return Ok(Output::Timestep),
-            "mask" => return Ok(Output::Mask),
-            _ => {}
-        }
-        if let Some(column) = self.find(path) {
-            return Ok(Output::Value(self.number(Value { column, next: false })));
-        }
-        let own = path.strip_prefix("next_").and_then(|path| self.find(path));
-        match own {
-            Some(column) => Ok(Output::Value(self.number(Value { column, next: true }))),
-            None => Err(spec_error(py, format!("leaf `{path}`: there is no such column"))),
-        }
-    }
-
-    fn form(&mut self, py: Python<'_>, example: &Bound<'_, PyAny>) -> PyResult<Form> {
-        let tree = Tree::compile(example, "")?;
-        let paths = tree.rules.iter().map(|rule| self.output(py, &rule.leaf.path));
-        let outputs = paths.collect::<PyResult<_>>()?;
-        Ok(Form { tree, outputs })
-    }
-}
-
-/// Whether a leaf is at this name, or below it.
-fn is_part_of(path: &str, name: &str) -> bool {
-    path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-fn float_of(dtype: Dtype) -> Option<Float> {
-    match dtype {
-        Dtype::Float(4) => Some(Float::Single),
-        Dtype::Float(8) => Some(Float::Double),
-        _ => None,
-    }
 }
 
 fn dataset_error(py: Python<'_>, error: &DatasetError) -> PyErr {
@@ -134,7 +72,7 @@ impl OfflineDatasetBuffer {
         static MAPPED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
         let mapped = MAPPED.import(py, "numpy", "memmap")?;
         let mut columns = Vec::new();
-        let tree = Tree::compile_with(data, &mut |path, leaf| {
+        Tree::compile_with(data, &mut |path, leaf| {
             let mut rule = LeafRule::from_example(path, leaf)?;
             if rule.leaf.shape.is_empty() {
                 let text = format!("leaf `{}`: expected a row for each step", rule.leaf.path);
@@ -144,62 +82,38 @@ impl OfflineDatasetBuffer {
             let row_bytes = rule.leaf.nbytes().unwrap_or(usize::MAX);
             // SAFETY: arrays that were copied for this are known to nobody else; of others, and of files that are
             // mapped, the class demands of its users that they are not changed while it is there.
-            let lent = unsafe { Lent::of(leaf) }?;
-            let (bytes, name) = (Box::new(lent), rule.leaf.path.clone());
-            let (axis, on_disk) = (Axis::Steps, !copied && leaf.is_instance(mapped)?);
-            columns.push(Column { name, bytes, row_bytes, axis, on_disk, normal: None });
+            let borrowed = unsafe { Borrowed::of(leaf) }?;
+            columns.push(Column {
+                name: rule.leaf.path.clone(),
+                dtype: rule.leaf.dtype,
+                bytes: Box::new(borrowed),
+                row_bytes,
+                axis: Axis::Steps,
+                on_disk: !copied && leaf.is_instance(mapped)?,
+                normal: None,
+            });
             Ok(rule)
         })?;
-        let mut given = Given { rules: tree.rules, columns, values: Vec::new() };
-        let (steps, windows) = (given.form(py, step)?, given.form(py, window)?);
-        let on_disk = given.columns.iter().any(|column| column.on_disk);
-        // One more observation for each episode, where there are no columns of the next ones.
-        if given.rules.iter().any(|rule| is_part_of(&rule.leaf.path, "next_obs")) {
-            if let Some(value) = given.values.iter().find(|value| value.next) {
-                let path = &given.rules[value.column].leaf.path;
-                return Err(spec_error(py, format!("leaf `next_{path}`: it is missing")));
-            }
-        } else {
-            let columns = given.columns.iter_mut();
-            let observations = columns.filter(|column| is_part_of(&column.name, "obs"));
-            observations.for_each(|column| column.axis = Axis::Observations);
-        }
-        let flags = |given: &Given, name: &str| {
-            let missing = || spec_error(py, format!("leaf `{name}`: it is missing"));
-            given.find(name).ok_or_else(missing)
+        let mut given = Given::new(columns);
+        let mut form = |example: &Bound<'_, PyAny>| -> PyResult<Form> {
+            let tree = Tree::compile(example, "")?;
+            let outputs = tree.rules.iter().map(|rule| given.output(&rule.leaf.path));
+            let outputs = outputs.collect::<Result<_, _>>();
+            Ok(Form { outputs: outputs.map_err(|error| dataset_error(py, &error))?, tree })
         };
-        let (terminated, truncated) = (flags(&given, "terminated")?, flags(&given, "truncated")?);
-        let reward = flags(&given, "rewards")?;
-        let Some(float) = float_of(given.rules[reward].leaf.dtype) else {
-            let dtype = given.rules[reward].leaf.dtype;
-            let text = format!("leaf `rewards`: expected float32 or float64, got {dtype}");
-            return Err(spec_error(py, text));
-        };
-        let range = |column: &Column| {
-            let bytes = (*column.bytes).as_ref();
-            bytes.as_ptr() as usize..bytes.as_ptr() as usize + bytes.len()
-        };
-        let lent = if copied { Vec::new() } else { given.columns.iter().map(range).collect() };
-        let rewards = (given.number(Value { column: reward, next: false }), float);
+        let (steps, windows) = (form(step)?, form(window)?);
+        let on_disk = given.on_disk();
+        let borrowed = if copied { Vec::new() } else { given.addresses() };
         let observation = Tree::compile(&step.get_item("obs")?, "obs")?;
-        let made = py.detach(|| {
-            let bytes = |column: usize| (*given.columns[column].bytes).as_ref();
-            let episodes = Episodes::new(bytes(terminated), bytes(truncated))?;
-            let measured = measure(&mut given, &episodes, normalize)?;
-            let pairs = pairs(&given);
-            let settings = Settings { copied, rewards, gamma, pairs };
-            let dataset = Dataset::new(episodes, given.columns, &given.values, settings)?;
-            Ok((dataset, measured))
-        });
-        let (dataset, measured) = made.map_err(|error| dataset_error(py, &error))?;
+        let dataset = py.detach(|| given.dataset(copied, normalize, gamma));
+        let dataset = dataset.map_err(|error| dataset_error(py, &error))?;
         Ok(Self {
             dataset,
             steps,
             windows,
             observation,
-            measured,
             on_disk,
-            lent,
+            borrowed,
             arena: Arena::default(),
             own: Mutex::new((Process::current(), Rng::new(seed))),
         })
@@ -290,17 +204,7 @@ impl OfflineDatasetBuffer {
     /// Mean, spread and scale of each element of the observations, each as a tree like an observation;
     /// `None` for leaves that are not of floats.
     fn moments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let known = py.detach(|| {
-            let leaves = self.observation.rules.iter().zip(&self.measured);
-            let known = leaves.map(|(rule, (value, float, normal))| match (normal, float) {
-                (Some(normal), _) => Ok(Some(Arc::clone(normal))),
-                (None, Some(float)) => {
-                    self.dataset.measure(&rule.leaf.path, *value, *float).map(Arc::new).map(Some)
-                }
-                (None, None) => Ok(None),
-            });
-            known.collect::<Result<Vec<_>, _>>()
-        });
+        let known = py.detach(|| self.dataset.moments());
         let known = known.map_err(|error| dataset_error(py, &error))?;
         let tree = |numbers: fn(&Normal) -> &[f64]| {
             self.observation.build(py, &mut |leaf| match &known[leaf] {
@@ -386,65 +290,19 @@ impl OfflineDatasetBuffer {
         axes: &[usize],
         out: &Bound<'py, PyAny>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let mut found: Vec<Option<Bound<'py, PyAny>>> = vec![None; form.outputs.len()];
-        form.tree.visit(out, &mut |leaf, array| {
-            check_target(py, &form.tree.rules[leaf], array, axes)?;
-            found[leaf] = Some(array.clone());
-            Ok(())
-        })?;
-        let targets: Vec<_> = found.into_iter().flatten().collect();
+        let targets = targets_of(&form.tree, out, axes)?;
         array::refuse_overlaps(&targets).map_err(|text| spec_error(py, text))?;
         for target in &targets {
             let Some(header) = Header::of(target) else { continue };
             let start = header.data() as usize;
             let end = start + header.nbytes().unwrap_or(usize::MAX - start);
-            if self.lent.iter().any(|lent| lent.start < end && start < lent.end) {
+            if self.borrowed.iter().any(|borrowed| borrowed.start < end && start < borrowed.end) {
                 let text = "out has an array over the memory of the data set, which is not copied";
                 return Err(spec_error(py, text));
             }
         }
         Ok(targets)
     }
-}
-
-/// How observations are normalised, or may be measured later.
-type Measured = Vec<(usize, Option<Float>, Option<Arc<Normal>>)>;
-
-fn measure(
-    given: &mut Given,
-    episodes: &Episodes,
-    normalize: bool,
-) -> Result<Measured, DatasetError> {
-    let mut measured = Vec::new();
-    for own in 0..given.columns.len() {
-        if !is_part_of(&given.columns[own].name, "obs") {
-            continue;
-        }
-        let float = float_of(given.rules[own].leaf.dtype);
-        let normal = match float {
-            Some(float) if normalize => {
-                Some(Arc::new(given.columns[own].measure(float, episodes)?))
-            }
-            _ => None,
-        };
-        given.columns[own].normal.clone_from(&normal);
-        let next = format!("next_{}", given.columns[own].name);
-        if let Some(next) = given.find(&next) {
-            given.columns[next].normal.clone_from(&normal);
-        }
-        measured.push((given.number(Value { column: own, next: false }), float, normal));
-    }
-    Ok(measured)
-}
-
-/// Values that are an observation and the next one, each of a column of its own.
-fn pairs(given: &Given) -> Vec<(usize, usize)> {
-    let value = |column: usize| given.values.iter().position(|value| value.column == column);
-    let pairs = given.columns.iter().enumerate().filter_map(|(own, column)| {
-        let next = is_part_of(&column.name, "obs").then(|| format!("next_{}", column.name))?;
-        Some((value(own)?, value(given.find(&next)?)?))
-    });
-    pairs.collect()
 }
 
 /// A number of things, of which there must be some.
@@ -459,4 +317,47 @@ fn positive(py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> PyResult<us
 fn reserve(count: usize) -> PyResult<()> {
     let refused = |_| PyMemoryError::new_err(format!("there is no memory for {count} steps"));
     Vec::<usize>::new().try_reserve_exact(count).map_err(refused)
+}
+
+/// The bytes of a contiguous array, which it keeps.
+struct Borrowed {
+    data: *const u8,
+    len: usize,
+    _array: Py<PyAny>,
+}
+
+// SAFETY: the bytes are only read, and the array may be let go of in any thread.
+unsafe impl Send for Borrowed {}
+// SAFETY: as above.
+unsafe impl Sync for Borrowed {}
+
+impl Borrowed {
+    /// The bytes of an array.
+    ///
+    /// # Safety
+    ///
+    /// Nobody may write to the array while this is there.
+    unsafe fn of(array: &Bound<'_, PyAny>) -> PyResult<Self> {
+        // A header of our own: the owner of the other may be given other memory by `resize`.
+        let array = array.call_method0("view")?;
+        let bytes = Header::of(&array)
+            .filter(Header::is_c_contiguous)
+            .and_then(|header| Some((header.data().cast_const(), header.nbytes()?)));
+        let Some((data, len)) = bytes else {
+            return Err(PyValueError::new_err("expected an array in C order"));
+        };
+        Ok(Self { data, len, _array: array.unbind() })
+    }
+}
+
+impl AsRef<[u8]> for Borrowed {
+    fn as_ref(&self) -> &[u8] {
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: a contiguous array has so many bytes, and numpy keeps them while there are references to
+        // an array over them, of which this has one. Nobody else knows this array's header, and nobody writes
+        // to the bytes, as whoever called `of` has promised.
+        unsafe { std::slice::from_raw_parts(self.data, self.len) }
+    }
 }

@@ -4,44 +4,29 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use echoic_buffers::frames::Pins;
 use echoic_buffers::priorities::Draw;
 use echoic_buffers::steps::{Goal, Runs, goals};
-use echoic_buffers::transitions::{Known, Notes, Picks, Request, Settings};
-use echoic_buffers::{BufferError, Transitions};
-use echoic_memory::belt::Reader;
+use echoic_buffers::transitions::{DrawnRows, Known, Notes, Request, SavedNotes, Settings};
+use echoic_buffers::{BufferError, Priorities, Transitions};
+use echoic_memory::row_ring::Reader;
 use echoic_replay::Dtype;
 use echoic_replay::rng::Rng;
-use numpy::{PyArray1, PyArrayDescr};
-use pyo3::exceptions::PyTypeError;
+use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
 
-use super::form::{Casting, Form, OBSERVATIONS};
+use super::form::{Casting, Field, Form, FrameForm, OBSERVATIONS, no_form, positive};
+use super::rows::MOST_BYTES;
 use crate::arena::Arena;
-use crate::array::{self, Header};
-use crate::columns::{Plan, view};
 use crate::error::{buffer_error, priority_error, replay_error, spec_error};
 use crate::leaf::Source;
-use crate::memory::Memory;
-use crate::numbers::{float_numbers, index_numbers};
+use crate::numbers::{float_numbers, index_numbers, marks};
 use crate::sources::DETACH_BYTES;
 
 thread_local! {
-    /// Reused by every call of a thread, so that few allocate.
-    static SOURCES: RefCell<Vec<Source>> = const { RefCell::new(Vec::new()) };
-    static PICKS: RefCell<Picks> = RefCell::new(Picks::default());
+    /// Used again by every draw of a thread, so that few allocate.
+    static DRAWN: RefCell<DrawnRows> = RefCell::new(DrawnRows::default());
 }
-
-/// A column of a batch that is no leaf of the transitions.
-struct Extra {
-    name: Py<PyString>,
-    bytes: usize,
-    descr: Py<PyArrayDescr>,
-}
-
-/// What a step leads to: in a batch of several steps together it is that of the last.
-const OUTCOME: [&str; 3] = ["next_obs", "terminated", "truncated"];
 
 /// Of which rows a batch is made: the drawn ones, where nothing else is said.
 #[derive(Default)]
@@ -69,16 +54,17 @@ struct Ask<'a, 'py> {
 /// The last transitions.
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct ReplayBuffer {
-    pub(super) form: Form,
-    pub(super) rows: Transitions,
+    form: Form,
+    rows: Transitions,
     arena: Arena,
-    pub(super) prioritized: bool,
-    pub(super) episodes: bool,
+    prioritized: bool,
+    episodes: bool,
     n_step: usize,
     gamma: f64,
     /// The bits of the exponent of weights.
     beta: AtomicU64,
-    extras: Vec<Extra>,
+    /// Columns of a batch that are no leaves of the transitions.
+    extras: Vec<Field>,
 }
 
 impl ReplayBuffer {
@@ -109,18 +95,8 @@ impl ReplayBuffer {
             }
         };
         let casting = Casting::of(cast);
-        let form = match (obs_dim, act_dim, example) {
-            (Some(obs), Some(act), None) => {
-                let (obs, act) = (positive(py, "obs_dim", obs)?, positive(py, "act_dim", act)?);
-                Form::of_widths(py, obs, act, shared, casting)?
-            }
-            (None, None, Some(example)) => Form::of_example(example, shared, casting)?,
-            _ => {
-                return Err(PyTypeError::new_err(
-                    "give either obs_dim and act_dim, or example= and neither of them",
-                ));
-            }
-        };
+        let form = Form::of_settings(py, obs_dim, act_dim, example, shared, casting)?;
+        let form = form.ok_or_else(no_form)?;
         let n_step = positive(py, "n_step", n_step)?;
         let episodes = episodes || n_step > 1;
         let capacity = positive(py, "capacity", capacity)?;
@@ -130,15 +106,13 @@ impl ReplayBuffer {
         if n_step > 1 {
             reward(py, &form)?;
         }
-        let frames = form.frames.as_ref().map(|frames| (frames.stack, frames.layout.row_bytes()));
-        let settings = Settings { alpha, ends, frames, seed };
+        let frames = form.frames.as_ref().map(|frames| (frames.stack, frames.layout.clone()));
+        let settings = Settings { alpha, ends, frames, parts: form.parts(), seed };
         let rows = Transitions::new(capacity as u64, form.layout.clone(), &settings)
             .map_err(|error| buffer_error(py, &error))?;
         let mut extras = Vec::new();
-        let mut extra = |name, dtype: Dtype| -> PyResult<()> {
-            let descr = crate::dtype::to_numpy(py, dtype)?;
-            let name = PyString::intern(py, name).unbind();
-            extras.push(Extra { name, bytes: dtype.itemsize(), descr });
+        let mut extra = |name, dtype| -> PyResult<()> {
+            extras.push(Field::number(py, name, dtype, form.leaf_count() + extras.len())?);
             Ok(())
         };
         if n_step > 1 {
@@ -169,7 +143,7 @@ impl ReplayBuffer {
         if !self.prioritized {
             return Err(buffer_error(py, &BufferError::NoPriorities));
         }
-        let checked = echoic_buffers::Priorities::check(priority, 0);
+        let checked = Priorities::check(priority, 0);
         checked.map_err(|_| {
             priority_error(py, format!("a priority is a finite number >= 0, got {priority}"))
         })
@@ -179,10 +153,10 @@ impl ReplayBuffer {
     #[inline]
     fn push_plain(&self, values: [&Bound<'_, PyAny>; 6], notes: &mut Notes) -> bool {
         let Some(plain) = self.form.plain(values) else { return false };
-        let Some(mut stretch) = self.rows.belt().try_reserve(1) else { return false };
+        let Some(mut reservation) = self.rows.ring().try_reserve(1) else { return false };
         // SAFETY: the form has just said that it is one.
-        unsafe { self.form.write_plain(&plain, stretch.row_mut(0)) };
-        self.rows.publish(stretch, std::mem::take(notes));
+        unsafe { self.form.write_plain(&plain, reservation.row_mut(0)) };
+        self.rows.publish(reservation, std::mem::take(notes));
         true
     }
 
@@ -194,22 +168,17 @@ impl ReplayBuffer {
         many: bool,
         notes: impl FnOnce(usize) -> PyResult<Notes>,
     ) -> PyResult<usize> {
-        // Taken out, not borrowed: converting a value runs Python, which may come here by itself.
-        let mut sources = SOURCES.take();
-        let result = self.form.gather(py, values, many, &mut sources).and_then(|rows| {
-            let rows = rows.unwrap_or(1);
+        self.form.with_sources(py, values, many, |sources, rows| {
             let notes = notes(rows)?;
-            self.form.recheck(py, &sources)?;
-            self.write(py, &sources, 0..rows, &notes)?;
+            // Reading the notes may have run Python code.
+            self.form.recheck(py, sources)?;
+            self.write(py, sources, 0..rows, &notes)?;
             Ok(rows)
-        });
-        sources.clear();
-        SOURCES.set(sources);
-        result
+        })
     }
 
     /// Writes these of the rows that the sources have.
-    pub(super) fn write(
+    fn write(
         &self,
         py: Python<'_>,
         sources: &[Source],
@@ -217,38 +186,74 @@ impl ReplayBuffer {
         notes: &Notes,
     ) -> PyResult<()> {
         if let Some(form) = &self.form.frames {
-            return self.write_framed(py, form, sources, rows, notes);
+            return self.write_observed(py, form, sources, rows, notes);
         }
-        let belt = self.rows.belt();
-        let row_bytes = self.form.layout.row_bytes();
-        let most = (belt.slack() as usize).min(((8 << 20) / row_bytes).max(1));
+        let ring = self.rows.ring();
+        let most = self.form.rows_at_once(ring.slack());
         let mut done = rows.start;
         while done < rows.end {
             let count = (rows.end - done).min(most);
-            let mut stretch = loop {
-                if let Some(stretch) = belt.try_reserve(count as u64) {
-                    break stretch;
+            let mut reservation = loop {
+                if let Some(reservation) = ring.try_reserve(count as u64) {
+                    break reservation;
                 }
-                py.detach(|| belt.wait_for_room(count as u64));
+                py.detach(|| ring.wait_for_room(count as u64));
                 // Nothing is reserved meanwhile, so that a source that was changed leaves no hole.
                 self.form.recheck(py, sources)?;
             };
-            let mut copy = || {
-                let (first, second) = stretch.rows_mut();
-                let before = first.len() / row_bytes;
-                // SAFETY: the form has accepted the sources, as values of at least so many rows, and they
-                // were checked again after Python code could last run in this thread.
-                unsafe { self.form.copy_rows(sources, done, first) };
-                // SAFETY: as above.
-                unsafe { self.form.copy_rows(sources, done + before, second) };
-            };
-            if count * row_bytes >= DETACH_BYTES {
-                py.detach(copy);
-            } else {
-                copy();
-            }
-            self.rows.publish(stretch, notes.part(done..done + count));
+            // SAFETY: the form has accepted the sources, as values of at least so many rows, and they were
+            // checked again after Python code could last run in this thread.
+            unsafe { self.form.copy_to_ring(py, sources, done, &mut reservation) };
+            self.rows.publish(reservation, notes.part(done..done + count));
             done += count;
+        }
+        Ok(())
+    }
+
+    /// As [`ReplayBuffer::write`], where observations are stored once.
+    fn write_observed(
+        &self,
+        py: Python<'_>,
+        form: &FrameForm,
+        sources: &[Source],
+        rows: Range<usize>,
+        notes: &Notes,
+    ) -> PyResult<()> {
+        let row_bytes = 2 * form.stack * form.layout.row_bytes();
+        let mut done = rows.start;
+        while done < rows.end {
+            // Some at a time, so that memory which was changed is noticed between them.
+            let part = done..rows.end.min(done + (MOST_BYTES / row_bytes.max(1)).max(1));
+            let sides = OBSERVATIONS.map(|name| -> Vec<&[u8]> {
+                let source_of = |leaf| sources.iter().find(|source| source.leaf == leaf);
+                let bytes_of = |leaf| {
+                    let bytes = rows.end * self.form.leaf_bytes(leaf);
+                    // SAFETY: the form has accepted the sources as values of at least so many rows, and they
+                    // were checked again after Python code could last run in this thread.
+                    source_of(leaf).map(|source| unsafe { source.bytes(bytes) })
+                };
+                self.form.leaves_of(name).filter_map(bytes_of).collect()
+            });
+            let write = || {
+                for row in part.clone() {
+                    let notes = notes.part(row..row + 1);
+                    let put = self.rows.put_observed([&sides[0], &sides[1]], row, notes, |to| {
+                        // SAFETY: as above.
+                        unsafe { self.form.copy_rows(sources, row, to) };
+                    });
+                    if let Err(short) = put {
+                        return (row, Some(short));
+                    }
+                }
+                (part.end, None)
+            };
+            let large = part.len() * row_bytes >= DETACH_BYTES;
+            let short;
+            (done, short) = if large { py.detach(write) } else { write() };
+            if let Some(short) = short {
+                py.detach(|| self.rows.make_room(short));
+                self.form.recheck(py, sources)?;
+            }
         }
         Ok(())
     }
@@ -261,7 +266,7 @@ impl ReplayBuffer {
         ask: &Ask<'_, 'py>,
         axes: impl Fn(usize) -> Vec<usize>,
         also: impl FnOnce(&[u64], Known<'_>, &mut Rng) -> (Chosen, T),
-        finish: impl Fn(&Reader<'_>, &Picks, &T, &mut [&mut [u8]]) + Sync,
+        finish: impl Fn(&Reader<'_>, &DrawnRows, &T, &mut [&mut [u8]]) + Sync,
     ) -> PyResult<(Bound<'py, PyDict>, T)> {
         let count = usize::try_from(ask.batch_size).unwrap_or(0);
         let request =
@@ -275,29 +280,24 @@ impl ReplayBuffer {
             return Err(refuse(BufferError::Empty));
         }
         let axes = axes(count);
-        let rows = axes.iter().try_fold(1usize, |rows, axis| rows.checked_mul(*axis));
-        let mut bytes = self.form.column_bytes(rows.unwrap_or(usize::MAX));
         // Only plain batches have these.
         let extras = if axes.len() == 1 { &self.extras[..] } else { &[] };
-        bytes.extend(extras.iter().map(|extra| extra.bytes * count));
-        let plan = Plan::new(bytes)?;
-        let large = plan.total >= DETACH_BYTES;
-        let mut picks = PICKS.take();
-        let mut also = Some(also);
-        let mut run = |columns: &mut [&mut [u8]]| -> Result<T, BufferError> {
-            let also = also.take().ok_or(BufferError::Empty)?;
+        let mut draws = DRAWN.take();
+        let batch = self.form.batch(py, &self.arena, &axes, extras, ask.out, |columns| {
             let look = |positions: &[u64], known: Known<'_>, rng: &mut Rng| {
                 let (chosen, found) = also(positions, known, rng);
                 let (early, late) = chosen.rows(positions);
                 let pins = known.frames.map(|frames| frames.pin(early, late));
                 (chosen, pins, found)
             };
-            let (reader, (chosen, pins, found)) = self.rows.draw(request, &mut picks, look)?;
+            let drawn = self.rows.draw(request, &mut draws, look).map_err(refuse)?;
+            let (reader, (chosen, pins, found)) = drawn;
+            let large = columns.iter().map(|column| column.len()).sum::<usize>() >= DETACH_BYTES;
             let mut write = || {
-                let (early, late) = chosen.rows(&picks.positions);
+                let (early, late) = chosen.rows(&draws.positions);
                 let own = &mut columns[..self.form.leaf_count()];
-                self.copy_leaves(&reader, early, late, pins.as_ref(), own);
-                finish(&reader, &picks, &found, columns);
+                self.rows.gather(&reader, early, late, pins.as_ref(), own);
+                finish(&reader, &draws, &found, columns);
             };
             if large {
                 py.detach(write);
@@ -305,89 +305,22 @@ impl ReplayBuffer {
                 write();
             }
             Ok(found)
-        };
-        let (batch, found) = if let Some(out) = ask.out {
-            let mut targets = self.form.targets(out, &axes)?;
-            let dict = out.cast::<PyDict>()?;
-            for extra in extras {
-                targets.push(extra_target(py, dict, extra, count)?);
-            }
-            array::refuse_overlaps(&targets).map_err(|text| spec_error(py, text))?;
-            // SAFETY: contiguous, writable, and apart, as was checked; they are kept by `targets`, and who
-            // reads them in another thread while they are written breaks numpy's own rules.
-            let mut columns = unsafe { array::bytes_mut(&mut targets) };
-            (dict.clone(), run(&mut columns).map_err(refuse)?)
-        } else {
-            let mut memory = self.arena.take(py, plan.total)?;
-            let mut found = Err(BufferError::Empty);
-            let written = Memory::write(&mut memory, py, 0, plan.total, |bytes| {
-                found = run(&mut plan.split(bytes));
-            });
-            assert!(written, "memory from the arena is nobody else's");
-            let batch = found.map_err(refuse).and_then(|found| {
-                let batch = self.form.build(py, &memory, &plan, &axes)?;
-                for (at, extra) in extras.iter().enumerate() {
-                    let column = self.form.leaf_count() + at;
-                    let array = view(py, &memory, &plan, column, extra.descr.bind(py), &[count])?;
-                    batch.set_item(extra.name.bind(py), array)?;
-                }
-                Ok((batch, found))
-            });
-            self.arena.give_back(memory);
-            batch?
-        };
-        PICKS.set(picks);
-        Ok((batch, found))
-    }
-
-    /// Copies all leaves of some rows: of `late` rows the outcome of a step, of `early` ones the rest.
-    pub(super) fn copy_leaves(
-        &self,
-        reader: &Reader<'_>,
-        early: &[u64],
-        late: &[u64],
-        pins: Option<&Pins>,
-        columns: &mut [&mut [u8]],
-    ) {
-        let fields = self.form.layout.fields();
-        if pins.is_none() && std::ptr::eq(early, late) {
-            return reader.gather(early, fields, columns);
-        }
-        let is_late = |leaf| OUTCOME.iter().any(|name| self.form.leaves_of(name).contains(&leaf));
-        let in_frames = |leaf, name| pins.is_some() && self.form.leaves_of(name).contains(&leaf);
-        let mut parts: [(Vec<_>, Vec<&mut [u8]>); 4] = Default::default();
-        for (leaf, column) in columns.iter_mut().enumerate() {
-            let at = if in_frames(leaf, OBSERVATIONS[0]) {
-                2
-            } else if in_frames(leaf, OBSERVATIONS[1]) {
-                3
-            } else {
-                usize::from(is_late(leaf))
-            };
-            // Leaves of frames come in their order, so the places in a frame are those of its layout.
-            parts[at].0.push(fields[leaf]);
-            parts[at].1.push(column);
-        }
-        let [before, after, obs, next_obs] = &mut parts;
-        reader.gather(early, &before.0, &mut before.1);
-        reader.gather(late, &after.0, &mut after.1);
-        if let (Some(pins), Some(form)) = (pins, &self.form.frames) {
-            pins.obs.gather(form.layout.fields(), &mut obs.1);
-            pins.next_obs.gather(form.layout.fields(), &mut next_obs.1);
-        }
+        });
+        DRAWN.set(draws);
+        batch
     }
 
     /// A batch of single transitions.
     fn singles<'py>(&self, py: Python<'py>, ask: &Ask<'_, 'py>) -> PyResult<Bound<'py, PyDict>> {
         let leaves = self.form.leaf_count();
-        let beside = |picks: &Picks, columns: &mut [&mut [u8]]| {
+        let beside = |draws: &DrawnRows, columns: &mut [&mut [u8]]| {
             if let [.., weights, indices] = columns
                 && self.prioritized
             {
-                for (to, weight) in weights.chunks_exact_mut(4).zip(&picks.weights) {
+                for (to, weight) in weights.chunks_exact_mut(4).zip(&draws.weights) {
                     to.copy_from_slice(&(*weight as f32).to_ne_bytes());
                 }
-                for (to, position) in indices.chunks_exact_mut(8).zip(&picks.positions) {
+                for (to, position) in indices.chunks_exact_mut(8).zip(&draws.positions) {
                     to.copy_from_slice(&position.to_ne_bytes());
                 }
             }
@@ -395,8 +328,8 @@ impl ReplayBuffer {
         let axes = |count| vec![count];
         if self.n_step == 1 {
             let also = |_: &[u64], _: Known<'_>, _: &mut Rng| (Chosen::default(), ());
-            let (batch, ()) = self.batch(py, ask, axes, also, |_, picks, (), columns| {
-                beside(picks, &mut columns[leaves..]);
+            let (batch, ()) = self.batch(py, ask, axes, also, |_, draws, (), columns| {
+                beside(draws, &mut columns[leaves..]);
             })?;
             return Ok(batch);
         }
@@ -406,12 +339,12 @@ impl ReplayBuffer {
             let runs = runs.unwrap_or_default();
             (Chosen { early: None, late: Some(runs.last()) }, runs)
         };
-        let (batch, _) = self.batch(py, ask, axes, also, |reader, picks, runs, columns| {
+        let (batch, _) = self.batch(py, ask, axes, also, |reader, draws, runs, columns| {
             let (own, extras) = columns.split_at_mut(leaves);
             if let Some((discounts, rest)) = extras.split_first_mut() {
                 let place = self.form.layout.fields()[reward];
                 runs.returns(reader, place, self.gamma, own[reward], discounts);
-                beside(picks, rest);
+                beside(draws, rest);
             }
         })?;
         Ok(batch)
@@ -579,12 +512,37 @@ impl ReplayBuffer {
 
     /// Path, dtype and shape of each leaf.
     fn _leaves(&self) -> Vec<(String, String, Vec<usize>)> {
-        self.leaves()
+        self.form.leaf_texts()
     }
 
-    /// All rows, the state of the draws, and what is known of the rows.
+    /// All rows, one array for each leaf, the state of the draws, and what is known of the rows.
     fn _state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.state(py)
+        let (mut first, mut known) = (0, SavedNotes::default());
+        let rows = self.form.saved_rows(py, self.rows.len() as usize, |columns| {
+            // Rows that came after the memory was taken are left out.
+            let (reader, positions, pins, saved) = self.rows.save(self.rows.len() as usize);
+            for (leaf, column) in columns.iter_mut().enumerate() {
+                let all = std::mem::take(column);
+                *column = &mut all[..positions.len() * self.form.leaf_bytes(leaf)];
+            }
+            (first, known) = (reader.window().start, saved);
+            let (positions, pins) = (&positions, pins.as_ref());
+            py.detach(|| self.rows.gather(&reader, positions, positions, pins, columns));
+            Ok(positions.len())
+        })?;
+        let state = PyDict::new(py);
+        state.set_item("rows", rows)?;
+        state.set_item("rng", PyArray1::from_slice(py, &self.rows.rng_state()))?;
+        state.set_item("first", first)?;
+        if self.prioritized {
+            state.set_item("weights", PyArray1::from_vec(py, known.weights))?;
+            state.set_item("largest", known.largest)?;
+        }
+        if self.episodes {
+            state.set_item("envs", PyArray1::from_vec(py, known.envs))?;
+            state.set_item("ends", PyArray1::from_vec(py, known.ends))?;
+        }
+        Ok(state)
     }
 
     /// Replaces all rows. Nothing is changed if anything is wrong.
@@ -601,7 +559,49 @@ impl ReplayBuffer {
         envs: Option<&Bound<'_, PyAny>>,
         ends: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        self.load(py, rows, rng, first, weights, largest, envs, ends)
+        let wrong = |text: String| replay_error(py, text);
+        let rng: [u64; 4] = rng
+            .to_vec()?
+            .try_into()
+            .map_err(|_| wrong("the state of the draws has 4 numbers".into()))?;
+        let (sources, count) = self.form.saved_sources(py, &rows)?;
+        let same = |what: &str, got: usize| {
+            let text = format!("expected as many {what} as rows, got {got} and {count}");
+            if got == count { Ok(()) } else { Err(wrong(text)) }
+        };
+        let weights = weights.map(float_numbers).transpose()?.unwrap_or_default();
+        let mut notes = Notes::default();
+        let mut cuts = Vec::new();
+        if self.prioritized {
+            same("weights", weights.len())?;
+            Priorities::check_all(&weights).map_err(|error| buffer_error(py, &error))?;
+        }
+        if self.episodes {
+            let envs = envs.map(index_numbers).transpose()?.unwrap_or_else(|| vec![0; count]);
+            same("environments", envs.len())?;
+            let number =
+                |env| u32::try_from(env).map_err(|_| wrong(format!("no environment {env}")));
+            notes.envs = envs.into_iter().map(number).collect::<PyResult<_>>()?;
+            let ends = ends.map(|ends| marks(ends, count)).transpose()?;
+            let ends = ends.unwrap_or_else(|| vec![false; count]);
+            cuts.extend(ends.iter().enumerate().filter(|(_, end)| **end).map(|(at, _)| at));
+        }
+        self.form.recheck(py, &sources)?;
+        self.rows.restart(first);
+        let first = self.rows.ring().window().end;
+        let mut done = 0;
+        // An episode can end without a row that says so.
+        for cut in cuts {
+            self.write(py, &sources, done..cut + 1, &notes)?;
+            let ended = self.rows.end_episode(notes.envs[cut]);
+            ended.map_err(|error| buffer_error(py, &error))?;
+            done = cut + 1;
+        }
+        self.write(py, &sources, done..count, &notes)?;
+        let known: Vec<(u64, f64)> = (first..).zip(weights).collect();
+        self.rows.restore_priorities(&known, largest.unwrap_or(1.0));
+        self.rows.set_rng_state(rng);
+        Ok(())
     }
 
     #[pyo3(signature = (env=0))]
@@ -619,7 +619,7 @@ impl ReplayBuffer {
 
     #[getter]
     fn capacity(&self) -> u64 {
-        self.rows.belt().kept()
+        self.rows.ring().kept()
     }
 
     #[getter]
@@ -629,14 +629,13 @@ impl ReplayBuffer {
 
     #[getter]
     fn nbytes(&self) -> usize {
-        let frames = self.rows.frames().map_or(0, |(slab, _)| slab.used_bytes());
-        self.rows.belt().used_bytes() + frames
+        self.rows.used_bytes()
     }
 
     fn __repr__(&self) -> String {
         let name = if self.prioritized { "PrioritizedReplayBuffer" } else { "ReplayBuffer" };
         let fields: Vec<&str> = self.form.fields.iter().map(|field| &*field.text).collect();
-        let (len, capacity) = (self.rows.len(), self.rows.belt().kept());
+        let (len, capacity) = (self.rows.len(), self.rows.ring().kept());
         format!("{name}(len={len}, capacity={capacity}, fields=[{}])", fields.join(", "))
     }
 }
@@ -699,10 +698,8 @@ impl ReplayBuffer {
                 if notes.priorities.len() != rows {
                     return Err(wrong("priorities", notes.priorities.len(), rows));
                 }
-                for (at, priority) in notes.priorities.iter().enumerate() {
-                    echoic_buffers::Priorities::check(*priority, at)
-                        .map_err(|error| buffer_error(py, &error))?;
-                }
+                Priorities::check_all(&notes.priorities)
+                    .map_err(|error| buffer_error(py, &error))?;
             }
             Ok(notes)
         })
@@ -861,32 +858,6 @@ fn reward(py: Python<'_>, form: &Form) -> PyResult<usize> {
             Err(spec_error(py, text))
         }
     }
-}
-
-fn extra_target<'py>(
-    py: Python<'py>,
-    out: &Bound<'py, PyDict>,
-    extra: &Extra,
-    count: usize,
-) -> PyResult<Bound<'py, PyAny>> {
-    let name = extra.name.bind(py);
-    let wrong = |got: String| {
-        let descr = extra.descr.bind(py);
-        spec_error(py, format!("out: `{name}`: expected a writable {descr}[{count}], got {got}"))
-    };
-    let target = out.get_item(name)?.ok_or_else(|| wrong("nothing".into()))?;
-    let good = Header::of_exact(&target).is_some_and(|header| {
-        header.has_dtype(extra.descr.bind(py))
-            && header.shape() == [count]
-            && header.is_c_contiguous()
-            && header.is_writeable()
-    });
-    if good { Ok(target) } else { Err(wrong(target.get_type().to_string())) }
-}
-
-pub(super) fn positive(py: Python<'_>, name: &str, value: i64) -> PyResult<usize> {
-    let number = usize::try_from(value).ok().filter(|number| *number > 0);
-    number.ok_or_else(|| replay_error(py, format!("{name} must be at least 1, got {value}")))
 }
 
 fn unit(py: Python<'_>, name: &str, value: f64) -> PyResult<()> {

@@ -2,6 +2,7 @@
 //!
 //! One of plain vectors takes a way of its own, without conversions and lists.
 
+use echoic_memory::row_ring::RowReservation;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat};
@@ -9,9 +10,12 @@ use pyo3::types::{PyBool, PyDict, PyFloat};
 use super::form::{Form, NAMES};
 use crate::array::{self, Header, scalar_bytes};
 use crate::leaf::Source;
+use crate::sources::DETACH_BYTES;
 
 /// Rows are written this many bytes at a time, field by field: few enough that they stay near.
 const BLOCK_BYTES: usize = 16 << 10;
+/// How many bytes are written at once, at most: so that memory which was changed is noticed between them.
+pub const MOST_BYTES: usize = 8 << 20;
 
 /// A transition of vectors, looked at and found to be just what the form says.
 pub struct Plain<'a, 'py> {
@@ -113,6 +117,37 @@ impl Form {
             return Err(PyTypeError::new_err(text));
         }
         Ok(values)
+    }
+
+    /// How many rows are written at once, at most.
+    pub fn rows_at_once(&self, room: u64) -> usize {
+        (room as usize).min((MOST_BYTES / self.layout.row_bytes()).max(1))
+    }
+
+    /// Copies consecutive rows, the first of which has this number, to their places on a ring.
+    ///
+    /// # Safety
+    ///
+    /// As [`Form::copy_rows`].
+    pub unsafe fn copy_to_ring(
+        &self,
+        py: Python<'_>,
+        sources: &[Source],
+        first: usize,
+        reservation: &mut RowReservation<'_>,
+    ) {
+        let row_bytes = self.layout.row_bytes();
+        let (rows, wrapped) = reservation.rows_mut();
+        let large = rows.len() + wrapped.len() >= DETACH_BYTES;
+        let mut copy = || {
+            let before = rows.len() / row_bytes;
+            // SAFETY: the caller's promise; where the GIL is released, who resizes an array that is being read
+            // breaks numpy's own rules.
+            unsafe { self.copy_rows(sources, first, rows) };
+            // SAFETY: as above.
+            unsafe { self.copy_rows(sources, first + before, wrapped) };
+        };
+        if large { py.detach(copy) } else { copy() }
     }
 
     /// Copies consecutive rows, the first of which has this number, into their places.

@@ -1,29 +1,27 @@
-//! Experiences in two strata, drawn by how much they surprise.
+//! Experiences in two tiers, drawn by how much they surprise.
 
-use std::cell::RefCell;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use echoic_buffers::Priorities;
 use echoic_buffers::surprise::{
-    Ask, Copying, Mode, Saved, ScoreRule, Sizes, SurpriseReplay as Rows, SurpriseSettings,
+    Ask, Mode, Saved, ScoreRule, Sizes, SurpriseReplay as Rows, SurpriseSettings,
 };
 use echoic_buffers::tiered::TieredError;
 use echoic_replay::Dtype;
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::PyDict;
 
-use super::form::{Casting, Form};
-use super::mmap::cold_error;
-use super::replay::{positive, seed_number};
+use super::form::{Casting, Form, positive};
+use super::mmap::tiered_error;
+use super::replay::seed_number;
 use super::written;
 use crate::agents::EMAPlanTracker;
 use crate::arena::Arena;
-use crate::columns::{Plan, view};
 use crate::error::{argument_error, buffer_error, replay_error, spec_error};
 use crate::fork::Process;
-use crate::leaf::{LeafRule, Many, Source};
-use crate::memory::Memory;
+use crate::leaf::Source;
 use crate::numbers::{float_numbers, index_numbers};
 use crate::sources::DETACH_BYTES;
 
@@ -34,12 +32,7 @@ const REWARD: &str = "reward";
 /// How long a wait is before signals are looked for.
 const TICK: Duration = Duration::from_millis(50);
 
-thread_local! {
-    /// Reused by every call of a thread, so that few allocate.
-    static SOURCES: RefCell<Vec<Source>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Experiences in two strata.
+/// Experiences in two tiers.
 #[pyclass(frozen, module = "echoic._native")]
 pub struct SurpriseReplay {
     form: Form,
@@ -111,27 +104,6 @@ impl SurpriseReplay {
             }
         }
         Ok(keys)
-    }
-}
-
-impl SurpriseReplay {
-    /// The rows of all experiences, a column for each leaf.
-    fn saved_rows(&self, py: Python<'_>, count: usize, copy: &Copying<'_>) -> PyResult<Py<PyList>> {
-        let plan = Plan::new(self.form.column_bytes(count))?;
-        let mut memory = Memory::new(py, plan.total)?;
-        let mut copied = Ok(());
-        let written = Memory::write(&mut memory, py, 0, plan.total, |bytes| {
-            copied = py.detach(|| copy(&mut plan.split(bytes)));
-        });
-        assert!(written, "the memory is new");
-        copied.map_err(|error| tiered_error(py, &error))?;
-        let rows = PyList::empty(py);
-        for leaf in 0..self.form.leaf_count() {
-            let rule = self.form.rule(leaf);
-            let shape: Vec<usize> = [&[count], &rule.leaf.shape[..]].concat();
-            rows.append(view(py, &memory, &plan, leaf, rule.descr.bind(py), &shape)?)?;
-        }
-        Ok(rows.unbind())
     }
 }
 
@@ -220,24 +192,16 @@ impl SurpriseReplay {
         let given: [Option<Bound<'py, PyAny>>; 6] = Default::default();
         let values = self.form.values(py, given, Some(fields))?;
         let scores = scores.map(float_numbers).transpose()?;
-        for (at, score) in scores.iter().flatten().enumerate() {
-            let checked = echoic_buffers::Priorities::check(*score, at);
-            checked.map_err(|error| buffer_error(py, &error))?;
-        }
-        // Taken out, not borrowed: converting a value runs Python, which may come here by itself.
-        let mut sources = SOURCES.take();
-        let result = self.form.gather(py, &values, many, &mut sources).and_then(|count| {
-            let count = count.unwrap_or(1);
+        Priorities::check_all(scores.as_deref().unwrap_or_default())
+            .map_err(|error| buffer_error(py, &error))?;
+        let keys = self.form.with_sources(py, &values, many, |sources, count| {
             if let Some(scores) = scores.as_ref().filter(|scores| scores.len() != count) {
                 let text = format!("expected a score for each of {count}, got {}", scores.len());
                 return Err(argument_error(py, text));
             }
-            self.form.recheck(py, &sources)?;
-            self.store(py, &sources, count, scores.as_deref())
-        });
-        sources.clear();
-        SOURCES.set(sources);
-        Ok(PyArray1::from_vec(py, result?.into_iter().map(|key| key as i64).collect()))
+            self.store(py, sources, count, scores.as_deref())
+        })?;
+        Ok(PyArray1::from_vec(py, keys.into_iter().map(|key| key as i64).collect()))
     }
 
     #[pyo3(signature = (batch_size, *, temperature, hot_ratio, beta, seed=None))]
@@ -252,57 +216,34 @@ impl SurpriseReplay {
     ) -> PyResult<Bound<'py, PyDict>> {
         let count = positive(py, "batch_size", batch_size)?;
         let seed = seed_number(seed)?;
-        let plan = Plan::new(self.form.column_bytes(count))?;
         let ask = Ask { count, temperature, hot_share: hot_ratio, beta, seed };
-        let mut memory = self.arena.take(py, plan.total)?;
-        let mut done = None;
-        let written = Memory::write(&mut memory, py, 0, plan.total, |bytes| {
+        let batch = self.form.batch(py, &self.arena, &[count], &[], None, |columns| {
             // With another temperature this looks at all experiences, and a file may be waited for.
-            done = Some(py.detach(|| -> Result<_, TieredError> {
-                let mut drawn = self.rows.draw(ask)?;
-                let mut columns = plan.split(bytes);
-                drawn.gather(self.form.layout.fields(), &mut columns)?;
+            let drawn = py.detach(|| -> Result<_, TieredError> {
+                let drawn = self.rows.draw(ask)?;
+                drawn.gather(self.form.layout.fields(), columns)?;
+                let drawn = drawn.found;
                 let scores =
                     self.rows.rescore(&drawn.keys, columns[self.plan], columns[self.reward]);
-                let scores = scores.unwrap_or_else(|| drawn.priorities.clone());
-                let parts = (
-                    std::mem::take(&mut drawn.keys),
-                    std::mem::take(&mut drawn.probabilities),
-                    std::mem::take(&mut drawn.weights),
-                    std::mem::take(&mut drawn.priorities),
-                    std::mem::take(&mut drawn.ages),
-                    std::mem::take(&mut drawn.moments),
-                );
-                Ok((parts, scores, drawn.hot))
-            }));
+                Ok((scores.unwrap_or_else(|| drawn.priorities.clone()), drawn))
+            });
+            drawn.map_err(|error| tiered_error(py, &error))
         });
-        assert!(written, "memory from the arena is nobody else's");
-        let batch = match done {
-            None => Err(replay_error(py, "nothing was drawn")),
-            Some(Err(error)) => Err(tiered_error(py, &error)),
-            Some(Ok((parts, scores, hot))) => {
-                let (keys, probabilities, weights, priorities, ages, moments) = parts;
-                let batch = self.form.build(py, &memory, &plan, &[count])?;
-                let single = |numbers: Vec<f64>| -> Vec<f32> {
-                    numbers.into_iter().map(|number| number as f32).collect()
-                };
-                let whole = |numbers: Vec<u64>| -> Vec<i64> {
-                    numbers.into_iter().map(|number| number as i64).collect()
-                };
-                batch.set_item("timestamp", PyArray1::from_vec(py, whole(moments)))?;
-                batch.set_item("surprise_score", PyArray1::from_vec(py, scores))?;
-                batch.set_item("priority", PyArray1::from_vec(py, priorities))?;
-                batch.set_item("age", PyArray1::from_vec(py, whole(ages)))?;
-                batch.set_item("index", PyArray1::from_vec(py, whole(keys)))?;
-                batch.set_item("probability", PyArray1::from_vec(py, probabilities))?;
-                batch.set_item("weight", PyArray1::from_vec(py, single(weights)))?;
-                let is_hot: Vec<bool> = (0..count).map(|at| at < hot).collect();
-                batch.set_item("hot", PyArray1::from_vec(py, is_hot))?;
-                Ok(batch)
-            }
+        let (batch, (scores, drawn)) = batch?;
+        let whole = |numbers: Vec<u64>| -> Vec<i64> {
+            numbers.into_iter().map(|number| number as i64).collect()
         };
-        self.arena.give_back(memory);
-        batch
+        let weights = drawn.weights.iter().map(|weight| *weight as f32).collect();
+        let is_hot = (0..count).map(|at| at < drawn.hot).collect();
+        batch.set_item("timestamp", PyArray1::from_vec(py, whole(drawn.moments)))?;
+        batch.set_item("surprise_score", PyArray1::from_vec(py, scores))?;
+        batch.set_item("priority", PyArray1::from_vec(py, drawn.priorities))?;
+        batch.set_item("age", PyArray1::from_vec(py, whole(drawn.ages)))?;
+        batch.set_item("index", PyArray1::from_vec(py, whole(drawn.keys)))?;
+        batch.set_item("probability", PyArray1::from_vec(py, drawn.probabilities))?;
+        batch.set_item("weight", PyArray1::<f32>::from_vec(py, weights))?;
+        batch.set_item("hot", PyArray1::<bool>::from_vec(py, is_hot))?;
+        Ok(batch)
     }
 
     fn update_priorities(
@@ -360,16 +301,22 @@ impl SurpriseReplay {
 
     /// Path, dtype and shape of each leaf.
     fn leaves(&self) -> Vec<(String, String, Vec<usize>)> {
-        let leaf = |at| &self.form.rule(at).leaf;
-        let all = (0..self.form.leaf_count()).map(leaf);
-        all.map(|leaf| (leaf.path.clone(), leaf.dtype.to_string(), leaf.shape.clone())).collect()
+        self.form.leaf_texts()
     }
 
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         // Everything is copied, and a file may be waited for. Inside the GIL is taken, so nobody may wait with it for
         // what may be moved.
         let (saved, rows) = py.detach(|| {
-            self.rows.save(|count, copy| Python::attach(|py| self.saved_rows(py, count, copy)))
+            self.rows.save(|count, copy| {
+                Python::attach(|py| {
+                    let copied = |columns: &mut [&mut [u8]]| {
+                        let copied = py.detach(|| copy(columns));
+                        copied.map(|()| count).map_err(|error| tiered_error(py, &error))
+                    };
+                    self.form.saved_rows(py, count, copied).map(Bound::unbind)
+                })
+            })
         });
         let state = PyDict::new(py);
         state.set_item("rows", rows?)?;
@@ -403,16 +350,7 @@ impl SurpriseReplay {
             all.try_into().map_err(|_| text())
         }
         let rows: Vec<Bound<'_, PyAny>> = get("rows")?.extract()?;
-        if rows.len() != self.form.leaf_count() {
-            let (got, expected) = (rows.len(), self.form.leaf_count());
-            return Err(wrong(format!("expected {expected} arrays of rows, got {got}")));
-        }
-        let (mut shapes, mut sources) = (Many::default(), Vec::<Source>::new());
-        for (leaf, array) in rows.iter().enumerate() {
-            // A state has the dtypes of its buffer, whatever the buffer casts.
-            let strict = LeafRule::from_leaf(py, self.form.rule(leaf).leaf.clone())?;
-            sources.push(strict.source(leaf, array, &mut shapes)?);
-        }
+        let (sources, count) = self.form.saved_sources(py, &rows)?;
         let saved = Saved {
             scores: all(&get("scores")?)?,
             births: all(&get("births")?)?,
@@ -427,7 +365,6 @@ impl SurpriseReplay {
             mean_count: get("mean_count")?.extract()?,
         };
         let live = saved.kinds.iter().filter(|kind| **kind != 0).count();
-        let count = shapes.rows.unwrap_or(0);
         if live != count {
             return Err(wrong(format!("expected {live} rows, got {count}")));
         }
@@ -479,11 +416,4 @@ fn are_finite(bytes: &[u8]) -> bool {
     let (numbers, _) = bytes.as_chunks::<4>();
     // Without an end before the last one, so that it becomes vector instructions.
     numbers.iter().fold(true, |good, number| good & f32::from_ne_bytes(*number).is_finite())
-}
-
-fn tiered_error(py: Python<'_>, error: &TieredError) -> PyErr {
-    match error {
-        TieredError::Buffer(error) => buffer_error(py, error),
-        TieredError::Cold(error) => cold_error(py, error),
-    }
 }

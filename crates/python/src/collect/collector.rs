@@ -8,10 +8,10 @@ use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2}
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::raised;
 use super::rollout::as_dict;
+use crate::error::OrRaise;
 use crate::fork::Process;
-use crate::wait::{deadline, detached};
+use crate::wait::{deadline, until};
 
 /// Collects rollouts in a thread without Python.
 #[pyclass(frozen, module = "echoic._native")]
@@ -65,7 +65,7 @@ impl Collector {
             let plan = Plan { env, envs: n_envs, steps: n_steps, gamma, lambda: lam, seed };
             Core::start(plan, layout, capacity)
         });
-        let core = Some(started.map_err(|error| raised(py, &error))?);
+        let core = Some(started.or_raise(py)?);
         Ok(Self { core, process: Process::current() })
     }
 
@@ -78,15 +78,15 @@ impl Collector {
         flat: bool,
     ) -> PyResult<Bound<'py, PyDict>> {
         let (core, deadline) = (self.core(py)?, deadline(timeout)?);
-        let taken = detached(py, deadline, None, |wait| core.receive(min_version, wait));
-        as_dict(py, taken.map_err(|stopped| stopped.raise(py, raised))?, flat)
+        let taken = until(py, deadline, |wait| core.receive(min_version, wait))?;
+        as_dict(py, taken, flat)
     }
 
     /// Takes new weights; their version.
     fn sync_weights(&self, py: Python<'_>, weights: PyReadonlyArray1<'_, f32>) -> PyResult<u64> {
         let core = self.core(py)?;
         let weights = weights.as_array().to_vec();
-        py.detach(|| core.sync(weights)).map_err(|error| raised(py, &error))
+        py.detach(|| core.sync(weights)).or_raise(py)
     }
 
     /// The weights that came last.
@@ -118,7 +118,7 @@ impl Collector {
             core.policy()
                 .map(|mut policy| policy.evaluate(&observations, &mut outputs, &mut values))
         })
-        .map_err(|error| raised(py, &error))?;
+        .or_raise(py)?;
         let outputs = Array2::from_shape_vec((count, layout.outputs), outputs);
         let outputs = outputs.expect("rows are whole").into_pyarray(py);
         Ok((outputs, PyArray1::from_vec(py, values)))

@@ -7,7 +7,7 @@ use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArrayDyn};
 use pyo3::prelude::*;
 
-use super::raised;
+use crate::error::OrRaise;
 use crate::error::spec_error;
 
 /// Above so many environments a step takes longer than it takes to give the GIL away and get it back.
@@ -52,7 +52,7 @@ impl Environments {
             run(&mut **envs)
         };
         let result = if self.count >= DETACH { py.detach(run) } else { run() };
-        result.map_err(|error| raised(py, &error))
+        result.or_raise(py)
     }
 
     fn rows<'py>(&self, py: Python<'py>, numbers: Vec<f32>) -> Bound<'py, PyArray2<f32>> {
@@ -101,8 +101,7 @@ impl Environments {
                 return Err(spec_error(py, message));
             }
         };
-        let envs = open(env_id, num_envs, autoreset, max_episode_steps)
-            .map_err(|error| raised(py, &error))?;
+        let envs = open(env_id, num_envs, autoreset, max_episode_steps).or_raise(py)?;
         Ok(Self { info: envs.info(), count: envs.len(), envs: Mutex::new(envs) })
     }
 

@@ -10,7 +10,7 @@ mod rollout;
 use echoic_collect::Error;
 use pyo3::prelude::*;
 
-use crate::error::{closed_error, set, spec_error, timeout_error};
+use crate::error::{Raise, closed_error, set, spec_error, timeout_error};
 
 /// Adds them to the module.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -18,13 +18,14 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<envs::Environments>()
 }
 
-/// What the core refuses, as an exception.
-fn raised(py: Python<'_>, error: &Error) -> PyErr {
-    let text = error.to_string();
-    match error {
-        Error::Stopped | Error::Thread(_) | Error::ResetNeeded(_) => closed_error(py, text),
-        Error::TimedOut => set(py, timeout_error(py, text), "reason", "EMPTY"),
-        Error::Memory(_) => pyo3::exceptions::PyMemoryError::new_err(text),
-        _ => spec_error(py, text),
+impl Raise for Error {
+    fn raise(self, py: Python<'_>) -> PyErr {
+        let text = self.to_string();
+        match self {
+            Self::Stopped | Self::Thread(_) | Self::ResetNeeded(_) => closed_error(py, text),
+            Self::TimedOut => set(py, timeout_error(py, text), "reason", "EMPTY"),
+            Self::Memory(_) => pyo3::exceptions::PyMemoryError::new_err(text),
+            _ => spec_error(py, text),
+        }
     }
 }

@@ -1,13 +1,11 @@
 //! Values of one policy from the steps of another.
 
+use echoic_primitives::Real;
 use echoic_primitives::corrections::{Clips, retrace, vtrace};
 use pyo3::prelude::*;
 
-use super::input::{Input, Number, finite, in_precision};
-use super::steps::{Options, Steps};
-use crate::error::argument_error;
-
-type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+use super::input::{finite, in_precision, not_negative};
+use super::steps::{Options, Pair, Steps};
 
 /// V-trace targets, and advantages for the policy's gradient.
 ///
@@ -85,35 +83,17 @@ pub fn compute_vtrace<'py>(
     let advantage = pg_rho_bar.unwrap_or(rho_bar);
     for (name, clip) in [("rho_bar", rho_bar), ("c_bar", c_bar), ("pg_rho_bar", advantage)] {
         // Infinity clips nothing.
-        if clip.is_nan() || clip < 0.0 {
-            let text = format!("`{name}` must be at least 0, got {clip}");
-            return Err(argument_error(py, text));
-        }
+        not_negative(py, name, clip)?;
     }
     finite(py, "gamma", gamma)?;
     finite(py, "lam", lam)?;
-    let clips = Clips { rho: rho_bar, c: c_bar, advantage, lam };
-    in_precision!(steps.precision(), vtrace_in(&steps, &log_rhos, gamma, clips))
-}
-
-fn vtrace_in<'py, T: Number>(
-    steps: &Steps<'py>,
-    log_rhos: &Input<'py>,
-    gamma: f64,
-    clips: Clips<f64>,
-) -> PyResult<Pair<'py>> {
-    let (mut targets, mut advantages) = (steps.output::<T>()?, steps.output::<T>()?);
-    let last = steps.last::<T>();
-    let (rollout, log_rhos) = (steps.rollout(&last), log_rhos.numbers());
-    let (first, second) = (targets.numbers(), advantages.numbers());
-    let clips = Clips {
-        rho: T::from_f64(clips.rho),
-        c: T::from_f64(clips.c),
-        advantage: T::from_f64(clips.advantage),
-        lam: T::from_f64(clips.lam),
-    };
-    steps.run(move || vtrace(&rollout, log_rhos, T::from_f64(gamma), clips, first, second))?;
-    Ok((steps.finish(targets)?, steps.finish(advantages)?))
+    in_precision!(steps.precision(), T => {
+        let [rho, c, advantage, lam] = [rho_bar, c_bar, advantage, lam].map(T::from_f64);
+        let (log_rhos, clips) = (log_rhos.numbers(), Clips { rho, c, advantage, lam });
+        steps.two(move |rollout, targets, advantages| {
+            vtrace(rollout, log_rhos, T::from_f64(gamma), clips, targets, advantages)
+        })
+    })
 }
 
 /// Retrace(λ) targets for the values of the actions that were taken.
@@ -185,21 +165,9 @@ pub fn compute_retrace<'py>(
     let q_values = steps.also(("q_values", q_values))?;
     finite(rewards.py(), "gamma", gamma)?;
     finite(rewards.py(), "lam", lam)?;
-    in_precision!(steps.precision(), retrace_in(&steps, &log_rhos, &q_values, gamma, lam))
-}
-
-fn retrace_in<'py, T: Number>(
-    steps: &Steps<'py>,
-    log_rhos: &Input<'py>,
-    q_values: &Input<'py>,
-    gamma: f64,
-    lam: f64,
-) -> PyResult<Bound<'py, PyAny>> {
-    let mut targets = steps.output::<T>()?;
-    let last = steps.last::<T>();
-    let (rollout, out) = (steps.rollout(&last), targets.numbers());
-    let (log_rhos, q_values) = (log_rhos.numbers(), q_values.numbers());
-    let (gamma, lam) = (T::from_f64(gamma), T::from_f64(lam));
-    steps.run(move || retrace(&rollout, log_rhos, q_values, gamma, lam, out))?;
-    steps.finish(targets)
+    in_precision!(steps.precision(), T => {
+        let (log_rhos, q_values) = (log_rhos.numbers(), q_values.numbers());
+        let (gamma, lam) = (T::from_f64(gamma), T::from_f64(lam));
+        steps.one(move |rollout, out| retrace(rollout, log_rhos, q_values, gamma, lam, out))
+    })
 }

@@ -1,12 +1,11 @@
 //! Generalised advantage estimation, in the forms that it is called in.
 
+use echoic_primitives::Real;
 use echoic_primitives::gae::gae;
 use pyo3::prelude::*;
 
-use super::input::{Number, Precision, finite, in_precision};
-use super::steps::{Options, Steps};
-
-type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+use super::input::{Precision, finite, in_precision};
+use super::steps::{Options, Pair, Steps};
 
 /// Advantages by GAE, and the λ-returns that they amount to.
 ///
@@ -168,15 +167,10 @@ fn advantages<'py>(
 ) -> PyResult<Pair<'py>> {
     finite(py, "gamma", gamma)?;
     finite(py, "lam", lam)?;
-    in_precision!(steps.precision(), advantages_in(steps, gamma, lam))
-}
-
-fn advantages_in<'py, T: Number>(steps: &Steps<'py>, gamma: f64, lam: f64) -> PyResult<Pair<'py>> {
-    let (mut advantages, mut returns) = (steps.output::<T>()?, steps.output::<T>()?);
-    let last = steps.last::<T>();
-    let rollout = steps.rollout(&last);
-    let (first, second) = (Some(advantages.numbers()), Some(returns.numbers()));
-    let (gamma, lam) = (T::from_f64(gamma), T::from_f64(lam));
-    steps.run(move || gae(&rollout, gamma, lam, first, second))?;
-    Ok((steps.finish(advantages)?, steps.finish(returns)?))
+    in_precision!(steps.precision(), T => {
+        let (gamma, lam) = (T::from_f64(gamma), T::from_f64(lam));
+        steps.two(move |rollout, advantages, returns| {
+            gae(rollout, gamma, lam, Some(advantages), Some(returns))
+        })
+    })
 }

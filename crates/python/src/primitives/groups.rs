@@ -3,10 +3,10 @@
 use echoic_primitives::groups::{Baseline, Options, Scale, advantages};
 use pyo3::prelude::*;
 
-use super::input::{Input, Number, in_precision, text_of};
+use super::input::{Input, amount, choice, in_precision, text_of};
 use super::kind::Kind;
-use super::output::Output;
-use super::sequences::{Sequences, choice, detached};
+use super::output::filled;
+use super::sequences::Sequences;
 use crate::error::argument_error;
 
 const BASELINES: [(&str, Baseline); 2] =
@@ -45,7 +45,7 @@ pub fn compute_group_advantages<'py>(
         return Err(argument_error(py, text));
     };
     let sequences = Sequences::Equal { count: 1, length };
-    in_precision!(rewards.precision(), advantages_in(py, &rewards, kind, &sequences, options))
+    advantages_of(py, &rewards, kind, &sequences, options)
 }
 
 /// Advantages of answers over the others to the same prompt: ``(r_i - baseline_i) / scale``.
@@ -107,7 +107,7 @@ pub fn compute_batch_group_advantages<'py>(
     let (rewards, kind) = Input::leading("rewards", rewards)?;
     let named = ("rewards", rewards.shape());
     let sequences = Sequences::new(py, named, ("group_size", group_size), offsets)?;
-    in_precision!(rewards.precision(), advantages_in(py, &rewards, kind, &sequences, options))
+    advantages_of(py, &rewards, kind, &sequences, options)
 }
 
 #[inline]
@@ -125,22 +125,20 @@ fn options(
         1 => 1,
         _ => return Err(argument_error(py, format!("`ddof` must be 0 or 1, got {ddof}"))),
     };
-    if !(min_std >= 0.0 && min_std.is_finite()) {
-        let text = format!("`min_std` must be a finite number of at least 0, got {min_std}");
-        return Err(argument_error(py, text));
-    }
-    Ok(Options { baseline, scale, ddof, min_std })
+    Ok(Options { baseline, scale, ddof, min_std: amount(py, "min_std", min_std)? })
 }
 
-fn advantages_in<'py, T: Number>(
+fn advantages_of<'py>(
     py: Python<'py>,
     rewards: &Input<'py>,
     kind: Kind,
     sequences: &Sequences,
     options: Options,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let mut result = Output::<T>::new(py, rewards.shape(), kind)?;
-    let (rewards, out, ends) = (rewards.numbers::<T>(), result.numbers(), sequences.ends());
-    detached(py, rewards.len(), move || advantages(rewards, ends, &options, out));
-    result.finish(kind)
+    in_precision!(rewards.precision(), T => {
+        let (numbers, ends) = (rewards.numbers::<T>(), sequences.ends());
+        filled(py, rewards.shape(), kind, numbers.len(), move |out| {
+            advantages(numbers, ends, &options, out);
+        })
+    })
 }

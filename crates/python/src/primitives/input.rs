@@ -1,8 +1,9 @@
-//! Arguments as arrays of numbers without gaps.
+//! Arguments as arrays of numbers without gaps, and as numbers in their ranges.
 
 use echoic_primitives::{Flags, Real};
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use super::kind::{Kind, numpy};
 use super::plain::{self, Plain};
@@ -19,13 +20,6 @@ pub enum Precision {
 }
 
 impl Precision {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Single => "float32",
-            Self::Double => "float64",
-        }
-    }
-
     fn is_of(self, array: &Bound<'_, PyUntypedArray>) -> bool {
         match self {
             Self::Single => plain::is_plain::<f32>(array),
@@ -40,12 +34,18 @@ pub trait Number: Real + Plain {}
 impl Number for f32 {}
 impl Number for f64 {}
 
-/// Calls a function that is generic in a [`Number`] with the one of a precision.
+/// A block for the [`Number`] of a precision, which it knows by this name.
 macro_rules! in_precision {
-    ($precision:expr, $function:ident $arguments:tt) => {
+    ($precision:expr, $number:ident => $block:expr) => {
         match $precision {
-            $crate::primitives::input::Precision::Single => $function::<f32> $arguments,
-            $crate::primitives::input::Precision::Double => $function::<f64> $arguments,
+            $crate::primitives::input::Precision::Single => {
+                type $number = f32;
+                $block
+            }
+            $crate::primitives::input::Precision::Double => {
+                type $number = f64;
+                $block
+            }
         }
     };
 }
@@ -72,7 +72,7 @@ impl<'py> Input<'py> {
         let kind = Kind::of(object)?;
         let array = kind.to_numpy(name, object)?;
         let precision = natural(name, &array)?;
-        Ok((Self { array: converted(&array, precision)?, precision }, kind))
+        Ok((Self::converted(&array, precision)?, kind))
     }
 
     /// Another argument, in this precision whatever it comes in.
@@ -89,7 +89,12 @@ impl<'py> Input<'py> {
         }
         let array = Kind::of(object)?.to_numpy(name, object)?;
         natural(name, &array)?;
-        Ok(Self { array: converted(&array, precision)?, precision })
+        Self::converted(&array, precision)
+    }
+
+    fn converted(array: &Bound<'py, PyUntypedArray>, precision: Precision) -> PyResult<Self> {
+        let array = in_precision!(precision, T => plain::readable::<T>(array)?);
+        Ok(Self { array, precision })
     }
 
     /// In which numbers it is.
@@ -118,6 +123,69 @@ impl<'py> Input<'py> {
     pub fn numbers<T: Number>(&self) -> &[T] {
         plain::read(&self.array).expect("the numbers of an input are of its precision")
     }
+}
+
+/// An argument: signed whole numbers in C order.
+pub struct Whole<'py>(Bound<'py, PyUntypedArray>);
+
+impl<'py> Whole<'py> {
+    /// Arrays of `int64` stay what they are; other whole numbers are converted.
+    pub fn new(name: &str, object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        Self::of(name, object, "", |_| true)
+    }
+
+    /// As [`Whole::new`], of an array in one axis.
+    pub fn in_one_axis(name: &str, object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        Self::of(name, object, " in one axis", |axes| axes == 1)
+    }
+
+    fn of(
+        name: &str,
+        object: &Bound<'py, PyAny>,
+        expected: &str,
+        fits: impl FnOnce(usize) -> bool,
+    ) -> PyResult<Self> {
+        let py = object.py();
+        let array = Kind::of(object)?.to_numpy(name, object)?;
+        let dtype = array.dtype();
+        // An empty list becomes floats.
+        let whole = matches!(dtype.kind(), b'i' | b'u') || array.len() == 0;
+        if !(whole && fits(array.ndim())) {
+            let shape = text_of(array.shape());
+            let text =
+                format!("`{name}` must be whole numbers{expected}, got {dtype} of shape {shape}");
+            return Err(dtype_error(py, text));
+        }
+        if dtype.kind() == b'u' && dtype.itemsize() == 8 && array.len() > 0 {
+            let most = array.call_method0("max")?;
+            if most.extract::<i64>().is_err() {
+                let text = format!("`{name}` must be at most 2**63 - 1, got {most}");
+                return Err(argument_error(py, text));
+            }
+        }
+        Ok(Self(plain::readable::<i64>(&array)?))
+    }
+
+    /// The lengths of its axes.
+    pub fn shape(&self) -> &[usize] {
+        Header::of(self.0.as_any()).map_or(&[], |header| header.shape())
+    }
+
+    /// The numbers.
+    pub fn numbers(&self) -> &[i64] {
+        plain::read(&self.0).unwrap_or_default()
+    }
+}
+
+/// Whole numbers that are not negative, in one axis.
+pub fn whole_numbers(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+    let checked = |(at, number): (usize, &i64)| {
+        usize::try_from(*number).map_err(|_| {
+            let text = format!("`{name}`[{at}] must be at least 0, got {number}");
+            argument_error(object.py(), text)
+        })
+    };
+    Whole::in_one_axis(name, object)?.numbers().iter().enumerate().map(checked).collect()
 }
 
 /// An argument: one flag per step.
@@ -168,63 +236,6 @@ fn flags<'a>(array: &'a Bound<'_, PyUntypedArray>) -> Option<Flags<'a>> {
         .or_else(|| plain::read(array).map(Flags::Double))
 }
 
-/// Where sequences begin and the last one ends: whole numbers.
-pub fn offsets(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
-    let py = object.py();
-    let array = Kind::of(object)?.to_numpy(name, object)?;
-    if !matches!(array.dtype().kind(), b'i' | b'u') || array.ndim() != 1 {
-        let (dtype, shape) = (array.dtype(), text_of(array.shape()));
-        let text = format!("`{name}` must be whole numbers in 1-D, got {dtype} of shape {shape}");
-        return Err(dtype_error(py, text));
-    }
-    let array = numpy(py)?.call_method1("ascontiguousarray", (array, "int64"))?;
-    let array = array.cast_into::<PyUntypedArray>()?;
-    let numbers = plain::read::<i64>(&array).unwrap_or_default().iter().enumerate();
-    let whole = |(at, number): (usize, &i64)| {
-        usize::try_from(*number).map_err(|_| {
-            argument_error(py, format!("`{name}`[{at}] is {number}, but offsets are at least 0"))
-        })
-    };
-    numbers.map(whole).collect()
-}
-
-/// An error unless two arguments have the same shape.
-#[inline]
-pub fn same_shape(
-    py: Python<'_>,
-    name: &str,
-    shape: &[usize],
-    other: &str,
-    expected: &[usize],
-) -> PyResult<()> {
-    if shape == expected {
-        return Ok(());
-    }
-    let (shape, expected) = (text_of(shape), text_of(expected));
-    let text = format!("`{name}` has shape {shape}, expected that of `{other}`, {expected}");
-    Err(argument_error(py, text))
-}
-
-/// An error unless a parameter is a finite number.
-#[inline]
-pub fn finite(py: Python<'_>, name: &str, number: f64) -> PyResult<()> {
-    if number.is_finite() {
-        return Ok(());
-    }
-    Err(argument_error(py, format!("`{name}` must be a finite number, got {number}")))
-}
-
-/// A shape as Python writes it.
-pub fn text_of(shape: &[usize]) -> String {
-    match shape {
-        [one] => format!("({one},)"),
-        axes => {
-            let axes: Vec<_> = axes.iter().map(usize::to_string).collect();
-            format!("({})", axes.join(", "))
-        }
-    }
-}
-
 /// An array of numpy itself, which needs no calls of Python.
 #[inline]
 fn exact<'a, 'py>(object: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, PyUntypedArray>> {
@@ -246,14 +257,116 @@ fn natural(name: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<Precision>
     }
 }
 
-/// The same shape and numbers in C order, aligned and in this precision; the array itself if it is that.
-fn converted<'py>(
-    array: &Bound<'py, PyUntypedArray>,
-    precision: Precision,
-) -> PyResult<Bound<'py, PyUntypedArray>> {
-    if precision.is_of(array) {
-        return Ok(array.clone());
+/// An entry of a state.
+pub fn entry<'py>(state: &Bound<'py, PyDict>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    let missing = || argument_error(state.py(), format!("`state` has no {name:?}"));
+    state.get_item(name)?.ok_or_else(missing)
+}
+
+/// The numbers of an entry of a state, of this shape.
+pub fn entry_numbers(state: &Bound<'_, PyDict>, name: &str, shape: &[usize]) -> PyResult<Vec<f64>> {
+    let input = Input::following(name, &entry(state, name)?, Precision::Double)?;
+    if input.shape() == shape {
+        return Ok(input.numbers::<f64>().to_vec());
     }
-    let converted = array.call_method1("astype", (precision.name(), "C"))?;
-    Ok(converted.cast_into()?)
+    let (got, expected) = (text_of(input.shape()), text_of(shape));
+    let text = format!("`state`[{name:?}] has shape {got}, expected {expected}");
+    Err(argument_error(state.py(), text))
+}
+
+/// An error unless two arguments have the same shape.
+#[inline]
+pub fn same_shape(
+    py: Python<'_>,
+    name: &str,
+    shape: &[usize],
+    other: &str,
+    expected: &[usize],
+) -> PyResult<()> {
+    if shape == expected {
+        return Ok(());
+    }
+    let expected = text_of(expected);
+    Err(wrong_shape(py, name, shape, &format!("that of `{other}`, {expected}")))
+}
+
+/// The error for an argument of another shape than it should have.
+#[cold]
+pub fn wrong_shape(py: Python<'_>, name: &str, shape: &[usize], expected: &str) -> PyErr {
+    argument_error(py, format!("`{name}` has shape {}, expected {expected}", text_of(shape)))
+}
+
+/// A shape as Python writes it.
+pub fn text_of(shape: &[usize]) -> String {
+    match shape {
+        [one] => format!("({one},)"),
+        axes => {
+            let axes: Vec<_> = axes.iter().map(usize::to_string).collect();
+            format!("({})", axes.join(", "))
+        }
+    }
+}
+
+/// The value that a name stands for.
+pub fn choice<T: Copy>(
+    py: Python<'_>,
+    argument: &str,
+    name: &str,
+    choices: &[(&str, T)],
+) -> PyResult<T> {
+    if let Some((_, value)) = choices.iter().find(|(choice, _)| *choice == name) {
+        return Ok(*value);
+    }
+    let names: Vec<_> = choices.iter().map(|(choice, _)| format!("{choice:?}")).collect();
+    let names = names.join(", ");
+    Err(argument_error(py, format!("`{argument}` must be one of {names}, got {name:?}")))
+}
+
+/// A count of at least so many.
+#[inline]
+pub fn count(py: Python<'_>, name: &str, number: i64, least: usize) -> PyResult<usize> {
+    match usize::try_from(number) {
+        Ok(number) if number >= least => Ok(number),
+        _ => Err(argument_error(py, format!("`{name}` must be at least {least}, got {number}"))),
+    }
+}
+
+/// An error unless a parameter is a finite number.
+#[inline]
+pub fn finite(py: Python<'_>, name: &str, number: f64) -> PyResult<()> {
+    number_that(py, name, number, number.is_finite(), "a finite number").map(drop)
+}
+
+/// A parameter that is at least 0, infinity included.
+#[inline]
+pub fn not_negative(py: Python<'_>, name: &str, number: f64) -> PyResult<f64> {
+    number_that(py, name, number, number >= 0.0, "at least 0")
+}
+
+/// A parameter that is a finite number of at least 0.
+#[inline]
+pub fn amount(py: Python<'_>, name: &str, number: f64) -> PyResult<f64> {
+    let good = number.is_finite() && number >= 0.0;
+    number_that(py, name, number, good, "a finite number of at least 0")
+}
+
+/// A parameter that can be divided by: above zero, finite, and not so small that its inverse is infinite.
+#[inline]
+pub fn divisor(py: Python<'_>, name: &str, number: f64) -> PyResult<f64> {
+    let good = number.is_normal() && number > 0.0;
+    number_that(py, name, number, good, "a finite number above 0")
+}
+
+#[inline]
+fn number_that(
+    py: Python<'_>,
+    name: &str,
+    number: f64,
+    good: bool,
+    expected: &str,
+) -> PyResult<f64> {
+    if good {
+        return Ok(number);
+    }
+    Err(argument_error(py, format!("`{name}` must be {expected}, got {number}")))
 }

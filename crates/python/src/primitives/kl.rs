@@ -1,12 +1,13 @@
 //! Divergences of token policies.
 
+use echoic_primitives::Real;
 use echoic_primitives::kl::{Estimator, Reduction, categorical, reduce, terms};
 use pyo3::prelude::*;
 
-use super::input::{FlagInput, Input, Number, in_precision, same_shape};
+use super::input::{Input, Number, choice, in_precision, same_shape};
 use super::kind::Kind;
-use super::output::Output;
-use super::sequences::{Sequences, choice, detached, mask_bytes, mask_input};
+use super::output::{detached, filled};
+use super::sequences::{Mask, Sequences};
 use crate::error::argument_error;
 
 const ESTIMATORS: [(&str, Estimator); 3] =
@@ -197,21 +198,11 @@ pub fn compute_categorical_kl<'py>(
         let text = "the last axis of `log_p` must be the vocabulary, with at least one token";
         return Err(argument_error(py, text));
     }
-    in_precision!(log_p.precision(), categorical_in(py, &log_p, &log_q, kind))
-}
-
-fn categorical_in<'py, T: Number>(
-    py: Python<'py>,
-    log_p: &Input<'py>,
-    log_q: &Input<'py>,
-    kind: Kind,
-) -> PyResult<Bound<'py, PyAny>> {
-    let shape = log_p.shape();
-    let mut result = Output::<T>::new(py, &shape[..shape.len() - 1], kind)?;
-    let vocabulary = shape[shape.len() - 1];
-    let (log_p, log_q, out) = (log_p.numbers::<T>(), log_q.numbers::<T>(), result.numbers());
-    detached(py, log_p.len(), move || categorical(log_p, log_q, vocabulary, out));
-    result.finish(kind)
+    let (vocabulary, rows) = log_p.shape().split_last().unwrap_or((&0, &[]));
+    in_precision!(log_p.precision(), T => {
+        let (p, q) = (log_p.numbers::<T>(), log_q.numbers::<T>());
+        filled(py, rows, kind, p.len(), |out| categorical(p, q, *vocabulary, out))
+    })
 }
 
 /// The arguments that all estimates share.
@@ -219,7 +210,7 @@ struct Tokens<'py> {
     py: Python<'py>,
     log_p: Input<'py>,
     log_q: Input<'py>,
-    mask: FlagInput<'py>,
+    mask: Mask<'py>,
     kind: Kind,
     estimator: Estimator,
     reduction: Option<Reduction>,
@@ -239,13 +230,19 @@ impl<'py> Tokens<'py> {
         let (log_p, kind) = Input::leading("log_p", log_p)?;
         let log_q = Input::following("log_q", log_q, log_p.precision())?;
         same_shape(py, "log_q", log_q.shape(), "log_p", log_p.shape())?;
-        let mask = mask_input(py, mask)?;
+        let mask = Mask::new(py, mask, ("log_p", log_p.shape()))?;
         Ok(Self { py, log_p, log_q, mask, kind, estimator, reduction })
     }
 
     /// One number for all of them, or one for each.
     fn one(&self) -> PyResult<Bound<'py, PyAny>> {
-        in_precision!(self.log_p.precision(), one_in(self))
+        let Some(reduction) = self.reduction else { return self.terms() };
+        in_precision!(self.log_p.precision(), T => {
+            let (p, q, mask) = self.slices::<T>();
+            let (estimator, ends, mut out) = (self.estimator, std::iter::once(p.len()), [T::ZERO]);
+            detached(self.py, p.len(), || reduce(estimator, reduction, p, q, mask, ends, &mut out));
+            Ok(out[0].to_f64().into_pyobject(self.py)?.into_any())
+        })
     }
 
     /// One number for each sequence, or for each token.
@@ -254,48 +251,28 @@ impl<'py> Tokens<'py> {
         seq_len: Option<i64>,
         offsets: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let py = self.py;
         let named = ("log_p", self.log_p.shape());
-        let sequences = Sequences::new(py, named, ("seq_len", seq_len), offsets)?;
-        in_precision!(self.log_p.precision(), each_in(self, &sequences))
+        let sequences = Sequences::new(self.py, named, ("seq_len", seq_len), offsets)?;
+        let Some(reduction) = self.reduction else { return self.terms() };
+        in_precision!(self.log_p.precision(), T => {
+            let (p, q, mask) = self.slices::<T>();
+            let (estimator, ends) = (self.estimator, sequences.ends());
+            filled(self.py, &[sequences.count()], self.kind, p.len(), move |out| {
+                reduce(estimator, reduction, p, q, mask, ends, out);
+            })
+        })
     }
-}
 
-fn one_in<'py, T: Number>(tokens: &Tokens<'py>) -> PyResult<Bound<'py, PyAny>> {
-    let Some(reduction) = tokens.reduction else { return terms_in::<T>(tokens) };
-    let py = tokens.py;
-    let mask = mask_bytes(py, &tokens.mask, "log_p", tokens.log_p.shape())?;
-    let (log_p, log_q) = (tokens.log_p.numbers::<T>(), tokens.log_q.numbers::<T>());
-    let (mask, estimator, len) = (mask.as_deref(), tokens.estimator, log_p.len());
-    let mut out = [T::ZERO];
-    let ends = std::iter::once(len);
-    detached(py, len, || reduce(estimator, reduction, log_p, log_q, mask, ends, &mut out));
-    Ok(out[0].to_f64().into_pyobject(py)?.into_any())
-}
+    fn terms(&self) -> PyResult<Bound<'py, PyAny>> {
+        in_precision!(self.log_p.precision(), T => {
+            let ((p, q, mask), estimator) = (self.slices::<T>(), self.estimator);
+            filled(self.py, self.log_p.shape(), self.kind, p.len(), |out| {
+                terms(estimator, p, q, mask, out);
+            })
+        })
+    }
 
-fn each_in<'py, T: Number>(
-    tokens: &Tokens<'py>,
-    sequences: &Sequences,
-) -> PyResult<Bound<'py, PyAny>> {
-    let Some(reduction) = tokens.reduction else { return terms_in::<T>(tokens) };
-    let py = tokens.py;
-    let mask = mask_bytes(py, &tokens.mask, "log_p", tokens.log_p.shape())?;
-    let mut result = Output::<T>::new(py, &[sequences.count()], tokens.kind)?;
-    let (log_p, log_q) = (tokens.log_p.numbers::<T>(), tokens.log_q.numbers::<T>());
-    let (mask, out, ends) = (mask.as_deref(), result.numbers(), sequences.ends());
-    let estimator = tokens.estimator;
-    detached(py, log_p.len(), move || {
-        reduce(estimator, reduction, log_p, log_q, mask, ends, out);
-    });
-    result.finish(tokens.kind)
-}
-
-fn terms_in<'py, T: Number>(tokens: &Tokens<'py>) -> PyResult<Bound<'py, PyAny>> {
-    let py = tokens.py;
-    let mask = mask_bytes(py, &tokens.mask, "log_p", tokens.log_p.shape())?;
-    let mut result = Output::<T>::new(py, tokens.log_p.shape(), tokens.kind)?;
-    let (log_p, log_q) = (tokens.log_p.numbers::<T>(), tokens.log_q.numbers::<T>());
-    let (mask, out, estimator) = (mask.as_deref(), result.numbers(), tokens.estimator);
-    detached(py, log_p.len(), move || terms(estimator, log_p, log_q, mask, out));
-    result.finish(tokens.kind)
+    fn slices<T: Number>(&self) -> (&[T], &[T], Option<&[u8]>) {
+        (self.log_p.numbers(), self.log_q.numbers(), self.mask.bytes())
+    }
 }

@@ -1,7 +1,7 @@
 //! Functions on arrays.
 //!
 //! - `input`: arguments as numbers without gaps. `output`: results, in memory that is used again.
-//! - `kind`: arrays of PyTorch and JAX. `plain`: the edge to memory, and the only `unsafe` here.
+//! - `kind`: arrays of PyTorch and JAX. `plain`: numbers of arrays as slices.
 //! - `steps`: the arguments of functions on time. `gae`, `returns`, `corrections`: those functions.
 //! - `sequences`: which numbers belong together. `kl`, `groups`, `weights`, `packing`: functions on them.
 //! - `stats`: means and variances of what went by.
@@ -16,8 +16,8 @@ pub mod output;
 mod packing;
 pub mod plain;
 mod returns;
-pub mod sequences;
-mod stats;
+mod sequences;
+pub mod stats;
 mod steps;
 mod weights;
 

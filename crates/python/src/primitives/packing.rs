@@ -5,11 +5,10 @@ use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMet
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use super::input::text_of;
+use super::input::{choice, count, text_of, whole_numbers};
 use super::kind::{Kind, numpy};
-use super::output::Output;
+use super::output::{Output, detached, filled};
 use super::plain::{self, Plain};
-use super::sequences::{choice, detached, whole_numbers};
 use crate::error::{argument_error, dtype_error};
 
 const METHODS: [(&str, Method); 3] = [
@@ -157,7 +156,7 @@ pub fn balance_sequences<'py>(
 ) -> PyResult<Array<'py>> {
     let py = lengths.py();
     let cost = choice(py, "cost", cost, &COSTS)?;
-    let ranks = at_least_one(py, "n_ranks", n_ranks)?;
+    let ranks = count(py, "n_ranks", n_ranks, 1)?;
     let kind = Kind::of(lengths)?;
     let lengths = whole_numbers("lengths", lengths)?;
     let costs: Vec<u64> = lengths.iter().map(|length| cost.of(*length)).collect();
@@ -209,8 +208,8 @@ pub fn plan_micro_batches<'py>(
 ) -> PyResult<(Array<'py>, usize)> {
     let py = lengths.py();
     let cost = choice(py, "cost", cost, &COSTS)?;
-    let rank_count = at_least_one(py, "n_ranks", n_ranks)?;
-    let max_tokens = at_least_one(py, "max_tokens", max_tokens)?;
+    let rank_count = count(py, "n_ranks", n_ranks, 1)?;
+    let max_tokens = count(py, "max_tokens", max_tokens, 1)?;
     let kind = Kind::of(lengths)?;
     let lengths = whole_numbers("lengths", lengths)?;
     let ranks = whole_numbers("ranks", ranks)?;
@@ -254,17 +253,14 @@ impl Request {
         lengths: &[usize],
     ) -> PyResult<(Array<'py>, Array<'py>, Array<'py>)> {
         let packing = planned(py, lengths, self.max_len, self.method)?;
-        let mut result = Output::<i64>::new(py, &self.shape(py, &packing)?, kind)?;
-        let (begins, out) = (begins(lengths), result.numbers());
-        detached(py, out.len(), || {
-            packing.write(lengths, self.max_len, 0, out, |index, cells| {
-                for (at, cell) in cells.iter_mut().enumerate() {
-                    *cell = (begins[index] + at) as i64;
-                }
-            });
-        });
+        let begins = begins(lengths);
+        let packed = self.rows(py, kind, lengths, &packing, 0, |index, cells: &mut [i64]| {
+            for (at, cell) in cells.iter_mut().enumerate() {
+                *cell = (begins[index] + at) as i64;
+            }
+        })?;
         let (masks, positions) = self.companions(py, kind, lengths, &packing)?;
-        Ok((result.finish(kind)?, masks, positions))
+        Ok((kind.from_numpy(packed)?, masks, positions))
     }
 
     /// Rows of tokens.
@@ -297,14 +293,10 @@ impl Request {
             argument_error(py, text)
         })?;
         let begins = begins(&tokens.lengths);
-        let mut result = Output::<T>::new(py, &self.shape(py, packing)?, tokens.kind)?;
-        let (out, lengths) = (result.numbers(), &tokens.lengths);
-        detached(py, out.len(), || {
-            packing.write(lengths, self.max_len, pad, out, |index, cells| {
-                cells.copy_from_slice(&flat[begins[index]..begins[index] + cells.len()]);
-            });
-        });
-        let packed = result.into_numpy();
+        let fill = |index: usize, cells: &mut [T]| {
+            cells.copy_from_slice(&flat[begins[index]..begins[index] + cells.len()]);
+        };
+        let packed = self.rows(py, tokens.kind, &tokens.lengths, packing, pad, fill)?;
         // Where only the sign differs, nothing moves.
         let same = packed.getattr("dtype")?.getattr("itemsize")?.extract::<usize>()?
             == tokens.dtype.getattr("itemsize")?.extract::<usize>()?;
@@ -319,35 +311,36 @@ impl Request {
         lengths: &[usize],
         packing: &Packing,
     ) -> PyResult<(Array<'py>, Array<'py>)> {
-        let shape = self.shape(py, packing)?;
         let masks = if self.segments {
             let segments = packing.segments(lengths);
-            let mut result = Output::<i32>::new(py, &shape, kind)?;
-            let out = result.numbers();
-            detached(py, out.len(), || {
-                packing.write(lengths, self.max_len, 0, out, |index, cells| {
-                    cells.fill(segments[index]);
-                });
-            });
-            result.into_numpy()
+            self.rows(py, kind, lengths, packing, 0, |index, cells| cells.fill(segments[index]))?
         } else {
-            let mut result = Output::<u8>::new(py, &shape, kind)?;
-            let out = result.numbers();
-            detached(py, out.len(), || {
-                packing.write(lengths, self.max_len, 0, out, |_, cells| cells.fill(1));
-            });
-            result.into_numpy().call_method1("view", ("bool",))?
+            let fill = |_, cells: &mut [u8]| cells.fill(1);
+            let bytes = self.rows(py, kind, lengths, packing, 0, fill)?;
+            bytes.call_method1("view", ("bool",))?
         };
-        let mut result = Output::<i32>::new(py, &shape, kind)?;
+        let positions = self.rows(py, kind, lengths, packing, 0, |_, cells: &mut [i32]| {
+            for (at, cell) in cells.iter_mut().enumerate() {
+                *cell = at as i32;
+            }
+        })?;
+        Ok((kind.from_numpy(masks)?, kind.from_numpy(positions)?))
+    }
+
+    /// An array of numpy whose cells `fill` writes for each sequence, with room as `kind` wants it.
+    fn rows<'py, T: Plain>(
+        &self,
+        py: Python<'py>,
+        kind: Kind,
+        lengths: &[usize],
+        packing: &Packing,
+        pad: T,
+        fill: impl FnMut(usize, &mut [T]) + Send,
+    ) -> PyResult<Array<'py>> {
+        let mut result = Output::new(py, &self.shape(py, packing)?, kind)?;
         let out = result.numbers();
-        detached(py, out.len(), || {
-            packing.write(lengths, self.max_len, 0, out, |_, cells| {
-                for (at, cell) in cells.iter_mut().enumerate() {
-                    *cell = at as i32;
-                }
-            });
-        });
-        Ok((kind.from_numpy(masks)?, result.finish(kind)?))
+        detached(py, out.len(), || packing.write(lengths, self.max_len, pad, out, fill));
+        result.finish(Kind::Numpy)
     }
 
     fn shape(&self, py: Python<'_>, packing: &Packing) -> PyResult<[usize; 2]> {
@@ -437,13 +430,6 @@ fn planned(py: Python<'_>, lengths: &[usize], max_len: usize, method: Method) ->
     packing.map_err(|error| argument_error(py, error.to_string()))
 }
 
-fn at_least_one(py: Python<'_>, name: &str, number: i64) -> PyResult<usize> {
-    match usize::try_from(number) {
-        Ok(number) if number > 0 => Ok(number),
-        _ => Err(argument_error(py, format!("`{name}` must be at least 1, got {number}"))),
-    }
-}
-
 fn row_length(py: Python<'_>, max_len: i64) -> PyResult<usize> {
     match i32::try_from(max_len) {
         Ok(len) if len > 0 => Ok(len as usize),
@@ -455,11 +441,11 @@ fn row_length(py: Python<'_>, max_len: i64) -> PyResult<usize> {
 }
 
 fn indices<'py>(py: Python<'py>, numbers: &[usize], kind: Kind) -> PyResult<Array<'py>> {
-    let mut result = Output::<i64>::new(py, &[numbers.len()], kind)?;
-    for (out, number) in result.numbers().iter_mut().zip(numbers) {
-        *out = *number as i64;
-    }
-    result.finish(kind)
+    filled(py, &[numbers.len()], kind, numbers.len(), |out| {
+        for (out, number) in out.iter_mut().zip(numbers) {
+            *out = *number as i64;
+        }
+    })
 }
 
 /// Where each sequence begins when they lie one after the other.

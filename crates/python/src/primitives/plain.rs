@@ -1,10 +1,9 @@
-//! Numbers in arrays as slices: the only `unsafe` of the functions on arrays.
+//! Numbers of arrays as slices.
 
 use numpy::{Element, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
-use crate::array::{self, Header};
-use crate::memory::Memory;
+use crate::array::Header;
 
 /// Numbers that any bytes are one of, and that numpy has.
 ///
@@ -48,6 +47,16 @@ pub fn read<'a, T: Plain>(array: &'a Bound<'_, PyUntypedArray>) -> Option<&'a [T
     if is_plain::<T>(array) { Some(elements(array)) } else { None }
 }
 
+/// The array itself if [`read`] can read it as this type, else a copy that it can.
+pub fn readable<'py, T: Plain>(
+    array: &Bound<'py, PyUntypedArray>,
+) -> PyResult<Bound<'py, PyUntypedArray>> {
+    if is_plain::<T>(array) {
+        return Ok(array.clone());
+    }
+    Ok(array.call_method1("astype", (numpy::dtype::<T>(array.py()), "C"))?.cast_into()?)
+}
+
 /// The bytes of an array of booleans, without gaps.
 #[inline]
 pub fn read_bools<'a>(array: &'a Bound<'_, PyUntypedArray>) -> Option<&'a [u8]> {
@@ -64,55 +73,4 @@ fn elements<'a, T: Plain>(array: &'a Bound<'_, PyUntypedArray>) -> &'a [T] {
     // SAFETY: a contiguous array of as many elements of this type, aligned, which lives as long as the
     // reference. Changing it in another thread meanwhile is the user's data race by numpy's own rules.
     unsafe { std::slice::from_raw_parts(header.data().cast(), len) }
-}
-
-/// A fresh array that nobody else has yet.
-pub struct Fresh<'py, T> {
-    array: Bound<'py, PyAny>,
-    data: *mut T,
-    len: usize,
-}
-
-impl<'py, T: Plain> Fresh<'py, T> {
-    /// Zeros in memory of numpy.
-    pub fn zeros(py: Python<'py>, shape: &[usize]) -> Self {
-        let array = numpy::PyArrayDyn::<T>::zeros(py, shape, false).into_any();
-        let data = match Header::of(&array) {
-            Some(header) => header.data().cast(),
-            None => std::ptr::dangling_mut(),
-        };
-        Self { array, data, len: shape.iter().product() }
-    }
-
-    /// An array in this memory, which nobody else may have a reference to, with any content.
-    ///
-    /// # Panics
-    ///
-    /// When the memory is shared or too small.
-    pub fn over(py: Python<'py>, shape: &[usize], memory: &Py<Memory>) -> PyResult<Self> {
-        let len = shape.iter().product::<usize>();
-        let memory = memory.bind(py);
-        assert!(!array::is_shared(memory) && len * size_of::<T>() <= memory.get().len());
-        let data = memory.get().pointer();
-        // SAFETY: the memory is large and aligned enough, and the array keeps it; ours was the only
-        // reference, and nobody writes through it before the array is gone.
-        let array =
-            unsafe { array::view(py, &numpy::dtype::<T>(py), shape, data, memory.as_any()) }?;
-        Ok(Self { array, data: data.cast(), len })
-    }
-
-    /// The elements.
-    pub fn elements(&mut self) -> &mut [T] {
-        if self.len == 0 {
-            return &mut [];
-        }
-        // SAFETY: initialised memory of as many elements, aligned, that only this array has, which
-        // nobody else has yet.
-        unsafe { std::slice::from_raw_parts_mut(self.data, self.len) }
-    }
-
-    /// The array.
-    pub fn into_array(self) -> Bound<'py, PyAny> {
-        self.array
-    }
 }

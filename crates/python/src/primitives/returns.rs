@@ -1,12 +1,12 @@
 //! Returns: what came of each step.
 
+use echoic_primitives::Real;
 use echoic_primitives::gae::gae;
 use echoic_primitives::returns::{discounted_sums, nstep_returns, upgo};
 use pyo3::prelude::*;
 
-use super::input::{Number, finite, in_precision};
-use super::steps::{Options, Steps};
-use crate::error::argument_error;
+use super::input::{count, finite, in_precision};
+use super::steps::{Options, Pair, Steps};
 
 /// Discounted sums of rewards to go: ``G_t = r_t + γ G_{t+1}``.
 ///
@@ -61,15 +61,9 @@ pub fn compute_discounted_sums<'py>(
     let last = ("last_value", last_value.unwrap_or(&zero));
     let steps = Steps::new(("rewards", rewards), None, ("dones", dones), last, &options, None)?;
     finite(rewards.py(), "gamma", gamma)?;
-    in_precision!(steps.precision(), sums_in(&steps, gamma))
-}
-
-fn sums_in<'py, T: Number>(steps: &Steps<'py>, gamma: f64) -> PyResult<Bound<'py, PyAny>> {
-    let mut sums = steps.output::<T>()?;
-    let last = steps.last::<T>();
-    let (rollout, out) = (steps.rollout(&last), sums.numbers());
-    steps.run(move || discounted_sums(&rollout, T::from_f64(gamma), out))?;
-    steps.finish(sums)
+    in_precision!(steps.precision(), T => {
+        steps.one(move |rollout, out| discounted_sums(rollout, T::from_f64(gamma), out))
+    })
 }
 
 /// λ-returns: all n-step returns, weighted by ``(1 - λ) λ^(n-1)``.
@@ -134,19 +128,10 @@ pub fn compute_lambda_returns<'py>(
     let steps = Steps::new(("rewards", rewards), values, ("dones", dones), last, &options, None)?;
     finite(rewards.py(), "gamma", gamma)?;
     finite(rewards.py(), "lam", lam)?;
-    in_precision!(steps.precision(), lambda_in(&steps, gamma, lam))
-}
-
-fn lambda_in<'py, T: Number>(
-    steps: &Steps<'py>,
-    gamma: f64,
-    lam: f64,
-) -> PyResult<Bound<'py, PyAny>> {
-    let mut returns = steps.output::<T>()?;
-    let last = steps.last::<T>();
-    let (rollout, out) = (steps.rollout(&last), returns.numbers());
-    steps.run(move || gae(&rollout, T::from_f64(gamma), T::from_f64(lam), None, Some(out)))?;
-    steps.finish(returns)
+    in_precision!(steps.precision(), T => {
+        let (gamma, lam) = (T::from_f64(gamma), T::from_f64(lam));
+        steps.one(move |rollout, out| gae(rollout, gamma, lam, None, Some(out)))
+    })
 }
 
 /// The rewards of the next ``n`` steps, and what the rest of the episode is worth after them.
@@ -210,22 +195,10 @@ pub fn compute_n_step_returns<'py>(
     let (values, last) = (Some(("values", values)), ("last_value", last_value));
     let steps = Steps::new(("rewards", rewards), values, ("dones", dones), last, &options, None)?;
     finite(rewards.py(), "gamma", gamma)?;
-    let Ok(n @ 1..) = usize::try_from(n) else {
-        return Err(argument_error(rewards.py(), format!("`n` must be at least 1, got {n}")));
-    };
-    in_precision!(steps.precision(), nstep_in(&steps, n, gamma))
-}
-
-fn nstep_in<'py, T: Number>(
-    steps: &Steps<'py>,
-    n: usize,
-    gamma: f64,
-) -> PyResult<Bound<'py, PyAny>> {
-    let mut returns = steps.output::<T>()?;
-    let last = steps.last::<T>();
-    let (rollout, out) = (steps.rollout(&last), returns.numbers());
-    steps.run(move || nstep_returns(&rollout, n, T::from_f64(gamma), out))?;
-    steps.finish(returns)
+    let n = count(rewards.py(), "n", n, 1)?;
+    in_precision!(steps.precision(), T => {
+        steps.one(move |rollout, out| nstep_returns(rollout, n, T::from_f64(gamma), out))
+    })
 }
 
 /// Returns that follow what happened while it is at least as good as expected: UPGO.
@@ -283,22 +256,14 @@ pub fn compute_upgo<'py>(
     final_values: Option<&Bound<'py, PyAny>>,
     time_axis: Option<i64>,
     offsets: Option<&Bound<'py, PyAny>>,
-) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+) -> PyResult<Pair<'py>> {
     let options = Options { truncated, final_values, time_axis, offsets, n_steps: None };
     let (values, last) = (Some(("values", values)), ("last_value", last_value));
     let steps = Steps::new(("rewards", rewards), values, ("dones", dones), last, &options, None)?;
     finite(rewards.py(), "gamma", gamma)?;
-    in_precision!(steps.precision(), upgo_in(&steps, gamma))
-}
-
-fn upgo_in<'py, T: Number>(
-    steps: &Steps<'py>,
-    gamma: f64,
-) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
-    let (mut returns, mut advantages) = (steps.output::<T>()?, steps.output::<T>()?);
-    let last = steps.last::<T>();
-    let rollout = steps.rollout(&last);
-    let (first, second) = (returns.numbers(), advantages.numbers());
-    steps.run(move || upgo(&rollout, T::from_f64(gamma), first, second))?;
-    Ok((steps.finish(returns)?, steps.finish(advantages)?))
+    in_precision!(steps.precision(), T => {
+        steps.two(move |rollout, returns, advantages| {
+            upgo(rollout, T::from_f64(gamma), returns, advantages)
+        })
+    })
 }

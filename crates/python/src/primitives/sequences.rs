@@ -1,19 +1,10 @@
 //! Which numbers belong to which sequence, and which of them count.
 
-use std::borrow::Cow;
-
 use echoic_primitives::Flags;
-use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
-use super::input::{FlagInput, same_shape, text_of};
-use super::kind::{Kind, numpy};
-use super::plain;
-use crate::error::{argument_error, dtype_error};
-
-/// From how many numbers on other threads of Python run meanwhile: below, handing over costs more
-/// than it gives.
-const LONG: usize = 8192;
+use super::input::{FlagInput, count, same_shape, text_of, whole_numbers};
+use crate::error::argument_error;
 
 /// Sequences in a flat array, one after the other.
 pub enum Sequences {
@@ -37,12 +28,7 @@ impl Sequences {
         (length_name, length): (&str, Option<i64>),
         offsets: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        if length.is_some_and(|length| length < 1) {
-            let length = length.unwrap_or_default();
-            let text = format!("`{length_name}` must be at least 1, got {length}");
-            return Err(argument_error(py, text));
-        }
-        let length = length.and_then(|length| usize::try_from(length).ok());
+        let length = length.map(|length| count(py, length_name, length, 1)).transpose()?;
         let text = match (shape, length, offsets) {
             (_, Some(_), Some(_)) => format!("give `{length_name}` or `offsets`, not both"),
             (&[len], None, Some(offsets)) => {
@@ -122,77 +108,38 @@ fn bounds(name: &str, len: usize, offsets: &Bound<'_, PyAny>) -> PyResult<Vec<us
     Err(argument_error(py, text))
 }
 
-/// Whole numbers that are not negative, in one axis.
-pub fn whole_numbers(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
-    let py = object.py();
-    let array = Kind::of(object)?.to_numpy(name, object)?;
-    let dtype = array.dtype();
-    // An empty list becomes floats.
-    let whole = matches!(dtype.kind(), b'i' | b'u') || array.len() == 0;
-    if !whole || array.ndim() != 1 {
-        let shape = text_of(array.shape());
-        let text =
-            format!("`{name}` must be whole numbers in one axis, got {dtype} of shape {shape}");
-        return Err(dtype_error(py, text));
+/// Which numbers count.
+pub struct Mask<'py> {
+    flags: FlagInput<'py>,
+    /// The flags as bytes, where they were given as something else.
+    bytes: Option<Vec<u8>>,
+}
+
+impl<'py> Mask<'py> {
+    /// A mask, if there is one, of the shape of another argument.
+    pub fn new(
+        py: Python<'py>,
+        mask: Option<&Bound<'py, PyAny>>,
+        (other, expected): (&str, &[usize]),
+    ) -> PyResult<Self> {
+        let flags = FlagInput::new("mask", mask.unwrap_or(py.None().bind(py)))?;
+        if let Some(shape) = flags.shape() {
+            same_shape(py, "mask", shape, other, expected)?;
+        }
+        let bytes = match flags.flags() {
+            Flags::None | Flags::Bytes(_) => None,
+            Flags::Bools(flags) => Some(flags.iter().copied().map(u8::from).collect()),
+            Flags::Single(numbers) => Some(numbers.iter().map(|on| u8::from(*on != 0.0)).collect()),
+            Flags::Double(numbers) => Some(numbers.iter().map(|on| u8::from(*on != 0.0)).collect()),
+        };
+        Ok(Self { flags, bytes })
     }
-    let array = numpy(py)?.call_method1("ascontiguousarray", (array, "int64"))?;
-    let array = array.cast_into::<PyUntypedArray>()?;
-    let numbers = plain::read::<i64>(&array).unwrap_or_default().iter().enumerate();
-    let checked = |(at, number): (usize, &i64)| {
-        usize::try_from(*number).map_err(|_| {
-            argument_error(py, format!("`{name}`[{at}] must be at least 0, got {number}"))
-        })
-    };
-    numbers.map(checked).collect()
-}
 
-/// A mask, if there is one.
-pub fn mask_input<'py>(
-    py: Python<'py>,
-    mask: Option<&Bound<'py, PyAny>>,
-) -> PyResult<FlagInput<'py>> {
-    match mask {
-        Some(mask) => FlagInput::new("mask", mask),
-        None => FlagInput::new("mask", py.None().bind(py)),
+    /// A byte for each number, zero where it does not count; `None` if there is no mask.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        match self.flags.flags() {
+            Flags::Bytes(bytes) => Some(bytes),
+            _ => self.bytes.as_deref(),
+        }
     }
-}
-
-/// The bytes of a mask that has the shape of another argument, zero where nothing counts; `None` if
-/// there is no mask.
-pub fn mask_bytes<'a>(
-    py: Python<'_>,
-    mask: &'a FlagInput<'_>,
-    other: &str,
-    expected: &[usize],
-) -> PyResult<Option<Cow<'a, [u8]>>> {
-    let Some(shape) = mask.shape() else { return Ok(None) };
-    same_shape(py, "mask", shape, other, expected)?;
-    Ok(match mask.flags() {
-        Flags::None => None,
-        Flags::Bytes(bytes) => Some(Cow::Borrowed(bytes)),
-        Flags::Bools(flags) => Some(flags.iter().copied().map(u8::from).collect()),
-        Flags::Single(numbers) => Some(numbers.iter().map(|on| u8::from(*on != 0.0)).collect()),
-        Flags::Double(numbers) => Some(numbers.iter().map(|on| u8::from(*on != 0.0)).collect()),
-    })
-}
-
-/// The value that a name stands for.
-pub fn choice<T: Copy>(
-    py: Python<'_>,
-    argument: &str,
-    name: &str,
-    choices: &[(&str, T)],
-) -> PyResult<T> {
-    if let Some((_, value)) = choices.iter().find(|(choice, _)| *choice == name) {
-        return Ok(*value);
-    }
-    let names: Vec<_> = choices.iter().map(|(choice, _)| format!("{choice:?}")).collect();
-    let names = names.join(", ");
-    Err(argument_error(py, format!("`{argument}` must be one of {names}, got {name:?}")))
-}
-
-/// Runs work on so many numbers, without the GIL where that pays.
-#[inline]
-pub fn detached<T: Send>(py: Python<'_>, len: usize, work: impl FnOnce() -> T + Send) -> T {
-    if len < LONG { work() } else { py.detach(work) }
 }

@@ -5,10 +5,11 @@ use echoic_primitives::stats::{Moments, NotFinite};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFloat, PyInt, PyTuple};
 
-use super::input::{Input, Number, in_precision, text_of};
+use super::input::{
+    Input, Number, entry, entry_numbers, in_precision, not_negative, text_of, wrong_shape,
+};
 use super::kind::Kind;
-use super::output::Output;
-use super::sequences::detached;
+use super::output::{copied, detached, filled};
 use crate::error::argument_error;
 
 /// Numbers that went by.
@@ -73,7 +74,7 @@ impl RunningStats {
             return Ok(out[0].into_pyobject(py)?.into_any());
         }
         let (input, kind) = Input::leading("values", values)?;
-        in_precision!(input.precision(), normalised(py, &self.0, &input, kind, form))
+        self.0.normalised(py, &input, kind, form)
     }
 
     fn reset(&self, py: Python<'_>) {
@@ -137,9 +138,7 @@ impl RunningStatsVec {
         let py = values.py();
         let (input, _) = Input::leading("values", values)?;
         if input.shape() != self.0.shape {
-            let (got, expected) = (text_of(input.shape()), text_of(&self.0.shape));
-            let text = format!("`values` has shape {got}, expected {expected}");
-            return Err(argument_error(py, text));
+            return Err(wrong_shape(py, "values", input.shape(), &text_of(&self.0.shape)));
         }
         self.0.extend(py, &input)
     }
@@ -194,12 +193,10 @@ impl RunningStatsVec {
         let form = Form::new(py, clip, min_std)?;
         let (input, kind) = Input::leading("values", values)?;
         if !input.shape().ends_with(&self.0.shape) {
-            let (got, expected) = (text_of(input.shape()), text_of(&self.0.shape));
-            let text =
-                format!("`values` has shape {got}, expected {expected} behind any other axes");
-            return Err(argument_error(py, text));
+            let expected = format!("{} behind any other axes", text_of(&self.0.shape));
+            return Err(wrong_shape(py, "values", input.shape(), &expected));
         }
-        in_precision!(input.precision(), normalised(py, &self.0, &input, kind, form))
+        self.0.normalised(py, &input, kind, form)
     }
 
     #[pyo3(signature = (values, batch_size=None, *, clip=None, min_std=1e-8))]
@@ -214,7 +211,7 @@ impl RunningStatsVec {
         let form = Form::new(py, clip, min_std)?;
         let (input, kind) = Input::leading("values", values)?;
         self.0.check_batch(py, input.shape(), batch_size)?;
-        in_precision!(input.precision(), normalised(py, &self.0, &input, kind, form))
+        self.0.normalised(py, &input, kind, form)
     }
 
     fn reset(&self, py: Python<'_>) {
@@ -256,12 +253,8 @@ struct Form {
 
 impl Form {
     fn new(py: Python<'_>, clip: Option<f64>, min_std: f64) -> PyResult<Self> {
-        for (name, value) in [("clip", clip.unwrap_or_default()), ("min_std", min_std)] {
-            if value.is_nan() || value < 0.0 {
-                let text = format!("`{name}` must be at least 0, got {value}");
-                return Err(argument_error(py, text));
-            }
-        }
+        not_negative(py, "clip", clip.unwrap_or_default())?;
+        not_negative(py, "min_std", min_std)?;
         Ok(Self { clip, min_std })
     }
 
@@ -273,24 +266,6 @@ impl Form {
             *value = if *value < -clip { -clip } else { *value };
         }
     }
-}
-
-fn normalised<'py, T: Number>(
-    py: Python<'py>,
-    shared: &Shared,
-    input: &Input<'py>,
-    kind: Kind,
-    form: Form,
-) -> PyResult<Bound<'py, PyAny>> {
-    let mut result = Output::<T>::new(py, input.shape(), kind)?;
-    // A copy, so that others may update it meanwhile.
-    let moments = shared.lock(py).clone();
-    let (values, out) = (input.numbers::<T>(), result.numbers());
-    detached(py, values.len(), move || {
-        moments.normalise(values, form.min_std, out);
-        form.clip(out);
-    });
-    result.finish(kind)
 }
 
 /// Moments that several threads use.
@@ -306,24 +281,44 @@ impl Shared {
     }
 
     fn lock(&self, py: Python<'_>) -> MutexGuard<'_, Moments> {
-        loop {
-            if let Some(moments) = self.moments.try_lock() {
-                return moments;
-            }
-            // Whoever has it holds it for a batch at most, and needs no GIL for that.
-            py.detach(|| drop(self.moments.lock()));
-        }
+        lock(py, &self.moments)
     }
 
     fn extend(&self, py: Python<'_>, input: &Input<'_>) -> PyResult<()> {
-        in_precision!(input.precision(), extend_in(py, self, input))
+        in_precision!(input.precision(), T => {
+            let values = input.numbers::<T>();
+            let taken = detached(py, values.len(), || self.moments.lock().extend(values));
+            taken.map_err(|NotFinite { index }| {
+                let why = match index.and_then(|index| Some((index, values.get(index)?))) {
+                    Some((index, value)) => format!("has {value} at flat index {index}"),
+                    None => "has too large a spread for a variance".to_owned(),
+                };
+                argument_error(py, refusal("values", &why))
+            })
+        })
+    }
+
+    fn normalised<'py>(
+        &self,
+        py: Python<'py>,
+        input: &Input<'py>,
+        kind: Kind,
+        form: Form,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        // A copy, so that others may update it meanwhile.
+        let moments = self.lock(py).clone();
+        in_precision!(input.precision(), T => {
+            let values = input.numbers::<T>();
+            filled(py, input.shape(), kind, values.len(), |out| {
+                moments.normalise(values, form.min_std, out);
+                form.clip(out);
+            })
+        })
     }
 
     fn merge(&self, py: Python<'_>, other: &Self) -> PyResult<()> {
         if self.shape != other.shape {
-            let (got, expected) = (text_of(&other.shape), text_of(&self.shape));
-            let text = format!("`other` has shape {got}, expected {expected}");
-            return Err(argument_error(py, text));
+            return Err(wrong_shape(py, "other", &other.shape, &text_of(&self.shape)));
         }
         // A copy first: `other` may be `self`.
         let other = other.lock(py).clone();
@@ -343,16 +338,15 @@ impl Shared {
         if fits {
             return Ok(());
         }
-        let (got, expected) = (text_of(shape), text_of(&self.shape));
-        let text = match count {
-            Some(count) => format!(
-                "`values` has shape {got}, expected {count} arrays of shape {expected}, or their {} \
-                 numbers",
-                count.saturating_mul(size)
-            ),
-            None => format!("`values` has shape {got}, expected (n, ...) with {expected} behind n"),
+        let own = text_of(&self.shape);
+        let expected = match count {
+            Some(count) => {
+                let numbers = count.saturating_mul(size);
+                format!("{count} arrays of shape {own}, or their {numbers} numbers")
+            }
+            None => format!("(n, ...) with {own} behind n"),
         };
-        Err(argument_error(py, text))
+        Err(wrong_shape(py, "values", shape, &expected))
     }
 
     fn array<'py>(
@@ -361,11 +355,8 @@ impl Shared {
         value: impl Fn(&Moments, usize) -> f64,
     ) -> PyResult<Bound<'py, PyAny>> {
         let moments = self.lock(py).clone();
-        let mut result = Output::<f64>::new(py, &self.shape, Kind::Numpy)?;
-        for (at, out) in result.numbers().iter_mut().enumerate() {
-            *out = value(&moments, at);
-        }
-        Ok(result.into_numpy())
+        let numbers: Vec<f64> = (0..moments.dim()).map(|at| value(&moments, at)).collect();
+        copied(py, &self.shape, &numbers)
     }
 
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -373,31 +364,16 @@ impl Shared {
         let state = PyDict::new(py);
         state.set_item("count", moments.count())?;
         for (name, numbers) in [("mean", moments.mean()), ("squares", moments.squares())] {
-            let mut result = Output::<f64>::new(py, &self.shape, Kind::Numpy)?;
-            result.numbers().copy_from_slice(numbers);
-            state.set_item(name, result.into_numpy())?;
+            state.set_item(name, copied(py, &self.shape, numbers)?)?;
         }
         Ok(state)
     }
 
     fn load(&self, state: &Bound<'_, PyDict>) -> PyResult<()> {
         let py = state.py();
-        let item = |name: &str| {
-            state
-                .get_item(name)?
-                .ok_or_else(|| argument_error(py, format!("`state` has no {name:?}")))
-        };
-        let numbers = |name: &str| {
-            let input = Input::following(name, &item(name)?, super::input::Precision::Double)?;
-            if input.shape() != self.shape {
-                let (got, expected) = (text_of(input.shape()), text_of(&self.shape));
-                let text = format!("`state`[{name:?}] has shape {got}, expected {expected}");
-                return Err(argument_error(py, text));
-            }
-            Ok(input.numbers::<f64>().to_vec())
-        };
-        let count = item("count")?.extract()?;
-        let (mean, squares) = (numbers("mean")?, numbers("squares")?);
+        let count = entry(state, "count")?.extract()?;
+        let mean = entry_numbers(state, "mean", &self.shape)?;
+        let squares = entry_numbers(state, "squares", &self.shape)?;
         let moments = Moments::from_parts(count, mean, squares).ok_or_else(|| {
             argument_error(py, "`state` has a mean or squares that no numbers can have")
         })?;
@@ -406,16 +382,14 @@ impl Shared {
     }
 }
 
-fn extend_in<T: Number>(py: Python<'_>, shared: &Shared, input: &Input<'_>) -> PyResult<()> {
-    let values = input.numbers::<T>();
-    let taken = detached(py, values.len(), || shared.moments.lock().extend(values));
-    taken.map_err(|NotFinite { index }| {
-        let why = match index.and_then(|index| Some((index, values.get(index)?))) {
-            Some((index, value)) => format!("has {value} at flat index {index}"),
-            None => "has too large a spread for a variance".to_owned(),
-        };
-        argument_error(py, refusal("values", &why))
-    })
+/// Locks something that is held for as long as a batch takes, at most, by threads that do not wait for the GIL.
+pub fn lock<'a, T: Send>(py: Python<'_>, shared: &'a Mutex<T>) -> MutexGuard<'a, T> {
+    loop {
+        if let Some(locked) = shared.try_lock() {
+            return locked;
+        }
+        py.detach(|| drop(shared.lock()));
+    }
 }
 
 fn refusal(name: &str, why: &str) -> String {

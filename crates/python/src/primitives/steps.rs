@@ -1,19 +1,21 @@
 //! Arguments of functions on steps in time: their shapes, layouts and ends.
 
 use echoic_primitives::rollout::Truncation;
-use echoic_primitives::{Layout, Rollout};
+use echoic_primitives::{Error, Layout, Real, Rollout};
 use pyo3::prelude::*;
 use pyo3::types::PyFloat;
 use smallvec::SmallVec;
 
-use super::input::{FlagInput, Input, Number, Precision, offsets, same_shape, text_of};
+use super::input::{
+    FlagInput, Input, Number, Precision, Whole, count, in_precision, same_shape, text_of,
+    wrong_shape,
+};
 use super::kind::Kind;
-use super::output::Output;
+use super::output::{Output, try_filled};
 use crate::error::argument_error;
 
-/// From how many steps on other threads of Python may run meanwhile: below, letting them would take
-/// longer than the work.
-const DETACH_STEPS: usize = 8192;
+/// Two results.
+pub type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 
 /// How steps lie in the arrays, and which of them were cut off: what all functions take.
 #[derive(Default)]
@@ -137,9 +139,35 @@ impl<'py> Steps<'py> {
         self.rewards.precision()
     }
 
+    /// An array with a number for each step, which `work` fills.
+    #[inline]
+    pub fn one<T: Number>(
+        &self,
+        work: impl FnOnce(&Rollout<'_, T>, &mut [T]) -> Result<(), Error> + Send,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let last = self.last();
+        let (rollout, shape) = (self.rollout(&last), self.rewards.shape());
+        try_filled(self.py, shape, self.kind, self.rewards.len(), |out| work(&rollout, out))
+    }
+
+    /// Two of them.
+    #[inline]
+    pub fn two<T: Number>(
+        &self,
+        work: impl FnOnce(&Rollout<'_, T>, &mut [T], &mut [T]) -> Result<(), Error> + Send,
+    ) -> PyResult<Pair<'py>> {
+        let last = self.last();
+        let (rollout, shape) = (self.rollout(&last), self.rewards.shape());
+        let mut second = Output::new(self.py, shape, self.kind)?;
+        let other = second.numbers();
+        let work = |out: &mut [T]| work(&rollout, out, other);
+        let first = try_filled(self.py, shape, self.kind, self.rewards.len(), work)?;
+        Ok((first, second.finish(self.kind)?))
+    }
+
     /// The last values in this precision.
     #[inline]
-    pub fn last<T: Number>(&self) -> SmallVec<[T; 8]> {
+    fn last<T: Number>(&self) -> SmallVec<[T; 8]> {
         match &self.last {
             Last::All(number) => {
                 SmallVec::from_elem(T::from_f64(*number), self.layout().sequences())
@@ -150,7 +178,7 @@ impl<'py> Steps<'py> {
 
     /// The arguments as Rust has them.
     #[inline]
-    pub fn rollout<'a, T: Number>(&'a self, last_values: &'a [T]) -> Rollout<'a, T> {
+    fn rollout<'a, T: Number>(&'a self, last_values: &'a [T]) -> Rollout<'a, T> {
         Rollout {
             layout: self.layout(),
             rewards: self.rewards.numbers(),
@@ -162,28 +190,6 @@ impl<'py> Steps<'py> {
                 final_values: finals.numbers(),
             }),
         }
-    }
-
-    /// Room for a result with a number for each step.
-    #[inline]
-    pub fn output<T: Number>(&self) -> PyResult<Output<'py, T>> {
-        Output::new(self.py, self.rewards.shape(), self.kind)
-    }
-
-    /// Runs it, without the interpreter if it takes long.
-    #[inline]
-    pub fn run(
-        &self,
-        work: impl FnOnce() -> Result<(), echoic_primitives::Error> + Send,
-    ) -> PyResult<()> {
-        let done = if self.rewards.len() < DETACH_STEPS { work() } else { self.py.detach(work) };
-        done.map_err(|error| argument_error(self.py, error.to_string()))
-    }
-
-    /// A result as the caller wants it.
-    #[inline]
-    pub fn finish<T: Number>(&self, output: Output<'py, T>) -> PyResult<Bound<'py, PyAny>> {
-        output.finish(self.kind)
     }
 
     #[inline]
@@ -214,22 +220,17 @@ impl<'py> Steps<'py> {
             [1] if single => {}
             [len] if !single && len == self.layout().sequences() => {}
             _ => {
-                let shape = text_of(numbers.shape());
                 let expected = if single {
                     "one number".into()
                 } else {
                     let sequences = self.layout().sequences();
                     format!("one number, or one for each of {sequences} sequences")
                 };
-                let text = format!("`{name}` has shape {shape}, expected {expected}");
-                return Err(argument_error(self.py, text));
+                return Err(wrong_shape(self.py, name, numbers.shape(), &expected));
             }
         }
         if numbers.shape().is_empty() {
-            let number = match self.precision() {
-                Precision::Single => f64::from(numbers.numbers::<f32>()[0]),
-                Precision::Double => numbers.numbers::<f64>()[0],
-            };
+            let number = in_precision!(self.precision(), T => numbers.numbers::<T>()[0].to_f64());
             return Ok(Last::All(number));
         }
         Ok(Last::Each(numbers))
@@ -278,7 +279,14 @@ fn ragged(
             options.time_axis.map_or("None".into(), |axis| axis.to_string())
         ));
     };
-    let offsets = offsets("offsets", ends)?;
+    let offsets = Whole::in_one_axis("offsets", ends)?;
+    let offsets = offsets.numbers().iter().enumerate().map(|(at, offset)| {
+        usize::try_from(*offset).map_err(|_| {
+            let text = format!("`offsets`[{at}] is {offset}, but offsets are at least 0");
+            argument_error(py, text)
+        })
+    });
+    let offsets: Vec<usize> = offsets.collect::<PyResult<_>>()?;
     match (offsets.first(), offsets.last()) {
         (Some(0), Some(&last)) if last == len => Ok(Order::Ragged(offsets)),
         (Some(first), Some(last)) => fail(format!(
@@ -294,9 +302,9 @@ fn flat(py: Python<'_>, name: &str, shape: &[usize], steps: i64) -> PyResult<Ord
     let &[len] = shape else {
         return fail(format!("`{name}` has shape {}, expected 1-D", text_of(shape)));
     };
-    match usize::try_from(steps) {
-        Ok(steps @ 1..) if len.is_multiple_of(steps) => Ok(Order::Flat { steps }),
-        Ok(1..) => fail(format!("`{name}` has {len} elements, no multiple of n_steps={steps}")),
-        _ => fail(format!("`n_steps` must be at least 1, got {steps}")),
+    let steps = count(py, "n_steps", steps, 1)?;
+    if len.is_multiple_of(steps) {
+        return Ok(Order::Flat { steps });
     }
+    fail(format!("`{name}` has {len} elements, no multiple of n_steps={steps}"))
 }

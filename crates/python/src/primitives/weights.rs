@@ -1,15 +1,15 @@
 //! Importance weights.
 
+use echoic_primitives::Real;
 use echoic_primitives::weights::{
     Bounds, Level, effective_sample_size, effective_sample_size_of_logs, sequence_weights,
     token_weights,
 };
 use pyo3::prelude::*;
 
-use super::input::{FlagInput, Input, Number, in_precision, same_shape};
-use super::kind::Kind;
-use super::output::Output;
-use super::sequences::{Sequences, choice, detached, mask_bytes, mask_input};
+use super::input::{Input, choice, in_precision, same_shape};
+use super::output::{detached, filled};
+use super::sequences::{Mask, Sequences};
 use crate::error::argument_error;
 
 const LEVELS: [(&str, Option<Level>); 3] =
@@ -72,7 +72,7 @@ pub fn compute_importance_weights<'py>(
     let (new, kind) = Input::leading("log_p_new", log_p_new)?;
     let old = Input::following("log_p_old", log_p_old, new.precision())?;
     same_shape(py, "log_p_old", old.shape(), "log_p_new", new.shape())?;
-    let mask = mask_input(py, mask)?;
+    let mask = Mask::new(py, mask, ("log_p_new", new.shape()))?;
     let sequences = match level {
         Some(level) => {
             let named = ("log_p_new", new.shape());
@@ -85,8 +85,20 @@ pub fn compute_importance_weights<'py>(
         }
         None => None,
     };
-    let logs = Logs { py, new, old, mask, kind, bounds };
-    in_precision!(logs.new.precision(), weights_in(&logs, sequences))
+    in_precision!(new.precision(), T => {
+        let (log_new, log_old, mask) = (new.numbers::<T>(), old.numbers::<T>(), mask.bytes());
+        match &sequences {
+            None => filled(py, new.shape(), kind, log_new.len(), |out| {
+                token_weights(log_new, log_old, mask, bounds, out);
+            }),
+            Some((level, sequences)) => {
+                let (level, ends) = (*level, sequences.ends());
+                filled(py, &[sequences.count()], kind, log_new.len(), move |out| {
+                    sequence_weights(level, log_new, log_old, mask, ends, bounds, out);
+                })
+            }
+        }
+    })
 }
 
 /// How many samples of equal weight would tell as much: ``sum(w)**2 / sum(w**2)`` (Kish, 1965).
@@ -113,53 +125,21 @@ pub fn compute_importance_weights<'py>(
 #[pyo3(signature = (weights, *, log=false))]
 pub fn compute_effective_sample_size(weights: &Bound<'_, PyAny>, log: bool) -> PyResult<f64> {
     let (input, _) = Input::leading("weights", weights)?;
-    in_precision!(input.precision(), size_in(weights.py(), &input, log))
-}
-
-struct Logs<'py> {
-    py: Python<'py>,
-    new: Input<'py>,
-    old: Input<'py>,
-    mask: FlagInput<'py>,
-    kind: Kind,
-    bounds: Bounds,
-}
-
-fn weights_in<'py, T: Number>(
-    logs: &Logs<'py>,
-    sequences: Option<(Level, Sequences)>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let shape = logs.new.shape();
-    let mask = mask_bytes(logs.py, &logs.mask, "log_p_new", shape)?;
-    let (new, old) = (logs.new.numbers::<T>(), logs.old.numbers::<T>());
-    let (mask, bounds) = (mask.as_deref(), logs.bounds);
-    let Some((level, sequences)) = sequences else {
-        let mut result = Output::<T>::new(logs.py, shape, logs.kind)?;
-        let out = result.numbers();
-        detached(logs.py, new.len(), move || token_weights(new, old, mask, bounds, out));
-        return result.finish(logs.kind);
-    };
-    let mut result = Output::<T>::new(logs.py, &[sequences.count()], logs.kind)?;
-    let (out, ends) = (result.numbers(), sequences.ends());
-    detached(logs.py, new.len(), move || {
-        sequence_weights(level, new, old, mask, ends, bounds, out);
-    });
-    result.finish(logs.kind)
-}
-
-fn size_in<T: Number>(py: Python<'_>, weights: &Input<'_>, log: bool) -> PyResult<f64> {
-    let weights = weights.numbers::<T>();
-    if log {
-        return Ok(detached(py, weights.len(), || effective_sample_size_of_logs(weights)));
-    }
-    if let Some(at) = weights.iter().position(|weight| *weight < T::ZERO) {
-        let text = format!(
-            "weights are at least 0, got {} at {at} (log=True is for their logarithms)",
-            weights[at]
-        );
-        return Err(argument_error(py, text));
-    }
-    Ok(detached(py, weights.len(), || effective_sample_size(weights)))
+    let py = weights.py();
+    in_precision!(input.precision(), T => {
+        let weights = input.numbers::<T>();
+        if log {
+            return Ok(detached(py, weights.len(), || effective_sample_size_of_logs(weights)));
+        }
+        if let Some(at) = weights.iter().position(|weight| *weight < T::ZERO) {
+            let text = format!(
+                "weights are at least 0, got {} at {at} (log=True is for their logarithms)",
+                weights[at]
+            );
+            return Err(argument_error(py, text));
+        }
+        Ok(detached(py, weights.len(), || effective_sample_size(weights)))
+    })
 }
 
 /// `None`, the largest weight, or the smallest and the largest.

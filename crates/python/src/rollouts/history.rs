@@ -12,7 +12,7 @@ use pyo3::types::PyDict;
 use super::batch::{self, RolloutBatch};
 use super::settings;
 use crate::arena::Arena;
-use crate::error::{held_error, journal_error, rollout_error, system_error};
+use crate::error::{OrRaise, Raise, held_error, journal_error, rollout_error, system_error};
 
 /// How many records are gone through before it is looked for signals: some milliseconds.
 const RECORDS: u64 = 1024;
@@ -24,16 +24,17 @@ pub struct RolloutHistory {
     arena: Arena,
 }
 
-/// The exception for a table that can't be kept or brought back.
-pub fn kept_error(py: Python<'_>, error: &KeptError) -> PyErr {
-    let text = error.to_string();
-    if let Some(file) = error.file() {
-        return system_error(py, text, &file.source);
-    }
-    match error {
-        KeptError::Config(_) | KeptError::Settings { .. } => rollout_error(py, text),
-        KeptError::Locked { .. } => held_error(py, text),
-        _ => journal_error(py, text),
+impl Raise for KeptError {
+    fn raise(self, py: Python<'_>) -> PyErr {
+        let text = self.to_string();
+        if let Some(file) = self.file() {
+            return system_error(py, text, &file.source);
+        }
+        match self {
+            Self::Config(_) | Self::Settings { .. } => rollout_error(py, text),
+            Self::Locked { .. } => held_error(py, text),
+            _ => journal_error(py, text),
+        }
     }
 }
 
@@ -59,7 +60,7 @@ impl RolloutHistory {
     ) -> PyResult<T> {
         loop {
             let found = py.detach(|| step(&mut self.history.lock()));
-            if let Some(found) = found.map_err(|error| kept_error(py, &error))? {
+            if let Some(found) = found.or_raise(py)? {
                 return Ok(found);
             }
             py.check_signals()?;
@@ -77,11 +78,11 @@ impl RolloutHistory {
             Some(at) => History::open_before(directory, at),
             None => History::open(directory),
         });
-        let history = opened.map_err(|error| kept_error(py, &error))?;
+        let history = opened.or_raise(py)?;
         let this = Self { history: Mutex::new(history), arena: Arena::default() };
         if let Some(at) = at {
             this.go_on(py, |history| history.at_within(at, RECORDS))?;
-            this.history.lock().check(at).map_err(|error| kept_error(py, &error))?;
+            this.history.lock().check(at).or_raise(py)?;
         }
         Ok(this)
     }
@@ -114,7 +115,7 @@ impl RolloutHistory {
         match history.ledger() {
             Some(ledger) => {
                 let dict = PyDict::new(py);
-                super::set_counts(&dict, &ledger.counts(), &ledger.standing())?;
+                super::set_counts(&dict, &ledger.counts(), &ledger.totals())?;
                 Ok(dict)
             }
             None => Ok(PyDict::new(py)),

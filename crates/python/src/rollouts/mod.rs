@@ -2,10 +2,10 @@
 //!
 //! - `settings`: what a table is told. `items`: arrays of an item as bytes.
 //! - `history`: what was done with a table, once more. `batch`: a share of a batch as arrays. `reach`: a table in this process, or at a server.
-//! - `ahead`: tokens on their way to a server, for whose answers nobody waits.
+//! - `call`: tokens on their way to a server, for whose answers nobody waits.
 
-mod ahead;
 mod batch;
+mod call;
 mod history;
 mod items;
 mod reach;
@@ -15,35 +15,30 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use echoic_net::client::Options;
 use echoic_net::client::rollouts::{Entry, Rollouts};
-use echoic_net::client::tables::Waiting;
-use echoic_net::transport::{TlsFiles, dial_to};
 use echoic_replay::rollouts::kept::Keeping;
-
 use echoic_replay::rollouts::ledger::{
-    Admit, Append, Balance, Blocked, Change, Counts, Fate, Hold, Lease, Outcome, Permit, Progress,
-    Refusal, Size, Standing, Want,
+    Admit, Append, Balance, Change, Counts, Fate, GroupTotals, Hold, Lease, Outcome, Permit,
+    Progress, Refusal, Size, Want,
 };
 use echoic_replay::rollouts::table::{CallError, RolloutInfo, RolloutTable as Core};
-use echoic_replay::stream::Wait;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-pub use self::ahead::RolloutCall;
-use self::ahead::{Added, Ahead};
 pub use self::batch::RolloutBatch;
+use self::call::Added;
+pub use self::call::RolloutCall;
 pub use self::history::RolloutHistory;
 use self::items::Columns;
 use self::reach::Reach;
 use crate::arena::Arena;
-use crate::doors::{self, DoorError};
+use crate::connect::{self, Peer};
 use crate::error::{
-    closed_error, group_not_found_error, lease_error, rollout_error, set, timeout_error,
+    OrRaise, Raise, closed_error, group_not_found_error, lease_error, rollout_error, set,
+    timeout_error,
 };
 use crate::fork::Process;
-use crate::remote::tables_error;
 use crate::wait;
 
 /// A rollout table.
@@ -86,26 +81,23 @@ fn maybe_millis(name: &str, value: Option<f64>) -> PyResult<Option<u64>> {
     value.map(|value| millis(name, value)).transpose()
 }
 
-/// The exception for a call that came to nothing.
-pub fn call_error(py: Python<'_>, error: &CallError) -> PyErr {
-    let text = error.to_string();
-    match error {
-        CallError::TimedOut(blocked) | CallError::Refused(Refusal::Blocked(blocked)) => {
-            blocked_error(py, *blocked)
+impl Raise for CallError {
+    fn raise(self, py: Python<'_>) -> PyErr {
+        let text = self.to_string();
+        match self {
+            Self::TimedOut(blocked) | Self::Refused(Refusal::Blocked(blocked)) => {
+                let error = timeout_error(py, format!("timed out: {blocked}"));
+                set(py, error, "reason", blocked.reason().to_string())
+            }
+            Self::Closed => closed_error(py, text),
+            Self::Interrupted => PyRuntimeError::new_err(text),
+            Self::Journal(_) => PyOSError::new_err(text),
+            Self::Refused(Refusal::Fenced { .. }) => lease_error(py, text),
+            Self::Refused(Refusal::Unknown(_)) => group_not_found_error(py, text),
+            Self::Refused(_) => rollout_error(py, text),
+            _ => PyRuntimeError::new_err(text),
         }
-        CallError::Closed => closed_error(py, text),
-        CallError::Interrupted => PyRuntimeError::new_err(text),
-        CallError::Journal(_) => PyOSError::new_err(text),
-        CallError::Refused(Refusal::Fenced { .. }) => lease_error(py, text),
-        CallError::Refused(Refusal::Unknown(_)) => group_not_found_error(py, text),
-        CallError::Refused(_) => rollout_error(py, text),
-        _ => PyRuntimeError::new_err(text),
     }
-}
-
-fn blocked_error(py: Python<'_>, blocked: Blocked) -> PyErr {
-    let error = timeout_error(py, format!("timed out: {blocked}"));
-    set(py, error, "reason", blocked.reason().to_string())
 }
 
 /// An outcome that the table never gives to such a change.
@@ -163,7 +155,6 @@ impl RolloutTable {
 #[pyclass(frozen, module = "echoic._native")]
 pub struct RolloutLink {
     link: Arc<Rollouts>,
-    ahead: Arc<Ahead>,
     process: Process,
 }
 
@@ -188,8 +179,7 @@ impl RolloutLink {
         let entries = self.link.tables().iter().zip(0..);
         let table = |(entry, number): (&Entry, u32)| {
             let (link, config) = (Arc::clone(&self.link), Arc::new(entry.config.clone()));
-            let ahead = Arc::clone(&self.ahead);
-            RolloutTable::of(py, Reach::There { link, number, config, ahead })
+            RolloutTable::of(py, Reach::There { link, number, config })
         };
         entries.map(table).collect()
     }
@@ -200,16 +190,7 @@ impl RolloutLink {
         if !self.process.is_current() {
             return Ok(());
         }
-        let deadline = wait::deadline(timeout)?;
-        // Whatever becomes of what is on its way, the connection is closed.
-        let arrived = match self.link.is_over() {
-            true => Ok(()),
-            false => self.ahead.arrive(py, deadline),
-        };
-        let close = |wait: Wait<'_, Waiting>| self.link.close(wait);
-        let closed = wait::detached(py, deadline, None, close)
-            .map_err(|stopped| stopped.raise(py, tables_error));
-        arrived.and(closed)
+        wait::until(py, wait::deadline(timeout)?, |wait| self.link.close(wait))
     }
 }
 
@@ -229,22 +210,10 @@ pub fn connect_rollouts(
     server_name: Option<String>,
     name: Option<String>,
 ) -> PyResult<RolloutLink> {
-    let files = TlsFiles { certificate, key, authority: ca, server_name };
-    let address = doors::address(address)?;
-    let dial = dial_to(&address, &files).map_err(|error| DoorError::from(error).raise(py))?;
-    let options = Options {
-        token: doors::token(token)?,
-        deadline: deadline.map(|value| wait::seconds("deadline", value)).transpose()?,
-        max_retry,
-        name: doors::name(name)?,
-        connect_timeout: wait::seconds("connect_timeout", connect_timeout)?,
-        ..Options::default()
-    };
-    let connect = |wait: Wait<'_, Waiting>| Rollouts::connect(dial, options, wait);
-    let link = wait::detached(py, None, None, connect)
-        .map_err(|stopped| stopped.raise(py, tables_error))?;
-    let ahead = Arc::default();
-    Ok(RolloutLink { link: Arc::new(link), ahead, process: Process::current() })
+    let dial = Peer::new(address, ca, certificate, key, server_name)?.dial(py)?;
+    let options = connect::options(token, deadline, max_retry, connect_timeout, name)?;
+    let link = wait::until(py, None, |wait| Rollouts::connect(dial, options, wait))?;
+    Ok(RolloutLink { link: Arc::new(link), process: Process::current() })
 }
 
 #[pymethods]
@@ -265,7 +234,7 @@ impl RolloutTable {
             Some(directory) => {
                 let keeping = Keeping { durability: settings::durability(durability)?, history };
                 let open = || Core::open(config, metadata, directory, keeping);
-                py.detach(open).map_err(|error| history::kept_error(py, &error))?
+                py.detach(open).or_raise(py)?
             }
             None => Core::new(config)
                 .map_err(|error| rollout_error(py, error.to_string()))?
@@ -506,7 +475,6 @@ impl RolloutTable {
         self.reach.wait_version(py, newer_than, timeout)
     }
 
-    /// Writes a checkpoint to the table's directory; where it is.
     /// What was dropped at the end of the journal when the table was opened: how many bytes, why, and how many
     /// changes can have been in there.
     #[getter]
@@ -516,9 +484,10 @@ impl RolloutTable {
         Ok(torn.map(|torn| (torn.bytes, torn.what.clone(), torn.most_records())))
     }
 
+    /// Writes a checkpoint to the table's directory; where it is.
     fn checkpoint(&self, py: Python<'_>) -> PyResult<PathBuf> {
         let table = self.here("a checkpoint")?;
-        py.detach(|| table.checkpoint()).map_err(|error| history::kept_error(py, &error))
+        py.detach(|| table.checkpoint()).or_raise(py)
     }
 
     fn pause(&self, py: Python<'_>) -> PyResult<()> {
@@ -551,27 +520,27 @@ impl RolloutTable {
 }
 
 /// Puts counts, and where the table stands, into a dict.
-fn set_counts(dict: &Bound<'_, PyDict>, counts: &Counts, standing: &Standing) -> PyResult<()> {
+fn set_counts(dict: &Bound<'_, PyDict>, counts: &Counts, totals: &GroupTotals) -> PyResult<()> {
     for (name, value) in counts.named() {
         dict.set_item(name, value)?;
     }
-    dict.set_item("version", standing.version)?;
-    dict.set_item("target", standing.target)?;
-    dict.set_item("pipeline_depth", standing.depth)?;
-    dict.set_item("capacity", standing.capacity)?;
-    dict.set_item("queued", standing.queued)?;
-    dict.set_item("leased", standing.out)?;
-    dict.set_item("suspended", standing.suspended)?;
-    dict.set_item("oldest", standing.oldest)?;
-    dict.set_item("paused", standing.paused)
+    dict.set_item("version", totals.version)?;
+    dict.set_item("target", totals.target)?;
+    dict.set_item("pipeline_depth", totals.depth)?;
+    dict.set_item("capacity", totals.capacity)?;
+    dict.set_item("queued", totals.queued)?;
+    dict.set_item("leased", totals.out)?;
+    dict.set_item("suspended", totals.suspended)?;
+    dict.set_item("oldest", totals.oldest)?;
+    dict.set_item("paused", totals.paused)
 }
 
 /// The numbers of a table, by name.
 pub fn info_dict<'py>(py: Python<'py>, info: &RolloutInfo) -> PyResult<Bound<'py, PyDict>> {
     use echoic_replay::rollouts::idle::REASONS;
     let dict = PyDict::new(py);
-    let RolloutInfo { counts, standing, sources, hunger, time, producers, consumers } = info;
-    set_counts(&dict, counts, standing)?;
+    let RolloutInfo { counts, totals, sources, hunger, time, producers, consumers } = info;
+    set_counts(&dict, counts, totals)?;
     for (name, sides) in [("producer_waits", producers), ("consumer_waits", consumers)] {
         let waits = PyDict::new(py);
         for (reason, one) in REASONS.iter().zip(&sides.0) {

@@ -2,26 +2,21 @@
 
 use std::sync::Arc;
 
-use echoic_net::client::rollouts::{Calls, Delivered, Rollouts};
-use echoic_net::client::tables::{TablesError, Waiting};
+use echoic_net::client::rollouts::{Calls, Rollouts};
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::Form;
 use echoic_replay::rollouts::item::{Finish, Segment};
-use echoic_replay::rollouts::ledger::{
-    Append, Blocked, Change, Fate, Hold, Lease, Outcome, Refusal, Want,
-};
+use echoic_replay::rollouts::ledger::{Append, Change, Fate, Hold, Lease, Outcome, Refusal, Want};
 use echoic_replay::rollouts::table::{CallError, RolloutInfo, RolloutTable as Core};
-use echoic_replay::stream::Wait;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-use super::ahead::{Added, Ahead, answer};
 use super::batch::{RolloutBatch, lay_out, received};
-use super::call_error;
+use super::call::{Added, RolloutCall};
 use super::items::{Flat, Still, copying};
 use crate::arena::Arena;
-use crate::remote::tables_error;
-use crate::wait::{self, Stopped};
+use crate::error::OrRaise;
+use crate::wait;
 
 /// How many items are sent as they lie in their arrays, and how many bytes of them. More are several requests.
 const MOST_AT_ONCE: u32 = 1 << 12;
@@ -36,21 +31,7 @@ pub enum Reach {
         arena: Arena,
     },
     /// At a server, by its place there.
-    There {
-        link: Arc<Rollouts>,
-        number: u32,
-        config: Arc<RolloutConfig>,
-        /// What is on its way over the connection.
-        ahead: Arc<Ahead>,
-    },
-}
-
-/// The exception for what a server's table did not do.
-pub fn remote_error(py: Python<'_>, error: &TablesError) -> PyErr {
-    match error {
-        TablesError::Rollout(error) => call_error(py, error),
-        error => tables_error(py, error),
-    }
+    There { link: Arc<Rollouts>, number: u32, config: Arc<RolloutConfig> },
 }
 
 fn nothing() -> PyErr {
@@ -91,7 +72,7 @@ impl Reach {
             Self::Here { table, .. } => {
                 let applied = || changes.iter().map(|change| table.apply(change)).collect();
                 let outcomes: Result<Vec<_>, _> = py.detach(applied);
-                let outcomes = outcomes.map_err(|error| call_error(py, &error))?;
+                let outcomes = outcomes.or_raise(py)?;
                 // One wait for the disk is for all of them.
                 keep(py, table)?;
                 Ok(outcomes)
@@ -102,16 +83,16 @@ impl Reach {
 
     /// Has a group get tokens: waits for the answer, or, if there is something to wait for, does not.
     pub fn append(&self, py: Python<'_>, append: Append, wait: bool) -> PyResult<Added> {
-        let Self::There { link, number, ahead, .. } = self else {
+        let Self::There { link, number, .. } = self else {
             return added(self.call(py, Change::Append(append), None)?);
         };
         let (group, bytes) = (append.hold.group, weight(&append));
         if !wait {
-            ahead.make_room(py, bytes)?;
+            make_room(py, link, bytes)?;
         }
         let start = || link.start_call(*number, &[Change::Append(append)], None);
-        let calls = copying(py, bytes, start).map_err(|error| remote_error(py, &error))?;
-        follow(py, ahead, group, bytes, calls, wait)
+        let calls = copying(py, bytes, start).or_raise(py)?;
+        follow(py, link, group, bytes, calls, wait)
     }
 
     /// As [`Reach::append`], of whole items from a place in the group on.
@@ -132,7 +113,7 @@ impl Reach {
             };
             (first..).zip(items.owned()).map(append).collect()
         };
-        let Self::There { link, number, ahead, .. } = self else {
+        let Self::There { link, number, .. } = self else {
             let still = items.still();
             let changes = copying(py, bytes, || changes(&still));
             return match self.all(py, changes)?.pop() {
@@ -141,7 +122,7 @@ impl Reach {
             };
         };
         if !wait {
-            ahead.make_room(py, bytes)?;
+            make_room(py, link, bytes)?;
         }
         let (still, count) = (items.still(), items.count());
         let start = || match u32::try_from(count) {
@@ -151,8 +132,8 @@ impl Reach {
             }
             _ => link.start_call(*number, &changes(&still), None),
         };
-        let calls = copying(py, bytes, start).map_err(|error| remote_error(py, &error))?;
-        follow(py, ahead, hold.group, bytes, calls, wait)
+        let calls = copying(py, bytes, start).or_raise(py)?;
+        follow(py, link, hold.group, bytes, calls, wait)
     }
 
     /// Waits until everything that was begun over the connection has its answer.
@@ -160,7 +141,9 @@ impl Reach {
         let deadline = wait::deadline(timeout)?;
         match self {
             Self::Here { .. } => Ok(()),
-            Self::There { ahead, .. } => ahead.finish(py, deadline),
+            Self::There { link, .. } => {
+                wait::until(py, deadline, |wait| link.appends().flush(wait))
+            }
         }
     }
 
@@ -172,12 +155,8 @@ impl Reach {
     ) -> PyResult<Vec<Outcome>> {
         let Self::There { link, number, .. } = self else { return Err(nothing()) };
         let deadline = wait::deadline(timeout)?;
-        let call = |wait: Wait<'_, Waiting>| link.call(*number, changes, wait);
-        let outcomes = wait::detached(py, deadline, None, call)
-            .map_err(|stopped| stopped.raise(py, remote_error))?;
-        let done = |outcome: Result<Outcome, Refusal>| {
-            outcome.map_err(|refusal| call_error(py, &CallError::Refused(refusal)))
-        };
+        let outcomes = wait::until(py, deadline, |wait| link.call(*number, changes, wait))?;
+        let done = |outcome: Result<_, Refusal>| outcome.map_err(CallError::Refused).or_raise(py);
         outcomes.into_iter().map(done).collect()
     }
 
@@ -203,9 +182,8 @@ impl Reach {
             }
             Self::There { link, number, config, .. } => {
                 let deadline = wait::deadline(timeout)?;
-                let call = |wait: Wait<'_, Waiting>| link.sample(*number, want, form, wait);
-                let delivered: Delivered = wait::detached(py, deadline, None, call)
-                    .map_err(|stopped| stopped.raise(py, remote_error))?;
+                let delivered =
+                    wait::until(py, deadline, |wait| link.sample(*number, want, form, wait))?;
                 received(py, delivered, config)
             }
         }
@@ -215,8 +193,7 @@ impl Reach {
         match self {
             Self::Here { table, .. } => Ok(table.info()),
             Self::There { link, number, .. } => {
-                wait::detached(py, None, None, |wait: Wait<'_, Waiting>| link.info(*number, wait))
-                    .map_err(|stopped| stopped.raise(py, remote_error))
+                wait::until(py, None, |wait| link.info(*number, wait))
             }
         }
     }
@@ -228,9 +205,7 @@ impl Reach {
                 Ok(())
             }
             Self::There { link, number, .. } => {
-                let call = |wait: Wait<'_, Waiting>| link.pause(*number, paused, wait);
-                wait::detached(py, None, None, call)
-                    .map_err(|stopped| stopped.raise(py, remote_error))
+                wait::until(py, None, |wait| link.pause(*number, paused, wait))
             }
         }
     }
@@ -239,14 +214,10 @@ impl Reach {
         let deadline = wait::deadline(timeout)?;
         match self {
             Self::Here { table, .. } => {
-                let call = |wait: Wait<'_, Blocked>| table.wait_version(above, wait);
-                wait::detached(py, deadline, None, call)
-                    .map_err(|stopped| stopped.raise(py, call_error))
+                wait::until(py, deadline, |wait| table.wait_version(above, wait))
             }
             Self::There { link, number, .. } => {
-                let call = |wait: Wait<'_, Waiting>| link.wait_version(*number, above, wait);
-                wait::detached(py, deadline, None, call)
-                    .map_err(|stopped| stopped.raise(py, remote_error))
+                wait::until(py, deadline, |wait| link.wait_version(*number, above, wait))
             }
         }
     }
@@ -266,21 +237,27 @@ fn weight(append: &Append) -> usize {
     append.segment.bytes.len() + blobs.map(|(_, bytes)| bytes.len()).sum::<usize>()
 }
 
-/// Waits for the answer of what was asked for, or leaves it to those that are ahead.
+/// Waits until there is room for tokens that nobody waits for.
+fn make_room(py: Python<'_>, link: &Rollouts, bytes: usize) -> PyResult<()> {
+    match link.appends().has_room(bytes).or_raise(py)? {
+        true => Ok(()),
+        false => wait::until(py, None, |wait| link.appends().make_room(bytes, wait)),
+    }
+}
+
+/// Waits for the answer of what was asked for, or leaves it to those that are on their way.
 fn follow(
     py: Python<'_>,
-    ahead: &Ahead,
+    link: &Rollouts,
     group: u64,
     bytes: usize,
     mut calls: Calls,
     wait: bool,
 ) -> PyResult<Added> {
     if !wait {
-        return Ok(Added::OnItsWay(ahead.push(group, bytes, calls)));
+        return Ok(Added::OnItsWay(RolloutCall(link.appends().push(group, bytes, calls))));
     }
-    let call = |wait: Wait<'_, Waiting>| answer(calls.wait(wait)?);
-    let fate =
-        wait::detached(py, None, None, call).map_err(|stopped| stopped.raise(py, remote_error))?;
+    let fate = wait::until(py, None, |wait| calls.wait_fate(wait))?;
     Ok(Added::Known(fate.name()))
 }
 
@@ -303,12 +280,9 @@ fn here(
             keep(py, table).inspect_err(|_| table.take_back(&done))?;
             return Ok(done);
         }
-        done => return done.map_err(|error| call_error(py, &error)),
+        done => return done.or_raise(py),
     }
-    let deadline = wait::deadline(timeout)?;
-    let call = |wait: Wait<'_, Blocked>| table.call_within(change, width, wait);
-    wait::detached(py, deadline, None, call)
-        .map_err(|stopped: Stopped<CallError>| stopped.raise(py, call_error))
+    wait::until(py, wait::deadline(timeout)?, |wait| table.call_within(change, width, wait))
 }
 
 /// Waits until all that was changed survives what the table's durability says.
@@ -316,8 +290,7 @@ fn keep(py: Python<'_>, table: &Core) -> PyResult<()> {
     if !table.has_directory() {
         return Ok(());
     }
-    let keep = |wait: Wait<'_, Blocked>| table.keep(wait);
-    wait::detached(py, None, None, keep).map_err(|stopped| stopped.raise(py, call_error))
+    wait::until(py, None, |wait| table.keep(wait))
 }
 
 /// Gives a share back that could not be laid out as wanted, so that nothing is lost by a row that is too narrow.

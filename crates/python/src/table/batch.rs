@@ -26,6 +26,19 @@ pub fn check_beta(beta: f64) -> PyResult<()> {
     Err(pyo3::exceptions::PyValueError::new_err(text))
 }
 
+/// Refuses a batch without items.
+pub fn check_size(count: usize) -> PyResult<()> {
+    if count == 0 {
+        return Err(pyo3::exceptions::PyValueError::new_err("a batch has at least 1 item"));
+    }
+    Ok(())
+}
+
+/// Refuses what is no batch to draw.
+pub fn check_draw(count: usize, beta: f64) -> PyResult<()> {
+    check_size(count).and_then(|()| check_beta(beta))
+}
+
 /// What keeps the memory of a batch that came from a server.
 #[pyclass(frozen, module = "echoic._native")]
 struct Received {

@@ -7,18 +7,17 @@ mod shape;
 use std::sync::Arc;
 use std::time::Instant;
 
-use echoic_replay::limiter::{Counts, Reason};
-use echoic_replay::stream::Wait;
-use echoic_replay::table::{self as core, Form, Obstacle, Sampled, TableConfig, Waits};
+use echoic_net::client::tables::Numbers;
+use echoic_replay::table::{self as core, Form, Obstacle, Sampled, TableConfig};
 use echoic_replay::trajectory::{Signature, Trajectory};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-pub use self::batch::{Batch, BatchInfo, check_beta};
+pub use self::batch::{Batch, BatchInfo, check_beta, check_draw, check_size};
 pub use self::settings::Settings;
 pub use self::shape::{Forms, Items, Shape, offsets};
 use crate::arena::Arena;
-use crate::error::{set, table_error};
+use crate::error::{OrRaise, set};
 use crate::fork::Process;
 use crate::numbers::{float_numbers, key_numbers};
 use crate::server::size;
@@ -92,8 +91,7 @@ impl Table {
         };
         let metadata = metadata.unwrap_or_default().to_vec();
         let table = core::Table::new(config).and_then(|table| table.with_metadata(metadata));
-        let table = table.map_err(|error| table_error(py, &error))?;
-        let table = table.durable(durability);
+        let table = table.or_raise(py)?.durable(durability);
         let (arena, process) = (Arena::default(), Process::current());
         Ok(Self { table: Arc::new(table), shape, arena, process })
     }
@@ -110,7 +108,7 @@ impl Table {
     ) -> PyResult<()> {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
-        core::check_priorities(&[priority]).map_err(|error| table_error(py, &error))?;
+        core::check_priorities(&[priority]).or_raise(py)?;
         self.shape.with_one(
             tree,
             |items| self.insert_rows(py, items, &[priority], version, deadline),
@@ -148,23 +146,16 @@ impl Table {
     ) -> PyResult<Batch> {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
-        if count == 0 {
-            return Err(pyo3::exceptions::PyValueError::new_err("a batch has at least 1 item"));
-        }
-        check_beta(beta)?;
+        check_draw(count, beta)?;
         let sampled = match self.table.try_sample(count) {
-            Ok(sampled) => sampled,
-            Err(Obstacle::Failed(error)) => return Err(table_error(py, &error)),
             Err(Obstacle::Blocked(_)) => {
-                let sample = |wait: Wait<'_, Reason>| self.table.sample(count, wait);
-                wait::detached(py, deadline, None, sample)
-                    .map_err(|stopped| stopped.raise(py, table_error))?
+                wait::until(py, deadline, |wait| self.table.sample(count, wait))?
             }
+            sampled => sampled.or_raise(py)?,
         };
         if sampled.receipt().is_some_and(|receipt| self.table.is_kept(receipt) != Ok(true)) {
             // There is no deadline: the items are drawn.
-            wait::detached(py, None, None, |wait: Wait<'_, Reason>| sampled.keep(wait))
-                .map_err(|stopped| stopped.raise(py, table_error))?;
+            wait::until(py, None, |wait| sampled.keep(wait))?;
         }
         self.batch(py, sampled, beta)
     }
@@ -181,8 +172,7 @@ impl Table {
         self.process.check(py)?;
         let (keys, priorities) = (key_numbers(keys)?, float_numbers(priorities)?);
         self.wait_for_room(py)?;
-        let updated = self.table.update_priorities(&keys, &priorities);
-        let updated = updated.map_err(|error| table_error(py, &error))?;
+        let updated = self.table.update_priorities(&keys, &priorities).or_raise(py)?;
         self.keep(py)?;
         Ok(wait.then_some(updated))
     }
@@ -205,7 +195,7 @@ impl Table {
     fn delete(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.process.check(py)?;
         let keys = key_numbers(keys)?;
-        self.table.check_journal().map_err(|error| table_error(py, &error))?;
+        self.table.check_journal().or_raise(py)?;
         self.wait_for_room(py)?;
         let deleted = py.detach(|| self.table.delete(&keys));
         self.keep(py)?;
@@ -214,7 +204,7 @@ impl Table {
 
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
         self.process.check(py)?;
-        self.table.check_journal().map_err(|error| table_error(py, &error))?;
+        self.table.check_journal().or_raise(py)?;
         self.wait_for_room(py)?;
         py.detach(|| self.table.reset());
         self.keep(py)
@@ -243,7 +233,7 @@ impl Table {
     fn set_limiter(&self, py: Python<'_>, limiter: Settings) -> PyResult<()> {
         self.process.check(py)?;
         let limiter = limiter.limiter(py)?;
-        self.table.set_limiter(limiter).map_err(|error| table_error(py, &error))
+        self.table.set_limiter(limiter).or_raise(py)
     }
 
     fn can_sample(&self, py: Python<'_>, count: usize) -> PyResult<bool> {
@@ -251,7 +241,7 @@ impl Table {
             return Ok(true);
         }
         // Whoever takes turns by asking would otherwise wait for what can never be.
-        self.table.check_batch(count).map_err(|error| table_error(py, &error))?;
+        self.table.check_batch(count).or_raise(py)?;
         Ok(false)
     }
 
@@ -286,38 +276,15 @@ impl Table {
 
     #[getter]
     fn spec(&self, py: Python<'_>) -> PyResult<Option<Spec>> {
-        match &self.table.config().form {
-            Form::Rows(spec) => Spec::new(py, spec).map(Some),
-            Form::Trajectories(spec) => spec.as_ref().map(|spec| Spec::new(py, spec)).transpose(),
-        }
+        Spec::of_form(py, &self.table.config().form)
     }
 
     #[getter]
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (config, info) = (self.table.config(), self.table.info());
-        let dict = PyDict::new(py);
-        dict.set_item("name", &config.name)?;
-        dict.set_item("size", info.size)?;
-        dict.set_item("total_weight", info.total_weight)?;
-        dict.set_item("max_size", config.max_size)?;
-        dict.set_item("max_times_sampled", config.max_times_sampled)?;
-        dict.set_item("inserts", info.counts.inserts)?;
-        dict.set_item("samples", info.counts.samples)?;
-        dict.set_item("deletions", info.counts.deletions)?;
-        set_calls(&dict, &info.counts, info.insert_waits, info.sample_waits)?;
-        dict.set_item("unique_samples", info.unique_samples)?;
-        dict.set_item("episodes", info.episodes)?;
-        dict.set_item("deleted_episodes", info.deleted_episodes)?;
+        let config = self.table.config();
+        let dict = info_dict(py, &config.name, config.max_size, &Numbers::of(&self.table, 0))?;
         dict.set_item("sampler", config.sampler.to_string())?;
         dict.set_item("remover", config.remover.to_string())?;
-        let limiter = info.limiter.parameters();
-        dict.set_item("min_size", limiter.min_size)?;
-        dict.set_item("samples_per_insert", limiter.samples_per_insert)?;
-        dict.set_item("min_diff", limiter.min_diff)?;
-        dict.set_item("max_diff", limiter.max_diff)?;
-        dict.set_item("paused", info.paused)?;
-        dict.set_item("version", info.version)?;
-        dict.set_item("memory_bytes", info.row_bytes)?;
         if let Some(journal) = self.table.journal_info() {
             dict.set_item("journal_records", journal.next)?;
             dict.set_item("journal_kept", journal.kept)?;
@@ -328,22 +295,44 @@ impl Table {
     }
 }
 
-/// How many calls there were, each with one item as the limiter counts them, and what of waits is known.
-pub fn set_calls(
-    info: &Bound<'_, PyDict>,
-    counts: &Counts,
-    inserts: Waits,
-    samples: Waits,
-) -> PyResult<()> {
-    for (calls, count, waits) in
-        [("insert", counts.inserts, inserts), ("sample", counts.samples, samples)]
-    {
-        info.set_item(format!("{calls}_calls"), count)?;
-        info.set_item(format!("{calls}_calls_waiting"), waits.waiting)?;
-        info.set_item(format!("{calls}_calls_limited"), waits.limited)?;
-        info.set_item(format!("{calls}_wait_seconds"), waits.time().as_secs_f64())?;
+/// The numbers of a table, by name.
+pub fn info_dict<'py>(
+    py: Python<'py>,
+    name: &str,
+    max_size: u32,
+    numbers: &Numbers,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    let counts = &numbers.counts;
+    dict.set_item("name", name)?;
+    dict.set_item("size", numbers.size)?;
+    dict.set_item("total_weight", numbers.total_weight)?;
+    dict.set_item("max_size", max_size)?;
+    dict.set_item("max_times_sampled", numbers.max_times_sampled)?;
+    dict.set_item("inserts", counts.inserts)?;
+    dict.set_item("samples", counts.samples)?;
+    dict.set_item("deletions", counts.deletions)?;
+    // Calls each with one item, as the limiter counts them.
+    for (calls, count, waits) in [
+        ("insert", counts.inserts, numbers.insert_waits),
+        ("sample", counts.samples, numbers.sample_waits),
+    ] {
+        dict.set_item(format!("{calls}_calls"), count)?;
+        dict.set_item(format!("{calls}_calls_waiting"), waits.waiting)?;
+        dict.set_item(format!("{calls}_calls_limited"), waits.limited)?;
+        dict.set_item(format!("{calls}_wait_seconds"), waits.time().as_secs_f64())?;
     }
-    Ok(())
+    dict.set_item("unique_samples", numbers.unique_samples)?;
+    dict.set_item("episodes", numbers.episodes)?;
+    dict.set_item("deleted_episodes", numbers.deleted_episodes)?;
+    dict.set_item("min_size", numbers.limiter.min_size)?;
+    dict.set_item("samples_per_insert", numbers.limiter.samples_per_insert)?;
+    dict.set_item("min_diff", numbers.limiter.min_diff)?;
+    dict.set_item("max_diff", numbers.limiter.max_diff)?;
+    dict.set_item("paused", numbers.paused)?;
+    dict.set_item("version", numbers.version)?;
+    dict.set_item("memory_bytes", numbers.row_bytes)?;
+    Ok(dict)
 }
 
 impl Table {
@@ -363,8 +352,7 @@ impl Table {
         if self.table.check_room().is_ok() {
             return Ok(());
         }
-        wait::detached(py, None, None, |wait: Wait<'_, Reason>| self.table.wait_for_room(wait))
-            .map_err(|stopped| stopped.raise(py, table_error))
+        wait::until(py, None, |wait| self.table.wait_for_room(wait))
     }
 
     /// Waits until what was changed survives what the table promises. There is no deadline: it is changed.
@@ -373,8 +361,7 @@ impl Table {
         if self.table.is_kept(receipt) == Ok(true) {
             return Ok(());
         }
-        wait::detached(py, None, None, |wait: Wait<'_, Reason>| self.table.keep(wait))
-            .map_err(|stopped| stopped.raise(py, table_error))
+        wait::until(py, None, |wait| self.table.keep(wait))
     }
 
     fn batch(&self, py: Python<'_>, sampled: Sampled, beta: f64) -> PyResult<Batch> {
@@ -401,15 +388,13 @@ impl Table {
             let left = priorities.len() - done;
             let stored = |error: PyErr| set(py, error, "stored", done);
             let mut insertion = match self.table.try_reserve(left) {
-                Ok(insertion) => insertion,
-                Err(Obstacle::Failed(error)) => return Err(stored(table_error(py, &error))),
                 Err(Obstacle::Blocked(_)) => {
-                    let reserve = |wait: Wait<'_, Reason>| self.table.reserve(left, wait);
-                    let reserved = wait::detached(py, deadline, None, reserve);
+                    let reserved = wait::until(py, deadline, |wait| self.table.reserve(left, wait));
                     // Many short waits may never come to a tick, however long they take together.
                     py.check_signals().map_err(stored)?;
-                    reserved.map_err(|stopped| stored(stopped.raise(py, table_error)))?
+                    reserved.map_err(stored)?
                 }
+                reserved => reserved.or_raise(py).map_err(stored)?,
             };
             items.recheck(py)?;
             let count = insertion.len();
@@ -423,7 +408,7 @@ impl Table {
             };
             let large = count.saturating_mul(items.row_bytes()) >= DETACH_BYTES;
             let committed = if large { py.detach(store) } else { store() };
-            committed.map_err(|error| stored(table_error(py, &error)))?;
+            committed.or_raise(py).map_err(stored)?;
             done += count;
         }
         Ok(())
@@ -438,15 +423,10 @@ impl Table {
         deadline: Option<Instant>,
     ) -> PyResult<()> {
         match self.table.try_insert(trajectory, priority, version) {
-            Ok(_) => Ok(()),
-            Err(Obstacle::Failed(error)) => Err(table_error(py, &error)),
-            Err(Obstacle::Blocked(_)) => {
-                let insert =
-                    |wait: Wait<'_, Reason>| self.table.insert(trajectory, priority, version, wait);
-                wait::detached(py, deadline, None, insert)
-                    .map(drop)
-                    .map_err(|stopped| stopped.raise(py, table_error))
-            }
+            Err(Obstacle::Blocked(_)) => wait::until(py, deadline, |wait| {
+                self.table.insert(trajectory, priority, version, wait).map(drop)
+            }),
+            inserted => inserted.map(drop).or_raise(py),
         }
     }
 }

@@ -60,12 +60,12 @@ impl Settings {
     }
 }
 
-/// What a table survives.
-pub fn durability(name: &str) -> PyResult<Durability> {
+/// What a table survives; `None` without a journal.
+pub fn durability(name: &str) -> PyResult<Option<Durability>> {
     match name {
-        "none" => Ok(Durability::None),
-        "async" => Ok(Durability::Async),
-        "sync" => Ok(Durability::Sync),
+        "none" => Ok(None),
+        "async" => Ok(Some(Durability::Async)),
+        "sync" => Ok(Some(Durability::Sync)),
         got => {
             let text = format!("durability must be \"none\", \"async\" or \"sync\", got {got:?}");
             Err(PyValueError::new_err(text))
@@ -74,11 +74,11 @@ pub fn durability(name: &str) -> PyResult<Durability> {
 }
 
 /// The name of a durability.
-pub fn durability_name(durability: Durability) -> &'static str {
+pub fn durability_name(durability: Option<Durability>) -> &'static str {
     match durability {
-        Durability::None => "none",
-        Durability::Async => "async",
-        Durability::Sync => "sync",
+        None | Some(Durability::None) => "none",
+        Some(Durability::Async) => "async",
+        Some(Durability::Sync) => "sync",
     }
 }
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use echoic_memory::sync::Mutex;
 use echoic_replay::Episode;
-use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
+use echoic_replay::chunk::{Chunk, Slice};
 use echoic_replay::table::{Form, check_priorities};
-use echoic_replay::trajectory::{Column, Signature, Trajectory};
+use echoic_replay::trajectory::{Signature, Trajectory};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::error::{spec_error, table_error, trajectory_error};
+use crate::error::{OrRaise, spec_error, trajectory_error};
 use crate::leaf::{Many, One, Source};
 use crate::numbers::float_numbers;
 use crate::sources::{recheck, with_sources};
@@ -117,7 +117,7 @@ impl Shape {
                 let message = format!("{count} items and {} priorities", priorities.len());
                 return Err(PyValueError::new_err(message));
             }
-            check_priorities(&priorities).map_err(|error| table_error(py, &error))?;
+            check_priorities(&priorities).or_raise(py)?;
             rows(&Items { example, offsets, sources }, &priorities)
         };
         with_sources(example, tree, &mut Many::default(), store, |_| {})
@@ -142,18 +142,8 @@ impl Shape {
             return Ok((known, chunks));
         }
         let example = Tree::compile(tree, "")?;
-        let signature = Arc::new(Signature {
-            structure: structure::write(py, &example)?,
-            columns: example
-                .rules
-                .iter()
-                .map(|rule| Column {
-                    path: rule.leaf.path.clone(),
-                    kind: ColumnKind::from(&rule.leaf),
-                    squeezed: true,
-                })
-                .collect(),
-        });
+        let squeezed = std::iter::repeat(true);
+        let signature = Arc::new(structure::signature(py, &example, squeezed)?);
         let known = Arc::new(Known { tree: example, signature });
         forms.add(Arc::clone(&known));
         let chunks = chunks(&known, tree)?;

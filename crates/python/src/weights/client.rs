@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use echoic_memory::sync::Mutex;
-use echoic_net::Address;
 use echoic_net::client::Options;
-use echoic_net::client::weights::{PublishError, WeightPublisher, WeightSubscriber};
-use echoic_net::transport::{Dial, TlsFiles, dial_to};
+use echoic_net::client::weights::{
+    PublishError, SharedPublisher, WeightPublisher, WeightSource, WeightSubscriber,
+};
 use echoic_replay::stream::Wait;
 use echoic_replay::weights::{
     Publication as CorePublication, WeightStore as CoreStore, WeightsConfig,
@@ -16,13 +16,11 @@ use echoic_replay::weights::{
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
-use super::form::{LastForm, fill};
-use super::shared_publisher::SharedPublisher;
-use super::store::weights_error;
-use super::subscription::{Source, Subscription};
-use crate::client::client_error;
-use crate::doors::{self, DoorError, link_error};
-use crate::error::{closed_error, set, spec_error, timeout_error};
+use super::form::LastForm;
+use super::store::{publish, publish_version};
+use super::subscription::Subscription;
+use crate::connect::{self, Peer, link_error};
+use crate::error::{OrRaise, closed_error, set, spec_error, timeout_error};
 use crate::fork::Process;
 use crate::server::size;
 use crate::wait;
@@ -30,8 +28,7 @@ use crate::wait;
 /// A connection to a store of weights, for learners and workers.
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct WeightClient {
-    address: Address,
-    files: TlsFiles,
+    peer: Peer,
     options: Options,
     most: usize,
     forms: Arc<LastForm>,
@@ -72,31 +69,22 @@ impl WeightClient {
         server_name: Option<String>,
         name: Option<String>,
     ) -> PyResult<Self> {
-        let address = doors::address(address)?;
-        let files = TlsFiles { certificate, key, authority: ca, server_name };
-        let options = Options {
-            token: doors::token(token)?,
-            deadline: deadline.map(|value| wait::seconds("deadline", value)).transpose()?,
-            max_retry,
-            name: doors::name(name)?,
-            connect_timeout: wait::seconds("connect_timeout", connect_timeout)?,
-            ..Options::default()
-        };
+        let peer = Peer::new(address, ca, certificate, key, server_name)?;
+        let options = connect::options(token, deadline, max_retry, connect_timeout, name)?;
         let most = size("max_publications", max_publications)?;
         if most < 2 {
             let text = format!("max_publications must be at least 2, got {most}");
             return Err(PyValueError::new_err(text));
         }
         let config = WeightsConfig { most: 2, shared: false, follows: true };
-        let outgoing = CoreStore::new(config).map_err(|error| weights_error(py, &error))?;
+        let outgoing = CoreStore::new(config).or_raise(py)?;
         // What can't be an address is found out now.
-        let dial = dial(py, &address, &files)?;
+        let dial = peer.dial(py)?;
         let publisher = SharedPublisher::new(
             WeightPublisher::new(dial, options.token.clone()).with_name(options.name.clone()),
         );
         Ok(Self {
-            address,
-            files,
+            peer,
             options,
             most,
             forms: Arc::default(),
@@ -118,14 +106,7 @@ impl WeightClient {
     ) -> PyResult<()> {
         self.check(py)?;
         let deadline = wait::deadline(timeout)?;
-        let (form, sources) = self.forms.gather(tree)?;
-        let drafted = wait::detached(py, deadline, None, |wait: Wait<'_>| {
-            self.outgoing.draft(version, &form.plan, wait)
-        });
-        let mut draft = drafted.map_err(|stopped| stopped.raise(py, weights_error))?;
-        fill(py, &form, &sources, &mut draft)?;
-        let publication = py.detach(|| draft.publish());
-        let publication = publication.map_err(|error| weights_error(py, &error))?;
+        let publication = publish(tree, version, deadline, &self.outgoing, &self.forms)?;
         self.send(py, &publication, deadline)
     }
 
@@ -134,8 +115,7 @@ impl WeightClient {
     fn publish_version(&self, py: Python<'_>, version: u64, timeout: Option<f64>) -> PyResult<()> {
         self.check(py)?;
         let deadline = wait::deadline(timeout)?;
-        let publication = py.detach(|| self.outgoing.publish_version(version));
-        let publication = publication.map_err(|error| weights_error(py, &error))?;
+        let publication = publish_version(py, version, &self.outgoing)?;
         self.send(py, &publication, deadline)
     }
 
@@ -148,14 +128,11 @@ impl WeightClient {
             Subscribed::NotYet => None,
         };
         if let Some(known) = known {
-            return Ok(Subscription::new(Source::Remote(known), &self.forms));
+            return Ok(Subscription::new(WeightSource::Remote(known), &self.forms));
         }
-        let dial = dial(py, &self.address, &self.files)?;
-        let made = WeightSubscriber::new(dial, self.options.clone(), self.most);
-        let made = Arc::new(made.map_err(|error| client_error(py, &error, "", 0))?);
-        let connect = |wait: Wait<'_>| made.wait_until_connected(wait);
-        wait::detached(py, None, None, connect)
-            .map_err(|stopped| stopped.raise(py, |py, error| client_error(py, error, "", 0)))?;
+        let made = WeightSubscriber::new(self.peer.dial(py)?, self.options.clone(), self.most);
+        let made = Arc::new(made.or_raise(py)?);
+        wait::until(py, None, |wait| made.wait_until_connected(wait))?;
         let mut subscriber = self.subscriber.lock();
         let source = match &*subscriber {
             Subscribed::Closed => None,
@@ -168,12 +145,12 @@ impl WeightClient {
         };
         drop(subscriber);
         let source = source.ok_or_else(|| closed_error(py, "the client is closed"))?;
-        Ok(Subscription::new(Source::Remote(source), &self.forms))
+        Ok(Subscription::new(WeightSource::Remote(source), &self.forms))
     }
 
     #[getter]
     fn address(&self) -> String {
-        self.address.to_string()
+        self.peer.address.to_string()
     }
 
     /// Lets go of the server, and ends what is being published. What has come is there for as long as
@@ -198,10 +175,6 @@ impl WeightClient {
     }
 }
 
-fn dial(py: Python<'_>, address: &Address, files: &TlsFiles) -> PyResult<Box<dyn Dial>> {
-    dial_to(address, files).map_err(|error| DoorError::from(error).raise(py))
-}
-
 impl WeightClient {
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         self.process.check(py)?;
@@ -223,21 +196,21 @@ impl WeightClient {
         if self.publisher.is_closed() && matches!(sent, Err(wait::Stopped::Failed(_))) {
             return Err(closed_error(py, "the client is closed"));
         }
-        sent.map_err(|stopped| {
-            stopped.raise(py, |py, error| {
-                let text = format!("{}: {error}", self.address);
-                match error {
-                    PublishError::Stale { .. } => PyValueError::new_err(text),
-                    PublishError::TimedOut => {
-                        let text = format!("timed out: {text}");
-                        set(py, timeout_error(py, text), "reason", "LEASED")
-                    }
-                    PublishError::Closed => closed_error(py, text),
-                    PublishError::Wire(_) => spec_error(py, text),
-                    PublishError::Link(error) => link_error(py, error, text),
-                    _ => PyRuntimeError::new_err(text),
-                }
-            })
-        })
+        sent.map_err(|stopped| stopped.raise_with(|error| self.error(py, &error)))
+    }
+
+    fn error(&self, py: Python<'_>, error: &PublishError) -> PyErr {
+        let text = format!("{}: {error}", self.peer.address);
+        match error {
+            PublishError::Stale { .. } => PyValueError::new_err(text),
+            PublishError::TimedOut => {
+                let text = format!("timed out: {text}");
+                set(py, timeout_error(py, text), "reason", "LEASED")
+            }
+            PublishError::Closed => closed_error(py, text),
+            PublishError::Wire(_) => spec_error(py, text),
+            PublishError::Link(error) => link_error(py, error, text),
+            _ => PyRuntimeError::new_err(text),
+        }
     }
 }

@@ -53,7 +53,7 @@ impl LastForm {
         let leaves = tree.rules.iter().map(|rule| rule.leaf.clone()).collect();
         let plan = Plan::new(structure::write(py, &tree)?, leaves);
         let plan = Arc::new(plan.map_err(|error| spec_error(py, error.to_string()))?);
-        // Also of a store without doors: it may be given one when it has weights already.
+        // Also of a store without listeners: it may be given one when it has weights already.
         check(&plan).map_err(|error| {
             spec_error(
                 py,

@@ -1,13 +1,12 @@
 //! What a learner publishes, for the workers.
 //!
-//! - `store`: of this process. `client`: of a server elsewhere. `shared_publisher`: its publisher, for many threads.
+//! - `store`: of this process. `client`: of a server elsewhere.
 //! - `subscription`: who is told. `publication`: what they get.
 //! - `form`: from a tree to the bytes of a draft, and what is known of trees.
 
 mod client;
 mod form;
 mod publication;
-mod shared_publisher;
 mod store;
 mod subscription;
 

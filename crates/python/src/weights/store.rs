@@ -1,18 +1,21 @@
 //! A store of weights in this process.
 
 use std::sync::Arc;
+use std::time::Instant;
 
+use echoic_net::client::weights::WeightSource;
 use echoic_replay::Blocked;
-use echoic_replay::stream::Wait;
-use echoic_replay::weights::{WeightStore as CoreStore, WeightsConfig, WeightsError};
+use echoic_replay::weights::{
+    Publication as CorePublication, WeightStore as CoreStore, WeightsConfig, WeightsError,
+};
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::form::{LastForm, fill};
 use super::publication::Publication;
-use super::subscription::{Source, Subscription};
-use crate::error::{closed_error, set, spec_error, timeout_error};
+use super::subscription::Subscription;
+use crate::error::{OrRaise, Raise, closed_error, set, spec_error, timeout_error};
 use crate::fork::Process;
 use crate::server::size;
 use crate::wait;
@@ -31,28 +34,56 @@ impl WeightStore {
     }
 }
 
-/// The exception for what a store of weights can't do.
-pub fn weights_error(py: Python<'_>, error: &WeightsError) -> PyErr {
-    let text = error.to_string();
-    match error {
-        WeightsError::TimedOut(Blocked::Leased) => {
-            let error = timeout_error(
-                py,
-                "timed out: all publications that there may be are held by arrays that are still \
-                 alive; drop them, copy what you keep, or raise max_publications",
-            );
-            set(py, error, "reason", "LEASED")
+impl Raise for WeightsError {
+    fn raise(self, py: Python<'_>) -> PyErr {
+        let text = self.to_string();
+        match self {
+            Self::TimedOut(Blocked::Leased) => {
+                let error = timeout_error(
+                    py,
+                    "timed out: all publications that there may be are held by arrays that are still \
+                     alive; drop them, copy what you keep, or raise max_publications",
+                );
+                set(py, error, "reason", "LEASED")
+            }
+            Self::TimedOut(_) => nothing_newer(py),
+            Self::Closed => closed_error(py, text),
+            Self::Plan(_) => spec_error(py, text),
+            Self::Memory(_) => PyMemoryError::new_err(text),
+            Self::Interrupted => PyRuntimeError::new_err(text),
+            _ => PyValueError::new_err(text),
         }
-        WeightsError::TimedOut(_) => {
-            let error = timeout_error(py, "timed out: nothing newer was published");
-            set(py, error, "reason", "EMPTY")
-        }
-        WeightsError::Closed => closed_error(py, text),
-        WeightsError::Plan(_) => spec_error(py, text),
-        WeightsError::Memory(_) => PyMemoryError::new_err(text),
-        WeightsError::Interrupted => PyRuntimeError::new_err(text),
-        _ => PyValueError::new_err(text),
     }
+}
+
+/// The exception for a publication that did not come.
+pub fn nothing_newer(py: Python<'_>) -> PyErr {
+    let error = timeout_error(py, "timed out: nothing newer was published");
+    set(py, error, "reason", "EMPTY")
+}
+
+/// Publishes a tree.
+pub fn publish(
+    tree: &Bound<'_, PyAny>,
+    version: u64,
+    deadline: Option<Instant>,
+    store: &CoreStore,
+    forms: &LastForm,
+) -> PyResult<Arc<CorePublication>> {
+    let py = tree.py();
+    let (form, sources) = forms.gather(tree)?;
+    let mut draft = wait::until(py, deadline, |wait| store.draft(version, &form.plan, wait))?;
+    fill(py, &form, &sources, &mut draft)?;
+    py.detach(|| draft.publish()).or_raise(py)
+}
+
+/// Publishes a version alone.
+pub fn publish_version(
+    py: Python<'_>,
+    version: u64,
+    store: &CoreStore,
+) -> PyResult<Arc<CorePublication>> {
+    py.detach(|| store.publish_version(version)).or_raise(py)
 }
 
 #[pymethods]
@@ -62,7 +93,7 @@ impl WeightStore {
     fn new(py: Python<'_>, max_publications: i64) -> PyResult<Self> {
         let most = size("max_publications", max_publications)?;
         let config = WeightsConfig { most, ..WeightsConfig::default() };
-        let store = CoreStore::new(config).map_err(|error| weights_error(py, &error))?;
+        let store = CoreStore::new(config).or_raise(py)?;
         Ok(Self { store: Arc::new(store), forms: Arc::default(), process: Process::current() })
     }
 
@@ -76,23 +107,13 @@ impl WeightStore {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         self.process.check(py)?;
-        let deadline = wait::deadline(timeout)?;
-        let (form, sources) = self.forms.gather(tree)?;
-        let drafted = wait::detached(py, deadline, None, |wait: Wait<'_>| {
-            self.store.draft(version, &form.plan, wait)
-        });
-        let mut draft = drafted.map_err(|stopped| stopped.raise(py, weights_error))?;
-        fill(py, &form, &sources, &mut draft)?;
-        py.detach(|| draft.publish()).map_err(|error| weights_error(py, &error))?;
-        Ok(())
+        publish(tree, version, wait::deadline(timeout)?, &self.store, &self.forms).map(drop)
     }
 
     /// Publishes a version alone.
     fn publish_version(&self, py: Python<'_>, version: u64) -> PyResult<()> {
         self.process.check(py)?;
-        let published = py.detach(|| self.store.publish_version(version));
-        published.map_err(|error| weights_error(py, &error))?;
-        Ok(())
+        publish_version(py, version, &self.store).map(drop)
     }
 
     /// The latest publication, if there is one.
@@ -105,7 +126,7 @@ impl WeightStore {
     /// Somebody who is told.
     fn subscribe(&self, py: Python<'_>) -> PyResult<Subscription> {
         self.process.check(py)?;
-        Ok(Subscription::new(Source::Local(Arc::clone(&self.store)), &self.forms))
+        Ok(Subscription::new(WeightSource::Local(Arc::clone(&self.store)), &self.forms))
     }
 
     #[getter]

@@ -12,6 +12,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use echoic_net::client::tables::{Destination, ItemQueue, TablesError};
 use echoic_replay::chunk::ColumnKind;
 use echoic_replay::writer::structured::StructuredError;
 use echoic_replay::writer::{TrajectoryWriter, WriterError};
@@ -21,9 +22,9 @@ use pyo3::sync::MutexExt;
 use pyo3::types::PyDict;
 use smallvec::SmallVec;
 
-use super::destination::{Destination, Undelivered};
-use super::outlet::Outlet;
-use crate::error::{closed_error, is_ours, priority_error, spec_error, trajectory_error};
+use crate::error::{
+    OrRaise, Raise, closed_error, is_ours, priority_error, spec_error, trajectory_error,
+};
 use crate::leaf::{LeafRule, Many, One, ShapeRule, Source, display};
 use crate::sources::{recheck, with_sources};
 use crate::tree::Tree;
@@ -46,9 +47,9 @@ pub trait Core: Send {
 
     fn column(&mut self, path: &str, kind: &ColumnKind) -> Result<u32, StructuredError>;
 
-    fn emit(&mut self, outlet: &mut Outlet);
+    fn emit(&mut self, queue: &mut ItemQueue);
 
-    fn flush(&mut self, outlet: &mut Outlet);
+    fn flush(&mut self, queue: &mut ItemQueue);
 
     /// How many items were created and not handed over yet.
     fn pending(&self) -> usize {
@@ -78,7 +79,7 @@ pub trait Single: Core {
 /// Why a call was refused; an exception once the lock is free.
 pub enum Refusal {
     Core(StructuredError),
-    Table(Undelivered),
+    Table(TablesError),
     Spec(String),
     Raised(PyErr),
 }
@@ -89,10 +90,10 @@ impl<E: Into<StructuredError>> From<E> for Refusal {
     }
 }
 
-impl Refusal {
-    pub fn raise(self, py: Python<'_>) -> PyErr {
+impl Raise for Refusal {
+    fn raise(self, py: Python<'_>) -> PyErr {
         match self {
-            Self::Core(error) => core_error(py, &error),
+            Self::Core(error) => error.raise(py),
             Self::Table(error) => error.raise(py),
             Self::Spec(text) => spec_error(py, text),
             Self::Raised(error) => error,
@@ -100,22 +101,27 @@ impl Refusal {
     }
 }
 
-/// The exception for what a writer refuses.
-fn core_error(py: Python<'_>, error: &StructuredError) -> PyErr {
-    let text = error.to_string();
-    match error {
-        StructuredError::Writer(
-            WriterError::Config { .. }
-            | WriterError::NoEnvironment
-            | WriterError::Environments { .. },
-        )
-        | StructuredError::Mixed(_) => PyValueError::new_err(text),
-        StructuredError::Writer(WriterError::Kind { .. } | WriterError::Length { .. })
-        | StructuredError::NotScalar { .. } => spec_error(py, text),
-        StructuredError::Writer(WriterError::Priority(_)) | StructuredError::Priority(_) => {
-            priority_error(py, text)
+impl Raise for StructuredError {
+    fn raise(self, py: Python<'_>) -> PyErr {
+        let text = self.to_string();
+        match self {
+            Self::Writer(
+                WriterError::Config { .. }
+                | WriterError::NoEnvironment
+                | WriterError::Environments { .. },
+            )
+            | Self::Mixed(_) => PyValueError::new_err(text),
+            Self::Writer(WriterError::Kind { .. } | WriterError::Length { .. })
+            | Self::NotScalar { .. } => spec_error(py, text),
+            Self::Writer(WriterError::Priority(_)) | Self::Priority(_) => priority_error(py, text),
+            _ => trajectory_error(py, text),
         }
-        _ => trajectory_error(py, text),
+    }
+}
+
+impl Raise for WriterError {
+    fn raise(self, py: Python<'_>) -> PyErr {
+        StructuredError::from(self).raise(py)
     }
 }
 
@@ -128,7 +134,7 @@ pub struct StepForm {
 
 pub struct State<C> {
     pub core: C,
-    pub outlet: Outlet,
+    pub queue: ItemQueue,
     /// The form used last comes first.
     forms: Vec<Arc<StepForm>>,
     closed: bool,
@@ -138,9 +144,9 @@ impl<C: Core> State<C> {
     /// Hands over what is complete, after a call of the core with this result.
     pub fn deliver(&mut self, result: Result<(), StructuredError>) -> Result<(), Refusal> {
         if self.core.pending() > 0 {
-            self.core.emit(&mut self.outlet);
+            self.core.emit(&mut self.queue);
         }
-        let pumped = self.outlet.pump();
+        let pumped = self.queue.pump();
         result?;
         pumped.map_err(Refusal::Table)
     }
@@ -151,7 +157,7 @@ impl<C: Core> State<C> {
             .iter()
             .map(|rule| (rule.leaf.path.as_str(), ColumnKind::from(&rule.leaf)))
             .collect();
-        self.core.check(self.outlet.tables(), &kinds)?;
+        self.core.check(self.queue.tables(), &kinds)?;
         // Those that exist first: when one of them does not fit, no other comes into being.
         for (path, kind) in &kinds {
             if self.core.writer().columns().any(|(known, _)| known == *path) {
@@ -164,18 +170,23 @@ impl<C: Core> State<C> {
 }
 
 /// See the [module](self).
-pub struct Inlet<C>(Mutex<State<C>>);
+pub struct Inlet<C> {
+    state: Mutex<State<C>>,
+    /// Those of the queue, to look at without the lock.
+    pub tables: Arc<[Destination]>,
+}
 
 impl<C: Core> Inlet<C> {
     pub fn new(core: C, tables: Vec<Destination>) -> Self {
-        let outlet = Outlet::new(tables);
-        Self(Mutex::new(State { core, outlet, forms: Vec::new(), closed: false }))
+        let queue = ItemQueue::new(tables);
+        let tables = Arc::clone(queue.tables());
+        Self { state: Mutex::new(State { core, queue, forms: Vec::new(), closed: false }), tables }
     }
 
     /// Takes the lock, without the GIL where that takes a while.
     pub fn lock(&self, py: Python<'_>) -> MutexGuard<'_, State<C>> {
         // PyO3 has this only for std's mutex. Poisoning is ignored as in `echoic_memory::sync`.
-        self.0.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
+        self.state.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same, unless the writer is closed.
@@ -202,16 +213,15 @@ impl<C: Core> Inlet<C> {
     pub fn flush(&self, py: Python<'_>, left: usize, timeout: Option<f64>) -> PyResult<()> {
         let deadline = wait::deadline(timeout)?;
         let mut state = self.lock(py);
-        let State { core, outlet, .. } = &mut *state;
-        core.flush(outlet);
-        let receipt = outlet.receipt();
+        let State { core, queue, .. } = &mut *state;
+        core.flush(queue);
+        let receipt = queue.receipt();
         drop(state);
         self.drain(py, left, deadline)?;
         if let Some(receipt) = receipt {
             // What is not on its way counts too.
             let left = left.saturating_sub(self.pending(py));
-            wait::detached(py, deadline, None, |wait| receipt.wait(left, wait))
-                .map_err(|stopped| stopped.raise(py, |py, error| error.raise(py)))?;
+            wait::until(py, deadline, |wait| receipt.wait(left, wait))?;
         }
         Ok(())
     }
@@ -241,21 +251,21 @@ impl<C: Core> Inlet<C> {
     /// How many items were created and are in no table yet.
     pub fn pending(&self, py: Python<'_>) -> usize {
         let state = self.lock(py);
-        state.core.pending() + state.outlet.len()
+        state.core.pending() + state.queue.len()
     }
 
     /// Inserts until at most `left` items wait for their tables.
     pub fn drain(&self, py: Python<'_>, left: usize, deadline: Option<Instant>) -> PyResult<()> {
         loop {
             let mut state = self.lock(py);
-            let outlet = &mut state.outlet;
-            let next = outlet.pump().map(|()| outlet.take(left));
+            let queue = &mut state.queue;
+            let next = queue.pump().map(|()| queue.take(left));
             drop(state);
-            let Some(item) = next.map_err(|error| error.raise(py))? else { return Ok(()) };
-            let inserted = wait::detached(py, deadline, None, |wait| item.insert(wait));
+            let Some(item) = next.or_raise(py)? else { return Ok(()) };
+            let inserted = wait::until(py, deadline, |wait| item.insert(wait));
             let rest = inserted.is_err().then_some(item);
-            self.lock(py).outlet.settle(rest);
-            inserted.map_err(|stopped| stopped.raise(py, |py, error| error.raise(py)))?;
+            self.lock(py).queue.settle(rest);
+            inserted?;
         }
     }
 
@@ -308,7 +318,7 @@ impl<C: Core> Inlet<C> {
         }
         let tree = compile(step)?;
         let columns = self.open(py)?.columns(&tree.rules);
-        let columns = columns.map_err(|refusal| refusal.raise(py))?;
+        let columns = columns.or_raise(py)?;
         let form = Arc::new(StepForm { tree, columns });
         let mut state = self.lock(py);
         let dropped = remember(&mut state.forms, &form);
@@ -347,9 +357,9 @@ impl<C: Single> Inlet<C> {
                 let result = state.core.append_with(&columns, partial, fill);
                 state.deliver(result)
             });
-            crowded = state.outlet.len() >= MAX_WAITING;
+            crowded = state.queue.len() >= MAX_WAITING;
             drop(state);
-            appended.map_err(|refusal| refusal.raise(py))
+            appended.or_raise(py)
         };
         self.with_form(step, || One, compile_one, store)?;
         Ok(crowded)
@@ -378,7 +388,7 @@ impl<C: Single> Inlet<C> {
                 state.deliver(result)
             });
             drop(state);
-            appended.map_err(|refusal| refusal.raise(py))
+            appended.or_raise(py)
         };
         self.with_form(steps, Many::default, compile_many, store)?;
         self.drain(py, MAX_WAITING / 2, deadline)
@@ -389,7 +399,7 @@ impl<C: Single> Inlet<C> {
         wait::deadline(timeout)?;
         let ended = self.open(py)?.core.end_episode(clear);
         let flushed = self.flush(py, 0, timeout);
-        ended.map_err(|error| core_error(py, &error))?;
+        ended.or_raise(py)?;
         flushed
     }
 

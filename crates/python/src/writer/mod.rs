@@ -1,22 +1,21 @@
 //! Writers: steps in, items that name them out.
 //!
 //! [`TrajectoryWriter`] is here; [`StructuredWriter`] makes its items by itself, and [`VectorWriter`] takes
-//! the steps of many environments. What they have in common is in `inlet` and `outlet`.
+//! the steps of many environments. What they have in common is in `inlet`.
 
-mod destination;
 mod history;
 mod inlet;
-mod outlet;
 mod structured;
 mod vector;
 
 use std::sync::Arc;
 
+use echoic_net::client::tables::{Destination, ItemQueue};
 use echoic_replay::Leaf;
 use echoic_replay::chunk::ColumnKind;
 use echoic_replay::encoding::{Policy, UnknownEncoding};
 use echoic_replay::table::check_priorities;
-use echoic_replay::trajectory::{Column, Signature};
+use echoic_replay::trajectory::Signature;
 use echoic_replay::writer::structured::StructuredError;
 use echoic_replay::writer::{
     ChunkLength, ColumnConfig, ItemSteps, Span, StepRef, TrajectoryWriter as Writer,
@@ -27,16 +26,35 @@ use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyDict, PyList};
 use smallvec::SmallVec;
 
-use self::destination::{AnyTable, Destination};
 pub use self::history::{ColumnHistory, Steps};
 use self::inlet::{Core, Inlet, Refusal, Single, State, remember, touch};
-use self::outlet::Outlet;
 pub use self::structured::StructuredWriter;
 pub use self::vector::VectorWriter;
-use crate::error::{priority_error, table_not_found_error, trajectory_error};
+use crate::error::{OrRaise, table_not_found_error, trajectory_error};
 use crate::leaf::{LeafRule, display};
+use crate::remote::RemoteTable;
 use crate::structure;
+use crate::table::Table;
 use crate::tree::Tree;
+
+/// A table as Python gives it.
+#[derive(FromPyObject)]
+enum AnyTable {
+    Local(Py<Table>),
+    Remote(Py<RemoteTable>),
+}
+
+/// Tables as writers know them.
+fn destinations(py: Python<'_>, tables: Vec<AnyTable>) -> PyResult<Vec<Destination>> {
+    let destination = |table: AnyTable| match table {
+        AnyTable::Local(table) => Ok(Destination::Local(Arc::clone(table.get().core()))),
+        AnyTable::Remote(table) => {
+            let (connection, number) = table.get().place();
+            Destination::remote(connection, number).or_raise(py)
+        }
+    };
+    tables.into_iter().map(destination).collect()
+}
 
 /// A form of items.
 struct ItemForm {
@@ -77,12 +95,12 @@ impl Core for Free {
         Ok(self.writer.column(path, kind)?)
     }
 
-    fn emit(&mut self, outlet: &mut Outlet) {
-        self.writer.emit(outlet);
+    fn emit(&mut self, queue: &mut ItemQueue) {
+        self.writer.emit(queue);
     }
 
-    fn flush(&mut self, outlet: &mut Outlet) {
-        self.writer.flush(outlet);
+    fn flush(&mut self, queue: &mut ItemQueue) {
+        self.writer.flush(queue);
     }
 }
 
@@ -116,7 +134,6 @@ impl Single for Free {
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct TrajectoryWriter {
     inlet: Inlet<Free>,
-    names: Vec<String>,
     /// Of columns that have no settings of their own.
     config: ColumnConfig,
 }
@@ -132,12 +149,10 @@ impl TrajectoryWriter {
         encoding: &str,
     ) -> PyResult<Self> {
         let config = config(keep_alive, chunk_length, encoding)?;
-        let writer = Writer::new(config).map_err(|error| Refusal::from(error).raise(py))?;
-        let tables: Vec<Destination> = tables.into_iter().map(Destination::from).collect();
-        let names = tables.iter().map(|table| table.name().to_owned()).collect();
+        let writer = Writer::new(config).or_raise(py)?;
         let core =
             Free { writer, items: Vec::new(), whole: [None, None], spans: ItemSteps::default() };
-        Ok(Self { inlet: Inlet::new(core, tables), names, config })
+        Ok(Self { inlet: Inlet::new(core, destinations(py, tables)?), config })
     }
 
     /// Settings of a column.
@@ -151,7 +166,7 @@ impl TrajectoryWriter {
     ) -> PyResult<()> {
         let config = changed(self.config, keep_alive, chunk_length, encoding)?;
         let configured = self.inlet.open(py)?.core.writer.configure(path, config);
-        configured.map_err(|error| Refusal::from(error).raise(py))
+        configured.or_raise(py)
     }
 
     /// Adds a step, or a part of one.
@@ -224,8 +239,8 @@ impl TrajectoryWriter {
         last: Option<u32>,
     ) -> PyResult<()> {
         let (py, this) = (slf.py(), slf.get());
-        check_priorities(&[priority]).map_err(|error| priority_error(py, error.to_string()))?;
-        let number = table_number(py, &this.names, table)?;
+        check_priorities(&[priority]).or_raise(py)?;
+        let number = table_number(py, &this.inlet.tables, table)?;
         let (form, columns) = match (trajectory, last) {
             (Some(trajectory), None) => this.item_form(slf, trajectory)?,
             (None, Some(0)) => return Err(PyValueError::new_err("an item has at least 1 step")),
@@ -235,7 +250,7 @@ impl TrajectoryWriter {
         let mut state = this.inlet.open(py)?;
         let created = create(&mut state, number, priority, &form.signature, &columns);
         drop(state);
-        created.map_err(|refusal| refusal.raise(py))
+        created.or_raise(py)
     }
 
     /// Hands over all items, and waits until at most so many are left.
@@ -308,7 +323,7 @@ impl TrajectoryWriter {
             state.core.writer.read(at, &mut all[start..])
         });
         drop(state);
-        read.map_err(|error| Refusal::from(error).raise(py))?;
+        read.or_raise(py)?;
         Ok(all)
     }
 
@@ -419,17 +434,8 @@ impl TrajectoryWriter {
             let kind = &steps.kind;
             LeafRule::from_leaf(py, Leaf { path, dtype: kind.dtype, shape: kind.shape.clone() })
         })?;
-        if tree.rules.is_empty() {
-            let text = "a trajectory has no leaves: its item would have no data";
-            return Err(trajectory_error(py, text));
-        }
-        let form = tree.rules.iter().zip(squeezed).map(|(rule, squeezed)| Column {
-            path: rule.leaf.path.clone(),
-            kind: ColumnKind::from(&rule.leaf),
-            squeezed,
-        });
-        let form = Signature { columns: form.collect(), structure: structure::write(py, &tree)? };
-        let form = Arc::new(ItemForm { tree, signature: Arc::new(form) });
+        let signature = signature(py, &tree, squeezed.into_iter())?;
+        let form = Arc::new(ItemForm { tree, signature });
         let mut state = self.inlet.open(py)?;
         let dropped = remember(&mut state.core.items, &form);
         drop(state);
@@ -484,12 +490,8 @@ fn create(
     signature: &Arc<Signature>,
     columns: &[SmallVec<[Span; 1]>],
 ) -> Result<(), Refusal> {
-    if let Some(spec) = state.outlet.tables()[table].spec() {
-        let steps = columns.iter().map(|spans| spans.iter().map(|span| u64::from(span.len)).sum());
-        let steps: SmallVec<[u64; 8]> = steps.collect();
-        let checked = signature.check(spec, &steps);
-        checked.map_err(|text| Refusal::Spec(for_table(&state.outlet, table, &text)))?;
-    }
+    let steps = columns.iter().map(|spans| spans.iter().map(|span| u64::from(span.len)).sum());
+    check_item(&state.queue.tables()[table], signature, steps)?;
     let Free { writer, spans, .. } = &mut state.core;
     spans.clear();
     for column in columns {
@@ -499,16 +501,42 @@ fn create(
     state.deliver(Ok(()))
 }
 
-fn for_table(outlet: &Outlet, table: usize, text: &str) -> String {
-    format!("an item for table {:?}: {text}", outlet.tables()[table].name())
+/// Refuses an item, with so many steps of each column, that its table would not take.
+fn check_item(
+    table: &Destination,
+    signature: &Signature,
+    steps: impl Iterator<Item = u64>,
+) -> Result<(), Refusal> {
+    let Some(spec) = table.spec() else { return Ok(()) };
+    let steps: SmallVec<[u64; 8]> = steps.collect();
+    let checked = signature.check(spec, &steps);
+    checked.map_err(|text| Refusal::Spec(for_table("an item", table, &text)))
+}
+
+fn for_table(what: &str, table: &Destination, text: &str) -> String {
+    format!("{what} for table {:?}: {text}", table.name())
 }
 
 /// Which of the writer's tables has this name.
-fn table_number(py: Python<'_>, names: &[String], table: &str) -> PyResult<usize> {
-    names.iter().position(|name| name == table).ok_or_else(|| {
+fn table_number(py: Python<'_>, tables: &[Destination], table: &str) -> PyResult<usize> {
+    tables.iter().position(|known| known.name() == table).ok_or_else(|| {
+        let names: Vec<&str> = tables.iter().map(Destination::name).collect();
         let known = format!("there is no table {table:?}; the writer has {names:?}");
         table_not_found_error(py, known)
     })
+}
+
+/// The form of items like a tree, whose leaves are one step without an axis of time where they are `squeezed`.
+fn signature(
+    py: Python<'_>,
+    tree: &Tree,
+    squeezed: impl Iterator<Item = bool>,
+) -> PyResult<Arc<Signature>> {
+    if tree.rules.is_empty() {
+        let text = "a trajectory has no leaves: its item would have no data";
+        return Err(trajectory_error(py, text));
+    }
+    structure::signature(py, tree, squeezed).map(Arc::new)
 }
 
 fn config(

@@ -1,5 +1,6 @@
 //! A writer whose items are made by patterns: `echoic.structured_writer` says which, as settings.
 
+use echoic_net::client::tables::{Destination, ItemQueue};
 use echoic_replay::Leaf;
 use echoic_replay::chunk::ColumnKind;
 use echoic_replay::spec::ANY_LENGTH;
@@ -15,11 +16,9 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyType};
 use std::collections::BTreeSet;
 
-use super::destination::{AnyTable, Destination};
 use super::inlet::{Core, Inlet, Refusal, Single};
-use super::outlet::Outlet;
-use super::{chunk_length, encoding};
-use crate::error::{spec_error, table_not_found_error, trajectory_error};
+use super::{AnyTable, chunk_length, destinations, encoding, for_table, table_number};
+use crate::error::{OrRaise, spec_error, trajectory_error};
 use crate::leaf::{LeafRule, display};
 use crate::structure;
 use crate::tree::Tree;
@@ -51,7 +50,7 @@ impl Core for Patterned {
             let Some(spec) = table.spec() else { continue };
             let steps: Vec<u64> = pattern.leaves.iter().map(|leaf| count(leaf.take)).collect();
             let checked = signature.check(spec, &steps);
-            checked.map_err(|text| Refusal::Spec(for_table(table.name(), &text)))?;
+            checked.map_err(|text| Refusal::Spec(for_table("a pattern", table, &text)))?;
         }
         Ok(())
     }
@@ -60,12 +59,12 @@ impl Core for Patterned {
         self.writer.column(path, kind)
     }
 
-    fn emit(&mut self, outlet: &mut Outlet) {
-        self.writer.emit(outlet);
+    fn emit(&mut self, queue: &mut ItemQueue) {
+        self.writer.emit(queue);
     }
 
-    fn flush(&mut self, outlet: &mut Outlet) {
-        self.writer.flush(outlet);
+    fn flush(&mut self, queue: &mut ItemQueue) {
+        self.writer.flush(queue);
     }
 }
 
@@ -114,12 +113,11 @@ impl StructuredWriter {
         if configs.is_empty() {
             return Err(trajectory_error(py, "a writer without configs would make no items"));
         }
-        let tables: Vec<Destination> = tables.into_iter().map(Destination::from).collect();
+        let tables = destinations(py, tables)?;
         let patterns = configs.into_iter().map(|config| pattern(py, &tables, config));
         let patterns: Vec<Pattern> = patterns.collect::<PyResult<_>>()?;
         let length = chunk_length.map_or(Ok(ChunkLength::Auto), self::chunk_length)?;
-        let writer = Writer::new(length, encoding, patterns.clone())
-            .map_err(|error| Refusal::from(error).raise(py))?;
+        let writer = Writer::new(length, encoding, patterns.clone()).or_raise(py)?;
         let named = patterns.iter().flat_map(named).map(str::to_owned).collect();
         let mut specified = patterns;
         specified.retain(|pattern| tables[pattern.table as usize].spec().is_some());
@@ -196,10 +194,6 @@ fn named(pattern: &Pattern) -> impl Iterator<Item = &str> {
     pattern.leaves.iter().map(|leaf| leaf.source.as_str()).chain(data)
 }
 
-fn for_table(table: &str, text: &str) -> String {
-    format!("a pattern for table {table:?}: {text}")
-}
-
 /// How many steps these are.
 pub fn count(take: Take) -> u64 {
     match take {
@@ -228,7 +222,7 @@ fn signature(
 /// Compares a pattern with its table's spec, as far as that goes before there is a step.
 fn check_form(py: Python<'_>, pattern: &Pattern, table: &Destination) -> PyResult<()> {
     let Some(spec) = table.spec() else { return Ok(()) };
-    let refused = |text: &str| Err(spec_error(py, for_table(table.name(), text)));
+    let refused = |text: &str| Err(spec_error(py, for_table("a pattern", table, text)));
     let (expected, got) = (spec.leaves(), &pattern.leaves);
     if expected.len() != got.len() {
         let (expected, got) = (expected.len(), got.len());
@@ -256,11 +250,7 @@ fn pattern(
     tables: &[Destination],
     (tree, table, priority, conditions): Settings<'_>,
 ) -> PyResult<Pattern> {
-    let number = tables.iter().position(|known| known.name() == table).ok_or_else(|| {
-        let names: Vec<_> = tables.iter().map(|table| table.name()).collect();
-        let text = format!("there is no table {table:?}; the writer has {names:?}");
-        table_not_found_error(py, text)
-    })?;
+    let number = table_number(py, tables, &table)?;
     let mut leaves = Vec::new();
     let tree = Tree::compile_with(&tree, &mut |path, value| {
         let (source, take) = steps(&path, value)?;

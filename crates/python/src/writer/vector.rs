@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use echoic_net::client::tables::ItemQueue;
 use echoic_replay::Leaf;
 use echoic_replay::chunk::ColumnKind;
-use echoic_replay::trajectory::{Column, Signature};
+use echoic_replay::trajectory::Signature;
 use echoic_replay::writer::structured::{StructuredError, Take};
 use echoic_replay::writer::vector::VectorWriter as Writer;
 use echoic_replay::writer::{ColumnConfig, TrajectoryWriter};
@@ -14,16 +15,13 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 use smallvec::SmallVec;
 
-use super::destination::{AnyTable, Destination};
 use super::inlet::{Core, Inlet, MAX_WAITING, Refusal, StepForm, compile_many, remember, touch};
-use super::outlet::Outlet;
 use super::structured::{count, steps};
-use super::{changed, config, for_table, table_number};
-use crate::error::trajectory_error;
+use super::{AnyTable, changed, check_item, config, destinations, signature, table_number};
+use crate::error::{OrRaise, trajectory_error};
 use crate::leaf::{LeafRule, Many, Source};
 use crate::numbers::{float_numbers, marks};
 use crate::sources::recheck;
-use crate::structure;
 use crate::tree::Tree;
 use crate::wait;
 
@@ -54,12 +52,12 @@ impl Core for Vector {
         Ok(self.writer.column(path, kind)?)
     }
 
-    fn emit(&mut self, outlet: &mut Outlet) {
-        self.writer.emit(outlet);
+    fn emit(&mut self, queue: &mut ItemQueue) {
+        self.writer.emit(queue);
     }
 
-    fn flush(&mut self, outlet: &mut Outlet) {
-        self.writer.flush(outlet);
+    fn flush(&mut self, queue: &mut ItemQueue) {
+        self.writer.flush(queue);
     }
 
     fn pending(&self) -> usize {
@@ -71,7 +69,6 @@ impl Core for Vector {
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct VectorWriter {
     inlet: Inlet<Vector>,
-    names: Vec<String>,
     /// Of columns that have no settings of their own.
     config: ColumnConfig,
     environments: usize,
@@ -89,12 +86,10 @@ impl VectorWriter {
         encoding: &str,
     ) -> PyResult<Self> {
         let config = config(keep_alive, chunk_length, encoding)?;
-        let writer =
-            Writer::new(num_envs, config).map_err(|error| Refusal::from(error).raise(py))?;
-        let tables: Vec<Destination> = tables.into_iter().map(Destination::from).collect();
-        let names = tables.iter().map(|table| table.name().to_owned()).collect();
-        let inlet = Inlet::new(Vector { writer, items: Vec::new() }, tables);
-        Ok(Self { inlet, names, config, environments: num_envs })
+        let writer = Writer::new(num_envs, config).or_raise(py)?;
+        let core = Vector { writer, items: Vec::new() };
+        let inlet = Inlet::new(core, destinations(py, tables)?);
+        Ok(Self { inlet, config, environments: num_envs })
     }
 
     /// Settings of a column.
@@ -108,7 +103,7 @@ impl VectorWriter {
     ) -> PyResult<()> {
         let config = changed(self.config, keep_alive, chunk_length, encoding)?;
         let configured = self.inlet.open(py)?.core.writer.configure(path, config);
-        configured.map_err(|error| Refusal::from(error).raise(py))
+        configured.or_raise(py)
     }
 
     /// Adds a step, or a part of one, to each environment.
@@ -139,7 +134,7 @@ impl VectorWriter {
                 state.deliver(result.map_err(StructuredError::from))
             });
             drop(state);
-            appended.map_err(|refusal| refusal.raise(py))
+            appended.or_raise(py)
         };
         let shapes = || Many { rows: Some(self.environments) };
         self.inlet.with_form(steps, shapes, compile_many, store)?;
@@ -173,19 +168,12 @@ impl VectorWriter {
         if let [priority] = priorities[..] {
             priorities.resize(self.environments, priority);
         }
-        let number = table_number(py, &self.names, table)?;
+        let number = table_number(py, &self.inlet.tables, table)?;
         let (form, takes) = self.item_form(trajectory)?;
         let mut state = self.inlet.open(py)?;
         let signature = &form.signature;
-        let checked = match state.outlet.tables()[number].spec() {
-            Some(spec) => {
-                let steps: SmallVec<[u64; 8]> =
-                    takes.iter().map(|(_, take)| count(*take)).collect();
-                let checked = signature.check(spec, &steps);
-                checked.map_err(|text| Refusal::Spec(for_table(&state.outlet, number, &text)))
-            }
-            None => Ok(()),
-        };
+        let steps = takes.iter().map(|(_, take)| count(*take));
+        let checked = check_item(&self.inlet.tables[number], signature, steps);
         let created = checked.and_then(|()| {
             let (table, marked) = (number as u32, marked.as_deref());
             let writer = &mut state.core.writer;
@@ -193,7 +181,7 @@ impl VectorWriter {
             state.deliver(Ok(())).map(|()| made)
         });
         drop(state);
-        let made = created.map_err(|refusal| refusal.raise(py))?;
+        let made = created.or_raise(py)?;
         Ok(PyArray1::from_vec(py, made))
     }
 
@@ -223,7 +211,7 @@ impl VectorWriter {
         let ended = state.core.writer.end_episode(marked.as_deref(), clear);
         let ended = state.deliver(ended.map_err(StructuredError::from));
         drop(state);
-        ended.map_err(|refusal| refusal.raise(py))?;
+        ended.or_raise(py)?;
         self.drain(py, deadline)
     }
 
@@ -264,7 +252,7 @@ impl VectorWriter {
     /// Waits for the tables if more items wait for them than all environments make in a few steps.
     fn drain(&self, py: Python<'_>, deadline: Option<std::time::Instant>) -> PyResult<()> {
         let most = MAX_WAITING.max(8 * self.environments);
-        let crowded = self.inlet.lock(py).outlet.len() >= most;
+        let crowded = self.inlet.lock(py).queue.len() >= most;
         if crowded { self.inlet.drain(py, most / 2, deadline) } else { Ok(()) }
     }
 
@@ -310,18 +298,9 @@ impl VectorWriter {
             let ColumnKind { dtype, shape } = (*kinds[number].1).clone();
             LeafRule::from_leaf(py, Leaf { path, dtype, shape })
         })?;
-        if tree.rules.is_empty() {
-            let text = "a trajectory has no leaves: its item would have no data";
-            return Err(trajectory_error(py, text));
-        }
-        let signature = tree.rules.iter().zip(&takes).map(|(rule, (_, take))| Column {
-            path: rule.leaf.path.clone(),
-            kind: ColumnKind::from(&rule.leaf),
-            squeezed: matches!(take, Take::One(_)),
-        });
-        let signature =
-            Signature { columns: signature.collect(), structure: structure::write(py, &tree)? };
-        let form = Arc::new(ItemForm { tree, signature: Arc::new(signature), columns });
+        let squeezed = takes.iter().map(|(_, take)| matches!(take, Take::One(_)));
+        let signature = signature(py, &tree, squeezed)?;
+        let form = Arc::new(ItemForm { tree, signature, columns });
         let mut state = self.inlet.open(py)?;
         let dropped = remember(&mut state.core.items, &form);
         drop(state);

@@ -1,10 +1,5 @@
 //! The names of files, given and recognised.
 
-/// The file that marks a root, and whose lock is held by whoever changes it.
-pub(super) const LOCK: &str = "echoic-checkpoints.lock";
-/// What the lock file says to people.
-pub(super) const LOCK_TEXT: &str =
-    "This directory has checkpoints of Echoic. Whoever changes them holds a lock on this file.\n";
 /// The directory of the packs in a root.
 pub(super) const PACKS: &str = "packs";
 /// The manifest of a checkpoint.

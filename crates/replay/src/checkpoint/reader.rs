@@ -11,7 +11,7 @@ use super::index::{self, Index, Location};
 use super::layout::{self, INDEX, MANIFEST, PACKS, State};
 use super::manifest::{FileEntry, Manifest, SectionEntry};
 use super::pack::PackReader;
-use super::root::{check_root, list, read_manifest};
+use super::root::{MARKER, list, read_manifest};
 use super::section::{self, SectionReader};
 use super::trail::Trail;
 use crate::files::{Dir, Lock};
@@ -44,7 +44,7 @@ impl Reader {
         if names.iter().any(|name| name == MANIFEST) {
             return Self::of(dir);
         }
-        check_root(&dir, &names)?;
+        MARKER.check(&dir, &names, false)?;
         let Some(newest) = list(path.as_ref())?.pop() else {
             return Err(Error::Empty { root: path.as_ref().to_owned() });
         };

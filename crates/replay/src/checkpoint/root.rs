@@ -4,9 +4,21 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use super::error::Error;
-use super::layout::{self, LOCK, LOCK_TEXT, MANIFEST, MANIFEST_PART, PACKS, State};
+use super::layout::{self, MANIFEST, MANIFEST_PART, PACKS, State};
 use super::manifest::{MAX_BYTES, Manifest};
-use crate::files::{Dir, FileError, Lock};
+use crate::files::{Dir, FileError, Lock, Marker, OwnedDir};
+
+/// Marks a root. Whoever changes it holds the lock.
+pub(super) const MARKER: Marker<Error> = Marker {
+    file: "echoic-checkpoints.lock",
+    text: "This directory has checkpoints of Echoic. Whoever changes them holds a lock on this file.\n",
+    locked: |root| Error::Locked { root },
+    foreign: |path, _, found| {
+        let expected =
+            "manifest.json (a checkpoint) or echoic-checkpoints.lock (a directory of them)";
+        Error::Foreign { path, expected, found }
+    },
+};
 
 /// A complete checkpoint in a root.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,23 +38,11 @@ pub struct Found {
 pub fn list(root: impl AsRef<Path>) -> Result<Vec<Found>, Error> {
     let dir = Dir::open(root.as_ref())?;
     let names = dir.names()?;
-    check_root(&dir, &names)?;
+    MARKER.check(&dir, &names, false)?;
     let found = numbers(&names, State::Complete).into_iter();
     Ok(found
         .map(|number| Found { number, path: dir.at(&layout::checkpoint(number, State::Complete)) })
         .collect())
-}
-
-/// The directory must be marked as ours.
-pub(super) fn check_root(dir: &Dir, names: &[String]) -> Result<(), Error> {
-    if names.iter().any(|name| name == LOCK) {
-        return Ok(());
-    }
-    Err(Error::Foreign {
-        path: dir.path().to_owned(),
-        expected: "manifest.json (a checkpoint) or echoic-checkpoints.lock (a directory of them)",
-        found: names.first().map_or_else(|| "nothing".into(), |name| format!("{name:?}")),
-    })
 }
 
 fn numbers(names: &[String], state: State) -> Vec<u64> {
@@ -77,14 +77,7 @@ impl Root {
     /// Takes the root for itself. A directory that is not there or empty becomes one when `make` says
     /// so.
     pub(super) fn lock(path: &Path, make: bool) -> Result<Self, Error> {
-        let dir = if make { Dir::open_or_make(path)? } else { Dir::open(path)? };
-        let names = dir.names()?;
-        if !(make && names.is_empty()) {
-            check_root(&dir, &names)?;
-        }
-        let Some(lock) = dir.lock(LOCK, LOCK_TEXT)? else {
-            return Err(Error::Locked { root: path.to_owned() });
-        };
+        let OwnedDir { dir, lock, .. } = MARKER.own(path, make)?;
         let packs = match dir.dir(PACKS) {
             Err(error) if error.is_missing() => dir.make_dir(PACKS)?,
             opened => opened?,

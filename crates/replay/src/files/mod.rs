@@ -1,6 +1,7 @@
 //! Directories and files of which a crash may happen in the middle.
 //!
 //! - [`Dir`]: an open directory. Names are looked up in it and never lead out of it.
+//! - [`OwnedDir`]: one that a [`Marker`] says to be ours, and that is locked.
 //! - [`Output`]: a file being written.
 //! - [`FileError`]: what failed, on which path.
 //!
@@ -20,12 +21,14 @@ mod dir;
 #[cfg(test)]
 pub(crate) mod faults;
 mod output;
+mod owned;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 pub(crate) use dir::{Dir, Lock};
 pub(crate) use output::Output;
+pub(crate) use owned::{Marker, OwnedDir};
 
 /// The system refused to do something with a file.
 #[derive(Debug, thiserror::Error)]

@@ -61,7 +61,7 @@ pub use record::{Record, Room};
 pub use replay::{Replay, Torn};
 
 /// When a record counts as kept: what it survives from then on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum Durability {
     /// At once. A process that is killed loses its last records, those that the journal's thread has
     /// not written yet; when the machine fails, the system loses what it has not put on disk.

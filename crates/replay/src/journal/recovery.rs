@@ -10,11 +10,20 @@ use super::appender::begin_segment;
 use super::error::Error;
 use super::replay::{Replay, Torn};
 use super::segment::{self, Scan, Step};
-use crate::files::{Dir, FileError, Lock, Output};
+use crate::files::{Dir, FileError, Lock, Marker, Output, OwnedDir};
 
-const LOCK: &str = "echoic-journal.lock";
-const LOCK_TEXT: &str =
-    "This directory has a journal of Echoic. Whoever has it open holds a lock on this file.\n";
+const MARKER: Marker<Error> = Marker {
+    file: "echoic-journal.lock",
+    text: "This directory has a journal of Echoic. Whoever has it open holds a lock on this file.\n",
+    locked: |path| Error::Locked { path },
+    foreign: |path, may_be_empty, found| {
+        let expected = match may_be_empty {
+            true => "echoic-journal.lock, or an empty directory",
+            false => "echoic-journal.lock",
+        };
+        Error::Foreign { path, expected, found }
+    },
+};
 
 /// A segment whose records are all right.
 #[derive(Debug, Clone, Copy)]
@@ -41,16 +50,8 @@ pub(super) struct Recovered {
 /// Reads all records, so that nothing is replayed of a journal that is damaged, and cuts off what a
 /// crash left at its end.
 pub(super) fn recover(path: &Path, options: &Options) -> Result<Recovered, Error> {
-    let dir = Arc::new(Dir::open_or_make(path)?);
-    let names = dir.names()?;
-    if !names.is_empty() && !names.iter().any(|name| name == LOCK) {
-        let found = names.first().map_or_else(String::new, |name| format!("{name:?}"));
-        let expected = "echoic-journal.lock, or an empty directory";
-        return Err(Error::Foreign { path: path.to_owned(), expected, found });
-    }
-    let Some(lock) = dir.lock(LOCK, LOCK_TEXT)? else {
-        return Err(Error::Locked { path: path.to_owned() });
-    };
+    let OwnedDir { dir, lock, .. } = MARKER.own(path, true)?;
+    let dir = Arc::new(dir);
     // Not before the lock: the one who had it may have been at work.
     let names = dir.names()?;
     let parts = names.iter().filter_map(|name| name.strip_suffix(".part"));
@@ -135,21 +136,12 @@ fn find(dir: &Dir, names: &[String], from: u64) -> Result<Found, Error> {
 /// Reads a journal that nobody has open, and changes nothing: what a crash has left at its end stays there.
 /// Without a number, all records that there are.
 pub(super) fn look(path: &Path, from: Option<u64>) -> Result<(Replay, Lock), Error> {
-    let dir = Arc::new(Dir::open(path)?);
-    let names = dir.names()?;
-    if !names.iter().any(|name| name == LOCK) {
-        let found = names.first().map_or_else(|| "nothing".into(), |name| format!("{name:?}"));
-        let expected = "echoic-journal.lock";
-        return Err(Error::Foreign { path: path.to_owned(), expected, found });
-    }
-    let Some(held) = dir.share(LOCK)? else {
-        return Err(Error::Locked { path: path.to_owned() });
-    };
+    let OwnedDir { dir, lock, .. } = MARKER.share(path)?;
     let names = dir.names()?;
     let oldest = names.iter().filter_map(|name| segment::read_name(name)).min();
     let from = from.or(oldest).unwrap_or(0);
     let Found { segments, next, torn, .. } = find(&dir, &names, from)?;
-    Ok((Replay::new(dir, segments, from, next.max(from), torn), held))
+    Ok((Replay::new(Arc::new(dir), segments, from, next.max(from), torn), lock))
 }
 
 /// Whether what stands behind the last whole record proves that it was no crash that cut it off.

@@ -22,7 +22,7 @@ use super::kept::sections::{Loaded, Saved};
 use super::kept::{self, KeptError, Log, Receipt, Reopened};
 use super::lags::{Lags, LastLags};
 use super::ledger::{
-    Blocked, Change, Counts, Fate, Ledger, OTHERS, Outcome, Refusal, Source, Standing,
+    Blocked, Change, Counts, Fate, GroupTotals, Ledger, OTHERS, Outcome, Refusal, Source,
 };
 use super::starvation::{Admitted, Hunger, Hungry, Starvation};
 use super::tuner::Tuner;
@@ -86,7 +86,7 @@ pub struct RolloutInfo {
     /// What was counted.
     pub counts: Counts,
     /// Where it stands.
-    pub standing: Standing,
+    pub totals: GroupTotals,
     /// What was counted for each producer.
     pub sources: Vec<Source>,
     /// Which producers wait or had to, by name.
@@ -249,7 +249,7 @@ impl RolloutTable {
         }
         // Room for younger groups is made by those that keep batches waiting.
         while let Err(Refusal::Blocked(Blocked::MeanLag)) = applied
-            && core.ledger.standing().capacity == 0
+            && core.ledger.totals().capacity == 0
             && core.ledger.apply(now, &Change::Shed) == Ok(Outcome::Count(1))
         {
             tell(&Change::Shed);
@@ -306,7 +306,7 @@ impl RolloutTable {
             self.consumers_idle.read().nanos(Reason::Group) / u64::from(core.ranks.max(1)),
             self.producers_idle.read().nanos(Reason::Staleness),
         );
-        let (depth, most) = (core.ledger.standing().depth, self.config.max_lag);
+        let (depth, most) = (core.ledger.totals().depth, self.config.max_lag);
         if let (Some(tuner), Some(depth), Some(most)) = (&mut core.tuner, depth, most)
             && let Some(depth) = tuner.published(now, starved, held, depth, most)
         {
@@ -537,9 +537,9 @@ impl RolloutTable {
         let _ = ledger.reconfigure(Arc::clone(&self.config));
         let mut core = self.core.lock();
         ledger.wake(head.time, self.now());
-        ledger.pause(core.ledger.standing().paused);
+        ledger.pause(core.ledger.totals().paused);
         // Others may have gone on after the checkpoint, here or in a process that is no more.
-        ledger.begin_era(kept::unix_ms(), &core.ledger);
+        ledger.begin_generation(kept::unix_ms(), &core.ledger);
         let before = std::mem::replace(&mut core.ledger, ledger);
         drop(core);
         drop(before);
@@ -574,7 +574,7 @@ impl RolloutTable {
 
     /// The learner's version.
     pub fn version(&self) -> i64 {
-        self.core.lock().ledger.standing().version
+        self.core.lock().ledger.totals().version
     }
 
     /// Waits until the learner's version is above one; which it is.
@@ -587,7 +587,7 @@ impl RolloutTable {
             let mut version = 0;
             let found = self.versions.wait(deadline, || {
                 let core = self.core.lock();
-                version = core.ledger.standing().version;
+                version = core.ledger.totals().version;
                 match core.is_closed {
                     true => Some(Err(CallError::Closed)),
                     false => (version > above).then_some(Ok(version)),
@@ -647,11 +647,11 @@ impl RolloutTable {
         }
         let (producers, consumers) = (self.producers_idle.read(), self.consumers_idle.read());
         let core = self.core.lock();
-        let (counts, standing) = (core.ledger.counts(), core.ledger.standing());
+        let (counts, totals) = (core.ledger.counts(), core.ledger.totals());
         let sources = core.ledger.sources().to_vec();
         let time = self.now();
         drop(core);
         let hunger = self.starvation.read(&Admitted::new(counts.submitted, &sources));
-        RolloutInfo { counts, standing, sources, hunger, time, producers, consumers }
+        RolloutInfo { counts, totals, sources, hunger, time, producers, consumers }
     }
 }

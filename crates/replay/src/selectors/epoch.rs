@@ -5,7 +5,7 @@
 //! probability is one in those that are left, not one in all.
 
 use super::members::Members;
-use super::{Damaged, Entries, Entry, Pick, Selector, Slot, misuse, saved};
+use super::{Damaged, DrawnItem, Entries, Entry, Selector, Slot, misuse, saved};
 use crate::rng::Rng;
 
 /// Picks every item once before any comes again. See the [module](self).
@@ -48,11 +48,11 @@ impl Selector for Epoch {
     }
 
     /// Draws depend on each other: see the [module](self).
-    fn pick(&mut self, count: usize, rng: &mut Rng, picks: &mut Vec<Pick>) {
+    fn pick(&mut self, count: usize, rng: &mut Rng, draws: &mut Vec<DrawnItem>) {
         if self.is_empty() {
             return;
         }
-        picks.extend((0..count).map(|_| {
+        draws.extend((0..count).map(|_| {
             if self.left == 0 {
                 self.left = self.members.slots().len();
             }
@@ -60,7 +60,7 @@ impl Selector for Epoch {
             let position = rng.below(self.left as u64) as usize;
             self.left -= 1;
             self.members.swap(position, self.left);
-            Pick { slot: self.members.slots()[self.left], probability }
+            DrawnItem { slot: self.members.slots()[self.left], probability }
         }));
     }
 

@@ -1,7 +1,7 @@
 //! The oldest item, by when it was inserted; priorities and their updates don't matter.
 
 use super::order::{Order, pick_certain};
-use super::{Damaged, Entries, Entry, Pick, Selector, Slot};
+use super::{Damaged, DrawnItem, Entries, Entry, Selector, Slot};
 use crate::rng::Rng;
 
 /// Picks the oldest item. See the [module](self).
@@ -29,8 +29,8 @@ impl Selector for Fifo {
         self.order.len()
     }
 
-    fn pick(&mut self, count: usize, _: &mut Rng, picks: &mut Vec<Pick>) {
-        pick_certain(self.order.oldest(), count, picks);
+    fn pick(&mut self, count: usize, _: &mut Rng, draws: &mut Vec<DrawnItem>) {
+        pick_certain(self.order.oldest(), count, draws);
     }
 
     fn save(&self, state: &mut Vec<u64>) {

@@ -4,7 +4,7 @@
 //! it brings the same priority again.
 
 use super::order::pick_certain;
-use super::{Damaged, Entries, Entry, Pick, Selector, Slot, misuse, saved};
+use super::{Damaged, DrawnItem, Entries, Entry, Selector, Slot, misuse, saved};
 use crate::rng::Rng;
 
 /// Children of a node. Four of them lie together, and the way up is half as long as with two.
@@ -149,8 +149,8 @@ impl Selector for Heap {
         self.nodes.len()
     }
 
-    fn pick(&mut self, count: usize, _: &mut Rng, picks: &mut Vec<Pick>) {
-        pick_certain(self.nodes.first().map(|node| node.slot), count, picks);
+    fn pick(&mut self, count: usize, _: &mut Rng, draws: &mut Vec<DrawnItem>) {
+        pick_certain(self.nodes.first().map(|node| node.slot), count, draws);
     }
 
     /// Only the order of the moments matters, so the slots are written in that order.

@@ -131,7 +131,7 @@ impl SelectorKind {
         }
     }
 
-    /// Whether it takes no random numbers: its picks follow from the items alone.
+    /// Whether it takes no random numbers: its draws follow from the items alone.
     pub fn is_deterministic(&self) -> bool {
         matches!(self, Self::Fifo | Self::Lifo | Self::MinHeap | Self::MaxHeap)
     }

@@ -1,7 +1,7 @@
 //! The newest item, by when it was inserted; priorities and their updates don't matter.
 
 use super::order::{Order, pick_certain};
-use super::{Damaged, Entries, Entry, Pick, Selector, Slot};
+use super::{Damaged, DrawnItem, Entries, Entry, Selector, Slot};
 use crate::rng::Rng;
 
 /// Picks the newest item. See the [module](self).
@@ -29,8 +29,8 @@ impl Selector for Lifo {
         self.order.len()
     }
 
-    fn pick(&mut self, count: usize, _: &mut Rng, picks: &mut Vec<Pick>) {
-        pick_certain(self.order.newest(), count, picks);
+    fn pick(&mut self, count: usize, _: &mut Rng, draws: &mut Vec<DrawnItem>) {
+        pick_certain(self.order.newest(), count, draws);
     }
 
     fn save(&self, state: &mut Vec<u64>) {

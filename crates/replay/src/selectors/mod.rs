@@ -21,11 +21,11 @@
 pub mod epoch;
 pub mod fifo;
 pub mod heap;
+pub mod hot_cold;
 pub mod kind;
 pub mod lifo;
 pub mod links;
 pub mod prioritized;
-pub mod strata;
 pub mod sum_tree;
 pub mod uniform;
 
@@ -42,10 +42,10 @@ use std::fmt;
 pub use epoch::Epoch;
 pub use fifo::Fifo;
 pub use heap::Heap;
+pub use hot_cold::HotCold;
 pub use kind::{SelectorError, SelectorKind};
 pub use lifo::Lifo;
 pub use prioritized::Prioritized;
-pub use strata::HotCold;
 pub use uniform::Uniform;
 
 use crate::rng::Rng;
@@ -55,7 +55,7 @@ pub type Slot = u32;
 
 /// One draw.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pick {
+pub struct DrawnItem {
     /// What was drawn.
     pub slot: Slot,
     /// How likely that was.
@@ -119,11 +119,11 @@ pub trait Selector: fmt::Debug + Send {
         self.len() as f64
     }
 
-    /// Appends `count` draws to `picks`; nothing when it is empty.
+    /// Appends `count` draws to `draws`; nothing when it is empty.
     ///
     /// Draws are independent of each other unless the selector's kind says otherwise. A selector that
-    /// is deterministic picks the same slot `count` times: nothing has changed in between.
-    fn pick(&mut self, count: usize, rng: &mut Rng, picks: &mut Vec<Pick>);
+    /// is deterministic draws the same slot `count` times: nothing has changed in between.
+    fn pick(&mut self, count: usize, rng: &mut Rng, draws: &mut Vec<DrawnItem>);
 
     /// Tells the policy version of the learner, which only grows.
     fn advance(&mut self, version: u64) {

@@ -1,7 +1,7 @@
 //! Slots in the order in which they came.
 
 use super::links::{Links, List};
-use super::{Damaged, Entries, Pick, Slot, misuse, saved};
+use super::{Damaged, DrawnItem, Entries, Slot, misuse, saved};
 
 /// What [`Fifo`](super::Fifo) and [`Lifo`](super::Lifo) are made of: they differ in the end they pick.
 #[derive(Debug, Default)]
@@ -62,8 +62,8 @@ impl Order {
     }
 }
 
-/// Appends `count` picks of a slot that was certain to be picked.
-pub(super) fn pick_certain(slot: Option<Slot>, count: usize, picks: &mut Vec<Pick>) {
+/// Appends `count` draws of a slot that was certain to be picked.
+pub(super) fn pick_certain(slot: Option<Slot>, count: usize, draws: &mut Vec<DrawnItem>) {
     let Some(slot) = slot else { return };
-    picks.extend(std::iter::repeat_n(Pick { slot, probability: 1.0 }, count));
+    draws.extend(std::iter::repeat_n(DrawnItem { slot, probability: 1.0 }, count));
 }

@@ -9,7 +9,7 @@
 
 use super::slot_set::SlotSet;
 use super::sum_tree::{LANES, SumTree};
-use super::{Damaged, Entries, Entry, Pick, Selector, Slot, misuse, saved};
+use super::{Damaged, DrawnItem, Entries, Entry, Selector, Slot, misuse, saved};
 use crate::rng::Rng;
 
 /// The weight of a priority that is above zero, at least.
@@ -121,22 +121,22 @@ impl Selector for Prioritized {
         self.weights.total()
     }
 
-    fn pick(&mut self, count: usize, rng: &mut Rng, picks: &mut Vec<Pick>) {
+    fn pick(&mut self, count: usize, rng: &mut Rng, draws: &mut Vec<DrawnItem>) {
         if self.is_empty() {
             return;
         }
         let total = self.weights.total();
         if total <= 0.0 {
-            return self.slots.draw(count, rng, picks);
+            return self.slots.draw(count, rng, draws);
         }
-        picks.reserve(count);
+        draws.reserve(count);
         let mut places = [0.0; LANES];
         let mut left = count;
         while left > 0 {
             let group = &mut places[..left.min(LANES)];
             group.fill_with(|| rng.unit() * total);
             self.weights.find_many(group, |found| {
-                picks.push(Pick { slot: found.index, probability: found.weight / total });
+                draws.push(DrawnItem { slot: found.index, probability: found.weight / total });
             });
             left -= group.len();
         }

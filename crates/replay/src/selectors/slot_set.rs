@@ -9,7 +9,7 @@
 //! 1. `counts[k][i]` is how many members have `slot >> RUNS[k] == i`; what is past the end counts as 0.
 //! 2. `end` is one more than the last member, or zero.
 
-use super::{Pick, Slot};
+use super::{DrawnItem, Slot};
 use crate::rng::Rng;
 
 /// How long the runs of each level are, as powers of two: 8 words, and then 64 runs of the level before.
@@ -129,19 +129,19 @@ impl SlotSet {
     ///
     /// It tries places below the end until one is a member, which for most sets is the first, and looks
     /// at nothing but bits; only a sparse set is counted off.
-    pub(super) fn draw(&self, count: usize, rng: &mut Rng, picks: &mut Vec<Pick>) {
+    pub(super) fn draw(&self, count: usize, rng: &mut Rng, draws: &mut Vec<DrawnItem>) {
         if self.len == 0 {
             return;
         }
         let probability = 1.0 / self.len as f64;
-        let pick = |slot| Pick { slot, probability };
+        let pick = |slot| DrawnItem { slot, probability };
         if self.len * SPARSE < self.end {
             let ranks = (0..count).map(|_| rng.below(self.len as u64) as usize);
-            return picks.extend(ranks.filter_map(|rank| self.nth(rank)).map(pick));
+            return draws.extend(ranks.filter_map(|rank| self.nth(rank)).map(pick));
         }
         // A copy stays in registers.
         let mut own = rng.clone();
-        picks.extend((0..count).map(|_| {
+        draws.extend((0..count).map(|_| {
             loop {
                 let slot = own.below(self.end as u64) as Slot;
                 if self.contains(slot) {
@@ -194,10 +194,10 @@ mod tests {
             }
             let end = model.last().map_or(0, |last| *last as usize + 1);
             prop_assert_eq!(set.end, end);
-            let mut picks = Vec::new();
-            set.draw(30, &mut Rng::new(9), &mut picks);
-            prop_assert_eq!(picks.len(), if model.is_empty() { 0 } else { 30 });
-            prop_assert!(picks.iter().all(|pick| model.contains(&pick.slot)));
+            let mut draws = Vec::new();
+            set.draw(30, &mut Rng::new(9), &mut draws);
+            prop_assert_eq!(draws.len(), if model.is_empty() { 0 } else { 30 });
+            prop_assert!(draws.iter().all(|pick| model.contains(&pick.slot)));
             let counted: Vec<Slot> = (0..set.len()).filter_map(|rank| set.nth(rank)).collect();
             prop_assert_eq!(&counted, &Vec::from_iter(model));
             prop_assert_eq!(set.nth(set.len()), None);

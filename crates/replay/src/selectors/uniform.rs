@@ -1,7 +1,7 @@
 //! Every item with the same probability.
 
 use super::slot_set::SlotSet;
-use super::{Damaged, Entries, Entry, Pick, Selector, Slot, misuse, saved};
+use super::{Damaged, DrawnItem, Entries, Entry, Selector, Slot, misuse, saved};
 use crate::rng::Rng;
 
 /// Picks any item, all alike. See the [module](self).
@@ -33,8 +33,8 @@ impl Selector for Uniform {
         self.slots.len()
     }
 
-    fn pick(&mut self, count: usize, rng: &mut Rng, picks: &mut Vec<Pick>) {
-        self.slots.draw(count, rng, picks);
+    fn pick(&mut self, count: usize, rng: &mut Rng, draws: &mut Vec<DrawnItem>) {
+        self.slots.draw(count, rng, draws);
     }
 
     /// Nothing: which slots there are is all.

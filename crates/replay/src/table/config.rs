@@ -22,6 +22,16 @@ pub enum Form {
     Trajectories(Option<Spec>),
 }
 
+impl Form {
+    /// The leaves that every item must have, if the table says so.
+    pub fn spec(&self) -> Option<&Spec> {
+        match self {
+            Self::Rows(spec) | Self::Trajectories(Some(spec)) => Some(spec),
+            Self::Trajectories(None) => None,
+        }
+    }
+}
+
 /// Name, form, selectors, limiter and bounds of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableConfig {

@@ -22,7 +22,7 @@ use super::spread::Lags;
 use super::{Form, TableConfig};
 use crate::limiter::{Counts, Reason};
 use crate::rng::Rng;
-use crate::selectors::{Entry, Pick, Selector, Slot};
+use crate::selectors::{DrawnItem, Entry, Selector, Slot};
 use crate::trajectory::Trajectory;
 
 /// Where the bytes of items are, by slot.
@@ -112,7 +112,7 @@ pub(super) struct Core {
     max_size: u32,
     max_times_sampled: u32,
     // Used again by every call, so that none allocates.
-    picks: Vec<Pick>,
+    draws: Vec<DrawnItem>,
     updates: Vec<(Slot, f64)>,
 }
 
@@ -145,15 +145,15 @@ impl Core {
             trace: None,
             max_size: config.max_size,
             max_times_sampled: config.max_times_sampled,
-            picks: Vec::new(),
+            draws: Vec::new(),
             updates: Vec::new(),
         })
     }
 
     /// Becomes `other`; what a running table was told since its birth stays.
     pub(super) fn replace(&mut self, other: Self) -> Self {
-        let Gate { limiter, paused, closed, era, .. } = self.gate;
-        let gate = Gate { limiter, paused, closed, era: era + 1, ..other.gate };
+        let Gate { limiter, paused, closed, generation, .. } = self.gate;
+        let gate = Gate { limiter, paused, closed, generation: generation + 1, ..other.gate };
         let mut keeping = self.keeping.take();
         if let (Some(keeping), Payload::Trajectories { slots, .. }) = (&mut keeping, &self.payload)
         {
@@ -243,9 +243,9 @@ impl Core {
         self.gate.counts.inserts += 1;
         let mut gone = None;
         if self.items.len() > self.max_size {
-            self.picks.clear();
-            self.remover.pick(1, &mut self.rng, &mut self.picks);
-            if let Some(pick) = self.picks.first() {
+            self.draws.clear();
+            self.remover.pick(1, &mut self.rng, &mut self.draws);
+            if let Some(pick) = self.draws.first() {
                 gone = self.trace.is_some().then(|| self.items.key(pick.slot));
                 self.remove(pick.slot, deferred);
             }
@@ -301,26 +301,26 @@ impl Core {
         infos.priorities.reserve_exact(count);
         infos.times_sampled.reserve_exact(count);
         infos.versions.reserve_exact(count);
-        let mut picks = std::mem::take(&mut self.picks);
-        picks.clear();
+        let mut draws = std::mem::take(&mut self.draws);
+        draws.clear();
         // A payload is needed until it is pinned, even if its item goes with this draw.
         let mut exhausted = Vec::new();
         if self.max_times_sampled == 0 {
-            self.sampler.pick(count, &mut self.rng, &mut picks);
-            for pick in &picks {
+            self.sampler.pick(count, &mut self.rng, &mut draws);
+            for pick in &draws {
                 self.items.prefetch(pick.slot);
             }
-            infos.times_sampled.extend(picks.iter().map(|pick| {
+            infos.times_sampled.extend(draws.iter().map(|pick| {
                 let times = self.items.note_sample(pick.slot);
                 self.unique_samples += u64::from(times == 1);
                 times
             }));
-            self.describe(&picks, &mut infos);
+            self.describe(&draws, &mut infos);
         } else {
             for _ in 0..count {
-                let first = picks.len();
-                self.sampler.pick(1, &mut self.rng, &mut picks);
-                let Some(pick) = picks.get(first).copied() else { break };
+                let first = draws.len();
+                self.sampler.pick(1, &mut self.rng, &mut draws);
+                let Some(pick) = draws.get(first).copied() else { break };
                 let times = self.items.note_sample(pick.slot);
                 self.unique_samples += u64::from(times == 1);
                 infos.times_sampled.push(times);
@@ -332,13 +332,13 @@ impl Core {
                 }
             }
         }
-        self.gate.counts.samples += picks.len() as u64;
+        self.gate.counts.samples += draws.len() as u64;
         self.lags.note(self.version, &infos.versions);
-        let drawn = self.pin(picks.iter().map(|pick| pick.slot).collect());
+        let drawn = self.pin(draws.iter().map(|pick| pick.slot).collect());
         for slot in exhausted {
             self.free(slot, deferred);
         }
-        self.picks = picks;
+        self.draws = draws;
         (infos, drawn)
     }
 
@@ -388,10 +388,10 @@ impl Core {
     }
 
     /// Appends what is known of drawn items but how often they were drawn, column by column.
-    fn describe(&self, picks: &[Pick], infos: &mut Infos) {
-        let items = || picks.iter().map(|pick| self.items.at(pick.slot));
-        infos.keys.extend(picks.iter().map(|pick| self.items.key(pick.slot).number()));
-        infos.probabilities.extend(picks.iter().map(|pick| pick.probability));
+    fn describe(&self, draws: &[DrawnItem], infos: &mut Infos) {
+        let items = || draws.iter().map(|pick| self.items.at(pick.slot));
+        infos.keys.extend(draws.iter().map(|pick| self.items.key(pick.slot).number()));
+        infos.probabilities.extend(draws.iter().map(|pick| pick.probability));
         infos.priorities.extend(items().map(|item| item.priority));
         infos.versions.extend(items().map(|item| item.version));
     }

@@ -32,7 +32,7 @@ pub(super) struct Gate {
     pub(super) paused: bool,
     pub(super) closed: bool,
     /// How often the table was loaded: rows that were reserved before are of a slab that is gone.
-    pub(super) era: u64,
+    pub(super) generation: u64,
     /// Whether each draw may be the last of its item.
     pub(super) draws_use_up: bool,
 }
@@ -45,7 +45,7 @@ impl Gate {
             reserved: 0,
             paused: false,
             closed: false,
-            era: 0,
+            generation: 0,
             draws_use_up: config.max_times_sampled > 0,
         }
     }
@@ -110,9 +110,15 @@ impl Gate {
             return Opened::default();
         }
         // Exhaustive, so that a new field has to be thought of.
-        let Self { limiter, counts, reserved: _, paused, closed, era, draws_use_up } = *self;
-        let both = (limiter, paused, closed, era, draws_use_up)
-            != (before.limiter, before.paused, before.closed, before.era, before.draws_use_up);
+        let Self { limiter, counts, reserved: _, paused, closed, generation, draws_use_up } = *self;
+        let both = (limiter, paused, closed, generation, draws_use_up)
+            != (
+                before.limiter,
+                before.paused,
+                before.closed,
+                before.generation,
+                before.draws_use_up,
+            );
         let items = counts.inserts != before.counts.inserts;
         let room = counts.samples != before.counts.samples
             || counts.deletions != before.counts.deletions

@@ -19,14 +19,19 @@ pub struct Insertion {
     table: Arc<Table>,
     /// None once committed.
     writer: Option<RowWriter>,
-    era: u64,
+    generation: u64,
     /// In the journal, if the table has one.
     room: Option<Room>,
 }
 
 impl Insertion {
-    pub(super) fn new(table: Arc<Table>, writer: RowWriter, era: u64, room: Option<Room>) -> Self {
-        Self { table, writer: Some(writer), era, room }
+    pub(super) fn new(
+        table: Arc<Table>,
+        writer: RowWriter,
+        generation: u64,
+        room: Option<Room>,
+    ) -> Self {
+        Self { table, writer: Some(writer), generation, room }
     }
 
     /// How many items there is room for.
@@ -110,7 +115,7 @@ impl Insertion {
             let record =
                 self.room.is_some().then(|| Log::rows(of_session, &mut writer, priorities));
             let core = &mut *self.table.lock();
-            if core.gate.era != self.era {
+            if core.gate.generation != self.generation {
                 // A checkpoint was loaded meanwhile, and what was inserted before is gone.
                 return Ok(Some(keys));
             }
@@ -148,7 +153,7 @@ impl Drop for Insertion {
     fn drop(&mut self) {
         if let Some(writer) = self.writer.take() {
             let core = &mut *self.table.lock();
-            if core.gate.era == self.era {
+            if core.gate.generation == self.generation {
                 core.unreserve(writer.len());
             }
         }

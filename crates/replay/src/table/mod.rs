@@ -89,7 +89,8 @@ pub struct Table {
     config: TableConfig,
     /// Of the layers above; opaque here.
     metadata: Vec<u8>,
-    durability: Durability,
+    /// Without one, no journal is written.
+    durability: Option<Durability>,
     core: Mutex<Core>,
     /// Where changes are written, once the table was brought back. Then the core has a trace.
     log: OnceLock<Log>,
@@ -149,7 +150,7 @@ impl Table {
         config.check()?;
         let (items, room) = (Signal::default(), Arc::default());
         let core = Mutex::new(Core::new(&config, &room)?);
-        let (metadata, durability, log) = (Vec::new(), Durability::None, OnceLock::new());
+        let (metadata, durability, log) = (Vec::new(), None, OnceLock::new());
         let (inserts, samples) = Default::default();
         Ok(Self { config, metadata, durability, core, log, items, room, inserts, samples })
     }
@@ -173,15 +174,16 @@ impl Table {
         &self.metadata
     }
 
-    /// Has a table that is [brought back](recover) write a journal from then on.
+    /// Has a table that is [brought back](recover) write a journal from then on. `None`: it writes none, and what the
+    /// last checkpoint has is there again.
     #[must_use]
-    pub fn durable(mut self, durability: Durability) -> Self {
+    pub fn durable(mut self, durability: Option<Durability>) -> Self {
         self.durability = durability;
         self
     }
 
-    /// What is promised about what was [kept](Table::keep).
-    pub fn durability(&self) -> Durability {
+    /// What is promised about what was [kept](Table::keep); nothing, without a journal.
+    pub fn durability(&self) -> Option<Durability> {
         self.durability
     }
 
@@ -245,11 +247,11 @@ impl Table {
             }
             _ => (None, count),
         };
-        let (writer, era) = {
+        let (writer, generation) = {
             let mut core = self.lock();
-            (core.reserve(count as u64)?, core.gate.era)
+            (core.reserve(count as u64)?, core.gate.generation)
         };
-        Ok(Insertion::new(Arc::clone(self), writer, era, room))
+        Ok(Insertion::new(Arc::clone(self), writer, generation, room))
     }
 
     /// Waits until [`Table::try_reserve`] succeeds.
@@ -354,7 +356,7 @@ impl Table {
     /// have to be kept, and can't be.
     pub fn try_sample(self: &Arc<Self>, count: usize) -> Result<Sampled, Obstacle> {
         let max_times = self.config.max_times_sampled;
-        let is_kept = max_times > 0 && self.durability == Durability::Sync;
+        let is_kept = max_times > 0 && self.durability == Some(Durability::Sync);
         if let Some(log) = self.log().filter(|_| max_times > 0) {
             log.check_room(self)?;
         }

@@ -1,7 +1,7 @@
 //! How far the inserts of each producer into a table have come, so that none goes in twice.
 //!
 //! A producer elsewhere numbers its operations, and keeps each until it is acknowledged. When a connection, a
-//! door or the whole server is lost, it sends again from some number on. A table therefore knows of every
+//! listener or the whole server is lost, it sends again from some number on. A table therefore knows of every
 //! producer the first number that is not in it. That changes in the moment of the insert, and goes where the
 //! items go: into checkpoints and journals.
 //!
@@ -50,7 +50,7 @@ pub(super) struct Session {
     pub(super) next: u64,
     /// When it last grew, in a count of such events.
     touched: u64,
-    /// In which era the journal was told of it.
+    /// In which generation the journal was told of it.
     told: u64,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Sessions {
     free: Vec<u32>,
     touches: u64,
     /// How often all were to be told anew.
-    era: u64,
+    generation: u64,
 }
 
 /// How a journal calls a session.
@@ -99,7 +99,7 @@ impl Sessions {
         let Origin { producer, epoch, number } = *origin;
         self.touches += 1;
         let (touched, end) = (self.touches, number.saturating_add(count));
-        let fresh = Session { producer, epoch, next: end, touched, told: self.era + 1 };
+        let fresh = Session { producer, epoch, next: end, touched, told: self.generation + 1 };
         let place = match self.by_producer.get(&producer) {
             Some(place) => *place,
             None => {
@@ -142,7 +142,7 @@ impl Sessions {
     /// Has the journal told anew of each before it is named again: it is another one, or the part that
     /// told is no longer needed.
     pub(super) fn tell_anew(&mut self) {
-        self.era += 1;
+        self.generation += 1;
     }
 
     /// All of them, in no order.
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_is_told_of_a_session_once_in_each_era_and_of_each_life() {
+    fn a_journal_is_told_of_a_session_once_in_each_generation_and_of_each_life() {
         let mut sessions = Sessions::default();
         let tell = |sessions: &mut Sessions, epoch, number| {
             sessions.advance(&origin(A, epoch, number), 1).is_new

@@ -31,8 +31,8 @@ impl Claim {
     ///
     /// [`WeightsError`] when the version is not new any more, or there is no memory.
     pub fn try_draft(&self, plan: &Arc<Plan>) -> Result<Option<Draft>, WeightsError> {
-        let Some(sheet) = self.shelf.place(self.version, plan.nbytes())? else { return Ok(None) };
-        let held = Held::new(sheet, Arc::clone(&self.shelf));
+        let Some(buffer) = self.shelf.place(self.version, plan.nbytes())? else { return Ok(None) };
+        let held = Held::new(buffer, Arc::clone(&self.shelf));
         let sums = (0..plan.chunks()).map(|_| OnceLock::new()).collect();
         let (shelf, plan) = (Arc::clone(&self.shelf), Arc::clone(plan));
         let mut draft = Draft { shelf, version: self.version, plan, held, sums };
@@ -83,7 +83,7 @@ impl Draft {
     /// All its bytes, which are whatever they were before.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let nbytes = self.plan.nbytes();
-        self.held.sheet_mut().and_then(|sheet| sheet.get_mut(..nbytes)).unwrap_or_default()
+        self.held.buffer_mut().and_then(|buffer| buffer.get_mut(..nbytes)).unwrap_or_default()
     }
 
     /// The bytes of a leaf; none when there is no such leaf.

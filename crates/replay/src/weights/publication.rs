@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use echoic_memory::sheet::{Sheet, SheetView};
+use echoic_memory::shared_buffer::{SharedBuffer, SharedBufferView};
 
 use super::plan::Plan;
 use super::store::Shelf;
@@ -55,35 +55,35 @@ enum Bytes {
     /// In memory of this process.
     Held(Held),
     /// In that of another, who is told by the end of the guard that nobody looks any more.
-    Lent { view: Arc<SheetView>, _guard: Box<dyn Any + Send + Sync> },
+    Lent { view: Arc<SharedBufferView>, _guard: Box<dyn Any + Send + Sync> },
 }
 
-/// A sheet and the place that it takes in a store, given back when dropped.
+/// A shared buffer and the place that it takes in a store, given back when dropped.
 pub(super) struct Held {
-    sheet: Option<Sheet>,
+    buffer: Option<SharedBuffer>,
     shelf: Arc<Shelf>,
     /// Somebody may look at it of whom nobody will hear.
     spoiled: AtomicBool,
 }
 
 impl Held {
-    pub(super) fn new(sheet: Sheet, shelf: Arc<Shelf>) -> Self {
-        Self { sheet: Some(sheet), shelf, spoiled: AtomicBool::new(false) }
+    pub(super) fn new(buffer: SharedBuffer, shelf: Arc<Shelf>) -> Self {
+        Self { buffer: Some(buffer), shelf, spoiled: AtomicBool::new(false) }
     }
 
-    pub(super) fn sheet(&self) -> Option<&Sheet> {
-        self.sheet.as_ref()
+    pub(super) fn buffer(&self) -> Option<&SharedBuffer> {
+        self.buffer.as_ref()
     }
 
-    pub(super) fn sheet_mut(&mut self) -> Option<&mut Sheet> {
-        self.sheet.as_mut()
+    pub(super) fn buffer_mut(&mut self) -> Option<&mut SharedBuffer> {
+        self.buffer.as_mut()
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         let spoiled = *self.spoiled.get_mut();
-        self.shelf.take_back(self.sheet.take().filter(|_| !spoiled));
+        self.shelf.take_back(self.buffer.take().filter(|_| !spoiled));
     }
 }
 
@@ -96,7 +96,7 @@ impl Content {
     /// the view is too small for the plan.
     pub fn lent(
         plan: Arc<Plan>,
-        view: Arc<SheetView>,
+        view: Arc<SharedBufferView>,
         guard: Box<dyn Any + Send + Sync>,
     ) -> Option<Self> {
         if view.len() < plan.nbytes() {
@@ -113,9 +113,9 @@ impl Content {
     /// Where its bytes start. They are there, and do not change, for as long as the publication.
     pub fn pointer(&self) -> NonNull<u8> {
         match &self.bytes {
-            Bytes::Held(held) => held.sheet().map_or(NonNull::dangling(), |sheet| {
+            Bytes::Held(held) => held.buffer().map_or(NonNull::dangling(), |buffer| {
                 // A slice's address is not null.
-                NonNull::from(&**sheet).cast()
+                NonNull::from(&**buffer).cast()
             }),
             Bytes::Lent { view, .. } => view.pointer(),
         }
@@ -124,7 +124,7 @@ impl Content {
     /// Its bytes, if they are of this process.
     pub fn bytes(&self) -> Option<&[u8]> {
         match &self.bytes {
-            Bytes::Held(held) => held.sheet()?.get(..self.plan.nbytes()),
+            Bytes::Held(held) => held.buffer()?.get(..self.plan.nbytes()),
             Bytes::Lent { .. } => None,
         }
     }
@@ -145,8 +145,8 @@ impl Content {
     pub fn file(&self) -> Option<(u64, usize, BorrowedFd<'_>)> {
         match &self.bytes {
             Bytes::Held(held) => {
-                let sheet = held.sheet()?;
-                Some((sheet.id(), sheet.len(), sheet.file()?))
+                let buffer = held.buffer()?;
+                Some((buffer.id(), buffer.len(), buffer.file()?))
             }
             Bytes::Lent { .. } => None,
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use echoic_memory::sheet::Sheet;
+use echoic_memory::shared_buffer::SharedBuffer;
 use echoic_memory::signal::Signal;
 use echoic_memory::sync::Mutex;
 use echoic_memory::{AllocError, Blocked};
@@ -109,7 +109,7 @@ struct State {
     /// How many publications have memory.
     alive: usize,
     /// Memory of earlier ones.
-    spare: Vec<Sheet>,
+    spare: Vec<SharedBuffer>,
     /// Who wants to publish and does not yet.
     claims: usize,
     /// How many there are of each publication.
@@ -391,7 +391,11 @@ impl Shelf {
     }
 
     /// Memory for a draft, if there is a place for one.
-    pub(super) fn place(&self, version: u64, nbytes: usize) -> Result<Option<Sheet>, WeightsError> {
+    pub(super) fn place(
+        &self,
+        version: u64,
+        nbytes: usize,
+    ) -> Result<Option<SharedBuffer>, WeightsError> {
         let mut state = self.state.lock();
         self.check(&state, version)?;
         if state.alive >= self.config.most {
@@ -399,16 +403,22 @@ impl Shelf {
         }
         state.alive += 1;
         // What is far too large is not worth keeping.
-        let fits = |sheet: &Sheet| sheet.len() >= nbytes && sheet.len() / 4 <= nbytes.max(1 << 20);
+        let fits = |buffer: &SharedBuffer| {
+            buffer.len() >= nbytes && buffer.len() / 4 <= nbytes.max(1 << 20)
+        };
         let found = state.spare.iter().position(fits).map(|at| state.spare.swap_remove(at));
         let surplus = state.spare.len().saturating_sub(self.config.most - state.alive);
-        let gone: Vec<Sheet> = state.spare.drain(..surplus).collect();
+        let gone: Vec<SharedBuffer> = state.spare.drain(..surplus).collect();
         drop(state);
         drop(gone);
-        if let Some(sheet) = found {
-            return Ok(Some(sheet));
+        if let Some(buffer) = found {
+            return Ok(Some(buffer));
         }
-        let made = if self.config.shared { Sheet::shared(nbytes) } else { Sheet::new(nbytes) };
+        let made = if self.config.shared {
+            SharedBuffer::shared(nbytes)
+        } else {
+            SharedBuffer::new(nbytes)
+        };
         made.map(Some).map_err(|error| {
             self.take_back(None);
             error.into()
@@ -416,13 +426,13 @@ impl Shelf {
     }
 
     /// A place is free again, with the memory that was in it if that can be written again.
-    pub(super) fn take_back(&self, sheet: Option<Sheet>) {
+    pub(super) fn take_back(&self, buffer: Option<SharedBuffer>) {
         let mut state = self.state.lock();
         state.alive -= 1;
         let keep = !state.closed && state.alive + state.spare.len() < self.config.most;
-        let gone = match sheet {
-            Some(sheet) if keep => {
-                state.spare.push(sheet);
+        let gone = match buffer {
+            Some(buffer) if keep => {
+                state.spare.push(buffer);
                 None
             }
             other => other,

@@ -171,10 +171,10 @@ impl Table {
     }
 
     pub fn capacity(&self) -> u64 {
-        self.ledger.standing().capacity
+        self.ledger.totals().capacity
     }
 
     pub fn queued(&self) -> u64 {
-        self.ledger.standing().queued
+        self.ledger.totals().queued
     }
 }

@@ -118,7 +118,7 @@ NUMBERS = (
 
 
 class Store:
-    """Experiences in their strata, as columns.
+    """Experiences in their tiers, as columns.
 
     ``computes`` says whether scores are computed here, and ``moves`` whether the mean of plans
     follows.

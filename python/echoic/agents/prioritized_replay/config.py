@@ -32,7 +32,7 @@ class ReplayConfig:
         reward_weight: What ``|reward|`` counts in a score.
         ema_decay: How much of the mean of plans a new plan leaves.
         min_experiences: With fewer, ``sample_batch`` gives nothing, and says so.
-        max_experiences: How many there may be in both strata together.
+        max_experiences: How many there may be in both tiers together.
         priority_alpha: The exponent of scores with ``sampling_mode="power"``.
         importance_sampling_beta: The exponent of importance weights: 1 corrects all of the bias.
         hot_sample_ratio: The share of a batch that is hot, rounded down.

@@ -1,4 +1,4 @@
-"""The two strata by themselves, for scores of your own."""
+"""The two tiers by themselves, for scores of your own."""
 
 from __future__ import annotations
 

@@ -24,10 +24,10 @@ __all__ = ["PrioritizedReplayBuffer"]
 
 
 class PrioritizedReplayBuffer:
-    """Experiences in two strata, drawn by how much they surprise.
+    """Experiences in two tiers, drawn by how much they surprise.
 
     A score is ``surprise_weight * |plan - mean|**2 / dims + reward_weight * |reward|`` by the mean
-    of plans before this one (:class:`SurpriseCalculator`). Within a stratum an experience is drawn
+    of plans before this one (:class:`SurpriseCalculator`). Within a tier an experience is drawn
     with ``softmax(z / T)``, where ``z`` is by how many standard deviations its score is from the
     mean of all, at most ``score_clip``; with replacement. Of a batch of ``B``, ``n = floor(B *
     hot_sample_ratio)`` are hot. So ``P = n / B * softmax``, and the weight ``(N * P)**-beta``,
@@ -251,7 +251,7 @@ class PrioritizedReplayBuffer:
         """As how many equally likely experiences a draw is: ``1 / sum(P**2)``.
 
         Returns:
-            That of both strata together as ``total``, and within each, ``hot`` and ``cold``. Looks
+            That of both tiers together as ``total``, and within each, ``hot`` and ``cold``. Looks
             at all experiences.
         """
         rows = self._store.rows

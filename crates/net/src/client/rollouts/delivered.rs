@@ -4,7 +4,7 @@ use echoic_memory::arena::Place;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::Head;
 
-use crate::spare::Lent;
+use crate::buffer_pool::PooledBuffer;
 use crate::wire::WireError;
 use crate::wire::rollouts::DeliveryHead;
 
@@ -20,7 +20,7 @@ pub struct Delivered {
 #[derive(Debug)]
 enum Bytes {
     /// The client's, from a byte on.
-    Lent(Lent, usize),
+    Pooled(PooledBuffer, usize),
     /// The server's, who has written into it.
     Placed(Place),
 }
@@ -28,12 +28,12 @@ enum Bytes {
 impl Delivered {
     /// A share whose payload was read into a buffer: where it begins there, and where it ends.
     pub(in crate::client) fn read<'a>(
-        lent: Lent,
+        pooled: PooledBuffer,
         start: usize,
         end: usize,
         config: impl FnOnce(u64) -> Option<&'a RolloutConfig>,
     ) -> Result<Option<(u64, Self)>, WireError> {
-        let payload = lent.get(start..end).unwrap_or_default();
+        let payload = pooled.get(start..end).unwrap_or_default();
         let (told, used) = DeliveryHead::read(payload, payload.len())?;
         let Some(config) = config(told.id) else { return Ok(None) };
         let len = told.bytes(config)?;
@@ -43,7 +43,7 @@ impl Delivered {
             return Err(WireError::Sequence { field: "length of a batch", expected, got });
         }
         let DeliveryHead { id, head } = told;
-        Ok(Some((id, Self { head, bytes: Bytes::Lent(lent, start + first), len })))
+        Ok(Some((id, Self { head, bytes: Bytes::Pooled(pooled, start + first), len })))
     }
 
     /// A share whose arrays the server has written at a place.
@@ -68,7 +68,7 @@ impl Delivered {
     /// Its arrays, which lie where `head().shape.arrays(config)` says. They begin at a multiple of 64 in memory.
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
-            Bytes::Lent(lent, start) => &lent[*start..start + self.len],
+            Bytes::Pooled(pooled, start) => &pooled[*start..start + self.len],
             Bytes::Placed(place) => &place[..self.len],
         }
     }
@@ -76,7 +76,7 @@ impl Delivered {
     /// As [`Delivered::bytes`].
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match &mut self.bytes {
-            Bytes::Lent(lent, start) => &mut lent[*start..*start + self.len],
+            Bytes::Pooled(pooled, start) => &mut pooled[*start..*start + self.len],
             Bytes::Placed(place) => &mut place[..self.len],
         }
     }

@@ -19,18 +19,20 @@
 
 mod delivered;
 mod names;
+mod pending_appends;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
 use echoic_replay::rollouts::batch::Form;
-use echoic_replay::rollouts::ledger::{Change, Refusal, Want};
-use echoic_replay::rollouts::table::RolloutInfo;
+use echoic_replay::rollouts::ledger::{Change, Fate, Outcome, Refusal, Want};
+use echoic_replay::rollouts::table::{CallError, RolloutInfo};
 use echoic_replay::stream::Wait;
 use echoic_replay::table::TableError;
 
 pub use self::delivered::Delivered;
+pub use self::pending_appends::{AppendError, PendingAppend, PendingAppends};
 use super::Options;
 use super::tables::pending_requests::{PLACE_BYTES, Question};
 use super::tables::requests::{FromReply, Requests};
@@ -60,7 +62,10 @@ pub struct Encoded<'a> {
 }
 
 /// See the [module](self).
-pub struct Rollouts(Requests);
+pub struct Rollouts {
+    requests: Requests,
+    appends: PendingAppends,
+}
 
 fn check_count(count: u32, limit: u32) -> Result<(), TablesError> {
     if count <= limit {
@@ -102,20 +107,43 @@ impl Calls {
     ///
     /// [`TablesError`]; [`TablesError::Rollout`] when the one change that may wait has waited for as long as it may,
     /// or the table is closed.
-    pub fn wait(&mut self, wait: Wait<'_, Waiting>) -> Result<Outcomes, TablesError> {
-        let Wait { deadline, tick, on_tick } = wait;
+    pub fn wait(&mut self, mut wait: Wait<'_, Waiting>) -> Result<Outcomes, TablesError> {
         while let Some(part) = self.parts.front_mut() {
-            let wait = Wait { deadline, tick, on_tick: &mut *on_tick };
             match part {
                 Part::Asked(ticket) if self.may_wait => {
-                    self.known.append(&mut ticket.wait_for_reason(wait)?);
+                    self.known.append(&mut ticket.wait_for_reason(wait.reborrow())?);
                 }
-                Part::Asked(ticket) => self.known.append(&mut ticket.wait(wait)?),
+                Part::Asked(ticket) => self.known.append(&mut ticket.wait(wait.reborrow())?),
                 Part::Refused(refusal) => self.known.push(Err(refusal.clone())),
             }
             self.parts.pop_front();
         }
         Ok(std::mem::take(&mut self.known))
+    }
+
+    /// As [`Calls::wait`], of appends to one group: where that has come to by the last of them.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`]; [`TablesError::Rollout`] when one of them was refused.
+    pub fn wait_fate(&mut self, wait: Wait<'_, Waiting>) -> Result<Fate, TablesError> {
+        let mut fate = Fate::Running;
+        for outcome in self.wait(wait)? {
+            match outcome.map_err(|refusal| TablesError::Rollout(CallError::Refused(refusal)))? {
+                Outcome::Appended(reached) => fate = reached,
+                other => {
+                    let text = format!("an answer of another kind: {other:?}");
+                    return Err(TablesError::Wire(WireError::Spec(text)));
+                }
+            }
+        }
+        Ok(fate)
+    }
+
+    /// Whether a wait has had an error for an answer: there is no other.
+    fn has_failed(&self) -> bool {
+        let first = self.parts.front();
+        first.is_some_and(|part| matches!(part, Part::Asked(ticket) if ticket.is_answered()))
     }
 }
 
@@ -126,12 +154,13 @@ impl Rollouts {
         options: Options,
         wait: Wait<'_, Waiting>,
     ) -> Result<Self, TablesError> {
-        Requests::open(dial, options, true, wait).map(Self)
+        let requests = Requests::open(dial, options, true, wait)?;
+        Ok(Self { requests, appends: PendingAppends::default() })
     }
 
     /// The rollout tables of the server; calls name them by their places here.
     pub fn tables(&self) -> &[Entry] {
-        self.0.pending.rollouts.get().map(Vec::as_slice).unwrap_or_default()
+        self.requests.pending.rollouts.get().map(Vec::as_slice).unwrap_or_default()
     }
 
     /// The place of the table with a name.
@@ -162,27 +191,27 @@ impl Rollouts {
 
     /// Where the server is.
     pub fn address(&self) -> Address {
-        self.0.address()
+        self.requests.address()
     }
 
     /// Whether a connection stands.
     pub fn is_connected(&self) -> bool {
-        self.0.is_connected()
+        self.requests.is_connected()
     }
 
     /// Whether it has ended for good: it was closed, or gave up.
     pub fn is_over(&self) -> bool {
-        self.0.is_over()
+        self.requests.is_over()
     }
 
     /// How often the server that it came back to was another than before: started anew.
     pub fn lives(&self) -> u64 {
-        self.0.lives()
+        self.requests.lives()
     }
 
     /// How often it came back.
     pub fn reconnects(&self) -> u64 {
-        self.0.reconnects()
+        self.requests.reconnects()
     }
 
     /// Has changes happen, in their order: one that may wait, an admit or a resume, alone; of others as many as you
@@ -319,7 +348,11 @@ impl Rollouts {
     ) -> Result<Ticket<Outcomes>, TablesError> {
         let Encoded { count, head, bulk, may_wait } = changes;
         if may_wait {
-            return self.0.ask(|_| Question::Permit { table, head: head.to_vec(), deadline });
+            return self.requests.ask(|_| Question::Permit {
+                table,
+                head: head.to_vec(),
+                deadline,
+            });
         }
         let len = bulk.iter().map(|piece| piece.len()).sum();
         self.send_filled(table, count, head, len, false, |mut rest| {
@@ -340,12 +373,12 @@ impl Rollouts {
         may_linger: bool,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<Ticket<Outcomes>, TablesError> {
-        let place = || if len < PLACE_BYTES { None } else { self.0.pending.take_place(len) };
+        let place = || if len < PLACE_BYTES { None } else { self.requests.pending.take_place(len) };
         if let Some(mut place) = place() {
             fill(&mut place[..len]);
             let head = head.to_vec();
             let make = |_| Question::Placed { table, count, head, place, len };
-            return self.0.ask_sometime(may_linger, make);
+            return self.requests.ask_sometime(may_linger, make);
         }
         if head.len() + len > INLINE_BYTES {
             let item =
@@ -357,13 +390,13 @@ impl Rollouts {
             }
             let mut bulk = vec![0; len];
             fill(&mut bulk);
-            return self.0.ask_sometime(may_linger, |id| {
+            return self.requests.ask_sometime(may_linger, |id| {
                 let mut frames = Vec::with_capacity(64 + head.len() + len);
                 write_changes(&mut frames, (id, table), (count, head), &bulk);
                 Question::Other { frame: Arc::new(frames), batch_of: None }
             });
         }
-        self.0.ask_sometime(may_linger, |id| {
+        self.requests.ask_sometime(may_linger, |id| {
             let mut frame = Vec::with_capacity(64 + head.len() + len);
             // What is behind the heads is told by the length of the frame, so it is made as if it were there.
             let (timeout_ms, head) = (Some(0), head.into());
@@ -406,7 +439,7 @@ impl Rollouts {
         deadline: Option<Instant>,
     ) -> Result<Ticket<Delivered>, TablesError> {
         self.check(table)?;
-        self.0.ask(|_| Question::Rollouts { table, want, form, deadline })
+        self.requests.ask(|_| Question::Rollouts { table, want, form, deadline })
     }
 
     /// The numbers of a table.
@@ -430,7 +463,7 @@ impl Rollouts {
         operation: Operation<'_>,
     ) -> Result<Ticket<T>, TablesError> {
         self.check(table)?;
-        self.0.ask(|id| {
+        self.requests.ask(|id| {
             let mut frame = Vec::new();
             Request { id, table, operation }.write(&mut frame);
             Question::Other { frame: Arc::new(frame), batch_of: None }
@@ -463,15 +496,26 @@ impl Rollouts {
         deadline: Option<Instant>,
     ) -> Result<Ticket<i64>, TablesError> {
         self.check(table)?;
-        self.0.ask(|_| Question::Version { table, above, deadline })
+        self.requests.ask(|_| Question::Version { table, above, deadline })
     }
 
-    /// Ends the connection. What has no answer gets none.
+    /// Tokens whose answers nobody waits for.
+    pub fn appends(&self) -> &PendingAppends {
+        &self.appends
+    }
+
+    /// Waits for the answers of [`Rollouts::appends`], and ends the connection, whatever they are. What else has no
+    /// answer gets none.
     ///
     /// # Errors
     ///
-    /// [`TablesError`] when it has not ended in time; it will.
-    pub fn close(&self, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
-        self.0.close(wait)
+    /// [`AppendError`] of one whose producer does not know it, or when the connection has not ended in time; it will.
+    pub fn close(&self, mut wait: Wait<'_, Waiting>) -> Result<(), AppendError> {
+        let arrived = match self.is_over() {
+            true => Ok(()),
+            false => self.appends.flush_all(wait.reborrow()),
+        };
+        let closed = self.requests.close(wait);
+        arrived.and(closed.map_err(AppendError::from))
     }
 }

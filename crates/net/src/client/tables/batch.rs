@@ -6,7 +6,7 @@ use echoic_memory::arena::Place;
 use echoic_replay::Spec;
 use echoic_replay::table::Infos;
 
-use crate::spare::Lent;
+use crate::buffer_pool::PooledBuffer;
 use crate::wire::WireError;
 use crate::wire::tables::{ALIGNMENT, BatchHead, Layout};
 
@@ -24,7 +24,7 @@ pub struct Batch {
 #[derive(Debug)]
 enum Bytes {
     /// The client's.
-    Lent(Lent),
+    Pooled(PooledBuffer),
     /// The server's, who has written into it.
     Placed(Place),
 }
@@ -34,7 +34,7 @@ impl Deref for Bytes {
 
     fn deref(&self) -> &[u8] {
         match self {
-            Self::Lent(bytes) => bytes,
+            Self::Pooled(bytes) => bytes,
             Self::Placed(bytes) => bytes,
         }
     }
@@ -43,7 +43,7 @@ impl Deref for Bytes {
 impl DerefMut for Bytes {
     fn deref_mut(&mut self) -> &mut [u8] {
         match self {
-            Self::Lent(bytes) => bytes,
+            Self::Pooled(bytes) => bytes,
             Self::Placed(bytes) => bytes,
         }
     }
@@ -52,7 +52,7 @@ impl DerefMut for Bytes {
 /// A buffer that a payload is read into.
 #[derive(Debug)]
 pub(super) struct Incoming {
-    bytes: Lent,
+    bytes: PooledBuffer,
     /// Where the payload begins: a multiple of [`ALIGNMENT`] in memory.
     start: usize,
     filled: usize,
@@ -60,7 +60,7 @@ pub(super) struct Incoming {
 
 impl Incoming {
     /// `bytes` has [`ALIGNMENT`] more than the payload.
-    pub(super) fn new(bytes: Lent) -> Self {
+    pub(super) fn new(bytes: PooledBuffer) -> Self {
         let start = bytes.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
         Self { bytes, start, filled: 0 }
     }
@@ -76,7 +76,7 @@ impl Incoming {
     }
 
     /// The buffer, and where in it the payload begins and ends.
-    pub(super) fn into_parts(self) -> (Lent, usize, usize) {
+    pub(super) fn into_parts(self) -> (PooledBuffer, usize, usize) {
         (self.bytes, self.start, self.start + self.filled)
     }
 
@@ -97,7 +97,7 @@ impl Incoming {
         }
         let place = |column: Range<usize>| self.start + column.start..self.start + column.end;
         let columns = columns.into_iter().map(place).collect();
-        Ok(Some((id, Batch { bytes: Bytes::Lent(self.bytes), infos, layout, columns })))
+        Ok(Some((id, Batch { bytes: Bytes::Pooled(self.bytes), infos, layout, columns })))
     }
 }
 

@@ -3,14 +3,19 @@
 //! - [`Requests`] asks: samples, updates, numbers. Many threads may ask at once, and one may ask for more
 //!   before it has its answer.
 //! - [`TableWriter`] sends: rows and items, each inserted exactly once, in order.
+//! - [`TableConnection`] is both, to one server. [`PendingUpdates`]: priorities on their way, which nobody waits for.
+//! - [`ItemQueue`] has the items that a writer of steps makes, for tables of this process or of a server.
 //! - [`shards`]: one table on several servers.
 //!
-//! Each has a connection of its own, so an insert that has to wait keeps no request waiting.
+//! Requests and inserts have a connection each, so an insert that has to wait keeps no request waiting.
 
 mod batch;
+mod connection;
+mod destination;
 mod insert_frames;
-mod outgoing;
+mod item_queue;
 pub(super) mod pending_requests;
+mod pending_updates;
 mod queue;
 pub(super) mod requests;
 pub mod shards;
@@ -20,9 +25,14 @@ use std::fmt;
 
 use echoic_replay::limiter::Reason;
 use echoic_replay::rollouts::table::CallError;
+use echoic_replay::stream::WaitOver;
 use echoic_replay::table::{Form, TableError};
 
 pub use self::batch::Batch;
+pub use self::connection::TableConnection;
+pub use self::destination::{Destination, RemoteDestination};
+pub use self::item_queue::{ItemQueue, Receipt, TakenItem};
+pub use self::pending_updates::PendingUpdates;
 pub use self::requests::{Listed, Requests, Ticket};
 pub use self::writer::{TableWriter, WriterInfo};
 use super::{ClientError, Failure};
@@ -102,6 +112,15 @@ impl From<ClientError> for TablesError {
             ClientError::Failed(failure) => Self::Failed(failure),
             ClientError::System(text) => Self::System(text),
             _ => Self::Closed,
+        }
+    }
+}
+
+impl From<WaitOver<Waiting>> for TablesError {
+    fn from(over: WaitOver<Waiting>) -> Self {
+        match over {
+            WaitOver::TimedOut(waiting) => Self::TimedOut(waiting),
+            WaitOver::Interrupted => Self::Interrupted,
         }
     }
 }

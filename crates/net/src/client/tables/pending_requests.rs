@@ -22,14 +22,13 @@ use echoic_replay::rollouts::table::RolloutInfo;
 use echoic_replay::table::Form;
 
 use super::batch::{Batch, Incoming};
-use super::outgoing::Outgoing;
 use super::{Listed, TableEntry, TablesError, Waiting, check_same};
 use crate::address::Address;
+use crate::buffer_pool::BufferPool;
 use crate::client::io_thread::OutboundQueue;
 use crate::client::line::Line;
-use crate::client::link::{LinkError, Opening, not_that};
+use crate::client::link::{ClientHandshake, LinkError, not_that};
 use crate::client::rollouts::Delivered;
-use crate::spare::Spare;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, Header, kind};
 use crate::wire::handshake::{Offer, Open, Purpose, Welcome};
@@ -39,6 +38,7 @@ use crate::wire::tables::{
     ALIGNMENT, Answer, Area, BatchHead, FailureCode, Layout, MAX_ARENA, MAX_BATCH, MAX_PLACED,
     MAX_WAITING, Numbers, Operation, Request,
 };
+use crate::write_buffer::{Piece, WriteBuffer};
 
 /// How many samples may be under way: well below what a server has places for.
 const MAX_SAMPLES: usize = MAX_WAITING / 2;
@@ -47,7 +47,7 @@ const MOST_LINGERING: usize = 4;
 /// How many bytes of requests one system call is given.
 const LOAD_BYTES: usize = 256 << 10;
 /// The most bytes of buffers that are kept for the next batches.
-const SPARE_BYTES: usize = 64 << 20;
+const POOL_BYTES: usize = 64 << 20;
 
 /// What came of a request.
 #[derive(Debug)]
@@ -351,11 +351,11 @@ impl State {
     }
 
     /// Writes requests that wait to be sent.
-    fn write(&mut self, out: &mut Outgoing, now: Instant, room: &Room<'_>) {
+    fn write(&mut self, out: &mut WriteBuffer, now: Instant, room: &Room<'_>) {
         for id in self.cancels.drain(..) {
-            out.say(|out| Request { id, table: 0, operation: Operation::Cancel }.write(out));
+            out.write(|out| Request { id, table: 0, operation: Operation::Cancel }.write(out));
         }
-        while out.unsent() < LOAD_BYTES {
+        while !out.is_full(LOAD_BYTES) {
             let id = match self.others.pop_front() {
                 None if self.sampling < MAX_SAMPLES => match self.samples.pop_front() {
                     None => return,
@@ -373,7 +373,7 @@ impl State {
             };
             let (table, operation) = match &mut pending.question {
                 Question::Other { frame, .. } => {
-                    out.push(frame);
+                    out.push(Piece::Shared(Arc::clone(frame)));
                     continue;
                 }
                 Question::Sample { table, count, deadline } => {
@@ -401,7 +401,7 @@ impl State {
                     let is_there = room.keep(place, *len);
                     if !is_there {
                         let (table, bulk) = (*table, &place[..*len]);
-                        out.say(|out| write_changes(out, (id, table), (*count, head), bulk));
+                        out.write(|out| write_changes(out, (id, table), (*count, head), bulk));
                         continue;
                     }
                     let bulk = Bulk::Area(Area { start: place.start() as u64, len: *len as u64 });
@@ -410,7 +410,7 @@ impl State {
                     (*table, Operation::RolloutChanges(changes))
                 }
             };
-            out.say(|out| Request { id, table, operation }.write(out));
+            out.write(|out| Request { id, table, operation }.write(out));
         }
     }
 }
@@ -485,8 +485,8 @@ impl Expected {
 pub(super) struct RequestFrames {
     pending: Arc<PendingRequests>,
     line: Arc<Line>,
-    spare: Arc<Spare>,
-    out: Outgoing,
+    buffer_pool: Arc<BufferPool>,
+    out: WriteBuffer,
     /// A payload that is read, and the type of its frame.
     incoming: Option<(u8, Incoming)>,
     /// Whether the server is to hand over an arena.
@@ -502,19 +502,19 @@ pub(super) struct RequestFrames {
 }
 
 impl RequestFrames {
-    fn receive_arena(&mut self, opening: &mut Opening) -> Result<(), LinkError> {
+    fn receive_arena(&mut self, handshake: &mut ClientHandshake) -> Result<(), LinkError> {
         if !self.wants_arena {
             // A server that was on this machine may have moved to another.
             self.arena = None;
             *self.pending.arena.lock() = None;
             return Ok(());
         }
-        let (header, payload) = opening.frame()?;
+        let (header, payload) = handshake.frame()?;
         let Control::Memory { layout: [bytes, ..], .. } = Control::read(header, &payload)? else {
             return Err(WireError::Unexpected { expected: "MEMORY", got: header.kind }.into());
         };
         let missing = || LinkError::Lost("the server sent no memory".into());
-        let file = opening.memory.take().ok_or_else(missing)?;
+        let file = handshake.memory.take().ok_or_else(missing)?;
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let arena = ArenaView::attach(file, bytes);
         let arena = arena.map_err(|error| LinkError::Memory(error.to_string()))?;
@@ -531,8 +531,8 @@ impl RequestFrames {
         Self {
             pending,
             line,
-            spare: Spare::new(SPARE_BYTES),
-            out: Outgoing::default(),
+            buffer_pool: BufferPool::new(POOL_BYTES),
+            out: WriteBuffer::default(),
             incoming: None,
             wants_arena: false,
             arena: None,
@@ -577,12 +577,12 @@ impl RequestFrames {
     }
 
     /// Learns which rollout tables there are. They must be those that there were.
-    fn ask_for_rollouts(&self, opening: &mut Opening) -> Result<(), LinkError> {
+    fn ask_for_rollouts(&self, handshake: &mut ClientHandshake) -> Result<(), LinkError> {
         let mut ask = Vec::new();
         Request { id: 0, table: 0, operation: Operation::RolloutList }.write(&mut ask);
-        opening.send(&ask)?;
+        handshake.send(&ask)?;
         let entries = loop {
-            let (header, payload) = opening.frame()?;
+            let (header, payload) = handshake.frame()?;
             match header.kind {
                 kind::PING | kind::PONG => {}
                 kind::ROLLOUT_TABLES => match Answer::read(header, &payload)? {
@@ -655,9 +655,9 @@ impl OutboundQueue for RequestFrames {
         Ok(())
     }
 
-    fn receive(&mut self, opening: &mut Opening) -> Result<(), LinkError> {
-        self.receive_arena(opening)?;
-        if self.wants_rollouts { self.ask_for_rollouts(opening) } else { Ok(()) }
+    fn receive(&mut self, handshake: &mut ClientHandshake) -> Result<(), LinkError> {
+        self.receive_arena(handshake)?;
+        if self.wants_rollouts { self.ask_for_rollouts(handshake) } else { Ok(()) }
     }
 
     fn is_delivered(&self) -> bool {
@@ -701,20 +701,19 @@ impl OutboundQueue for RequestFrames {
     }
 
     fn is_loaded(&self) -> bool {
-        self.out.unsent() > 0
+        !self.out.is_empty()
     }
 
     fn is_inside_frame(&self) -> bool {
-        // It may be between two frames; what waits for that waits for a moment longer.
-        self.out.is_inside()
+        self.out.is_inside_frame()
     }
 
     fn pieces<'a>(&'a self, pieces: &mut Vec<IoSlice<'a>>) {
-        self.out.slices(pieces);
+        pieces.extend(self.out.slices(usize::MAX));
     }
 
     fn sent(&mut self, bytes: usize, _now: Instant) {
-        self.out.forget(bytes);
+        self.out.wrote(bytes);
     }
 
     fn limit(&self, kind: u8) -> Option<u32> {
@@ -780,7 +779,7 @@ impl OutboundQueue for RequestFrames {
         if !matches!(header.kind, kind::BATCH | kind::ROLLOUT_BATCH) {
             return false;
         }
-        let bytes = self.spare.take(header.len as usize + ALIGNMENT);
+        let bytes = self.buffer_pool.take(header.len as usize + ALIGNMENT);
         self.incoming = Some((header.kind, Incoming::new(bytes)));
         true
     }
@@ -797,9 +796,9 @@ impl OutboundQueue for RequestFrames {
         }
         let Some((kind, incoming)) = self.incoming.take() else { return Ok(()) };
         if kind == kind::ROLLOUT_BATCH {
-            let (lent, start, end) = incoming.into_parts();
+            let (pooled, start, end) = incoming.into_parts();
             let config = |id| self.rollouts_of(id).map(|(_, config)| config);
-            if let Some((id, delivered)) = Delivered::read(lent, start, end, config)? {
+            if let Some((id, delivered)) = Delivered::read(pooled, start, end, config)? {
                 self.deliver(id, delivered)?;
             }
             return Ok(());

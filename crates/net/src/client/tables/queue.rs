@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use echoic_replay::trajectory::{Signature, Trajectory};
 
+use crate::buffer_pool::{BufferPool, PooledBuffer};
 use crate::client::WakePolicy;
-use crate::spare::{Lent, Spare};
 use crate::wire::frame::Stall;
 use crate::wire::tables::MAX_ROWS;
 
@@ -32,7 +32,7 @@ pub(super) struct Block {
     pub(super) priorities: Vec<f64>,
     pub(super) row_bytes: usize,
     /// At least as long as the rows.
-    pub(super) rows: Lent,
+    pub(super) rows: PooledBuffer,
 }
 
 /// An item that names slices of chunks.
@@ -80,7 +80,7 @@ pub(super) struct Queue {
     /// Operations before this are to be sent at once.
     pub(super) urgent: u64,
     pub(super) stall: Stall,
-    spare: Arc<Spare>,
+    buffer_pool: Arc<BufferPool>,
 }
 
 impl Block {
@@ -108,7 +108,7 @@ impl Op {
 }
 
 impl Queue {
-    pub(super) fn new(spare: Arc<Spare>) -> Self {
+    pub(super) fn new(buffer_pool: Arc<BufferPool>) -> Self {
         Self {
             ops: VecDeque::new(),
             gone: 0,
@@ -124,7 +124,7 @@ impl Queue {
             wake_policy: WakePolicy::Off,
             urgent: 0,
             stall: Stall::None,
-            spare,
+            buffer_pool,
         }
     }
 
@@ -151,7 +151,7 @@ impl Queue {
         };
         if !self.tail.as_ref().is_some_and(joins) {
             self.seal();
-            let rows = self.spare.take(bytes.max(BLOCK_BYTES));
+            let rows = self.buffer_pool.take(bytes.max(BLOCK_BYTES));
             let priorities = Vec::new();
             self.tail =
                 Some(Block { first: self.next, table, version, priorities, row_bytes, rows });
@@ -173,7 +173,7 @@ impl Queue {
         row_bytes: usize,
         priorities: Vec<f64>,
         version: Option<u64>,
-        rows: Lent,
+        rows: PooledBuffer,
     ) {
         self.seal();
         let block = Block { first: self.next, table, version, priorities, row_bytes, rows };

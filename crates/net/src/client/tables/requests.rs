@@ -11,11 +11,13 @@ use echoic_memory::event::Event;
 use echoic_memory::sync::Mutex;
 use echoic_replay::limiter::Parameters;
 use echoic_replay::rollouts::table::RolloutInfo;
-use echoic_replay::stream::{Wait, WaitOver};
+use echoic_replay::stream::Wait;
 use echoic_replay::table::{Infos, TableError};
 
 use super::pending_requests::{PendingRequests, Question, Reply, RequestFrames, Slot};
-use super::{Batch, Numbers, TableEntry, TablesError, Waiting, check_priorities, entry, number};
+use super::{
+    Batch, FailureCode, Numbers, TableEntry, TablesError, Waiting, check_priorities, entry, number,
+};
 use crate::address::Address;
 use crate::client::line::Line;
 use crate::client::link::LinkError;
@@ -60,6 +62,8 @@ pub struct Ticket<T> {
     slot: Arc<Slot>,
     /// Whether it may not be sent yet though the I/O thread has nothing to do.
     may_linger: bool,
+    /// A wait has had the answer; there is no other.
+    is_answered: bool,
     answer: PhantomData<fn() -> T>,
 }
 
@@ -151,11 +155,7 @@ pub(super) fn wait_for<T>(
         None if line.stands() => ControlFlow::Continue(Waiting::Network),
         None => ControlFlow::Continue(Waiting::Away),
     });
-    match waited {
-        Ok(found) => found,
-        Err(WaitOver::TimedOut(waiting)) => Err(TablesError::TimedOut(waiting)),
-        Err(WaitOver::Interrupted) => Err(TablesError::Interrupted),
-    }
+    waited?
 }
 
 impl<T: FromReply> Ticket<T> {
@@ -163,21 +163,25 @@ impl<T: FromReply> Ticket<T> {
     /// which says why there is no other, is waited for a little longer.
     pub(in crate::client) fn wait_for_reason(
         &mut self,
-        wait: Wait<'_, Waiting>,
+        mut wait: Wait<'_, Waiting>,
     ) -> Result<T, TablesError> {
-        let Wait { deadline, tick, on_tick } = wait;
-        match self.wait(Wait { deadline, tick, on_tick: &mut *on_tick }) {
+        match self.wait(wait.reborrow()) {
             Err(TablesError::TimedOut(Waiting::Network)) => {
-                let deadline = deadline.map(|deadline| deadline.max(Instant::now()) + GRACE);
-                self.wait(Wait { deadline, tick, on_tick })
+                let longer = |deadline: Instant| deadline.max(Instant::now()) + GRACE;
+                self.wait(Wait { deadline: wait.deadline.map(longer), ..wait })
             }
             ended => ended,
         }
     }
 
-    /// Whether the answer is there.
+    /// Whether the answer is there, or was.
     pub fn is_ready(&self) -> bool {
-        self.slot.is_filled() || self.line.is_over()
+        self.is_answered || self.slot.is_filled() || self.line.is_over()
+    }
+
+    /// Whether a wait has had the answer, be it an error: there is no other.
+    pub fn is_answered(&self) -> bool {
+        self.is_answered
     }
 
     /// Waits for the answer. May be called again after the wait timed out or was interrupted.
@@ -200,18 +204,27 @@ impl<T: FromReply> Ticket<T> {
         wait: Wait<'_, Waiting>,
         gone: impl Fn(&Line) -> bool,
     ) -> Result<T, TablesError> {
+        if self.is_answered {
+            return Err(WireError::Spec("the answer was taken".into()).into());
+        }
         if self.may_linger && !self.slot.is_filled() {
             self.pending.hurry(&self.line, self.id);
         }
+        let mut is_answered = false;
         let reply = wait_for(&self.slot.answered, &self.line, wait, || {
             // Once more after the end was seen: it may have brought the answer.
             let (over, gone) = (self.line.is_over(), gone(&self.line));
             match self.slot.take() {
                 None if over => self.line.ending().map(|ending| Err(ending.into())),
                 None if gone => Some(Err(TablesError::TimedOut(Waiting::Away))),
-                reply => reply,
+                reply => {
+                    is_answered = reply.is_some();
+                    reply
+                }
             }
-        })?;
+        });
+        self.is_answered |= is_answered;
+        let reply = reply?;
         let wrong = || TablesError::Wire(WireError::Spec("an answer of another kind".into()));
         T::of(private::Opaque(reply)).ok_or_else(wrong)
     }
@@ -346,7 +359,8 @@ impl Requests {
         }
         let (id, slot) = self.pending.ask(&self.line, may_linger, make);
         let (pending, line) = (Arc::clone(&self.pending), Arc::clone(&self.line));
-        Ok(Ticket { pending, line, id, slot, may_linger, answer: PhantomData })
+        let (is_answered, answer) = (false, PhantomData);
+        Ok(Ticket { pending, line, id, slot, may_linger, is_answered, answer })
     }
 
     fn ask_for<T>(&self, table: u32, operation: Operation<'_>) -> Result<Ticket<T>, TablesError> {
@@ -475,14 +489,17 @@ impl Requests {
         self.ask_for::<u64>(table, Operation::Advance { version })?.wait(wait).map(drop)
     }
 
-    /// Whether `count` items may be sampled now.
+    /// Whether `count` items may be sampled now. Of a table that is closed they may not, as of one of this process.
     pub fn can_sample(
         &self,
         table: u32,
         count: usize,
         wait: Wait<'_, Waiting>,
     ) -> Result<bool, TablesError> {
-        self.start_can_sample(table, count)?.wait(wait).map(|may| may != 0)
+        match self.start_can_sample(table, count)?.wait(wait) {
+            Err(TablesError::Refused { code: FailureCode::Closed, .. }) => Ok(false),
+            may => may.map(|may| may != 0),
+        }
     }
 
     /// Asks whether `count` items may be sampled now: 1 if so, else 0. Of a table that is closed the answer is
@@ -516,6 +533,14 @@ impl Requests {
         self.start_info(table)?.wait(wait)
     }
 
+    /// The numbers of one table.
+    pub fn table_info(&self, table: u32, wait: Wait<'_, Waiting>) -> Result<Numbers, TablesError> {
+        let all = self.info(Some(table), wait)?;
+        all.into_iter().find(|numbers| numbers.table == table).ok_or_else(|| {
+            TablesError::Wire(WireError::Spec("the server said nothing of the table".into()))
+        })
+    }
+
     /// Asks for the numbers of a table, or of all.
     ///
     /// # Errors
@@ -539,6 +564,25 @@ impl Requests {
     ) -> Result<Listed, TablesError> {
         let most = u32::try_from(most).unwrap_or(MAX_LISTED).min(MAX_LISTED);
         self.ask_for(table, Operation::List { place, most })?.wait(wait)
+    }
+
+    /// What is known about all items, or about the `most` first ones.
+    pub fn list_all(
+        &self,
+        table: u32,
+        most: usize,
+        mut wait: Wait<'_, Waiting>,
+    ) -> Result<Infos, TablesError> {
+        let (mut infos, mut place) = (Infos::default(), Some(0));
+        while let Some(first) = place
+            && infos.keys.len() < most
+        {
+            let listed = self.list(table, first, most - infos.keys.len(), wait.reborrow())?;
+            infos.append(listed.infos);
+            // A place that does not move would have no end.
+            place = listed.next.filter(|next| *next > first);
+        }
+        Ok(infos)
     }
 
     /// Reads the items of these names that are there; they do not count as sampled.

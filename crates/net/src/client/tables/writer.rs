@@ -8,7 +8,7 @@ use std::time::Instant;
 use echoic_memory::event::Event;
 use echoic_memory::sync::{Mutex, MutexGuard};
 use echoic_replay::stream::Wait;
-use echoic_replay::table::{Form, TableError};
+use echoic_replay::table::TableError;
 use echoic_replay::trajectory::Trajectory;
 
 use super::insert_frames::InsertFrames;
@@ -16,10 +16,10 @@ use super::queue::Queue;
 use super::requests::wait_for;
 use super::{TableEntry, TablesError, Waiting, check_priorities, entry, number, row_bytes};
 use crate::address::Address;
+use crate::buffer_pool::BufferPool;
 use crate::client::line::Line;
 use crate::client::link::LinkError;
 use crate::client::{Options, io_thread};
-use crate::spare::Spare;
 use crate::transport::Dial;
 use crate::wire::WireError;
 use crate::wire::handshake::ProducerId;
@@ -29,7 +29,7 @@ use crate::wire::tables::{MAX_CHUNKS, MAX_SIGNATURES, MAX_SLICES, SignatureHead,
 /// would cost more than the copy.
 const SMALL_BYTES: usize = 16 << 10;
 /// The most bytes of buffers that are kept for the next rows.
-const SPARE_BYTES: usize = 16 << 20;
+const POOL_BYTES: usize = 16 << 20;
 
 /// What a writer and its I/O thread share.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(super) struct Shared {
     pub(super) tables: OnceLock<Vec<TableEntry>>,
     /// Something was acknowledged, or the connection came, went, or ended.
     pub(super) changed: Arc<Event>,
-    spare: Arc<Spare>,
+    buffer_pool: Arc<BufferPool>,
     writes: AtomicU64,
     bytes: AtomicU64,
     blocked: AtomicU64,
@@ -148,13 +148,13 @@ impl TableWriter {
         let noted = Arc::clone(&changed);
         let (line, wakes) = Line::new(dial, options, move || noted.notify())?;
         let line = Arc::new(line);
-        let spare = Spare::new(SPARE_BYTES);
+        let buffer_pool = BufferPool::new(POOL_BYTES);
         let shared = Arc::new(Shared {
             line: Arc::clone(&line),
-            queue: Mutex::new(Queue::new(Arc::clone(&spare))),
+            queue: Mutex::new(Queue::new(Arc::clone(&buffer_pool))),
             tables: OnceLock::new(),
             changed,
-            spare,
+            buffer_pool,
             writes: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             blocked: AtomicU64::new(0),
@@ -247,7 +247,7 @@ impl TableWriter {
         queue.held += weight;
         drop(queue);
         let mut held = Held { shared, weight };
-        let mut rows = shared.spare.take(bytes);
+        let mut rows = shared.buffer_pool.take(bytes);
         fill(&mut rows);
         let mut queue = shared.queue.lock();
         queue.add_block(table, row, priorities.to_vec(), version, rows);
@@ -301,12 +301,11 @@ impl TableWriter {
     fn until(
         &self,
         weight: usize,
-        wait: Wait<'_, Waiting>,
+        mut wait: Wait<'_, Waiting>,
         mut attempt: impl FnMut() -> Result<bool, TablesError>,
     ) -> Result<(), TablesError> {
-        let Wait { deadline, tick, on_tick } = wait;
         while !attempt()? {
-            self.wait_for_room(weight, Wait { deadline, tick, on_tick: &mut *on_tick })?;
+            self.wait_for_room(weight, wait.reborrow())?;
         }
         Ok(())
     }
@@ -344,11 +343,8 @@ impl TableWriter {
     ) -> Result<bool, TablesError> {
         self.check_open()?;
         check_priorities(&[priority])?;
-        match &entry(self.tables(), table)?.form {
-            Form::Rows(spec) | Form::Trajectories(Some(spec)) => {
-                trajectory.check(spec).map_err(TableError::Spec)?;
-            }
-            Form::Trajectories(None) => {}
+        if let Some(spec) = entry(self.tables(), table)?.form.spec() {
+            trajectory.check(spec).map_err(TableError::Spec)?;
         }
         let too_many = |field, limit: usize, got: usize| {
             let (limit, got) = (limit as u64, got as u64);

@@ -1,11 +1,16 @@
 //! Weights of a server elsewhere: being told of them, and publishing them.
 //!
-//! - `subscriber`: keeps a store that follows the server's. `talk`: what it says on one connection.
-//! - `publisher`: a learner's end, without a thread.
+//! - `subscriber`: keeps a store that follows the server's. `feed`: what it says on one connection.
+//! - `subscription`: what a worker sees of a store, here or elsewhere.
+//! - `publisher`: a learner's end, without a thread. `shared_publisher`: the same, for many threads.
 
+mod feed;
 mod publisher;
+mod shared_publisher;
 mod subscriber;
-mod talk;
+mod subscription;
 
 pub use self::publisher::{PublishError, WeightPublisher};
+pub use self::shared_publisher::SharedPublisher;
 pub use self::subscriber::WeightSubscriber;
+pub use self::subscription::{Subscription, SubscriptionError, WeightSource};

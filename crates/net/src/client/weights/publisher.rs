@@ -19,13 +19,15 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::address::Address;
 use crate::auth::{Token, random};
-use crate::client::link::{LinkError, Opening, timespec};
+use crate::buffer_pool::BufferPool;
+use crate::client::link::{self, ClientHandshake, LinkError, timespec};
 use crate::client::own_name;
 use crate::transport::Dial;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, HEADER_BYTES, Header, MAX_CONTROL, kind};
 use crate::wire::handshake::{Open, Purpose, Refused};
 use crate::wire::weights::{self, ChunkOf, Publish, Receipt, check, read_need};
+use crate::write_buffer::{Piece, WriteBuffer};
 
 /// How much is written ahead of the link.
 const AHEAD: usize = 1 << 20;
@@ -68,11 +70,12 @@ pub enum PublishError {
 
 /// A connection over which something is published.
 struct Session {
-    opening: Opening,
+    handshake: ClientHandshake,
     /// Chunks that the server lacks.
     need: VecDeque<u32>,
-    output: Vec<u8>,
-    sent: usize,
+    out: WriteBuffer,
+    /// For chunks on their way out.
+    buffer_pool: Arc<BufferPool>,
     /// How long the server is not left without a word.
     heartbeat: Duration,
     /// When all that there was to say was last said.
@@ -258,10 +261,16 @@ impl Session {
             spec: None,
             name: name.unwrap_or_else(own_name),
         };
-        let (opening, welcome) = Opening::new(dial, token, open, deadline)?;
+        let (handshake, welcome) = ClientHandshake::new(dial, token, open, deadline)?;
         let heartbeat = Duration::from_millis(welcome.heartbeat_ms.clamp(10, 600_000).into());
-        let (need, output, said) = (VecDeque::new(), Vec::new(), Instant::now());
-        Ok(Self { opening, need, output, sent: 0, heartbeat, said })
+        Ok(Self {
+            handshake,
+            need: VecDeque::new(),
+            out: WriteBuffer::default(),
+            buffer_pool: BufferPool::new(2 * AHEAD),
+            heartbeat,
+            said: Instant::now(),
+        })
     }
 
     /// Says what is to be published.
@@ -273,7 +282,7 @@ impl Session {
         });
         let timeout_ms = left.map(|left| left.as_micros().div_ceil(1000) as u64);
         let version = publication.version();
-        Publish { version, timeout_ms, content }.write(&mut self.output);
+        self.out.write(|out| Publish { version, timeout_ms, content }.write(out));
     }
 
     /// Talks until there is a receipt, or it is too late.
@@ -284,11 +293,13 @@ impl Session {
     ) -> Result<Option<Receipt>, LinkError> {
         loop {
             self.load(content);
-            self.send()?;
+            if link::send(&mut *self.handshake.link, &mut self.out)? && self.out.is_empty() {
+                self.said = Instant::now();
+            }
             if let Some(receipt) = self.read()? {
                 return Ok(Some(receipt));
             }
-            if self.output.is_empty() && !self.need.is_empty() {
+            if self.out.is_empty() && !self.need.is_empty() {
                 continue;
             }
             let now = Instant::now();
@@ -297,15 +308,15 @@ impl Session {
                 return Ok(None);
             }
             // What is on its way shows well enough that we are there.
-            let silent = self.output.is_empty().then(|| now.duration_since(self.said));
+            let silent = self.out.is_empty().then(|| now.duration_since(self.said));
             if silent.is_some_and(|silent| silent >= self.heartbeat) {
-                Control::Ping(0).write(&mut self.output);
+                self.out.write(|out| Control::Ping(0).write(out));
                 continue;
             }
             let ping = silent.map(|silent| self.heartbeat.saturating_sub(silent));
             let left = left.into_iter().chain(ping).min();
-            let link = &self.opening.link;
-            let unsent = !self.output.is_empty() || link.has_unflushed();
+            let link = &self.handshake.link;
+            let unsent = !self.out.is_empty() || link.has_unflushed();
             let flags = if unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
             let mut fds = [PollFd::from_borrowed_fd(link.as_fd(), flags)];
             match poll(&mut fds, left.map(timespec).as_ref()) {
@@ -317,36 +328,15 @@ impl Session {
 
     /// Writes chunks that are needed, as many as are worth a few system calls.
     fn load(&mut self, content: Option<&Content>) {
-        while self.output.len() < AHEAD
+        while !self.out.is_full(AHEAD)
             && let Some(index) = self.need.pop_front()
         {
             let at = index as usize;
             let chunk = content.and_then(|content| Some((content.chunk(at)?, content.sum(at)?)));
             // What the server needs that there is not is its mistake, which it finds out itself.
             let Some((bytes, sum)) = chunk else { continue };
-            ChunkOf { index, sum, bytes }.write(&mut self.output);
-        }
-    }
-
-    fn send(&mut self) -> Result<(), LinkError> {
-        while self.sent < self.output.len() {
-            match self.opening.link.write(&self.output[self.sent..]) {
-                Ok(sent) => self.sent += sent,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The server may have said why it is gone.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        if !self.output.is_empty() {
-            self.said = Instant::now();
-        }
-        self.output.clear();
-        self.sent = 0;
-        match self.opening.link.flush() {
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error.into()),
-            _ => Ok(()),
+            let head = ChunkOf { index, sum, bytes }.head();
+            self.out.push(Piece::Pooled(self.buffer_pool.take_with(&head, bytes)));
         }
     }
 
@@ -357,9 +347,9 @@ impl Session {
             if let Some(receipt) = self.use_frames()? {
                 return Ok(Some(receipt));
             }
-            match self.opening.link.read(&mut bytes) {
+            match self.handshake.link.read(&mut bytes) {
                 Ok(0) => return Err(LinkError::Lost("the server closed the connection".into())),
-                Ok(read) => self.opening.input.extend_from_slice(&bytes[..read]),
+                Ok(read) => self.handshake.input.extend_from_slice(&bytes[..read]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
@@ -368,7 +358,7 @@ impl Session {
     }
 
     fn use_frames(&mut self) -> Result<Option<Receipt>, LinkError> {
-        let input = &mut self.opening.input;
+        let input = &mut self.handshake.input;
         while let Some(header) = Header::read(input)? {
             let limit = weights::most(header.kind).unwrap_or(MAX_CONTROL);
             if header.len > limit {
@@ -384,7 +374,7 @@ impl Session {
                 kind::RECEIPT => receipt = Some(Receipt::read(payload)?),
                 kind::REFUSED => return Err(LinkError::Refused(Refused::read(payload)?)),
                 _ => match Control::read(header, payload)? {
-                    Control::Ping(number) => Control::Pong(number).write(&mut self.output),
+                    Control::Ping(number) => self.out.pong(number),
                     Control::Goodbye { text } => return Err(LinkError::Lost(text)),
                     _ => {}
                 },

@@ -18,10 +18,10 @@ use echoic_memory::sync::Mutex;
 use echoic_replay::stream::Wait;
 use echoic_replay::weights::{Publication, WeightStore, WeightsConfig, WeightsError};
 
-use super::talk::Talk;
+use super::feed::Feed;
 use crate::address::Address;
 use crate::client::line::{Line, Patience, State, WakeReceiver, on_death};
-use crate::client::link::{LinkError, Opening};
+use crate::client::link::{ClientHandshake, LinkError};
 use crate::client::{ClientError, Options, Waiting};
 use crate::transport::Dial;
 use crate::wire::handshake::Purpose;
@@ -188,7 +188,7 @@ fn follow(shared: &Arc<Shared>, wakes: &WakeReceiver) {
             true => Ok(None),
             false => attempt(shared, deadline).map(Some),
         };
-        let (opening, server, heartbeat) =
+        let (handshake, server, heartbeat) =
             match shared.line.connect(wakes, &mut Patience::default(), attempt) {
                 Ok(Some(found)) => found,
                 Ok(None) => break State::Closed,
@@ -198,8 +198,8 @@ fn follow(shared: &Arc<Shared>, wakes: &WakeReceiver) {
             after = 0;
         }
         shared.connection.fetch_add(1, Ordering::Relaxed);
-        let talk = Talk::new(Arc::clone(shared), opening, heartbeat, after);
-        let (ended, last) = talk.run(wakes, &waker);
+        let feed = Feed::new(Arc::clone(shared), handshake, heartbeat, after);
+        let (ended, last) = feed.run(wakes, &waker);
         after = last;
         match ended {
             Ok(()) => break State::Closed,
@@ -211,10 +211,13 @@ fn follow(shared: &Arc<Shared>, wakes: &WakeReceiver) {
 }
 
 /// Connects once: the connection, which server it leads to, and how often that wants to hear of us.
-fn attempt(shared: &Shared, deadline: Instant) -> Result<(Opening, [u8; 16], Duration), LinkError> {
+fn attempt(
+    shared: &Shared,
+    deadline: Instant,
+) -> Result<(ClientHandshake, [u8; 16], Duration), LinkError> {
     let token = shared.line.options.token.as_ref();
     let open = shared.line.open(Purpose::Weights, 0, None);
-    let (opening, welcome) = Opening::new(&*shared.line.dial(), token, open, deadline)?;
+    let (handshake, welcome) = ClientHandshake::new(&*shared.line.dial(), token, open, deadline)?;
     let heartbeat = Duration::from_millis(welcome.heartbeat_ms.max(10).into());
-    Ok((opening, welcome.instance, heartbeat))
+    Ok((handshake, welcome.instance, heartbeat))
 }

@@ -9,15 +9,14 @@ use echoic_replay::rollouts::RolloutTable;
 use echoic_replay::rollouts::batch::{Layout, LayoutError};
 use echoic_replay::rollouts::ledger::{Change, Lease, Share};
 
-use super::fail;
-use crate::server::disk_queue::{Frame, Held, Receipt};
-use crate::server::outbox::Outbox;
+use crate::buffer_pool::BufferPool;
+use crate::server::disk_queue::{Held, Receipt};
 use crate::server::services::{HEAVY, Services};
-use crate::server::tables::RequestSession;
-use crate::spare::Spare;
+use crate::server::tables::{RequestSession, fail};
 use crate::wire::frame::{HEADER_BYTES, Header, frame, kind};
 use crate::wire::rollouts::{DeliveryHead, Wish};
 use crate::wire::tables::{Area, FailureCode};
+use crate::write_buffer::{Piece, WriteBuffer};
 
 /// A share that is laid out, or why it can't be.
 #[derive(Debug)]
@@ -27,7 +26,7 @@ pub(crate) struct Delivery {
     table: usize,
     lease: Lease,
     lease_ms: Option<u64>,
-    answer: Result<Frame, (FailureCode, String)>,
+    answer: Result<Piece, (FailureCode, String)>,
 }
 
 /// Answers a wish: now, or when the share is laid out elsewhere, if that takes long.
@@ -38,7 +37,7 @@ pub(super) fn deliver(
     share: Share,
     session: &mut RequestSession,
     services: &Services,
-    out: &mut Outbox,
+    out: &mut WriteBuffer,
 ) {
     let Share { lease, lease_ms, .. } = share;
     let delivery = move |answer| Delivery { id, table: number, lease, lease_ms, answer };
@@ -51,16 +50,16 @@ pub(super) fn deliver(
     };
     let area = wish.area.zip(session.arena.as_ref());
     if layout.bytes() < HEAVY {
-        let answer = lay_out(id, &layout, area, &services.shared.spare);
+        let answer = lay_out(id, &layout, area, &services.shared.buffer_pool);
         return delivery(answer).send(session, services, out);
     }
     let area = area.map(|(area, arena)| (area, Arc::clone(arena)));
-    let (table, spare) = (Arc::clone(table), Arc::clone(&services.shared.spare));
+    let (table, buffer_pool) = (Arc::clone(table), Arc::clone(&services.shared.buffer_pool));
     session.lay_out_elsewhere(services, move || {
         let layout = Layout::new(&share, table.config(), form);
         let answer = layout.map_err(|error| refusal(&error)).and_then(|layout| {
             let area = area.as_ref().map(|(area, arena)| (*area, arena));
-            lay_out(id, &layout, area, &spare)
+            lay_out(id, &layout, area, &buffer_pool)
         });
         delivery(answer)
     });
@@ -80,8 +79,8 @@ fn lay_out(
     id: u64,
     layout: &Layout<'_>,
     area: Option<(Area, &Arc<Arena>)>,
-    spare: &Arc<Spare>,
-) -> Result<Frame, (FailureCode, String)> {
+    buffer_pool: &Arc<BufferPool>,
+) -> Result<Piece, (FailureCode, String)> {
     let mut head = Vec::with_capacity(256);
     DeliveryHead::write(&mut head, id, &layout.head());
     let bytes = layout.bytes();
@@ -90,26 +89,31 @@ fn lay_out(
         && let Some(mut claim) = arena.claim(start as usize..start as usize + bytes)
     {
         layout.write(claim.bytes_mut());
-        return Ok(Frame::of(|out| {
+        return Ok(Piece::of(|out| {
             frame(out, kind::ROLLOUT_PLACED, |out| out.extend_from_slice(&head));
         }));
     }
     let (start, end) = DeliveryHead::place(head.len(), bytes)
         .map_err(|error| (FailureCode::TooLarge, error.to_string()))?;
-    let mut lent = spare.take(HEADER_BYTES + end);
-    let (header, payload) = lent.split_at_mut(HEADER_BYTES);
+    let mut pooled = buffer_pool.take(HEADER_BYTES + end);
+    let (header, payload) = pooled.split_at_mut(HEADER_BYTES);
     header.copy_from_slice(&Header { len: end as u32, kind: kind::ROLLOUT_BATCH }.bytes());
     let (told, arrays) = payload.split_at_mut(start);
     let (told, gap) = told.split_at_mut(head.len());
     told.copy_from_slice(&head);
     gap.fill(0);
     layout.write(arrays);
-    Ok(Frame::Large(lent))
+    Ok(Piece::Pooled(pooled))
 }
 
 impl Delivery {
     /// Answers. A share that can't be delivered in this form is given back: who had a lease may ask for it in another.
-    pub(crate) fn send(self, session: &mut RequestSession, services: &Services, out: &mut Outbox) {
+    pub(crate) fn send(
+        self,
+        session: &mut RequestSession,
+        services: &Services,
+        out: &mut WriteBuffer,
+    ) {
         let Self { id, table: number, lease, lease_ms, answer } = self;
         let Some(table) = services.rollout_table(number) else { return };
         let (code, text) = match answer {

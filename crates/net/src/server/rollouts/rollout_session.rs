@@ -7,16 +7,16 @@ use echoic_memory::arena::Arena;
 use echoic_replay::rollouts::ledger::Change;
 use echoic_replay::rollouts::table::CallError;
 
+use super::refuse;
 use super::wait_queue::{Waiter, WaitingRequest};
-use super::{fail, refuse};
-use crate::server::disk_queue::{Frame, Held, Receipt};
-use crate::server::outbox::Outbox;
+use crate::server::disk_queue::{Held, Receipt};
 use crate::server::services::Services;
-use crate::server::tables::{RequestSession, check_area};
+use crate::server::tables::{RequestSession, check_area, fail};
 use crate::wire::WireError;
 use crate::wire::frame::{frame, kind};
 use crate::wire::rollouts::{Bulk, Changes, Outcomes, write_list};
 use crate::wire::tables::{Answer, FailureCode, MAX_WAITING, Operation};
+use crate::write_buffer::{Piece, WriteBuffer};
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -107,11 +107,11 @@ pub(crate) fn take(
     number: u32,
     operation: Operation<'_>,
     services: &Services,
-    out: &mut Outbox,
+    out: &mut WriteBuffer,
 ) -> Result<(), WireError> {
     if operation == Operation::RolloutList {
         session.rollouts.is_used = true;
-        out.say(|out| {
+        out.write(|out| {
             frame(out, kind::ROLLOUT_TABLES, |out| {
                 out.extend_from_slice(&id.to_le_bytes());
                 write_list(out, &services.shared.rollout_entries);
@@ -175,7 +175,7 @@ pub(crate) fn take(
             }
             // What was refused has changed nothing that anybody relies on.
             let is_changed = outcomes.iter().any(Result::is_ok);
-            let answer = Frame::of(|out| Answer::RolloutOutcomes { id, outcomes }.write(out));
+            let answer = Piece::of(|out| Answer::RolloutOutcomes { id, outcomes }.write(out));
             let receipt = Receipt::of_rollouts(number as usize, table).filter(|_| is_changed);
             session.answer(id, receipt, Held::Frame(answer), services, out);
             Ok(())
@@ -191,12 +191,12 @@ pub(crate) fn take(
         }
         Operation::RolloutInfo => {
             let info = Box::new(table.info());
-            out.say(|out| Answer::RolloutNumbers { id, info }.write(out));
+            out.write(|out| Answer::RolloutNumbers { id, info }.write(out));
             Ok(())
         }
         Operation::RolloutPause { paused } => {
             table.pause(paused);
-            out.say(|out| Answer::Done { id, count: 0 }.write(out));
+            out.write(|out| Answer::Done { id, count: 0 }.write(out));
             Ok(())
         }
         _ => Ok(()),
@@ -220,7 +220,7 @@ fn decode(
         return Err(WireError::Meaningless { field, got: area.start });
     };
     // The client can still write there, and could change what was checked.
-    let mut bytes = services.shared.spare.take(area.len as usize);
+    let mut bytes = services.shared.buffer_pool.take(area.len as usize);
     claim.copy_to(&mut bytes);
     changes.decode(&bytes)
 }

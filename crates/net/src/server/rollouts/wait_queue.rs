@@ -20,16 +20,16 @@ use echoic_replay::rollouts::ledger::{Blocked, Change, Outcome, Refusal, Size, W
 use echoic_replay::rollouts::table::{CallError, Side, Waiting};
 
 use super::delivery::deliver;
-use super::{fail, refuse};
+use super::refuse;
 use crate::server::connection::Connection;
-use crate::server::disk_queue::{Frame, Held, Receipt};
+use crate::server::disk_queue::{Held, Receipt};
 use crate::server::loop_wakers::WakerPair;
-use crate::server::outbox::Outbox;
 use crate::server::services::Services;
-use crate::server::tables::RequestSession;
+use crate::server::tables::{RequestSession, fail};
 use crate::wire::frame::{HEADER_BYTES, MAX_CONTROL};
 use crate::wire::rollouts::Wish;
 use crate::wire::tables::{Answer, FailureCode, MAX_BATCH};
+use crate::write_buffer::{Piece, WriteBuffer};
 
 /// What a waiter has come for.
 #[derive(Debug)]
@@ -190,7 +190,12 @@ impl WaitQueue {
     }
 
     /// Takes those that have come to a connection, and lets those go that are given up.
-    pub(crate) fn receive(&mut self, index: usize, session: &mut RequestSession, out: &mut Outbox) {
+    pub(crate) fn receive(
+        &mut self,
+        index: usize,
+        session: &mut RequestSession,
+        out: &mut WriteBuffer,
+    ) {
         for mut waiter in session.rollouts.take_arrivals() {
             waiter.connection = index;
             if let Some(room) = self.rooms.get_mut(waiter.table) {
@@ -361,7 +366,7 @@ impl Room {
         self.waiters.retain_mut(|waiter| {
             let Some((session, out)) = reach(connections, waiter.connection) else { return false };
             services.serving.set(Some(waiter.connection));
-            if session.is_busy(services) || out.unsent() >= services.most_unsent() {
+            if session.is_busy(services) || out.is_full(services.most_unsent()) {
                 session.rollouts.pass_over();
                 return true;
             }
@@ -420,7 +425,7 @@ impl Room {
 fn reach(
     connections: &mut [Option<Connection>],
     index: usize,
-) -> Option<(&mut RequestSession, &mut Outbox)> {
+) -> Option<(&mut RequestSession, &mut WriteBuffer)> {
     connections.get_mut(index)?.as_mut()?.request_session()
 }
 
@@ -435,14 +440,14 @@ fn attempt(
     table: &Arc<RolloutTable>,
     session: &mut RequestSession,
     services: &Services,
-    out: &mut Outbox,
+    out: &mut WriteBuffer,
 ) -> Result<(), CallError> {
     let (id, number) = (waiter.id, waiter.table);
     match &waiter.request {
         WaitingRequest::Version { above } => {
             let version = table.version();
             if version > *above {
-                out.say(|out| Answer::Done { id, count: version as u64 }.write(out));
+                out.write(|out| Answer::Done { id, count: version as u64 }.write(out));
                 return Ok(());
             }
             if table.is_closed() {
@@ -464,7 +469,7 @@ fn attempt(
             },
             Err(CallError::Refused(refusal)) if !matches!(refusal, Refusal::Blocked(_)) => {
                 let outcomes = vec![Err(refusal)];
-                out.say(|out| Answer::RolloutOutcomes { id, outcomes }.write(out));
+                out.write(|out| Answer::RolloutOutcomes { id, outcomes }.write(out));
             }
             Err(error) => return Err(error),
         },
@@ -479,9 +484,9 @@ fn attempt(
 }
 
 /// The outcome of a change that was alone; `None`, if it is too large to be told.
-fn tale(id: u64, outcome: Outcome) -> Option<Frame> {
+fn tale(id: u64, outcome: Outcome) -> Option<Piece> {
     let mut frame = Vec::new();
     Answer::RolloutOutcomes { id, outcomes: vec![Ok(outcome)] }.write(&mut frame);
     let limit = MAX_BATCH as usize + HEADER_BYTES - MAX_CONTROL as usize;
-    (frame.len() <= limit).then_some(Frame::Small(frame))
+    (frame.len() <= limit).then_some(Piece::Small(frame))
 }

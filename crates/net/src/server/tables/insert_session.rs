@@ -5,8 +5,8 @@
 //! used elsewhere, and comes back when that is done. What went into a table with a journal is acknowledged when it is
 //! kept, and more is taken meanwhile.
 //!
-//! Where the session went on is known to the event loop only as long as it lives, and at this door. What was done
-//! before that, or at another door, is known to the tables, which are asked before the first operation for
+//! Where the session went on is known to the event loop only as long as it lives, and at this listener. What was done
+//! before that, or at another listener, is known to the tables, which are asked before the first operation for
 //! each, and once more when it is done.
 
 use std::collections::hash_map::Entry;
@@ -90,7 +90,7 @@ struct Filling {
 enum Filled {
     /// They are in.
     All,
-    /// Some came through another door just now.
+    /// Some came through another listener just now.
     Elsewhere,
 }
 
@@ -120,7 +120,7 @@ pub(crate) struct InsertSession {
     epoch: u64,
     /// Tables that were asked how far they have come, and had none of what comes now.
     asked: HashSet<u32>,
-    /// Operations that were in their tables before they came through this door.
+    /// Operations that were in their tables before they came through this listener.
     pub(crate) passed: u64,
     /// Number of the first operation that is not done.
     pub(crate) next: u64,
@@ -513,7 +513,7 @@ impl InsertSession {
         let inserted =
             table.try_insert_from(&trajectory, item.priority, item.version, Some(&origin));
         if inserted.map_err(|obstacle| held(item.table, table, obstacle))?.is_none() {
-            // It came through another door just now.
+            // It came through another listener just now.
             self.passed += 1;
             self.duplicates += 1;
         }

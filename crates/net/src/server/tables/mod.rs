@@ -7,4 +7,4 @@ mod insert_session;
 mod request_session;
 
 pub(crate) use self::insert_session::{Hold, InsertSession};
-pub(crate) use self::request_session::{RequestSession, check_area, failed};
+pub(crate) use self::request_session::{RequestSession, check_area, fail, failed};

@@ -13,13 +13,12 @@ use echoic_replay::table::{
     Call, Form, Obstacle, Sampled, Stack, Table, TableError, Waiting as WaitStart,
 };
 
+use crate::buffer_pool::PooledBuffer;
 use crate::server::Observer;
 use crate::server::disk_queue::{DiskQueue, Held, Receipt, Waiting};
-use crate::server::outbox::Outbox;
 use crate::server::pool::Task;
 use crate::server::rollouts::{self, Delivery, RolloutSession};
 use crate::server::services::{HEAVY, Services};
-use crate::spare::Lent;
 use crate::wire::WireError;
 use crate::wire::frame::{HEADER_BYTES, Header, Stall, frame, kind};
 use crate::wire::observed::WITH_NAMES;
@@ -27,6 +26,7 @@ use crate::wire::tables::{
     ALL_TABLES, Answer, Area, BatchHead, FailureCode, Layout, MAX_WAITING, Numbers, Operation,
     Request,
 };
+use crate::write_buffer::{Piece, WriteBuffer};
 
 /// A sample that has to wait.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ struct Gathering {
 #[derive(Debug)]
 enum Target {
     Area(Claim),
-    Frame(Lent),
+    Frame(PooledBuffer),
 }
 
 /// See the [module](self).
@@ -113,7 +113,7 @@ impl RequestSession {
     }
 
     /// Goes on with a batch that is gathered, if it is.
-    pub(crate) fn finish(&mut self, services: &Services, out: &mut Outbox) {
+    pub(crate) fn finish(&mut self, services: &Services, out: &mut WriteBuffer) {
         let Some(gathered) = self.gathering.as_ref().and_then(Task::take) else { return };
         self.gathering = None;
         // A panic there is one of this connection.
@@ -145,7 +145,7 @@ impl RequestSession {
         &mut self,
         request: Request<'_>,
         services: &Services,
-        out: &mut Outbox,
+        out: &mut WriteBuffer,
     ) -> Result<(), WireError> {
         let Request { id, table: number, operation } = request;
         if operation == Operation::Cancel {
@@ -162,7 +162,7 @@ impl RequestSession {
             if number != WITH_NAMES {
                 observation.connections.iter_mut().for_each(|connection| connection.name.clear());
             }
-            out.say(|out| Answer::Observed { id, observation }.write(out));
+            out.write(|out| Answer::Observed { id, observation }.write(out));
             return Ok(());
         }
         if operation == Operation::Checkpoint {
@@ -181,7 +181,7 @@ impl RequestSession {
             Operation::Update { .. } | Operation::Delete { .. } | Operation::Reset
         );
         if is_journalled && let Err(error) = table.check_journal() {
-            fail(id, &error, out);
+            refuse(id, &error, out);
             return Ok(());
         }
         let done = match operation {
@@ -224,7 +224,7 @@ impl RequestSession {
             Operation::CanInsert { count } => Ok(table.can_insert(count as usize).into()),
             Operation::List { place, most } => {
                 let (infos, next) = table.items_from(place, most as usize);
-                out.say(|out| Answer::Listed { id, next, infos }.write(out));
+                out.write(|out| Answer::Listed { id, next, infos }.write(out));
                 return Ok(());
             }
             Operation::Get { keys } => {
@@ -241,7 +241,7 @@ impl RequestSession {
                 let receipt = receipt.map(|receipt| Receipt::Items(number as usize, receipt));
                 self.answer(id, receipt, Held::Count(count), services, out);
             }
-            Err(error) => fail(id, &error, out),
+            Err(error) => refuse(id, &error, out),
         }
         Ok(())
     }
@@ -253,22 +253,22 @@ impl RequestSession {
         receipt: Option<Receipt>,
         held: Held,
         services: &Services,
-        out: &mut Outbox,
+        out: &mut WriteBuffer,
     ) {
         let Some(receipt) = receipt else { return self.send(id, held, services, out) };
         match receipt.is_durable(id, services) {
             Ok(true) => self.send(id, held, services, out),
             Ok(false) => self.disk.push(Waiting { id, receipt, held }),
-            Err(answer) => out.say(|out| answer.write(out)),
+            Err(answer) => out.write(|out| answer.write(out)),
         }
     }
 
     /// Answers what is durable, as far as there is room for it. Of what is not, the place of its table's waker.
-    pub(crate) fn settle(&mut self, services: &Services, out: &mut Outbox) -> Option<usize> {
+    pub(crate) fn settle(&mut self, services: &Services, out: &mut WriteBuffer) -> Option<usize> {
         while let Some(Waiting { id, receipt, held }) = self.disk.first() {
             // There is one batch at a time.
             let follows = self.gathering.is_some() && matches!(held, Held::Batch { .. });
-            if follows || out.unsent() >= services.most_unsent() {
+            if follows || out.is_full(services.most_unsent()) {
                 return None;
             }
             let durable = receipt.is_durable(*id, services);
@@ -278,16 +278,16 @@ impl RequestSession {
             let Waiting { id, held, .. } = self.disk.pop()?;
             match durable {
                 Ok(_) => self.send(id, held, services, out),
-                Err(answer) => out.say(|out| answer.write(out)),
+                Err(answer) => out.write(|out| answer.write(out)),
             }
         }
         None
     }
 
-    fn send(&mut self, id: u64, held: Held, services: &Services, out: &mut Outbox) {
+    fn send(&mut self, id: u64, held: Held, services: &Services, out: &mut WriteBuffer) {
         match held {
-            Held::Count(count) => out.say(|out| Answer::Done { id, count }.write(out)),
-            Held::Frame(frame) => frame.send(out),
+            Held::Count(count) => out.write(|out| Answer::Done { id, count }.write(out)),
+            Held::Frame(frame) => out.push(frame),
             Held::Batch { table, sampled, area } => {
                 let Some(table) = services.table(table) else { return };
                 let area = area.zip(self.arena.as_ref());
@@ -302,7 +302,7 @@ impl RequestSession {
         mut wanted: Parked,
         timeout_ms: Option<u64>,
         services: &Services,
-        out: &mut Outbox,
+        out: &mut WriteBuffer,
     ) -> Result<(), WireError> {
         let Parked { id, table: number, count, area, .. } = wanted;
         if let Some(area) = area {
@@ -322,7 +322,7 @@ impl RequestSession {
             Err(stall) => stall,
         };
         if let Err(error) = table.check_batch(count) {
-            fail(id, &error, out);
+            refuse(id, &error, out);
             return Ok(());
         }
         let timeout = timeout_ms.map(Duration::from_millis);
@@ -342,10 +342,10 @@ impl RequestSession {
         Ok(())
     }
 
-    fn begin_checkpoint(&mut self, id: u64, services: &Services, out: &mut Outbox) {
+    fn begin_checkpoint(&mut self, id: u64, services: &Services, out: &mut WriteBuffer) {
         let Some(keeper) = &services.shared.keeper else {
             let text = "the server has no checkpointer";
-            return refuse(id, FailureCode::Checkpoint, Stall::None, text, out);
+            return fail(id, FailureCode::Checkpoint, text, out);
         };
         let saved = Saved::default();
         self.saving.push((id, Arc::clone(&saved)));
@@ -361,14 +361,14 @@ impl RequestSession {
     }
 
     /// Answers requests for checkpoints that are written.
-    pub(crate) fn tell_saved(&mut self, out: &mut Outbox) {
+    pub(crate) fn tell_saved(&mut self, out: &mut WriteBuffer) {
         self.saving.retain(|(id, saved)| {
             let saved = saved.lock().take();
             let id = *id;
             match saved {
                 None => return true,
-                Some(Ok(path)) => out.say(|out| Answer::Saved { id, path }.write(out)),
-                Some(Err(text)) => refuse(id, FailureCode::Checkpoint, Stall::None, &text, out),
+                Some(Ok(path)) => out.write(|out| Answer::Saved { id, path }.write(out)),
+                Some(Err(text)) => fail(id, FailureCode::Checkpoint, &text, out),
             }
             false
         });
@@ -381,13 +381,13 @@ impl RequestSession {
     }
 
     /// Tries again what is parked, if it was recalled.
-    pub(crate) fn retry(&mut self, services: &Services, out: &mut Outbox) {
+    pub(crate) fn retry(&mut self, services: &Services, out: &mut WriteBuffer) {
         if !std::mem::take(&mut self.recalled) {
             return;
         }
         let mut index = 0;
         while let Some(one) = self.parked.get_mut(index) {
-            if self.gathering.is_some() || out.unsent() >= services.most_unsent() {
+            if self.gathering.is_some() || out.is_full(services.most_unsent()) {
                 self.recalled = true;
                 return;
             }
@@ -408,7 +408,7 @@ impl RequestSession {
     }
 
     /// Gathers a batch and sends it: now, or when that is done elsewhere, if it takes long.
-    fn gather(&mut self, drawn: Option<Gathering>, services: &Services, out: &mut Outbox) {
+    fn gather(&mut self, drawn: Option<Gathering>, services: &Services, out: &mut WriteBuffer) {
         let Some(gathering) = drawn else { return };
         if gathering.sampled.gather_cost() < HEAVY {
             return gathering.finish().send(out);
@@ -458,7 +458,7 @@ impl RequestSession {
     }
 
     /// Answers those that have waited for as long as they may.
-    pub(crate) fn expire(&mut self, now: Instant, out: &mut Outbox) {
+    pub(crate) fn expire(&mut self, now: Instant, out: &mut WriteBuffer) {
         self.parked.retain(|one| {
             let over = one.deadline.is_some_and(|deadline| deadline <= now);
             if over {
@@ -468,7 +468,7 @@ impl RequestSession {
         });
     }
 
-    fn cancel(&mut self, id: u64, out: &mut Outbox) {
+    fn cancel(&mut self, id: u64, out: &mut WriteBuffer) {
         // One that is answered already is neither parked nor being saved.
         if let Some(index) = self.parked.iter().position(|one| one.id == id) {
             self.parked.remove(index);
@@ -477,17 +477,19 @@ impl RequestSession {
         } else {
             return self.rollouts.cancel(id);
         }
-        refuse(id, FailureCode::Cancelled, Stall::None, "the client gave it up", out);
+        fail(id, FailureCode::Cancelled, "the client gave it up", out);
     }
 }
 
-fn refuse(id: u64, code: FailureCode, stall: Stall, text: &str, out: &mut Outbox) {
-    let answer = Answer::Failed { id, code, stall, text: text.to_owned() };
-    out.say(|out| answer.write(out));
+/// Tells a client why the server did not do it.
+pub(crate) fn fail(id: u64, code: FailureCode, text: &str, out: &mut WriteBuffer) {
+    let answer = Answer::Failed { id, code, stall: Stall::None, text: text.to_owned() };
+    out.write(|out| answer.write(out));
 }
 
-fn fail(id: u64, error: &TableError, out: &mut Outbox) {
-    out.say(|out| failed(id, error).write(out));
+/// Tells a client why a table did not do it.
+fn refuse(id: u64, error: &TableError, out: &mut WriteBuffer) {
+    out.write(|out| failed(id, error).write(out));
 }
 
 /// What to answer when a table did not do it.
@@ -501,24 +503,25 @@ pub(crate) fn failed(id: u64, error: &TableError) -> Answer {
     Answer::Failed { id, code, stall: Stall::None, text: error.to_string() }
 }
 
-fn unknown(id: u64, number: u32, out: &mut Outbox) {
+fn unknown(id: u64, number: u32, out: &mut WriteBuffer) {
     let text = format!("the server has no table number {number}");
-    refuse(id, FailureCode::Table, Stall::None, &text, out);
+    fail(id, FailureCode::Table, &text, out);
 }
 
-fn time_out(parked: &Parked, out: &mut Outbox) {
-    let text = "the sample waited for as long as it may";
-    refuse(parked.id, FailureCode::TimedOut, parked.stall, text, out);
+fn time_out(parked: &Parked, out: &mut WriteBuffer) {
+    let text = "the sample waited for as long as it may".into();
+    let Parked { id, stall, .. } = *parked;
+    out.write(|out| Answer::Failed { id, code: FailureCode::TimedOut, stall, text }.write(out));
 }
 
-fn info(id: u64, number: u32, services: &Services, out: &mut Outbox) {
+fn info(id: u64, number: u32, services: &Services, out: &mut WriteBuffer) {
     let all = services.shared.tables.all().iter().zip(0..);
     let asked = all.filter(|(_, table)| number == ALL_TABLES || number == *table);
     let numbers: Vec<Numbers> = asked.map(|(table, number)| numbers(table, number)).collect();
     if numbers.is_empty() && number != ALL_TABLES {
         return unknown(id, number, out);
     }
-    out.say(|out| Answer::Numbers { id, numbers }.write(out));
+    out.write(|out| Answer::Numbers { id, numbers }.write(out));
 }
 
 fn numbers(table: &Table, number: u32) -> Numbers {
@@ -549,7 +552,7 @@ fn sample(
     arena: Option<&Arc<Arena>>,
     disk: &mut DiskQueue,
     services: &Services,
-    out: &mut Outbox,
+    out: &mut WriteBuffer,
 ) -> Result<Option<Gathering>, Stall> {
     match table.try_sample(wanted.count) {
         Ok(sampled) => match sampled.receipt() {
@@ -566,7 +569,7 @@ fn sample(
         },
         Err(Obstacle::Blocked(reason)) => Err(reason.into()),
         Err(Obstacle::Failed(error)) => {
-            fail(wanted.id, &error, out);
+            refuse(wanted.id, &error, out);
             Ok(None)
         }
     }
@@ -592,14 +595,14 @@ fn answer(
     sampled: Sampled,
     area: Option<(Area, &Arc<Arena>)>,
     services: &Services,
-    out: &mut Outbox,
+    out: &mut WriteBuffer,
 ) -> Option<Gathering> {
     let layout = match sampled.stack() {
         Stack::Rows => Layout::Rows,
         Stack::Trajectories { signature, steps } => Layout::Trajectories { signature, steps },
         Stack::Mixed => {
             let text = "the items drawn are trajectories of different forms";
-            refuse(id, FailureCode::Mixed, Stall::None, text, out);
+            fail(id, FailureCode::Mixed, text, out);
             return None;
         }
     };
@@ -622,12 +625,12 @@ fn answer(
         Ok(columns) => columns,
         Err(error) => {
             let text = error.to_string();
-            refuse(id, FailureCode::TooLarge, Stall::None, &text, out);
+            fail(id, FailureCode::TooLarge, &text, out);
             return None;
         }
     };
     let len = columns.last().map_or(head.len(), |last| last.end);
-    let frame = services.shared.spare.take(HEADER_BYTES + len);
+    let frame = services.shared.buffer_pool.take(HEADER_BYTES + len);
     Some(Gathering { sampled, head, columns, target: Target::Frame(frame) })
 }
 
@@ -643,7 +646,7 @@ enum Gathered {
 enum Items {
     /// What is told of one that lies in the arena.
     Placed(Vec<u8>),
-    Frame(Lent),
+    Frame(PooledBuffer),
 }
 
 impl Gathering {
@@ -668,12 +671,12 @@ impl Gathering {
 }
 
 impl Items {
-    fn send(self, out: &mut Outbox) {
+    fn send(self, out: &mut WriteBuffer) {
         match self {
             Self::Placed(head) => {
-                out.say(|out| frame(out, kind::PLACED, |out| out.extend_from_slice(&head)));
+                out.write(|out| frame(out, kind::PLACED, |out| out.extend_from_slice(&head)));
             }
-            Self::Frame(frame) => out.push(frame),
+            Self::Frame(frame) => out.push(Piece::Pooled(frame)),
         }
     }
 }

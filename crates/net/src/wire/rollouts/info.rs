@@ -2,7 +2,7 @@
 
 use echoic_replay::rollouts::codec::{Put, Take};
 use echoic_replay::rollouts::idle::Sides;
-use echoic_replay::rollouts::ledger::{Counts, MAX_SOURCES, Source, Standing};
+use echoic_replay::rollouts::ledger::{Counts, GroupTotals, MAX_SOURCES, Source};
 use echoic_replay::rollouts::starvation::Hunger;
 use echoic_replay::rollouts::table::RolloutInfo;
 use echoic_replay::table::Waits;
@@ -16,10 +16,19 @@ const MOST: u32 = MAX_SOURCES as u32 + 1;
 
 /// Appends them.
 pub fn write_info(out: &mut Vec<u8>, info: &RolloutInfo) {
-    let RolloutInfo { counts, standing, sources, hunger, time, producers, consumers } = info;
+    let RolloutInfo { counts, totals, sources, hunger, time, producers, consumers } = info;
     counts.words().into_iter().for_each(|number| out.put_u64(number));
-    let Standing { version, target, depth, capacity, queued, out: with, suspended, oldest, paused } =
-        *standing;
+    let GroupTotals {
+        version,
+        target,
+        depth,
+        capacity,
+        queued,
+        out: with,
+        suspended,
+        oldest,
+        paused,
+    } = *totals;
     out.put_i64(version);
     out.put_i64(target);
     out.put_maybe(depth.map(u64::from));
@@ -70,8 +79,17 @@ pub fn read_info(reader: &mut Reader<'_>) -> Result<RolloutInfo, WireError> {
         }
         let oldest = has_oldest.then_some(oldest);
         let paused = take.flag("whether it is paused")?;
-        let standing =
-            Standing { version, target, depth, capacity, queued, out, suspended, oldest, paused };
+        let totals = GroupTotals {
+            version,
+            target,
+            depth,
+            capacity,
+            queued,
+            out,
+            suspended,
+            oldest,
+            paused,
+        };
         let count = take.count("number of sources", MOST, 68)?;
         let mut sources = Vec::with_capacity(count);
         for _ in 0..count {
@@ -93,7 +111,7 @@ pub fn read_info(reader: &mut Reader<'_>) -> Result<RolloutInfo, WireError> {
         }
         let time = take.u64("time of a table")?;
         let (producers, consumers) = (take_sides(take)?, take_sides(take)?);
-        Ok(RolloutInfo { counts, standing, sources, hunger, time, producers, consumers })
+        Ok(RolloutInfo { counts, totals, sources, hunger, time, producers, consumers })
     })
 }
 

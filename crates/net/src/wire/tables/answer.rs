@@ -2,7 +2,7 @@
 
 use echoic_replay::limiter::{Counts, Parameters};
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
-use echoic_replay::table::{Infos, Waits};
+use echoic_replay::table::{Infos, Table, Waits};
 
 use super::entry::MAX_TABLES;
 use super::{MAX_BATCH, MAX_LISTED, MAX_REQUEST};
@@ -94,6 +94,29 @@ pub struct Numbers {
     pub version: u64,
     /// Bytes of rows that were ever used.
     pub row_bytes: u64,
+}
+
+impl Numbers {
+    /// Those of a table at a place in the list.
+    pub fn of(table: &Table, place: u32) -> Self {
+        let info = table.info();
+        Self {
+            table: place,
+            size: info.size,
+            total_weight: info.total_weight,
+            max_times_sampled: table.config().max_times_sampled,
+            counts: info.counts,
+            unique_samples: info.unique_samples,
+            episodes: info.episodes,
+            deleted_episodes: info.deleted_episodes,
+            insert_waits: info.insert_waits,
+            sample_waits: info.sample_waits,
+            limiter: *info.limiter.parameters(),
+            paused: info.paused,
+            version: info.version,
+            row_bytes: info.row_bytes as u64,
+        }
+    }
 }
 
 /// An answer to a request, which has the number `id`.

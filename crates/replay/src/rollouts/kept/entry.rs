@@ -10,7 +10,7 @@
 //! Numbers are little-endian. What came of a change is a byte: 0 something that is not told, 1 a share, with the
 //! number of the batch: u64, the rank, the attempt and the [digest](digest) of the groups: u32 each; 2 it was
 //! refused, and counted. *Made* or *opened again* is the first entry of every opening. Where a table was opened again,
-//! an era of its numbers [begins](super::super::ledger) at the milliseconds of the entry.
+//! a generation of its numbers [begins](super::super::ledger) at the milliseconds of the entry.
 //!
 //! Bytes from a file are parsed here without trust; whether they fit the table is for `replayed`.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
@@ -43,7 +43,7 @@ pub(super) enum Entry {
         metadata: Vec<u8>,
         /// By the clock of the machine.
         unix_ms: u64,
-        /// Whether an era begins with it.
+        /// Whether a generation begins with it.
         again: bool,
     },
     /// Something happened.

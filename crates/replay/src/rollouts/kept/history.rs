@@ -8,11 +8,11 @@ use super::super::ledger::{Ledger, Share};
 use super::entry::Entry;
 use super::error::KeptError;
 use super::log::journal_dir;
-use super::opening::{LOCK, checkpoints, restore};
+use super::opening::{MARKER, checkpoints, restore};
 use super::replayed::Replayed;
 use super::sections::{self, Head};
 use crate::checkpoint::Reader;
-use crate::files::{Dir, Lock};
+use crate::files::{Lock, OwnedDir};
 use crate::journal::{Replay, Torn};
 
 /// A moment in the past of a table.
@@ -127,13 +127,7 @@ impl History {
 
     /// Begins at the last checkpoint that is early enough, or where the journal does.
     fn begin(path: &Path, is_early: impl Fn(&Head) -> bool) -> Result<Self, KeptError> {
-        let (path, dir) = (path.to_owned(), Dir::open(path)?);
-        let names = dir.names()?;
-        if !names.iter().any(|name| name == LOCK) {
-            let found = names.first().map_or_else(|| "nothing".into(), |name| format!("{name:?}"));
-            return Err(KeptError::Foreign { path, may_be_empty: false, found });
-        }
-        let Some(lock) = dir.share(LOCK)? else { return Err(KeptError::Locked { path }) };
+        let (path, OwnedDir { lock, .. }) = (path.to_owned(), MARKER.share(path)?);
         let whole = Replay::open(journal_dir(&path), None)?;
         let (first, mut from, mut base) = (whole.first(), 0, None);
         for checkpoint in checkpoints(&path)? {

@@ -14,11 +14,15 @@ use super::log::{Log, Reopened, checkpoints_dir, journal_dir};
 use super::replayed::{Opening, Replayed};
 use super::sections::{self, Loaded};
 use crate::checkpoint::{self, Reader};
-use crate::files::Dir;
+use crate::files::{Dir, Marker, OwnedDir};
 use crate::journal::{Journal, Options};
 
-pub(super) const LOCK: &str = "echoic-rollouts.lock";
-const LOCK_TEXT: &str = "This directory has a rollout table of Echoic. Whoever has it open holds a lock on this file.\n";
+pub(super) const MARKER: Marker<KeptError> = Marker {
+    file: "echoic-rollouts.lock",
+    text: "This directory has a rollout table of Echoic. Whoever has it open holds a lock on this file.\n",
+    locked: |path| KeptError::Locked { path },
+    foreign: |path, may_be_empty, found| KeptError::Foreign { path, may_be_empty, found },
+};
 
 /// The checkpoints of a table, the oldest first.
 pub(super) fn checkpoints(dir: &Path) -> Result<Vec<PathBuf>, KeptError> {
@@ -52,7 +56,7 @@ pub(in crate::rollouts) fn unix_ms() -> u64 {
 
 /// As [`unix_ms`], in a millisecond that begins after the call. Whoever holds the lock of a directory is told no
 /// millisecond that who held it before was told: two openings take less than one when nothing has to reach a disk, and
-/// would begin one [era](super::super::ledger) twice.
+/// would begin one [generation](super::super::ledger) twice.
 fn fresh_unix_ms() -> u64 {
     let called = unix_ms();
     // A clock that is put back meanwhile is not waited for.
@@ -88,18 +92,10 @@ impl RolloutTable {
     ) -> Result<Self, KeptError> {
         config.check()?;
         let (config, path) = (Arc::new(config), dir.to_owned());
-        let dir = Dir::open_or_make(&path)?;
-        let names = dir.names()?;
-        if !names.is_empty() && !names.iter().any(|name| name == LOCK) {
-            let found = names.first().map_or_else(String::new, |name| format!("{name:?}"));
-            return Err(KeptError::Foreign { path, may_be_empty: true, found });
-        }
-        let Some(lock) = dir.lock(LOCK, LOCK_TEXT)? else {
-            return Err(KeptError::Locked { path });
-        };
+        let OwnedDir { dir, lock, is_new } = MARKER.own(&path, true)?;
         // Even if nothing is told of it any more: there was a table that may have given numbers. Another process may have
         // made it since the names were read, and left it before we had the lock.
-        let again = !names.is_empty() || dir.names()?.iter().any(|name| name != LOCK);
+        let again = !is_new || dir.names()?.iter().any(|name| name != MARKER.file);
         dir.sync()?;
         let mut replayed = Replayed::new(path.clone());
         let mut reopened = Reopened::default();

@@ -213,7 +213,7 @@ impl Ledger {
         share.target = batch.target;
         let Some(part) = batch.shares.get_mut(rank as usize) else { return share };
         let is_again = part.attempt > 0;
-        part.attempt = self.era.attempt_after(number, part.attempt);
+        part.attempt = self.generation.attempt_after(number, part.attempt);
         share.lease.attempt = part.attempt;
         self.counts.redelivered += u64::from(is_again);
         let known = part.groups.iter().filter_map(|id| self.ready.get(id));
@@ -242,7 +242,7 @@ impl Ledger {
             let expected = "one of those that were made";
             return Err(value("number of a batch", expected, batch));
         }
-        let is_lost = self.era.has_lost_batch(batch);
+        let is_lost = self.generation.has_lost_batch(batch);
         let part = self.batches.get_mut(&batch).and_then(|b| b.shares.get_mut(rank as usize));
         let why = match &part {
             None if is_lost => "the table went on from a moment that is older than the batch",

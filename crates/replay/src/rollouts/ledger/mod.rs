@@ -24,15 +24,15 @@
 //! 3. A refusal changes nothing but what time itself has changed, which [`Ledger::is_due`] tells before.
 //!
 //! - `change`: what happens, what comes of it, why not. `counts`: what is counted.
-//! - `open`: groups that are made. `queue`: complete ones, in order. `picks`: which of them make a batch.
-//!   `leases`: batches that are out. `steps`: which version the next batch updates. `era`: numbers that nothing else had. `state`: all of it as bytes, and back. `recount`: whether all lists agree.
+//! - `open`: groups that are made. `queue`: complete ones, in order. `draws`: which of them make a batch.
+//!   `leases`: batches that are out. `steps`: which version the next batch updates. `generation`: numbers that nothing else had. `state`: all of it as bytes, and back. `recount`: whether all lists agree.
 
 mod change;
 mod counts;
-mod era;
+mod draws;
+mod generation;
 mod leases;
 mod open;
-mod picks;
 mod queue;
 mod recount;
 mod state;
@@ -51,7 +51,7 @@ pub use self::state::{Moment, StateError};
 
 use self::change::{check_version, value};
 use self::counts::Sources;
-use self::era::Era;
+use self::generation::Generation;
 use self::leases::Batch;
 use self::open::Open;
 use self::queue::{Place, Queue};
@@ -119,7 +119,7 @@ pub struct Ledger {
     next_batch: u64,
     /// The attempt that new groups begin with. It is not saved: a table that goes on has numbers of its own.
     first_attempt: u32,
-    era: Era,
+    generation: Generation,
     rng: Rng,
     counts: Counts,
     sources: Sources,
@@ -148,7 +148,7 @@ pub struct Dead {
 
 /// Where a ledger stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct GroupTotals {
     /// V.
     pub version: i64,
     /// t.
@@ -188,7 +188,7 @@ impl Ledger {
             next_place: 0,
             next_batch: 1,
             first_attempt: 0,
-            era: Era::default(),
+            generation: Generation::default(),
             rng: Rng::new(config.seed),
             counts: Counts::default(),
             sources: Sources::default(),
@@ -243,9 +243,9 @@ impl Ledger {
     }
 
     /// Where it stands.
-    pub fn standing(&self) -> Standing {
+    pub fn totals(&self) -> GroupTotals {
         let oldest = self.queue.oldest().and_then(|id| self.ready.get(&id));
-        Standing {
+        GroupTotals {
             version: self.version,
             target: self.target,
             depth: self.depth,
@@ -548,7 +548,7 @@ impl Ledger {
         if self.ready.contains_key(&id) {
             return Fate::Complete;
         }
-        if self.era.has_lost_group(id) {
+        if self.generation.has_lost_group(id) {
             // Its producer has the permit of a table that is no more.
             return Fate::Expired;
         }

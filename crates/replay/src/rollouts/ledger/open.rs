@@ -236,7 +236,7 @@ impl Ledger {
             return Err(Refusal::Unknown(id));
         }
         let Some(open) = self.open.get_mut(&id) else {
-            if self.era.has_lost_group(id) {
+            if self.generation.has_lost_group(id) {
                 self.counts.fenced += 1;
             }
             return Ok(Outcome::Appended(self.fate(id)));
@@ -449,7 +449,7 @@ impl Ledger {
     fn leave(&mut self, id: u64) {
         let Some(open) = self.open.get_mut(&id) else { return };
         // Whoever had it and wakes up is told from whoever goes on with it.
-        open.attempt = self.era.attempt_after(id, open.attempt);
+        open.attempt = self.generation.attempt_after(id, open.attempt);
         open.expires = None;
         self.due.remove(&(open.looked_at, Due::Permit(id)));
         let age = open.age();

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::leases::State;
-use super::{Due, Ledger, Standing};
+use super::{Due, GroupTotals, Ledger};
 use crate::rollouts::config::OnExpiry;
 
 impl Ledger {
@@ -39,7 +39,7 @@ impl Ledger {
         most("groups that run", counts.running, self.config.max_running.into())?;
         most("the learner's version", self.version as u64, self.target as u64)?;
         most("taken for the target, and one", self.taken + 1, self.config.per_version())?;
-        let Standing { queued, out, .. } = self.standing();
+        let GroupTotals { queued, out, .. } = self.totals();
         same("queued and out", &(queued + out), &(self.ready.len() as u64))
     }
 

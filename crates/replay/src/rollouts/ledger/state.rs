@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 
 use super::change::{Append, Fate, Hold, MAX_RANKS, MAX_VERSION, Want};
 use super::counts::{Counts, MAX_SOURCES, Source, Sources};
-use super::era::Era;
+use super::generation::Generation;
 use super::leases::{Batch, Part, State};
 use super::open::{Open, check_name};
 use super::{Due, FATES, Ledger, Ready, check_priority};
@@ -88,7 +88,7 @@ struct Numbers {
     next_group: u64,
     next_place: u64,
     next_batch: u64,
-    era: Era,
+    generation: Generation,
     rng: [u64; 4],
 }
 
@@ -186,11 +186,11 @@ impl Moment {
         for number in [numbers.next_group, numbers.next_place, numbers.next_batch] {
             out.put_u64(number);
         }
-        let era = numbers.era;
-        for number in [era.groups, era.batches, era.first] {
+        let generation = numbers.generation;
+        for number in [generation.groups, generation.batches, generation.first] {
             out.put_u64(number);
         }
-        out.put_u32(era.attempts);
+        out.put_u32(generation.attempts);
         numbers.rng.iter().for_each(|word| out.put_u64(*word));
         self.counts.words().iter().for_each(|count| out.put_u64(*count));
         out.put_u32(self.sources.len() as u32);
@@ -239,7 +239,7 @@ impl Moment {
 
     /// The number of the last batch that was made; 0 before the first.
     pub fn last_batch(&self) -> u64 {
-        self.numbers.era.last_batch(self.numbers.next_batch)
+        self.numbers.generation.last_batch(self.numbers.next_batch)
     }
 }
 
@@ -385,12 +385,13 @@ impl Reading<'_, '_> {
         let next_group = self.number("number of the next group")?;
         let next_place = self.number("place of the next group")?;
         let next_batch = self.number("number of the next batch")?;
-        let mut era = [0; 3];
-        for number in &mut era {
-            *number = self.number("beginning of an era")?;
+        let mut generation = [0; 3];
+        for number in &mut generation {
+            *number = self.number("beginning of a generation")?;
         }
-        let [groups, batches, first] = era;
-        let era = Era::of(groups, batches, first, self.take.u32("first attempt of an era")?);
+        let [groups, batches, first] = generation;
+        let generation =
+            Generation::of(groups, batches, first, self.take.u32("first attempt of a generation")?);
         let mut rng = [0; 4];
         for word in &mut rng {
             *word = self.take.u64("state of the generator")?;
@@ -407,8 +408,8 @@ impl Reading<'_, '_> {
         ensure(depth.is_some() == config.max_lag.is_some() && depth <= config.max_lag, || {
             format!("pipeline_depth is {depth:?}, max_lag {:?}", config.max_lag)
         })?;
-        let is_first = era == Era::default();
-        let is_right = groups <= first && (1..=first).contains(&batches) && era.attempts > 0;
+        let is_first = generation == Generation::default();
+        let is_right = groups <= first && (1..=first).contains(&batches) && generation.attempts > 0;
         ensure(is_first || (is_right && first <= next_group.min(next_batch)), || {
             format!(
                 "numbers from {groups} and {batches} up to {first} are nobody's, and were given"
@@ -423,7 +424,7 @@ impl Reading<'_, '_> {
             next_group,
             next_place,
             next_batch,
-            era,
+            generation,
             rng,
         })
     }
@@ -602,7 +603,12 @@ impl Ledger {
             next_place: self.next_place,
             next_batch: self.next_batch,
             // What was given last is nothing to go on from.
-            era: Era::of(self.era.groups, self.era.batches, self.era.first, self.era.attempts),
+            generation: Generation::of(
+                self.generation.groups,
+                self.generation.batches,
+                self.generation.first,
+                self.generation.attempts,
+            ),
             rng: self.rng.state(),
         };
         let mut ready: Vec<Ready> = self.ready.values().cloned().collect();
@@ -694,12 +700,12 @@ impl Ledger {
         self.next_group = numbers.next_group;
         self.next_place = numbers.next_place;
         self.next_batch = numbers.next_batch;
-        self.era = numbers.era;
+        self.generation = numbers.generation;
         self.rng = Rng::from_state(numbers.rng);
     }
 
     fn was_admitted(&self, id: u64) -> bool {
-        id < self.next_group && !self.era.has_lost_group(id)
+        id < self.next_group && !self.generation.has_lost_group(id)
     }
 
     fn enter_open(&mut self, id: u64, open: Open) -> Result<(), StateError> {
@@ -721,7 +727,7 @@ impl Ledger {
     }
 
     fn enter_batch(&mut self, number: u64, batch: Batch) -> Result<(), StateError> {
-        let is_lost = self.era.has_lost_batch(number);
+        let is_lost = self.generation.has_lost_batch(number);
         ensure(number > 0 && number < self.next_batch && !is_lost, || {
             format!("batch {number} was never made")
         })?;
@@ -751,8 +757,8 @@ impl Ledger {
         ensure(counts.running == running && counts.submitted == sum, || {
             format!("{} groups were admitted, and {sum} are told of", counts.submitted)
         })?;
-        let most = self.era.most_groups(self.next_group);
-        let is_first = self.era == Era::default();
+        let most = self.generation.most_groups(self.next_group);
+        let is_first = self.generation == Generation::default();
         ensure(counts.submitted == most || (!is_first && counts.submitted < most), || {
             format!("{} groups were admitted, the next is {}", counts.submitted, self.next_group)
         })?;

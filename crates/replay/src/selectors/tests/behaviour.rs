@@ -8,9 +8,9 @@ fn insert(selector: &mut dyn Selector, slot: Slot, priority: f64) {
 }
 
 fn picked(selector: &mut dyn Selector, count: usize) -> Vec<Slot> {
-    let mut picks = Vec::new();
-    selector.pick(count, &mut Rng::new(1), &mut picks);
-    picks.iter().map(|pick| pick.slot).collect()
+    let mut draws = Vec::new();
+    selector.pick(count, &mut Rng::new(1), &mut draws);
+    draws.iter().map(|pick| pick.slot).collect()
 }
 
 #[test]
@@ -18,10 +18,10 @@ fn priorities_beyond_a_double_s_powers_break_nothing() {
     let mut selector = build(SelectorKind::Prioritized { exponent: 100.0 });
     (0..100).for_each(|slot| insert(selector.as_mut(), slot, f64::MAX));
     insert(selector.as_mut(), 100, 5e-324);
-    let mut picks = Vec::new();
-    selector.pick(1000, &mut Rng::new(1), &mut picks);
-    assert_eq!(picks.len(), 1000);
-    assert!(picks.iter().all(|pick| pick.slot < 100 && (pick.probability - 0.01).abs() < 1e-15));
+    let mut draws = Vec::new();
+    selector.pick(1000, &mut Rng::new(1), &mut draws);
+    assert_eq!(draws.len(), 1000);
+    assert!(draws.iter().all(|pick| pick.slot < 100 && (pick.probability - 0.01).abs() < 1e-15));
     (0..100).for_each(|slot| selector.remove(slot));
     assert_eq!(picked(selector.as_mut(), 1), [100]);
 }

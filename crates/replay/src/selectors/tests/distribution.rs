@@ -46,11 +46,11 @@ fn count(
     cells: usize,
     seed: u64,
 ) -> Vec<u32> {
-    let (mut rng, mut picks, mut counts) = (Rng::new(seed), Vec::new(), vec![0; cells]);
+    let (mut rng, mut draws, mut counts) = (Rng::new(seed), Vec::new(), vec![0; cells]);
     for _ in 0..batches {
-        picks.clear();
-        selector.pick(batch, &mut rng, &mut picks);
-        picks.iter().for_each(|pick| counts[pick.slot as usize] += 1);
+        draws.clear();
+        selector.pick(batch, &mut rng, &mut draws);
+        draws.iter().for_each(|pick| counts[pick.slot as usize] += 1);
     }
     counts
 }
@@ -108,9 +108,9 @@ fn an_epoch_is_in_random_order() {
     let mut selector = filled(SelectorKind::Epoch, &[1.0; 4]);
     let (mut rng, mut orders) = (Rng::new(3), [0; 16]);
     for _ in 0..12_000 {
-        let mut picks = Vec::new();
-        selector.pick(4, &mut rng, &mut picks);
-        orders[(picks[0].slot * 4 + picks[1].slot) as usize] += 1;
+        let mut draws = Vec::new();
+        selector.pick(4, &mut rng, &mut draws);
+        orders[(draws[0].slot * 4 + draws[1].slot) as usize] += 1;
     }
     let expected: Vec<f64> = (0..16).map(|order| f64::from(order / 4 != order % 4)).collect();
     check(&orders, &shares(&expected));

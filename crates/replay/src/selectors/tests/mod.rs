@@ -17,7 +17,7 @@ enum Step {
     Insert(Slot, Entry),
     Update(Vec<(Slot, f64)>),
     Remove(Slot),
-    Pick(usize),
+    DrawnItem(usize),
     Advance(u64),
     Clear,
 }
@@ -65,7 +65,7 @@ fn a_step() -> impl Strategy<Value = Step> {
         8 => (a_slot(), an_entry()).prop_map(|(slot, entry)| Step::Insert(slot, entry)),
         4 => prop::collection::vec((a_slot(), a_priority()), 0..6).prop_map(Step::Update),
         4 => a_slot().prop_map(Step::Remove),
-        8 => (0usize..40).prop_map(Step::Pick),
+        8 => (0usize..40).prop_map(Step::DrawnItem),
         2 => (0u64..20).prop_map(Step::Advance),
         1 => Just(Step::Clear),
     ]
@@ -79,9 +79,14 @@ fn build(kind: SelectorKind) -> Box<dyn Selector> {
     kind.build().expect("the kind is valid")
 }
 
-/// Takes a step on both, as a table would: whatever makes no sense is left out. Returns the picks.
-fn take(step: &Step, selector: &mut dyn Selector, model: &mut Model, rng: &mut Rng) -> Vec<Pick> {
-    let mut picks = Vec::new();
+/// Takes a step on both, as a table would: whatever makes no sense is left out. Returns the draws.
+fn take(
+    step: &Step,
+    selector: &mut dyn Selector,
+    model: &mut Model,
+    rng: &mut Rng,
+) -> Vec<DrawnItem> {
+    let mut draws = Vec::new();
     match step {
         Step::Insert(slot, entry) if model.has(*slot) => {
             selector.update(*slot, entry.priority);
@@ -102,7 +107,7 @@ fn take(step: &Step, selector: &mut dyn Selector, model: &mut Model, rng: &mut R
             model.remove(*slot);
         }
         Step::Remove(_) => {}
-        Step::Pick(count) => selector.pick(*count, rng, &mut picks),
+        Step::DrawnItem(count) => selector.pick(*count, rng, &mut draws),
         Step::Advance(version) => {
             selector.advance(*version);
             model.advance(*version);
@@ -112,7 +117,7 @@ fn take(step: &Step, selector: &mut dyn Selector, model: &mut Model, rng: &mut R
             model.clear();
         }
     }
-    picks
+    draws
 }
 
 proptest! {
@@ -124,10 +129,10 @@ proptest! {
     ) {
         let (mut selector, mut model, mut rng) = (build(kind), Model::new(kind), Rng::new(seed));
         for step in &steps {
-            let picks = take(step, selector.as_mut(), &mut model, &mut rng);
+            let draws = take(step, selector.as_mut(), &mut model, &mut rng);
             prop_assert_eq!(selector.len(), model.len());
-            if let Step::Pick(count) = step {
-                model.check(*count, &picks);
+            if let Step::DrawnItem(count) = step {
+                model.check(*count, &draws);
             }
         }
     }
@@ -139,14 +144,14 @@ proptest! {
         let (mut whole, mut model, mut rng) = (build(kind), Model::new(kind), Rng::new(seed));
         let (mut single, mut other, mut copy) = (build(kind), Model::new(kind), Rng::new(seed));
         for step in &steps {
-            let picks = take(step, whole.as_mut(), &mut model, &mut rng);
-            let each = if let Step::Pick(count) = step { vec![Step::Pick(1); *count] }
+            let draws = take(step, whole.as_mut(), &mut model, &mut rng);
+            let each = if let Step::DrawnItem(count) = step { vec![Step::DrawnItem(1); *count] }
                 else { vec![step.clone()] };
-            let singles: Vec<Pick> = each
+            let singles: Vec<DrawnItem> = each
                 .iter()
                 .flat_map(|step| take(step, single.as_mut(), &mut other, &mut copy))
                 .collect();
-            prop_assert_eq!(picks, singles);
+            prop_assert_eq!(draws, singles);
         }
         prop_assert_eq!(rng, copy);
     }

@@ -1,6 +1,6 @@
 //! What a table's items are, in a plain list, and who may be picked from it how often.
 
-use crate::selectors::{Entry, Pick, SelectorKind, Slot};
+use crate::selectors::{DrawnItem, Entry, SelectorKind, Slot};
 
 #[derive(Debug, Clone, Copy)]
 struct Item {
@@ -65,10 +65,10 @@ impl Model {
     }
 
     /// That these are `count` draws that could happen now, each with its true probability.
-    pub(super) fn check(&mut self, count: usize, picks: &[Pick]) {
-        assert_eq!(picks.len(), if self.items.is_empty() { 0 } else { count });
+    pub(super) fn check(&mut self, count: usize, draws: &[DrawnItem]) {
+        assert_eq!(draws.len(), if self.items.is_empty() { 0 } else { count });
         let hot = self.hot_of(count);
-        for (at, pick) in picks.iter().enumerate() {
+        for (at, pick) in draws.iter().enumerate() {
             let likely = self.distribution(at < hot, hot, count);
             let (_, probability) = likely
                 .iter()

@@ -62,9 +62,9 @@ proptest! {
         let mut restored = build(kind);
         if restored.restore(&state, &entries).is_ok() {
             prop_assert_eq!(restored.len(), entries.len());
-            let mut picks = Vec::new();
-            restored.pick(50, &mut rng, &mut picks);
-            prop_assert!(picks.iter().all(|pick| model.has(pick.slot)));
+            let mut draws = Vec::new();
+            restored.pick(50, &mut rng, &mut draws);
+            prop_assert!(draws.iter().all(|pick| model.has(pick.slot)));
             restored.advance(u64::MAX);
             entries.iter().for_each(|(slot, _)| restored.remove(*slot));
             prop_assert!(restored.is_empty());

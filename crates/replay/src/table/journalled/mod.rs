@@ -42,16 +42,4 @@ mod tests;
 pub(super) use self::entry::Effect;
 pub(super) use self::log::Log;
 pub use self::recover::{RecoverError, Recovered, recover};
-
-/// What an insert, an update or a delete survives once it is acknowledged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-pub enum Durability {
-    /// Nothing: there is no journal. What a checkpoint has is there again.
-    #[default]
-    None,
-    /// The end of the process, however sudden. When the machine fails, what the system has not put on
-    /// disk is lost: the last seconds.
-    Async,
-    /// Also a failure of the machine, if the disk keeps what it says that it has.
-    Sync,
-}
+pub use crate::journal::Durability;

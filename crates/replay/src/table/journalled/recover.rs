@@ -118,7 +118,7 @@ struct Pending<'a> {
 /// let reward = Leaf { path: "reward".into(), dtype: Dtype::Float(4), shape: vec![] };
 /// let config = TableConfig::new("replay", Form::Rows(Spec::new(vec![reward])?), 1000);
 /// let begin = || -> Result<Arc<Table>, Box<dyn std::error::Error>> {
-///     let table = Arc::new(Table::new(config.clone())?.durable(Durability::Async));
+///     let table = Arc::new(Table::new(config.clone())?.durable(Some(Durability::Async)));
 ///     recover(&Tables::new(vec![Arc::clone(&table)])?, &dir, None)?;
 ///     Ok(table)
 /// };
@@ -144,7 +144,7 @@ pub fn recover<'a>(
     checkpoint: Option<&Path>,
 ) -> Result<Vec<Recovered>, RecoverError> {
     let Contents { tables, stream, rollouts } = contents.into();
-    for table in tables.all().iter().filter(|table| table.durability() != Durability::None) {
+    for table in tables.all().iter().filter(|table| table.durability().is_some()) {
         if table.log().is_some() {
             return Err(RecoverError::Twice(table.config().name.clone()));
         }
@@ -170,8 +170,8 @@ pub fn recover<'a>(
         let name = &table.config().name;
         let base = read.iter().position(|one| one.head.name == *name);
         let base = base.map(|index| read.swap_remove(index));
-        if table.durability() != Durability::None {
-            pending.push(recover_one(table, &root, base, &mut shared)?);
+        if let Some(durability) = table.durability() {
+            pending.push(recover_one(table, durability, &root, base, &mut shared)?);
         } else if let Some(SavedTable { head, core, .. }) = base {
             let (table_name, items) = (name.clone(), head.items);
             let recovered =
@@ -195,6 +195,7 @@ pub fn recover<'a>(
 
 fn recover_one<'a>(
     table: &'a Arc<Table>,
+    durability: Durability,
     root: &Dir,
     base: Option<SavedTable>,
     shared: &mut Shared<'_>,
@@ -233,14 +234,7 @@ fn recover_one<'a>(
             )));
         }
     };
-    let options = Options {
-        durability: match table.durability() {
-            Durability::Sync => journal::Durability::Sync,
-            _ => journal::Durability::Async,
-        },
-        from,
-        ..Options::default()
-    };
+    let options = Options { durability, from, ..Options::default() };
     let failed = |source| RecoverError::Journal { table: name(), source };
     let (journal, mut replay) = Journal::open(dir.at(&label.log()), options).map_err(failed)?;
     check_room(table, &journal).map_err(failed)?;

@@ -8,7 +8,7 @@ use echoic_memory::sync::Mutex;
 
 /// Buffers that nobody uses now.
 #[derive(Debug)]
-pub(crate) struct Spare {
+pub(crate) struct BufferPool {
     most: usize,
     shelf: Mutex<Shelf>,
 }
@@ -22,20 +22,20 @@ struct Shelf {
 
 /// A buffer, given back when dropped. Its bytes are whatever they were before, until they are written.
 #[derive(Debug)]
-pub(crate) struct Lent {
+pub(crate) struct PooledBuffer {
     bytes: Vec<u8>,
     len: usize,
-    home: Arc<Spare>,
+    home: Arc<BufferPool>,
 }
 
-impl Spare {
+impl BufferPool {
     /// Keeps up to `most` bytes.
     pub(crate) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most, shelf: Mutex::default() })
     }
 
     /// A buffer of `len` bytes.
-    pub(crate) fn take(self: &Arc<Self>, len: usize) -> Lent {
+    pub(crate) fn take(self: &Arc<Self>, len: usize) -> PooledBuffer {
         let mut shelf = self.shelf.lock();
         // One that is far too large is left for who needs it.
         let fits = |buffer: &Vec<u8>| buffer.len() >= len && buffer.len() / 4 <= len;
@@ -43,11 +43,20 @@ impl Spare {
         shelf.bytes -= bytes.as_ref().map_or(0, Vec::len);
         drop(shelf);
         let bytes = bytes.unwrap_or_else(|| vec![0; len]);
-        Lent { bytes, len, home: Arc::clone(self) }
+        PooledBuffer { bytes, len, home: Arc::clone(self) }
+    }
+
+    /// A buffer that has these bytes, one part behind the other.
+    pub(crate) fn take_with(self: &Arc<Self>, head: &[u8], rest: &[u8]) -> PooledBuffer {
+        let mut buffer = self.take(head.len() + rest.len());
+        let (start, end) = buffer.split_at_mut(head.len());
+        start.copy_from_slice(head);
+        end.copy_from_slice(rest);
+        buffer
     }
 }
 
-impl Deref for Lent {
+impl Deref for PooledBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -55,13 +64,13 @@ impl Deref for Lent {
     }
 }
 
-impl DerefMut for Lent {
+impl DerefMut for PooledBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[..self.len]
     }
 }
 
-impl Drop for Lent {
+impl Drop for PooledBuffer {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
         if bytes.is_empty() || bytes.len() > self.home.most {
@@ -86,20 +95,25 @@ mod tests {
 
     #[test]
     fn a_buffer_is_used_again_by_who_needs_about_as_much() {
-        let spare = Spare::new(1000);
-        let mut first = spare.take(400);
+        let buffer_pool = BufferPool::new(1000);
+        let mut first = buffer_pool.take(400);
         first.fill(7);
         drop(first);
-        assert_eq!(spare.take(50).as_ref(), [0; 50], "it is far too large for that");
-        assert_eq!(spare.take(300).as_ref(), [7; 300]);
+        assert_eq!(buffer_pool.take(50).as_ref(), [0; 50], "it is far too large for that");
+        assert_eq!(buffer_pool.take(300).as_ref(), [7; 300]);
     }
 
     #[test]
     fn no_more_is_kept_than_allowed() {
-        let spare = Spare::new(1000);
-        let lent = [spare.take(400), spare.take(400), spare.take(400), spare.take(2000)];
-        drop(lent);
-        let shelf = spare.shelf.lock();
+        let buffer_pool = BufferPool::new(1000);
+        let pooled = [
+            buffer_pool.take(400),
+            buffer_pool.take(400),
+            buffer_pool.take(400),
+            buffer_pool.take(2000),
+        ];
+        drop(pooled);
+        let shelf = buffer_pool.shelf.lock();
         assert_eq!((shelf.bytes, shelf.buffers.len()), (800, 2));
     }
 }

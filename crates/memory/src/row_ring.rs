@@ -1,8 +1,8 @@
 //! Rows of equal size in the order in which they came: the newest are put on at one end, the oldest fall
 //! off at the other.
 //!
-//! A row has a *position*: how many came before it, ever. A [`Belt`] keeps the last `kept` of them readable:
-//! those are its *window*. A writer reserves a [`Stretch`] of positions, fills their rows and publishes them;
+//! A row has a *position*: how many came before it, ever. A [`RowRing`] keeps the last `kept` of them readable:
+//! those are its *window*. A writer reserves a [`RowReservation`] of positions, fills their rows and publishes them;
 //! a [`Reader`] may read all that was in the window when it came, for as long as it lives. Bytes are written
 //! and read without a lock; the lock covers a few counters only.
 //!
@@ -13,12 +13,12 @@
 //! # Invariants
 //!
 //! 1. The row of position `p` lies in slot `p % slots`.
-//! 2. `reserved <= published + slack`, where `slots = kept + slack`: no stretch has the slot of a row in the
+//! 2. `reserved <= published + slack`, where `slots = kept + slack`: no reservation has the slot of a row in the
 //!    window.
-//! 3. `reserved <= floor + slots` for the floor of every reader: no stretch has the slot of a row at or
+//! 3. `reserved <= floor + slots` for the floor of every reader: no reservation has the slot of a row at or
 //!    above the floor.
-//! 4. Every position below `reserved` was reserved by one stretch, and by no other.
-//! 5. All positions below `published` have been published, and their stretches are gone.
+//! 4. Every position below `reserved` was reserved by one reservation, and by no other.
+//! 5. All positions below `published` have been published, and their reservations are gone.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -39,28 +39,28 @@ const AHEAD: usize = 2;
 /// See the [module](self).
 ///
 /// ```
-/// use echoic_memory::belt::Belt;
+/// use echoic_memory::row_ring::RowRing;
 ///
-/// let belt = Belt::new(2, 4)?;
+/// let ring = RowRing::new(2, 4)?;
 /// for value in 1..=3u32 {
-///     let mut stretch = belt.reserve(1);
-///     stretch.row_mut(0).copy_from_slice(&value.to_le_bytes());
-///     stretch.publish();
+///     let mut reservation = ring.reserve(1);
+///     reservation.row_mut(0).copy_from_slice(&value.to_le_bytes());
+///     reservation.publish();
 /// }
-/// let reader = belt.read();
+/// let reader = ring.read();
 /// assert_eq!(reader.window(), 1..3);
 /// assert_eq!(reader.row(1), 2u32.to_le_bytes());
 /// # Ok::<(), echoic_memory::AllocError>(())
 /// ```
 #[derive(Debug)]
-pub struct Belt {
+pub struct RowRing {
     memory: Untouched,
     row_bytes: usize,
     kept: u64,
     slots: u64,
     /// Each section leaves it whole before anything can panic: see [`crate::sync`].
     state: Mutex<State>,
-    /// Told when a stretch is published or a reader goes.
+    /// Told when a reservation is published or a reader goes.
     moved: Condvar,
 }
 
@@ -70,7 +70,7 @@ struct State {
     published: u64,
     /// Nothing below is in the window any more, however short it is.
     cleared: u64,
-    /// Stretches that were published while an earlier one was not.
+    /// Reservations that were published while an earlier one was not.
     early: Vec<Range<u64>>,
     /// The floor of each reader, in no order.
     floors: SmallVec<[u64; 4]>,
@@ -86,25 +86,25 @@ impl State {
 
 /// Positions that are one writer's alone until they are published.
 ///
-/// Dropped without that, their rows are published as zeros: there is no hole on a belt. A writer does all
+/// Dropped without that, their rows are published as zeros: there is no hole on a ring. A writer does all
 /// that can fail before it reserves.
 #[derive(Debug)]
-pub struct Stretch<'a> {
-    belt: &'a Belt,
+pub struct RowReservation<'a> {
+    ring: &'a RowRing,
     positions: Range<u64>,
 }
 
 /// The window as it was when this was made.
 #[derive(Debug)]
 pub struct Reader<'a> {
-    belt: &'a Belt,
+    ring: &'a RowRing,
     window: Range<u64>,
     /// The slot where the window begins.
     first_slot: u64,
 }
 
-impl Belt {
-    /// A belt that keeps so many rows, whose memory is taken from the system when they are first used.
+impl RowRing {
+    /// A row ring that keeps so many rows, whose memory is taken from the system when they are first used.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl Belt {
     pub fn new(kept: u64, row_bytes: usize) -> Result<Self, AllocError> {
         let overflow =
             || AllocError::Overflow { what: format!("{kept} rows of {row_bytes} bytes") };
-        // A sixteenth more, but for short belts, where it would be nothing, and for long ones, where it
+        // A sixteenth more, but for short row rings, where it would be nothing, and for long ones, where it
         // would be longer than any copy takes.
         let slack = (kept / 16).clamp(16, 4096);
         let slots = kept.checked_add(slack).ok_or_else(overflow)?;
@@ -164,25 +164,25 @@ impl Belt {
     ///
     /// When it is more than the slack, for which there is never room.
     #[inline]
-    pub fn try_reserve(&self, rows: u64) -> Option<Stretch<'_>> {
+    pub fn try_reserve(&self, rows: u64) -> Option<RowReservation<'_>> {
         let mut state = self.state.lock();
         if !self.has_room(&state, rows) {
             return None;
         }
         let positions = state.reserved..state.reserved + rows;
         state.reserved = positions.end;
-        Some(Stretch { belt: self, positions })
+        Some(RowReservation { ring: self, positions })
     }
 
-    /// As [`Belt::try_reserve`], waiting for readers and other writers.
+    /// As [`RowRing::try_reserve`], waiting for readers and other writers.
     ///
     /// # Panics
     ///
-    /// As [`Belt::try_reserve`].
-    pub fn reserve(&self, rows: u64) -> Stretch<'_> {
+    /// As [`RowRing::try_reserve`].
+    pub fn reserve(&self, rows: u64) -> RowReservation<'_> {
         loop {
-            if let Some(stretch) = self.try_reserve(rows) {
-                return stretch;
+            if let Some(reservation) = self.try_reserve(rows) {
+                return reservation;
             }
             self.wait_for_room(rows);
         }
@@ -192,7 +192,7 @@ impl Belt {
     ///
     /// # Panics
     ///
-    /// As [`Belt::try_reserve`].
+    /// As [`RowRing::try_reserve`].
     pub fn wait_for_room(&self, rows: u64) {
         let mut state = self.state.lock();
         while !self.has_room(&state, rows) {
@@ -218,7 +218,7 @@ impl Belt {
         let window = state.window(self.kept);
         state.floors.push(window.start);
         drop(state);
-        Reader { belt: self, first_slot: window.start % self.slots, window }
+        Reader { ring: self, first_slot: window.start % self.slots, window }
     }
 
     /// Empties the window. Rows that are being written now will be in it.
@@ -281,13 +281,13 @@ impl Belt {
     }
 }
 
-impl Stretch<'_> {
+impl RowReservation<'_> {
     /// Which positions these are.
     pub fn positions(&self) -> Range<u64> {
         self.positions.clone()
     }
 
-    /// The bytes of the row at this place of the stretch: whatever was there before, until they are
+    /// The bytes of the row at this place of the reservation: whatever was there before, until they are
     /// written.
     ///
     /// # Panics
@@ -296,49 +296,49 @@ impl Stretch<'_> {
     #[inline]
     pub fn row_mut(&mut self, index: u64) -> &mut [u8] {
         assert!(index < self.positions.end - self.positions.start);
-        let start = self.belt.start((self.positions.start + index) % self.belt.slots);
+        let start = self.ring.start((self.positions.start + index) % self.ring.slots);
         // SAFETY: inside the memory and initialised; by invariants 2 to 4 nobody else reads or writes the
-        // rows of these positions, and the stretch is borrowed for as long.
-        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.belt.row_bytes) }
+        // rows of these positions, and the reservation is borrowed for as long.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.ring.row_bytes) }
     }
 
     /// All rows, one behind the other: the first part lies before the end of the memory, and the second,
     /// which may be empty, at its beginning.
     #[inline]
     pub fn rows_mut(&mut self) -> (&mut [u8], &mut [u8]) {
-        let belt = self.belt;
+        let ring = self.ring;
         let rows = self.positions.end - self.positions.start;
         if rows == 0 {
             return (&mut [], &mut []);
         }
-        let slot = self.positions.start % belt.slots;
-        let before = rows.min(belt.slots - slot);
-        let part = |slot: u64, rows: u64| (belt.start(slot), rows as usize * belt.row_bytes);
+        let slot = self.positions.start % ring.slots;
+        let before = rows.min(ring.slots - slot);
+        let part = |slot: u64, rows: u64| (ring.start(slot), rows as usize * ring.row_bytes);
         let (start, bytes) = part(slot, before);
         // SAFETY: as in `row_mut`, for consecutive rows; `before` of them fit behind `slot`.
         let first = unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) };
         let (start, bytes) = part(0, rows - before);
-        // SAFETY: as above. The slots of a stretch are no more than there are, so these end before `slot`.
+        // SAFETY: as above. The slots of a reservation are no more than there are, so these end before `slot`.
         let second = unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) };
         (first, second)
     }
 
     /// Lets everybody read the rows, once all earlier ones are published. Says which positions can now be
-    /// read that could not before: none while an earlier stretch is being written, and that one's too when
+    /// read that could not before: none while an earlier reservation is being written, and that one's too when
     /// it was waited for.
     #[inline]
     pub fn publish(self) -> Range<u64> {
-        let stretch = std::mem::ManuallyDrop::new(self);
-        stretch.belt.publish(stretch.positions.clone())
+        let reservation = std::mem::ManuallyDrop::new(self);
+        reservation.ring.publish(reservation.positions.clone())
     }
 }
 
-impl Drop for Stretch<'_> {
+impl Drop for RowReservation<'_> {
     fn drop(&mut self) {
         let (first, second) = self.rows_mut();
         first.fill(0);
         second.fill(0);
-        self.belt.publish(self.positions.clone());
+        self.ring.publish(self.positions.clone());
     }
 }
 
@@ -358,7 +358,7 @@ impl Reader<'_> {
     fn slot(&self, position: u64) -> u64 {
         assert!(self.window.contains(&position), "{position} is not in {:?}", self.window);
         let slot = self.first_slot + (position - self.window.start);
-        if slot < self.belt.slots { slot } else { slot - self.belt.slots }
+        if slot < self.ring.slots { slot } else { slot - self.ring.slots }
     }
 
     /// The bytes of the row of a position.
@@ -368,11 +368,11 @@ impl Reader<'_> {
     /// When it is not in the window.
     #[inline]
     pub fn row(&self, position: u64) -> &[u8] {
-        let start = self.belt.start(self.slot(position));
+        let start = self.ring.start(self.slot(position));
         // SAFETY: inside the memory and initialised. By invariants 3 and 5 the row was published when this
         // reader was made, and nobody writes its slot while this lives; the writer's bytes are seen, since
         // it published them under the lock under which the reader was made.
-        unsafe { std::slice::from_raw_parts(start.as_ptr(), self.belt.row_bytes) }
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), self.ring.row_bytes) }
     }
 
     /// Has the processor fetch a row that will be read soon: its start, and its end; the rest of a long one
@@ -380,9 +380,9 @@ impl Reader<'_> {
     #[inline]
     pub fn prefetch(&self, position: u64) {
         let slot = self.slot(position) as usize;
-        let start = self.belt.memory.pointer().as_ptr().wrapping_add(slot * self.belt.row_bytes);
+        let start = self.ring.memory.pointer().as_ptr().wrapping_add(slot * self.ring.row_bytes);
         prefetch_at(start);
-        let last = self.belt.row_bytes.clamp(1, 256) - 1;
+        let last = self.ring.row_bytes.clamp(1, 256) - 1;
         for line in (64..=last).step_by(64) {
             prefetch_at(start.wrapping_add(line));
         }
@@ -399,7 +399,7 @@ impl Reader<'_> {
         assert_eq!(fields.len(), columns.len(), "a column for each field");
         for (field, column) in fields.iter().zip(columns.iter()) {
             let inside = field.offset.checked_add(field.bytes);
-            assert!(inside.is_some_and(|end| end <= self.belt.row_bytes), "{field:?}");
+            assert!(inside.is_some_and(|end| end <= self.ring.row_bytes), "{field:?}");
             assert_eq!(field.bytes.checked_mul(positions.len()), Some(column.len()), "{field:?}");
         }
         // A block of rows at a time and in it field by field, so that what is the same for all values of a
@@ -457,7 +457,7 @@ fn copy_few<const BYTES: usize>(rows: &[&[u8]], field: Field, column: &mut [u8])
 impl Drop for Reader<'_> {
     #[inline]
     fn drop(&mut self) {
-        let mut state = self.belt.state.lock();
+        let mut state = self.ring.state.lock();
         // Readers with one floor are alike.
         if let Some(at) = state.floors.iter().position(|floor| *floor == self.window.start) {
             state.floors.swap_remove(at);
@@ -465,7 +465,7 @@ impl Drop for Reader<'_> {
         let tell = state.waiting > 0;
         drop(state);
         if tell {
-            self.belt.moved.notify_all();
+            self.ring.moved.notify_all();
         }
     }
 }
@@ -474,10 +474,10 @@ impl Drop for Reader<'_> {
 mod tests {
     use super::*;
 
-    fn put(belt: &Belt, value: u64) -> Range<u64> {
-        let mut stretch = belt.reserve(1);
-        stretch.row_mut(0).copy_from_slice(&value.to_le_bytes());
-        stretch.publish()
+    fn put(ring: &RowRing, value: u64) -> Range<u64> {
+        let mut reservation = ring.reserve(1);
+        reservation.row_mut(0).copy_from_slice(&value.to_le_bytes());
+        reservation.publish()
     }
 
     fn value(reader: &Reader<'_>, position: u64) -> u64 {
@@ -486,76 +486,76 @@ mod tests {
 
     #[test]
     fn the_window_has_the_last_rows() {
-        let belt = Belt::new(3, 8).unwrap();
-        assert_eq!(belt.window(), 0..0);
+        let ring = RowRing::new(3, 8).unwrap();
+        assert_eq!(ring.window(), 0..0);
         for round in 0..100u64 {
-            assert_eq!(put(&belt, round * 7), round..round + 1);
-            let reader = belt.read();
+            assert_eq!(put(&ring, round * 7), round..round + 1);
+            let reader = ring.read();
             assert_eq!(reader.window(), (round + 1).saturating_sub(3)..round + 1);
             for position in reader.window() {
                 assert_eq!(value(&reader, position), position * 7);
             }
         }
-        belt.clear();
-        assert!(belt.window().is_empty());
-        put(&belt, 1);
-        assert_eq!(belt.window(), 100..101);
-        assert_eq!((belt.drop_oldest(5), belt.window()), (1, 101..101));
-        assert_eq!(belt.used_bytes(), 19 * 8);
+        ring.clear();
+        assert!(ring.window().is_empty());
+        put(&ring, 1);
+        assert_eq!(ring.window(), 100..101);
+        assert_eq!((ring.drop_oldest(5), ring.window()), (1, 101..101));
+        assert_eq!(ring.used_bytes(), 19 * 8);
     }
 
     #[test]
     fn a_reader_keeps_its_rows_and_stops_writers_that_would_replace_them() {
-        let belt = Belt::new(4, 8).unwrap();
-        (0..4).map(|value| put(&belt, value)).for_each(|_| ());
-        let reader = belt.read();
+        let ring = RowRing::new(4, 8).unwrap();
+        (0..4).map(|value| put(&ring, value)).for_each(|_| ());
+        let reader = ring.read();
         let mut written = 4;
-        while let Some(mut stretch) = belt.try_reserve(1) {
-            stretch.row_mut(0).fill(0xff);
-            stretch.publish();
+        while let Some(mut reservation) = ring.try_reserve(1) {
+            reservation.row_mut(0).fill(0xff);
+            reservation.publish();
             written += 1;
         }
-        assert_eq!(written, belt.slots());
+        assert_eq!(written, ring.slots());
         assert!((0..4).all(|position| value(&reader, position) == position));
         drop(reader);
-        assert_eq!(belt.try_reserve(1).map(Stretch::publish), Some(20..21));
+        assert_eq!(ring.try_reserve(1).map(RowReservation::publish), Some(20..21));
     }
 
     #[test]
     fn rows_are_published_in_order() {
-        let belt = Belt::new(8, 8).unwrap();
-        let (first, second, third) = (belt.reserve(2), belt.reserve(1), belt.reserve(1));
+        let ring = RowRing::new(8, 8).unwrap();
+        let (first, second, third) = (ring.reserve(2), ring.reserve(1), ring.reserve(1));
         assert_eq!(third.publish(), 0..0);
         assert_eq!(second.publish(), 0..0);
-        assert!(belt.window().is_empty());
+        assert!(ring.window().is_empty());
         assert_eq!(first.publish(), 0..4);
-        assert_eq!(belt.window(), 0..4);
+        assert_eq!(ring.window(), 0..4);
     }
 
     #[test]
-    fn a_stretch_that_is_dropped_leaves_zeros_and_no_hole() {
-        let belt = Belt::new(8, 8).unwrap();
-        put(&belt, 5);
-        let mut stretch = belt.reserve(1);
-        stretch.row_mut(0).fill(1);
-        drop(stretch);
-        put(&belt, 6);
-        let reader = belt.read();
+    fn a_reservation_that_is_dropped_leaves_zeros_and_no_hole() {
+        let ring = RowRing::new(8, 8).unwrap();
+        put(&ring, 5);
+        let mut reservation = ring.reserve(1);
+        reservation.row_mut(0).fill(1);
+        drop(reservation);
+        put(&ring, 6);
+        let reader = ring.read();
         assert_eq!((0..3).map(|at| value(&reader, at)).collect::<Vec<_>>(), [5, 0, 6]);
     }
 
     #[test]
-    fn a_stretch_may_go_over_the_end_of_the_memory() {
-        let belt = Belt::new(4, 8).unwrap();
+    fn a_reservation_may_go_over_the_end_of_the_memory() {
+        let ring = RowRing::new(4, 8).unwrap();
         for round in 0..10u64 {
-            let mut stretch = belt.reserve(7);
-            let positions = stretch.positions();
-            let (first, second) = stretch.rows_mut();
+            let mut reservation = ring.reserve(7);
+            let positions = reservation.positions();
+            let (first, second) = reservation.rows_mut();
             assert_eq!(first.len() + second.len(), 7 * 8);
             let rows = first.chunks_exact_mut(8).chain(second.chunks_exact_mut(8));
             rows.zip(positions).for_each(|(row, at)| row.copy_from_slice(&at.to_le_bytes()));
-            stretch.publish();
-            let reader = belt.read();
+            reservation.publish();
+            let reader = ring.read();
             assert_eq!(reader.window(), round * 7 + 3..round * 7 + 7);
             assert!(reader.window().all(|position| value(&reader, position) == position));
         }
@@ -570,19 +570,19 @@ mod tests {
             fields.push(Field { offset, bytes });
             offset += bytes;
         }
-        let belt = Belt::new(50, offset).unwrap();
+        let ring = RowRing::new(50, offset).unwrap();
         for position in 0..70u64 {
-            let mut stretch = belt.reserve(1);
-            let row = stretch.row_mut(0);
+            let mut reservation = ring.reserve(1);
+            let row = reservation.row_mut(0);
             row.iter_mut()
                 .enumerate()
                 .for_each(|(at, byte)| *byte = (position as usize * 31 + at) as u8);
-            stretch.publish();
+            reservation.publish();
         }
         let positions: Vec<u64> = (0..77).map(|at| 20 + at * 17 % 50).collect();
         let mut columns: Vec<Vec<u8>> = sizes.map(|bytes| vec![0; bytes * 77]).into();
         let mut targets: Vec<&mut [u8]> = columns.iter_mut().map(Vec::as_mut_slice).collect();
-        belt.read().gather(&positions, &fields, &mut targets);
+        ring.read().gather(&positions, &fields, &mut targets);
         for (field, column) in fields.iter().zip(&columns) {
             for (at, byte) in column.iter().enumerate() {
                 let position = positions[at / field.bytes] as usize;
@@ -593,52 +593,52 @@ mod tests {
 
     #[test]
     fn a_belt_may_start_anywhere_while_nobody_is_there() {
-        let belt = Belt::new(4, 8).unwrap();
-        put(&belt, 1);
-        let reader = belt.read();
-        assert!(!belt.restart(1000));
+        let ring = RowRing::new(4, 8).unwrap();
+        put(&ring, 1);
+        let reader = ring.read();
+        assert!(!ring.restart(1000));
         drop(reader);
-        assert!(belt.restart(1000) && !belt.restart(u64::MAX));
-        assert_eq!((belt.window(), put(&belt, 7)), (1000..1000, 1000..1001));
-        assert_eq!(value(&belt.read(), 1000), 7);
+        assert!(ring.restart(1000) && !ring.restart(u64::MAX));
+        assert_eq!((ring.window(), put(&ring, 7)), (1000..1000, 1000..1001));
+        assert_eq!(value(&ring.read(), 1000), 7);
     }
 
     #[test]
     #[should_panic(expected = "is not in")]
     fn what_has_fallen_off_cannot_be_read() {
-        let belt = Belt::new(2, 8).unwrap();
-        (0..5).map(|value| put(&belt, value)).for_each(|_| ());
-        belt.read().row(2);
+        let ring = RowRing::new(2, 8).unwrap();
+        (0..5).map(|value| put(&ring, value)).for_each(|_| ());
+        ring.read().row(2);
     }
 
     #[test]
     fn impossible_sizes_are_errors() {
-        assert!(matches!(Belt::new(u64::MAX, 8), Err(AllocError::Overflow { .. })));
-        assert!(matches!(Belt::new(1 << 40, 1 << 10), Err(AllocError::Refused { .. })));
+        assert!(matches!(RowRing::new(u64::MAX, 8), Err(AllocError::Overflow { .. })));
+        assert!(matches!(RowRing::new(1 << 40, 1 << 10), Err(AllocError::Refused { .. })));
     }
 
     #[test]
     fn readers_see_whole_rows_while_writers_replace_them() {
-        let belt = Belt::new(64, 256).unwrap();
+        let ring = RowRing::new(64, 256).unwrap();
         let rounds = if cfg!(miri) { 50 } else { 20_000u64 };
         std::thread::scope(|scope| {
             for writer in 0..2u64 {
-                let belt = &belt;
+                let ring = &ring;
                 scope.spawn(move || {
                     for round in 0..rounds {
-                        let mut stretch = belt.reserve(1 + round % 3);
-                        let (first, second) = stretch.rows_mut();
+                        let mut reservation = ring.reserve(1 + round % 3);
+                        let (first, second) = reservation.rows_mut();
                         for row in first.chunks_exact_mut(256).chain(second.chunks_exact_mut(256)) {
                             row.fill((round % 100) as u8 * 2 + writer as u8);
                         }
-                        stretch.publish();
+                        reservation.publish();
                     }
                 });
             }
             for _ in 0..2 {
                 scope.spawn(|| {
                     for _ in 0..rounds {
-                        let reader = belt.read();
+                        let reader = ring.read();
                         for position in reader.window() {
                             let row = reader.row(position);
                             assert!(row.iter().all(|byte| *byte == row[0]));
@@ -647,6 +647,6 @@ mod tests {
                 });
             }
         });
-        assert_eq!(belt.window().end, 2 * (0..rounds).map(|round| 1 + round % 3).sum::<u64>());
+        assert_eq!(ring.window().end, 2 * (0..rounds).map(|round| 1 + round % 3).sum::<u64>());
     }
 }

@@ -11,10 +11,10 @@ use echoic_replay::table::Tables;
 use echoic_replay::table::saved::Keeper;
 use echoic_replay::weights::WeightStore;
 
-use crate::doors::Doors;
+use crate::listeners::Listeners;
 
 /// A server's parts that have numbers.
-pub struct Sights {
+pub struct ServerMetrics {
     /// Which server it is.
     pub life: u64,
     pub since: Instant,
@@ -24,11 +24,11 @@ pub struct Sights {
     pub weights: Option<Arc<WeightStore>>,
     pub keeper: Option<Arc<Keeper>>,
     pub told: Arc<Told>,
-    /// Who looks is kept by the doors; not the other way round too.
-    pub doors: Weak<Doors>,
+    /// Who looks is kept by the listeners; not the other way round too.
+    pub listeners: Weak<Listeners>,
 }
 
-impl Sights {
+impl ServerMetrics {
     /// All numbers.
     pub fn numbers(&self) -> Numbers {
         self.numbers_and_connections().0
@@ -57,9 +57,9 @@ impl Sights {
             numbers.add_keeper(&keeper.past());
         }
         numbers.add_told(&self.told);
-        let Some(doors) = self.doors.upgrade() else { return (numbers, Vec::new()) };
-        let connections = doors.all_connections();
-        numbers.add_doors(&doors.info(), &connections);
+        let Some(listeners) = self.listeners.upgrade() else { return (numbers, Vec::new()) };
+        let connections = listeners.all_connections();
+        numbers.add_listeners(&listeners.info(), &connections);
         (numbers, connections)
     }
 }

@@ -3,22 +3,22 @@
 //! An item is hot while it is at most `age_threshold` versions older than the learner. Of the first N
 //! draws since the selector was made, `⌊N · hot_fraction⌋` are hot, whatever the batches were: a first
 //! batch of n has `⌊n · hot_fraction⌋`, a later one may have one more, and single draws keep the share
-//! too. When a stratum is empty, the whole batch comes from the other; such batches don't count in N.
-//! Within a stratum, items are picked by priority, as [`Prioritized`] does.
+//! too. When a tier is empty, the whole batch comes from the other; such batches don't count in N.
+//! Within a tier, items are picked by priority, as [`Prioritized`] does.
 //!
 //! The probability of a pick is its share of the whole batch: when h of n draws are hot, it is `h / n`
-//! times the probability within the hot stratum. Hot picks come before cold ones.
+//! times the probability within the hot tier. Hot draws come before cold ones.
 //!
 //! # Invariants
 //!
-//! 1. A slot is in one stratum, the one that its version and the learner's say.
+//! 1. A slot is in one tier, the one that its version and the learner's say.
 //! 2. The hot slots are also in lists, one for each version, so that growing old is one step for each
 //!    item, once. Nothing else is looked at when the learner advances.
 
 use std::collections::BTreeMap;
 
 use super::links::{Links, List};
-use super::{Damaged, Entries, Entry, Pick, Prioritized, Selector, Slot, misuse, saved};
+use super::{Damaged, DrawnItem, Entries, Entry, Prioritized, Selector, Slot, misuse, saved};
 use crate::rng::Rng;
 
 /// Draws are counted up to here, and then from zero again: far enough for a double to count exactly.
@@ -73,7 +73,7 @@ impl HotCold {
         (hot as usize).min(count)
     }
 
-    fn stratum(&mut self, slot: Slot) -> &mut Prioritized {
+    fn tier(&mut self, slot: Slot) -> &mut Prioritized {
         if self.hot.contains(slot) { &mut self.hot } else { &mut self.cold }
     }
 
@@ -111,7 +111,7 @@ impl Selector for HotCold {
     }
 
     fn update(&mut self, slot: Slot, priority: f64) {
-        self.stratum(slot).update(slot, priority);
+        self.tier(slot).update(slot, priority);
     }
 
     fn update_many(&mut self, updates: &[(Slot, f64)]) {
@@ -125,7 +125,7 @@ impl Selector for HotCold {
         if self.hot.contains(slot) {
             self.unlist(slot);
         }
-        self.stratum(slot).remove(slot);
+        self.tier(slot).remove(slot);
     }
 
     fn clear(&mut self) {
@@ -151,16 +151,16 @@ impl Selector for HotCold {
     }
 
     /// How many draws are hot is not left to chance: see the [module](self).
-    fn pick(&mut self, count: usize, rng: &mut Rng, picks: &mut Vec<Pick>) {
+    fn pick(&mut self, count: usize, rng: &mut Rng, draws: &mut Vec<DrawnItem>) {
         let hot = match (self.hot.is_empty(), self.cold.is_empty()) {
             (false, false) => self.share(count),
             (false, true) => count,
             (true, _) => 0,
         };
-        for (stratum, share) in [(&mut self.hot, hot), (&mut self.cold, count - hot)] {
-            let begin = picks.len();
-            stratum.pick(share, rng, picks);
-            for pick in &mut picks[begin..] {
+        for (tier, share) in [(&mut self.hot, hot), (&mut self.cold, count - hot)] {
+            let begin = draws.len();
+            tier.pick(share, rng, draws);
+            for pick in &mut draws[begin..] {
                 pick.probability *= share as f64 / count as f64;
             }
         }

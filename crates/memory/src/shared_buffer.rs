@@ -1,17 +1,17 @@
 //! Memory that one process writes and others read.
 //!
-//! A [`Sheet`] is written through `&mut` and read through `&`. One that was made [shared](Sheet::shared) has a
-//! file, which other processes map as a [`SheetView`]: to read, and never to write.
+//! A [`SharedBuffer`] is written through `&mut` and read through `&`. One that was made [shared](SharedBuffer::shared) has a
+//! file, which other processes map as a [`SharedBufferView`]: to read, and never to write.
 //!
 //! # Invariants
 //!
-//! 1. Within a process the bytes of a sheet change through `&mut` only.
-//! 2. A view gives its address and nothing else: who reads through it knows from whoever wrote the sheet that
+//! 1. Within a process the bytes of a shared buffer change through `&mut` only.
+//! 2. A view gives its address and nothing else: who reads through it knows from whoever wrote the buffer that
 //!    its bytes stay as they are for so long.
 //!
 //! # Limitations
 //!
-//! A sheet may be written again while others have views of it. They are trusted to look only while they were
+//! A shared buffer may be written again while others have views of it. They are trusted to look only while they were
 //! told that they may, which is their own concern: nobody else sees what they see.
 
 use std::io;
@@ -25,29 +25,29 @@ use crate::block::AllocError;
 use crate::mapping::Mapping;
 use crate::region::Region;
 
-/// Sheets of other processes have whole pages.
+/// Shared buffers of other processes have whole pages.
 const PAGE: usize = 4096;
 
-/// What tells the sheets of a process apart.
-static SHEETS: AtomicU64 = AtomicU64::new(0);
+/// What tells the shared buffers of a process apart.
+static BUFFERS: AtomicU64 = AtomicU64::new(0);
 
 /// The side that writes.
 ///
 /// ```
-/// use echoic_memory::sheet::Sheet;
+/// use echoic_memory::shared_buffer::SharedBuffer;
 ///
-/// let mut sheet = Sheet::new(3)?;
-/// sheet[..3].copy_from_slice(&[1, 2, 3]);
-/// assert_eq!(&sheet[..3], [1, 2, 3]);
+/// let mut buffer = SharedBuffer::new(3)?;
+/// buffer[..3].copy_from_slice(&[1, 2, 3]);
+/// assert_eq!(&buffer[..3], [1, 2, 3]);
 /// # Ok::<(), echoic_memory::AllocError>(())
 /// ```
 #[derive(Debug)]
-pub struct Sheet {
+pub struct SharedBuffer {
     region: Region,
     id: u64,
 }
 
-impl Sheet {
+impl SharedBuffer {
     /// At least `len` bytes for this process.
     pub fn new(len: usize) -> Result<Self, AllocError> {
         Region::own(len).map(Self::of)
@@ -61,10 +61,10 @@ impl Sheet {
     }
 
     fn of(region: Region) -> Self {
-        Self { region, id: SHEETS.fetch_add(1, Ordering::Relaxed) }
+        Self { region, id: BUFFERS.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// Which sheet of this process it is.
+    /// Which buffer of this process it is.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -75,7 +75,7 @@ impl Sheet {
     }
 }
 
-impl Deref for Sheet {
+impl Deref for SharedBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -84,7 +84,7 @@ impl Deref for Sheet {
     }
 }
 
-impl DerefMut for Sheet {
+impl DerefMut for SharedBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`; nobody else in this process has them, and no other process can write them.
         unsafe { std::slice::from_raw_parts_mut(self.region.pointer().as_ptr(), self.region.len()) }
@@ -93,13 +93,13 @@ impl DerefMut for Sheet {
 
 /// The side that reads.
 #[derive(Debug)]
-pub struct SheetView {
+pub struct SharedBufferView {
     #[cfg(target_os = "linux")]
     mapping: Mapping,
 }
 
-impl SheetView {
-    /// Maps the sheet that another process made.
+impl SharedBufferView {
+    /// Maps the buffer that another process made.
     ///
     /// # Errors
     ///
@@ -109,7 +109,7 @@ impl SheetView {
         Mapping::open_to_read(file, len).map(|mapping| Self { mapping })
     }
 
-    /// Maps the sheet that another process made.
+    /// Maps the buffer that another process made.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl SheetView {
         0
     }
 
-    /// Never true: the smallest sheet is one page.
+    /// Never true: the smallest buffer is one page.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -147,10 +147,10 @@ mod tests {
 
     #[test]
     fn a_view_shows_what_is_written() {
-        let mut sheet = Sheet::shared(5000).unwrap();
-        let file = sheet.file().unwrap().try_clone_to_owned().unwrap();
-        let view = SheetView::attach(file, sheet.len()).unwrap();
-        sheet[4999] = 7;
+        let mut buffer = SharedBuffer::shared(5000).unwrap();
+        let file = buffer.file().unwrap().try_clone_to_owned().unwrap();
+        let view = SharedBufferView::attach(file, buffer.len()).unwrap();
+        buffer[4999] = 7;
         // SAFETY: inside the view.
         let last = unsafe { view.pointer().add(4999) };
         // SAFETY: nobody writes now.
@@ -159,8 +159,8 @@ mod tests {
 
     #[test]
     fn sheets_have_different_names_and_those_of_one_process_no_file() {
-        let (one, other) = (Sheet::new(1).unwrap(), Sheet::new(1).unwrap());
+        let (one, other) = (SharedBuffer::new(1).unwrap(), SharedBuffer::new(1).unwrap());
         assert!(one.id() != other.id() && one.file().is_none());
-        assert!(Sheet::shared(usize::MAX).is_err());
+        assert!(SharedBuffer::shared(usize::MAX).is_err());
     }
 }

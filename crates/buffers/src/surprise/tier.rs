@@ -14,12 +14,12 @@ const LEAST_FRONT: usize = 64;
 /// Changes of weights that wait for each other: a tree takes many at once for less.
 const WAITING: usize = 4096;
 
-/// What was drawn of a stratum: a slot, and how likely it was within it.
+/// What was drawn of a tier: a slot, and how likely it was within it.
 pub(super) type Found = (u32, f64);
 
 /// See the [module](self).
 #[derive(Debug, Default)]
-pub(super) struct Stratum {
+pub(super) struct Tier {
     sums: SumTree,
     /// Weights that the sums do not have yet. The last one of a slot counts.
     waiting: Vec<(u32, f64)>,
@@ -30,7 +30,7 @@ pub(super) struct Stratum {
     len: usize,
 }
 
-impl Stratum {
+impl Tier {
     pub(super) fn len(&self) -> usize {
         self.len
     }

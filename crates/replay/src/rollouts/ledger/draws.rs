@@ -124,7 +124,7 @@ fn lag_of(target: i64, age: i64) -> i64 {
 
 /// A batch of as many groups as have so many tokens, while it is made.
 struct Budget {
-    picks: Vec<u64>,
+    draws: Vec<u64>,
     most: usize,
     tokens: u64,
     /// Whether another group would be too much.
@@ -134,7 +134,7 @@ struct Budget {
 impl Budget {
     fn new(tokens: u64, want: &Want, most: usize) -> Self {
         let tokens = tokens.saturating_mul(u64::from(want.ranks));
-        Self { picks: Vec::new(), most, tokens, is_full: false }
+        Self { draws: Vec::new(), most, tokens, is_full: false }
     }
 
     /// Takes a group, if there is room for it. Whether there may be room for more.
@@ -142,8 +142,8 @@ impl Budget {
         match self.tokens.checked_sub(tokens) {
             Some(left) => {
                 self.tokens = left;
-                self.picks.push(id);
-                self.is_full = self.picks.len() >= self.most;
+                self.draws.push(id);
+                self.is_full = self.draws.len() >= self.most;
             }
             None => self.is_full = true,
         }
@@ -155,23 +155,23 @@ impl Ledger {
     /// The groups of a batch, for each rank.
     pub(super) fn pick(&mut self, want: &Want) -> Result<Vec<Vec<u64>>, Blocked> {
         let before = self.rng.clone();
-        let picks = match (want.size, self.config.order) {
+        let draws = match (want.size, self.config.order) {
             (Size::Groups(count), Order::Weighted) => self.draw(count as usize),
             (Size::Groups(count), _) => self.pick_groups(count as usize),
             (Size::Tokens(tokens), _) => self.pick_tokens(tokens, want),
         };
-        let picks = picks.and_then(|picks| {
+        let draws = draws.and_then(|draws| {
             if let Some(limiter) = &self.limiter {
-                let limited = limiter.can_sample(&self.limited(0), picks.len() as u64);
+                let limited = limiter.can_sample(&self.limited(0), draws.len() as u64);
                 limited.map_err(Blocked::Limiter)?;
             }
-            Ok(picks)
+            Ok(draws)
         });
-        if picks.is_err() {
+        if draws.is_err() {
             // A refusal draws nothing.
             self.rng = before;
         }
-        Ok(self.share(&picks?, want))
+        Ok(self.share(&draws?, want))
     }
 
     fn too_few(&self, wanted: usize) -> Blocked {
@@ -253,14 +253,14 @@ impl Ledger {
         if self.queue.len() < count {
             return Err(self.too_few(count));
         }
-        let mut picks = Vec::with_capacity(count);
+        let mut draws = Vec::with_capacity(count);
         let youth = Youth::new(self, count);
         self.each_in_turn(count, youth, |id| {
-            picks.push(id);
-            picks.len() < count
+            draws.push(id);
+            draws.len() < count
         })?;
-        match picks.len() == count {
-            true => Ok(picks),
+        match draws.len() == count {
+            true => Ok(draws),
             false => Err(self.too_few(count)),
         }
     }
@@ -334,14 +334,14 @@ impl Ledger {
         } else {
             self.each_in_turn(most, None, |id| budget.take(id, self.tokens(id)))?;
         }
-        if !self.is_young(&budget.picks) {
+        if !self.is_young(&budget.draws) {
             // The youngest first instead: their mean is the least that there is, however many they are.
             budget = Budget::new(tokens, want, most);
             for id in self.queue.youngest() {
-                budget.picks.push(id);
-                let is_young = self.is_young(&budget.picks);
-                budget.picks.pop();
-                if !is_young && budget.picks.len() < want.ranks as usize {
+                budget.draws.push(id);
+                let is_young = self.is_young(&budget.draws);
+                budget.draws.pop();
+                if !is_young && budget.draws.len() < want.ranks as usize {
                     return Err(Blocked::MeanLag);
                 }
                 budget.is_full |= !is_young;
@@ -350,14 +350,14 @@ impl Ledger {
                 }
             }
         }
-        let Budget { mut picks, mut is_full, .. } = budget;
+        let Budget { mut draws, mut is_full, .. } = budget;
         // A rank's part may be over the budget though the sum is not.
-        while picks.len() > want.ranks as usize && !self.fits(&picks, tokens, want) {
-            picks.pop();
+        while draws.len() > want.ranks as usize && !self.fits(&draws, tokens, want) {
+            draws.pop();
             is_full = true;
         }
-        match is_full && picks.len() >= want.ranks as usize {
-            true => Ok(picks),
+        match is_full && draws.len() >= want.ranks as usize {
+            true => Ok(draws),
             false => Err(self.too_few(most)),
         }
     }
@@ -366,13 +366,13 @@ impl Ledger {
         self.ready.get(&id).map_or(0, |ready| ready.group.tokens)
     }
 
-    fn fits(&self, picks: &[u64], tokens: u64, want: &Want) -> bool {
+    fn fits(&self, draws: &[u64], tokens: u64, want: &Want) -> bool {
         let sum = |ids: &Vec<u64>| ids.iter().map(|id| self.tokens(*id)).sum::<u64>();
-        self.share(picks, want).iter().all(|ids| sum(ids) <= tokens)
+        self.share(draws, want).iter().all(|ids| sum(ids) <= tokens)
     }
 
     /// What each rank gets, in the order in which the groups were picked.
-    fn share(&self, picks: &[u64], want: &Want) -> Vec<Vec<u64>> {
+    fn share(&self, draws: &[u64], want: &Want) -> Vec<Vec<u64>> {
         let ranks = want.ranks as usize;
         let cost = |id: &u64| {
             let Some(ready) = self.ready.get(id) else { return 0 };
@@ -385,15 +385,15 @@ impl Ledger {
             }
         };
         let of: Vec<usize> = match (want.balance, want.size) {
-            _ if ranks == 1 => vec![0; picks.len()],
-            (Balance::Count, Size::Groups(_)) => (0..picks.len()).map(|at| at % ranks).collect(),
+            _ if ranks == 1 => vec![0; draws.len()],
+            (Balance::Count, Size::Groups(_)) => (0..draws.len()).map(|at| at % ranks).collect(),
             (_, size) => {
-                let costs: Vec<u64> = picks.iter().map(cost).collect();
+                let costs: Vec<u64> = draws.iter().map(cost).collect();
                 balance(&costs, ranks, matches!(size, Size::Groups(_)))
             }
         };
         let mut shares = vec![Vec::new(); ranks];
-        for (id, rank) in picks.iter().zip(of) {
+        for (id, rank) in draws.iter().zip(of) {
             if let Some(share) = shares.get_mut(rank) {
                 share.push(*id);
             }

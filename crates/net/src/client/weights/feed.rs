@@ -8,13 +8,13 @@ use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use echoic_memory::sheet::SheetView;
+use echoic_memory::shared_buffer::SharedBufferView;
 use echoic_replay::weights::{Claim, Content, Draft, MAX_BYTES, Plan, Publication, sum};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::subscriber::{Loan, Shared};
 use crate::client::line::WakeReceiver;
-use crate::client::link::{LinkError, Opening, timespec};
+use crate::client::link::{self, ClientHandshake, LinkError, timespec};
 use crate::transport::Link;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, HEADER_BYTES, Header, MAX_CONTROL, kind};
@@ -23,6 +23,7 @@ use crate::wire::weights::{
     self, Announcement, ChunkOf, Form, MAX_CHUNK, MAX_REGIONS, Region, Want, read_serial,
     write_serial,
 };
+use crate::write_buffer::WriteBuffer;
 
 /// How much is read at once: some chunks.
 const BUFFER: usize = 4 * (HEADER_BYTES + MAX_CHUNK as usize);
@@ -38,7 +39,7 @@ enum Question {
 }
 
 /// See the [module](self).
-pub(super) struct Talk {
+pub(super) struct Feed {
     shared: Arc<Shared>,
     link: Box<dyn Link>,
     heartbeat: Duration,
@@ -46,25 +47,24 @@ pub(super) struct Talk {
     after: u64,
     question: Question,
     /// The server's memory, by region; the last one last.
-    regions: VecDeque<(u64, Arc<SheetView>)>,
+    regions: VecDeque<(u64, Arc<SharedBufferView>)>,
     files: VecDeque<OwnedFd>,
     input: Vec<u8>,
     /// How much of it is there.
     filled: usize,
-    output: Vec<u8>,
-    sent: usize,
+    out: WriteBuffer,
     said: Instant,
     heard: Instant,
 }
 
-impl Talk {
+impl Feed {
     pub(super) fn new(
         shared: Arc<Shared>,
-        opening: Opening,
+        handshake: ClientHandshake,
         heartbeat: Duration,
         after: u64,
     ) -> Self {
-        let Opening { link, input: began, memory, .. } = opening;
+        let ClientHandshake { link, input: began, memory, .. } = handshake;
         let mut input = vec![0; BUFFER.max(began.len())];
         let filled = began.len();
         input[..filled].copy_from_slice(&began);
@@ -79,8 +79,7 @@ impl Talk {
             files: memory.into_iter().collect(),
             input,
             filled,
-            output: Vec::new(),
-            sent: 0,
+            out: WriteBuffer::default(),
             said: now,
             heard: now,
         }
@@ -92,26 +91,27 @@ impl Talk {
         wakes: &WakeReceiver,
         waker: &Waker,
     ) -> (Result<(), LinkError>, u64) {
-        let ended = self.talk(wakes, waker);
+        let ended = self.follow(wakes, waker);
         (ended, self.after)
     }
 
-    fn talk(&mut self, wakes: &WakeReceiver, waker: &Waker) -> Result<(), LinkError> {
+    fn follow(&mut self, wakes: &WakeReceiver, waker: &Waker) -> Result<(), LinkError> {
         self.use_frames()?;
         loop {
             if self.shared.line.is_closing() {
                 // The server need not wonder.
-                Control::Goodbye { text: String::new() }.write(&mut self.output);
+                let text = String::new();
+                self.out.write(|out| Control::Goodbye { text }.write(out));
                 return self.send();
             }
             self.shared.store.wake_later(waker);
             self.ask();
             for serial in self.shared.releases() {
-                write_serial(&mut self.output, kind::RELEASE_WEIGHTS, serial);
+                self.out.write(|out| write_serial(out, kind::RELEASE_WEIGHTS, serial));
             }
             let now = Instant::now();
-            if now.duration_since(self.said) >= self.heartbeat && self.output.is_empty() {
-                Control::Ping(0).write(&mut self.output);
+            if now.duration_since(self.said) >= self.heartbeat && self.out.is_empty() {
+                self.out.write(|out| Control::Ping(0).write(out));
             }
             if now.duration_since(self.heard) >= self.heartbeat * 3 {
                 return Err(LinkError::Lost("the server did not answer in time".into()));
@@ -141,35 +141,20 @@ impl Talk {
             (0..content.plan().chunks()).map_while(|index| content.sum(index)).collect()
         });
         let want = Want { after: self.after, sums: sums.unwrap_or_default() };
-        want.write(&mut self.output);
+        self.out.write(|out| want.write(out));
         self.question = Question::Asked { claim, base };
     }
 
     fn send(&mut self) -> Result<(), LinkError> {
-        while self.sent < self.output.len() {
-            match self.link.write(&self.output[self.sent..]) {
-                Ok(sent) => {
-                    self.sent += sent;
-                    self.said = Instant::now();
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The server may have said why it is gone.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
-                Err(error) => return Err(error.into()),
-            }
+        if link::send(&mut *self.link, &mut self.out)? {
+            self.said = Instant::now();
         }
-        self.output.clear();
-        self.sent = 0;
-        match self.link.flush() {
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error.into()),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// Waits for the link or to be woken.
     fn wait(&self, wakes: &WakeReceiver) -> Result<(), LinkError> {
-        let unsent = !self.output.is_empty() || self.link.has_unflushed();
+        let unsent = !self.out.is_empty() || self.link.has_unflushed();
         let flags = if unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let mut fds =
             [PollFd::from_borrowed_fd(self.link.as_fd(), flags), PollFd::new(wakes, PollFlags::IN)];
@@ -259,7 +244,7 @@ impl Talk {
             kind::REFUSED => Err(LinkError::Refused(Refused::read(payload)?)),
             _ => match Control::read(header, payload)? {
                 Control::Ping(number) => {
-                    Control::Pong(number).write(&mut self.output);
+                    self.out.pong(number);
                     Ok(())
                 }
                 Control::Goodbye { text } => Err(LinkError::Lost(text)),
@@ -275,7 +260,7 @@ impl Talk {
         let limit = 8 * MAX_BYTES as u64;
         let field = "bytes of a region";
         let len = len.ok_or(WireError::TooLarge { field, limit, got: region.len })?;
-        let view = SheetView::attach(file, len);
+        let view = SharedBufferView::attach(file, len);
         let view = view.map_err(|error| LinkError::Memory(error.to_string()))?;
         self.regions.push_back((region.id, Arc::new(view)));
         if self.regions.len() > MAX_REGIONS {

@@ -3,14 +3,14 @@
 //!
 //! Groups are admitted and batches made after a checkpoint, too. A table that goes on from it knows nothing of them,
 //! but producers and consumers do. If it gave their numbers to others, whoever comes back would bring its tokens to
-//! another's group, or be done with another's batch. So an *era* begins there: groups and batches go on at a number
+//! another's group, or be done with another's batch. So a *generation* begins there: groups and batches go on at a number
 //! far above all that may have been given, and what the checkpoint has gets an attempt that none had before when it
 //! changes hands. Until then it is its producer's and its consumer's, who go on.
 //!
 //! The same holds for a journal: unless it is synced at every record, a failure of the machine takes its last ones.
-//! So an era begins whenever a directory is opened again, also where nothing was lost: who can tell?
+//! So a generation begins whenever a directory is opened again, also where nothing was lost: who can tell?
 //!
-//! The numbers come from the time of the day, in milliseconds; a directory is opened at most once in each. An era that
+//! The numbers come from the time of the day, in milliseconds; a directory is opened at most once in each. A generation that
 //! is counted would not do: of two tables that go on from one checkpoint, one after the other, each would be in the
 //! next one.
 //!
@@ -21,9 +21,9 @@
 //! # Invariants
 //!
 //! 1. Numbers from `groups`, or `batches`, up to `first` are nobody's: they were given after the checkpoint, or never.
-//! 2. Outside the first era, no attempt is given that another era has given, while fewer than a million groups or
+//! 2. Outside the first generation, no attempt is given that another generation has given, while fewer than a million groups or
 //!    batches a second are made, none of them changes hands once a second, and the clock does not go back.
-//! 3. Which numbers an era of a journal has follows from what is saved of the ledger and from the time that is told,
+//! 3. Which numbers a generation of a journal has follows from what is saved of the ledger and from the time that is told,
 //!    so a recording comes to the same.
 //!
 //! # Limitations
@@ -38,16 +38,16 @@ use super::Ledger;
 const PER_MS: u64 = 1 << 10;
 /// What is left out should the clock be of no use.
 const LEAST: u64 = 1 << 20;
-/// No era begins above this, whatever the clock says, so that numbers remain.
+/// No generation begins above this, whatever the clock says, so that numbers remain.
 const LAST: u64 = 1 << 59;
-/// No era's attempts begin above this.
+/// No generation's attempts begin above this.
 const LAST_ATTEMPT: u64 = 3 << 30;
 /// Multiplied with this, numbers that are near each other come to be far apart: 2^64 over the golden ratio.
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// See the [module](self). All zero in the first era.
+/// See the [module](self). All zero in the first generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Era {
+pub(super) struct Generation {
     /// The next group at the checkpoint.
     pub(super) groups: u64,
     /// The next batch at the checkpoint.
@@ -60,7 +60,7 @@ pub(super) struct Era {
     highest: u32,
 }
 
-impl Era {
+impl Generation {
     pub(super) fn of(groups: u64, batches: u64, first: u64, attempts: u32) -> Self {
         Self { groups, batches, first, attempts, highest: 0 }
     }
@@ -78,7 +78,7 @@ impl Era {
     /// The attempt of a group or batch that changes hands, after this one.
     pub(super) fn attempt_after(&mut self, number: u64, attempt: u32) -> u32 {
         let next = attempt.saturating_add(1);
-        // What has a number of this era never was in another one.
+        // What has a number of this generation never was in another one.
         let next = if number < self.first { next.max(self.attempts) } else { next };
         self.highest = self.highest.max(next);
         next
@@ -99,49 +99,53 @@ impl Ledger {
     /// Begins anew, `unix_ms` milliseconds after 1970, where another that had this name and is no more may have given
     /// permits that are still around.
     pub(in crate::rollouts) fn begin_alone(&mut self, unix_ms: u64) {
-        // 30 bits: those of eras, seconds since 1970, are above them.
+        // 30 bits: those of generations, seconds since 1970, are above them.
         self.first_attempt = (unix_ms.wrapping_mul(SPREAD) >> 34) as u32;
     }
 
     /// Goes on from a checkpoint after which others may have been given numbers, `unix_ms` milliseconds after 1970.
     /// `replaced` is a ledger of this process that is known to have given some.
-    pub(in crate::rollouts) fn begin_era(&mut self, unix_ms: u64, replaced: &Self) {
+    pub(in crate::rollouts) fn begin_generation(&mut self, unix_ms: u64, replaced: &Self) {
         let next = replaced.next_group.max(replaced.next_batch);
-        self.go_on_after(unix_ms, next, replaced.era.attempts.max(replaced.era.highest));
+        self.go_on_after(
+            unix_ms,
+            next,
+            replaced.generation.attempts.max(replaced.generation.highest),
+        );
     }
 
     /// Goes on from a journal after whose end others may have been given numbers.
-    pub(in crate::rollouts) fn begin_era_of_journal(&mut self, unix_ms: u64) {
+    pub(in crate::rollouts) fn begin_generation_of_journal(&mut self, unix_ms: u64) {
         // Which attempt was given last is not looked at: who comes from a checkpoint does not know it.
         self.go_on_after(unix_ms, 0, 0);
     }
 
     /// Goes on at numbers that are not below `next`, and at attempts that are above `highest`.
     fn go_on_after(&mut self, unix_ms: u64, next: u64, highest: u32) {
-        let (groups, batches, era) = (self.next_group, self.next_batch, self.era);
+        let (groups, batches, generation) = (self.next_group, self.next_batch, self.generation);
         let next = next.max(groups).max(batches);
         let first = match unix_ms.saturating_mul(PER_MS).min(LAST) {
-            // It is not raised: else two that begin here within a second would be in the same era.
+            // It is not raised: else two that begin here within a second would be in the same generation.
             told if told > next => told,
             _ => next.saturating_add(LEAST),
         };
         let clock = (unix_ms / 1000).min(LAST_ATTEMPT) as u32;
-        let attempts = clock.max(era.attempts.max(highest).saturating_add(1));
-        // Of an era that gave nothing the gap goes on.
-        let begin = |next, before| if next == era.first { before } else { next };
-        let (begun, made) = (begin(groups, era.groups), begin(batches, era.batches));
-        self.era = Era::of(begun, made, first, attempts);
+        let attempts = clock.max(generation.attempts.max(highest).saturating_add(1));
+        // Of a generation that gave nothing the gap goes on.
+        let begin = |next, before| if next == generation.first { before } else { next };
+        let (begun, made) = (begin(groups, generation.groups), begin(batches, generation.batches));
+        self.generation = Generation::of(begun, made, first, attempts);
         (self.next_group, self.next_batch) = (first, first);
     }
 
     /// Whether a group is one that the ledger does not know, since it came after the moment that it went on from.
     pub(in crate::rollouts) fn has_lost(&self, group: u64) -> bool {
-        self.era.has_lost_group(group)
+        self.generation.has_lost_group(group)
     }
 
     /// The number of the last batch that was made; 0 before the first.
     pub(in crate::rollouts) fn last_batch(&self) -> u64 {
-        self.era.last_batch(self.next_batch)
+        self.generation.last_batch(self.next_batch)
     }
 }
 
@@ -232,7 +236,7 @@ mod tests {
         // Another process, and then the same one twice at the same time.
         for (unix_ms, is_same) in [(5_000, false), (7_000, false), (7_000, true), (7_000, true)] {
             let mut ledger = load(&saved);
-            ledger.begin_era(unix_ms, if is_same { &last } else { &fresh });
+            ledger.begin_generation(unix_ms, if is_same { &last } else { &fresh });
             for hold in &given {
                 assert_eq!(fate(&mut ledger, *hold), Fate::Expired, "{hold:?}");
             }

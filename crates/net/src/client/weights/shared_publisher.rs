@@ -11,32 +11,34 @@ use std::time::Duration;
 
 use echoic_memory::signal::Signal;
 use echoic_memory::sync::Mutex;
-use echoic_net::client::weights::{PublishError, WeightPublisher};
 use echoic_replay::Blocked;
 use echoic_replay::stream::{Wait, WaitOver};
 use echoic_replay::weights::Publication;
 
+use super::{PublishError, WeightPublisher};
+
 /// How often who publishes looks whether that is still wanted.
 const TICK: Duration = Duration::from_millis(50);
 
-enum State {
+enum Turns {
     Free(Box<WeightPublisher>),
     /// Somebody has it.
     Taken,
     Closed,
 }
 
-/// See the [module](self).
+/// A [`WeightPublisher`] that many threads may share: each publishes when it has its turn.
 pub struct SharedPublisher {
-    state: Mutex<State>,
+    turns: Mutex<Turns>,
     /// The publisher came back, or it was closed.
     changed: Signal,
 }
 
 impl SharedPublisher {
+    /// Makes it one for many.
     pub fn new(publisher: WeightPublisher) -> Self {
-        let state = Mutex::new(State::Free(Box::new(publisher)));
-        Self { state, changed: Signal::default() }
+        let turns = Mutex::new(Turns::Free(Box::new(publisher)));
+        Self { turns, changed: Signal::default() }
     }
 
     /// Publishes something, once those are done who came before.
@@ -70,23 +72,24 @@ impl SharedPublisher {
 
     /// Ends all publishing.
     pub fn close(&self) {
-        let before = std::mem::replace(&mut *self.state.lock(), State::Closed);
+        let before = std::mem::replace(&mut *self.turns.lock(), Turns::Closed);
         drop(before);
         self.changed.notify();
     }
 
+    /// Whether it was closed.
     pub fn is_closed(&self) -> bool {
-        matches!(*self.state.lock(), State::Closed)
+        matches!(*self.turns.lock(), Turns::Closed)
     }
 
     /// The publisher, if nobody has it.
     fn try_take(&self) -> Result<Option<Box<WeightPublisher>>, PublishError> {
-        let mut state = self.state.lock();
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Free(publisher) => Ok(Some(publisher)),
-            State::Taken => Ok(None),
-            State::Closed => {
-                *state = State::Closed;
+        let mut turns = self.turns.lock();
+        match std::mem::replace(&mut *turns, Turns::Taken) {
+            Turns::Free(publisher) => Ok(Some(publisher)),
+            Turns::Taken => Ok(None),
+            Turns::Closed => {
+                *turns = Turns::Closed;
                 Err(PublishError::Closed)
             }
         }
@@ -102,11 +105,11 @@ struct Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let Some(publisher) = self.publisher.take() else { return };
-        let mut state = self.shared.state.lock();
-        if let State::Taken = &*state {
-            *state = State::Free(publisher);
+        let mut turns = self.shared.turns.lock();
+        if let Turns::Taken = &*turns {
+            *turns = Turns::Free(publisher);
         }
-        drop(state);
+        drop(turns);
         self.shared.changed.notify();
     }
 }

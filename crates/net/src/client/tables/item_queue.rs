@@ -1,16 +1,15 @@
-//! Where the items of a writer go.
+//! The items of a writer, on their way to their tables.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use echoic_replay::chunk::Chunk;
-use echoic_replay::limiter::Reason;
 use echoic_replay::stream::Wait;
+use echoic_replay::table::TableError;
 use echoic_replay::trajectory::Trajectory;
 use echoic_replay::writer::{ChunkId, OutgoingItem, Sink};
 
-use super::destination::{Destination, Undelivered, elsewhere};
-use crate::remote::Connection;
+use super::{Destination, TableConnection, TablesError, Waiting};
 
 /// An item that its table has not taken yet.
 struct Item {
@@ -27,8 +26,27 @@ enum Entry {
     Release(Vec<u64>),
 }
 
-/// Tables, and the items that wait for them, in the order in which they were made.
-pub struct Outlet {
+/// Tables, in this process or of one server, and the items that wait for them, in the order in which they were made.
+///
+/// A writer gives it its items, as a [`Sink`]. It is for one thread; who shares it under a lock need not hold that while
+/// an item waits: see [`ItemQueue::take`].
+///
+/// ```no_run
+/// use echoic_net::client::tables::{ItemQueue, TablesError, Waiting};
+/// use echoic_replay::stream::Wait;
+/// use echoic_replay::writer::TrajectoryWriter;
+///
+/// fn end_episode(
+///     writer: &mut TrajectoryWriter,
+///     queue: &mut ItemQueue,
+///     wait: Wait<'_, Waiting>,
+/// ) -> Result<(), TablesError> {
+///     writer.end_episode(true);
+///     writer.flush(queue);
+///     queue.flush(wait)
+/// }
+/// ```
+pub struct ItemQueue {
     tables: Arc<[Destination]>,
     queue: VecDeque<Entry>,
     /// How many of the queue are items.
@@ -39,13 +57,13 @@ pub struct Outlet {
     first_chunk: u64,
 }
 
-impl Sink for Outlet {
+impl Sink for ItemQueue {
     fn chunk(&mut self, _: ChunkId, _: &Arc<Chunk>) {}
 
     fn item(&mut self, item: OutgoingItem<'_>) {
         let chunks = match self.tables[item.table as usize] {
             Destination::Local(_) => Vec::new(),
-            Destination::Remote { .. } => self.numbers(item.chunks),
+            Destination::Remote(_) => self.numbers(item.chunks),
         };
         self.items += 1;
         self.queue.push_back(Entry::Item(Item {
@@ -63,18 +81,21 @@ impl Sink for Outlet {
     }
 }
 
-impl Outlet {
+impl ItemQueue {
+    /// An empty queue for items of these tables, which they name by their places here. Those that are of a server must
+    /// be of the same connection.
     pub fn new(tables: Vec<Destination>) -> Self {
         let first_chunk = tables.iter().find_map(Destination::connection);
-        let first_chunk = first_chunk.map_or(0, |connection| connection.range());
+        let first_chunk = first_chunk.map_or(0, |connection| connection.first_chunk());
         Self { tables: tables.into(), queue: VecDeque::new(), items: 0, taken: 0, first_chunk }
     }
 
+    /// The tables.
     pub fn tables(&self) -> &Arc<[Destination]> {
         &self.tables
     }
 
-    fn connection(&self) -> Option<&Arc<Connection>> {
+    fn connection(&self) -> Option<&Arc<TableConnection>> {
         self.tables.iter().find_map(Destination::connection)
     }
 
@@ -87,11 +108,16 @@ impl Outlet {
         self.items + self.taken
     }
 
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Releases chunks that come before the next item, and looks at that.
     fn next(&mut self) -> Option<&Item> {
         while let Some(Entry::Release(chunks)) = self.queue.front() {
             if let Some(connection) = self.connection() {
-                connection.writer.release(chunks);
+                connection.writer().release(chunks);
             }
             self.queue.pop_front();
         }
@@ -101,7 +127,7 @@ impl Outlet {
         }
     }
 
-    /// The item that [`Outlet::next`] looked at.
+    /// The item that [`ItemQueue::next`] looked at.
     fn pop(&mut self) -> Option<Item> {
         match self.queue.pop_front() {
             Some(Entry::Item(item)) => {
@@ -113,7 +139,11 @@ impl Outlet {
     }
 
     /// Inserts what can be inserted without waiting. An item that its table refuses is dropped.
-    pub fn pump(&mut self) -> Result<(), Undelivered> {
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`], of the oldest item; others wait behind it.
+    pub fn pump(&mut self) -> Result<(), TablesError> {
         let tables = Arc::clone(&self.tables);
         // What comes later may not overtake what somebody is waiting with.
         while self.taken == 0
@@ -123,7 +153,7 @@ impl Outlet {
                 Ok(true) => drop(self.pop()),
                 Ok(false) => return Ok(()),
                 Err(error) => {
-                    if !error.is_final() {
+                    if !is_final(&error) {
                         self.pop();
                     }
                     return Err(error);
@@ -133,21 +163,22 @@ impl Outlet {
         Ok(())
     }
 
-    /// Takes the oldest item away to wait for its table, unless at most `left` wait.
-    pub fn take(&mut self, left: usize) -> Option<Waiting> {
+    /// Takes the oldest item away to wait for its table, unless at most `left` wait. It comes back with
+    /// [`ItemQueue::settle`].
+    pub fn take(&mut self, left: usize) -> Option<TakenItem> {
         if self.len() <= left {
             return None;
         }
         self.next()?;
         let item = self.pop()?;
         self.taken += 1;
-        Some(Waiting { tables: Arc::clone(&self.tables), item })
+        Some(TakenItem { tables: Arc::clone(&self.tables), item })
     }
 
     /// The wait for a table is over; the item that it did not get is the oldest again.
-    pub fn settle(&mut self, item: Option<Waiting>) {
+    pub fn settle(&mut self, item: Option<TakenItem>) {
         self.taken -= 1;
-        if let Some(Waiting { item, .. }) = item {
+        if let Some(TakenItem { item, .. }) = item {
             self.items += 1;
             self.queue.push_front(Entry::Item(item));
         }
@@ -158,18 +189,53 @@ impl Outlet {
         let may_wait = self.tables.iter().any(Destination::may_be_late);
         may_wait.then(|| Receipt(Arc::clone(&self.tables)))
     }
+
+    /// Waits until all items are in their tables, and kept as those promise.
+    pub fn flush(&mut self, mut wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+        loop {
+            self.pump()?;
+            let Some(item) = self.take(0) else { break };
+            let mut taken = Taken { queue: self, item: Some(item) };
+            if let Some(item) = &taken.item {
+                item.insert(wait.reborrow())?;
+            }
+            taken.item = None;
+        }
+        self.receipt().map_or(Ok(()), |receipt| receipt.wait(0, wait))
+    }
+}
+
+/// Whether the item can go nowhere any more, so that others of its kind need not be tried.
+fn is_final(error: &TablesError) -> bool {
+    matches!(
+        error,
+        TablesError::Table(TableError::Closed) | TablesError::Closed | TablesError::Failed(_)
+    )
 }
 
 /// An item that is taken to its table.
-pub struct Waiting {
+pub struct TakenItem {
     tables: Arc<[Destination]>,
     item: Item,
 }
 
-impl Waiting {
-    pub fn insert(&self, wait: Wait<'_, Reason>) -> Result<(), Undelivered> {
+impl TakenItem {
+    /// Inserts it; waits until that can be done.
+    pub fn insert(&self, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
         let Item { table, trajectory, priority, chunks } = &self.item;
         self.tables[*table].insert(trajectory, *priority, chunks, wait)
+    }
+}
+
+/// Gives an item back to its queue, whatever ends the wait for its table.
+struct Taken<'a> {
+    queue: &'a mut ItemQueue,
+    item: Option<TakenItem>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.queue.settle(self.item.take());
     }
 }
 
@@ -177,19 +243,15 @@ impl Waiting {
 pub struct Receipt(Arc<[Destination]>);
 
 impl Receipt {
-    /// Until at most `left` items are not in their tables; when none is to be left, until all are kept.
-    pub fn wait(&self, left: usize, wait: Wait<'_, Reason>) -> Result<(), Undelivered> {
-        let Wait { deadline, tick, on_tick } = wait;
-        let mut on_tick = |reason| on_tick(reason);
+    /// Waits until at most `left` items are not in their tables; when none is to be left, until all are kept.
+    pub fn wait(&self, left: usize, mut wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
         if let Some(connection) = self.0.iter().find_map(Destination::connection) {
-            let wait = Wait { deadline, tick, on_tick: &mut on_tick };
-            let flush = |wait: Wait<'_, _>| connection.writer.flush_to(left as u64, wait);
-            elsewhere(wait, flush).map_err(Undelivered::Remote)?;
+            connection.writer().flush_to(left as u64, wait.reborrow())?;
         }
         for table in self.0.iter().filter_map(Destination::local) {
             if left == 0 {
-                let wait = Wait { deadline, tick, on_tick: &mut on_tick };
-                table.keep(wait).map_err(Undelivered::Local)?;
+                let keep = |wait: Wait<'_, _>| table.keep(wait);
+                wait.reborrow().with_reasons(Waiting::Table, keep)?;
             }
         }
         Ok(())
