@@ -356,8 +356,7 @@ fn learners_that_share_a_publisher_take_turns_until_it_is_closed() {
     let (learner, plan) = (WeightStore::default(), plan(1000));
     let held = publish(&store, 1, &plan);
     publish(&store, 2, &plan);
-    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
-    let shared = SharedPublisher::new(WeightPublisher::new(dial, None));
+    let shared = SharedPublisher::new(WeightPublisher::new(dial(&server), None));
     let [third, fourth] = [3, 4].map(|version| publish(&learner, version, &plan));
     std::thread::scope(|scope| {
         // The one has its turn, and waits for a place.
