@@ -15,7 +15,6 @@ use echoic_net::client::tables::{Requests, TableWriter};
 use echoic_net::server::{Options, Server};
 use echoic_net::transport::{TlsFiles, dial_to, listen_at};
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
-use echoic_replay::limiter::Limiter;
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::{Form, Table, TableConfig, Tables};
@@ -42,17 +41,7 @@ fn table(name: &str, form: Form, max_size: u32) -> Result<Arc<Table>, Failure> {
         "prioritized" => SelectorKind::Prioritized { exponent: 0.6 },
         _ => SelectorKind::Uniform,
     };
-    Ok(Arc::new(Table::new(TableConfig {
-        name: name.into(),
-        form,
-        structure: String::new(),
-        sampler,
-        remover: SelectorKind::Fifo,
-        limiter: Limiter::min_size(1)?,
-        max_size,
-        max_times_sampled: 0,
-        seed: 1,
-    })?))
+    Ok(Arc::new(Table::new(TableConfig { sampler, ..TableConfig::new(name, form, max_size) })?))
 }
 
 fn report(what: &str, count: f64, unit: &str, since: Instant) {

@@ -13,10 +13,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use common::{Authority, Folder, files};
+use common::{Authority, files};
 use echoic_net::Address;
 use echoic_net::transport::conformance::{Promise, Violation, check};
 use echoic_net::transport::{Dial, Link, Listen, Listener, TlsFiles, dial_to, listen_at};
+use tempfile::TempDir;
 
 fn check_at(address: &str, server: &TlsFiles, client: TlsFiles) -> Result<(), Violation> {
     let listen = listen_at(&address.parse().unwrap(), server).unwrap();
@@ -31,8 +32,8 @@ fn tcp_keeps_its_promises() {
 
 #[test]
 fn unix_sockets_keep_their_promises() {
-    let (folder, none) = (Folder::new(), TlsFiles::default());
-    check_at(&format!("unix://{}/socket", folder.0.display()), &none, none.clone()).unwrap();
+    let (folder, none) = (TempDir::new().unwrap(), TlsFiles::default());
+    check_at(&format!("unix://{}/socket", folder.path().display()), &none, none.clone()).unwrap();
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! A server and its clients, over each transport of this crate.
 
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,8 +14,12 @@ use echoic_net::transport::unix::Unix;
 use echoic_net::transport::{Dial, Listen};
 use echoic_net::wire::observed::Observation;
 use echoic_net::{Address, Token};
-use echoic_replay::stream::Wait;
 use echoic_replay::{Dtype, Leaf, Spec, Stream, StreamConfig};
+
+#[path = "../../replay/tests/common/waiting.rs"]
+mod waiting;
+
+use waiting::{soon, until, within};
 
 fn spec(payload: usize) -> Spec {
     let leaf =
@@ -31,11 +34,6 @@ fn spec(payload: usize) -> Spec {
 fn stream(payload: usize, batch_size: usize) -> Arc<Stream> {
     let config = StreamConfig { batch_size, num_buffers: 4 };
     Arc::new(Stream::new(spec(payload), config).unwrap())
-}
-
-fn within<T>(seconds: u64, run: impl FnOnce(Wait<'_>) -> T) -> T {
-    let deadline = Some(Instant::now() + Duration::from_secs(seconds));
-    run(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
 }
 
 fn dial(address: &Address) -> Box<dyn Dial> {
@@ -61,7 +59,7 @@ fn send(client: &Client, numbers: std::ops::Range<u64>) {
     while let Some(first) = numbers.peek().copied() {
         let left = (numbers.size_hint().0).min(first as usize % 7 + 1);
         let Some(mut rows) = client.try_claim(left).unwrap() else {
-            within(20, |wait| client.wait_for_room(wait)).unwrap();
+            soon(|wait| client.wait_for_room(wait)).unwrap();
             continue;
         };
         for row in rows.bytes_mut().chunks_exact_mut(8 + payload) {
@@ -78,7 +76,7 @@ fn receive(stream: &Arc<Stream>, count: usize) -> Vec<u64> {
     let payload = stream.spec().leaf_bytes()[1];
     let mut numbers = Vec::new();
     while numbers.len() < count {
-        let batch = within(20, |wait| stream.take(wait)).unwrap();
+        let batch = soon(|wait| stream.take(wait)).unwrap();
         let (keys, payloads) = (batch.column(0), batch.column(1));
         for (row, key) in keys.chunks_exact(8).enumerate() {
             let number = u64::from_le_bytes(key.try_into().unwrap());
@@ -92,7 +90,7 @@ fn receive(stream: &Arc<Stream>, count: usize) -> Vec<u64> {
 
 fn receive_any(stream: &Arc<Stream>, count: usize) {
     for _ in 0..count.div_ceil(stream.batch_size()) {
-        within(20, |wait| stream.take(wait)).unwrap();
+        soon(|wait| stream.take(wait)).unwrap();
     }
 }
 
@@ -104,11 +102,11 @@ fn passes(listen: &dyn Listen, payload: usize, count: u64) {
     let received = std::thread::scope(|scope| {
         let consumer = scope.spawn(|| receive(&stream, count as usize));
         send(&client, 0..count);
-        within(20, |wait| client.flush(wait)).unwrap();
+        soon(|wait| client.flush(wait)).unwrap();
         consumer.join().unwrap()
     });
     assert_eq!(received, (0..count).collect::<Vec<_>>());
-    within(20, |wait| client.close(wait)).unwrap();
+    soon(|wait| client.close(wait)).unwrap();
     let info = server.info();
     assert_eq!((info.flow.samples, info.flow.duplicates, info.malformed), (count, 0, 0));
     server.close(Instant::now() + Duration::from_secs(5));
@@ -137,12 +135,12 @@ fn a_client_comes_back_to_a_server_that_was_restarted() {
     let mut server = Server::open(&tcp(), first.clone(), Options::default()).unwrap();
     let client = Client::new(dial(server.address()), spec(100), ClientOptions::default()).unwrap();
     send(&client, 0..8);
-    within(20, |wait| client.flush(wait)).unwrap();
+    soon(|wait| client.flush(wait)).unwrap();
     let Address::Tcp { host, port } = server.address().clone() else { unreachable!() };
     server.close(Instant::now() + Duration::from_secs(5));
     send(&client, 8..16);
     let _again = Server::open(&Tcp { host, port }, second.clone(), Options::default()).unwrap();
-    within(20, |wait| client.flush(wait)).unwrap();
+    soon(|wait| client.flush(wait)).unwrap();
     assert_eq!(receive(&first, 8), (0..8).collect::<Vec<_>>());
     assert_eq!(receive(&second, 8), (8..16).collect::<Vec<_>>());
     assert_eq!(client.info().reconnects, 1);
@@ -157,21 +155,16 @@ fn a_full_ring_holds_clients_back_and_says_why() {
     // 16 fit into the ring, 9 into the window; the rest has to wait.
     std::thread::scope(|scope| {
         let sender = scope.spawn(|| send(&client, 0..100));
-        let due = Instant::now() + Duration::from_secs(10);
-        while server.connections().first().is_none_or(|one| one.blocked_by != "CAPACITY") {
-            assert!(Instant::now() < due, "the connection never said that it is blocked");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("the connection says that it is blocked", || {
+            server.connections().first().is_some_and(|one| one.blocked_by == "CAPACITY")
+        });
         // Time that a wait takes counts while it lasts.
         let waited = || server.connections()[0].blocked_time;
         let first = waited();
-        let until = Instant::now() + Duration::from_secs(10);
-        while waited() <= first {
-            assert!(Instant::now() < until);
-        }
+        until("it has waited for longer", || waited() > first);
         let other =
             Client::new(dial(server.address()), spec(1000), ClientOptions::default()).unwrap();
-        within(5, |wait| other.wait_until_connected(wait)).expect("handshakes go on");
+        soon(|wait| other.wait_until_connected(wait)).expect("handshakes go on");
         drop(other);
         assert!(!sender.is_finished());
         assert_eq!(receive(&stream, 100), (0..100).collect::<Vec<_>>());
@@ -199,7 +192,7 @@ fn clients_share_a_ring_that_is_always_full() {
         let least = samples.iter().min().unwrap();
         assert!(samples.len() == 3 && least * 10 > 20_000 / 3, "not fair: {samples:?}");
         for client in &clients {
-            let _ = within(0, |wait| client.close(wait));
+            let _ = within(Duration::ZERO, |wait| client.close(wait));
         }
         stream.close();
     });
@@ -213,10 +206,10 @@ fn a_client_that_gives_up_still_has_what_it_could_not_deliver() {
         ClientOptions { deadline: Some(Duration::from_millis(200)), ..ClientOptions::default() };
     let client = Client::new(dial(server.address()), spec(16), options).unwrap();
     send(&client, 0..4);
-    within(20, |wait| client.flush(wait)).unwrap();
+    soon(|wait| client.flush(wait)).unwrap();
     server.close(Instant::now() + Duration::from_secs(5));
     send(&client, 4..7);
-    let error = within(20, |wait| client.close(wait)).unwrap_err();
+    let error = soon(|wait| client.close(wait)).unwrap_err();
     assert!(matches!(error, ClientError::Failed(_)), "{error}");
     let (count, bytes) = client.undelivered().unwrap();
     let numbers: Vec<u8> = bytes.chunks_exact(24).map(|row| row[0]).collect();
@@ -232,13 +225,13 @@ fn a_client_that_is_told_to_give_up_ends_at_once_and_has_what_was_not_acknowledg
     let (full, done, away) = (server.address(), server.address(), server.address());
     let (full, done, away) = (client(full), client(done), client(away));
     for client in [&done, &away] {
-        within(20, |wait| client.wait_until_connected(wait)).unwrap();
+        soon(|wait| client.wait_until_connected(wait)).unwrap();
     }
     send(&full, 0..200);
     done.give_up();
-    assert_eq!(within(20, |wait| done.close(wait)).map_err(|error| error.to_string()), Ok(()));
+    assert_eq!(soon(|wait| done.close(wait)).map_err(|error| error.to_string()), Ok(()));
     full.give_up();
-    assert!(matches!(within(20, |wait| full.close(wait)), Err(ClientError::Failed(_))));
+    assert!(matches!(soon(|wait| full.close(wait)), Err(ClientError::Failed(_))));
     let (count, bytes) = full.undelivered().unwrap();
     let numbers: Vec<u8> = bytes.chunks_exact(24).map(|row| row[0]).collect();
     assert_eq!(numbers, (200 - count as u8..200).collect::<Vec<_>>());
@@ -247,7 +240,7 @@ fn a_client_that_is_told_to_give_up_ends_at_once_and_has_what_was_not_acknowledg
     server.close(Instant::now());
     send(&away, 5..6);
     away.give_up();
-    assert!(matches!(within(20, |wait| away.close(wait)), Err(ClientError::Failed(_))));
+    assert!(matches!(soon(|wait| away.close(wait)), Err(ClientError::Failed(_))));
     assert_eq!(away.undelivered().unwrap().0, 1);
 }
 
@@ -260,7 +253,7 @@ fn a_token_is_needed_on_both_sides() {
     let connect = |server: &Server, token| {
         let options = ClientOptions { token, ..ClientOptions::default() };
         let client = Client::new(dial(server.address()), spec(16), options).unwrap();
-        within(20, |wait| client.wait_until_connected(wait)).map_err(|error| error.to_string())
+        soon(|wait| client.wait_until_connected(wait)).map_err(|error| error.to_string())
     };
     assert_eq!(connect(&server, token("right")), Ok(()));
     for wrong in [None, token("wrong")] {
@@ -278,15 +271,11 @@ fn a_push_that_waits_over_a_connection_is_counted_by_the_stream() {
     let client = Client::new(dial(server.address()), spec(16), ClientOptions::default()).unwrap();
     // Four batches of four fit.
     send(&client, 0..17);
-    let due = Instant::now() + Duration::from_secs(20);
-    while stream.info().pushes_waiting == 0 {
-        assert!(Instant::now() < due, "nobody is seen to wait");
-        std::thread::yield_now();
-    }
+    until("a push is seen to wait", || stream.info().pushes_waiting > 0);
     let waits = stream.info();
     assert_eq!(waits.blocked_pushes, 1);
     receive(&stream, 4);
-    within(20, |wait| client.flush(wait)).unwrap();
+    soon(|wait| client.flush(wait)).unwrap();
     let info = stream.info();
     assert_eq!((info.blocked_pushes, info.pushes_waiting), (1, 0));
     assert!(info.blocked_time > 0.0 && info.blocked_time >= waits.blocked_time);
@@ -298,7 +287,7 @@ fn another_spec_is_refused_with_what_differs() {
     let leaf = |path: &str, dtype| Leaf { path: path.into(), dtype, shape: vec![16] };
     let other = Spec::new(vec![leaf("numbers", Dtype::UInt(8)), leaf("payload", Dtype::Int(1))]);
     let client = Client::new(dial(server.address()), other.unwrap(), ClientOptions::default());
-    let error = within(20, |wait| client.unwrap().wait_until_connected(wait)).unwrap_err();
+    let error = soon(|wait| client.unwrap().wait_until_connected(wait)).unwrap_err();
     let text = error.to_string();
     for part in ["SPEC", "`number: uint64[]`", "server expects uint8[16], the client has int8[16]"]
     {
@@ -346,11 +335,7 @@ fn a_watcher_sees_what_the_observer_saw_each_time_it_looks() {
     assert_eq!(looks.load(Ordering::Relaxed), 3);
     drop(watcher);
     // Its goodbye is heard, not only missed.
-    let until = Instant::now() + Duration::from_secs(10);
-    while server.info().connections > 0 {
-        assert!(Instant::now() < until);
-        std::thread::yield_now();
-    }
+    until("the watcher has gone", || server.info().connections == 0);
 }
 
 #[test]
@@ -375,7 +360,7 @@ fn an_event_loop_of_many_serves_a_producer_that_comes_back() {
         let options = ClientOptions { producer: Some([7; 16]), ..ClientOptions::default() };
         let client = Client::new(dial(server.address()), spec(12), options).unwrap();
         send(&client, round * 4..round * 4 + 4);
-        within(20, |wait| client.close(wait)).unwrap();
+        soon(|wait| client.close(wait)).unwrap();
         assert_eq!(receive(&stream, 4), (round * 4..round * 4 + 4).collect::<Vec<_>>());
     }
 }

@@ -9,9 +9,7 @@ use echoic_net::transport::{Link, TlsFiles, listen_at};
 use echoic_net::wire::frame::{DataHead, kind};
 use echoic_net::wire::handshake::Purpose;
 use echoic_net::wire::tables::{Operation, Request};
-use echoic_replay::limiter::Limiter;
 use echoic_replay::rollouts::RolloutTable;
-use echoic_replay::selectors::SelectorKind;
 use echoic_replay::table::{Form, Table, TableConfig, Tables};
 use echoic_replay::{Dtype, Leaf, Spec, Stream, StreamConfig};
 
@@ -36,17 +34,7 @@ fn spec(bytes: usize) -> Spec {
 /// A server of everything that clients can be idle at.
 fn open(slots: usize) -> Server {
     let stream = StreamConfig { batch_size: slots, num_buffers: 2 };
-    let table = TableConfig {
-        name: "t".into(),
-        form: Form::Rows(spec(1000)),
-        structure: String::new(),
-        sampler: SelectorKind::Uniform,
-        remover: SelectorKind::Fifo,
-        limiter: Limiter::min_size(1).unwrap(),
-        max_size: 1000,
-        max_times_sampled: 0,
-        seed: 1,
-    };
+    let table = TableConfig::new("t", Form::Rows(spec(1000)), 1000);
     let table = Arc::new(Table::new(table).unwrap());
     table.try_reserve(1).unwrap().commit(&[1.0], None).unwrap();
     let served = Served {

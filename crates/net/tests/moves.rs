@@ -1,24 +1,28 @@
 //! Clients of tables that are told another address: they go on there, and nothing is lost or comes twice.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use echoic_net::Address;
 use echoic_net::client::tables::{Batch, Requests, TableWriter, TablesError};
 use echoic_net::client::{LinkError, Options as ClientOptions};
-use echoic_net::server::{Options, Served, Server};
-use echoic_net::transport::{Dial, TlsFiles, dial_to, listen_at};
+use echoic_net::server::{Served, Server};
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::limiter::Limiter;
 use echoic_replay::selectors::SelectorKind;
-use echoic_replay::stream::Wait;
 use echoic_replay::table::{Form, Table, TableConfig, Tables};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Leaf, Spec};
 
-/// Longer than anything takes that works.
-const PATIENCE: Duration = Duration::from_secs(30);
+#[path = "common/serving.rs"]
+mod serving;
+#[path = "../../replay/tests/common/waiting.rs"]
+mod waiting;
+
+use serving::{TCP, dial, open};
+use waiting::{PATIENCE, soon, until};
+
 /// Bytes of a row.
 const ROW: usize = 40;
 
@@ -29,15 +33,10 @@ fn tables() -> Arc<Tables> {
     let rows = Form::Rows(Spec::new(vec![number, filling]).unwrap());
     let queue = |(name, form): (&str, Form)| {
         let config = TableConfig {
-            name: name.into(),
-            form,
-            structure: String::new(),
             sampler: SelectorKind::Fifo,
-            remover: SelectorKind::Fifo,
             limiter: Limiter::queue(100_000).unwrap(),
-            max_size: 100_000,
             max_times_sampled: 1,
-            seed: 7,
+            ..TableConfig::new(name, form, 100_000)
         };
         Arc::new(Table::new(config).unwrap())
     };
@@ -47,36 +46,6 @@ fn tables() -> Arc<Tables> {
 
 fn address(text: &str) -> Address {
     text.parse().unwrap()
-}
-
-/// Also where a server was a moment ago: somebody else may have the port for a while.
-fn open(at: &str, served: impl Into<Served>) -> Server {
-    let (served, deadline) = (served.into(), Instant::now() + PATIENCE);
-    loop {
-        let listen = listen_at(&address(at), &TlsFiles::default()).unwrap();
-        match Server::open(&*listen, served.clone(), Options::default()) {
-            Ok(server) => return server,
-            Err(error) => assert!(Instant::now() < deadline, "{error}"),
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn dial(server: &Server) -> Box<dyn Dial> {
-    dial_to(server.address(), &TlsFiles::default()).unwrap()
-}
-
-fn soon<T, R: Copy>(run: impl FnOnce(Wait<'_, R>) -> T) -> T {
-    let deadline = Some(Instant::now() + PATIENCE);
-    run(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
-}
-
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "it did not happen: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// As a client of many shards has them.
@@ -121,7 +90,7 @@ fn content(tables: &Arc<Tables>, table: u32) -> Vec<u64> {
     if size == 0 {
         return Vec::new();
     }
-    let listener = open("tcp://127.0.0.1:0", Arc::clone(tables));
+    let listener = open(TCP, Arc::clone(tables));
     let batch = soon(|wait| requests(&listener).sample(table, size, wait)).unwrap();
     match table {
         0 => numbers(&batch),
@@ -145,9 +114,9 @@ fn listeners_of_one_server_can_be_changed_at_any_time_and_each_item_comes_once()
     let directory = std::env::temp_dir().join(format!("echoic-moves-{}", std::process::id()));
     let unix = format!("unix://{}", directory.display());
     let shm = format!("shm://echoic-moves-{}", std::process::id());
-    let first = open("tcp://127.0.0.1:0", Arc::clone(&tables));
+    let first = open(TCP, Arc::clone(&tables));
     let instance = Some(first.instance());
-    let more = [unix.as_str(), shm.as_str(), "tcp://127.0.0.1:0"]
+    let more = [unix.as_str(), shm.as_str(), TCP]
         .map(|at| open(at, Served { tables: Arc::clone(&tables), instance, ..Served::default() }));
     let listeners: Vec<&Server> = std::iter::once(&first).chain(&more).collect();
     let (writer, requests) = (writer(&first), requests(&first));
@@ -182,7 +151,7 @@ fn listeners_of_one_server_can_be_changed_at_any_time_and_each_item_comes_once()
 #[test]
 fn what_a_server_had_not_acknowledged_goes_to_the_one_in_its_place() {
     let tables = tables();
-    let mut old = open("tcp://127.0.0.1:0", Arc::clone(&tables));
+    let mut old = open(TCP, Arc::clone(&tables));
     let (writer, requests) = (writer(&old), requests(&old));
     insert(&writer, 0..500);
     soon(|wait| writer.flush(wait)).unwrap();
@@ -204,7 +173,7 @@ fn what_a_server_had_not_acknowledged_goes_to_the_one_in_its_place() {
 #[test]
 fn chunks_that_later_items_name_are_sent_again_where_the_server_is() {
     let tables = tables();
-    let listeners = [0; 2].map(|_| open("tcp://127.0.0.1:0", Arc::clone(&tables)));
+    let listeners = [0; 2].map(|_| open(TCP, Arc::clone(&tables)));
     let writer = writer(&listeners[0]);
     let kind = ColumnKind { dtype: Dtype::UInt(8), shape: vec![] };
     let columns = vec![Column { path: "at".into(), kind, squeezed: false }];
@@ -225,7 +194,7 @@ fn chunks_that_later_items_name_are_sent_again_where_the_server_is() {
 #[test]
 fn who_is_at_the_old_address_instead_gets_nothing_and_ends_nothing() {
     let tables = tables();
-    let mut old = open("tcp://127.0.0.1:0", Arc::clone(&tables));
+    let mut old = open(TCP, Arc::clone(&tables));
     let (writer, requests) = (writer(&old), requests(&old));
     let there = old.address().to_string();
     old.close(Instant::now() + PATIENCE);
@@ -236,7 +205,7 @@ fn who_is_at_the_old_address_instead_gets_nothing_and_ends_nothing() {
     let said = writer.trouble().unwrap().to_string();
     assert!(said.contains(r#"the server has the tables ["windows"], and had ["rows""#), "{said}");
     assert!(!writer.is_closed() && !requests.is_over());
-    let new = open("tcp://127.0.0.1:0", Arc::clone(&tables));
+    let new = open(TCP, Arc::clone(&tables));
     writer.redirect(dial(&new));
     soon(|wait| writer.flush(wait)).unwrap();
     assert!(writer.trouble().is_none());
@@ -246,7 +215,7 @@ fn who_is_at_the_old_address_instead_gets_nothing_and_ends_nothing() {
 #[test]
 fn who_never_reached_a_server_or_is_not_steadfast_ends_at_what_will_not_pass() {
     let tables = tables();
-    let mut old = open("tcp://127.0.0.1:0", Arc::clone(&tables));
+    let mut old = open(TCP, Arc::clone(&tables));
     let connected = soon(|wait| TableWriter::connect(dial(&old), ClientOptions::default(), wait));
     let writer = connected.unwrap();
     let there = old.address().to_string();
@@ -259,7 +228,7 @@ fn who_never_reached_a_server_or_is_not_steadfast_ends_at_what_will_not_pass() {
     assert!(writer.try_insert_rows(0, &[1.0], None, |_| {}).is_err());
     drop(stranger);
     let weights = Arc::new(echoic_replay::weights::WeightStore::default());
-    let other = open("tcp://127.0.0.1:0", Served { weights: Some(weights), ..Served::default() });
+    let other = open(TCP, Served { weights: Some(weights), ..Served::default() });
     match soon(|wait| TableWriter::connect(dial(&other), options(), wait)) {
         Err(TablesError::Failed(failure)) => {
             assert!(matches!(failure.error, LinkError::Refused(_)), "{:?}", failure.error);
@@ -271,13 +240,13 @@ fn who_never_reached_a_server_or_is_not_steadfast_ends_at_what_will_not_pass() {
 #[test]
 fn a_server_that_will_not_acknowledge_is_left_all_the_same() {
     let tables = tables();
-    let full = open("tcp://127.0.0.1:0", Arc::clone(&tables));
+    let full = open(TCP, Arc::clone(&tables));
     tables.all()[0].pause();
     let writer = writer(&full);
     insert(&writer, 0..50);
     until("it is sent", || writer.info().bytes_sent > 50 * ROW as u64);
     let others = self::tables();
-    let free = open("tcp://127.0.0.1:0", Arc::clone(&others));
+    let free = open(TCP, Arc::clone(&others));
     writer.redirect(dial(&free));
     soon(|wait| writer.flush(wait)).unwrap();
     assert_eq!(content(&others, 0), (0..50).collect::<Vec<_>>());

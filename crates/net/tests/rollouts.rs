@@ -1,9 +1,8 @@
 //! Rollout tables over a network: what clients may rely on, over each kind of socket and over shared memory.
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use echoic_net::client::Options as ClientOptions;
 use echoic_net::client::rollouts::{AppendError, Delivered, Encoded, PendingAppend, Rollouts};
 use echoic_net::client::tables::{TableWriter, TablesError, Ticket, Waiting};
 use echoic_net::server::{OpenError, Options, Served, Server};
-use echoic_net::transport::{Dial, TlsFiles, dial_to, listen_at};
+use echoic_net::transport::{Dial, TlsFiles, listen_at};
 use echoic_net::wire::frame::{Header, kind};
 use echoic_net::wire::handshake::Purpose;
 use echoic_net::wire::rollouts::{Bulk, Changes, Wish};
@@ -33,17 +32,20 @@ use echoic_replay::stream::Wait;
 
 #[path = "common/fragile.rs"]
 mod fragile;
+#[path = "common/serving.rs"]
+mod serving;
 #[path = "../../replay/tests/settings/mod.rs"]
 mod settings;
 #[path = "common/stranger.rs"]
 mod stranger;
+#[path = "../../replay/tests/common/waiting.rs"]
+mod waiting;
 
 use fragile::Fragile;
+use serving::{TCP, addresses, dial, open, open_with};
 use settings::{plain, schema};
 use stranger::{frame, told};
-
-/// Longer than anything takes that works.
-const PATIENCE: Duration = Duration::from_secs(20);
+use waiting::{PATIENCE, soon, until, within};
 
 /// Groups of two items, in batches of two.
 fn config() -> RolloutConfig {
@@ -62,38 +64,12 @@ fn table(config: RolloutConfig) -> Arc<RolloutTable> {
 }
 
 fn open_at(address: &str, table: &Arc<RolloutTable>, threads: usize) -> Server {
-    let listen = listen_at(&address.parse().unwrap(), &TlsFiles::default()).unwrap();
-    Server::open(&*listen, Arc::clone(table), Options { threads, ..Options::default() }).unwrap()
-}
-
-fn dial(server: &Server) -> Box<dyn Dial> {
-    dial_to(server.address(), &TlsFiles::default()).unwrap()
-}
-
-fn soon<T, R: Copy>(run: impl FnOnce(Wait<'_, R>) -> T) -> T {
-    within(PATIENCE, run)
-}
-
-fn within<T, R: Copy>(patience: Duration, run: impl FnOnce(Wait<'_, R>) -> T) -> T {
-    let deadline = Some(Instant::now() + patience);
-    run(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
+    open_with(address, Arc::clone(table), Options { threads, ..Options::default() })
 }
 
 fn connect(server: &Server) -> Rollouts {
     let options = ClientOptions::default();
     soon(|wait| Rollouts::connect(dial(server), options, wait)).unwrap()
-}
-
-/// Addresses of each kind that nobody has used.
-fn addresses() -> [String; 3] {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let name = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-    let path = std::env::temp_dir().join(format!("echoic-rollouts-{name}.sock"));
-    [
-        "tcp://127.0.0.1:0".into(),
-        format!("unix://{}", path.display()),
-        format!("shm://rollouts-{name}"),
-    ]
 }
 
 /// Runs something with a new table behind each kind of listener.
@@ -430,13 +406,7 @@ fn a_request_that_is_given_up_waits_no_more() {
             let sides = info.producers.0.iter().chain(&info.consumers.0);
             sides.map(|waits| waits.waiting).sum::<u64>()
         };
-        let until = |wanted| {
-            let due = Instant::now() + PATIENCE;
-            while waiting() != wanted {
-                assert!(Instant::now() < due, "{} wait, not {wanted}", waiting());
-                std::thread::yield_now();
-            }
-        };
+        let until = |wanted| until(&format!("{wanted} wait"), || waiting() == wanted);
         let resume = Change::Resume { source: String::new(), ttl_ms: None };
         let sample = client.start_sample(0, want(2), Form::Flat, None).unwrap();
         let other = client.start_sample(0, want(2), Form::Flat, None).unwrap();
@@ -493,16 +463,14 @@ fn a_client_whose_tables_are_closed_with_the_server_does_not_wait_for_another() 
         let tables =
             ["one", "two"].map(|name| table(RolloutConfig { name: name.into(), ..config() }));
         let served = Served { rollouts: Arc::new(tables.to_vec()), ..Served::default() };
-        let listen = listen_at(&address.parse().unwrap(), &TlsFiles::default()).unwrap();
-        let mut server = Server::open(&*listen, served.clone(), Options::default()).unwrap();
+        let mut server = open(&address, served.clone());
         let at = server.address().to_string();
         let client = connect(&server);
         soon(|wait| client.info(0, wait)).unwrap();
         // One that is not closed may come back.
         tables[0].close();
         server.close(Instant::now() + PATIENCE);
-        let listen = listen_at(&at.parse().unwrap(), &TlsFiles::default()).unwrap();
-        let mut server = Server::open(&*listen, served, Options::default()).unwrap();
+        let mut server = open(&at, served);
         assert_eq!(permits(soon(|wait| client.call(1, &[admit(1)], wait)).unwrap()).len(), 1);
         assert_eq!(client.reconnects(), 1);
         let mut waits = client.start_sample(1, want(2), Form::Flat, None).unwrap();
@@ -679,7 +647,7 @@ fn survives(server: &Server, table: &RolloutTable, dial: impl Fn() -> Box<dyn Di
 #[test]
 fn nothing_is_lost_or_made_twice_when_connections_break() {
     let table = table(config());
-    let server = open_at("tcp://127.0.0.1:0", &table, 2);
+    let server = open_at(TCP, &table, 2);
     let reconnects = survives(&server, &table, || Fragile::new(server.address(), 40_000));
     assert!(reconnects > 20, "{reconnects}");
     let counts = table.info().counts;
@@ -712,7 +680,7 @@ fn what_was_not_answered_is_asked_of_a_server_that_was_started_anew() {
 
 #[test]
 fn permits_of_a_table_without_a_directory_end_with_its_server() {
-    let mut server = open_at("tcp://127.0.0.1:0", &table(config()), 1);
+    let mut server = open_at(TCP, &table(config()), 1);
     let address = server.address().to_string();
     let old = connect(&server);
     let hold = permits(soon(|wait| old.call(0, &[admit(1)], wait)).unwrap())[0].hold;
@@ -730,7 +698,7 @@ fn permits_of_a_table_without_a_directory_end_with_its_server() {
 
 #[test]
 fn a_client_gives_up_on_a_server_with_other_tables() {
-    let mut server = open_at("tcp://127.0.0.1:0", &table(config()), 1);
+    let mut server = open_at(TCP, &table(config()), 1);
     let address = server.address().to_string();
     let client = connect(&server);
     server.close(Instant::now() + PATIENCE);
@@ -742,7 +710,7 @@ fn a_client_gives_up_on_a_server_with_other_tables() {
 
 #[test]
 fn a_server_without_a_server_says_that_it_is_away() {
-    let mut server = open_at("tcp://127.0.0.1:0", &table(config()), 1);
+    let mut server = open_at(TCP, &table(config()), 1);
     let client = connect(&server);
     server.close(Instant::now() + PATIENCE);
     let patience = Duration::from_millis(50);
@@ -888,11 +856,11 @@ fn hostile_requests_are_refused_with_the_reason_and_harm_nothing() {
 #[test]
 fn a_server_of_rollout_tables_alone_takes_no_inserts() {
     let table = table(config());
-    let server = open_at("tcp://127.0.0.1:0", &table, 1);
+    let server = open_at(TCP, &table, 1);
     let options = ClientOptions::default();
     let error = soon(|wait| TableWriter::connect(dial(&server), options, wait)).err().unwrap();
     assert!(error.to_string().contains("only rollout tables"), "{error}");
-    let listen = listen_at(&"tcp://127.0.0.1:0".parse().unwrap(), &TlsFiles::default()).unwrap();
+    let listen = listen_at(&TCP.parse().unwrap(), &TlsFiles::default()).unwrap();
     let rollouts = Arc::new(vec![Arc::clone(&table), table]);
     let twice =
         Server::open(&*listen, Served { rollouts, ..Served::default() }, Options::default());
@@ -907,7 +875,7 @@ fn open_kept(durability: Durability) -> (tempfile::TempDir, Arc<RolloutTable>, S
     let config = RolloutConfig { max_tokens: 1 << 24, ..config() };
     let path = dir.path().join("table");
     let table = Arc::new(RolloutTable::open(config, Vec::new(), path, keeping).unwrap());
-    let server = open_at("tcp://127.0.0.1:0", &table, 1);
+    let server = open_at(TCP, &table, 1);
     (dir, table, server)
 }
 
@@ -1086,11 +1054,7 @@ fn an_append_whose_waiter_panics_is_waited_for_by_others() {
     let held = gate.lock.lock();
     table.wake_on_kept(&Waker::from(Arc::clone(&gate)));
     table.apply(&admit(1)).unwrap();
-    let due = Instant::now() + PATIENCE;
-    while !gate.is_reached.load(Ordering::Relaxed) {
-        assert!(Instant::now() < due, "nothing is kept");
-        std::thread::yield_now();
-    }
+    until("something is kept", || gate.is_reached.load(Ordering::Relaxed));
     let added = append(&client, item(hold, 0, 5));
     let others: Vec<_> = (1..32).map(|place| append(&client, item(hold, place, 5))).collect();
     let Change::Append(one_more) = item(hold, 32, 5) else { unreachable!() };

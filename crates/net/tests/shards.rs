@@ -1,22 +1,24 @@
 //! One table on several servers: what a client of them all may rely on.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use echoic_net::client::Options as ClientOptions;
 use echoic_net::client::tables::shards::{Changed, Gathered, Shard, Shards, ShardsError};
 use echoic_net::client::tables::{FailureCode, Requests, TablesError, Waiting};
-use echoic_net::server::{Options, Server};
-use echoic_net::transport::{TlsFiles, dial_to, listen_at};
-use echoic_replay::limiter::{Limiter, Reason};
+use echoic_net::server::Server;
+use echoic_replay::limiter::Reason;
 use echoic_replay::selectors::SelectorKind;
-use echoic_replay::stream::Wait;
 use echoic_replay::table::{Form, Table, TableConfig, Tables};
 use echoic_replay::{Dtype, Leaf, Spec};
 
-/// Longer than anything takes that works.
-const PATIENCE: Duration = Duration::from_secs(20);
+#[path = "common/serving.rs"]
+mod serving;
+#[path = "../../replay/tests/common/waiting.rs"]
+mod waiting;
+
+use serving::{TCP, dial, open};
+use waiting::{PATIENCE, soon, within};
 
 /// A server with one table, and a connection to it.
 struct Place {
@@ -28,26 +30,12 @@ struct Place {
 impl Place {
     fn new(sampler: SelectorKind) -> Self {
         let number = Leaf { path: "number".into(), dtype: Dtype::UInt(8), shape: vec![] };
-        let config = TableConfig {
-            name: "replay".into(),
-            form: Form::Rows(Spec::new(vec![number]).unwrap()),
-            structure: String::new(),
-            sampler,
-            remover: SelectorKind::Fifo,
-            limiter: Limiter::min_size(1).unwrap(),
-            max_size: 1000,
-            max_times_sampled: 0,
-            seed: 7,
-        };
-        let table = Arc::new(Table::new(config).unwrap());
+        let config = TableConfig::new("replay", Form::Rows(Spec::new(vec![number]).unwrap()), 1000);
+        let table = Arc::new(Table::new(TableConfig { sampler, ..config }).unwrap());
         let tables = Arc::new(Tables::new(vec![Arc::clone(&table)]).unwrap());
-        let files = TlsFiles::default();
-        let listen = listen_at(&"tcp://127.0.0.1:0".parse().unwrap(), &files).unwrap();
-        let server = Server::open(&*listen, tables, Options::default()).unwrap();
-        let dial = dial_to(server.address(), &files).unwrap();
-        let requests = within(PATIENCE, |wait| {
-            Requests::connect(dial, ClientOptions::default(), wait).unwrap()
-        });
+        let server = open(TCP, tables);
+        let requests =
+            soon(|wait| Requests::connect(dial(&server), ClientOptions::default(), wait).unwrap());
         Self { table, server: Some(server), requests }
     }
 
@@ -63,11 +51,6 @@ impl Place {
     fn shard(&self, first_life: u64) -> Option<Shard<'_>> {
         Some(Shard { requests: &self.requests, table: 0, first_life })
     }
-}
-
-fn within<T>(patience: Duration, run: impl FnOnce(Wait<'_, Waiting>) -> T) -> T {
-    let deadline = Some(Instant::now() + patience);
-    run(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
 }
 
 fn numbers(gathered: &Gathered) -> Vec<u64> {
@@ -86,7 +69,7 @@ fn a_batch_has_items_of_all_shards_with_the_probabilities_of_the_whole() {
     let total = (1..41).sum::<u64>() as f64;
     let mut seen = [0; 41];
     for _ in 0..50 {
-        let batch = within(PATIENCE, |wait| whole.sample(&shards, 200, wait)).unwrap();
+        let batch = soon(|wait| whole.sample(&shards, 200, wait)).unwrap();
         let infos = &batch.infos;
         assert_eq!((infos.table_size, infos.total_weight, infos.keys.len()), (40, total, 200));
         for ((number, probability), priority) in
@@ -113,7 +96,7 @@ fn a_shard_that_ends_while_it_is_asked_is_left_out() {
     let whole = Shards::new(2, 5);
     let sample = |places: &[Place; 2]| {
         let shards = places.each_ref().map(|place| place.shard(0));
-        within(PATIENCE, |wait| whole.sample(&shards, 100, wait))
+        soon(|wait| whole.sample(&shards, 100, wait))
     };
     let both = sample(&places).unwrap();
     assert_eq!((both.parts.len(), both.infos.table_size), (2, 20));
@@ -136,7 +119,7 @@ fn nobody_to_sample_from_is_said_at_once_and_nothing_to_sample_in_time() {
     let place = Place::new(SelectorKind::Uniform);
     let whole = Shards::new(2, 5);
     let begin = Instant::now();
-    let away = within(PATIENCE, |wait| whole.sample(&[None, None], 1, wait)).unwrap_err();
+    let away = soon(|wait| whole.sample(&[None, None], 1, wait)).unwrap_err();
     assert!(matches!(away.error, TablesError::TimedOut(Waiting::Away)), "{away:?}");
     assert!(begin.elapsed() < PATIENCE);
     let shards = [None, place.shard(0)];
@@ -152,23 +135,23 @@ fn a_key_is_good_at_its_shard_and_in_its_life_only() {
     places.iter().for_each(|place| place.insert(0..10));
     let whole = Shards::new(2, 5);
     let shards = places.each_ref().map(|place| place.shard(0));
-    let batch = within(PATIENCE, |wait| whole.sample(&shards, 400, wait)).unwrap();
+    let batch = soon(|wait| whole.sample(&shards, 400, wait)).unwrap();
     let mut keys = batch.infos.keys.clone();
     keys.sort_unstable();
     keys.dedup();
     assert_eq!(keys.len(), 20);
     let values = vec![3.0; 20];
     let update = |shards: &[Option<Shard<'_>>]| {
-        within(PATIENCE, |wait| whole.update_priorities(shards, &keys, &values, wait)).unwrap()
+        soon(|wait| whole.update_priorities(shards, &keys, &values, wait)).unwrap()
     };
     assert_eq!(update(&shards), Changed { done: 20, lost: 0 });
     assert_eq!(update(&[places[0].shard(0), None]), Changed { done: 10, lost: 10 });
     let later = [places[0].shard(0), places[1].shard(1)];
     assert_eq!(update(&later), Changed { done: 10, lost: 10 });
-    let deleted = within(PATIENCE, |wait| whole.delete(&later, &keys, wait)).unwrap();
+    let deleted = soon(|wait| whole.delete(&later, &keys, wait)).unwrap();
     assert_eq!(deleted, Changed { done: 10, lost: 10 });
     assert_eq!(places.each_ref().map(|place| place.table.info().size), [0, 10]);
-    let bad = within(PATIENCE, |wait| whole.update_priorities(&shards, &keys, &[-1.0; 20], wait));
+    let bad = soon(|wait| whole.update_priorities(&shards, &keys, &[-1.0; 20], wait));
     assert!(matches!(bad.unwrap_err().error, TablesError::Table(_)));
 }
 
@@ -177,7 +160,7 @@ fn closed_tables_are_left_out_until_there_is_no_other() {
     let places = [0; 2].map(|_| Place::new(SelectorKind::Uniform));
     let shards = places.each_ref().map(|place| place.shard(0));
     let whole = Shards::new(2, 5);
-    let sample = || within(PATIENCE, |wait| whole.sample(&shards, 50, wait));
+    let sample = || soon(|wait| whole.sample(&shards, 50, wait));
     places.iter().for_each(|place| place.insert(0..10));
     assert_eq!(sample().unwrap().infos.table_size, 20);
     places[1].table.close();
@@ -194,7 +177,7 @@ fn closed_tables_are_left_out_until_there_is_no_other() {
     let shards = places.each_ref().map(|place| place.shard(0));
     let whole = Shards::new(2, 5);
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| within(PATIENCE, |wait| whole.sample(&shards, 5, wait)));
+        let waiting = scope.spawn(|| soon(|wait| whole.sample(&shards, 5, wait)));
         places.iter().for_each(|place| place.table.close());
         closed(waiting.join().unwrap());
     });

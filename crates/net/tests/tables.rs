@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use echoic_net::Address;
 use echoic_net::client::rollouts::Rollouts;
 use echoic_net::client::tables::{
     Batch, Destination, FailureCode, ItemQueue, Layout, Requests, TableConnection, TableWriter,
@@ -13,7 +12,6 @@ use echoic_net::client::tables::{
 };
 use echoic_net::client::{Client, ClientError, LinkError, Options as ClientOptions, Watcher};
 use echoic_net::server::{Observer, Options, Served, Server};
-use echoic_net::transport::{Dial, TlsFiles, dial_to, listen_at};
 use echoic_net::wire::handshake::Purpose;
 use echoic_net::wire::tables::RowsHead;
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
@@ -31,15 +29,18 @@ use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::writer::{ChunkLength, ColumnConfig, ItemSteps, Span, TrajectoryWriter};
 use echoic_replay::{Dtype, Leaf, Spec, Stream, StreamConfig};
 
+#[path = "common/serving.rs"]
+mod serving;
 #[path = "../../replay/tests/settings/mod.rs"]
 mod settings;
 #[path = "common/stranger.rs"]
 mod stranger;
+#[path = "../../replay/tests/common/waiting.rs"]
+mod waiting;
 
+use serving::{TCP, addresses, dial, open, open_with};
 use stranger::{frame, told};
-
-/// Longer than anything takes that works.
-const PATIENCE: Duration = Duration::from_secs(20);
+use waiting::{PATIENCE, soon, until, within};
 
 fn leaf(path: &str, dtype: Dtype, shape: &[usize]) -> Leaf {
     Leaf { path: path.into(), dtype, shape: shape.into() }
@@ -53,17 +54,8 @@ fn spec(filling: usize) -> Spec {
 }
 
 fn config(name: &str, form: Form) -> TableConfig {
-    TableConfig {
-        name: name.into(),
-        form,
-        structure: format!("the tree of {name}"),
-        sampler: SelectorKind::Uniform,
-        remover: SelectorKind::Fifo,
-        limiter: Limiter::min_size(1).unwrap(),
-        max_size: 100_000,
-        max_times_sampled: 0,
-        seed: 7,
-    }
+    let structure = format!("the tree of {name}");
+    TableConfig { structure, ..TableConfig::new(name, form, 100_000) }
 }
 
 fn rows(name: &str, filling: usize) -> TableConfig {
@@ -86,35 +78,21 @@ fn tables(configs: Vec<TableConfig>) -> Arc<Tables> {
     Arc::new(Tables::new(tables.collect()).unwrap())
 }
 
-fn open_at(address: &str, tables: &Arc<Tables>) -> Server {
-    let listen = listen_at(&address.parse().unwrap(), &TlsFiles::default()).unwrap();
-    Server::open(&*listen, Arc::clone(tables), Options::default()).unwrap()
-}
-
-fn open(tables: &Arc<Tables>) -> Server {
-    open_at("tcp://127.0.0.1:0", tables)
-}
-
-fn dial(address: &Address) -> Box<dyn Dial> {
-    dial_to(address, &TlsFiles::default()).unwrap()
-}
-
-fn within<T, R: Copy>(patience: Duration, run: impl FnOnce(Wait<'_, R>) -> T) -> T {
-    let deadline = Some(Instant::now() + patience);
-    run(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
-}
-
-fn soon<T, R: Copy>(run: impl FnOnce(Wait<'_, R>) -> T) -> T {
-    within(PATIENCE, run)
+/// Runs something with new tables at an address of each kind.
+fn at_each_address(configs: &[TableConfig], run: impl Fn(&Server, &Arc<Tables>)) {
+    for address in addresses() {
+        let tables = tables(configs.to_vec());
+        run(&open(&address, Arc::clone(&tables)), &tables);
+    }
 }
 
 fn requests(server: &Server) -> Requests {
     let options = ClientOptions::default();
-    soon(|wait| Requests::connect(dial(server.address()), options, wait)).unwrap()
+    soon(|wait| Requests::connect(dial(server), options, wait)).unwrap()
 }
 
 fn writer_with(server: &Server, options: ClientOptions) -> TableWriter {
-    soon(|wait| TableWriter::connect(dial(server.address()), options, wait)).unwrap()
+    soon(|wait| TableWriter::connect(dial(server), options, wait)).unwrap()
 }
 
 fn writer(server: &Server) -> TableWriter {
@@ -162,7 +140,7 @@ fn numbers(batch: &Batch) -> Vec<u64> {
 fn goes_both_ways(address: &str, filling: usize, count: u64) {
     let replay = TableConfig { max_size: count as u32, ..rows("replay", filling) };
     let tables = tables(vec![rows("other", 3), replay]);
-    let server = open_at(address, &tables);
+    let server = open(address, Arc::clone(&tables));
     let (requests, writer) = (requests(&server), writer(&server));
     let table = requests.table("replay").unwrap();
     assert_eq!(requests.tables()[1].structure, "the tree of replay");
@@ -200,7 +178,7 @@ fn goes_both_ways(address: &str, filling: usize, count: u64) {
 #[test]
 fn rows_of_every_size_go_both_ways_over_tcp() {
     for (filling, count) in [(0, 5000), (40, 5000), (5000, 500), (300_000, 40), (3 << 20, 3)] {
-        goes_both_ways("tcp://127.0.0.1:0", filling, count);
+        goes_both_ways(TCP, filling, count);
     }
 }
 
@@ -229,9 +207,7 @@ fn a_panic_ends_the_connection_that_it_was_about_and_no_other() {
     });
     let served =
         Served { tables: Arc::clone(&tables), observer: Some(observer), ..Served::default() };
-    let listen = listen_at(&"tcp://127.0.0.1:0".parse().unwrap(), &TlsFiles::default()).unwrap();
-    let server =
-        Server::open(&*listen, served, Options { threads: 2, ..Options::default() }).unwrap();
+    let server = open_with(TCP, served, Options { threads: 2, ..Options::default() });
     // Connections go to the loops in turn: each has one with a sample that waits.
     let clients: Vec<_> = (0..2).map(|_| requests(&server)).collect();
     let mut tickets: Vec<_> =
@@ -241,7 +217,7 @@ fn a_panic_ends_the_connection_that_it_was_about_and_no_other() {
     }
     let far = Instant::now() + PATIENCE;
     for _ in 0..4 {
-        let mut watcher = Watcher::connect(&*dial(server.address()), None, None, far).unwrap();
+        let mut watcher = Watcher::connect(&*dial(&server), None, None, far).unwrap();
         let looked = watcher.look(far);
         assert!(matches!(looked, Err(LinkError::Lost(_))), "{looked:?}");
     }
@@ -264,7 +240,7 @@ fn a_panic_ends_the_connection_that_it_was_about_and_no_other() {
 #[test]
 fn a_sample_that_waits_in_vain_is_told_what_for() {
     let tables = tables(vec![rows("replay", 0)]);
-    let server = open(&tables);
+    let server = open(TCP, Arc::clone(&tables));
     let requests = requests(&server);
     for patience in [Duration::ZERO, Duration::from_millis(50)] {
         let since = Instant::now();
@@ -280,39 +256,39 @@ fn a_sample_that_waits_in_vain_is_told_what_for() {
 
 #[test]
 fn a_sample_that_is_given_up_takes_nothing() {
-    let tables = tables(vec![queue("queue", 0, 10)]);
-    let server = open(&tables);
-    let (requests, writer) = (requests(&server), writer(&server));
-    let mut broken = 0;
-    let mut on_tick = |_| {
-        broken += 1;
-        ControlFlow::Break(())
-    };
-    let tick = Some(Duration::from_millis(5));
-    let wait = Wait { deadline: None, tick, on_tick: &mut on_tick };
-    let error = requests.sample(0, 1, wait).unwrap_err();
-    assert!(matches!(error, TablesError::Interrupted), "{error}");
-    // The next answer comes after the cancellation.
-    assert!(!soon(|wait| requests.can_sample(0, 1, wait)).unwrap());
-    insert(&writer, 0, 4..5);
-    assert_eq!(numbers(&soon(|wait| requests.sample(0, 1, wait)).unwrap()), [4]);
-    assert_eq!((broken, requests.waiting()), (1, 0));
+    at_each_address(&[queue("queue", 0, 10)], |server, _| {
+        let (requests, writer) = (requests(server), writer(server));
+        let mut broken = 0;
+        let mut on_tick = |_| {
+            broken += 1;
+            ControlFlow::Break(())
+        };
+        let tick = Some(Duration::from_millis(5));
+        let wait = Wait { deadline: None, tick, on_tick: &mut on_tick };
+        let error = requests.sample(0, 1, wait).unwrap_err();
+        assert!(matches!(error, TablesError::Interrupted), "{error}");
+        // The next answer comes after the cancellation.
+        assert!(!soon(|wait| requests.can_sample(0, 1, wait)).unwrap());
+        insert(&writer, 0, 4..5);
+        assert_eq!(numbers(&soon(|wait| requests.sample(0, 1, wait)).unwrap()), [4]);
+        assert_eq!((broken, requests.waiting()), (1, 0));
+    });
 }
 
 #[test]
 fn samples_in_advance_come_as_they_were_asked_for() {
-    let tables = tables(vec![queue("queue", 5000, 1000)]);
-    let server = open(&tables);
-    let (requests, writer) = (requests(&server), writer(&server));
-    let mut tickets: Vec<_> =
-        (0..50).map(|_| requests.start_sample(0, 16, None).unwrap()).collect();
-    std::thread::scope(|scope| {
-        scope.spawn(|| insert(&writer, 0, 0..800));
-        let mut taken = Vec::new();
-        for ticket in &mut tickets {
-            taken.extend(numbers(&soon(|wait| ticket.wait(wait)).unwrap()));
-        }
-        assert_eq!(taken, (0..800).collect::<Vec<_>>());
+    at_each_address(&[queue("queue", 5000, 1000)], |server, _| {
+        let (requests, writer) = (requests(server), writer(server));
+        let mut tickets: Vec<_> =
+            (0..50).map(|_| requests.start_sample(0, 16, None).unwrap()).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| insert(&writer, 0, 0..800));
+            let mut taken = Vec::new();
+            for ticket in &mut tickets {
+                taken.extend(numbers(&soon(|wait| ticket.wait(wait)).unwrap()));
+            }
+            assert_eq!(taken, (0..800).collect::<Vec<_>>());
+        });
     });
 }
 
@@ -324,8 +300,8 @@ fn batches_of_a_durable_queue_are_sent_when_their_draws_are_on_disk() {
     recover(&*tables, dir.path(), None).unwrap();
     let table = &tables.all()[0];
     let shm = format!("shm://durable-{}", std::process::id());
-    for address in ["tcp://127.0.0.1:0", &shm] {
-        let server = open_at(address, &tables);
+    for address in [TCP, &shm] {
+        let server = open(address, Arc::clone(&tables));
         let (writer, requests) = (writer(&server), requests(&server));
         insert(&writer, 0, 0..30);
         soon(|wait| writer.flush(wait)).unwrap();
@@ -351,17 +327,15 @@ fn a_writer_that_waits_keeps_nobody_else_waiting() {
     let ratio = Limiter::sample_to_insert_ratio(1.0, 10, ErrorBuffer::Symmetric(5.0)).unwrap();
     let limited = TableConfig { limiter: ratio, ..rows("limited", 100) };
     let tables = tables(vec![limited, rows("free", 100)]);
-    let server = open(&tables);
+    let server = open(TCP, Arc::clone(&tables));
     let options = ClientOptions { window_bytes: 4000, ..ClientOptions::default() };
     let (blocked, free) = (writer_with(&server, options), writer(&server));
     let requests = requests(&server);
     std::thread::scope(|scope| {
         let inserting = scope.spawn(|| insert(&blocked, 0, 0..200));
-        let due = Instant::now() + PATIENCE;
-        while !server.connections().iter().any(|one| one.blocked_by == "RATIO") {
-            assert!(Instant::now() < due, "no connection ever said that it is blocked");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        until("a connection says that it is blocked", || {
+            server.connections().iter().any(|one| one.blocked_by == "RATIO")
+        });
         assert!(!inserting.is_finished());
         insert(&free, 1, 0..100);
         soon(|wait| free.flush(wait)).unwrap();
@@ -383,52 +357,52 @@ fn a_writer_that_waits_keeps_nobody_else_waiting() {
 
 #[test]
 fn all_that_a_table_can_do_can_be_asked_for() {
-    let tables = tables(vec![rows("a", 0), rows("b", 0)]);
-    let server = open(&tables);
-    let (requests, writer) = (requests(&server), writer(&server));
-    insert(&writer, 1, 0..10);
-    soon(|wait| writer.flush(wait)).unwrap();
-    soon(|wait| requests.advance(1, 42, wait)).unwrap();
-    soon(|wait| requests.pause(1, wait)).unwrap();
-    let infos = soon(|wait| requests.info(None, wait)).unwrap();
-    assert_eq!(infos.iter().map(|one| one.size).collect::<Vec<_>>(), [0, 10]);
-    assert_eq!((infos[1].version, infos[1].paused, infos[0].paused), (42, true, false));
-    soon(|wait| requests.resume(1, wait)).unwrap();
-    assert!(soon(|wait| requests.can_sample(1, 5, wait)).unwrap());
-    assert!(soon(|wait| requests.can_insert(1, 5, wait)).unwrap());
-    soon(|wait| requests.reset(1, wait)).unwrap();
-    assert!(!soon(|wait| requests.can_sample(1, 5, wait)).unwrap());
+    at_each_address(&[rows("a", 0), rows("b", 0)], |server, _| {
+        let (requests, writer) = (requests(server), writer(server));
+        insert(&writer, 1, 0..10);
+        soon(|wait| writer.flush(wait)).unwrap();
+        soon(|wait| requests.advance(1, 42, wait)).unwrap();
+        soon(|wait| requests.pause(1, wait)).unwrap();
+        let infos = soon(|wait| requests.info(None, wait)).unwrap();
+        assert_eq!(infos.iter().map(|one| one.size).collect::<Vec<_>>(), [0, 10]);
+        assert_eq!((infos[1].version, infos[1].paused, infos[0].paused), (42, true, false));
+        soon(|wait| requests.resume(1, wait)).unwrap();
+        assert!(soon(|wait| requests.can_sample(1, 5, wait)).unwrap());
+        assert!(soon(|wait| requests.can_insert(1, 5, wait)).unwrap());
+        soon(|wait| requests.reset(1, wait)).unwrap();
+        assert!(!soon(|wait| requests.can_sample(1, 5, wait)).unwrap());
+    });
 }
 
 #[test]
 fn bad_values_are_refused_before_they_are_sent() {
-    let tables = tables(vec![rows("rows", 8), config("any", Form::Trajectories(None))]);
-    let server = open(&tables);
-    let (requests, writer) = (requests(&server), writer(&server));
-    let put = |table, priorities: &[f64]| {
-        soon(|wait| writer.insert_rows(table, priorities, None, wait, |_| {}))
-            .map_err(|error| error.to_string())
-    };
-    for bad in [f64::NAN, -1.0, f64::INFINITY] {
-        assert!(put(0, &[1.0, bad]).unwrap_err().contains("priority 1"), "{bad}");
-        let update = soon(|wait| requests.update_priorities(0, &[1], &[bad], wait));
-        assert!(update.unwrap_err().to_string().contains("priority 0"), "{bad}");
-    }
-    assert!(put(1, &[1.0]).unwrap_err().contains("trajectories"));
-    assert!(put(2, &[1.0]).unwrap_err().contains("no table"));
-    let update = soon(|wait| requests.update_priorities(0, &[1, 2], &[1.0], wait));
-    assert!(update.unwrap_err().to_string().contains("2 keys and 1 values"));
-    assert!(requests.table("none").unwrap_err().to_string().contains("\"rows\""));
-    // Nothing was harmed.
-    put(0, &[1.0]).unwrap();
-    soon(|wait| writer.flush(wait)).unwrap();
-    assert_eq!(soon(|wait| requests.info(Some(0), wait)).unwrap()[0].size, 1);
+    at_each_address(&[rows("rows", 8), config("any", Form::Trajectories(None))], |server, _| {
+        let (requests, writer) = (requests(server), writer(server));
+        let put = |table, priorities: &[f64]| {
+            soon(|wait| writer.insert_rows(table, priorities, None, wait, |_| {}))
+                .map_err(|error| error.to_string())
+        };
+        for bad in [f64::NAN, -1.0, f64::INFINITY] {
+            assert!(put(0, &[1.0, bad]).unwrap_err().contains("priority 1"), "{bad}");
+            let update = soon(|wait| requests.update_priorities(0, &[1], &[bad], wait));
+            assert!(update.unwrap_err().to_string().contains("priority 0"), "{bad}");
+        }
+        assert!(put(1, &[1.0]).unwrap_err().contains("trajectories"));
+        assert!(put(2, &[1.0]).unwrap_err().contains("no table"));
+        let update = soon(|wait| requests.update_priorities(0, &[1, 2], &[1.0], wait));
+        assert!(update.unwrap_err().to_string().contains("2 keys and 1 values"));
+        assert!(requests.table("none").unwrap_err().to_string().contains("\"rows\""));
+        // Nothing was harmed.
+        put(0, &[1.0]).unwrap();
+        soon(|wait| writer.flush(wait)).unwrap();
+        assert_eq!(soon(|wait| requests.info(Some(0), wait)).unwrap()[0].size, 1);
+    });
 }
 
 #[test]
 fn what_can_never_be_sampled_is_refused_with_the_arithmetic() {
     let ratio = Limiter::sample_to_insert_ratio(1.0, 10, ErrorBuffer::Symmetric(5.0)).unwrap();
-    let server = open(&tables(vec![TableConfig { limiter: ratio, ..rows("limited", 0) }]));
+    let server = open(TCP, tables(vec![TableConfig { limiter: ratio, ..rows("limited", 0) }]));
     let requests = requests(&server);
     let error = soon(|wait| requests.sample(0, 100, wait)).unwrap_err();
     let limiter = FailureCode::Limiter;
@@ -483,59 +457,55 @@ fn trajectories_share_chunks_that_are_sent_once_and_freed_with_the_last_item() {
         max_size: 4,
         ..config("any", Form::Trajectories(None))
     };
-    let tables = tables(vec![any(), TableConfig { name: "same".into(), ..any() }]);
-    let server = open(&tables);
-    let (requests, writer) = (requests(&server), writer(&server));
-    let (form, chunks) = (signature(), episode(100));
-    for (number, len) in [(0, 3), (1, 2), (2, 5)] {
+    at_each_address(&[any(), TableConfig { name: "same".into(), ..any() }], |server, tables| {
+        let (requests, writer) = (requests(server), writer(server));
+        let (form, chunks) = (signature(), episode(100));
+        for (number, len) in [(0, 3), (1, 2), (2, 5)] {
+            for table in [0, 1] {
+                let item = steps(&form, &chunks, number, len);
+                soon(|wait| writer.item(table, 1.0, Some(6), &item, &[0, 1], wait)).unwrap();
+            }
+        }
+        soon(|wait| writer.flush(wait)).unwrap();
+        assert_eq!(server.info().chunks, 2, "each is sent once");
+
+        let batch = soon(|wait| requests.sample(1, 2, wait)).unwrap();
+        let Layout::Trajectories { signature: got, steps: lens } = batch.layout() else {
+            panic!("trajectories, got {:?}", batch.layout())
+        };
+        assert_eq!((&**got, lens), (&*form, &vec![vec![3, 3], vec![1, 1]]));
+        let numbers: Vec<u64> = batch
+            .column(0)
+            .chunks_exact(8)
+            .map(|b| u64::from_le_bytes(b.try_into().unwrap()))
+            .collect();
+        assert_eq!(numbers, [100, 101, 102, 100, 101, 102]);
+        assert_eq!(batch.column(1), [51.0f32.to_le_bytes(), 51.0f32.to_le_bytes()].concat());
+        assert_eq!(batch.infos().versions, [6, 6]);
+
+        // Four others push the first items out; until then, and until the release, the chunks stay.
+        let others = episode(500);
         for table in [0, 1] {
-            let item = steps(&form, &chunks, number, len);
-            soon(|wait| writer.item(table, 1.0, Some(6), &item, &[0, 1], wait)).unwrap();
+            for number in 0..4 {
+                let item = steps(&form, &others, number, 1);
+                soon(|wait| writer.item(table, 1.0, None, &item, &[2, 3], wait)).unwrap();
+            }
         }
-    }
-    soon(|wait| writer.flush(wait)).unwrap();
-    assert_eq!(server.info().chunks, 2, "each is sent once");
-
-    let batch = soon(|wait| requests.sample(1, 2, wait)).unwrap();
-    let Layout::Trajectories { signature: got, steps: lens } = batch.layout() else {
-        panic!("trajectories, got {:?}", batch.layout())
-    };
-    assert_eq!((&**got, lens), (&*form, &vec![vec![3, 3], vec![1, 1]]));
-    let numbers: Vec<u64> = batch
-        .column(0)
-        .chunks_exact(8)
-        .map(|b| u64::from_le_bytes(b.try_into().unwrap()))
-        .collect();
-    assert_eq!(numbers, [100, 101, 102, 100, 101, 102]);
-    assert_eq!(batch.column(1), [51.0f32.to_le_bytes(), 51.0f32.to_le_bytes()].concat());
-    assert_eq!(batch.infos().versions, [6, 6]);
-
-    // Four others push the first items out; until then, and until the release, the chunks stay.
-    let others = episode(500);
-    for table in [0, 1] {
-        for number in 0..4 {
-            let item = steps(&form, &others, number, 1);
-            soon(|wait| writer.item(table, 1.0, None, &item, &[2, 3], wait)).unwrap();
-        }
-    }
-    soon(|wait| writer.flush(wait)).unwrap();
-    assert_eq!(server.info().chunks, 4, "items may still name the first");
-    writer.release(&[0, 1]);
-    let item = steps(&form, &others, 0, 2);
-    soon(|wait| writer.item(0, 1.0, None, &item, &[2, 3], wait)).unwrap();
-    soon(|wait| writer.flush(wait)).unwrap();
-    assert_eq!(server.info().chunks, 2, "nobody names the first any more");
-    soon(|wait| writer.close(wait)).unwrap();
-    tables.all().iter().for_each(|table| table.reset());
-    let due = Instant::now() + PATIENCE;
-    while server.info().chunks > 0 {
-        assert!(Instant::now() < due, "chunks of a writer that has gone are kept");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+        soon(|wait| writer.flush(wait)).unwrap();
+        assert_eq!(server.info().chunks, 4, "items may still name the first");
+        writer.release(&[0, 1]);
+        let item = steps(&form, &others, 0, 2);
+        soon(|wait| writer.item(0, 1.0, None, &item, &[2, 3], wait)).unwrap();
+        soon(|wait| writer.flush(wait)).unwrap();
+        assert_eq!(server.info().chunks, 2, "nobody names the first any more");
+        soon(|wait| writer.close(wait)).unwrap();
+        tables.all().iter().for_each(|table| table.reset());
+        until("chunks of a writer that has gone are gone", || server.info().chunks == 0);
+    });
 }
 
 fn connection(server: &Server) -> Arc<TableConnection> {
-    let dials = [dial(server.address()), dial(server.address())];
+    let dials = [dial(server), dial(server)];
     let options = ClientOptions::default();
     Arc::new(soon(|wait| TableConnection::connect(dials, options, wait)).unwrap())
 }
@@ -545,7 +515,7 @@ fn items_of_a_writer_go_to_tables_here_and_elsewhere_in_their_order() {
     let form = || Form::Trajectories(None);
     let here = Arc::new(Table::new(TableConfig { form: form(), ..queue("here", 0, 2) }).unwrap());
     let there = tables(vec![TableConfig { form: form(), ..queue("there", 0, 50) }]);
-    let server = open(&there);
+    let server = open(TCP, Arc::clone(&there));
     let client = connection(&server);
     let all = vec![Destination::Local(Arc::clone(&here)), Destination::remote(&client, 0).unwrap()];
     assert!(Destination::remote(&client, 1).is_err());
@@ -608,7 +578,7 @@ fn items_of_a_writer_go_to_tables_here_and_elsewhere_in_their_order() {
 fn one_connection_inserts_updates_lists_and_delivers_all_when_it_closes() {
     let replay = config("replay", Form::Trajectories(None));
     let tables = tables(vec![replay, rows("rows", 0)]);
-    let server = open(&tables);
+    let server = open(TCP, Arc::clone(&tables));
     let client = connection(&server);
     assert!(client.is_connected() && !client.is_over());
     let (form, chunks) = (signature(), episode(0));
@@ -631,41 +601,33 @@ fn one_connection_inserts_updates_lists_and_delivers_all_when_it_closes() {
     let items = tables.all()[0].items();
     assert_eq!(items.priorities, [3.0, 3.0, 3.0, 3.0, 3.0, 1.0]);
     tables.all()[0].reset();
-    let chunks = || server.info().chunks;
-    let due = Instant::now() + PATIENCE;
-    while chunks() > 0 {
-        assert!(Instant::now() < due, "{} chunks of items without a writer are kept", chunks());
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("chunks of items without a writer are gone", || server.info().chunks == 0);
 }
 
 #[test]
 fn trajectories_of_different_forms_make_no_batch() {
-    let tables = tables(vec![TableConfig {
-        sampler: SelectorKind::Uniform,
-        ..config("any", Form::Trajectories(None))
-    }]);
-    let server = open(&tables);
-    let (requests, writer) = (requests(&server), writer(&server));
-    let mut other = (*signature()).clone();
-    other.structure = "another tree".into();
-    for form in [signature(), Arc::new(other)] {
-        let item = steps(&form, &episode(0), 0, 2);
-        let ids = [form.structure.len() as u64 * 2, form.structure.len() as u64 * 2 + 1];
-        soon(|wait| writer.item(0, 1.0, None, &item, &ids, wait)).unwrap();
-    }
-    soon(|wait| writer.flush(wait)).unwrap();
-    // That all of 64 are of one form happens once in 2^63 times.
-    let error = soon(|wait| requests.sample(0, 64, wait)).unwrap_err();
-    assert!(matches!(error, TablesError::Refused { code: FailureCode::Mixed, .. }), "{error}");
-    assert_eq!(soon(|wait| requests.sample(0, 1, wait)).unwrap().len(), 1);
+    at_each_address(&[config("any", Form::Trajectories(None))], |server, _| {
+        let (requests, writer) = (requests(server), writer(server));
+        let mut other = (*signature()).clone();
+        other.structure = "another tree".into();
+        for form in [signature(), Arc::new(other)] {
+            let item = steps(&form, &episode(0), 0, 2);
+            let ids = [form.structure.len() as u64 * 2, form.structure.len() as u64 * 2 + 1];
+            soon(|wait| writer.item(0, 1.0, None, &item, &ids, wait)).unwrap();
+        }
+        soon(|wait| writer.flush(wait)).unwrap();
+        // That all of 64 are of one form happens once in 2^63 times.
+        let error = soon(|wait| requests.sample(0, 64, wait)).unwrap_err();
+        assert!(matches!(error, TablesError::Refused { code: FailureCode::Mixed, .. }), "{error}");
+        assert_eq!(soon(|wait| requests.sample(0, 1, wait)).unwrap().len(), 1);
+    });
 }
 
 #[test]
 fn an_item_that_is_not_as_the_table_says_is_refused_before_it_is_sent() {
     let expected = Spec::new(vec![leaf("number", Dtype::Int(8), &[2])]).unwrap();
     let tables = tables(vec![config("strict", Form::Trajectories(Some(expected)))]);
-    let server = open(&tables);
+    let server = open(TCP, Arc::clone(&tables));
     let writer = writer(&server);
     let item = steps(&signature(), &episode(0), 0, 2);
     let error = soon(|wait| writer.item(0, 1.0, None, &item, &[0, 1], wait)).unwrap_err();
@@ -679,22 +641,21 @@ fn an_item_that_is_not_as_the_table_says_is_refused_before_it_is_sent() {
 fn who_asks_for_what_a_server_does_not_have_is_told_what_it_has() {
     let config = StreamConfig { batch_size: 2, num_buffers: 2 };
     let stream = Arc::new(Stream::new(spec(0), config).unwrap());
-    let listen = listen_at(&"tcp://127.0.0.1:0".parse().unwrap(), &TlsFiles::default()).unwrap();
-    let only_stream = Server::open(&*listen, Arc::clone(&stream), Options::default()).unwrap();
-    let only_tables = open(&tables(vec![rows("replay", 0)]));
+    let only_stream = open(TCP, Arc::clone(&stream));
+    let only_tables = open(TCP, tables(vec![rows("replay", 0)]));
     let options = ClientOptions::default;
     let refusal = |error: LinkError| match error {
         LinkError::Refused(refused) => format!("{} {}", refused.code.name(), refused.text),
         other => other.to_string(),
     };
-    let client = Client::new(dial(only_tables.address()), spec(0), options()).unwrap();
+    let client = Client::new(dial(&only_tables), spec(0), options()).unwrap();
     match soon(|wait| client.wait_until_connected(wait)) {
         Err(ClientError::Failed(failure)) => {
             assert_eq!(refusal(failure.error), "STREAM the server has no stream, only tables");
         }
         other => panic!("{other:?}"),
     }
-    match soon(|wait| TableWriter::connect(dial(only_stream.address()), options(), wait)) {
+    match soon(|wait| TableWriter::connect(dial(&only_stream), options(), wait)) {
         Err(TablesError::Failed(failure)) => {
             assert_eq!(refusal(failure.error), "STREAM the server has no tables, only a stream");
         }
@@ -705,19 +666,19 @@ fn who_asks_for_what_a_server_does_not_have_is_told_what_it_has() {
         tables: tables(vec![rows("replay", 0)]),
         ..Served::default()
     };
-    let both = Server::open(&*listen, both, Options::default()).unwrap();
-    let client = Client::new(dial(both.address()), spec(0), options()).unwrap();
+    let both = open(TCP, both);
+    let client = Client::new(dial(&both), spec(0), options()).unwrap();
     soon(|wait| client.wait_until_connected(wait)).unwrap();
     assert_eq!(requests(&both).tables().len(), 1);
 }
 
 #[test]
 fn a_server_with_other_tables_is_not_taken_for_the_old_one() {
-    let mut server = open(&tables(vec![rows("replay", 20)]));
+    let mut server = open(TCP, tables(vec![rows("replay", 20)]));
     let writer = writer(&server);
     let address = server.address().to_string();
     server.close(Instant::now() + Duration::from_secs(5));
-    let _other = open_at(&address, &tables(vec![rows("replay", 21)]));
+    let _other = open(&address, tables(vec![rows("replay", 21)]));
     insert(&writer, 0, 0..1);
     let error = soon(|wait| writer.flush(wait)).unwrap_err();
     assert!(error.to_string().contains("with items of another kind, and had"), "{error}");
@@ -726,7 +687,7 @@ fn a_server_with_other_tables_is_not_taken_for_the_old_one() {
 #[test]
 fn a_table_that_is_closed_answers_who_waits() {
     let tables = tables(vec![rows("replay", 0)]);
-    let server = open(&tables);
+    let server = open(TCP, Arc::clone(&tables));
     let requests = requests(&server);
     let mut ticket = requests.start_sample(0, 1, None).unwrap();
     assert!(!soon(|wait| requests.can_sample(0, 1, wait)).unwrap());
@@ -744,9 +705,8 @@ fn a_client_has_a_checkpoint_written_beside_samples_that_wait() {
     let tables = tables(vec![rows("replay", 8)]);
     let keeper = Keeper::new(Arc::clone(&tables), None, root.path().into(), 3, "test");
     let keeper = Some(Arc::new(keeper));
-    let listen = listen_at(&"tcp://127.0.0.1:0".parse().unwrap(), &TlsFiles::default()).unwrap();
     let served = Served { tables: Arc::clone(&tables), keeper, ..Served::default() };
-    let server = Server::open(&*listen, served, Options::default()).unwrap();
+    let server = open(TCP, served);
     let client = requests(&server);
     let mut waits = client.start_sample(0, 1, None).unwrap();
     let path = soon(|wait| client.checkpoint(wait)).unwrap();
@@ -763,7 +723,7 @@ fn a_client_has_a_checkpoint_written_beside_samples_that_wait() {
 #[test]
 fn a_checkpoint_that_is_not_written_is_refused_with_the_reason() {
     let tables = tables(vec![rows("replay", 8)]);
-    let server = open(&tables);
+    let server = open(TCP, Arc::clone(&tables));
     match soon(|wait| requests(&server).checkpoint(wait)) {
         Err(TablesError::Refused { code: FailureCode::Checkpoint, text }) => {
             assert_eq!(text, "the server has no checkpointer");
@@ -776,7 +736,7 @@ fn a_checkpoint_that_is_not_written_is_refused_with_the_reason() {
 fn batches_that_are_written_into_memory_outlive_the_next_ones_and_the_server() {
     // Columns of 4 kB, so that a batch of 64 is worth a place.
     let tables = tables(vec![rows("replay", 4088)]);
-    let server = open_at(&format!("shm://arena-{}", std::process::id()), &tables);
+    let server = open(&format!("shm://arena-{}", std::process::id()), Arc::clone(&tables));
     let (client, writer) = (requests(&server), writer(&server));
     for number in 0..100 {
         soon(|wait| writer.insert_rows(0, &[1.0], None, wait, |row| fill(row, number))).unwrap();
@@ -816,7 +776,7 @@ fn batches_that_are_written_into_memory_outlive_the_next_ones_and_the_server() {
 #[test]
 fn a_share_of_a_batch_has_a_place_from_16_kib_on() {
     let tables = tables(vec![rows("replay", 396)]);
-    let server = open_at(&format!("shm://shares-{}", std::process::id()), &tables);
+    let server = open(&format!("shm://shares-{}", std::process::id()), Arc::clone(&tables));
     let (client, writer) = (requests(&server), writer(&server));
     for number in 0..100 {
         soon(|wait| writer.insert_rows(0, &[1.0], None, wait, |row| fill(row, number))).unwrap();
@@ -861,14 +821,13 @@ fn what_takes_long_for_one_client_keeps_no_other_waiting() {
     let rollouts = rollouts();
     // There the answer is no longer than what is told of the items: what takes time is to decode them.
     let address = format!("shm://heavy-{}", std::process::id());
-    let listen = listen_at(&address.parse().unwrap(), &TlsFiles::default()).unwrap();
     let options = Options { threads: 1, ..Options::default() };
     let served = Served {
         tables: Arc::clone(&tables),
         rollouts: Arc::new(vec![Arc::clone(&rollouts)]),
         ..Served::default()
     };
-    let server = Server::open(&*listen, served, options).unwrap();
+    let server = open_with(&address, served, options);
     let (client, writer, other) = (requests(&server), writer(&server), requests(&server));
     let ask = || {
         let since = Instant::now();
@@ -920,8 +879,7 @@ fn what_takes_long_for_one_client_keeps_no_other_waiting() {
     }));
 
     // Two items of three tokens, in rows that are nearly all padding.
-    let consumer =
-        soon(|wait| Rollouts::connect(dial(server.address()), ClientOptions::default(), wait));
+    let consumer = soon(|wait| Rollouts::connect(dial(&server), ClientOptions::default(), wait));
     let consumer = consumer.unwrap();
     let width = 8 << 20;
     for is_shared in [false, true] {
@@ -959,7 +917,7 @@ fn rollouts() -> Arc<RolloutTable> {
 #[test]
 fn trajectories_find_a_place_when_their_size_is_known() {
     let tables = tables(vec![config("replay", Form::Trajectories(None))]);
-    let server = open_at(&format!("shm://places-{}", std::process::id()), &tables);
+    let server = open(&format!("shm://places-{}", std::process::id()), Arc::clone(&tables));
     let (client, writer) = (requests(&server), writer(&server));
     let kind = ColumnKind { dtype: Dtype::UInt(1), shape: vec![4096] };
     let column = Column { path: "x".into(), kind: kind.clone(), squeezed: false };

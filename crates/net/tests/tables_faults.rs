@@ -13,7 +13,7 @@ use echoic_net::client::tables::{
     Batch, FailureCode, PendingUpdates, Requests, TableWriter, TablesError, Waiting,
 };
 use echoic_net::server::{Options, Server};
-use echoic_net::transport::{TlsFiles, dial_to, listen_at};
+use echoic_net::transport::{TlsFiles, dial_to};
 use echoic_net::wire::frame::{Control, Header, kind};
 use echoic_net::wire::handshake::{Hello, Open, Purpose, RefusalCode};
 use echoic_net::wire::tables::{
@@ -33,18 +33,17 @@ use tempfile::TempDir;
 
 #[path = "common/fragile.rs"]
 mod fragile;
+#[path = "common/serving.rs"]
+mod serving;
 #[path = "common/stranger.rs"]
 mod stranger;
+#[path = "../../replay/tests/common/waiting.rs"]
+mod waiting;
 
 use fragile::Fragile;
+use serving::{TCP, addresses, dial, open_with};
 use stranger::{Stranger, frame, told, told_as};
-
-const PATIENCE: Duration = Duration::from_secs(30);
-
-fn soon<T, R: Copy>(run: impl FnOnce(Wait<'_, R>) -> T) -> T {
-    let deadline = Some(Instant::now() + PATIENCE);
-    run(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
-}
+use waiting::{PATIENCE, soon, until, within};
 
 fn leaf(path: &str, dtype: Dtype, shape: &[usize]) -> Leaf {
     Leaf { path: path.into(), dtype, shape: shape.into() }
@@ -66,15 +65,10 @@ fn named(name: &str, form: Form) -> Arc<Table> {
 
 fn empty_queue(name: &str, form: Form) -> Table {
     let config = TableConfig {
-        name: name.into(),
-        form,
-        structure: String::new(),
         sampler: SelectorKind::Fifo,
-        remover: SelectorKind::Fifo,
         limiter: Limiter::queue(500).unwrap(),
-        max_size: 500,
         max_times_sampled: 1,
-        seed: 3,
+        ..TableConfig::new(name, form, 500)
     };
     Table::new(config).unwrap()
 }
@@ -91,9 +85,8 @@ fn journalled_queue(form: Form) -> (Arc<Table>, TempDir) {
 
 fn serve(table: &Arc<Table>) -> Server {
     let tables = Arc::new(Tables::new(vec![Arc::clone(table)]).unwrap());
-    let listen = listen_at(&"tcp://127.0.0.1:0".parse().unwrap(), &TlsFiles::default()).unwrap();
     // Several event loops: a writer that comes back may first be met by another than its own.
-    Server::open(&*listen, tables, Options { threads: 3, ..Options::default() }).unwrap()
+    open_with(TCP, tables, Options { threads: 3, ..Options::default() })
 }
 
 fn number(bytes: &[u8]) -> u64 {
@@ -120,8 +113,7 @@ fn more_changes_than_may_be_unkept_wait_until_some_are_kept() {
     insertion.row_mut(0).fill(0);
     insertion.commit(&[1.0], None).unwrap();
     let server = serve(&table);
-    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
-    let client = soon(|wait| Requests::connect(dial, ClientOptions::default(), wait)).unwrap();
+    let client = connect(&server);
     let listed = soon(|wait| client.list(0, 0, 1, wait)).unwrap();
     let key = listed.infos.keys;
     // As many callers would who do not wait for each other.
@@ -213,16 +205,7 @@ fn large_number(batch: &Batch) -> u64 {
 }
 
 fn connect(server: &Server) -> Requests {
-    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
-    soon(|wait| Requests::connect(dial, ClientOptions::default(), wait)).unwrap()
-}
-
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let due = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < due, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    soon(|wait| Requests::connect(dial(server), ClientOptions::default(), wait)).unwrap()
 }
 
 #[test]
@@ -233,7 +216,7 @@ fn large_batches_that_wait_for_the_disk_arrive_once_though_a_client_goes_and_the
     let server = serve(table);
     let (stays, goes) = (connect(&server), connect(&server));
     let drawn = |count| {
-        until("nothing is drawn", || table.info().counts.samples == count);
+        until("as many are drawn", || table.info().counts.samples == count);
     };
     let stall = Stall::begin(table, 1);
     let first: Vec<_> = (0..2).map(|_| stays.start_sample(0, 1, None).unwrap()).collect();
@@ -241,7 +224,7 @@ fn large_batches_that_wait_for_the_disk_arrive_once_though_a_client_goes_and_the
     let lost = goes.start_sample(0, 1, None).unwrap();
     drawn(3);
     drop((lost, goes));
-    until("a client is gone and still there", || server.connections().len() == 1);
+    until("the client is gone", || server.connections().len() == 1);
     assert!(soon(|wait| stays.can_insert(0, 1, wait)).unwrap());
     assert!(first.iter().all(|ticket| !ticket.is_ready()), "draws are not kept yet");
     stall.end();
@@ -259,7 +242,7 @@ fn large_batches_that_wait_for_the_disk_arrive_once_though_a_client_goes_and_the
     drawn(6);
     std::thread::scope(|scope| {
         scope.spawn(|| table.close());
-        until("a table is not closed", || table.is_closed());
+        until("the table is closed", || table.is_closed());
         stall.end();
     });
     for (expected, mut ticket) in (4..).zip(last) {
@@ -282,10 +265,9 @@ fn a_change_that_waits_for_a_stalled_disk_is_made_once_and_keeps_nobody_else_wai
     insert_large(changed, 0..1);
     insert_large(sampled, 0..4);
     let all = Arc::new(Tables::new(tables.clone()).unwrap());
-    let listen = listen_at(&"tcp://127.0.0.1:0".parse().unwrap(), &TlsFiles::default()).unwrap();
     let heartbeat = Duration::from_millis(400);
     let options = Options { threads: 1, heartbeat, ..Options::default() };
-    let server = Server::open(&*listen, all, options).unwrap();
+    let server = open_with(TCP, all, options);
     let (client, other) = (connect(&server), connect(&server));
 
     let (key, last) = (changed.items().keys, sampled.items().keys[3..].to_vec());
@@ -302,9 +284,9 @@ fn a_change_that_waits_for_a_stalled_disk_is_made_once_and_keeps_nobody_else_wai
         changed.update_priorities(&[key[0]; 1 << 16], &[2.0; 1 << 16]).unwrap();
     }
     let batches: Vec<_> = (0..3).map(|_| client.start_sample(1, 1, None).unwrap()).collect();
-    until("nothing is drawn", || sampled.info().counts.samples == 3);
+    until("as many are drawn", || sampled.info().counts.samples == 3);
     let mut update = client.start_update(0, &key, &[9.0]).unwrap();
-    until("an update does not wait", || {
+    until("the update waits", || {
         server.connections().iter().any(|connection| connection.blocked_by == "CAPACITY")
     });
     // What it has drawn from another table is not held up by that.
@@ -338,8 +320,7 @@ fn stalled() -> (TempDir, Server, Arc<Stall>, Vec<u64>) {
 
 /// Calls something whose wait ends after a moment.
 fn briefly<T>(run: impl FnOnce(Wait<'_, Waiting>) -> T) -> T {
-    let deadline = Some(Instant::now() + Duration::from_millis(20));
-    run(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
+    within(Duration::from_millis(20), run)
 }
 
 #[test]
@@ -379,7 +360,7 @@ fn an_update_whose_waiter_panics_is_waited_for_by_the_next_one() {
             let wait = Wait { deadline: None, tick, on_tick: &mut on_tick };
             catch_unwind(AssertUnwindSafe(|| updates.flush(wait)))
         });
-        until("nobody waits", || waits.load(Ordering::Relaxed));
+        until("somebody waits", || waits.load(Ordering::Relaxed));
         // The only one is in other hands.
         let late = briefly(|wait| updates.flush(wait)).unwrap_err();
         assert!(matches!(late, TablesError::TimedOut(Waiting::Network)), "{late}");
@@ -397,8 +378,7 @@ fn an_update_whose_waiter_panics_is_waited_for_by_the_next_one() {
 fn of_updates_that_came_to_nothing_each_is_told_once() {
     let (_dir, mut server, stall, key) = stalled();
     let options = ClientOptions { deadline: Some(Duration::ZERO), ..ClientOptions::default() };
-    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
-    let client = soon(|wait| Requests::connect(dial, options, wait)).unwrap();
+    let client = soon(|wait| Requests::connect(dial(&server), options, wait)).unwrap();
     let updates = PendingUpdates::default();
     for _ in 0..3 {
         assert!(updates.try_start(&client, 0, &key, &[2.0]).unwrap());
@@ -517,22 +497,14 @@ fn deliver_items(table: &Arc<Table>) {
     });
     assert!(writer.info().reconnects > 20, "{:?}", writer.info());
     drop(writer);
-    let due = Instant::now() + PATIENCE;
-    while server.info().chunks > 0 {
-        assert!(Instant::now() < due, "chunks that no item names are kept");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("chunks that no item names are gone", || server.info().chunks == 0);
 }
 
 #[test]
 fn a_writer_to_a_closed_table_is_told_at_once_and_writers_to_others_go_on() {
     let (closed, open) = (queue(rows()), named("open", rows()));
     let tables = Arc::new(Tables::new(vec![Arc::clone(&closed), Arc::clone(&open)]).unwrap());
-    let serve = |address: &str| {
-        let listen = listen_at(&address.parse().unwrap(), &TlsFiles::default()).unwrap();
-        Server::open(&*listen, Arc::clone(&tables), Options::default()).unwrap()
-    };
-    let mut server = serve("tcp://127.0.0.1:0");
+    let mut server = serving::open(TCP, Arc::clone(&tables));
     let address = server.address().to_string();
     let connect = || {
         let dial = dial_to(&address.parse().unwrap(), &TlsFiles::default()).unwrap();
@@ -553,7 +525,7 @@ fn a_writer_to_a_closed_table_is_told_at_once_and_writers_to_others_go_on() {
     insert(&other, 1).unwrap();
     // A server that serves it again changes nothing.
     server.close(Instant::now() + PATIENCE);
-    let server = serve(&address);
+    let server = serving::open(&address, Arc::clone(&tables));
     let error = insert(&connect(), 0).unwrap_err();
     assert!(error.to_string().contains(told), "{error}");
     insert(&other, 1).unwrap();
@@ -579,13 +551,7 @@ fn a_writer_whose_connections_end_before_anything_is_acknowledged_gives_up_at_it
 
 #[test]
 fn requests_whose_connections_break_are_asked_again() {
-    let config = TableConfig {
-        sampler: SelectorKind::Uniform,
-        limiter: Limiter::min_size(1).unwrap(),
-        max_times_sampled: 0,
-        ..queue(rows()).config().clone()
-    };
-    let table = Arc::new(Table::new(config).unwrap());
+    let table = Arc::new(Table::new(TableConfig::new("uniform", rows(), 500)).unwrap());
     let server = serve(&table);
     table.try_reserve(100).unwrap().commit(&[1.0; 100], None).unwrap();
     let dial = Fragile::new(server.address(), 60_000);
@@ -833,18 +799,10 @@ fn hostile_requests_are_refused_or_fail_alone() {
 
 #[test]
 fn a_client_that_reads_nothing_is_given_no_more_batches() {
-    let table = queue(rows());
-    let config = TableConfig {
-        sampler: SelectorKind::Uniform,
-        limiter: Limiter::min_size(1).unwrap(),
-        max_times_sampled: 0,
-        ..table.config().clone()
-    };
-    let table = Arc::new(Table::new(config).unwrap());
+    let table = Arc::new(Table::new(TableConfig::new("uniform", rows(), 500)).unwrap());
     let server = serve(&table);
     table.try_reserve(1).unwrap().commit(&[1.0], None).unwrap();
-    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
-    let mut link = dial.dial(PATIENCE).unwrap();
+    let mut link = dial(&server).dial(PATIENCE).unwrap();
     let mut out = preface(VERSION).to_vec();
     Hello { nonce: [1; 32] }.write(&mut out);
     let (producer, stream) = ([9; 16], String::new());
@@ -859,27 +817,21 @@ fn a_client_that_reads_nothing_is_given_no_more_batches() {
     }
     assert_eq!(link.write(&out).unwrap(), out.len());
     let sampled = || table.info().counts.samples / 10_000;
-    let due = Instant::now() + PATIENCE;
-    while sampled() < 3 {
-        assert!(Instant::now() < due, "a server answers nobody");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("some are answered", || sampled() >= 3);
     std::thread::sleep(Duration::from_millis(100));
     assert!(sampled() < 50, "{} batches wait for a client that reads nothing", sampled());
     let mut bytes = vec![0; 1 << 20];
-    while sampled() < 100 {
-        assert!(Instant::now() < due, "{} batches, and no more", sampled());
+    until("all are answered", || {
         let _ = link.read(&mut bytes);
-    }
+        sampled() >= 100
+    });
 }
 
 #[test]
 fn an_area_outside_of_the_arena_ends_the_connection_and_nothing_else() {
     let table = queue(rows());
     let tables = Arc::new(Tables::new(vec![Arc::clone(&table)]).unwrap());
-    let address = format!("shm://areas-{}", std::process::id()).parse().unwrap();
-    let listen = listen_at(&address, &TlsFiles::default()).unwrap();
-    let server = Server::open(&*listen, tables, Options::default()).unwrap();
+    let server = serving::open(&addresses()[2], tables);
     // The clients here ask for an arena of no bytes, which has a page.
     for (start, len, fits) in [
         (0, 4096, true),

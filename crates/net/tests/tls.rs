@@ -1,10 +1,11 @@
 //! Encrypted links: who is believed, who is not, and what is said about it.
 
 mod common;
+#[path = "../../replay/tests/common/waiting.rs"]
+mod waiting;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,18 +15,13 @@ use echoic_net::client::{Client, Options as ClientOptions};
 use echoic_net::server::{Options, Server};
 use echoic_net::transport::{TlsFiles, dial_to, listen_at};
 use echoic_net::{Address, Token};
-use echoic_replay::stream::Wait;
 use echoic_replay::{Dtype, Leaf, Spec, Stream, StreamConfig};
+use waiting::{soon, until};
 
 fn stream() -> Arc<Stream> {
     let leaf = Leaf { path: "number".into(), dtype: Dtype::UInt(8), shape: vec![] };
     let config = StreamConfig { batch_size: 1, num_buffers: 8 };
     Arc::new(Stream::new(Spec::new(vec![leaf]).unwrap(), config).unwrap())
-}
-
-fn within<T>(seconds: u64, run: impl FnOnce(Wait<'_>) -> T) -> T {
-    let deadline = Some(Instant::now() + Duration::from_secs(seconds));
-    run(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
 }
 
 fn serve(
@@ -52,15 +48,15 @@ fn send(
     };
     let dial = dial_to(address, files).map_err(|error| error.to_string())?;
     let client = Client::new(dial, stream().spec().clone(), options).unwrap();
-    within(20, |wait| client.wait_until_connected(wait)).map_err(|error| error.to_string())?;
+    soon(|wait| client.wait_until_connected(wait)).map_err(|error| error.to_string())?;
     let mut rows = client.try_claim(1).unwrap().unwrap();
     rows.bytes_mut().copy_from_slice(&number.to_le_bytes());
     client.commit(rows);
-    within(20, |wait| client.close(wait)).map_err(|error| error.to_string())
+    soon(|wait| client.close(wait)).map_err(|error| error.to_string())
 }
 
 fn receive(stream: &Arc<Stream>) -> u64 {
-    let batch = within(20, |wait| stream.take(wait)).unwrap();
+    let batch = soon(|wait| stream.take(wait)).unwrap();
     u64::from_le_bytes(batch.column(0).try_into().unwrap())
 }
 
@@ -78,11 +74,7 @@ fn assert_refused(
     assert!(refused.contains(reason), "{refused:?} does not tell {reason:?}");
     send(server.address(), &good, None, 2).unwrap();
     assert_eq!(receive(&stream), 2);
-    let due = Instant::now() + Duration::from_secs(10);
-    while server.info().connections > 0 {
-        assert!(Instant::now() < due, "a connection that was refused still stands");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("the connection that was refused is gone", || server.info().connections == 0);
 }
 
 #[test]
@@ -182,7 +174,7 @@ fn a_connection_that_was_damaged_is_made_anew_and_loses_nothing() {
     let address = Address::Tls { host: "localhost".into(), port: noise.port };
     let dial = dial_to(&address, &files(None, Some(&authority))).unwrap();
     let client = Client::new(dial, stream.spec().clone(), ClientOptions::default()).unwrap();
-    within(20, |wait| client.wait_until_connected(wait)).unwrap();
+    soon(|wait| client.wait_until_connected(wait)).unwrap();
     // What the client says, what the server answers, and undamaged again.
     for (number, way) in [(1u64, Some(0)), (2, Some(1)), (3, None)] {
         if let Some(way) = way {
@@ -191,11 +183,11 @@ fn a_connection_that_was_damaged_is_made_anew_and_loses_nothing() {
         let mut rows = client.try_claim(1).unwrap().unwrap();
         rows.bytes_mut().copy_from_slice(&number.to_le_bytes());
         client.commit(rows);
-        within(20, |wait| client.flush(wait)).unwrap();
+        soon(|wait| client.flush(wait)).unwrap();
         assert_eq!(receive(&stream), number);
     }
     assert_eq!(client.info().reconnects, 2);
-    within(20, |wait| client.close(wait)).unwrap();
+    soon(|wait| client.close(wait)).unwrap();
 }
 
 #[test]
@@ -206,7 +198,7 @@ fn one_connection_too_many_is_told_so_although_it_has_not_shaken_hands() {
     let files = files(None, Some(&authority));
     let dial = dial_to(server.address(), &files).unwrap();
     let first = Client::new(dial, stream.spec().clone(), ClientOptions::default()).unwrap();
-    within(20, |wait| first.wait_until_connected(wait)).unwrap();
+    soon(|wait| first.wait_until_connected(wait)).unwrap();
     let refused = send(server.address(), &files, None, 1).unwrap_err();
     assert!(refused.contains("LIMIT"), "{refused}");
 }

@@ -27,19 +27,21 @@ use echoic_replay::weights::{CHUNK_BYTES, Plan, Publication, WeightStore, Weight
 use echoic_replay::{Dtype, Leaf};
 
 mod common;
+#[path = "common/serving.rs"]
+mod serving;
+#[path = "../../replay/tests/common/waiting.rs"]
+mod waiting;
+
+use serving::{TCP, dial};
+use waiting::{soon, until};
 
 fn plan(bytes: usize) -> Arc<Plan> {
     let leaf = Leaf { path: "w".into(), dtype: Dtype::UInt(1), shape: vec![bytes] };
     Arc::new(Plan::new("0".into(), vec![leaf]).unwrap())
 }
 
-fn within<T>(attempt: impl FnOnce(Wait<'_>) -> T) -> T {
-    let deadline = Some(Instant::now() + Duration::from_secs(20));
-    attempt(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
-}
-
 fn publish(store: &WeightStore, version: u64, plan: &Arc<Plan>) -> Arc<Publication> {
-    let mut draft = within(|wait| store.draft(version, plan, wait)).unwrap();
+    let mut draft = soon(|wait| store.draft(version, plan, wait)).unwrap();
     draft.leaf_mut(0).fill(version as u8);
     draft.publish().unwrap()
 }
@@ -49,10 +51,8 @@ fn open(store: &Arc<WeightStore>) -> Server {
 }
 
 fn open_with(store: &Arc<WeightStore>, heartbeat: Duration) -> Server {
-    let address: Address = "tcp://127.0.0.1:0".parse().unwrap();
-    let listen = listen_at(&address, &TlsFiles::default()).unwrap();
     let options = Options { threads: 1, heartbeat, ..Options::default() };
-    Server::open(&*listen, Arc::clone(store), options).unwrap()
+    serving::open_with(TCP, Arc::clone(store), options)
 }
 
 /// A peer that says whatever a test wants.
@@ -160,12 +160,8 @@ fn a_chunk_that_was_changed_on_its_way_is_refused_and_nothing_is_published() {
     assert!(text.contains("chunk 0 of the weights: expected the sum"), "{text}");
     assert!(store.latest().is_none());
     // The place is free again as soon as the server has forgotten the connection.
-    let deadline = Instant::now() + Duration::from_secs(20);
     drop(peer);
-    while store.info().alive > 0 {
-        assert!(Instant::now() < deadline);
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("the place is free", || store.info().alive == 0);
 }
 
 #[test]
@@ -190,7 +186,7 @@ fn a_subscriber_refuses_a_chunk_that_was_changed_and_keeps_what_it_has() {
     let two = |latest: Option<&Arc<Publication>>| {
         latest.filter(|latest| latest.version() == 2).map(|_| ())
     };
-    let failed = within(|wait| subscriber.wait_for(wait, two)).unwrap_err();
+    let failed = soon(|wait| subscriber.wait_for(wait, two)).unwrap_err();
     assert!(matches!(failed, ClientError::Failed(_)), "{failed}");
     assert!(failed.to_string().contains("chunk 0 of the weights"), "{failed}");
     let latest = subscriber.store().latest().unwrap();
@@ -268,15 +264,15 @@ fn weights_go_over_tls_in_both_directions() {
     let subscriber = WeightSubscriber::new(dial(), options, 3).unwrap();
     for version in 1..4 {
         let publication = publish(&learner, version, &plan);
-        within(|wait| publisher.publish(&publication, wait)).unwrap();
+        soon(|wait| publisher.publish(&publication, wait)).unwrap();
         let new = |latest: Option<&Arc<Publication>>| {
             latest.filter(|latest| latest.version() == version).cloned()
         };
-        let got = within(|wait| subscriber.wait_for(wait, new)).unwrap();
+        let got = soon(|wait| subscriber.wait_for(wait, new)).unwrap();
         assert_eq!(got.content().unwrap().bytes().unwrap(), vec![version as u8; 1_000_000]);
     }
     let old = publish(&WeightStore::default(), 2, &plan);
-    let refused = within(|wait| publisher.publish(&old, wait)).unwrap_err();
+    let refused = soon(|wait| publisher.publish(&old, wait)).unwrap_err();
     assert!(matches!(refused, PublishError::Stale { version: 2, latest: 3 }), "{refused}");
 }
 
@@ -291,11 +287,10 @@ fn a_learner_elsewhere_that_waits_for_a_place_is_not_taken_for_dead() {
     let held = publish(&store, 1, &plan);
     publish(&store, 2, &plan);
     let publication = publish(&learner, 3, &plan);
-    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
-    let mut publisher = WeightPublisher::new(dial, None);
+    let mut publisher = WeightPublisher::new(dial(&server), None);
     publisher.connect(Instant::now() + Duration::from_secs(20)).unwrap();
     std::thread::scope(|scope| {
-        let published = scope.spawn(|| within(|wait| publisher.publish(&publication, wait)));
+        let published = scope.spawn(|| soon(|wait| publisher.publish(&publication, wait)));
         // Longer than a client may be silent.
         std::thread::sleep(heartbeat * 8);
         assert!(!published.is_finished());
@@ -350,7 +345,7 @@ fn an_attempt_to_connect_that_nobody_waited_for_is_no_answer_to_a_later_call() {
     while attempts.load(Ordering::Acquire) == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    within(|wait| publisher.publish(&publication, wait)).unwrap();
+    soon(|wait| publisher.publish(&publication, wait)).unwrap();
     assert_eq!(store.latest().unwrap().version(), 1);
 }
 
@@ -362,17 +357,13 @@ fn learners_that_share_a_publisher_take_turns_until_it_is_closed() {
     let (learner, plan) = (WeightStore::default(), plan(1000));
     let held = publish(&store, 1, &plan);
     publish(&store, 2, &plan);
-    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
-    let shared = SharedPublisher::new(WeightPublisher::new(dial, None));
+    let shared = SharedPublisher::new(WeightPublisher::new(dial(&server), None));
     let [third, fourth] = [3, 4].map(|version| publish(&learner, version, &plan));
     std::thread::scope(|scope| {
         // The one has its turn, and waits for a place.
-        let first = scope.spawn(|| within(|wait| shared.publish(&third, wait)));
-        let due = Instant::now() + Duration::from_secs(20);
-        while server.info().accepted == 0 {
-            assert!(Instant::now() < due && !first.is_finished());
-            std::thread::yield_now();
-        }
+        let first = scope.spawn(|| soon(|wait| shared.publish(&third, wait)));
+        until("the one has its turn", || server.info().accepted > 0);
+        assert!(!first.is_finished());
         // The other waits for its turn, until its own deadline.
         let deadline = Some(Instant::now() + Duration::from_millis(10));
         let on_tick = &mut |_| ControlFlow::Continue(());
@@ -383,7 +374,7 @@ fn learners_that_share_a_publisher_take_turns_until_it_is_closed() {
     });
     // A turn is over also when it ends in a panic.
     let held = store.latest().unwrap();
-    within(|wait| shared.publish(&fourth, wait)).unwrap();
+    soon(|wait| shared.publish(&fourth, wait)).unwrap();
     let fifth = publish(&learner, 5, &plan);
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         let on_tick = &mut |_| panic!("a callback panics");
@@ -391,7 +382,7 @@ fn learners_that_share_a_publisher_take_turns_until_it_is_closed() {
     }));
     assert!(panicked.is_err() && !shared.is_closed());
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| within(|wait| shared.publish(&fifth, wait)));
+        let waiting = scope.spawn(|| soon(|wait| shared.publish(&fifth, wait)));
         std::thread::sleep(Duration::from_millis(10));
         shared.close();
         let ended = waiting.join().unwrap();
@@ -401,7 +392,7 @@ fn learners_that_share_a_publisher_take_turns_until_it_is_closed() {
         );
     });
     assert!(shared.is_closed());
-    let ended = within(|wait| shared.publish(&fifth, wait));
+    let ended = soon(|wait| shared.publish(&fifth, wait));
     assert!(matches!(ended, Err(PublishError::Closed)), "{ended:?}");
     drop(held);
 }
@@ -468,7 +459,7 @@ fn an_upload_that_stands_still_gives_its_place_to_who_waits_for_it() {
         });
         std::thread::sleep(heartbeat * 8);
         let before = server.info();
-        let draft = within(|wait| store.draft(2, &plan, wait));
+        let draft = soon(|wait| store.draft(2, &plan, wait));
         // Its threads end before anything may fail.
         let _ = peer.stream.shutdown(std::net::Shutdown::Both);
         assert_eq!((before.connections, before.silent), (1, 0), "nobody waited for its place yet");
@@ -517,7 +508,7 @@ fn heard_after_a_loss(receipt: Receipt) -> Result<(), PublishError> {
             second.say(|out| receipt.write(out));
         });
         publisher.connect(Instant::now() + Duration::from_secs(20)).unwrap();
-        within(|wait| publisher.publish(&publication, wait))
+        soon(|wait| publisher.publish(&publication, wait))
     })
 }
 

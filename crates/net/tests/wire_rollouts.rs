@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use echoic_net::wire::WireError;
-use echoic_net::wire::frame::{HEADER_BYTES, Header};
 use echoic_net::wire::reader::Reader;
 use echoic_net::wire::rollouts::{
     Bulk, Changes, DeliveryHead, Entry, Outcomes, Wish, check_list, read_list, write_list,
@@ -28,30 +27,10 @@ use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
 
-/// Splits a frame.
-fn parts(frame: &[u8]) -> (Header, &[u8]) {
-    let header = Header::read(frame).unwrap().unwrap();
-    let payload = &frame[HEADER_BYTES..];
-    assert_eq!(header.len as usize, payload.len());
-    (header, payload)
-}
+#[path = "common/frames.rs"]
+mod frames;
 
-/// That no bytes that were cut or changed make it panic, and that those that are cut make it fail.
-fn is_robust(
-    payload: &[u8],
-    (at, bits): (usize, u8),
-    read: impl Fn(&[u8]) -> Result<(), WireError>,
-) {
-    assert_eq!(read(payload), Ok(()));
-    for end in 0..payload.len().min(300) {
-        assert!(read(&payload[..end]).is_err(), "cut at {end} of {}", payload.len());
-    }
-    let mut changed = payload.to_vec();
-    if let Some(at) = at.checked_rem(changed.len()) {
-        changed[at] ^= bits;
-    }
-    let _ = read(&changed);
-}
+use frames::{is_robust, parts};
 
 fn blocked() -> impl Strategy<Value = Blocked> {
     let reasons = vec![

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use echoic_net::wire::WireError;
-use echoic_net::wire::frame::{HEADER_BYTES, Header, Stall};
+use echoic_net::wire::frame::Stall;
 use echoic_net::wire::handshake::{Offer, Welcome};
 use echoic_net::wire::observed::{Connected, Family, Kind, Number, Observation};
 use echoic_net::wire::reader::Reader;
@@ -21,13 +21,10 @@ use echoic_replay::{Dtype, Leaf, Spec};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Splits a frame.
-fn parts(frame: &[u8]) -> (Header, &[u8]) {
-    let header = Header::read(frame).unwrap().unwrap();
-    let payload = &frame[HEADER_BYTES..];
-    assert_eq!(header.len as usize, payload.len());
-    (header, payload)
-}
+#[path = "common/frames.rs"]
+mod frames;
+
+use frames::{is_robust, parts};
 
 fn operation() -> impl Strategy<Value = Operation<'static>> {
     let finite = -1e9..1e9f64;
@@ -126,21 +123,6 @@ fn infos(count: usize) -> Infos {
         table_size: 77,
         total_weight: 12.5,
     }
-}
-
-/// Reads every prefix of a payload, which is an error, and some changes of it, which may be none.
-fn is_robust<T>(payload: &[u8], change: (usize, u8), read: impl Fn(&[u8]) -> Result<T, WireError>) {
-    for len in 0..payload.len() {
-        assert!(read(&payload[..len]).is_err(), "{len} of {} bytes were enough", payload.len());
-    }
-    let mut changed = payload.to_vec();
-    if !changed.is_empty() {
-        let at = change.0 % changed.len();
-        changed[at] ^= change.1;
-        let _ = read(&changed);
-    }
-    changed.push(0);
-    let _ = read(&changed);
 }
 
 /// A server that has been seen.

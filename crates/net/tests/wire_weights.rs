@@ -2,13 +2,18 @@
 //! or another value, and never a panic.
 
 use echoic_net::wire::WireError;
-use echoic_net::wire::frame::{HEADER_BYTES, Header, kind};
+use echoic_net::wire::frame::kind;
 use echoic_net::wire::weights::{
     Announcement, ChunkOf, Form, Publish, Receipt, Region, Want, most, read_need, read_serial,
     write_need, write_serial,
 };
 use echoic_replay::weights::Plan;
 use echoic_replay::{Dtype, Leaf};
+
+#[path = "common/frames.rs"]
+mod frames;
+
+use frames::{is_robust, parts};
 
 fn plan(bytes: usize) -> Plan {
     let leaf = Leaf { path: "w".into(), dtype: Dtype::UInt(1), shape: vec![bytes] };
@@ -19,17 +24,15 @@ fn plan(bytes: usize) -> Plan {
 fn payload(of: u8, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut frame = Vec::new();
     write(&mut frame);
-    let header = Header::read(&frame).unwrap().unwrap();
-    assert_eq!((header.kind, header.len as usize), (of, frame.len() - HEADER_BYTES));
+    let (header, payload) = parts(&frame);
+    assert_eq!(header.kind, of);
     assert!(header.len <= most(of).unwrap());
-    frame.split_off(HEADER_BYTES)
+    payload.to_vec()
 }
 
-/// Whether everything shorter is refused, and everything longer by a byte.
+/// Whether everything shorter is refused, and everything longer by a byte, and no bit makes it panic.
 fn only_whole<T>(payload: &[u8], read: impl Fn(&[u8]) -> Result<T, WireError>) {
-    for len in 0..payload.len() {
-        assert!(read(&payload[..len]).is_err(), "{len} of {} bytes", payload.len());
-    }
+    (0..8 * payload.len()).for_each(|bit| is_robust(payload, (bit / 8, 1 << (bit % 8)), &read));
     assert!(read(&[payload, &[0]].concat()).is_err());
 }
 

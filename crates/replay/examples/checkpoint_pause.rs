@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
-use echoic_replay::limiter::Limiter;
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::table::saved::save;
 use echoic_replay::table::{Form, Obstacle, Table, TableConfig, Tables};
@@ -36,15 +35,8 @@ fn main() {
 
 fn measure(form: Form, items: u32) {
     let table = Table::new(TableConfig {
-        name: "t".into(),
-        form,
-        structure: String::new(),
         sampler: SelectorKind::Prioritized { exponent: 0.6 },
-        remover: SelectorKind::Fifo,
-        limiter: Limiter::min_size(1).expect("a limiter"),
-        max_size: items,
-        max_times_sampled: 0,
-        seed: 1,
+        ..TableConfig::new("t", form, items)
     });
     let tables = Tables::new(vec![Arc::new(table.expect("a table"))]).expect("tables");
     let table = &tables.all()[0];

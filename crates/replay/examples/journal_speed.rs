@@ -10,8 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use echoic_replay::limiter::Limiter;
-use echoic_replay::selectors::SelectorKind;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::{Durability, Form, Origin, Table, TableConfig, Tables, recover};
 use echoic_replay::{Dtype, Leaf, Spec};
@@ -21,17 +19,8 @@ const ROUNDS: usize = 5;
 
 fn table(durability: Option<Durability>, dir: &Path) -> Arc<Table> {
     let leaf = Leaf { path: "x".into(), dtype: Dtype::UInt(1), shape: vec![ROW] };
-    let config = TableConfig {
-        name: "t".into(),
-        form: Form::Rows(Spec::new(vec![leaf]).expect("a spec")),
-        structure: String::new(),
-        sampler: SelectorKind::Uniform,
-        remover: SelectorKind::Fifo,
-        limiter: Limiter::min_size(1).expect("a limiter"),
-        max_size: 100_000,
-        max_times_sampled: 0,
-        seed: 1,
-    };
+    let form = Form::Rows(Spec::new(vec![leaf]).expect("a spec"));
+    let config = TableConfig::new("t", form, 100_000);
     let table = Arc::new(Table::new(config).expect("a table").durable(durability));
     let tables = Tables::new(vec![Arc::clone(&table)]).expect("one table");
     recover(&tables, dir, None).expect("a new journal");

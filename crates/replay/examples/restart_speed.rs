@@ -20,7 +20,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
-use echoic_replay::limiter::Limiter;
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::saved::save;
@@ -67,19 +66,13 @@ impl Files {
 
 fn tables(bytes: usize, items: usize, files: Files) -> Tables {
     let leaf = Leaf { path: "x".into(), dtype: Dtype::UInt(1), shape: vec![bytes] };
+    let form = match files.batch {
+        Some(_) => Form::Rows(Spec::new(vec![leaf]).expect("a spec")),
+        None => Form::Trajectories(None),
+    };
     let table = Table::new(TableConfig {
-        name: "t".into(),
-        form: match files.batch {
-            Some(_) => Form::Rows(Spec::new(vec![leaf]).expect("a spec")),
-            None => Form::Trajectories(None),
-        },
-        structure: String::new(),
         sampler: SelectorKind::Prioritized { exponent: 0.6 },
-        remover: SelectorKind::Fifo,
-        limiter: Limiter::min_size(1).expect("a limiter"),
-        max_size: items as u32,
-        max_times_sampled: 0,
-        seed: 1,
+        ..TableConfig::new("t", form, items as u32)
     });
     let durability = files.journal.then_some(Durability::Async);
     Tables::new(vec![Arc::new(table.expect("a table").durable(durability))]).expect("one table")

@@ -213,6 +213,14 @@ impl Parameters {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limiter(Parameters);
 
+/// Samples wait until there is an item; inserts never wait.
+impl Default for Limiter {
+    fn default() -> Self {
+        let (min_diff, max_diff) = (f64::NEG_INFINITY, f64::INFINITY);
+        Self(Parameters { min_size: 1, samples_per_insert: 1.0, min_diff, max_diff })
+    }
+}
+
 impl Limiter {
     /// The four numbers as they are. Only what no table could live with is refused here; what a
     /// table makes of them is for [`Limiter::check_table`].
@@ -237,8 +245,7 @@ impl Limiter {
 
     /// Samples wait until there are `min_size` items; inserts never wait.
     pub fn min_size(min_size: u64) -> Result<Self, LimiterError> {
-        let (min_diff, max_diff) = (f64::NEG_INFINITY, f64::INFINITY);
-        Self::raw(Parameters { min_size, samples_per_insert: 1.0, min_diff, max_diff })
+        Self::raw(Parameters { min_size, ..Self::default().0 })
     }
 
     /// Keeps samples and inserts in a ratio, once there are `min_size` items.

@@ -12,12 +12,15 @@ fn keeps(text: &str, rewards: &[f64]) -> bool {
     bound.keeps(rewards.len(), |_, item| rewards[item])
 }
 
+/// Filters, and whether they keep a group.
+type Cases<'a> = &'a [(&'a str, bool)];
+
 /// As numpy has them, except that a group of no items has a count and a sum alone, and that the mean of equal
 /// numbers is that number.
 #[test]
 fn aggregates_are_these() {
     assert!([0.1; 3].iter().sum::<f64>() / 3.0 > 0.1, "the plain mean is another");
-    let cases: [(&[f64], &[(&str, bool)]); 7] = [
+    let cases: [(&[f64], Cases<'_>); 7] = [
         (
             &[3.0, -1.0, 4.0, 2.0],
             &[

@@ -9,12 +9,17 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use echoic_replay::journal::{Durability, Error, Journal, Options, Replay};
 use echoic_replay::rng::Rng;
 use proptest::prelude::*;
 use tempfile::tempdir;
+
+#[path = "common/waiting.rs"]
+mod waiting;
+
+use waiting::until;
 
 const DURABILITIES: [Durability; 3] = [Durability::None, Durability::Async, Durability::Sync];
 
@@ -257,11 +262,7 @@ fn a_task_is_woken_when_more_is_kept() {
         journal.wake_on_progress(&waker);
         journal.wake_on_progress(&waker);
         let sequence = journal.append(b"record").unwrap();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while count.0.load(Ordering::SeqCst) < rounds {
-            assert!(Instant::now() < deadline, "nobody was woken");
-            std::thread::yield_now();
-        }
+        until("the waker is called", || count.0.load(Ordering::SeqCst) >= rounds);
         assert_eq!(count.0.load(Ordering::SeqCst), rounds);
         assert!(journal.kept() > sequence);
     }

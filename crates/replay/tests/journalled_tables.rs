@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::journal::{Journal, Options};
-use echoic_replay::limiter::{Counts, Limiter};
+use echoic_replay::limiter::Counts;
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::saved::{load, save};
 use echoic_replay::table::{
-    Durability, Form, Infos, Origin, Producer, RecoverError, Recovered, Table, TableConfig,
-    TableError, Tables, recover,
+    Durability, Form, Infos, Obstacles, Origin, Producer, RecoverError, Recovered, Table,
+    TableConfig, TableError, Tables, recover,
 };
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Episode, Leaf, Spec};
@@ -30,17 +30,7 @@ fn tempdir() -> std::io::Result<TempDir> {
 }
 
 fn config(form: Form) -> TableConfig {
-    TableConfig {
-        name: "a/b".into(),
-        form,
-        structure: "0".into(),
-        sampler: SelectorKind::Uniform,
-        remover: SelectorKind::Fifo,
-        limiter: Limiter::min_size(1).unwrap(),
-        max_size: 20,
-        max_times_sampled: 0,
-        seed: 5,
-    }
+    TableConfig { structure: "0".into(), ..TableConfig::new("a/b", form, 20) }
 }
 
 fn rows() -> Form {
@@ -176,8 +166,9 @@ struct State {
     priorities: Vec<f64>,
     versions: Vec<u64>,
     counts: Counts,
-    /// Of tables whose journals tell which items were sampled.
-    unique_samples: Option<u64>,
+    /// Of tables whose journals tell which items were sampled: how many were, and how often each.
+    sampled: Option<(u64, Vec<u32>)>,
+    blocked: Obstacles,
     /// How many there are, and were.
     episodes: (u64, u64),
     version: u64,
@@ -187,10 +178,12 @@ struct State {
 }
 
 fn state(table: &Arc<Table>) -> State {
-    let Infos { keys, priorities, versions, .. } = table.items();
+    let Infos { keys, priorities, versions, times_sampled, .. } = table.items();
     let info = table.info();
     let (counts, version) = (info.counts, info.version);
-    let unique_samples = (table.config().max_times_sampled > 0).then_some(info.unique_samples);
+    let is_limited = table.config().max_times_sampled > 0;
+    let sampled = is_limited.then_some((info.unique_samples, times_sampled));
+    let blocked = table.blocked();
     let contents = contents(table);
     let episodes = (info.episodes, info.deleted_episodes);
     let reached = PRODUCERS.map(|producer| table.reached(&producer, 3).unwrap());
@@ -199,7 +192,8 @@ fn state(table: &Arc<Table>) -> State {
         priorities,
         versions,
         counts,
-        unique_samples,
+        sampled,
+        blocked,
         episodes,
         version,
         reached,
@@ -523,22 +517,6 @@ fn what_was_kept_is_there_wherever_the_process_is_killed() {
 }
 
 #[test]
-fn items_are_not_sampled_more_often_than_allowed_over_a_crash() {
-    let dir = tempdir().unwrap();
-    let config =
-        TableConfig { max_times_sampled: 2, sampler: SelectorKind::Fifo, ..config(rows()) };
-    let (first, _) = begin(&config, dir.path(), None).unwrap();
-    put_rows(&first.all()[0], &[1, 2]);
-    let drawn = first.all()[0].try_sample(1).unwrap().infos().keys[0];
-    first.all()[0].close();
-    let (second, _) = begin(&config, dir.path(), None).unwrap();
-    let table = &second.all()[0];
-    assert_eq!(table.try_sample(1).unwrap().infos().keys, [drawn]);
-    assert_ne!(table.try_sample(1).unwrap().infos().keys, [drawn]);
-    assert_eq!((table.info().size, table.info().counts.samples), (1, 3));
-}
-
-#[test]
 fn a_checkpoint_gives_the_space_of_what_it_covers_back() {
     let dir = tempdir().unwrap();
     let (journals, root) = (dir.path().join("journals"), dir.path().join("checkpoints"));
@@ -768,14 +746,6 @@ fn a_journal_of_another_form_or_a_table_with_items_is_refused() {
 }
 
 #[test]
-fn two_tables_can_not_have_one_journal() {
-    let dir = tempdir().unwrap();
-    let (_all, _) = begin(&config(rows()), dir.path(), None).unwrap();
-    let error = begin(&config(rows()), dir.path(), None).unwrap_err();
-    assert!(error.to_string().contains("is in use"), "{error}");
-}
-
-#[test]
 fn one_table_can_not_have_two_journals() {
     let (first, second) = (tempdir().unwrap(), tempdir().unwrap());
     let (all, _) = begin(&config(rows()), first.path(), None).unwrap();
@@ -873,29 +843,6 @@ fn what_is_sent_again_after_a_crash_goes_where_it_is_missing_and_nowhere_twice()
 }
 
 #[test]
-fn a_producer_is_known_over_many_lives_of_a_server_and_checkpoints() {
-    let dir = tempdir().unwrap();
-    let (journals, root) = (dir.path().join("journals"), dir.path().join("checkpoints"));
-    let config = TableConfig { max_size: 1000, ..config(rows()) };
-    let mut checkpoint = None;
-    for life in 0..6_u64 {
-        let (tables, _) = begin(&config, &journals, checkpoint.as_deref()).unwrap();
-        let table = &tables.all()[0];
-        for number in 0..5 * (life + 1) {
-            let fresh = send_some(table, &[number], Some(operation(number))).is_some();
-            assert_eq!(fresh, number >= 5 * life, "operation {number} in life {life}");
-            // Another comes and goes in between.
-            let other = Origin { producer: [life as u8; 16], epoch: 1, number };
-            assert!(send_some(table, &[1 << 32], Some(other)).is_some());
-        }
-        if life % 2 == 1 {
-            checkpoint = Some(save(&tables, &root, &[]).unwrap().path);
-        }
-        tables.close();
-    }
-}
-
-#[test]
 fn numbers_of_producers_that_were_forgotten_are_given_to_others_also_in_a_journal() {
     const REMEMBERED: u32 = 1 << 16;
     let dir = tempdir().unwrap();
@@ -944,30 +891,4 @@ fn a_later_life_of_a_producer_is_not_confused_with_the_one_before_over_a_crash()
     assert_eq!(table.info().size, 2);
     // What was reserved for it is free again.
     put_rows(table, &(3..21).collect::<Vec<_>>());
-}
-
-#[test]
-fn a_limiter_stands_after_a_crash_where_it_stood() {
-    let dir = tempdir().unwrap();
-    // Nobody may be further from two samples for each insert than three samples.
-    let limiter = Limiter::sample_to_insert_ratio(2.0, 2, 3.0).unwrap();
-    let config = TableConfig { limiter, max_size: 100, ..config(rows()) };
-    let (first, _) = begin(&config, dir.path(), None).unwrap();
-    let table = &first.all()[0];
-    for number in 0..40 {
-        put_rows(table, &[number]);
-        while table.can_sample(1) {
-            table.try_sample(1).unwrap();
-        }
-    }
-    keep(table);
-    let (counts, obstacles) = (table.info().counts, table.blocked());
-    assert!(counts.samples > 70);
-    let copied = tempdir().unwrap();
-    copy(dir.path(), copied.path(), None);
-    let (second, _) = begin(&config, copied.path(), None).unwrap();
-    let table = &second.all()[0];
-    assert_eq!((table.info().counts, table.blocked()), (counts, obstacles));
-    put_rows(table, &[40]);
-    assert_eq!((table.can_sample(2), table.can_sample(3)), (true, false));
 }

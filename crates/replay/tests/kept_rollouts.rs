@@ -1,10 +1,11 @@
 //! Rollout tables with a directory: what is there again, what is refused, and what their history tells.
 
 mod rolling;
+#[path = "common/waiting.rs"]
+mod waiting;
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,8 +17,9 @@ use echoic_replay::rollouts::ledger::{Change, Fate, Hold, Lease, Ledger, Outcome
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::rollouts::{OnStale, Order, RolloutConfig, RolloutTable};
 use proptest::prelude::*;
-use rolling::{Crowd, Step, admit, any_config, config, wait, want, whole_item};
+use rolling::{Crowd, Step, admit, any_config, config, want, whole_item};
 use tempfile::TempDir;
+use waiting::soon;
 
 const HISTORY: Keeping = Keeping { durability: Durability::Async, history: true };
 
@@ -33,7 +35,7 @@ fn open(config: &RolloutConfig, dir: &Path) -> RolloutTable {
 }
 
 fn call(table: &RolloutTable, change: &Change) -> Result<Outcome, CallError> {
-    table.call(change, wait(&mut |_| ControlFlow::Continue(())))
+    soon(|wait| table.call(change, wait))
 }
 
 fn bytes(ledger: &Ledger) -> Vec<u8> {
@@ -144,7 +146,7 @@ proptest! {
         let table = open(&config, dir.path());
         let mut crowd = Crowd::default();
         do_some(&table, &mut crowd, &before);
-        table.keep(wait(&mut |_| ControlFlow::Continue(()))).unwrap();
+        soon(|wait| table.keep(wait)).unwrap();
         let kept = table.receipt().unwrap();
         prop_assert!(table.is_kept(kept).unwrap());
         let (len, counts) = (fs::metadata(last_segment(dir.path())).unwrap().len(), table.info().counts);
@@ -659,7 +661,7 @@ fn copies_at_any_moment_have_what_was_acknowledged() {
         scope.spawn(move || {
             for _ in 0..6 {
                 let before = table.info().counts;
-                table.keep(wait(&mut |_| ControlFlow::Continue(()))).unwrap();
+                soon(|wait| table.keep(wait)).unwrap();
                 let copied = tempdir();
                 copy(&from.join("journal"), &copied.path().join("journal"));
                 fs::write(copied.path().join("echoic-rollouts.lock"), b"").unwrap();

@@ -1,10 +1,11 @@
 //! Processes that have a rollout table with a directory, and are killed at any moment.
 
 mod rolling;
+#[path = "common/waiting.rs"]
+mod waiting;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -13,7 +14,8 @@ use echoic_replay::rollouts::kept::{Durability, History, Keeping};
 use echoic_replay::rollouts::ledger::{Change, Outcome, Want};
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::rollouts::{Order, RolloutConfig, RolloutTable};
-use rolling::{admit, config, wait, want, whole_item};
+use rolling::{admit, config, want, whole_item};
+use waiting::soon;
 
 const DIR: &str = "ECHOIC_TEST_KEPT_ROLLOUTS";
 
@@ -31,7 +33,7 @@ fn open(dir: &Path) -> RolloutTable {
 }
 
 fn call(table: &RolloutTable, change: &Change) -> Result<Outcome, CallError> {
-    table.call(change, wait(&mut |_| ControlFlow::Continue(())))
+    soon(|wait| table.call(change, wait))
 }
 
 /// Tells the test something, all at once: half a line would be one that was cut off.

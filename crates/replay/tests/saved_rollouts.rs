@@ -1,8 +1,9 @@
 //! Rollout tables in a server's checkpoints.
 
 mod rolling;
+#[path = "common/waiting.rs"]
+mod waiting;
 
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,7 +13,8 @@ use echoic_replay::rollouts::ledger::{Change, Fate, Outcome, Share};
 use echoic_replay::rollouts::{Order, RolloutConfig, RolloutTable};
 use echoic_replay::table::Tables;
 use echoic_replay::table::saved::{Contents, Keeper, load, open_rollouts, save};
-use rolling::{admit, config, wait, want, whole_item};
+use rolling::{admit, config, want, whole_item};
+use waiting::soon;
 
 fn table(config: RolloutConfig) -> Arc<RolloutTable> {
     Arc::new(RolloutTable::new(config).unwrap().with_metadata(b"meta".to_vec()))
@@ -23,7 +25,7 @@ fn contents<'a>(tables: &'a Tables, rollouts: &'a [Arc<RolloutTable>]) -> Conten
 }
 
 fn call(table: &RolloutTable, change: &Change) -> Outcome {
-    table.call(change, wait(&mut |_| ControlFlow::Continue(()))).unwrap()
+    soon(|wait| table.call(change, wait)).unwrap()
 }
 
 fn groups(table: &RolloutTable, count: u32) {

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use echoic_replay::checkpoint::{Reader, Writer};
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::encoding::{Encoding, Policy};
-use echoic_replay::limiter::Limiter;
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::spec::ANY_LENGTH;
 use echoic_replay::table::saved::{SavedError, load, open, save};
@@ -20,17 +19,7 @@ use tempfile::TempDir;
 const ROW: usize = 64;
 
 fn config(name: &str, form: Form, sampler: SelectorKind) -> TableConfig {
-    TableConfig {
-        name: name.into(),
-        form,
-        structure: "0".into(),
-        sampler,
-        remover: SelectorKind::Fifo,
-        limiter: Limiter::min_size(1).unwrap(),
-        max_size: 500,
-        max_times_sampled: 0,
-        seed: 5,
-    }
+    TableConfig { structure: "0".into(), sampler, ..TableConfig::new(name, form, 500) }
 }
 
 fn rows() -> Form {

@@ -25,13 +25,9 @@ impl Sink for Items {
     fn item(&mut self, item: OutgoingItem<'_>) {
         let columns = item.trajectory.signature().columns.len();
         let columns = (0..columns).map(|column| {
-            let mut values = vec![];
-            for slice in item.trajectory.column(column) {
-                let mut bytes = vec![0; slice.len as usize * 2];
-                slice.chunk.copy_to(slice.offset, &mut bytes);
-                values.extend(bytes.chunks(2).map(|pair| i16::from_ne_bytes([pair[0], pair[1]])));
-            }
-            values
+            let mut bytes = vec![0; item.trajectory.column_bytes(column)];
+            item.trajectory.copy_column(column, &mut bytes);
+            bytes.chunks(2).map(|pair| i16::from_ne_bytes([pair[0], pair[1]])).collect()
         });
         self.0.push((item.table, item.priority, columns.collect()));
     }

@@ -1,15 +1,13 @@
 //! A table against a list of items that does everything the slow way; and what else callers may rely on.
 
 use std::collections::HashSet;
-use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::limiter::{Counts, Limiter, LimiterError, Parameters, Reason};
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::spec::ANY_LENGTH;
-use echoic_replay::stream::Wait;
 use echoic_replay::table::{
     Form, Infos, MAX_METADATA, Obstacle, Sampled, Stack, Table, TableConfig, TableError, Tables,
 };
@@ -17,6 +15,11 @@ use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Leaf, Spec};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+
+#[path = "common/waiting.rs"]
+mod waiting;
+
+use waiting::within;
 
 const KINDS: [SelectorKind; 8] = [
     SelectorKind::Uniform,
@@ -48,17 +51,7 @@ fn rows() -> Form {
 }
 
 fn config(form: Form, sampler: SelectorKind, remover: SelectorKind, max_size: u32) -> TableConfig {
-    TableConfig {
-        name: "table".into(),
-        form,
-        structure: String::new(),
-        sampler,
-        remover,
-        limiter: Limiter::min_size(1).unwrap(),
-        max_size,
-        max_times_sampled: 0,
-        seed: 1,
-    }
+    TableConfig { sampler, remover, ..TableConfig::new("table", form, max_size) }
 }
 
 fn table(config: TableConfig) -> Arc<Table> {
@@ -110,12 +103,6 @@ fn ids(sampled: &Sampled) -> Vec<u64> {
         assert_eq!(bytes, pad(*id), "the item {id} has other bytes");
     }
     ids
-}
-
-/// Waits at most so long.
-fn within<T>(time: Duration, call: impl FnOnce(Wait<'_, Reason>) -> T) -> T {
-    let deadline = Some(Instant::now() + time);
-    call(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
 }
 
 fn blocked<T>(result: Result<T, Obstacle>) -> Option<Reason> {

@@ -1,7 +1,6 @@
 //! What a table knows of itself beside its items: who had to wait for it, and whose steps it has.
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,35 +8,26 @@ use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::limiter::{Limiter, Reason};
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::spec::ANY_LENGTH;
-use echoic_replay::stream::Wait;
 use echoic_replay::table::{Call, Form, Table, TableConfig, TableError, Waits};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Episode, Leaf, Spec};
 use proptest::prelude::*;
 
-/// A wait that should have ended fails its test after this.
-const PATIENCE: Duration = Duration::from_secs(30);
+#[path = "common/waiting.rs"]
+mod waiting;
+
+use waiting::{PATIENCE, until, within};
 
 /// A queue with room for one item.
 fn queue() -> Arc<Table> {
     let leaf = Leaf { path: "x".into(), dtype: Dtype::UInt(8), shape: vec![] };
     let config = TableConfig {
-        name: "queue".into(),
-        form: Form::Rows(Spec::new(vec![leaf]).unwrap()),
-        structure: String::new(),
         sampler: SelectorKind::Fifo,
-        remover: SelectorKind::Fifo,
         limiter: Limiter::queue(1).unwrap(),
-        max_size: 1,
         max_times_sampled: 1,
-        seed: 1,
+        ..TableConfig::new("queue", Form::Rows(Spec::new(vec![leaf]).unwrap()), 1)
     };
     Arc::new(Table::new(config).unwrap())
-}
-
-fn within<T>(patience: Duration, call: impl FnOnce(Wait<'_, Reason>) -> T) -> T {
-    let deadline = Some(Instant::now() + patience);
-    call(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
 }
 
 fn insert(table: &Arc<Table>, patience: Duration) -> Result<(), TableError> {
@@ -56,11 +46,8 @@ fn waits(table: &Table) -> [Waits; 2] {
 
 /// Until so many calls wait; a test that waits for them for ever fails.
 fn until_waiting(table: &Table, expected: [u64; 2]) {
-    let end = Instant::now() + PATIENCE;
-    while waits(table).map(|waits| waits.waiting) != expected {
-        assert!(Instant::now() < end, "{:?}, expected {expected:?}", waits(table));
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let what = format!("inserts and samples wait: {expected:?}");
+    until(&what, || waits(table).map(|waits| waits.waiting) == expected);
 }
 
 #[test]
@@ -191,15 +178,9 @@ proptest! {
         let leaf = Leaf { path: "x".into(), dtype: Dtype::UInt(1), shape: vec![ANY_LENGTH] };
         let spec = with_spec.then(|| Spec::of_trajectories(vec![leaf]).unwrap());
         let config = TableConfig {
-            name: "table".into(),
-            form: Form::Trajectories(spec),
-            structure: String::new(),
-            sampler: SelectorKind::Uniform,
             remover: SelectorKind::Uniform,
-            limiter: Limiter::min_size(1).unwrap(),
-            max_size,
             max_times_sampled,
-            seed: 1,
+            ..TableConfig::new("table", Form::Trajectories(spec), max_size)
         };
         let table = Arc::new(Table::new(config).unwrap());
         // By key, all that ever were.

@@ -16,26 +16,18 @@ use echoic_replay::stream::Wait;
 use echoic_replay::table::{Form, Obstacle, Sampled, Table, TableConfig, TableError};
 use echoic_replay::{Dtype, Leaf, Spec};
 
+#[path = "common/waiting.rs"]
+mod waiting;
+
+use waiting::{soon, until};
+
 /// Words of a row: its item's number again and again. Several cache lines, so that a row which is
 /// written while it is read shows it.
 const WORDS: usize = 40;
 
-/// A wait that should have ended fails its test after this.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 fn config(max_size: u32) -> TableConfig {
     let leaf = Leaf { path: "x".into(), dtype: Dtype::UInt(8), shape: vec![WORDS] };
-    TableConfig {
-        name: "table".into(),
-        form: Form::Rows(Spec::new(vec![leaf]).unwrap()),
-        structure: String::new(),
-        sampler: SelectorKind::Uniform,
-        remover: SelectorKind::Fifo,
-        limiter: Limiter::min_size(1).unwrap(),
-        max_size,
-        max_times_sampled: 0,
-        seed: 3,
-    }
+    TableConfig::new("table", Form::Rows(Spec::new(vec![leaf]).unwrap()), max_size)
 }
 
 fn queue(size: u32) -> Arc<Table> {
@@ -64,14 +56,8 @@ fn ids(sampled: &Sampled) -> Vec<u64> {
     .collect()
 }
 
-/// Waits, but not for ever.
-fn patiently<T>(call: impl FnOnce(Wait<'_, Reason>) -> T) -> T {
-    let deadline = Some(Instant::now() + PATIENCE);
-    call(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
-}
-
 fn insert(table: &Arc<Table>, id: u64) -> Result<u64, TableError> {
-    let mut insertion = patiently(|wait| table.reserve(1, wait))?;
+    let mut insertion = soon(|wait| table.reserve(1, wait))?;
     write(insertion.row_mut(0), id);
     Ok(insertion.commit(&[1.0], None)?[0].number())
 }
@@ -123,7 +109,7 @@ fn insert_some(table: &Arc<Table>, thread: u64, recent: &Mutex<Vec<u64>>) -> Don
     let mut next = thread << 32;
     while done.inserted.len() < 3000 {
         let count = 1 + rng.below(3) as usize;
-        let mut insertion = patiently(|wait| table.reserve(count, wait)).unwrap();
+        let mut insertion = soon(|wait| table.reserve(count, wait)).unwrap();
         let len = insertion.len();
         for row in 0..len {
             write(insertion.row_mut(row), next + row as u64);
@@ -253,7 +239,7 @@ fn a_queue_delivers_every_item_exactly_once_and_each_producers_in_order() {
                 // Several at once only as long as they are there: the last items fill no batch.
                 let several = table.try_sample(1 + rng.below(3) as usize);
                 let sampled = match several {
-                    Err(Obstacle::Blocked(_)) => patiently(|wait| table.sample(1, wait)),
+                    Err(Obstacle::Blocked(_)) => soon(|wait| table.sample(1, wait)),
                     other => other.map_err(|error| panic_free(&error)),
                 };
                 match sampled {
@@ -264,11 +250,7 @@ fn a_queue_delivers_every_item_exactly_once_and_each_producers_in_order() {
             }
         });
         join(producers);
-        let deadline = Instant::now() + PATIENCE;
-        while table.info().counts.samples < 4 * EACH {
-            assert!(Instant::now() < deadline, "{:?}", table.info());
-            thread::sleep(Duration::from_millis(1));
-        }
+        until("all are taken", || table.info().counts.samples == 4 * EACH);
         // Consumers that wait for more, or are about to, end now.
         table.close();
         join(consumers)
@@ -309,7 +291,7 @@ fn a_ratio_lets_everybody_finish_and_is_never_exceeded() {
         });
         threads.extend(spawn(scope, 4, |_| {
             for _ in 0..samples - 2 {
-                patiently(|wait| table.sample(1, wait)).unwrap();
+                soon(|wait| table.sample(1, wait)).unwrap();
             }
         }));
         let watcher = scope.spawn(|| {
@@ -344,7 +326,7 @@ fn waiting_insert(table: &Arc<Table>) -> mpsc::Receiver<Option<TableError>> {
 
 fn waiting_sample(table: &Arc<Table>) -> mpsc::Receiver<Option<TableError>> {
     let table = Arc::clone(table);
-    waiting(move || patiently(|wait| table.sample(1, wait)).err())
+    waiting(move || soon(|wait| table.sample(1, wait)).err())
 }
 
 const SOON: Duration = Duration::from_secs(5);

@@ -1,14 +1,18 @@
 //! What a store of weights promises to learners and workers.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use echoic_replay::stream::Wait;
 use echoic_replay::weights::{
     CHUNK_BYTES, Plan, Publication, WeightStore, WeightsConfig, WeightsError, sum,
 };
 use echoic_replay::{Blocked, Dtype, Leaf};
+
+#[path = "common/waiting.rs"]
+mod waiting;
+
+use waiting::{soon, within};
 
 fn plan(lengths: &[usize]) -> Arc<Plan> {
     let leaf = |(number, bytes): (usize, &usize)| Leaf {
@@ -22,11 +26,6 @@ fn plan(lengths: &[usize]) -> Arc<Plan> {
 
 fn at_once<T>(attempt: impl FnOnce(Wait<'_>) -> T) -> T {
     within(Duration::ZERO, attempt)
-}
-
-fn within<T>(time: Duration, attempt: impl FnOnce(Wait<'_>) -> T) -> T {
-    let deadline = Some(Instant::now() + time);
-    attempt(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
 }
 
 fn publish(
@@ -145,8 +144,7 @@ fn who_waits_is_woken_by_what_is_published() {
     let (store, plan) = (store(3), plan(&[1]));
     let newer = |latest: &Arc<Publication>| (latest.version() > 1).then(|| latest.version());
     std::thread::scope(|scope| {
-        let waiter =
-            scope.spawn(|| within(Duration::from_secs(20), |wait| store.wait(wait, newer)));
+        let waiter = scope.spawn(|| soon(|wait| store.wait(wait, newer)));
         publish(&store, 1, &plan).unwrap();
         store.publish_version(2).unwrap();
         assert_eq!(waiter.join().unwrap(), Ok(2));
@@ -162,8 +160,7 @@ fn a_closed_store_wakes_who_waits_and_keeps_what_is_held() {
     let held = publish(&store, 1, &plan).unwrap();
     let never = |_: &Arc<Publication>| None::<()>;
     std::thread::scope(|scope| {
-        let waiter =
-            scope.spawn(|| within(Duration::from_secs(20), |wait| store.wait(wait, never)));
+        let waiter = scope.spawn(|| soon(|wait| store.wait(wait, never)));
         store.close();
         assert_eq!(waiter.join().unwrap(), Err(WeightsError::Closed));
     });

@@ -82,12 +82,8 @@ fn create(
 }
 
 fn bytes(trajectory: &Trajectory, column: usize) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for slice in trajectory.column(column) {
-        let start = bytes.len();
-        bytes.resize(start + slice.len as usize, 0);
-        slice.chunk.copy_to(slice.offset, &mut bytes[start..]);
-    }
+    let mut bytes = vec![0; trajectory.column_bytes(column)];
+    trajectory.copy_column(column, &mut bytes);
     bytes
 }
 

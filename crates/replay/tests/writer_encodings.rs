@@ -5,8 +5,6 @@ use std::sync::Arc;
 use echoic_replay::Dtype;
 use echoic_replay::chunk::{Chunk, ColumnKind};
 use echoic_replay::encoding::{Encoding, Policy};
-use echoic_replay::limiter::Limiter;
-use echoic_replay::selectors::SelectorKind;
 use echoic_replay::table::{Form, Table, TableConfig};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::writer::{
@@ -128,18 +126,7 @@ fn encodings_have_names() {
 }
 
 fn table() -> Arc<Table> {
-    let config = TableConfig {
-        name: "t".into(),
-        form: Form::Trajectories(None),
-        structure: String::new(),
-        sampler: SelectorKind::Uniform,
-        remover: SelectorKind::Fifo,
-        limiter: Limiter::min_size(1).unwrap(),
-        max_size: 1000,
-        max_times_sampled: 0,
-        seed: 7,
-    };
-    Table::new(config).unwrap().into()
+    Table::new(TableConfig::new("t", Form::Trajectories(None), 1000)).unwrap().into()
 }
 
 fn kind() -> impl Strategy<Value = ColumnKind> {

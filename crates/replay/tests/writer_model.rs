@@ -143,13 +143,8 @@ impl Sink for Checker {
                 !Arc::ptr_eq(&left.chunk, &right.chunk) || left.offset + left.len != right.offset
             });
             assert!(joined, "neighbours in a chunk are one slice: {slices:?}");
-            let mut got = Vec::new();
-            for slice in slices {
-                let start = got.len();
-                let bytes = slice.chunk.kind().step_bytes().unwrap() * slice.len as usize;
-                got.resize(start + bytes, 0);
-                slice.chunk.copy_to(slice.offset, &mut got[start..]);
-            }
+            let mut got = vec![0; item.trajectory.column_bytes(column)];
+            item.trajectory.copy_column(column, &mut got);
             assert_eq!(&got, expected, "column {column} of {ticket:?}");
         }
     }

@@ -45,8 +45,6 @@ fn text_of(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use echoic_replay::limiter::Limiter;
-    use echoic_replay::selectors::SelectorKind;
     use echoic_replay::table::{Form, Table, TableConfig};
 
     use super::*;
@@ -55,17 +53,7 @@ mod tests {
 
     #[test]
     fn names_labels_and_numbers_are_as_the_format_wants_them() {
-        let config = TableConfig {
-            name: "a \"b\"\\\n".into(),
-            form: Form::Trajectories(None),
-            structure: String::new(),
-            sampler: SelectorKind::Uniform,
-            remover: SelectorKind::Fifo,
-            limiter: Limiter::min_size(1).unwrap(),
-            max_size: 5,
-            max_times_sampled: 0,
-            seed: 0,
-        };
+        let config = TableConfig::new("a \"b\"\\\n", Form::Trajectories(None), 5);
         let mut numbers = Numbers::default();
         numbers.add_table(&Table::new(config).unwrap());
         numbers.add_listeners(&ListenerStats::default(), &[]);

@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use echoic_net::transport::TlsFiles;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use tempfile::TempDir;
 
 /// A certificate, or an authority's, and its key, as files.
 pub struct TlsIdentity {
@@ -17,27 +17,7 @@ pub struct TlsIdentity {
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pub identity: TlsIdentity,
-    folder: Folder,
-}
-
-/// A folder that is removed at the end.
-pub struct Folder(pub PathBuf);
-
-impl Folder {
-    pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("echoic-test-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).unwrap();
-    }
+    folder: TempDir,
 }
 
 fn write(folder: &Path, name: &str, certificate: &str, key: &KeyPair) -> TlsIdentity {
@@ -50,11 +30,11 @@ fn write(folder: &Path, name: &str, certificate: &str, key: &KeyPair) -> TlsIden
 
 impl Authority {
     pub fn new() -> Self {
-        let (folder, key) = (Folder::new(), KeyPair::generate().unwrap());
+        let (folder, key) = (TempDir::new().unwrap(), KeyPair::generate().unwrap());
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let certificate = params.self_signed(&key).unwrap();
-        let identity = write(&folder.0, "authority", &certificate.pem(), &key);
+        let identity = write(folder.path(), "authority", &certificate.pem(), &key);
         Self { issuer: Issuer::new(params, key), identity, folder }
     }
 
@@ -63,7 +43,7 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new([name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        write(&self.folder.0, name, &certificate.pem(), &key)
+        write(self.folder.path(), name, &certificate.pem(), &key)
     }
 }
 

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use echoic_net::server::Server;
-use echoic_net::transport::{Link, TlsFiles, dial_to};
+use echoic_net::transport::Link;
 use echoic_net::wire::frame::{Control, HEADER_BYTES, Header, kind};
 use echoic_net::wire::handshake::{Hello, Open, ProducerId, Purpose, Refused};
 use echoic_net::wire::{PREFACE_BYTES, VERSION, preface};
 
-/// Longer than anything takes that works.
-const PATIENCE: Duration = Duration::from_secs(30);
+use super::serving::dial;
+use super::waiting::PATIENCE;
 
 /// What a server says to bytes that follow a good handshake: how it refuses them, if it does.
 pub fn told(server: &Server, purpose: Purpose, said: &[u8]) -> Option<Refused> {
@@ -42,8 +42,7 @@ impl Stranger {
         server: &Server,
         purpose: Purpose,
     ) -> Self {
-        let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
-        let link = dial.dial(PATIENCE).unwrap();
+        let link = dial(server).dial(PATIENCE).unwrap();
         let mut opening = preface(VERSION).to_vec();
         Hello { nonce: [1; 32] }.write(&mut opening);
         let open = Open {

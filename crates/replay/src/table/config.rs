@@ -56,6 +56,23 @@ pub struct TableConfig {
 }
 
 impl TableConfig {
+    /// A table whose other settings are the plain ones: samples are uniform and wait for the first item, inserts
+    /// don't wait, the oldest item goes when there is no more room, and items may be sampled again and again.
+    #[must_use]
+    pub fn new(name: &str, form: Form, max_size: u32) -> Self {
+        Self {
+            name: name.into(),
+            form,
+            structure: String::new(),
+            sampler: SelectorKind::Uniform,
+            remover: SelectorKind::Fifo,
+            limiter: Limiter::default(),
+            max_size,
+            max_times_sampled: 0,
+            seed: 1,
+        }
+    }
+
     /// Refuses what can't work.
     pub(super) fn check(&self) -> Result<(), TableError> {
         if self.name.is_empty() || self.name.len() > MAX_NAME {

@@ -200,7 +200,6 @@ mod tests {
     use super::super::core::Payload;
     use super::super::{Form, Insertion, Sampled};
     use super::*;
-    use crate::selectors::SelectorKind;
     use crate::{Dtype, Leaf, Spec};
 
     const SIZE: u32 = 8;
@@ -216,18 +215,9 @@ mod tests {
 
     fn table(limiter: Limiter, max_times_sampled: u32) -> Arc<Table> {
         let leaf = Leaf { path: "x".into(), dtype: Dtype::UInt(1), shape: vec![] };
-        let config = TableConfig {
-            name: "t".into(),
-            form: Form::Rows(Spec::new(vec![leaf]).unwrap()),
-            structure: String::new(),
-            sampler: SelectorKind::Uniform,
-            remover: SelectorKind::Fifo,
-            limiter,
-            max_size: SIZE,
-            max_times_sampled,
-            seed: 1,
-        };
-        Arc::new(Table::new(config).unwrap())
+        let form = Form::Rows(Spec::new(vec![leaf]).unwrap());
+        let config = TableConfig::new("t", form, SIZE);
+        Arc::new(Table::new(TableConfig { limiter, max_times_sampled, ..config }).unwrap())
     }
 
     /// What calls and checkpoints hold of a table.

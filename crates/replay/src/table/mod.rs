@@ -71,23 +71,12 @@ pub use crate::waits::{Call, Waiting, Waits};
 /// ```
 /// use std::sync::Arc;
 ///
-/// use echoic_replay::limiter::Limiter;
-/// use echoic_replay::selectors::SelectorKind;
 /// use echoic_replay::table::{Form, Table, TableConfig};
 /// use echoic_replay::{Dtype, Leaf, Spec};
 ///
 /// let reward = Leaf { path: "reward".into(), dtype: Dtype::Float(4), shape: vec![] };
-/// let table = Arc::new(Table::new(TableConfig {
-///     name: "replay".into(),
-///     form: Form::Rows(Spec::new(vec![reward])?),
-///     structure: String::new(),
-///     sampler: SelectorKind::Uniform,
-///     remover: SelectorKind::Fifo,
-///     limiter: Limiter::min_size(1)?,
-///     max_size: 1000,
-///     max_times_sampled: 0,
-///     seed: 7,
-/// })?);
+/// let form = Form::Rows(Spec::new(vec![reward])?);
+/// let table = Arc::new(Table::new(TableConfig::new("replay", form, 1000))?);
 /// let mut insertion = table.try_reserve(1).unwrap();
 /// insertion.row_mut(0).copy_from_slice(&2.5f32.to_ne_bytes());
 /// let keys = insertion.commit(&[1.0], None)?;

@@ -6,7 +6,6 @@ mod settings;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use echoic_replay::limiter::Parameters;
 use echoic_replay::rollouts::filter::Filter;
@@ -15,7 +14,6 @@ use echoic_replay::rollouts::ledger::{
     Admit, Append, Balance, Change, Hold, Lease, Outcome, Refusal, Size, Want,
 };
 use echoic_replay::rollouts::{Delivery, OnExpiry, OnStale, Order, RolloutConfig};
-use echoic_replay::stream::Wait;
 
 use self::settings::plain;
 
@@ -111,12 +109,6 @@ pub fn admit(count: u32) -> Change {
 pub fn want(groups: u32, lease_ms: Option<u64>) -> Want {
     let (size, balance) = (Size::Groups(groups), Balance::Count);
     Want { size, rank: 0, ranks: 1, balance, lease_ms }
-}
-
-/// Long enough for whatever is waited for.
-pub fn wait<R>(on_tick: &mut dyn FnMut(R) -> std::ops::ControlFlow<()>) -> Wait<'_, R> {
-    let deadline = Some(Instant::now() + Duration::from_secs(20));
-    Wait { deadline, tick: None, on_tick }
 }
 
 /// One thing to do, whatever it will be.

@@ -110,25 +110,13 @@ struct Pending<'a> {
 /// ```
 /// use std::sync::Arc;
 ///
-/// use echoic_replay::limiter::Limiter;
-/// use echoic_replay::selectors::SelectorKind;
 /// use echoic_replay::stream::Wait;
 /// use echoic_replay::table::{Durability, Form, Table, TableConfig, Tables, recover};
 /// use echoic_replay::{Dtype, Leaf, Spec};
 ///
 /// # let dir = std::env::temp_dir().join(format!("echoic-doc-recover-{}", std::process::id()));
 /// let reward = Leaf { path: "reward".into(), dtype: Dtype::Float(4), shape: vec![] };
-/// let config = TableConfig {
-///     name: "replay".into(),
-///     form: Form::Rows(Spec::new(vec![reward])?),
-///     structure: String::new(),
-///     sampler: SelectorKind::Uniform,
-///     remover: SelectorKind::Fifo,
-///     limiter: Limiter::min_size(1)?,
-///     max_size: 1000,
-///     max_times_sampled: 0,
-///     seed: 7,
-/// };
+/// let config = TableConfig::new("replay", Form::Rows(Spec::new(vec![reward])?), 1000);
 /// let begin = || -> Result<Arc<Table>, Box<dyn std::error::Error>> {
 ///     let table = Arc::new(Table::new(config.clone())?.durable(Some(Durability::Async)));
 ///     recover(&Tables::new(vec![Arc::clone(&table)])?, &dir, None)?;

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::log::Log;
 use crate::journal::{Journal, Options};
-use crate::limiter::{Limiter, Reason};
-use crate::selectors::SelectorKind;
+use crate::limiter::Reason;
 use crate::stream::Wait;
 use crate::table::core::Core;
 use crate::table::{Form, Obstacle, Table, TableConfig, TableError};
@@ -16,17 +15,8 @@ const QUEUE: usize = 1000;
 
 fn table(dir: &std::path::Path, max_times_sampled: u32) -> Arc<Table> {
     let leaf = Leaf { path: "x".into(), dtype: Dtype::UInt(1), shape: vec![100] };
-    let config = TableConfig {
-        name: "t".into(),
-        form: Form::Rows(Spec::new(vec![leaf]).unwrap()),
-        structure: String::new(),
-        sampler: SelectorKind::Uniform,
-        remover: SelectorKind::Fifo,
-        limiter: Limiter::min_size(1).unwrap(),
-        max_size: 50,
-        max_times_sampled,
-        seed: 1,
-    };
+    let form = Form::Rows(Spec::new(vec![leaf]).unwrap());
+    let config = TableConfig { max_times_sampled, ..TableConfig::new("t", form, 50) };
     let table = Arc::new(Table::new(config.clone()).unwrap());
     let options = Options { queue_bytes: QUEUE, ..Options::default() };
     let (journal, _) = Journal::open(dir, options).unwrap();

@@ -288,28 +288,16 @@ mod tests {
     use super::*;
     use crate::checkpoint;
     use crate::files::faults;
-    use crate::limiter::Limiter;
     use crate::rollouts::schema::{Column, Schema};
     use crate::rollouts::{RolloutConfig, RolloutTable};
-    use crate::selectors::SelectorKind;
     use crate::table::{Form, TableConfig, Tables};
     use crate::{Dtype, Leaf, Spec};
 
     #[test]
     fn a_disk_that_is_full_at_any_moment_is_what_the_error_says() {
         let leaf = Leaf { path: "x".into(), dtype: Dtype::UInt(1), shape: vec![100_000] };
-        let table = Table::new(TableConfig {
-            name: "t".into(),
-            form: Form::Rows(Spec::new(vec![leaf]).unwrap()),
-            structure: String::new(),
-            sampler: SelectorKind::Uniform,
-            remover: SelectorKind::Fifo,
-            limiter: Limiter::min_size(1).unwrap(),
-            max_size: 20,
-            max_times_sampled: 0,
-            seed: 1,
-        });
-        let table = Arc::new(table.unwrap());
+        let form = Form::Rows(Spec::new(vec![leaf]).unwrap());
+        let table = Arc::new(Table::new(TableConfig::new("t", form, 20)).unwrap());
         // More than a block of a file, so that writes fail while rows are read, too.
         let insertion = table.try_reserve(20).unwrap();
         insertion.commit(&[1.0; 20], None).unwrap();
