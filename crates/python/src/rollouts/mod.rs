@@ -479,8 +479,7 @@ impl RolloutTable {
     /// changes can have been in there.
     #[getter]
     fn dropped(&self) -> PyResult<Option<(u64, String, u64)>> {
-        let table = self.here("a journal")?;
-        let torn = table.reopened().and_then(|reopened| reopened.torn.as_ref());
+        let torn = self.here("a journal")?.dropped();
         Ok(torn.map(|torn| (torn.bytes, torn.what.clone(), torn.most_records())))
     }
 

@@ -19,14 +19,14 @@ use echoic_memory::sync::Mutex;
 use super::config::{ConfigError, RolloutConfig};
 use super::idle::{Idle, Idling, Sides};
 use super::kept::sections::{Loaded, Saved};
-use super::kept::{self, KeptError, Log, Receipt, Reopened};
+use super::kept::{self, KeptError, Log, Receipt};
 use super::lags::{Lags, LastLags};
 use super::ledger::{
     Blocked, Change, Counts, Fate, GroupTotals, Ledger, OTHERS, Outcome, Refusal, Source,
 };
 use super::starvation::{Admitted, Hunger, Hungry, Starvation};
 use super::tuner::Tuner;
-use crate::journal;
+use crate::journal::{self, Torn};
 use crate::limiter::Reason;
 use crate::stream::{Wait, WaitOver};
 
@@ -217,7 +217,7 @@ impl RolloutTable {
             self.wake_all();
             self.versions.notify();
         }
-        let mut note = prepared?;
+        let mut record = prepared?;
         if let (Some(log), Some(Side::Producers)) = (&self.log, change.side())
             && !log.has_room()
         {
@@ -257,8 +257,8 @@ impl RolloutTable {
             applied = core.ledger.apply_within(now, change, width);
         }
         if kept::has_effect(change, was_open, &applied) {
-            if let (Some(log), Some(note)) = (&self.log, note.take()) {
-                is_written &= log.push(note, &applied, now);
+            if let (Some(log), Some(record)) = (&self.log, record.take()) {
+                is_written &= log.push(record, &applied, now);
             }
         } else if !is_told {
             tell(&Change::Tick);
@@ -539,7 +539,7 @@ impl RolloutTable {
         ledger.wake(head.time, self.now());
         ledger.pause(core.ledger.totals().paused);
         // Others may have gone on after the checkpoint, here or in a process that is no more.
-        ledger.begin_generation(kept::unix_ms(), &core.ledger);
+        ledger.begin_generation(kept::unix_ms(), Some(&core.ledger));
         let before = std::mem::replace(&mut core.ledger, ledger);
         drop(core);
         drop(before);
@@ -562,9 +562,9 @@ impl RolloutTable {
         self.log.as_ref()
     }
 
-    /// How it was brought back, if it has a directory.
-    pub fn reopened(&self) -> Option<&Reopened> {
-        self.log.as_ref().map(Log::reopened)
+    /// What was dropped at the end of the journal when it was opened, as it was no whole record.
+    pub fn dropped(&self) -> Option<&Torn> {
+        self.log.as_ref().and_then(Log::dropped)
     }
 
     /// Numbers of its journal, if it has a directory.

@@ -103,7 +103,7 @@ impl Opening {
             None => Ledger::new(config).map_err(|error| error.to_string())?,
         };
         if again {
-            ledger.begin_generation_of_journal(unix_ms);
+            ledger.begin_generation(unix_ms, None);
         }
         Ok(ledger)
     }

@@ -160,7 +160,7 @@ impl Ledger {
         self.counts.batches += 1;
         for id in shares.iter().flatten() {
             let Some(ready) = self.ready.get(id).cloned() else { continue };
-            self.leave_queue(&ready);
+            self.queue.remove(&ready.place());
             if let Some(ready) = self.ready.get_mut(id) {
                 ready.is_out = true;
             }
@@ -417,7 +417,7 @@ impl Ledger {
             }
             ready.is_out = false;
             let ready = ready.clone();
-            self.enter_queue(&ready);
+            self.queue.insert(&ready.place());
         }
     }
 

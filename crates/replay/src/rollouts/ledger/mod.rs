@@ -129,8 +129,7 @@ pub struct Ledger {
     begun: BTreeSet<(i64, u64)>,
     ready: HashMap<u64, Ready>,
     queue: Queue,
-    /// How many queued groups, and open ones that a producer has, are as old as this. An open one is as old as
-    /// its producer's policy was when it began, at least.
+    /// How many open groups that a producer has are as old as this: as its policy was when it began, at least.
     ages: BTreeMap<i64, u64>,
     batches: BTreeMap<u64, Batch>,
     due: BTreeSet<(u64, Due)>,
@@ -491,7 +490,7 @@ impl Ledger {
     /// Removes a complete group that was of use.
     fn retire(&mut self, id: u64) {
         if let Some(ready) = self.remove_ready(id) {
-            self.leave_queue(&ready);
+            self.queue.remove(&ready.place());
             self.counts.retired += 1;
             self.note(id, Fate::Over);
         }
@@ -500,7 +499,7 @@ impl Ledger {
     /// Removes a complete group that is not wanted.
     fn filter_out(&mut self, id: u64, fate: Fate) {
         let Some(ready) = self.remove_ready(id) else { return };
-        self.leave_queue(&ready);
+        self.queue.remove(&ready.place());
         self.counts.accepted -= 1;
         self.counts.filtered += 1;
         let tokens = ready.group.tokens;
@@ -510,18 +509,6 @@ impl Ledger {
             source.tokens -= tokens;
         });
         self.note(id, fate);
-    }
-
-    fn leave_queue(&mut self, ready: &Ready) {
-        if !ready.is_out {
-            self.queue.remove(&ready.place());
-            self.forget_age(ready.group.oldest);
-        }
-    }
-
-    fn enter_queue(&mut self, ready: &Ready) {
-        self.queue.insert(&ready.place());
-        *self.ages.entry(ready.group.oldest).or_default() += 1;
     }
 
     fn forget_age(&mut self, age: i64) {

@@ -407,7 +407,7 @@ impl Ledger {
         let (place, group) = (self.next_place, Arc::new(group));
         self.next_place += 1;
         let ready = Ready { group, priority, place, uses: 0, is_out: false };
-        self.enter_queue(&ready);
+        self.queue.insert(&ready.place());
         self.ready.insert(id, ready);
         Fate::Complete
     }

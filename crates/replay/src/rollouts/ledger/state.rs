@@ -670,7 +670,7 @@ impl Ledger {
         }
         let queued: Vec<Ready> =
             ledger.ready.values().filter(|ready| !ready.is_out).cloned().collect();
-        queued.iter().for_each(|ready| ledger.enter_queue(ready));
+        queued.iter().for_each(|ready| ledger.queue.insert(&ready.place()));
         check_arrangement(&arrangement, &queued, config.order)?;
         ledger.queue.arrange(arrangement);
         for _ in 0..reading.take.count("number of fates", FATES as u32, 9)? {
