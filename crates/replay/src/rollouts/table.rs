@@ -20,11 +20,10 @@ use super::config::{ConfigError, RolloutConfig};
 use super::idle::{Idle, Idling, Sides};
 use super::kept::sections::{Loaded, Saved};
 use super::kept::{self, KeptError, Log, Receipt};
-use super::lags::{Lags, LastLags};
 use super::ledger::{
-    Blocked, Change, Counts, Fate, GroupTotals, Ledger, OTHERS, Outcome, Refusal, Source,
+    Blocked, Change, Counts, Fate, GroupTotals, Ledger, OTHERS, Outcome, Refusal, Share, Source,
 };
-use super::starvation::{Admitted, Hunger, Hungry, Starvation};
+use super::starvation::{Hunger, Hungry, Starvation};
 use super::tuner::Tuner;
 use crate::journal::{self, Torn};
 use crate::limiter::Reason;
@@ -99,6 +98,29 @@ pub struct RolloutInfo {
     pub consumers: Sides,
 }
 
+/// How old a share of a batch is, in versions.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Lags {
+    /// Of the oldest token.
+    pub oldest: i64,
+    /// Of the groups' oldest tokens, on average.
+    pub mean: f64,
+    /// Of the youngest token.
+    pub newest: i64,
+}
+
+impl Lags {
+    /// Those of a share; `None` of one without groups.
+    pub fn of(share: &Share) -> Option<Self> {
+        let lag = |version: i64| share.target.saturating_sub(version);
+        let oldest = share.groups.iter().map(|group| lag(group.oldest));
+        let newest = share.groups.iter().map(|group| lag(group.newest)).min()?;
+        let sum: f64 = oldest.clone().map(|lag| lag as f64).sum();
+        let mean = sum / share.groups.len() as f64;
+        Some(Self { oldest: oldest.max()?, mean, newest })
+    }
+}
+
 /// A call that waits; dropped when it does no more.
 #[derive(Debug)]
 #[must_use = "a wait ends when this is dropped"]
@@ -119,6 +141,8 @@ struct Core {
     tuner: Option<Tuner>,
     /// How many shared the batch that was asked for last.
     ranks: u32,
+    /// Of the share that was delivered last.
+    last_lags: Option<Lags>,
     is_closed: bool,
 }
 
@@ -135,7 +159,6 @@ pub struct RolloutTable {
     versions: Signal,
     producers_idle: Idle,
     consumers_idle: Idle,
-    last_lags: LastLags,
     starvation: Starvation,
     log: Option<Log>,
 }
@@ -159,7 +182,7 @@ impl RolloutTable {
         let config = Arc::clone(ledger.config());
         let tuner = config.auto_tune.then(Tuner::default);
         Self {
-            core: Mutex::new(Core { ledger, tuner, ranks: 1, is_closed: false }),
+            core: Mutex::new(Core { ledger, tuner, ranks: 1, last_lags: None, is_closed: false }),
             config,
             metadata: Vec::new(),
             epoch: Instant::now(),
@@ -169,7 +192,6 @@ impl RolloutTable {
             versions: Signal::default(),
             producers_idle: Idle::default(),
             consumers_idle: Idle::default(),
-            last_lags: LastLags::default(),
             starvation: Starvation::default(),
             log: None,
         }
@@ -269,6 +291,9 @@ impl RolloutTable {
         if let Change::Sample(want) = change {
             core.ranks = want.ranks;
         }
+        if let Ok(Outcome::Delivered(share)) = &applied {
+            core.last_lags = Lags::of(share);
+        }
         // Whoever waits looks at the clock when the next thing is due, as it was told before.
         let is_sooner = match (first_due, core.ledger.next_due()) {
             (Some(before), Some(after)) => after < before,
@@ -285,9 +310,6 @@ impl RolloutTable {
             self.wake_all();
         }
         if let Ok(outcome) = &applied {
-            if let Outcome::Delivered(share) = outcome {
-                self.last_lags.note(share);
-            }
             self.wake_for(change, outcome);
         }
         if let Some(log) = &self.log {
@@ -635,7 +657,7 @@ impl RolloutTable {
 
     /// How old what was delivered last was; `None` before there was anything.
     pub fn last_lags(&self) -> Option<Lags> {
-        self.last_lags.read()
+        self.core.lock().last_lags
     }
 
     /// A snapshot of its numbers, by the time at which it is taken.
@@ -650,8 +672,8 @@ impl RolloutTable {
         let (counts, totals) = (core.ledger.counts(), core.ledger.totals());
         let sources = core.ledger.sources().to_vec();
         let time = self.now();
+        let hunger = self.starvation.read(|name| core.ledger.admitted_others(name));
         drop(core);
-        let hunger = self.starvation.read(&Admitted::new(counts.submitted, &sources));
         RolloutInfo { counts, totals, sources, hunger, time, producers, consumers }
     }
 }
