@@ -44,7 +44,7 @@ pub(super) fn restore(replayed: &mut Replayed, path: &Path) -> Result<u64, KeptE
     let Loaded { head, ledger } = sections::read(&reader, 0)?;
     replayed.ledger = Some(ledger);
     replayed.metadata = head.metadata;
-    (replayed.time, replayed.clock) = (head.time, (head.time, head.unix_ms));
+    replayed.time = head.time;
     Ok(head.next)
 }
 

@@ -18,14 +18,12 @@ pub(super) struct Replayed {
     pub(super) metadata: Vec<u8>,
     /// When the last thing happened.
     pub(super) time: u64,
-    /// A time of the table, and the machine's then, in milliseconds since 1970.
-    pub(super) clock: (u64, u64),
 }
 
 impl Replayed {
     /// Goes on from a table as it was in a checkpoint, if there is one.
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, ledger: None, metadata: Vec::new(), time: 0, clock: (0, 0) }
+        Self { path, ledger: None, metadata: Vec::new(), time: 0 }
     }
 
     /// Does what a record tells; what was delivered by that, if something was.
@@ -51,7 +49,7 @@ impl Replayed {
                 let config = Arc::new(*config);
                 let opening = Opening { config, time, unix_ms, again };
                 self.ledger = Some(opening.of(before.take()).map_err(nonsense)?);
-                (self.metadata, self.clock) = (metadata, (time, unix_ms));
+                self.metadata = metadata;
                 Ok(None)
             }
             (Entry::Change(..), None) => Err(nonsense("it comes before the settings".into())),

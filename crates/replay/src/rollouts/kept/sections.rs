@@ -45,7 +45,6 @@ pub(crate) struct Head {
     pub(crate) config: Arc<RolloutConfig>,
     pub(crate) metadata: Vec<u8>,
     pub(crate) time: u64,
-    pub(crate) unix_ms: u64,
     pub(crate) next: u64,
     /// The number of the last batch that was made; 0 before the first.
     pub(crate) last_batch: u64,
@@ -129,10 +128,11 @@ fn take_head(bytes: &[u8]) -> Result<Head, StateError> {
     settings.end()?;
     let len = take.count("bytes of metadata", u32::MAX, 1)?;
     let metadata = take.bytes("metadata", len)?.to_vec();
-    let (time, unix_ms) = (take.u64("time")?, take.u64("time of the machine")?);
+    let time = take.u64("time")?;
+    take.u64("time of the machine")?;
     let (next, last_batch) = (take.u64("number of a record")?, take.u64("number of a batch")?);
     take.end()?;
-    Ok(Head { config, metadata, time, unix_ms, next, last_batch })
+    Ok(Head { config, metadata, time, next, last_batch })
 }
 
 #[cfg(test)]
