@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use echoic_net::Address;
 use echoic_net::client::Options as ClientOptions;
-use echoic_net::client::rollouts::{Calls, Encoded, Outcomes, Rollouts};
+use echoic_net::client::rollouts::{Calls, Outcomes, Rollouts};
 use echoic_net::server::{Options, Server};
 use echoic_net::transport::{TlsFiles, dial_to, listen_at};
 use echoic_replay::Dtype;
@@ -80,8 +80,14 @@ fn send(client: &Rollouts, permit: &Permit, arrays: &Arrays) -> Result<Calls, Fa
         .put(&mut head);
         bulk.extend([&**ids, logprobs, mask]);
     }
-    let encoded = Encoded { count: ITEMS, head: &head, bulk: &bulk, may_wait: false };
-    Ok(client.start_encoded(0, encoded, None)?)
+    let calls = client.start_filled(0, ITEMS, &head, (ITEMS * len) as usize, false, |mut rest| {
+        for piece in bulk {
+            let (here, behind) = rest.split_at_mut(piece.len());
+            here.copy_from_slice(piece);
+            rest = behind;
+        }
+    });
+    Ok(calls?)
 }
 
 fn admit() -> Change {
