@@ -18,7 +18,6 @@
 //! - a restore goes back to the same version, and takes back what was delivered in between.
 
 mod delivered;
-mod names;
 mod pending_appends;
 
 use std::collections::VecDeque;
@@ -211,7 +210,7 @@ impl Rollouts {
         let (mut head, mut bulk) = (Vec::new(), Vec::new());
         let (mut count, mut bytes) = (0, 0);
         for change in changes {
-            if let Err(refusal) = names::check(change, config) {
+            if let Err(refusal) = change.check(config) {
                 if count > 0 {
                     parts.push_back(Part::Asked(self.send(table, count, &head, &bulk)?));
                     head.clear();
@@ -253,8 +252,8 @@ impl Rollouts {
     /// As [`Rollouts::start_call`], of changes that are [bytes](echoic_replay::rollouts::codec) already, in one request.
     /// None of them may wait. Their bulk, of so many bytes, is written by `fill` where the server reads it: where no memory
     /// is shared with the server, it has at most the bytes of an item, or 16 MiB with the heads, less 64 bytes, if that is
-    /// more. Names in them are not looked at: a key, or the name of a source or a blob, of over 1024 bytes ends the
-    /// connection. One that `may_linger` may be sent when there is an answer to what was asked before: so who does not wait
+    /// more. They are not [looked at](Change::check): a key, or the name of a source or a blob, of over 1024 bytes ends
+    /// the connection. One that `may_linger` may be sent when there is an answer to what was asked before: so who does not wait
     /// for each has fewer and larger pieces sent.
     ///
     /// # Errors

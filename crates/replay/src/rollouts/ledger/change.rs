@@ -451,18 +451,3 @@ impl From<Blocked> for Refusal {
         Self::Blocked(blocked)
     }
 }
-
-pub(super) fn check_version(what: &'static str, version: i64) -> Result<(), Refusal> {
-    if (0..=MAX_VERSION).contains(&version) {
-        return Ok(());
-    }
-    Err(value(what, format!("from 0 to {MAX_VERSION}"), version))
-}
-
-pub(super) fn value(
-    what: &'static str,
-    expected: impl fmt::Display,
-    got: impl fmt::Display,
-) -> Refusal {
-    Refusal::Value { what: what.into(), expected: expected.to_string(), got: got.to_string() }
-}

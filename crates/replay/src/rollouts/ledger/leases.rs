@@ -6,13 +6,10 @@
 
 use std::sync::Arc;
 
-use super::change::value;
-use super::{Blocked, Due, Fate, Lease, Ledger, MAX_RANKS, Outcome, Refusal, Share, Size, Want};
+use super::check::value;
+use super::{Blocked, Due, Fate, Lease, Ledger, Outcome, Refusal, Share, Want};
 use crate::rollouts::config::{Delivery, OnStale};
 use crate::rollouts::item::{Group, Item};
-
-/// The longest lease.
-const MAX_LEASE_MS: u64 = u64::MAX >> 16;
 
 /// A batch, of which something is out or waits for its rank.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,60 +51,6 @@ impl Want {
     fn is_like(&self, other: &Self) -> bool {
         (self.ranks, self.size) == (other.ranks, other.size)
     }
-
-    pub(super) fn check(&self, ledger: &Ledger) -> Result<(), Refusal> {
-        let Self { size, rank, ranks, lease_ms, .. } = *self;
-        if ranks == 0 || ranks > MAX_RANKS {
-            return Err(value("ranks", format!("from 1 to {MAX_RANKS}"), ranks));
-        }
-        if rank >= ranks {
-            return Err(value("rank", format!("below ranks = {ranks}"), rank));
-        }
-        if let Some(lease) = lease_ms
-            && !(1..=MAX_LEASE_MS).contains(&lease)
-        {
-            return Err(value("lease", format!("from 1 to {MAX_LEASE_MS} ms"), lease));
-        }
-        let config = &ledger.config;
-        match size {
-            Size::Groups(groups) if groups == 0 || groups % ranks != 0 => {
-                let expected = format!("a multiple of ranks = {ranks}, above 0");
-                Err(value("groups of a batch", expected, groups))
-            }
-            Size::Groups(groups) if groups > config.max_groups => {
-                let expected = format!("at most max_groups = {}", config.max_groups);
-                Err(value("groups of a batch", expected, groups))
-            }
-            Size::Groups(groups)
-                if config.max_lag.is_some_and(|lag| {
-                    u64::from(groups) > (u64::from(lag) + 1) * config.per_version()
-                }) =>
-            {
-                let most =
-                    config.max_lag.map_or(0, |lag| (u64::from(lag) + 1) * config.per_version());
-                let expected = format!(
-                    "at most (max_lag + 1) × batch_groups × batches_per_version = {most}, as no more are \
-                     admitted"
-                );
-                Err(value("groups of a batch", expected, groups))
-            }
-            Size::Tokens(tokens) => {
-                let least = u64::from(config.max_tokens) * u64::from(config.group_size);
-                if tokens < least {
-                    let expected = format!(
-                        "at least max_tokens × group_size = {least}, as a group may have as many"
-                    );
-                    return Err(value("tokens of a batch", expected, tokens));
-                }
-                if ranks > config.batch_groups {
-                    let expected = format!("at most batch_groups = {}", config.batch_groups);
-                    return Err(value("ranks", expected, ranks));
-                }
-                Ok(())
-            }
-            Size::Groups(_) => Ok(()),
-        }
-    }
 }
 
 impl Ledger {
@@ -117,7 +60,6 @@ impl Ledger {
         want: &Want,
         width: Option<u32>,
     ) -> Result<Outcome, Refusal> {
-        want.check(self)?;
         if self.paused {
             return Err(Blocked::Paused.into());
         }
@@ -287,9 +229,6 @@ impl Ledger {
         lease: Lease,
         lease_ms: u64,
     ) -> Result<Outcome, Refusal> {
-        if !(1..=MAX_LEASE_MS).contains(&lease_ms) {
-            return Err(value("lease", format!("from 1 to {MAX_LEASE_MS} ms"), lease_ms));
-        }
         let part = self.held(lease)?;
         let until = now.saturating_add(lease_ms);
         part.lease_ms = lease_ms;

@@ -23,11 +23,14 @@
 //! 2. A group is in one place: open, queued, or with consumers; or it is over.
 //! 3. A refusal changes nothing but what time itself has changed, which [`Ledger::is_due`] tells before.
 //!
-//! - `change`: what happens, what comes of it, why not. `counts`: what is counted.
+//! - `change`: what happens, what comes of it, why not. `check`: what makes no sense, whatever there is.
+//!   `counts`: what is counted.
 //! - `open`: groups that are made. `queue`: complete ones, in order. `draws`: which of them make a batch.
-//!   `leases`: batches that are out. `steps`: which version the next batch updates. `generation`: numbers that nothing else had. `state`: all of it as bytes, and back. `recount`: whether all lists agree.
+//!   `leases`: batches that are out. `steps`: which version the next batch updates. `generation`: numbers that
+//!   nothing else had. `state`: all of it as bytes, and back. `recount`: whether all lists agree.
 
 mod change;
+mod check;
 mod counts;
 mod draws;
 mod generation;
@@ -49,13 +52,12 @@ pub use self::counts::{Counts, MAX_SOURCES, OTHERS, Source};
 pub use self::open::MAX_SUSPENDED;
 pub use self::state::{Moment, StateError};
 
-use self::change::{check_version, value};
+use self::check::value;
 use self::counts::Sources;
 use self::generation::Generation;
 use self::leases::Batch;
 use self::open::Open;
 use self::queue::{Place, Queue};
-use super::codec::MAX_NAMED;
 use super::config::{ConfigError, OnStale, Order, RolloutConfig};
 use super::filter::BoundFilter;
 use super::item::{Group, Item};
@@ -298,18 +300,7 @@ impl Ledger {
         width: Option<u32>,
     ) -> Result<Outcome, Refusal> {
         self.pass(now);
-        let named = match change {
-            Change::Fail { holds } | Change::Suspend { holds } | Change::Renew { holds } => {
-                holds.len()
-            }
-            Change::Discard { groups } => groups.len(),
-            Change::Reprioritize { priorities } => priorities.len(),
-            _ => 0,
-        };
-        // A journal and a connection carry no more.
-        if named > MAX_NAMED as usize {
-            return Err(value("groups of one call", format!("at most {MAX_NAMED}"), named));
-        }
+        change.check(&self.config)?;
         match change {
             Change::Admit(admit) => self.admit(now, admit),
             Change::Append(append) => self.append(now, append),
@@ -324,12 +315,15 @@ impl Ledger {
             Change::Nack(lease) => self.nack(*lease),
             Change::Extend { lease, lease_ms } => self.extend(now, *lease, *lease_ms),
             Change::Discard { groups } => Ok(self.discard(groups)),
-            Change::Reprioritize { priorities } => self.reprioritize(priorities),
+            Change::Reprioritize { priorities } => Ok(self.reprioritize(priorities)),
             Change::Tick => Ok(Outcome::Done),
             Change::Shed => Ok(self.shed()),
             Change::Recall(want) => Ok(self.recall(want)),
-            Change::Deepen { depth } => self.deepen(*depth),
-            Change::Restore { version } => self.restore(*version),
+            Change::Deepen { depth } => {
+                self.depth = Some(*depth);
+                Ok(Outcome::Done)
+            }
+            Change::Restore { version } => Ok(self.restore(*version)),
         }
     }
 
@@ -413,7 +407,6 @@ impl Ledger {
     }
 
     fn publish(&mut self, version: i64) -> Result<Outcome, Refusal> {
-        check_version("version", version)?;
         if version < self.version {
             let expected = format!("at least the learner's version {}", self.version);
             return Err(value("version", expected, version));
@@ -427,21 +420,9 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    fn deepen(&mut self, depth: u32) -> Result<Outcome, Refusal> {
-        let Some(most) = self.config.max_lag else {
-            return Err(value("pipeline_depth", "none, as there is no max_lag", depth));
-        };
-        if depth > most {
-            return Err(value("pipeline_depth", format!("at most max_lag {most}"), depth));
-        }
-        self.depth = Some(depth);
-        Ok(Outcome::Done)
-    }
-
     /// Goes back, or on, to the learner's version: what was delivered and not used up is there again, and
     /// admission counts as if exactly that many versions had been made.
-    fn restore(&mut self, version: i64) -> Result<Outcome, Refusal> {
-        check_version("version", version)?;
+    fn restore(&mut self, version: i64) -> Outcome {
         self.version = version;
         (self.target, self.taken) = (version, 0);
         self.take_back_all();
@@ -450,7 +431,7 @@ impl Ledger {
         // One that was of use is among those used up, though it may be used again.
         let unused = self.ready.values().filter(|ready| ready.uses == 0).count() as u64;
         self.offset = (used + unused) as i64 - self.counts.accepted as i64;
-        Ok(Outcome::Done)
+        Outcome::Done
     }
 
     /// The oldest version that may be delivered.
@@ -559,10 +540,7 @@ impl Ledger {
         Outcome::Count(count)
     }
 
-    fn reprioritize(&mut self, priorities: &[(u64, f64)]) -> Result<Outcome, Refusal> {
-        for (_, priority) in priorities {
-            check_priority(*priority)?;
-        }
+    fn reprioritize(&mut self, priorities: &[(u64, f64)]) -> Outcome {
         let mut count = 0;
         for (id, priority) in priorities {
             if let Some(ready) = self.ready.get_mut(id) {
@@ -573,7 +551,7 @@ impl Ledger {
                 count += 1;
             }
         }
-        Ok(Outcome::Count(count))
+        Outcome::Count(count)
     }
 
     /// Lets go of the group of the oldest tokens, because batches wait for younger ones: if none can be made
@@ -591,11 +569,4 @@ impl Ledger {
             _ => Outcome::Count(0),
         }
     }
-}
-
-fn check_priority(priority: f64) -> Result<(), Refusal> {
-    if (0.0..=1e100).contains(&priority) {
-        return Ok(());
-    }
-    Err(value("priority", "a number from 0 to 1e100", priority))
 }
