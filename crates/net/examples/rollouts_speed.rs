@@ -149,7 +149,7 @@ fn fail(client: &Rollouts, holds: Vec<Hold>) -> Result<(), Failure> {
 /// Takes so many groups, and looks whether they are whole; bytes of their batches.
 fn consume(client: &Rollouts, count: usize) -> Result<usize, Failure> {
     let (size, balance) = (Size::Groups(BATCH), Balance::Count);
-    let want = Want { size, rank: 0, ranks: 1, balance, lease_ms: Some(60_000) };
+    let want = Want { size, rank: 0, ranks: 1, balance, lease_ms: Some(60_000), width: 0 };
     let config = &client.tables()[0].config;
     let batches = count / BATCH as usize;
     let mut ahead: VecDeque<_> = VecDeque::new();

@@ -131,7 +131,7 @@ fn group(hold: Hold, tokens: u32) -> [Change; 2] {
 
 fn want(groups: u32) -> Want {
     let (rank, ranks, balance) = (0, 1, Balance::Count);
-    Want { size: Size::Groups(groups), rank, ranks, balance, lease_ms: Some(60_000) }
+    Want { size: Size::Groups(groups), rank, ranks, balance, lease_ms: Some(60_000), width: 0 }
 }
 
 fn permits(outcomes: Vec<Result<Outcome, Refusal>>) -> Vec<Permit> {

@@ -282,7 +282,14 @@ fn want() -> impl Strategy<Value = Want> {
         prop_oneof![any::<u32>().prop_map(Size::Groups), any::<u64>().prop_map(Size::Tokens)];
     let balance = prop::sample::select(vec![Balance::Count, Balance::Tokens, Balance::Squares]);
     (size, any::<(u32, u32)>(), balance, of(0..u64::MAX)).prop_map(
-        |(size, (rank, ranks), balance, lease_ms)| Want { size, rank, ranks, balance, lease_ms },
+        |(size, (rank, ranks), balance, lease_ms)| Want {
+            size,
+            rank,
+            ranks,
+            balance,
+            lease_ms,
+            width: 0,
+        },
     )
 }
 
@@ -455,8 +462,14 @@ fn names_that_are_there_twice_are_refused() {
 
 #[test]
 fn a_change_that_waits_is_alone_and_a_sample_is_none() {
-    let want =
-        Want { size: Size::Groups(1), rank: 0, ranks: 1, balance: Balance::Count, lease_ms: None };
+    let want = Want {
+        size: Size::Groups(1),
+        rank: 0,
+        ranks: 1,
+        balance: Balance::Count,
+        lease_ms: None,
+        width: 0,
+    };
     let resume = Change::Resume { source: String::new(), ttl_ms: None };
     let read = |changes: &[&Change]| {
         let mut head = Vec::new();

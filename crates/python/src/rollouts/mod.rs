@@ -443,7 +443,7 @@ impl RolloutTable {
         };
         let balance = self::balance(balance)?;
         let lease_ms = maybe_millis("lease", lease)?;
-        let want = Want { size, rank, ranks, balance, lease_ms };
+        let want = Want { size, rank, ranks, balance, lease_ms, width: 0 };
         self.process.check(py)?;
         self.reach.sample(py, want, form, timeout)
     }

@@ -227,12 +227,6 @@ impl RolloutTable {
     ///
     /// [`CallError::Refused`], [`CallError::Closed`] or [`CallError::Journal`].
     pub fn apply(&self, change: &Change) -> Result<Outcome, CallError> {
-        self.apply_within(change, None)
-    }
-
-    /// As [`RolloutTable::apply`], where a share is refused in which an item has more tokens than a row, [if that is
-    /// told](super::batch::Form::width). Nothing is used up by that.
-    pub fn apply_within(&self, change: &Change, width: Option<u32>) -> Result<Outcome, CallError> {
         let prepared = self.log.as_ref().map(|log| log.prepare(change)).transpose();
         if prepared.is_err() {
             // Nothing more is written: whoever waits is to hear of it too.
@@ -256,7 +250,7 @@ impl RolloutTable {
         let mut tell = |change: &Change| {
             is_written &= self.log.as_ref().is_none_or(|log| log.push_own(change, now));
         };
-        let mut applied = core.ledger.apply_within(now, change, width);
+        let mut applied = core.ledger.apply(now, change);
         // What time has done is told with whatever is told next.
         let mut is_told = !was_due;
         let mut has_made_room = false;
@@ -266,7 +260,7 @@ impl RolloutTable {
             if let Ok(Outcome::Count(1..)) = core.ledger.apply(now, &recall) {
                 tell(&recall);
                 (is_told, has_made_room) = (true, true);
-                applied = core.ledger.apply_within(now, change, width);
+                applied = core.ledger.apply(now, change);
             }
         }
         // Room for younger groups is made by those that keep batches waiting.
@@ -276,7 +270,7 @@ impl RolloutTable {
         {
             tell(&Change::Shed);
             (is_told, has_made_room) = (true, true);
-            applied = core.ledger.apply_within(now, change, width);
+            applied = core.ledger.apply(now, change);
         }
         if kept::has_effect(change, was_open, &applied) {
             if let (Some(log), Some(record)) = (&self.log, record.take()) {
@@ -409,19 +403,8 @@ impl RolloutTable {
     /// Waits until something can happen, has it happen, and waits until that is kept. For the latter it has no
     /// deadline: that the change was made can't be taken back.
     pub fn call(&self, change: &Change, wait: Wait<'_, Blocked>) -> Result<Outcome, CallError> {
-        self.call_within(change, None, wait)
-    }
-
-    /// As [`RolloutTable::call`], for rows as in [`RolloutTable::apply_within`].
-    pub fn call_within(
-        &self,
-        change: &Change,
-        width: Option<u32>,
-        wait: Wait<'_, Blocked>,
-    ) -> Result<Outcome, CallError> {
         let Wait { deadline, tick, on_tick } = wait;
-        let outcome =
-            self.attempt(change, width, Wait { deadline, tick, on_tick: &mut *on_tick })?;
+        let outcome = self.attempt(change, Wait { deadline, tick, on_tick: &mut *on_tick })?;
         let kept = self.keep(Wait { deadline: None, tick, on_tick });
         kept.inspect_err(|_| self.take_back(&outcome))?;
         Ok(outcome)
@@ -442,12 +425,7 @@ impl RolloutTable {
         let _ = self.apply(&change);
     }
 
-    fn attempt(
-        &self,
-        change: &Change,
-        width: Option<u32>,
-        mut wait: Wait<'_, Blocked>,
-    ) -> Result<Outcome, CallError> {
+    fn attempt(&self, change: &Change, mut wait: Wait<'_, Blocked>) -> Result<Outcome, CallError> {
         let Some(side) = change.side() else { return self.apply(change) };
         let signal = self.signal(side);
         let mut idling: Option<Waiting> = None;
@@ -463,7 +441,7 @@ impl RolloutTable {
                 (deadline, due) => deadline.or(due),
             };
             // Some(None): something is due before that.
-            let found = signal.wait(until, || match self.apply_within(change, width) {
+            let found = signal.wait(until, || match self.apply(change) {
                 Err(CallError::Refused(Refusal::Blocked(blocked))) => {
                     last = blocked;
                     if may_wait() {

@@ -60,7 +60,7 @@ pub(super) fn item(hold: Hold, tokens: u32) -> Change {
 
 pub(super) fn sample(groups: u32) -> Change {
     let (size, balance) = (Size::Groups(groups), Balance::Count);
-    Change::Sample(Want { size, rank: 0, ranks: 1, balance, lease_ms: Some(600_000) })
+    Change::Sample(Want { size, rank: 0, ranks: 1, balance, lease_ms: Some(600_000), width: 0 })
 }
 
 #[test]

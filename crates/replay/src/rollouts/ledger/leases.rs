@@ -54,12 +54,7 @@ impl Want {
 }
 
 impl Ledger {
-    pub(super) fn sample(
-        &mut self,
-        now: u64,
-        want: &Want,
-        width: Option<u32>,
-    ) -> Result<Outcome, Refusal> {
+    pub(super) fn sample(&mut self, now: u64, want: &Want) -> Result<Outcome, Refusal> {
         if self.paused {
             return Err(Blocked::Paused.into());
         }
@@ -73,16 +68,16 @@ impl Ledger {
             Some(number) => {
                 let batch = self.batches.get(&number);
                 let part = batch.and_then(|batch| batch.shares.get(want.rank as usize));
-                self.check_width(part.map_or(&[], |part| &part.groups), width)?;
+                self.check_width(part.map_or(&[], |part| &part.groups), want.width)?;
                 number
             }
-            None => self.form(want, width)?,
+            None => self.form(want)?,
         };
         Ok(Outcome::Delivered(self.deliver(now, number, want)))
     }
 
     /// Makes a batch, and returns its number.
-    fn form(&mut self, want: &Want, width: Option<u32>) -> Result<u64, Refusal> {
+    fn form(&mut self, want: &Want) -> Result<u64, Refusal> {
         if let Some(allowed) = self.config.target_lag {
             let needed = self.target - i64::from(allowed);
             if self.version < needed {
@@ -92,7 +87,7 @@ impl Ledger {
         let before = self.rng.clone();
         let shares = self.pick(want)?;
         let own = shares.get(want.rank as usize).map_or(&[][..], |groups| groups);
-        if let Err(refusal) = self.check_width(own, width) {
+        if let Err(refusal) = self.check_width(own, want.width) {
             // A refusal draws nothing.
             self.rng = before;
             return Err(refusal);
@@ -120,10 +115,10 @@ impl Ledger {
     }
 
     /// Whether the items of groups fit in rows.
-    fn check_width(&self, groups: &[u64], width: Option<u32>) -> Result<(), Refusal> {
-        let Some(width) = width.filter(|width| *width < self.config.max_tokens) else {
+    fn check_width(&self, groups: &[u64], width: u32) -> Result<(), Refusal> {
+        if width == 0 || width >= self.config.max_tokens {
             return Ok(());
-        };
+        }
         let groups = groups.iter().filter_map(|id| self.ready.get(id));
         let lengths = groups.flat_map(|ready| &ready.group.items).map(Item::tokens);
         match (0..).zip(lengths).find(|(_, length)| *length > width) {

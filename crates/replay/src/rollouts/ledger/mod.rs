@@ -288,17 +288,6 @@ impl Ledger {
 
     /// Has something happen at a time, which never goes back.
     pub fn apply(&mut self, now: u64, change: &Change) -> Result<Outcome, Refusal> {
-        self.apply_within(now, change, None)
-    }
-
-    /// As [`Ledger::apply`], where the items of a share may have no more than `width` tokens each, if it is told. It
-    /// is for who gives shares in rows: what does not fit stays where it is, lease or not.
-    pub fn apply_within(
-        &mut self,
-        now: u64,
-        change: &Change,
-        width: Option<u32>,
-    ) -> Result<Outcome, Refusal> {
         self.pass(now);
         change.check(&self.config)?;
         match change {
@@ -310,7 +299,7 @@ impl Ledger {
             Change::Renew { holds } => Ok(self.renew(now, holds)),
             Change::Look { hold } => self.look(*hold),
             Change::Publish { version } => self.publish(*version),
-            Change::Sample(want) => self.sample(now, want, width),
+            Change::Sample(want) => self.sample(now, want),
             Change::Ack(lease) => self.ack(*lease),
             Change::Nack(lease) => self.nack(*lease),
             Change::Extend { lease, lease_ms } => self.extend(now, *lease, *lease_ms),
