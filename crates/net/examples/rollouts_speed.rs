@@ -150,7 +150,7 @@ fn fail(client: &Rollouts, holds: Vec<Hold>) -> Result<(), Failure> {
 fn consume(client: &Rollouts, count: usize) -> Result<usize, Failure> {
     let (size, balance) = (Size::Groups(BATCH), Balance::Count);
     let want = Want { size, rank: 0, ranks: 1, balance, lease_ms: Some(60_000), width: 0 };
-    let config = &client.tables()[0].config;
+    let config = &client.tables()[0];
     let batches = count / BATCH as usize;
     let mut ahead: VecDeque<_> = VecDeque::new();
     for _ in 0..batches.min(2) {

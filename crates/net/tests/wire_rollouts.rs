@@ -7,7 +7,7 @@ use echoic_net::wire::WireError;
 use echoic_net::wire::frame::{HEADER_BYTES, Header};
 use echoic_net::wire::reader::Reader;
 use echoic_net::wire::rollouts::{
-    Bulk, Changes, DeliveryHead, Entry, Outcomes, Wish, check_list, read_list, write_list,
+    Bulk, Changes, DeliveryHead, Outcomes, Wish, check_list, read_list, write_list,
 };
 use echoic_net::wire::tables::{ALIGNMENT, Answer, Area, Operation, Request};
 use echoic_replay::Dtype;
@@ -382,15 +382,13 @@ proptest! {
 
     #[test]
     fn tables_are_introduced_as_they_are(
-        (id, count, metadata) in (any::<u64>(), 0..4usize, bytes()),
+        (id, count) in (any::<u64>(), 0..4usize),
         change in any::<(usize, u8)>(),
     ) {
-        let entry = |number| {
-            Entry { config: config(&format!("table {number}")), metadata: metadata.clone() }
-        };
-        let entries: Vec<Entry> = (0..count).map(entry).collect();
-        prop_assert_eq!(check_list(&entries), Ok(()));
-        answers(&Answer::RolloutTables { id, entries }, change);
+        let config = |number| Arc::new(config(&format!("table {number}")));
+        let configs: Vec<_> = (0..count).map(config).collect();
+        prop_assert_eq!(check_list(&configs), Ok(()));
+        answers(&Answer::RolloutTables { id, configs }, change);
     }
 
     #[test]
@@ -453,11 +451,11 @@ fn a_text_that_is_too_long_is_cut_at_a_character() {
 
 #[test]
 fn names_that_are_there_twice_are_refused() {
-    let entry = || Entry { config: config("twice"), metadata: vec![] };
-    assert!(matches!(check_list(&[entry(), entry()]), Err(WireError::Spec(_))));
+    let table = || Arc::new(config("twice"));
+    assert!(matches!(check_list(&[table(), table()]), Err(WireError::Spec(_))));
     let mut written = Vec::new();
-    write_list(&mut written, &[entry()]);
-    assert_eq!(read_list(&mut Reader::new(&written)), Ok(vec![entry()]));
+    write_list(&mut written, &[table()]);
+    assert_eq!(read_list(&mut Reader::new(&written)), Ok(vec![table()]));
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn tempdir() -> TempDir {
 }
 
 fn open(config: &RolloutConfig, dir: &Path) -> RolloutTable {
-    RolloutTable::open(config.clone(), b"meta".to_vec(), dir, HISTORY).unwrap()
+    RolloutTable::open(config.clone(), dir, HISTORY).unwrap()
 }
 
 fn call(table: &RolloutTable, change: &Change) -> Result<Outcome, CallError> {
@@ -106,7 +106,7 @@ proptest! {
     ) {
         let (dir, config) = (tempdir(), any_config(choice));
         let keeping = Keeping { history, ..HISTORY };
-        let again = || RolloutTable::open(config.clone(), Vec::new(), dir.path(), keeping).unwrap();
+        let again = || RolloutTable::open(config.clone(), dir.path(), keeping).unwrap();
         let (mut crowd, mut shares) = (Crowd::default(), 0);
         let mut table = again();
         for (steps, end) in rounds {
@@ -358,7 +358,6 @@ fn a_history_delivers_bit_by_bit_what_racing_threads_got() {
             let bytes = laid_out(&delivered.share, past.config().unwrap());
             replayed.push((lease.batch, lease.rank, lease.attempt, bytes));
         }
-        assert_eq!(past.metadata(), b"meta");
         // Threads noted what they got when they had it, in some order.
         live.sort();
         replayed.sort();
@@ -468,7 +467,7 @@ fn what_a_caller_got_that_never_hears_of_it_is_given_back() {
 fn a_directory_has_one_table_at_a_time_and_nobody_writes_while_somebody_looks() {
     let (dir, config) = (tempdir(), config());
     let table = open(&config, dir.path());
-    let second = RolloutTable::open(config.clone(), Vec::new(), dir.path(), HISTORY);
+    let second = RolloutTable::open(config.clone(), dir.path(), HISTORY);
     assert!(matches!(second.unwrap_err(), KeptError::Locked { .. }));
     let past = History::open(dir.path(), None).unwrap_err();
     assert!(past.to_string().contains("in use: somebody has this table open"), "{past}");
@@ -477,13 +476,13 @@ fn a_directory_has_one_table_at_a_time_and_nobody_writes_while_somebody_looks() 
     let (one, _two) =
         (History::open(dir.path(), None).unwrap(), History::open(dir.path(), None).unwrap());
     assert_eq!(one.end(), 1);
-    let again = RolloutTable::open(config.clone(), Vec::new(), dir.path(), HISTORY);
+    let again = RolloutTable::open(config.clone(), dir.path(), HISTORY);
     assert!(matches!(again.unwrap_err(), KeptError::Locked { .. }));
     drop((one, _two));
     open(&config, dir.path());
     let foreign = tempdir();
     fs::write(foreign.path().join("photo"), b"x").unwrap();
-    let refused = RolloutTable::open(config, Vec::new(), foreign.path(), HISTORY).unwrap_err();
+    let refused = RolloutTable::open(config, foreign.path(), HISTORY).unwrap_err();
     assert!(refused.to_string().ends_with("or an empty directory, found \"photo\""), "{refused}");
     assert!(matches!(History::open(foreign.path(), None).unwrap_err(), KeptError::Foreign { .. }));
     assert_eq!(fs::read_dir(foreign.path()).unwrap().count(), 1);
@@ -497,7 +496,7 @@ fn other_settings_are_refused_but_for_those_that_may_change() {
     let counts = table.info().counts;
     drop(table);
     let other = RolloutConfig { group_size: 3, seed: 9, max_running: 2, ..first.clone() };
-    let refused = RolloutTable::open(other, Vec::new(), dir.path(), HISTORY).unwrap_err();
+    let refused = RolloutTable::open(other, dir.path(), HISTORY).unwrap_err();
     let text = refused.to_string();
     assert!(text.ends_with("group_size is 3, and was 2; seed is 9, and was 7"), "{text}");
     let narrow = RolloutConfig {
@@ -549,7 +548,7 @@ fn a_history_that_differs_says_where() {
     let differs = History::open(dir.path(), None).unwrap().next_share(u64::MAX).unwrap_err();
     assert!(matches!(&differs, KeptError::Differs { sequence, .. } if *sequence == first as u64));
     assert!(differs.to_string().contains("batch 1, rank"), "{differs}");
-    let refused = RolloutTable::open(config, Vec::new(), dir.path(), HISTORY).unwrap_err();
+    let refused = RolloutTable::open(config, dir.path(), HISTORY).unwrap_err();
     assert!(matches!(refused, KeptError::Differs { .. }), "{refused}");
     // Without the change before it, the share can't come.
     let mut missing = records.clone();
@@ -572,7 +571,7 @@ fn a_checkpoint_cuts_the_journal_off_unless_the_history_is_kept() {
     for history in [false, true] {
         let dir = tempdir();
         let keeping = Keeping { durability: Durability::Async, history };
-        let again = || RolloutTable::open(config.clone(), Vec::new(), dir.path(), keeping).unwrap();
+        let again = || RolloutTable::open(config.clone(), dir.path(), keeping).unwrap();
         let table = again();
         for mark in 0..6 {
             let Outcome::Admitted(permits) = call(&table, &admit(1)).unwrap() else { panic!() };
@@ -608,7 +607,7 @@ fn a_checkpoint_cuts_the_journal_off_unless_the_history_is_kept() {
         drop(past);
         // Without its journal a checkpoint is not gone on from.
         fs::remove_dir_all(dir.path().join("journal")).unwrap();
-        let refused = RolloutTable::open(config.clone(), Vec::new(), dir.path(), keeping);
+        let refused = RolloutTable::open(config.clone(), dir.path(), keeping);
         assert!(matches!(refused.unwrap_err(), KeptError::Unfit { .. }));
     }
 }

@@ -27,7 +27,7 @@ fn open(dir: &Path) -> RolloutTable {
         permit_ttl_ms: 20,
         ..config()
     };
-    RolloutTable::open(config, Vec::new(), dir, keeping).unwrap()
+    RolloutTable::open(config, dir, keeping).unwrap()
 }
 
 fn call(table: &RolloutTable, change: &Change) -> Result<Outcome, CallError> {

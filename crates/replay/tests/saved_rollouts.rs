@@ -15,7 +15,7 @@ use echoic_replay::table::saved::{Contents, Keeper, load, save};
 use rolling::{admit, config, wait, want, whole_item};
 
 fn table(config: RolloutConfig) -> Arc<RolloutTable> {
-    Arc::new(RolloutTable::new(config).unwrap().with_metadata(b"meta".to_vec()))
+    Arc::new(RolloutTable::new(config).unwrap())
 }
 
 fn contents<'a>(tables: &'a Tables, rollouts: &'a [Arc<RolloutTable>]) -> Contents<'a> {
@@ -100,7 +100,7 @@ fn a_table_that_does_not_fit_is_refused_and_all_are_as_they_were() {
     assert_eq!(other[0].info().counts.submitted, 1);
     let dir = tempfile::tempdir().unwrap();
     let keeping = Keeping::default();
-    let kept = RolloutTable::open(config(), Vec::new(), dir.path(), keeping).unwrap();
+    let kept = RolloutTable::open(config(), dir.path(), keeping).unwrap();
     let text = refused(&[Arc::new(kept)]);
     assert!(text.ends_with("it has a directory, so it goes on from there alone"), "{text}");
     // One that may be made otherwise is.
@@ -165,7 +165,7 @@ fn a_keeper_saves_tables_here_and_those_with_a_directory_there() {
     let (root, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let here = table(RolloutConfig { name: "here".into(), ..config() });
     let keeping = Keeping { history: true, ..Keeping::default() };
-    let there = RolloutTable::open(config(), Vec::new(), dir.path(), keeping).unwrap();
+    let there = RolloutTable::open(config(), dir.path(), keeping).unwrap();
     let rollouts = Arc::new(vec![Arc::clone(&here), Arc::new(there)]);
     let keeper = |rollouts| {
         let (tables, root) = (Arc::default(), root.path().to_owned());

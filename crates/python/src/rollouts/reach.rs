@@ -46,15 +46,6 @@ impl Reach {
         }
     }
 
-    pub fn metadata(&self) -> &[u8] {
-        match self {
-            Self::Here { table, .. } => table.metadata(),
-            Self::There { link, number, .. } => {
-                link.tables().get(*number as usize).map_or(&[], |entry| &entry.metadata)
-            }
-        }
-    }
-
     /// Has something happen, waiting for as long as it may.
     pub fn call(&self, py: Python<'_>, change: Change, timeout: Option<f64>) -> PyResult<Outcome> {
         match self {

@@ -149,7 +149,6 @@ struct Core {
 /// See the [module](self).
 pub struct RolloutTable {
     config: Arc<RolloutConfig>,
-    metadata: Vec<u8>,
     core: Mutex<Core>,
     /// What moments are counted from; the first one is `began` milliseconds.
     epoch: Instant,
@@ -184,7 +183,6 @@ impl RolloutTable {
         Self {
             core: Mutex::new(Core { ledger, tuner, ranks: 1, last_lags: None, is_closed: false }),
             config,
-            metadata: Vec::new(),
             epoch: Instant::now(),
             began,
             producers: Arc::default(),
@@ -195,18 +193,6 @@ impl RolloutTable {
             starvation: Starvation::default(),
             log: None,
         }
-    }
-
-    /// Keeps some bytes with the table, for the layers above.
-    #[must_use]
-    pub fn with_metadata(mut self, metadata: Vec<u8>) -> Self {
-        self.metadata = metadata;
-        self
-    }
-
-    /// What the layers above keep with it; empty, if nothing.
-    pub fn metadata(&self) -> &[u8] {
-        &self.metadata
     }
 
     /// What it was told at its birth.
@@ -522,12 +508,11 @@ impl RolloutTable {
 
     /// The table as it is now.
     pub(crate) fn save(&self) -> Saved {
-        let (config, metadata) = (Arc::clone(&self.config), self.metadata.clone());
         let core = self.core.lock();
         let (moment, time) = (core.ledger.save(), self.now());
         let next = self.log.as_ref().map_or(u64::MAX, Log::next);
         drop(core);
-        Saved { config, metadata, moment, time, unix_ms: kept::unix_ms(), next }
+        Saved { config: Arc::clone(&self.config), moment, time, next }
     }
 
     /// Goes on from a checkpoint that fits; what it had is gone.

@@ -24,6 +24,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::Form;
 use echoic_replay::rollouts::ledger::{Append, Change, Fate, Outcome, Refusal, Want};
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
@@ -39,8 +40,8 @@ use super::tables::{TablesError, Ticket, Waiting};
 use crate::address::Address;
 use crate::transport::Dial;
 use crate::wire::WireError;
+pub use crate::wire::rollouts::Outcomes;
 use crate::wire::rollouts::{Bulk, Changes, INLINE_BYTES, MAX_CHANGES, write_changes};
-pub use crate::wire::rollouts::{Entry, Outcomes};
 use crate::wire::tables::{Operation, Request};
 
 /// How many bytes of changes are sent in one request, if there are several.
@@ -135,21 +136,21 @@ impl Rollouts {
         Ok(Self { requests, appends: PendingAppends::default() })
     }
 
-    /// The rollout tables of the server; calls name them by their places here.
-    pub fn tables(&self) -> &[Entry] {
+    /// The settings of the server's rollout tables; calls name these by their places here.
+    pub fn tables(&self) -> &[Arc<RolloutConfig>] {
         self.requests.pending.rollouts.get().map(Vec::as_slice).unwrap_or_default()
     }
 
-    fn entry(&self, table: u32) -> Result<&Entry, TablesError> {
+    fn config(&self, table: u32) -> Result<&RolloutConfig, TablesError> {
         let unknown = || {
-            let known = self.tables().iter().map(|entry| entry.config.name.clone()).collect();
+            let known = self.tables().iter().map(|config| config.name.clone()).collect();
             TableError::Unknown { name: format!("number {table}"), known }
         };
-        Ok(self.tables().get(table as usize).ok_or_else(unknown)?)
+        Ok(self.tables().get(table as usize).map(|config| &**config).ok_or_else(unknown)?)
     }
 
     fn check(&self, table: u32) -> Result<(), TablesError> {
-        self.entry(table).map(drop)
+        self.config(table).map(drop)
     }
 
     /// Where the server is.
@@ -205,7 +206,7 @@ impl Rollouts {
             let (field, got) = ("change that waits among others", changes.len() as u64);
             return Err(WireError::Meaningless { field, got }.into());
         }
-        let config = &self.entry(table)?.config;
+        let config = self.config(table)?;
         let mut parts = VecDeque::new();
         let (mut head, mut bulk) = (Vec::new(), Vec::new());
         let (mut count, mut bytes) = (0, 0);
@@ -312,8 +313,7 @@ impl Rollouts {
             return self.requests.ask_sometime(may_linger, make);
         }
         if head.len() + len > INLINE_BYTES {
-            let item =
-                self.tables().get(table as usize).map(|entry| entry.config.most_item_bytes());
+            let item = self.tables().get(table as usize).map(|config| config.most_item_bytes());
             let (limit, got) = (item.unwrap_or(0).max(INLINE_BYTES as u64), len as u64);
             if head.len() > INLINE_BYTES || got > limit {
                 let field = "bytes of changes in one request";

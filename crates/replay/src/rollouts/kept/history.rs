@@ -53,7 +53,7 @@ pub struct Delivered {
 /// # let schema = Schema { columns: vec![ids], ..Schema::default() };
 /// # let config = RolloutConfig::new("t", schema, 1, 1);
 /// # let dir = std::env::temp_dir().join(format!("echoic-doc-history-{}", std::process::id()));
-/// let table = RolloutTable::open(config, Vec::new(), &dir, Keeping { history: true, ..Keeping::default() })?;
+/// let table = RolloutTable::open(config, &dir, Keeping { history: true, ..Keeping::default() })?;
 /// table.apply(&Change::Admit(Admit { count: 3, ..Admit::default() }))?;
 /// table.close();
 ///
@@ -198,11 +198,6 @@ impl History {
     /// The settings that the table had.
     pub fn config(&self) -> Option<&Arc<RolloutConfig>> {
         self.ledger().map(Ledger::config)
-    }
-
-    /// What the layers above keep with the table.
-    pub fn metadata(&self) -> &[u8] {
-        &self.replayed.metadata
     }
 
     /// The number of the next record.

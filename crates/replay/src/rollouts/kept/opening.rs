@@ -43,7 +43,6 @@ pub(super) fn restore(replayed: &mut Replayed, path: &Path) -> Result<u64, KeptE
     let reader = Reader::open(path)?;
     let Loaded { head, ledger } = sections::read(&reader, 0)?;
     replayed.ledger = Some(ledger);
-    replayed.metadata = head.metadata;
     replayed.time = head.time;
     Ok(head.next)
 }
@@ -72,20 +71,17 @@ fn fresh_unix_ms() -> u64 {
 impl RolloutTable {
     /// The table of a directory, which is made if it is not there. A table that was there goes on as it was when
     /// it was closed, or when its process was killed; of its settings, some may be [others](RolloutConfig::goes_on).
-    /// The metadata is kept with it, for the layers above.
     pub fn open(
         config: RolloutConfig,
-        metadata: Vec<u8>,
         dir: impl AsRef<Path>,
         keeping: Keeping,
     ) -> Result<Self, KeptError> {
-        Self::open_with(config, metadata, dir.as_ref(), keeping, Options::default())
+        Self::open_with(config, dir.as_ref(), keeping, Options::default())
     }
 
     /// As [`RolloutTable::open`], with a journal of which more is told.
     pub(super) fn open_with(
         config: RolloutConfig,
-        metadata: Vec<u8>,
         dir: &Path,
         keeping: Keeping,
         options: Options,
@@ -125,12 +121,12 @@ impl RolloutTable {
         if blobs > 0 && blobs + fields > most {
             return Err(KeptError::TooLarge { blobs, fields, most });
         }
-        let record = entry::opened(&config, &metadata, unix_ms, again, time);
+        let record = entry::opened(&config, unix_ms, again, time);
         if !journal.push(record, None) {
             journal.check()?;
         }
         journal.nudge();
-        let mut table = Self::of(ledger, time).with_metadata(metadata);
+        let mut table = Self::of(ledger, time);
         table.keep_with(|producers| {
             Log::new(journal, checkpoints_dir(&path), keeping, dropped, lock, producers)
         });

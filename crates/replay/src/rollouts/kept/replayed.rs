@@ -15,7 +15,6 @@ pub(super) struct Replayed {
     pub(super) path: PathBuf,
     /// None before anything was told.
     pub(super) ledger: Option<Ledger>,
-    pub(super) metadata: Vec<u8>,
     /// When the last thing happened.
     pub(super) time: u64,
 }
@@ -23,7 +22,7 @@ pub(super) struct Replayed {
 impl Replayed {
     /// Goes on from a table as it was in a checkpoint, if there is one.
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, ledger: None, metadata: Vec::new(), time: 0 }
+        Self { path, ledger: None, time: 0 }
     }
 
     /// Does what a record tells; what was delivered by that, if something was.
@@ -45,11 +44,10 @@ impl Replayed {
         let entry = Entry::read(record).map_err(|error| nonsense(error.to_string()))?;
         self.time = time;
         match (entry, &mut self.ledger) {
-            (Entry::Opened { config, metadata, unix_ms, again }, before) => {
+            (Entry::Opened { config, unix_ms, again }, before) => {
                 let config = Arc::new(*config);
                 let opening = Opening { config, time, unix_ms, again };
                 self.ledger = Some(opening.of(before.take()).map_err(nonsense)?);
-                self.metadata = metadata;
                 Ok(None)
             }
             (Entry::Change(..), None) => Err(nonsense("it comes before the settings".into())),
