@@ -35,8 +35,8 @@ impl Slack {
         let queued = ledger.queue.ages().map(|(age, count)| (age, count as i64));
         let open = ledger.ages.iter().map(|(age, count)| (*age, *count as i64));
         // What can't be in time any more is not waited for.
-        let in_time = queued.chain(open).filter(|(age, _)| *age >= ledger.target - lag);
-        let mut places: Vec<(i64, i64)> = in_time.collect();
+        let mut places: Vec<(i64, i64)> = queued.chain(open).collect();
+        places.retain(|(age, _)| *age >= ledger.target - lag);
         places.sort_unstable();
         for (age, places) in &mut places {
             needed += *places;
