@@ -208,7 +208,7 @@ fn inserts() -> Vec<Vec<u8>> {
 /// A share of a batch of rollouts.
 fn wish(area: Option<Area>) -> Wish {
     let (size, balance) = (Size::Groups(2), Balance::Tokens);
-    let want = Want { size, rank: 0, ranks: 2, balance, lease_ms: Some(9) };
+    let want = Want { size, rank: 0, ranks: 2, balance, lease_ms: Some(9), width: 0 };
     Wish { want, form: Packed { width: 64 }, timeout_ms: Some(0), area }
 }
 
@@ -437,6 +437,7 @@ fn ledger_changes() -> Vec<Vec<u8>> {
             ranks: 1,
             balance: Balance::Count,
             lease_ms: None,
+            width: 0,
         }),
         Change::Restore { version: 0 },
         Change::Tick,

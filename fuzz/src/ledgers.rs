@@ -67,7 +67,7 @@ pub fn append(hold: Hold, item: u32, is_end: bool) -> Change {
 /// A share for one of two ranks.
 pub fn want(rank: u32, lease_ms: Option<u64>) -> Change {
     let (size, balance) = (Size::Groups(2), Balance::Count);
-    Change::Sample(Want { size, rank, ranks: 2, balance, lease_ms })
+    Change::Sample(Want { size, rank, ranks: 2, balance, lease_ms, width: 0 })
 }
 
 /// A table in which groups run, are left, complete, with consumers and over.

@@ -1630,7 +1630,6 @@ class RolloutTable:
     def __new__(
         cls,
         settings: dict[str, Any],
-        metadata: bytes | None = None,
         directory: str | os.PathLike[str] | None = None,
         durability: str = "async",
         history: bool = False,
@@ -1651,10 +1650,6 @@ class RolloutTable:
     @property
     def settings(self) -> dict[str, Any]:
         """What it was told."""
-
-    @property
-    def metadata(self) -> bytes:
-        """What the layers above keep with it."""
 
     def admit(
         self,

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use echoic_net::Address;
 use echoic_net::client::Options as ClientOptions;
-use echoic_net::client::rollouts::{Calls, Encoded, Outcomes, Rollouts};
+use echoic_net::client::rollouts::{Calls, Outcomes, Rollouts};
 use echoic_net::server::{Options, Server};
 use echoic_net::transport::{TlsFiles, dial_to, listen_at};
 use echoic_replay::Dtype;
@@ -80,8 +80,14 @@ fn send(client: &Rollouts, permit: &Permit, arrays: &Arrays) -> Result<Calls, Fa
         .put(&mut head);
         bulk.extend([&**ids, logprobs, mask]);
     }
-    let encoded = Encoded { count: ITEMS, head: &head, bulk: &bulk, may_wait: false };
-    Ok(client.start_encoded(0, encoded, None)?)
+    let calls = client.start_filled(0, ITEMS, &head, (ITEMS * len) as usize, false, |mut rest| {
+        for piece in bulk {
+            let (here, behind) = rest.split_at_mut(piece.len());
+            here.copy_from_slice(piece);
+            rest = behind;
+        }
+    });
+    Ok(calls?)
 }
 
 fn admit() -> Change {
@@ -143,8 +149,8 @@ fn fail(client: &Rollouts, holds: Vec<Hold>) -> Result<(), Failure> {
 /// Takes so many groups, and looks whether they are whole; bytes of their batches.
 fn consume(client: &Rollouts, count: usize) -> Result<usize, Failure> {
     let (size, balance) = (Size::Groups(BATCH), Balance::Count);
-    let want = Want { size, rank: 0, ranks: 1, balance, lease_ms: Some(60_000) };
-    let config = &client.tables()[0].config;
+    let want = Want { size, rank: 0, ranks: 1, balance, lease_ms: Some(60_000), width: 0 };
+    let config = &client.tables()[0];
     let batches = count / BATCH as usize;
     let mut ahead: VecDeque<_> = VecDeque::new();
     for _ in 0..batches.min(2) {

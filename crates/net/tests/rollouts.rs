@@ -8,7 +8,7 @@ use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use echoic_net::client::Options as ClientOptions;
-use echoic_net::client::rollouts::{AppendError, Delivered, Encoded, PendingAppend, Rollouts};
+use echoic_net::client::rollouts::{AppendError, Delivered, PendingAppend, Rollouts};
 use echoic_net::client::tables::{TableWriter, TablesError, Ticket, Waiting};
 use echoic_net::server::{OpenError, Options, Served, Server};
 use echoic_net::transport::{Dial, TlsFiles, listen_at};
@@ -60,7 +60,7 @@ fn config() -> RolloutConfig {
 }
 
 fn table(config: RolloutConfig) -> Arc<RolloutTable> {
-    Arc::new(RolloutTable::new(config).unwrap().with_metadata(vec![1, 2, 3]))
+    Arc::new(RolloutTable::new(config).unwrap())
 }
 
 fn open_at(address: &str, table: &Arc<RolloutTable>, threads: usize) -> Server {
@@ -107,7 +107,7 @@ fn group(hold: Hold, tokens: u32) -> [Change; 2] {
 
 fn want(groups: u32) -> Want {
     let (rank, ranks, balance) = (0, 1, Balance::Count);
-    Want { size: Size::Groups(groups), rank, ranks, balance, lease_ms: Some(60_000) }
+    Want { size: Size::Groups(groups), rank, ranks, balance, lease_ms: Some(60_000), width: 0 }
 }
 
 fn permits(outcomes: Vec<Result<Outcome, Refusal>>) -> Vec<Permit> {
@@ -177,9 +177,7 @@ fn failure<T>(result: Result<T, TablesError>) -> CallError {
 fn groups_are_admitted_completed_and_delivered_whole() {
     over_all_transports(&config(), |server, table| {
         let client = connect(server);
-        let entry = &client.tables()[0];
-        assert_eq!((&entry.config, &*entry.metadata), (&config(), &[1u8, 2, 3][..]));
-        assert_eq!(client.table("rollouts").unwrap(), 0);
+        assert_eq!(*client.tables()[0], config());
         let is_shm = server.address().to_string().starts_with("shm");
         // Few tokens, and so many that they go through shared memory where there is some.
         for tokens in [0, 3, 20_000, 20_000] {
@@ -502,7 +500,7 @@ fn a_share_that_does_not_fit_its_rows_is_refused_and_nothing_is_used_up() {
 }
 
 #[test]
-fn changes_that_are_bytes_already_are_copied_from_their_pieces() {
+fn changes_that_are_bytes_already_are_filled_in() {
     over_all_transports(&config(), |server, _| {
         let client = connect(server);
         for tokens in [2u32, 30_000] {
@@ -510,24 +508,16 @@ fn changes_that_are_bytes_already_are_copied_from_their_pieces() {
             let (mut head, mut pieces) = (Vec::new(), Vec::new());
             let changes = group(hold, tokens);
             for change in &changes {
-                // As arrays lie: a column here and a column there.
-                change.put(&mut head, |bytes| {
-                    pieces.extend(
-                        bytes.split_at(bytes.len().min(tokens as usize * 4)).0.chunks(1000),
-                    );
-                    pieces.push(&bytes[bytes.len().min(tokens as usize * 4)..]);
-                });
+                change.put(&mut head, |bytes| pieces.push(bytes));
             }
-            let encoded = Encoded { count: 2, head: &head, bulk: &pieces, may_wait: false };
-            let outcomes = soon(|wait| client.call_encoded(0, encoded, wait)).unwrap();
+            let bulk = pieces.concat();
+            let fill = |to: &mut [u8]| to.copy_from_slice(&bulk);
+            let mut calls = client.start_filled(0, 2, &head, bulk.len(), false, fill).unwrap();
+            let outcomes = soon(|wait| calls.wait(wait)).unwrap();
             assert_eq!(outcomes[1], Ok(Outcome::Appended(Fate::Complete)));
             let once = Want { lease_ms: None, ..want(1) };
             assert_eq!(groups(&sample(&client, once), tokens), [hold.group]);
         }
-        let mut head = Vec::new();
-        admit(3).put(&mut head, |_| {});
-        let encoded = Encoded { count: 1, head: &head, bulk: &[], may_wait: true };
-        assert_eq!(permits(soon(|wait| client.call_encoded(0, encoded, wait)).unwrap()).len(), 3);
     });
 }
 
@@ -673,7 +663,7 @@ fn what_was_not_answered_is_asked_of_a_server_that_was_started_anew() {
         let outcomes = soon(|wait| calls.wait(wait)).unwrap();
         assert_eq!(outcomes[1], Ok(Outcome::Appended(Fate::Complete)));
         assert_eq!(groups(&soon(|wait| waits.wait(wait)).unwrap(), 30_000), [hold.group]);
-        assert_eq!((client.reconnects(), client.lives()), (1, 1));
+        assert_eq!(client.reconnects(), 1);
         drop(server);
     }
 }
@@ -874,7 +864,7 @@ fn open_kept(durability: Durability) -> (tempfile::TempDir, Arc<RolloutTable>, S
     let keeping = Keeping { durability, history: false };
     let config = RolloutConfig { max_tokens: 1 << 24, ..config() };
     let path = dir.path().join("table");
-    let table = Arc::new(RolloutTable::open(config, Vec::new(), path, keeping).unwrap());
+    let table = Arc::new(RolloutTable::open(config, path, keeping).unwrap());
     let server = open_at(TCP, &table, 1);
     (dir, table, server)
 }
@@ -980,7 +970,14 @@ fn tokens_that_nobody_waits_for_arrive_and_their_errors_are_told_once() {
         assert_eq!(soon(|wait| last.wait(wait)).unwrap(), Fate::Complete);
         assert_eq!(soon(|wait| last.wait(wait)).unwrap(), Fate::Complete);
 
-        let strange = |hold: Hold| append(&client, item(hold, 9, 5));
+        // Only the ledger knows that segments are missing before it.
+        let strange = |hold: Hold| {
+            let mut change = item(hold, 1, 5);
+            if let Change::Append(append) = &mut change {
+                append.sequence = 3;
+            }
+            append(&client, change)
+        };
         let is_refused = |error: &AppendError, hold: Hold| {
             error.group == Some(hold.group)
                 && matches!(error.error, TablesError::Rollout(CallError::Refused(_)))

@@ -884,7 +884,14 @@ fn what_takes_long_for_one_client_keeps_no_other_waiting() {
     let width = 8 << 20;
     for is_shared in [false, true] {
         let (rank, ranks, lease_ms) = (0, 1, None);
-        let want = Want { size: Size::Groups(1), rank, ranks, balance: Balance::Count, lease_ms };
+        let want = Want {
+            size: Size::Groups(1),
+            rank,
+            ranks,
+            balance: Balance::Count,
+            lease_ms,
+            width: 0,
+        };
         assert_answered_during(alone[25], &ask, || {
             let form = RolloutForm::Padded { width, left: false };
             let share = soon(|wait| consumer.sample(0, want, form, wait)).unwrap();

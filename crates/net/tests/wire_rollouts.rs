@@ -6,7 +6,7 @@ use std::sync::Arc;
 use echoic_net::wire::WireError;
 use echoic_net::wire::reader::Reader;
 use echoic_net::wire::rollouts::{
-    Bulk, Changes, DeliveryHead, Entry, Outcomes, Wish, check_list, read_list, write_list,
+    Bulk, Changes, DeliveryHead, Outcomes, Wish, check_list, read_list, write_list,
 };
 use echoic_net::wire::tables::{ALIGNMENT, Answer, Area, Operation, Request};
 use echoic_replay::Dtype;
@@ -261,7 +261,14 @@ fn want() -> impl Strategy<Value = Want> {
         prop_oneof![any::<u32>().prop_map(Size::Groups), any::<u64>().prop_map(Size::Tokens)];
     let balance = prop::sample::select(vec![Balance::Count, Balance::Tokens, Balance::Squares]);
     (size, any::<(u32, u32)>(), balance, of(0..u64::MAX)).prop_map(
-        |(size, (rank, ranks), balance, lease_ms)| Want { size, rank, ranks, balance, lease_ms },
+        |(size, (rank, ranks), balance, lease_ms)| Want {
+            size,
+            rank,
+            ranks,
+            balance,
+            lease_ms,
+            width: 0,
+        },
     )
 }
 
@@ -354,15 +361,13 @@ proptest! {
 
     #[test]
     fn tables_are_introduced_as_they_are(
-        (id, count, metadata) in (any::<u64>(), 0..4usize, bytes()),
+        (id, count) in (any::<u64>(), 0..4usize),
         change in any::<(usize, u8)>(),
     ) {
-        let entry = |number| {
-            Entry { config: config(&format!("table {number}")), metadata: metadata.clone() }
-        };
-        let entries: Vec<Entry> = (0..count).map(entry).collect();
-        prop_assert_eq!(check_list(&entries), Ok(()));
-        answers(&Answer::RolloutTables { id, entries }, change);
+        let config = |number| Arc::new(config(&format!("table {number}")));
+        let configs: Vec<_> = (0..count).map(config).collect();
+        prop_assert_eq!(check_list(&configs), Ok(()));
+        answers(&Answer::RolloutTables { id, configs }, change);
     }
 
     #[test]
@@ -425,17 +430,23 @@ fn a_text_that_is_too_long_is_cut_at_a_character() {
 
 #[test]
 fn names_that_are_there_twice_are_refused() {
-    let entry = || Entry { config: config("twice"), metadata: vec![] };
-    assert!(matches!(check_list(&[entry(), entry()]), Err(WireError::Spec(_))));
+    let table = || Arc::new(config("twice"));
+    assert!(matches!(check_list(&[table(), table()]), Err(WireError::Spec(_))));
     let mut written = Vec::new();
-    write_list(&mut written, &[entry()]);
-    assert_eq!(read_list(&mut Reader::new(&written)), Ok(vec![entry()]));
+    write_list(&mut written, &[table()]);
+    assert_eq!(read_list(&mut Reader::new(&written)), Ok(vec![table()]));
 }
 
 #[test]
 fn a_change_that_waits_is_alone_and_a_sample_is_none() {
-    let want =
-        Want { size: Size::Groups(1), rank: 0, ranks: 1, balance: Balance::Count, lease_ms: None };
+    let want = Want {
+        size: Size::Groups(1),
+        rank: 0,
+        ranks: 1,
+        balance: Balance::Count,
+        lease_ms: None,
+        width: 0,
+    };
     let resume = Change::Resume { source: String::new(), ttl_ms: None };
     let read = |changes: &[&Change]| {
         let mut head = Vec::new();

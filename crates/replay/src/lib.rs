@@ -31,6 +31,7 @@ pub mod metrics;
 mod names;
 pub mod rng;
 pub mod rollouts;
+mod scalar;
 pub mod selectors;
 pub mod spec;
 pub mod stream;

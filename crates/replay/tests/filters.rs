@@ -56,7 +56,6 @@ fn aggregates_are_these() {
 #[test]
 fn a_bound_filter_asks_for_the_fields_it_names() {
     let filter = Filter::parse("max(\"scores/exact match\") > 0 and mean(length) < 3").unwrap();
-    assert_eq!(filter.fields().collect::<Vec<_>>(), ["scores/exact match", "length"]);
     let bound = filter.bind(&FIELDS).unwrap();
     assert!(bound.keeps(2, |field, item| match (field, item) {
         (1, _) => 2.0,

@@ -31,7 +31,7 @@ fn tempdir() -> TempDir {
 }
 
 fn open(config: &RolloutConfig, dir: &Path) -> RolloutTable {
-    RolloutTable::open(config.clone(), b"meta".to_vec(), dir, HISTORY).unwrap()
+    RolloutTable::open(config.clone(), dir, HISTORY).unwrap()
 }
 
 fn call(table: &RolloutTable, change: &Change) -> Result<Outcome, CallError> {
@@ -44,6 +44,14 @@ fn bytes(ledger: &Ledger) -> Vec<u8> {
     moment.put(&mut bytes);
     bytes.extend(moment.bulk().flatten());
     bytes
+}
+
+/// The past of a directory, at a point.
+fn past_at(dir: &Path, point: Point) -> Result<History, KeptError> {
+    let mut past = History::open(dir, Some(point))?;
+    past.at(point, u64::MAX)?;
+    past.check(point)?;
+    Ok(past)
 }
 
 /// A share as its consumer sees it.
@@ -100,7 +108,7 @@ proptest! {
     ) {
         let (dir, config) = (tempdir(), any_config(choice));
         let keeping = Keeping { history, ..HISTORY };
-        let again = || RolloutTable::open(config.clone(), Vec::new(), dir.path(), keeping).unwrap();
+        let again = || RolloutTable::open(config.clone(), dir.path(), keeping).unwrap();
         let (mut crowd, mut shares) = (Crowd::default(), 0);
         let mut table = again();
         for (steps, end) in rounds {
@@ -127,8 +135,8 @@ proptest! {
         let last = table.info();
         table.close();
         let mut seen = 0;
-        let mut past = History::open(dir.path()).unwrap();
-        while past.next_share().unwrap().is_some() {
+        let mut past = History::open(dir.path(), None).unwrap();
+        while past.next_share(u64::MAX).unwrap().flatten().is_some() {
             seen += 1;
         }
         prop_assert!(seen <= shares * 2 + last.counts.redelivered);
@@ -157,8 +165,8 @@ proptest! {
         let file = OpenOptions::new().write(true).open(last_segment(dir.path())).unwrap();
         file.set_len(cut).unwrap();
         // Who only looks leaves it as it is.
-        let mut past = History::open(dir.path()).unwrap();
-        prop_assert!(!past.at(Point::Record(u64::MAX)).unwrap());
+        let mut past = History::open(dir.path(), None).unwrap();
+        prop_assert_eq!(past.at(Point::Record(u64::MAX), u64::MAX).unwrap(), Some(false));
         let found = past.ledger().unwrap().counts();
         prop_assert_eq!(fs::metadata(last_segment(dir.path())).unwrap().len(), cut);
         let torn = past.torn().cloned();
@@ -166,7 +174,7 @@ proptest! {
         prop_assert!(found.submitted >= counts.submitted && found.tokens >= counts.tokens);
         let table = open(&config, dir.path());
         prop_assert_eq!(table.info().counts, found);
-        prop_assert_eq!(table.reopened().unwrap().torn.as_ref(), torn.as_ref());
+        prop_assert_eq!(table.dropped(), torn.as_ref());
     }
 }
 
@@ -243,14 +251,14 @@ fn what_the_lost_end_of_a_journal_gave_is_given_to_nobody_else() {
             leases.push(lease);
             let counts = table.info().counts;
             table.close();
-            let mut past = History::open(dir.path()).unwrap();
-            while past.next_share().unwrap().is_some() {}
+            let mut past = History::open(dir.path(), None).unwrap();
+            while past.next_share(u64::MAX).unwrap().flatten().is_some() {}
             assert_eq!(past.ledger().unwrap().counts(), counts);
             drop(past);
-            let past = History::open_at(dir.path(), Point::Batch(lease.batch)).unwrap();
+            let past = past_at(dir.path(), Point::Batch(lease.batch)).unwrap();
             assert_eq!(past.ledger().unwrap().counts().batches, counts.batches);
             drop(past);
-            let none = History::open_at(dir.path(), Point::Batch(lease.batch - 1)).unwrap_err();
+            let none = past_at(dir.path(), Point::Batch(lease.batch - 1)).unwrap_err();
             assert!(matches!(none, KeptError::NotThere { .. }), "{none}");
         }
         let many = groups.len();
@@ -342,17 +350,16 @@ fn a_history_delivers_bit_by_bit_what_racing_threads_got() {
             table.checkpoint().unwrap();
             live.extend(race(&table, batches + 20));
         }
-        let mut past = History::open(dir.path()).unwrap();
+        let mut past = History::open(dir.path(), None).unwrap();
         assert_eq!(past.record(), 0);
         let (mut replayed, mut last) = (Vec::new(), 0);
-        while let Some(delivered) = past.next_share().unwrap() {
+        while let Some(delivered) = past.next_share(u64::MAX).unwrap().flatten() {
             let lease = delivered.share.lease;
             assert!(delivered.record > last);
             last = delivered.record;
             let bytes = laid_out(&delivered.share, past.config().unwrap());
             replayed.push((lease.batch, lease.rank, lease.attempt, bytes));
         }
-        assert_eq!(past.metadata(), b"meta");
         // Threads noted what they got when they had it, in some order.
         live.sort();
         replayed.sort();
@@ -372,31 +379,30 @@ fn a_table_can_be_looked_at_as_it_was_at_any_time() {
     table.checkpoint().unwrap();
     race(&table, 60);
     drop(table);
-    let mut past = History::open(dir.path()).unwrap();
+    let mut past = History::open(dir.path(), None).unwrap();
     let mut states = Vec::new();
     while past.record() < past.end() {
         let next = past.record() + 1;
-        assert!(past.at(Point::Record(next)).unwrap());
+        assert_eq!(past.at(Point::Record(next), u64::MAX).unwrap(), Some(true));
         let ledger = past.ledger().unwrap();
         states.push((past.time(), ledger.counts().batches, bytes(ledger)));
     }
     let end = states.len() as u64;
-    assert!(!past.at(Point::Record(end + 1)).unwrap());
-    assert!(past.unix_ms().unwrap() > 1_600_000_000_000);
+    assert_eq!(past.at(Point::Record(end + 1), u64::MAX).unwrap(), Some(false));
     for record in [1, end / 3, end / 2, end - 1, end] {
-        let past = History::open_at(dir.path(), Point::Record(record)).unwrap();
+        let past = past_at(dir.path(), Point::Record(record)).unwrap();
         assert_eq!(past.record(), record);
         assert!(bytes(past.ledger().unwrap()) == states[record as usize - 1].2, "{record}");
     }
     for batch in [1, 20, 41, 59] {
-        let past = History::open_at(dir.path(), Point::Batch(batch)).unwrap();
+        let past = past_at(dir.path(), Point::Batch(batch)).unwrap();
         let first = states.iter().position(|(_, batches, _)| *batches >= batch).unwrap();
         assert_eq!(past.record(), first as u64 + 1);
         assert!(bytes(past.ledger().unwrap()) == states[first].2, "batch {batch}");
     }
     let last = states.last().unwrap().0;
     for time in [0, last / 2, last] {
-        let past = History::open_at(dir.path(), Point::Time(time)).unwrap();
+        let past = past_at(dir.path(), Point::Time(time)).unwrap();
         let after = states.partition_point(|(when, ..)| *when <= time);
         assert_eq!(past.record(), after as u64, "time {time}");
         assert!(bytes(past.ledger().unwrap()) == states[after - 1].2, "time {time}");
@@ -404,35 +410,21 @@ fn a_table_can_be_looked_at_as_it_was_at_any_time() {
 }
 
 #[test]
-fn a_history_in_small_steps_is_the_same() {
+fn a_history_goes_on_in_small_steps() {
     let (dir, config) = (tempdir(), config());
     let table = open(&config, dir.path());
     race(&table, 20);
     drop(table);
-    let mut whole = Vec::new();
-    let mut past = History::open(dir.path()).unwrap();
-    while let Some(delivered) = past.next_share().unwrap() {
-        whole.push((delivered.record, delivered.time, delivered.share.lease));
+    let (mut past, mut first) = (History::open(dir.path(), None).unwrap(), None);
+    while first.is_none() {
+        first = past.next_share(1).unwrap().map(Option::unwrap);
     }
-    let mut parts = Vec::new();
-    let (mut past, mut looks) = (History::open(dir.path()).unwrap(), 0);
-    loop {
-        looks += 1;
-        match past.next_share_within(3).unwrap() {
-            Some(Some(delivered)) => {
-                parts.push((delivered.record, delivered.time, delivered.share.lease));
-            }
-            Some(None) => break,
-            None => {}
-        }
-    }
-    assert_eq!(parts, whole);
-    assert!(looks > whole.len() + 1, "{looks}");
+    assert_eq!(first.unwrap().record + 1, past.record());
     // A point that is further away than so many records is not reached, and then it is.
-    let mut past = History::open(dir.path()).unwrap();
-    assert_eq!(past.at_within(Point::Record(5), 3).unwrap(), None);
+    let mut past = History::open(dir.path(), None).unwrap();
+    assert_eq!(past.at(Point::Record(5), 3).unwrap(), None);
     assert_eq!(past.record(), 3);
-    assert_eq!(past.at_within(Point::Record(5), 3).unwrap(), Some(true));
+    assert_eq!(past.at(Point::Record(5), 3).unwrap(), Some(true));
     assert!(past.check(Point::Record(5)).is_ok());
     assert!(matches!(past.check(Point::Record(6)).unwrap_err(), KeptError::NotThere { .. }));
 }
@@ -477,23 +469,24 @@ fn what_a_caller_got_that_never_hears_of_it_is_given_back() {
 fn a_directory_has_one_table_at_a_time_and_nobody_writes_while_somebody_looks() {
     let (dir, config) = (tempdir(), config());
     let table = open(&config, dir.path());
-    let second = RolloutTable::open(config.clone(), Vec::new(), dir.path(), HISTORY);
+    let second = RolloutTable::open(config.clone(), dir.path(), HISTORY);
     assert!(matches!(second.unwrap_err(), KeptError::Locked { .. }));
-    let past = History::open(dir.path()).unwrap_err();
+    let past = History::open(dir.path(), None).unwrap_err();
     assert!(past.to_string().contains("in use: somebody has this table open"), "{past}");
     table.close();
     assert!(matches!(table.checkpoint().unwrap_err(), KeptError::Closed));
-    let (one, _two) = (History::open(dir.path()).unwrap(), History::open(dir.path()).unwrap());
+    let (one, _two) =
+        (History::open(dir.path(), None).unwrap(), History::open(dir.path(), None).unwrap());
     assert_eq!(one.end(), 1);
-    let again = RolloutTable::open(config.clone(), Vec::new(), dir.path(), HISTORY);
+    let again = RolloutTable::open(config.clone(), dir.path(), HISTORY);
     assert!(matches!(again.unwrap_err(), KeptError::Locked { .. }));
     drop((one, _two));
     open(&config, dir.path());
     let foreign = tempdir();
     fs::write(foreign.path().join("photo"), b"x").unwrap();
-    let refused = RolloutTable::open(config, Vec::new(), foreign.path(), HISTORY).unwrap_err();
+    let refused = RolloutTable::open(config, foreign.path(), HISTORY).unwrap_err();
     assert!(refused.to_string().ends_with("or an empty directory, found \"photo\""), "{refused}");
-    assert!(matches!(History::open(foreign.path()).unwrap_err(), KeptError::Foreign { .. }));
+    assert!(matches!(History::open(foreign.path(), None).unwrap_err(), KeptError::Foreign { .. }));
     assert_eq!(fs::read_dir(foreign.path()).unwrap().count(), 1);
 }
 
@@ -505,7 +498,7 @@ fn other_settings_are_refused_but_for_those_that_may_change() {
     let counts = table.info().counts;
     drop(table);
     let other = RolloutConfig { group_size: 3, seed: 9, max_running: 2, ..first.clone() };
-    let refused = RolloutTable::open(other, Vec::new(), dir.path(), HISTORY).unwrap_err();
+    let refused = RolloutTable::open(other, dir.path(), HISTORY).unwrap_err();
     let text = refused.to_string();
     assert!(text.ends_with("group_size is 3, and was 2; seed is 9, and was 7"), "{text}");
     let narrow = RolloutConfig {
@@ -521,8 +514,8 @@ fn other_settings_are_refused_but_for_those_that_may_change() {
     let counts = table.info().counts;
     drop(table);
     // What was decided by either is decided so again.
-    let mut past = History::open(dir.path()).unwrap();
-    past.at(Point::Record(u64::MAX)).unwrap();
+    let mut past = History::open(dir.path(), None).unwrap();
+    past.at(Point::Record(u64::MAX), u64::MAX).unwrap();
     assert_eq!(past.ledger().unwrap().counts(), counts);
     assert_eq!(past.config().unwrap().max_running, 3);
 }
@@ -539,8 +532,8 @@ fn a_history_that_differs_says_where() {
         records.push(record.to_vec());
     }
     drop(replay);
-    let mut past = History::open(dir.path()).unwrap();
-    let first = past.next_share().unwrap().unwrap().record as usize;
+    let mut past = History::open(dir.path(), None).unwrap();
+    let first = past.next_share(u64::MAX).unwrap().flatten().unwrap().record as usize;
     drop(past);
     let rewrite = |records: &[Vec<u8>]| {
         fs::remove_dir_all(dir.path().join("journal")).unwrap();
@@ -554,22 +547,22 @@ fn a_history_that_differs_says_where() {
     let at = lying[first].len() - 9;
     lying[first][at] ^= 1;
     rewrite(&lying);
-    let differs = History::open(dir.path()).unwrap().next_share().unwrap_err();
+    let differs = History::open(dir.path(), None).unwrap().next_share(u64::MAX).unwrap_err();
     assert!(matches!(&differs, KeptError::Differs { sequence, .. } if *sequence == first as u64));
     assert!(differs.to_string().contains("batch 1, rank"), "{differs}");
-    let refused = RolloutTable::open(config, Vec::new(), dir.path(), HISTORY).unwrap_err();
+    let refused = RolloutTable::open(config, dir.path(), HISTORY).unwrap_err();
     assert!(matches!(refused, KeptError::Differs { .. }), "{refused}");
     // Without the change before it, the share can't come.
     let mut missing = records.clone();
     missing.remove(first - 1);
     rewrite(&missing);
-    let mut past = History::open(dir.path()).unwrap();
-    let end = past.at(Point::Record(u64::MAX));
+    let mut past = History::open(dir.path(), None).unwrap();
+    let end = past.at(Point::Record(u64::MAX), u64::MAX);
     assert!(end.is_err() || past.ledger().unwrap().counts().batches > 0);
     let mut nonsense = records;
     nonsense[1].truncate(5);
     rewrite(&nonsense);
-    let error = History::open(dir.path()).unwrap().next_share().unwrap_err();
+    let error = History::open(dir.path(), None).unwrap().next_share(u64::MAX).unwrap_err();
     assert!(matches!(error, KeptError::Record { sequence: 1, .. }), "{error}");
 }
 
@@ -580,7 +573,7 @@ fn a_checkpoint_cuts_the_journal_off_unless_the_history_is_kept() {
     for history in [false, true] {
         let dir = tempdir();
         let keeping = Keeping { durability: Durability::Async, history };
-        let again = || RolloutTable::open(config.clone(), Vec::new(), dir.path(), keeping).unwrap();
+        let again = || RolloutTable::open(config.clone(), dir.path(), keeping).unwrap();
         let table = again();
         for mark in 0..6 {
             let Outcome::Admitted(permits) = call(&table, &admit(1)).unwrap() else { panic!() };
@@ -605,12 +598,10 @@ fn a_checkpoint_cuts_the_journal_off_unless_the_history_is_kept() {
         drop(table);
         let table = again();
         assert_eq!(table.info().counts, counts);
-        let reopened = table.reopened().unwrap();
-        assert_eq!((reopened.checkpoint, reopened.records), (Some(1), 1));
         drop(table);
-        let mut past = History::open(dir.path()).unwrap();
+        let mut past = History::open(dir.path(), None).unwrap();
         let mut shares = 0;
-        while past.next_share().unwrap().is_some() {
+        while past.next_share(u64::MAX).unwrap().flatten().is_some() {
             shares += 1;
         }
         assert_eq!(shares, if history { 3 } else { 0 });
@@ -618,7 +609,7 @@ fn a_checkpoint_cuts_the_journal_off_unless_the_history_is_kept() {
         drop(past);
         // Without its journal a checkpoint is not gone on from.
         fs::remove_dir_all(dir.path().join("journal")).unwrap();
-        let refused = RolloutTable::open(config.clone(), Vec::new(), dir.path(), keeping);
+        let refused = RolloutTable::open(config.clone(), dir.path(), keeping);
         assert!(matches!(refused.unwrap_err(), KeptError::Unfit { .. }));
     }
 }

@@ -29,7 +29,7 @@ fn open(dir: &Path) -> RolloutTable {
         permit_ttl_ms: 20,
         ..config()
     };
-    RolloutTable::open(config, Vec::new(), dir, keeping).unwrap()
+    RolloutTable::open(config, dir, keeping).unwrap()
 }
 
 fn call(table: &RolloutTable, change: &Change) -> Result<Outcome, CallError> {
@@ -168,9 +168,9 @@ fn nothing_that_was_acknowledged_is_missing_and_nothing_acked_comes_again() {
         table.close();
     }
     assert!(acked.len() > 50 && checkpoints > 3, "{} acked, {checkpoints}", acked.len());
-    let mut past = History::open(dir.path()).unwrap();
+    let mut past = History::open(dir.path(), None).unwrap();
     let mut seen = BTreeSet::new();
-    while let Some(one) = past.next_share().unwrap() {
+    while let Some(one) = past.next_share(u64::MAX).unwrap().flatten() {
         seen.extend(one.share.groups.iter().map(|group| group.id));
     }
     assert!(delivered.is_subset(&seen));

@@ -50,8 +50,8 @@ fn a_share_that_does_not_fit_in_rows_changes_nothing() {
         let once = Want { lease_ms: None, ..groups(2) };
         for want in [once, groups(2)] {
             let before = (table.ledger.counts(), table.ledger.totals());
-            let sample = Change::Sample(want);
-            let refused = table.ledger.apply_within(0, &sample, Some(8)).unwrap_err().to_string();
+            let narrow = Change::Sample(Want { width: 8, ..want });
+            let refused = table.ledger.apply(0, &narrow).unwrap_err().to_string();
             assert!(refused.ends_with("has 9 tokens, more than a row's 8"), "{refused}");
             assert_eq!((table.ledger.counts(), table.ledger.totals()), before);
         }
@@ -59,8 +59,9 @@ fn a_share_that_does_not_fit_in_rows_changes_nothing() {
         if delivery == Delivery::AtLeastOnce {
             // It fits no better when it is delivered again.
             table.apply(Change::Nack(share.lease)).expect("the consumer's");
-            assert!(table.ledger.apply_within(0, &Change::Sample(once), Some(8)).is_err());
-            let again = table.ledger.apply_within(0, &Change::Sample(once), Some(9));
+            let within = |width| Change::Sample(Want { width, ..once });
+            assert!(table.ledger.apply(0, &within(8)).is_err());
+            let again = table.ledger.apply(0, &within(9));
             assert!(matches!(again, Ok(Outcome::Delivered(_))), "{again:?}");
         }
     }

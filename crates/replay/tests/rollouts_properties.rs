@@ -161,7 +161,7 @@ fn table() -> impl Strategy<Value = (RolloutConfig, Want)> {
             true => Size::Tokens(20 * u64::from(group_size)),
             false => Size::Groups(batch_groups),
         };
-        let want = Want { size, rank: 0, ranks, balance, lease_ms: Some(LEASE) };
+        let want = Want { size, rank: 0, ranks, balance, lease_ms: Some(LEASE), width: 0 };
         (config, want)
     })
 }

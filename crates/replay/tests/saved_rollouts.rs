@@ -12,12 +12,12 @@ use echoic_replay::rollouts::kept::{History, Keeping};
 use echoic_replay::rollouts::ledger::{Change, Fate, Outcome, Share};
 use echoic_replay::rollouts::{Order, RolloutConfig, RolloutTable};
 use echoic_replay::table::Tables;
-use echoic_replay::table::saved::{Contents, Keeper, load, open_rollouts, save};
+use echoic_replay::table::saved::{Contents, Keeper, load, save};
 use rolling::{admit, config, want, whole_item};
 use waiting::soon;
 
 fn table(config: RolloutConfig) -> Arc<RolloutTable> {
-    Arc::new(RolloutTable::new(config).unwrap().with_metadata(b"meta".to_vec()))
+    Arc::new(RolloutTable::new(config).unwrap())
 }
 
 fn contents<'a>(tables: &'a Tables, rollouts: &'a [Arc<RolloutTable>]) -> Contents<'a> {
@@ -81,8 +81,6 @@ fn a_loaded_table_draws_what_the_saved_one_draws() {
         call(&first[1], &Change::Ack(one.lease));
         call(&second[0], &Change::Ack(two.lease));
     }
-    let seen = open_rollouts(root.path()).unwrap();
-    assert_eq!((seen[1].info().counts, seen[1].metadata()), (counts, &b"meta"[..]));
 }
 
 #[test]
@@ -104,7 +102,7 @@ fn a_table_that_does_not_fit_is_refused_and_all_are_as_they_were() {
     assert_eq!(other[0].info().counts.submitted, 1);
     let dir = tempfile::tempdir().unwrap();
     let keeping = Keeping::default();
-    let kept = RolloutTable::open(config(), Vec::new(), dir.path(), keeping).unwrap();
+    let kept = RolloutTable::open(config(), dir.path(), keeping).unwrap();
     let text = refused(&[Arc::new(kept)]);
     assert!(text.ends_with("it has a directory, so it goes on from there alone"), "{text}");
     // One that may be made otherwise is.
@@ -169,7 +167,7 @@ fn a_keeper_saves_tables_here_and_those_with_a_directory_there() {
     let (root, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let here = table(RolloutConfig { name: "here".into(), ..config() });
     let keeping = Keeping { history: true, ..Keeping::default() };
-    let there = RolloutTable::open(config(), Vec::new(), dir.path(), keeping).unwrap();
+    let there = RolloutTable::open(config(), dir.path(), keeping).unwrap();
     let rollouts = Arc::new(vec![Arc::clone(&here), Arc::new(there)]);
     let keeper = |rollouts| {
         let (tables, root) = (Arc::default(), root.path().to_owned());
@@ -188,7 +186,7 @@ fn a_keeper_saves_tables_here_and_those_with_a_directory_there() {
 }
 
 fn end(dir: &Path) -> u64 {
-    let mut past = History::open(dir).unwrap();
-    while past.next_share().unwrap().is_some() {}
+    let mut past = History::open(dir, None).unwrap();
+    while past.next_share(u64::MAX).unwrap().flatten().is_some() {}
     past.ledger().unwrap().counts().submitted
 }

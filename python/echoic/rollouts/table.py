@@ -205,7 +205,7 @@ class RolloutTable:
             "limiter": None if limiter is None else _numbers(limiter),
             "seed": seed,
         }
-        self._native = _native.RolloutTable(settings, None, directory, durability, history)
+        self._native = _native.RolloutTable(settings, directory, durability, history)
         if (dropped := self._native.dropped) is not None:
             count, what, lost = dropped
             warnings.warn(

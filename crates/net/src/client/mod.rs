@@ -15,6 +15,7 @@ mod line;
 mod link;
 #[cfg(target_os = "linux")]
 pub mod memory;
+mod payload;
 mod probe;
 pub mod rollouts;
 mod samples;

@@ -3,10 +3,9 @@
 use std::borrow::Cow;
 
 use echoic_replay::rollouts::idle::{REASONS, Sides};
-use echoic_replay::rollouts::lags::Lags;
 use echoic_replay::rollouts::ledger::{Counts, GroupTotals, Source};
 use echoic_replay::rollouts::starvation::Hunger;
-use echoic_replay::rollouts::table::RolloutInfo;
+use echoic_replay::rollouts::table::{Lags, RolloutInfo};
 use echoic_replay::rollouts::{RolloutConfig, RolloutTable};
 
 use super::Numbers;

@@ -34,7 +34,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use echoic_replay::Stream;
-use echoic_replay::rollouts::RolloutTable;
+use echoic_replay::rollouts::{RolloutConfig, RolloutTable};
 use echoic_replay::table::Tables;
 use echoic_replay::table::saved::Keeper;
 use echoic_replay::weights::WeightStore;
@@ -52,7 +52,7 @@ use crate::buffer_pool::BufferPool;
 use crate::transport::{Link, Listen};
 use crate::wire::handshake::ProducerId;
 use crate::wire::observed::{Connected, Observation};
-use crate::wire::rollouts::{Entry, check_list as check_rollouts};
+use crate::wire::rollouts::check_list as check_rollouts;
 use crate::wire::tables::{TableEntry, check_list};
 
 /// The name of a server's only stream.
@@ -221,7 +221,7 @@ pub(crate) struct Shared {
     observer: Option<Observer>,
     /// How the tables are introduced.
     entries: Vec<TableEntry>,
-    rollout_entries: Vec<Entry>,
+    rollout_configs: Vec<Arc<RolloutConfig>>,
     buffer_pool: Arc<BufferPool>,
     pool: Arc<Pool>,
     /// Whether memory can be handed over to clients, and whether they may write into the ring's.
@@ -310,8 +310,9 @@ impl Server {
         }
         let entries: Vec<TableEntry> = tables.all().iter().map(|table| (&**table).into()).collect();
         check_list(&entries)?;
-        let rollout_entries: Vec<Entry> = rollouts.iter().map(|table| (&**table).into()).collect();
-        check_rollouts(&rollout_entries)?;
+        let rollout_configs: Vec<_> =
+            rollouts.iter().map(|table| Arc::clone(table.config())).collect();
+        check_rollouts(&rollout_configs)?;
         let listener = listen.listen()?;
         let address = listener.address();
         if listen.is_public() && options.token.is_none() && !options.insecure {
@@ -337,7 +338,7 @@ impl Server {
             keeper,
             observer,
             entries,
-            rollout_entries,
+            rollout_configs,
             buffer_pool: BufferPool::new(POOL_BYTES),
             pool: Pool::new(options.threads),
             options,

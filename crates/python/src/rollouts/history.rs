@@ -74,14 +74,10 @@ impl RolloutHistory {
     #[pyo3(signature = (directory, at=None))]
     fn new(py: Python<'_>, directory: PathBuf, at: Option<(String, u64)>) -> PyResult<Self> {
         let at = at.map(|(what, value)| point(&what, value)).transpose()?;
-        let opened = py.detach(|| match at {
-            Some(at) => History::open_before(directory, at),
-            None => History::open(directory),
-        });
-        let history = opened.or_raise(py)?;
+        let history = py.detach(|| History::open(directory, at)).or_raise(py)?;
         let this = Self { history: Mutex::new(history), arena: Arena::default() };
         if let Some(at) = at {
-            this.go_on(py, |history| history.at_within(at, RECORDS))?;
+            this.go_on(py, |history| history.at(at, RECORDS))?;
             this.history.lock().check(at).or_raise(py)?;
         }
         Ok(this)
@@ -95,7 +91,7 @@ impl RolloutHistory {
     ) -> PyResult<Option<(u64, f64, RolloutBatch)>> {
         let form: Form = batch::form(&form)?;
         let found = self.go_on(py, |history| {
-            let next = history.next_share_within(RECORDS)?;
+            let next = history.next_share(RECORDS)?;
             Ok(next.map(|next| next.zip(history.config().cloned())))
         })?;
         let Some((delivered, config)) = found else { return Ok(None) };
@@ -106,7 +102,7 @@ impl RolloutHistory {
     /// Goes on to a point; whether it is there.
     fn at(&self, py: Python<'_>, what: &str, value: u64) -> PyResult<bool> {
         let point = point(what, value)?;
-        self.go_on(py, |history| history.at_within(point, RECORDS))
+        self.go_on(py, |history| history.at(point, RECORDS))
     }
 
     /// What the table had counted.

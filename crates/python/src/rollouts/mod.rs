@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use echoic_net::client::rollouts::{Entry, Rollouts};
+use echoic_net::client::rollouts::Rollouts;
+use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::kept::Keeping;
 use echoic_replay::rollouts::ledger::{
     Admit, Append, Balance, Change, Counts, Fate, GroupTotals, Hold, Lease, Outcome, Permit,
@@ -176,12 +177,12 @@ impl RolloutLink {
     }
 
     fn tables(&self, py: Python<'_>) -> PyResult<Vec<RolloutTable>> {
-        let entries = self.link.tables().iter().zip(0..);
-        let table = |(entry, number): (&Entry, u32)| {
-            let (link, config) = (Arc::clone(&self.link), Arc::new(entry.config.clone()));
+        let configs = self.link.tables().iter().zip(0..);
+        let table = |(config, number): (&Arc<RolloutConfig>, u32)| {
+            let (link, config) = (Arc::clone(&self.link), Arc::clone(config));
             RolloutTable::of(py, Reach::There { link, number, config })
         };
-        entries.map(table).collect()
+        configs.map(table).collect()
     }
 
     #[pyo3(signature = (timeout=None))]
@@ -219,26 +220,22 @@ pub fn connect_rollouts(
 #[pymethods]
 impl RolloutTable {
     #[new]
-    #[pyo3(signature = (settings, metadata=None, directory=None, durability="async", history=false))]
+    #[pyo3(signature = (settings, directory=None, durability="async", history=false))]
     fn new(
         py: Python<'_>,
         settings: &Bound<'_, PyDict>,
-        metadata: Option<Vec<u8>>,
         directory: Option<PathBuf>,
         durability: &str,
         history: bool,
     ) -> PyResult<Self> {
         let config = settings::config(py, settings)?;
-        let metadata = metadata.unwrap_or_default();
         let table = match directory {
             Some(directory) => {
                 let keeping = Keeping { durability: settings::durability(durability)?, history };
-                let open = || Core::open(config, metadata, directory, keeping);
+                let open = || Core::open(config, directory, keeping);
                 py.detach(open).or_raise(py)?
             }
-            None => Core::new(config)
-                .map_err(|error| rollout_error(py, error.to_string()))?
-                .with_metadata(metadata),
+            None => Core::new(config).map_err(|error| rollout_error(py, error.to_string()))?,
         };
         Self::of(py, Reach::Here { table: Arc::new(table), arena: Arena::default() })
     }
@@ -251,11 +248,6 @@ impl RolloutTable {
     #[getter]
     fn settings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         settings::dict(py, self.reach.config())
-    }
-
-    #[getter]
-    fn metadata(&self) -> &[u8] {
-        self.reach.metadata()
     }
 
     #[pyo3(signature = (count, source, key, version, ttl, timeout))]
@@ -443,7 +435,7 @@ impl RolloutTable {
         };
         let balance = self::balance(balance)?;
         let lease_ms = maybe_millis("lease", lease)?;
-        let want = Want { size, rank, ranks, balance, lease_ms };
+        let want = Want { size, rank, ranks, balance, lease_ms, width: 0 };
         self.process.check(py)?;
         self.reach.sample(py, want, form, timeout)
     }
@@ -479,8 +471,7 @@ impl RolloutTable {
     /// changes can have been in there.
     #[getter]
     fn dropped(&self) -> PyResult<Option<(u64, String, u64)>> {
-        let table = self.here("a journal")?;
-        let torn = table.reopened().and_then(|reopened| reopened.torn.as_ref());
+        let torn = self.here("a journal")?.dropped();
         Ok(torn.map(|torn| (torn.bytes, torn.what.clone(), torn.most_records())))
     }
 

@@ -46,19 +46,10 @@ impl Reach {
         }
     }
 
-    pub fn metadata(&self) -> &[u8] {
-        match self {
-            Self::Here { table, .. } => table.metadata(),
-            Self::There { link, number, .. } => {
-                link.tables().get(*number as usize).map_or(&[], |entry| &entry.metadata)
-            }
-        }
-    }
-
     /// Has something happen, waiting for as long as it may.
     pub fn call(&self, py: Python<'_>, change: Change, timeout: Option<f64>) -> PyResult<Outcome> {
         match self {
-            Self::Here { table, .. } => here(py, table, &change, None, timeout),
+            Self::Here { table, .. } => here(py, table, &change, timeout),
             Self::There { .. } => {
                 let done = self.all_there(py, &[change], timeout)?.pop();
                 done.ok_or_else(nothing)
@@ -169,7 +160,8 @@ impl Reach {
     ) -> PyResult<RolloutBatch> {
         match self {
             Self::Here { table, arena } => {
-                match here(py, table, &Change::Sample(want), form.width(), timeout)? {
+                let want = Want { width: form.width(), ..want };
+                match here(py, table, &Change::Sample(want), timeout)? {
                     Outcome::Delivered(share) => {
                         let laid = lay_out(py, arena, &share, table.config(), form);
                         if laid.is_err() && share.lease_ms.is_some() {
@@ -259,14 +251,13 @@ fn here(
     py: Python<'_>,
     table: &Arc<Core>,
     change: &Change,
-    width: Option<u32>,
     timeout: Option<f64>,
 ) -> PyResult<Outcome> {
     // Most calls need not wait, and are over before another thread could use the GIL; with a directory,
     // tokens are copied into the journal's record.
     let applied = match table.has_directory() {
-        true => py.detach(|| table.apply_within(change, width)),
-        false => table.apply_within(change, width),
+        true => py.detach(|| table.apply(change)),
+        false => table.apply(change),
     };
     match applied {
         Err(CallError::Refused(Refusal::Blocked(_))) => {}
@@ -276,7 +267,7 @@ fn here(
         }
         done => return done.or_raise(py),
     }
-    wait::until(py, wait::deadline(timeout)?, |wait| table.call_within(change, width, wait))
+    wait::until(py, wait::deadline(timeout)?, |wait| table.call(change, wait))
 }
 
 /// Waits until all that was changed survives what the table's durability says.

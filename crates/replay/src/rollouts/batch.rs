@@ -36,11 +36,11 @@ pub enum Form {
 }
 
 impl Form {
-    /// The most tokens that an item may have, if it matters.
-    pub fn width(self) -> Option<u32> {
+    /// The most tokens that an item may have; any number, if 0.
+    pub fn width(self) -> u32 {
         match self {
-            Self::Flat | Self::Padded { width: 0, .. } => None,
-            Self::Padded { width, .. } | Self::Packed { width } => Some(width),
+            Self::Flat => 0,
+            Self::Padded { width, .. } | Self::Packed { width } => width,
         }
     }
 }

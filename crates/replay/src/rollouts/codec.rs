@@ -485,7 +485,7 @@ impl Change {
 impl Want {
     /// Appends it.
     pub fn put(&self, out: &mut impl Put) {
-        let Self { size, rank, ranks, balance, lease_ms } = *self;
+        let Self { size, rank, ranks, balance, lease_ms, width: _ } = *self;
         let (kind, amount) = match size {
             Size::Groups(groups) => (0, groups.into()),
             Size::Tokens(tokens) => (1, tokens),
@@ -516,7 +516,7 @@ impl Want {
             2 => Balance::Squares,
             got => return Err(CodecError::Value { field: "balance", got: got.into() }),
         };
-        Ok(Self { size, rank, ranks, balance, lease_ms: take.maybe("lease")? })
+        Ok(Self { size, rank, ranks, balance, lease_ms: take.maybe("lease")?, width: 0 })
     }
 }
 

@@ -8,8 +8,7 @@
 //! - [`codec`]: changes as bytes; `settings`: what a table was told.
 //! - [`kept`]: tables that survive a crash, and their past; `fit`: what may be told them otherwise then.
 //! - [`table`]: a ledger that threads share, and wait for; [`idle`]: for what, and how long; [`starvation`]: who;
-//!   [`lags`]: how old what was delivered was; `tuner`: how far ahead
-//!   producers may be.
+//!   `tuner`: how far ahead producers may be.
 //!
 //! # Invariants
 //!
@@ -26,7 +25,6 @@ mod fit;
 pub mod idle;
 pub mod item;
 pub mod kept;
-pub mod lags;
 pub mod ledger;
 pub mod schema;
 mod settings;

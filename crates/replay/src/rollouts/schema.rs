@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 
+use crate::scalar::Scalar;
 use crate::spec::Dtype;
 
 /// The most columns, and the most fields.
@@ -122,39 +123,6 @@ impl Schema {
         let start: usize = self.fields.iter().take(field).map(|field| field.dtype.itemsize()).sum();
         let Some(dtype) = self.fields.get(field).map(|field| field.dtype) else { return f64::NAN };
         let Some(bytes) = bytes.get(start..start + dtype.itemsize()) else { return f64::NAN };
-        number(dtype, bytes).unwrap_or(f64::NAN)
-    }
-}
-
-/// A value as a double, rounded if need be.
-fn number(dtype: Dtype, bytes: &[u8]) -> Option<f64> {
-    Some(match (dtype, bytes.len()) {
-        (Dtype::Bool | Dtype::UInt(1), 1) => f64::from(*bytes.first()?),
-        (Dtype::UInt(2), 2) => u16::from_ne_bytes(bytes.try_into().ok()?).into(),
-        (Dtype::UInt(4), 4) => u32::from_ne_bytes(bytes.try_into().ok()?).into(),
-        (Dtype::UInt(8), 8) => u64::from_ne_bytes(bytes.try_into().ok()?) as f64,
-        (Dtype::Int(1), 1) => i8::from_ne_bytes(bytes.try_into().ok()?).into(),
-        (Dtype::Int(2), 2) => i16::from_ne_bytes(bytes.try_into().ok()?).into(),
-        (Dtype::Int(4), 4) => i32::from_ne_bytes(bytes.try_into().ok()?).into(),
-        (Dtype::Int(8), 8) => i64::from_ne_bytes(bytes.try_into().ok()?) as f64,
-        (Dtype::Float(4), 4) => f32::from_ne_bytes(bytes.try_into().ok()?).into(),
-        (Dtype::Float(8), 8) => f64::from_ne_bytes(bytes.try_into().ok()?),
-        (Dtype::Float(2), 2) => half(u16::from_ne_bytes(bytes.try_into().ok()?)),
-        (Dtype::BFloat16, 2) => {
-            f32::from_bits(u32::from(u16::from_ne_bytes(bytes.try_into().ok()?)) << 16).into()
-        }
-        _ => return None,
-    })
-}
-
-/// IEEE 754 binary16.
-fn half(bits: u16) -> f64 {
-    let sign = if bits >> 15 == 0 { 1.0 } else { -1.0 };
-    let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
-    sign * match exponent {
-        0 => fraction * 2f64.powi(-24),
-        31 if fraction == 0.0 => f64::INFINITY,
-        31 => f64::NAN,
-        _ => (1.0 + fraction / 1024.0) * 2f64.powi(exponent - 15),
+        if Scalar::has(dtype) { Scalar::decode(dtype, bytes).to_f64() } else { f64::NAN }
     }
 }

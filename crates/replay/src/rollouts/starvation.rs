@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use echoic_memory::sync::Mutex;
 
-use super::ledger::{MAX_SOURCES, OTHERS, Source as Counted};
+use super::ledger::{MAX_SOURCES, OTHERS};
 
 /// A producer starves that has waited for longer than this while others were admitted.
 pub const STARVES_AFTER: Duration = Duration::from_secs(60);
@@ -58,28 +58,6 @@ struct Sources {
     next: u64,
 }
 
-/// For how many groups producers were admitted, all and by name.
-#[derive(Debug, Default)]
-pub(super) struct Admitted<'a> {
-    all: u64,
-    by_name: HashMap<&'a str, u64>,
-}
-
-impl<'a> Admitted<'a> {
-    /// By what the ledger has counted.
-    pub(super) fn new(all: u64, sources: &'a [Counted]) -> Self {
-        let of = |source: &'a Counted| (source.name.as_str(), source.submitted);
-        Self { all, by_name: sources.iter().map(of).collect() }
-    }
-
-    /// For how many groups others than this one were.
-    pub(super) fn of_others(&self, name: &str) -> u64 {
-        // The ledger counts whom it does not tell apart as one, and has that one only then.
-        let own = self.by_name.get(name).or_else(|| self.by_name.get(OTHERS));
-        self.all.saturating_sub(own.copied().unwrap_or(0))
-    }
-}
-
 /// See the [module](self).
 #[derive(Debug, Clone, Default)]
 pub(super) struct Starvation(Arc<Mutex<Sources>>);
@@ -99,13 +77,14 @@ impl Starvation {
         Hungry { starvation: self.clone(), name: name.into(), number }
     }
 
-    /// All names of which one has ever waited, in their order; so many groups were admitted by now.
-    pub(super) fn read(&self, admitted: &Admitted<'_>) -> Vec<Hunger> {
+    /// All names of which one has ever waited, in their order; `admitted_others` says for how many groups others than
+    /// one were admitted by now.
+    pub(super) fn read(&self, admitted_others: impl Fn(&str) -> u64) -> Vec<Hunger> {
         let (sources, now) = (self.0.lock(), Instant::now());
         let look = |(name, Source { waits, longest }): (&String, &Source)| {
             let oldest = waits.first_key_value().map(|(_, begun)| *begun);
             let age = oldest.map(|begun| now.saturating_duration_since(begun.at));
-            let others = admitted.of_others(name);
+            let others = admitted_others(name);
             let passed = oldest.map_or(0, |begun| others.saturating_sub(begun.others));
             Hunger {
                 source: name.clone(),
@@ -156,26 +135,17 @@ mod tests {
         }
     }
 
-    /// What a ledger counts that admitted these for so many groups.
-    fn counted(sources: &[(&str, u64)]) -> Vec<Counted> {
-        let one = |(name, submitted): &(&str, u64)| {
-            let (name, submitted) = ((*name).into(), *submitted);
-            Counted { name, submitted, ..Counted::default() }
-        };
-        sources.iter().map(one).collect()
+    /// For how many groups others than one were admitted, if these were for so many.
+    fn others(sources: &[(&str, u64)], name: &str) -> u64 {
+        sources.iter().filter(|(other, _)| *other != name).map(|(_, count)| count).sum()
     }
 
     fn begin(starvation: &Starvation, name: &str, sources: &[(&str, u64)]) -> Hungry {
-        let sources = counted(sources);
-        let all = sources.iter().map(|source| source.submitted).sum();
-        let admitted = Admitted::new(all, &sources);
-        starvation.begin(name, [name, OTHERS].map(|name| admitted.of_others(name)))
+        starvation.begin(name, [name, OTHERS].map(|name| others(sources, name)))
     }
 
     fn read(starvation: &Starvation, sources: &[(&str, u64)]) -> Vec<Hunger> {
-        let sources = counted(sources);
-        let all = sources.iter().map(|source| source.submitted).sum();
-        starvation.read(&Admitted::new(all, &sources))
+        starvation.read(|name| others(sources, name))
     }
 
     #[test]

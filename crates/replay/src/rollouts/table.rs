@@ -19,14 +19,13 @@ use echoic_memory::sync::Mutex;
 use super::config::{ConfigError, RolloutConfig};
 use super::idle::{Idle, Idling, Sides};
 use super::kept::sections::{Loaded, Saved};
-use super::kept::{self, KeptError, Log, Receipt, Reopened};
-use super::lags::{Lags, LastLags};
+use super::kept::{self, KeptError, Log, Receipt};
 use super::ledger::{
-    Blocked, Change, Counts, Fate, GroupTotals, Ledger, OTHERS, Outcome, Refusal, Source,
+    Blocked, Change, Counts, Fate, GroupTotals, Ledger, OTHERS, Outcome, Refusal, Share, Source,
 };
-use super::starvation::{Admitted, Hunger, Hungry, Starvation};
+use super::starvation::{Hunger, Hungry, Starvation};
 use super::tuner::Tuner;
-use crate::journal;
+use crate::journal::{self, Torn};
 use crate::limiter::Reason;
 use crate::stream::{Wait, WaitOver};
 
@@ -99,6 +98,29 @@ pub struct RolloutInfo {
     pub consumers: Sides,
 }
 
+/// How old a share of a batch is, in versions.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Lags {
+    /// Of the oldest token.
+    pub oldest: i64,
+    /// Of the groups' oldest tokens, on average.
+    pub mean: f64,
+    /// Of the youngest token.
+    pub newest: i64,
+}
+
+impl Lags {
+    /// Those of a share; `None` of one without groups.
+    pub fn of(share: &Share) -> Option<Self> {
+        let lag = |version: i64| share.target.saturating_sub(version);
+        let oldest = share.groups.iter().map(|group| lag(group.oldest));
+        let newest = share.groups.iter().map(|group| lag(group.newest)).min()?;
+        let sum: f64 = oldest.clone().map(|lag| lag as f64).sum();
+        let mean = sum / share.groups.len() as f64;
+        Some(Self { oldest: oldest.max()?, mean, newest })
+    }
+}
+
 /// A call that waits; dropped when it does no more.
 #[derive(Debug)]
 #[must_use = "a wait ends when this is dropped"]
@@ -119,13 +141,14 @@ struct Core {
     tuner: Option<Tuner>,
     /// How many shared the batch that was asked for last.
     ranks: u32,
+    /// Of the share that was delivered last.
+    last_lags: Option<Lags>,
     is_closed: bool,
 }
 
 /// See the [module](self).
 pub struct RolloutTable {
     config: Arc<RolloutConfig>,
-    metadata: Vec<u8>,
     core: Mutex<Core>,
     /// What moments are counted from; the first one is `began` milliseconds.
     epoch: Instant,
@@ -135,7 +158,6 @@ pub struct RolloutTable {
     versions: Signal,
     producers_idle: Idle,
     consumers_idle: Idle,
-    last_lags: LastLags,
     starvation: Starvation,
     log: Option<Log>,
 }
@@ -159,9 +181,8 @@ impl RolloutTable {
         let config = Arc::clone(ledger.config());
         let tuner = config.auto_tune.then(Tuner::default);
         Self {
-            core: Mutex::new(Core { ledger, tuner, ranks: 1, is_closed: false }),
+            core: Mutex::new(Core { ledger, tuner, ranks: 1, last_lags: None, is_closed: false }),
             config,
-            metadata: Vec::new(),
             epoch: Instant::now(),
             began,
             producers: Arc::default(),
@@ -169,22 +190,9 @@ impl RolloutTable {
             versions: Signal::default(),
             producers_idle: Idle::default(),
             consumers_idle: Idle::default(),
-            last_lags: LastLags::default(),
             starvation: Starvation::default(),
             log: None,
         }
-    }
-
-    /// Keeps some bytes with the table, for the layers above.
-    #[must_use]
-    pub fn with_metadata(mut self, metadata: Vec<u8>) -> Self {
-        self.metadata = metadata;
-        self
-    }
-
-    /// What the layers above keep with it; empty, if nothing.
-    pub fn metadata(&self) -> &[u8] {
-        &self.metadata
     }
 
     /// What it was told at its birth.
@@ -205,19 +213,13 @@ impl RolloutTable {
     ///
     /// [`CallError::Refused`], [`CallError::Closed`] or [`CallError::Journal`].
     pub fn apply(&self, change: &Change) -> Result<Outcome, CallError> {
-        self.apply_within(change, None)
-    }
-
-    /// As [`RolloutTable::apply`], where a share is refused in which an item has more tokens than a row, [if that is
-    /// told](super::batch::Form::width). Nothing is used up by that.
-    pub fn apply_within(&self, change: &Change, width: Option<u32>) -> Result<Outcome, CallError> {
         let prepared = self.log.as_ref().map(|log| log.prepare(change)).transpose();
         if prepared.is_err() {
             // Nothing more is written: whoever waits is to hear of it too.
             self.wake_all();
             self.versions.notify();
         }
-        let mut note = prepared?;
+        let mut record = prepared?;
         if let (Some(log), Some(Side::Producers)) = (&self.log, change.side())
             && !log.has_room()
         {
@@ -234,7 +236,7 @@ impl RolloutTable {
         let mut tell = |change: &Change| {
             is_written &= self.log.as_ref().is_none_or(|log| log.push_own(change, now));
         };
-        let mut applied = core.ledger.apply_within(now, change, width);
+        let mut applied = core.ledger.apply(now, change);
         // What time has done is told with whatever is told next.
         let mut is_told = !was_due;
         let mut has_made_room = false;
@@ -244,7 +246,7 @@ impl RolloutTable {
             if let Ok(Outcome::Count(1..)) = core.ledger.apply(now, &recall) {
                 tell(&recall);
                 (is_told, has_made_room) = (true, true);
-                applied = core.ledger.apply_within(now, change, width);
+                applied = core.ledger.apply(now, change);
             }
         }
         // Room for younger groups is made by those that keep batches waiting.
@@ -254,11 +256,11 @@ impl RolloutTable {
         {
             tell(&Change::Shed);
             (is_told, has_made_room) = (true, true);
-            applied = core.ledger.apply_within(now, change, width);
+            applied = core.ledger.apply(now, change);
         }
         if kept::has_effect(change, was_open, &applied) {
-            if let (Some(log), Some(note)) = (&self.log, note.take()) {
-                is_written &= log.push(note, &applied, now);
+            if let (Some(log), Some(record)) = (&self.log, record.take()) {
+                is_written &= log.push(record, &applied, now);
             }
         } else if !is_told {
             tell(&Change::Tick);
@@ -268,6 +270,9 @@ impl RolloutTable {
         }
         if let Change::Sample(want) = change {
             core.ranks = want.ranks;
+        }
+        if let Ok(Outcome::Delivered(share)) = &applied {
+            core.last_lags = Lags::of(share);
         }
         // Whoever waits looks at the clock when the next thing is due, as it was told before.
         let is_sooner = match (first_due, core.ledger.next_due()) {
@@ -285,9 +290,6 @@ impl RolloutTable {
             self.wake_all();
         }
         if let Ok(outcome) = &applied {
-            if let Outcome::Delivered(share) = outcome {
-                self.last_lags.note(share);
-            }
             self.wake_for(change, outcome);
         }
         if let Some(log) = &self.log {
@@ -387,19 +389,8 @@ impl RolloutTable {
     /// Waits until something can happen, has it happen, and waits until that is kept. For the latter it has no
     /// deadline: that the change was made can't be taken back.
     pub fn call(&self, change: &Change, wait: Wait<'_, Blocked>) -> Result<Outcome, CallError> {
-        self.call_within(change, None, wait)
-    }
-
-    /// As [`RolloutTable::call`], for rows as in [`RolloutTable::apply_within`].
-    pub fn call_within(
-        &self,
-        change: &Change,
-        width: Option<u32>,
-        wait: Wait<'_, Blocked>,
-    ) -> Result<Outcome, CallError> {
         let Wait { deadline, tick, on_tick } = wait;
-        let outcome =
-            self.attempt(change, width, Wait { deadline, tick, on_tick: &mut *on_tick })?;
+        let outcome = self.attempt(change, Wait { deadline, tick, on_tick: &mut *on_tick })?;
         let kept = self.keep(Wait { deadline: None, tick, on_tick });
         kept.inspect_err(|_| self.take_back(&outcome))?;
         Ok(outcome)
@@ -420,12 +411,7 @@ impl RolloutTable {
         let _ = self.apply(&change);
     }
 
-    fn attempt(
-        &self,
-        change: &Change,
-        width: Option<u32>,
-        mut wait: Wait<'_, Blocked>,
-    ) -> Result<Outcome, CallError> {
+    fn attempt(&self, change: &Change, mut wait: Wait<'_, Blocked>) -> Result<Outcome, CallError> {
         let Some(side) = change.side() else { return self.apply(change) };
         let signal = self.signal(side);
         let mut idling: Option<Waiting> = None;
@@ -441,7 +427,7 @@ impl RolloutTable {
                 (deadline, due) => deadline.or(due),
             };
             // Some(None): something is due before that.
-            let found = signal.wait(until, || match self.apply_within(change, width) {
+            let found = signal.wait(until, || match self.apply(change) {
                 Err(CallError::Refused(Refusal::Blocked(blocked))) => {
                     last = blocked;
                     if may_wait() {
@@ -522,12 +508,11 @@ impl RolloutTable {
 
     /// The table as it is now.
     pub(crate) fn save(&self) -> Saved {
-        let (config, metadata) = (Arc::clone(&self.config), self.metadata.clone());
         let core = self.core.lock();
         let (moment, time) = (core.ledger.save(), self.now());
         let next = self.log.as_ref().map_or(u64::MAX, Log::next);
         drop(core);
-        Saved { config, metadata, moment, time, unix_ms: kept::unix_ms(), next }
+        Saved { config: Arc::clone(&self.config), moment, time, next }
     }
 
     /// Goes on from a checkpoint that fits; what it had is gone.
@@ -539,7 +524,7 @@ impl RolloutTable {
         ledger.wake(head.time, self.now());
         ledger.pause(core.ledger.totals().paused);
         // Others may have gone on after the checkpoint, here or in a process that is no more.
-        ledger.begin_generation(kept::unix_ms(), &core.ledger);
+        ledger.begin_generation(kept::unix_ms(), Some(&core.ledger));
         let before = std::mem::replace(&mut core.ledger, ledger);
         drop(core);
         drop(before);
@@ -562,9 +547,9 @@ impl RolloutTable {
         self.log.as_ref()
     }
 
-    /// How it was brought back, if it has a directory.
-    pub fn reopened(&self) -> Option<&Reopened> {
-        self.log.as_ref().map(Log::reopened)
+    /// What was dropped at the end of the journal when it was opened, as it was no whole record.
+    pub fn dropped(&self) -> Option<&Torn> {
+        self.log.as_ref().and_then(Log::dropped)
     }
 
     /// Numbers of its journal, if it has a directory.
@@ -635,7 +620,7 @@ impl RolloutTable {
 
     /// How old what was delivered last was; `None` before there was anything.
     pub fn last_lags(&self) -> Option<Lags> {
-        self.last_lags.read()
+        self.core.lock().last_lags
     }
 
     /// A snapshot of its numbers, by the time at which it is taken.
@@ -650,8 +635,8 @@ impl RolloutTable {
         let (counts, totals) = (core.ledger.counts(), core.ledger.totals());
         let sources = core.ledger.sources().to_vec();
         let time = self.now();
+        let hunger = self.starvation.read(|name| core.ledger.admitted_others(name));
         drop(core);
-        let hunger = self.starvation.read(&Admitted::new(counts.submitted, &sources));
         RolloutInfo { counts, totals, sources, hunger, time, producers, consumers }
     }
 }

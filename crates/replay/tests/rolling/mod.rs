@@ -108,7 +108,7 @@ pub fn admit(count: u32) -> Change {
 
 pub fn want(groups: u32, lease_ms: Option<u64>) -> Want {
     let (size, balance) = (Size::Groups(groups), Balance::Count);
-    Want { size, rank: 0, ranks: 1, balance, lease_ms }
+    Want { size, rank: 0, ranks: 1, balance, lease_ms, width: 0 }
 }
 
 /// One thing to do, whatever it will be.
@@ -172,7 +172,7 @@ impl Crowd {
                 let balance = [Balance::Count, Balance::Tokens, Balance::Squares][a as usize % 3];
                 let lease_ms = [None, Some(40), Some(1000)][b as usize % 3];
                 let rank = b / 3 % ranks;
-                Change::Sample(Want { size, rank, ranks, balance, lease_ms })
+                Change::Sample(Want { size, rank, ranks, balance, lease_ms, width: 0 })
             }
             19 => Change::Ack(lease()),
             20 => Change::Nack(lease()),

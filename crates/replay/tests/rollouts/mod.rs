@@ -62,7 +62,7 @@ pub fn part(hold: Hold, item: u32, sequence: u32, version: i64) -> Append {
 
 pub fn groups(count: u32) -> Want {
     let (size, balance, lease_ms) = (Size::Groups(count), Balance::Count, Some(LEASE));
-    Want { size, rank: 0, ranks: 1, balance, lease_ms }
+    Want { size, rank: 0, ranks: 1, balance, lease_ms, width: 0 }
 }
 
 pub fn ids(share: &Share) -> Vec<u64> {

@@ -1,10 +1,13 @@
 //! A share of a batch, as it came.
 
+use std::ops::Range;
+
 use echoic_memory::arena::Place;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::Head;
 
 use crate::buffer_pool::PooledBuffer;
+use crate::client::payload::Payload;
 use crate::wire::WireError;
 use crate::wire::rollouts::DeliveryHead;
 
@@ -12,17 +15,9 @@ use crate::wire::rollouts::DeliveryHead;
 #[derive(Debug)]
 pub struct Delivered {
     head: Head,
-    bytes: Bytes,
-    len: usize,
-}
-
-/// Whose the memory is.
-#[derive(Debug)]
-enum Bytes {
-    /// The client's, from a byte on.
-    Pooled(PooledBuffer, usize),
-    /// The server's, who has written into it.
-    Placed(Place),
+    payload: Payload,
+    /// Where its arrays are.
+    range: Range<usize>,
 }
 
 impl Delivered {
@@ -43,7 +38,8 @@ impl Delivered {
             return Err(WireError::Sequence { field: "length of a batch", expected, got });
         }
         let DeliveryHead { id, head } = told;
-        Ok(Some((id, Self { head, bytes: Bytes::Pooled(pooled, start + first), len })))
+        let range = start + first..start + first + len;
+        Ok(Some((id, Self { head, payload: Payload::Pooled(pooled), range })))
     }
 
     /// A share whose arrays the server has written at a place.
@@ -57,7 +53,7 @@ impl Delivered {
             let (limit, got) = (limit as u64, len as u64);
             return Err(WireError::TooLarge { field: "length of a batch", limit, got });
         }
-        Ok(Self { head: told.head, bytes: Bytes::Placed(place), len })
+        Ok(Self { head: told.head, payload: Payload::Placed(place), range: 0..len })
     }
 
     /// What is told of it beside its arrays.
@@ -67,22 +63,16 @@ impl Delivered {
 
     /// Its arrays, which lie where `head().shape.arrays(config)` says. They begin at a multiple of 64 in memory.
     pub fn bytes(&self) -> &[u8] {
-        match &self.bytes {
-            Bytes::Pooled(pooled, start) => &pooled[*start..start + self.len],
-            Bytes::Placed(place) => &place[..self.len],
-        }
+        &self.payload[self.range.clone()]
     }
 
     /// As [`Delivered::bytes`].
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        match &mut self.bytes {
-            Bytes::Pooled(pooled, start) => &mut pooled[*start..*start + self.len],
-            Bytes::Placed(place) => &mut place[..self.len],
-        }
+        &mut self.payload[self.range.clone()]
     }
 
     /// Whether the server has written it where it is, into memory that is shared with it.
     pub fn is_shared(&self) -> bool {
-        matches!(self.bytes, Bytes::Placed(_))
+        self.payload.is_shared()
     }
 }

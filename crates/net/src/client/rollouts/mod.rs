@@ -18,13 +18,13 @@
 //! - a restore goes back to the same version, and takes back what was delivered in between.
 
 mod delivered;
-mod names;
 mod pending_appends;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::Form;
 use echoic_replay::rollouts::ledger::{Append, Change, Fate, Outcome, Refusal, Want};
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
@@ -40,39 +40,17 @@ use super::tables::{TablesError, Ticket, Waiting};
 use crate::address::Address;
 use crate::transport::Dial;
 use crate::wire::WireError;
+pub use crate::wire::rollouts::Outcomes;
 use crate::wire::rollouts::{Bulk, Changes, INLINE_BYTES, MAX_CHANGES, write_changes};
-pub use crate::wire::rollouts::{Entry, Outcomes};
 use crate::wire::tables::{Operation, Request};
 
 /// How many bytes of changes are sent in one request, if there are several.
 const REQUEST_BYTES: usize = 8 << 20;
 
-/// Changes as bytes: see [`echoic_replay::rollouts::codec`].
-#[derive(Debug, Clone, Copy)]
-pub struct Encoded<'a> {
-    /// How many, from 1 to 4096.
-    pub count: u32,
-    /// Their heads, one after the other.
-    pub head: &'a [u8],
-    /// Their bulk, in pieces: just those bytes that the heads name, in that order. Where no memory is shared with the
-    /// server, at most those of an item, or 16 MiB with the heads, less 64 bytes, if that is more.
-    pub bulk: &'a [&'a [u8]],
-    /// Whether it is one that may be kept waiting: an admit or a resume.
-    pub may_wait: bool,
-}
-
 /// See the [module](self).
 pub struct Rollouts {
     requests: Requests,
     appends: PendingAppends,
-}
-
-fn check_count(count: u32, limit: u32) -> Result<(), TablesError> {
-    if count <= limit {
-        return Ok(());
-    }
-    let (field, limit, got) = ("number of changes", limit.into(), count.into());
-    Err(WireError::TooLarge { field, limit, got }.into())
 }
 
 /// What is to come of some changes.
@@ -158,35 +136,21 @@ impl Rollouts {
         Ok(Self { requests, appends: PendingAppends::default() })
     }
 
-    /// The rollout tables of the server; calls name them by their places here.
-    pub fn tables(&self) -> &[Entry] {
+    /// The settings of the server's rollout tables; calls name these by their places here.
+    pub fn tables(&self) -> &[Arc<RolloutConfig>] {
         self.requests.pending.rollouts.get().map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The place of the table with a name.
-    ///
-    /// # Errors
-    ///
-    /// [`TableError::Unknown`], which names those that there are.
-    pub fn table(&self, name: &str) -> Result<u32, TablesError> {
-        let found = self.tables().iter().position(|entry| entry.config.name == name);
-        found
-            .and_then(|found| u32::try_from(found).ok())
-            .ok_or_else(|| self.unknown(name.to_owned()))
-    }
-
-    fn unknown(&self, name: String) -> TablesError {
-        let known = self.tables().iter().map(|entry| entry.config.name.clone()).collect();
-        TableError::Unknown { name, known }.into()
-    }
-
-    fn entry(&self, table: u32) -> Result<&Entry, TablesError> {
-        let entry = self.tables().get(table as usize);
-        entry.ok_or_else(|| self.unknown(format!("number {table}")))
+    fn config(&self, table: u32) -> Result<&RolloutConfig, TablesError> {
+        let unknown = || {
+            let known = self.tables().iter().map(|config| config.name.clone()).collect();
+            TableError::Unknown { name: format!("number {table}"), known }
+        };
+        Ok(self.tables().get(table as usize).map(|config| &**config).ok_or_else(unknown)?)
     }
 
     fn check(&self, table: u32) -> Result<(), TablesError> {
-        self.entry(table).map(drop)
+        self.config(table).map(drop)
     }
 
     /// Where the server is.
@@ -202,11 +166,6 @@ impl Rollouts {
     /// Whether it has ended for good: it was closed, or gave up.
     pub fn is_over(&self) -> bool {
         self.requests.is_over()
-    }
-
-    /// How often the server that it came back to was another than before: started anew.
-    pub fn lives(&self) -> u64 {
-        self.requests.lives()
     }
 
     /// How often it came back.
@@ -247,15 +206,14 @@ impl Rollouts {
             let (field, got) = ("change that waits among others", changes.len() as u64);
             return Err(WireError::Meaningless { field, got }.into());
         }
-        let config = &self.entry(table)?.config;
+        let config = self.config(table)?;
         let mut parts = VecDeque::new();
         let (mut head, mut bulk) = (Vec::new(), Vec::new());
         let (mut count, mut bytes) = (0, 0);
         for change in changes {
-            if let Err(refusal) = names::check(change, config) {
+            if let Err(refusal) = change.check(config) {
                 if count > 0 {
-                    let encoded = Encoded { count, head: &head, bulk: &bulk, may_wait };
-                    parts.push_back(Part::Asked(self.send(table, encoded, deadline)?));
+                    parts.push_back(Part::Asked(self.send(table, count, &head, &bulk)?));
                     head.clear();
                     bulk.clear();
                     (count, bytes) = (0, 0);
@@ -269,11 +227,16 @@ impl Rollouts {
                 len += piece.len();
                 bulk.push(piece);
             });
+            if may_wait {
+                let head = std::mem::take(&mut head);
+                let ask = |_| Question::Permit { table, head, deadline };
+                parts.push_back(Part::Asked(self.requests.ask(ask)?));
+                break;
+            }
             len += head.len() - before;
             if count == MAX_CHANGES || (count > 0 && bytes + len > REQUEST_BYTES) {
-                let encoded =
-                    Encoded { count, head: &head[..before], bulk: &bulk[..pieces], may_wait };
-                parts.push_back(Part::Asked(self.send(table, encoded, deadline)?));
+                let (first, first_bulk) = (&head[..before], &bulk[..pieces]);
+                parts.push_back(Part::Asked(self.send(table, count, first, first_bulk)?));
                 head.drain(..before);
                 bulk.drain(..pieces);
                 (count, bytes) = (0, 0);
@@ -282,44 +245,17 @@ impl Rollouts {
             bytes += len;
         }
         if count > 0 {
-            let encoded = Encoded { count, head: &head, bulk: &bulk, may_wait };
-            parts.push_back(Part::Asked(self.send(table, encoded, deadline)?));
+            parts.push_back(Part::Asked(self.send(table, count, &head, &bulk)?));
         }
         Ok(Calls { parts, known: Outcomes::new(), may_wait })
     }
 
-    /// As [`Rollouts::call`], of changes that are bytes already. They are one request.
-    pub fn call_encoded(
-        &self,
-        table: u32,
-        changes: Encoded<'_>,
-        wait: Wait<'_, Waiting>,
-    ) -> Result<Outcomes, TablesError> {
-        self.start_encoded(table, changes, wait.deadline)?.wait(wait)
-    }
-
-    /// As [`Rollouts::start_call`], of changes that are bytes already. They are copied before this returns. Names in
-    /// them are not looked at: a key, or the name of a source or a blob, of over 1024 bytes ends the connection.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`] when it can't be asked.
-    pub fn start_encoded(
-        &self,
-        table: u32,
-        changes: Encoded<'_>,
-        deadline: Option<Instant>,
-    ) -> Result<Calls, TablesError> {
-        self.check(table)?;
-        let Encoded { count, may_wait, .. } = changes;
-        check_count(count, if may_wait { 1 } else { MAX_CHANGES })?;
-        let parts = VecDeque::from([Part::Asked(self.send(table, changes, deadline)?)]);
-        Ok(Calls { parts, known: Outcomes::new(), may_wait })
-    }
-
-    /// As [`Rollouts::start_encoded`], of changes of which none may wait, and whose bulk, of so many bytes, is written
-    /// by `fill` where the server reads it. One that `may_linger` may be sent when there is an answer to what was asked
-    /// before: so who does not wait for each has fewer and larger pieces sent.
+    /// As [`Rollouts::start_call`], of changes that are [bytes](echoic_replay::rollouts::codec) already, in one request.
+    /// None of them may wait. Their bulk, of so many bytes, is written by `fill` where the server reads it: where no memory
+    /// is shared with the server, it has at most the bytes of an item, or 16 MiB with the heads, less 64 bytes, if that is
+    /// more. They are not [looked at](Change::check): a key, or the name of a source or a blob, of over 1024 bytes ends
+    /// the connection. One that `may_linger` may be sent when there is an answer to what was asked before: so who does not wait
+    /// for each has fewer and larger pieces sent.
     ///
     /// # Errors
     ///
@@ -334,7 +270,10 @@ impl Rollouts {
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<Calls, TablesError> {
         self.check(table)?;
-        check_count(count, MAX_CHANGES)?;
+        if count > MAX_CHANGES {
+            let (field, limit, got) = ("number of changes", MAX_CHANGES.into(), count.into());
+            return Err(WireError::TooLarge { field, limit, got }.into());
+        }
         let part = self.send_filled(table, count, head, len, may_linger, fill)?;
         let parts = VecDeque::from([Part::Asked(part)]);
         Ok(Calls { parts, known: Outcomes::new(), may_wait: false })
@@ -343,17 +282,10 @@ impl Rollouts {
     fn send(
         &self,
         table: u32,
-        changes: Encoded<'_>,
-        deadline: Option<Instant>,
+        count: u32,
+        head: &[u8],
+        bulk: &[&[u8]],
     ) -> Result<Ticket<Outcomes>, TablesError> {
-        let Encoded { count, head, bulk, may_wait } = changes;
-        if may_wait {
-            return self.requests.ask(|_| Question::Permit {
-                table,
-                head: head.to_vec(),
-                deadline,
-            });
-        }
         let len = bulk.iter().map(|piece| piece.len()).sum();
         self.send_filled(table, count, head, len, false, |mut rest| {
             for piece in bulk {
@@ -381,8 +313,7 @@ impl Rollouts {
             return self.requests.ask_sometime(may_linger, make);
         }
         if head.len() + len > INLINE_BYTES {
-            let item =
-                self.tables().get(table as usize).map(|entry| entry.config.most_item_bytes());
+            let item = self.tables().get(table as usize).map(|config| config.most_item_bytes());
             let (limit, got) = (item.unwrap_or(0).max(INLINE_BYTES as u64), len as u64);
             if head.len() > INLINE_BYTES || got > limit {
                 let field = "bytes of changes in one request";

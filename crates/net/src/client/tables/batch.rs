@@ -1,12 +1,13 @@
 //! The items of a sample, as they came.
 
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::Range;
 
 use echoic_memory::arena::Place;
 use echoic_replay::Spec;
 use echoic_replay::table::Infos;
 
 use crate::buffer_pool::PooledBuffer;
+use crate::client::payload::Payload;
 use crate::wire::WireError;
 use crate::wire::tables::{ALIGNMENT, BatchHead, Layout};
 
@@ -14,39 +15,10 @@ use crate::wire::tables::{ALIGNMENT, BatchHead, Layout};
 /// there.
 #[derive(Debug)]
 pub struct Batch {
-    bytes: Bytes,
+    payload: Payload,
     infos: Infos,
     layout: Layout,
     columns: Vec<Range<usize>>,
-}
-
-/// Whose the buffer is.
-#[derive(Debug)]
-enum Bytes {
-    /// The client's.
-    Pooled(PooledBuffer),
-    /// The server's, who has written into it.
-    Placed(Place),
-}
-
-impl Deref for Bytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Pooled(bytes) => bytes,
-            Self::Placed(bytes) => bytes,
-        }
-    }
-}
-
-impl DerefMut for Bytes {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        match self {
-            Self::Pooled(bytes) => bytes,
-            Self::Placed(bytes) => bytes,
-        }
-    }
 }
 
 /// A buffer that a payload is read into.
@@ -97,7 +69,7 @@ impl Incoming {
         }
         let place = |column: Range<usize>| self.start + column.start..self.start + column.end;
         let columns = columns.into_iter().map(place).collect();
-        Ok(Some((id, Batch { bytes: Bytes::Pooled(self.bytes), infos, layout, columns })))
+        Ok(Some((id, Batch { payload: Payload::Pooled(self.bytes), infos, layout, columns })))
     }
 }
 
@@ -123,7 +95,7 @@ impl Batch {
         if got > limit {
             return Err(WireError::TooLarge { field: "length of a batch", limit, got });
         }
-        Ok(Self { bytes: Bytes::Placed(place), infos, layout, columns })
+        Ok(Self { payload: Payload::Placed(place), infos, layout, columns })
     }
 
     /// Bytes of all columns.
@@ -153,7 +125,7 @@ impl Batch {
 
     /// Whether the server has written it where it is, into memory that is shared with it.
     pub fn is_shared(&self) -> bool {
-        matches!(self.bytes, Bytes::Placed(_))
+        self.payload.is_shared()
     }
 
     /// How many columns there are.
@@ -167,7 +139,7 @@ impl Batch {
     ///
     /// When there is no such column.
     pub fn column(&self, column: usize) -> &[u8] {
-        &self.bytes[self.columns[column].clone()]
+        &self.payload[self.columns[column].clone()]
     }
 
     /// As [`Batch::column`].
@@ -176,6 +148,6 @@ impl Batch {
     ///
     /// When there is no such column.
     pub fn column_mut(&mut self, column: usize) -> &mut [u8] {
-        &mut self.bytes[self.columns[column].clone()]
+        &mut self.payload[self.columns[column].clone()]
     }
 }

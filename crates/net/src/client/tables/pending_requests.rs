@@ -33,7 +33,7 @@ use crate::wire::WireError;
 use crate::wire::frame::{Control, Header, kind};
 use crate::wire::handshake::{Offer, Open, Purpose, Welcome};
 use crate::wire::reader::Reader;
-use crate::wire::rollouts::{Bulk, Changes, DeliveryHead, Entry, Outcomes, Wish, write_changes};
+use crate::wire::rollouts::{Bulk, Changes, DeliveryHead, Outcomes, Wish, write_changes};
 use crate::wire::tables::{
     ALIGNMENT, Answer, Area, BatchHead, FailureCode, Layout, MAX_ARENA, MAX_BATCH, MAX_PLACED,
     MAX_WAITING, Numbers, Operation, Request,
@@ -153,7 +153,7 @@ struct State {
 pub(in crate::client) struct PendingRequests {
     state: Mutex<State>,
     pub(super) tables: OnceLock<Vec<TableEntry>>,
-    pub(in crate::client) rollouts: OnceLock<Vec<Entry>>,
+    pub(in crate::client) rollouts: OnceLock<Vec<Arc<RolloutConfig>>>,
     /// Memory that is shared with the server, while it is.
     arena: Mutex<Option<Arc<ArenaView>>>,
     /// The connection came, went, or ended.
@@ -562,7 +562,7 @@ impl RequestFrames {
             Question::Rollouts { table, .. } => table as usize,
             _ => return None,
         };
-        Some((number, &self.pending.rollouts.get()?.get(number)?.config))
+        Some((number, &**self.pending.rollouts.get()?.get(number)?))
     }
 
     /// Hands over a share, and learns from it how large the next one may be.
@@ -581,19 +581,19 @@ impl RequestFrames {
         let mut ask = Vec::new();
         Request { id: 0, table: 0, operation: Operation::RolloutList }.write(&mut ask);
         handshake.send(&ask)?;
-        let entries = loop {
+        let configs = loop {
             let (header, payload) = handshake.frame()?;
             match header.kind {
                 kind::PING | kind::PONG => {}
                 kind::ROLLOUT_TABLES => match Answer::read(header, &payload)? {
-                    Answer::RolloutTables { entries, .. } => break entries,
+                    Answer::RolloutTables { configs, .. } => break configs,
                     _ => return Ok(()),
                 },
                 kind::GOODBYE => return Err(LinkError::Lost("the server is closing".into())),
                 _ => return Err(not_that(header, &payload, "ROLLOUT_TABLES")),
             }
         };
-        if *self.pending.rollouts.get_or_init(|| entries.clone()) == entries {
+        if *self.pending.rollouts.get_or_init(|| configs.clone()) == configs {
             return Ok(());
         }
         let text = "the server's rollout tables are not those that it had before; connect anew";

@@ -90,7 +90,7 @@ pub(crate) fn take(
         out.write(|out| {
             frame(out, kind::ROLLOUT_TABLES, |out| {
                 out.extend_from_slice(&id.to_le_bytes());
-                write_list(out, &services.shared.rollout_entries);
+                write_list(out, &services.shared.rollout_configs);
             });
         });
         return Ok(());

@@ -469,8 +469,8 @@ fn attempt(
             Err(error) => return Err(error),
         },
         WaitingRequest::Sample(wish) => {
-            let (change, width) = (Change::Sample(wish.want), wish.form.width());
-            if let Outcome::Delivered(share) = table.apply_within(&change, width)? {
+            let want = Want { width: wish.form.width(), ..wish.want };
+            if let Outcome::Delivered(share) = table.apply(&Change::Sample(want))? {
                 deliver((id, number), table, wish, share, session, services, out);
             }
         }

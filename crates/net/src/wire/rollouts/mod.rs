@@ -6,20 +6,20 @@
 //! may lie in the client's arena.
 //!
 //! - `changes`: changes, and wishes for batches, on their way to the server.
-//! - `entry`: the list. `outcome`: what came of changes. `info`: a table's numbers. `delivery`: a share of a batch.
+//! - `list`: which tables there are. `outcome`: what came of changes. `info`: a table's numbers. `delivery`: a share of a batch.
 
 mod changes;
 mod delivery;
-mod entry;
 mod info;
+mod list;
 mod outcome;
 
 pub use changes::{
     Bulk, Changes, INLINE_BYTES, MAX_CHANGES, Wish, read_form, write_changes, write_form,
 };
 pub use delivery::DeliveryHead;
-pub use entry::{Entry, check_list, read_list, write_list};
 pub use info::{read_info, write_info};
+pub use list::{check_list, read_list, write_list};
 pub use outcome::{Outcomes, read_error, read_outcomes, write_error, write_outcomes};
 
 use echoic_replay::rollouts::codec::Take;

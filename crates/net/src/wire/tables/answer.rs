@@ -1,6 +1,9 @@
 //! What a server answers, but for batches.
 
+use std::sync::Arc;
+
 use echoic_replay::limiter::{Counts, Parameters};
+use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
 use echoic_replay::table::{Infos, Table, Waits};
 
@@ -10,7 +13,7 @@ use crate::wire::WireError;
 use crate::wire::frame::{Header, MAX_TEXT, Stall, frame, kind};
 use crate::wire::observed::{MAX_OBSERVED, Observation};
 use crate::wire::reader::{Reader, write_text, write_values};
-use crate::wire::rollouts::{self, Entry, Outcomes};
+use crate::wire::rollouts::{self, Outcomes};
 
 /// Why a request was not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -174,8 +177,8 @@ pub enum Answer {
     RolloutTables {
         /// To which request.
         id: u64,
-        /// Each.
-        entries: Vec<Entry>,
+        /// The settings of each.
+        configs: Vec<Arc<RolloutConfig>>,
     },
     /// What came of changes of a rollout table; no share of a batch is among it.
     RolloutOutcomes {
@@ -355,9 +358,9 @@ impl Answer {
                 out.extend_from_slice(&id.to_le_bytes());
                 observation.write(out);
             }),
-            Self::RolloutTables { id, entries } => frame(out, kind::ROLLOUT_TABLES, |out| {
+            Self::RolloutTables { id, configs } => frame(out, kind::ROLLOUT_TABLES, |out| {
                 out.extend_from_slice(&id.to_le_bytes());
-                rollouts::write_list(out, entries);
+                rollouts::write_list(out, configs);
             }),
             Self::RolloutOutcomes { id, outcomes } => frame(out, kind::ROLLOUT_OUTCOMES, |out| {
                 out.extend_from_slice(&id.to_le_bytes());
@@ -419,8 +422,8 @@ impl Answer {
                 ("OBSERVED", Self::Observed { id, observation })
             }
             kind::ROLLOUT_TABLES => {
-                let entries = rollouts::read_list(&mut reader)?;
-                ("ROLLOUT_TABLES", Self::RolloutTables { id, entries })
+                let configs = rollouts::read_list(&mut reader)?;
+                ("ROLLOUT_TABLES", Self::RolloutTables { id, configs })
             }
             kind::ROLLOUT_OUTCOMES => {
                 let outcomes = rollouts::read_outcomes(&mut reader)?;

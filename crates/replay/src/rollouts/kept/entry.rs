@@ -2,11 +2,11 @@
 //!
 //! | kind | then |
 //! |---|---|
-//! | 1 made | the settings and the metadata, with their lengths: u32 each; milliseconds since 1970: u64; the time: u64 |
+//! | 1 made | the length of the settings: u32, and the settings; milliseconds since 1970: u64; the time: u64 |
 //! | 2 change | length of the head: u32, the head, the bulk; what came of it; the time: u64 |
 //! | 3 opened again | as 1 |
 //!
-//! Every entry begins with its format, 2, and its kind, a byte each, and ends with the table's time in milliseconds.
+//! Every entry begins with its format, 3, and its kind, a byte each, and ends with the table's time in milliseconds.
 //! Numbers are little-endian. What came of a change is a byte: 0 something that is not told, 1 a share, with the
 //! number of the batch: u64, the rank, the attempt and the [digest](digest) of the groups: u32 each; 2 it was
 //! refused, and counted. *Made* or *opened again* is the first entry of every opening. Where a table was opened again,
@@ -23,7 +23,7 @@ use super::super::ledger::{Change, Lease, Outcome, Refusal, Share};
 use super::super::schema::{MAX_BLOBS, MAX_COLUMN_NAME};
 use crate::journal::Record;
 
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 const MADE: u8 = 1;
 const CHANGE: u8 = 2;
 const OPENED_AGAIN: u8 = 3;
@@ -40,7 +40,6 @@ pub(super) enum Entry {
     /// The table was opened, with these settings.
     Opened {
         config: Box<RolloutConfig>,
-        metadata: Vec<u8>,
         /// By the clock of the machine.
         unix_ms: u64,
         /// Whether a generation begins with it.
@@ -118,22 +117,14 @@ fn begin(kind: u8, bytes: usize) -> Record {
 }
 
 /// Of an opening; `again` if the directory was there.
-pub(super) fn opened(
-    config: &RolloutConfig,
-    metadata: &[u8],
-    unix_ms: u64,
-    again: bool,
-    time: u64,
-) -> Record {
+pub(super) fn opened(config: &RolloutConfig, unix_ms: u64, again: bool, time: u64) -> Record {
     let mut settings = Vec::new();
     config.put(&mut settings);
     let kind = if again { OPENED_AGAIN } else { MADE };
-    let mut record = begin(kind, settings.len() + metadata.len() + 24);
+    let mut record = begin(kind, settings.len() + 20);
     record.put_with(|out| {
         out.put_u32(settings.len() as u32);
         out.put(&settings);
-        out.put_u32(metadata.len() as u32);
-        out.put(metadata);
         out.put_u64(unix_ms);
         out.put_u64(time);
     });
@@ -181,10 +172,8 @@ impl Entry {
                 let mut settings = Take::new(take.bytes("settings", len)?);
                 let config = Box::new(RolloutConfig::take(&mut settings)?);
                 settings.end()?;
-                let len = take.count("bytes of metadata", u32::MAX, 1)?;
-                let metadata = take.bytes("metadata", len)?.to_vec();
                 let unix_ms = take.u64("time of the machine")?;
-                Self::Opened { config, metadata, unix_ms, again: kind == OPENED_AGAIN }
+                Self::Opened { config, unix_ms, again: kind == OPENED_AGAIN }
             }
             CHANGE => {
                 let len = take.count("bytes of a change", u32::MAX, 1)?;

@@ -47,24 +47,18 @@ pub struct Delivered {
 /// use echoic_replay::rollouts::kept::{History, Keeping};
 /// use echoic_replay::rollouts::RolloutTable;
 /// # use echoic_replay::rollouts::ledger::{Admit, Change};
-/// # use echoic_replay::rollouts::{Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, Schema};
+/// # use echoic_replay::rollouts::{Column, RolloutConfig, Schema};
 /// # use echoic_replay::Dtype;
 /// # let ids = Column { name: "ids".into(), dtype: Dtype::Int(4) };
-/// # let config = RolloutConfig {
-/// #     name: "t".into(), schema: Schema { columns: vec![ids], fields: vec![], mask: None },
-/// #     group_size: 1, redundancy: 0, group_deadline_ms: None, min_group_size: 1, batch_groups: 1,
-/// #     batches_per_version: 1, max_lag: None, pipeline_depth: None, auto_tune: false, max_running: 8,
-/// #     max_groups: 8, max_tokens: 8, max_blob_bytes: 0, order: Order::Submission, on_stale: OnStale::Drop,
-/// #     target_lag: None, max_mean_lag: None, max_uses: 1, delivery: Delivery::AtLeastOnce,
-/// #     permit_ttl_ms: 1000, on_expiry: OnExpiry::Reject, filter: None, limiter: None, seed: 0,
-/// # };
+/// # let schema = Schema { columns: vec![ids], ..Schema::default() };
+/// # let config = RolloutConfig::new("t", schema, 1, 1);
 /// # let dir = std::env::temp_dir().join(format!("echoic-doc-history-{}", std::process::id()));
-/// let table = RolloutTable::open(config, Vec::new(), &dir, Keeping { history: true, ..Keeping::default() })?;
+/// let table = RolloutTable::open(config, &dir, Keeping { history: true, ..Keeping::default() })?;
 /// table.apply(&Change::Admit(Admit { count: 3, ..Admit::default() }))?;
 /// table.close();
 ///
-/// let mut history = History::open(&dir)?;
-/// assert!(history.next_share()?.is_none(), "nothing was delivered");
+/// let mut history = History::open(&dir, None)?;
+/// assert_eq!(history.next_share(u64::MAX)?, Some(None), "nothing was delivered");
 /// assert_eq!(history.ledger().map(|ledger| ledger.counts().running), Some(3));
 /// # std::fs::remove_dir_all(&dir)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -82,52 +76,19 @@ pub struct History {
 }
 
 impl History {
-    /// Opens the past of a directory, at its beginning.
+    /// Opens the past of a directory, at its beginning, or at the last checkpoint before a point.
     ///
     /// # Errors
     ///
     /// [`KeptError`]; [`KeptError::Locked`] while somebody has the table open.
-    pub fn open(dir: impl AsRef<Path>) -> Result<Self, KeptError> {
-        Self::begin(dir.as_ref(), |_| false)
-    }
-
-    /// Opens the past of a directory, at the last checkpoint before a point, and goes on to it.
-    ///
-    /// # Errors
-    ///
-    /// As [`History::open`] and [`History::at`]; [`KeptError::NotThere`] when there is no such point.
-    pub fn open_at(dir: impl AsRef<Path>, point: Point) -> Result<Self, KeptError> {
-        let mut history = Self::open_before(dir, point)?;
-        history.at(point)?;
-        history.check(point)?;
-        Ok(history)
-    }
-
-    /// Opens the past of a directory, at the last checkpoint before a point.
-    pub fn open_before(dir: impl AsRef<Path>, point: Point) -> Result<Self, KeptError> {
-        Self::begin(dir.as_ref(), |base| match point {
-            Point::Record(record) => base.next <= record,
-            Point::Batch(batch) => base.last_batch < batch,
-            Point::Time(time) => base.time <= time,
-        })
-    }
-
-    /// That it is at a point.
-    pub fn check(&self, point: Point) -> Result<(), KeptError> {
-        let is_there = match point {
-            Point::Record(record) => self.next == record,
-            Point::Batch(batch) => self.last_batch() == batch,
-            Point::Time(time) => self.time() <= time,
+    pub fn open(dir: impl AsRef<Path>, before: Option<Point>) -> Result<Self, KeptError> {
+        let is_early = |base: &Head| match before {
+            None => false,
+            Some(Point::Record(record)) => base.next <= record,
+            Some(Point::Batch(batch)) => base.last_batch < batch,
+            Some(Point::Time(time)) => base.time <= time,
         };
-        match is_there {
-            true => Ok(()),
-            false => Err(KeptError::NotThere { path: self.path.clone(), point }),
-        }
-    }
-
-    /// Begins at the last checkpoint that is early enough, or where the journal does.
-    fn begin(path: &Path, is_early: impl Fn(&Head) -> bool) -> Result<Self, KeptError> {
-        let (path, OwnedDir { lock, .. }) = (path.to_owned(), MARKER.share(path)?);
+        let (path, OwnedDir { lock, .. }) = (dir.as_ref().to_owned(), MARKER.share(dir.as_ref())?);
         let whole = Replay::open(journal_dir(&path), None)?;
         let (first, mut from, mut base) = (whole.first(), 0, None);
         for checkpoint in checkpoints(&path)? {
@@ -147,6 +108,19 @@ impl History {
             false => Replay::open(journal_dir(&path), Some(from))?,
         };
         Ok(Self { path, replay, replayed, ahead: None, next: from, _lock: lock })
+    }
+
+    /// That it is at a point.
+    pub fn check(&self, point: Point) -> Result<(), KeptError> {
+        let is_there = match point {
+            Point::Record(record) => self.next == record,
+            Point::Batch(batch) => self.last_batch() == batch,
+            Point::Time(time) => self.time() <= time,
+        };
+        match is_there {
+            true => Ok(()),
+            false => Err(KeptError::NotThere { path: self.path.clone(), point }),
+        }
     }
 
     /// Does what the next record tells; `false` behind the last one. What was delivered, if something was.
@@ -176,29 +150,13 @@ impl History {
         Ok(Some((*record, time)))
     }
 
-    /// Goes on to the next share that was delivered; `None` when there is no more.
+    /// Goes on to the next share that was delivered, through at most so many records: who looks up now and then goes on
+    /// after a few. `None` when nothing was delivered among them and there are more; `Some(None)` at the end.
     ///
     /// # Errors
     ///
     /// [`KeptError`]; [`KeptError::Differs`] when another share came of it than then.
-    pub fn next_share(&mut self) -> Result<Option<Delivered>, KeptError> {
-        loop {
-            if let Some(found) = self.next_share_within(u64::MAX)? {
-                return Ok(found);
-            }
-        }
-    }
-
-    /// As [`History::next_share`], for who looks up now and then: at most so many records are gone through; `None` when
-    /// nothing was delivered among them, and there are more.
-    ///
-    /// # Errors
-    ///
-    /// As [`History::next_share`].
-    pub fn next_share_within(
-        &mut self,
-        records: u64,
-    ) -> Result<Option<Option<Delivered>>, KeptError> {
+    pub fn next_share(&mut self, records: u64) -> Result<Option<Option<Delivered>>, KeptError> {
         for _ in 0..records {
             match self.step()? {
                 Some(None) => {}
@@ -208,19 +166,10 @@ impl History {
         Ok(None)
     }
 
-    /// Goes on to a point, or to the end if that comes before; whether it is there. What lies before the place
-    /// where it is can't be gone to: [open](History::open_at) it there.
-    pub fn at(&mut self, point: Point) -> Result<bool, KeptError> {
-        loop {
-            if let Some(is_there) = self.at_within(point, u64::MAX)? {
-                return Ok(is_there);
-            }
-        }
-    }
-
-    /// As [`History::at`], for who looks up now and then: at most so many records are gone through; `None` when there
-    /// are more before the point.
-    pub fn at_within(&mut self, point: Point, records: u64) -> Result<Option<bool>, KeptError> {
+    /// Goes on to a point, or to the end if that comes before, through at most so many records; whether it is there,
+    /// `None` when there are more before the point. What lies before the place where it is can't be gone to: open it
+    /// anew.
+    pub fn at(&mut self, point: Point, records: u64) -> Result<Option<bool>, KeptError> {
         for _ in 0..records {
             let is_there = match point {
                 Point::Record(record) => self.next >= record,
@@ -251,11 +200,6 @@ impl History {
         self.ledger().map(Ledger::config)
     }
 
-    /// What the layers above keep with the table.
-    pub fn metadata(&self) -> &[u8] {
-        &self.replayed.metadata
-    }
-
     /// The number of the next record.
     pub fn record(&self) -> u64 {
         self.next
@@ -269,13 +213,6 @@ impl History {
     /// The table's time, in milliseconds.
     pub fn time(&self) -> u64 {
         self.replayed.time
-    }
-
-    /// The machine's time, in milliseconds since 1970; `None` when the opening was not seen.
-    pub fn unix_ms(&self) -> Option<u64> {
-        let (then, unix_ms) = self.replayed.clock;
-        let passed = self.replayed.time.saturating_sub(then);
-        (unix_ms > 0).then(|| unix_ms.saturating_add(passed))
     }
 
     /// What a crash has left at the end of the journal.

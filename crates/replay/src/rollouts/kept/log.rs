@@ -27,25 +27,14 @@ const CHECKPOINTS_OF_HISTORY: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Receipt(pub(super) u64);
 
-/// How a table was brought back.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct Reopened {
-    /// The number of the checkpoint that it goes on from, if there was one.
-    pub checkpoint: Option<u64>,
-    /// Records of the journal that were done again.
-    pub records: u64,
-    /// What was dropped at the end of the journal, as it was no whole record.
-    pub torn: Option<Torn>,
-}
-
 /// See the [module](self).
 #[derive(Debug)]
 pub(in crate::rollouts) struct Log {
     journal: Journal,
     checkpoints: PathBuf,
     pub(super) keeping: Keeping,
-    reopened: Reopened,
+    /// What was dropped at the end of the journal, as it was no whole record.
+    dropped: Option<Torn>,
     /// Held while a checkpoint is written.
     writing: Mutex<()>,
     /// Whoever has it may change files; none once the table is closed.
@@ -63,24 +52,18 @@ impl Wake for DurableWaker {
     }
 }
 
-/// What is to be written of a change, before it is known what comes of it.
-#[derive(Debug)]
-pub(in crate::rollouts) struct Note {
-    record: Record,
-}
-
 impl Log {
     pub(super) fn new(
         journal: Journal,
         checkpoints: PathBuf,
         keeping: Keeping,
-        reopened: Reopened,
+        dropped: Option<Torn>,
         lock: Lock,
         producers: &Arc<Signal>,
     ) -> Self {
         let (writing, lock) = (Mutex::default(), Mutex::new(Some(lock)));
         let waker = Waker::from(Arc::new(DurableWaker(Arc::clone(producers))));
-        Self { journal, checkpoints, keeping, reopened, writing, lock, waker }
+        Self { journal, checkpoints, keeping, dropped, writing, lock, waker }
     }
 
     #[cfg(test)]
@@ -88,12 +71,13 @@ impl Log {
         &self.journal
     }
 
-    pub(in crate::rollouts) fn reopened(&self) -> &Reopened {
-        &self.reopened
+    pub(in crate::rollouts) fn dropped(&self) -> Option<&Torn> {
+        self.dropped.as_ref()
     }
 
-    /// Puts together what is to be written of a change. Before the table's lock is taken.
-    pub(in crate::rollouts) fn prepare(&self, change: &Change) -> Result<Note, CallError> {
+    /// Puts together what is to be written of a change, before it is known what comes of it, and before the table's
+    /// lock is taken.
+    pub(in crate::rollouts) fn prepare(&self, change: &Change) -> Result<Record, CallError> {
         self.journal.check().map_err(refusal)?;
         let record = entry::change(change);
         let (got, most) = (record.len() + entry::TAIL_BYTES, self.journal.max_record());
@@ -105,7 +89,7 @@ impl Log {
             };
             return Err(CallError::Journal(format!("{error}{advice}")));
         }
-        Ok(Note { record })
+        Ok(record)
     }
 
     /// Whether there is room for what one more producer does. If not, producers are woken when there is.
@@ -123,19 +107,17 @@ impl Log {
     /// Writes a change that has been made, under the table's lock; whether it was taken.
     pub(in crate::rollouts) fn push(
         &self,
-        note: Note,
+        mut record: Record,
         applied: &Result<Outcome, Refusal>,
         now: u64,
     ) -> bool {
-        let mut record = note.record;
         entry::finish(&mut record, Came::of(applied), now);
         self.journal.push(record, None)
     }
 
     /// Writes a change that the table has made itself.
     pub(in crate::rollouts) fn push_own(&self, change: &Change, now: u64) -> bool {
-        let note = Note { record: entry::change(change) };
-        self.push(note, &Ok(Outcome::Done), now)
+        self.push(entry::change(change), &Ok(Outcome::Done), now)
     }
 
     /// Has what was pushed written. Without the table's lock.
@@ -143,12 +125,12 @@ impl Log {
         self.journal.nudge();
     }
 
-    /// Why nothing more is taken.
     /// Whether nothing more is written.
     pub(in crate::rollouts) fn has_failed(&self) -> bool {
         self.journal.check().is_err()
     }
 
+    /// Why nothing more is taken.
     pub(in crate::rollouts) fn refusal(&self) -> CallError {
         self.journal.check().err().map_or(CallError::Closed, refusal)
     }

@@ -10,7 +10,7 @@ use super::super::table::RolloutTable;
 use super::Keeping;
 use super::entry;
 use super::error::KeptError;
-use super::log::{Log, Reopened, checkpoints_dir, journal_dir};
+use super::log::{Log, checkpoints_dir, journal_dir};
 use super::replayed::{Opening, Replayed};
 use super::sections::{self, Loaded};
 use crate::checkpoint::{self, Reader};
@@ -38,14 +38,13 @@ pub(super) fn checkpoints(dir: &Path) -> Result<Vec<PathBuf>, KeptError> {
     Ok(checkpoint::list(&root)?.into_iter().map(|found| found.path).collect())
 }
 
-/// Goes on from a checkpoint; its number, and the first record that is not in it.
-pub(super) fn restore(replayed: &mut Replayed, path: &Path) -> Result<(u64, u64), KeptError> {
+/// Goes on from a checkpoint; the first record that is not in it.
+pub(super) fn restore(replayed: &mut Replayed, path: &Path) -> Result<u64, KeptError> {
     let reader = Reader::open(path)?;
     let Loaded { head, ledger } = sections::read(&reader, 0)?;
     replayed.ledger = Some(ledger);
-    replayed.metadata = head.metadata;
-    (replayed.time, replayed.clock) = (head.time, (head.time, head.unix_ms));
-    Ok((reader.number(), head.next))
+    replayed.time = head.time;
+    Ok(head.next)
 }
 
 /// What the machine's clock says, in milliseconds since 1970.
@@ -72,20 +71,17 @@ fn fresh_unix_ms() -> u64 {
 impl RolloutTable {
     /// The table of a directory, which is made if it is not there. A table that was there goes on as it was when
     /// it was closed, or when its process was killed; of its settings, some may be [others](RolloutConfig::goes_on).
-    /// The metadata is kept with it, for the layers above.
     pub fn open(
         config: RolloutConfig,
-        metadata: Vec<u8>,
         dir: impl AsRef<Path>,
         keeping: Keeping,
     ) -> Result<Self, KeptError> {
-        Self::open_with(config, metadata, dir.as_ref(), keeping, Options::default())
+        Self::open_with(config, dir.as_ref(), keeping, Options::default())
     }
 
     /// As [`RolloutTable::open`], with a journal of which more is told.
     pub(super) fn open_with(
         config: RolloutConfig,
-        metadata: Vec<u8>,
         dir: &Path,
         keeping: Keeping,
         options: Options,
@@ -98,11 +94,9 @@ impl RolloutTable {
         let again = !is_new || dir.names()?.iter().any(|name| name != MARKER.file);
         dir.sync()?;
         let mut replayed = Replayed::new(path.clone());
-        let mut reopened = Reopened::default();
         let mut from = 0;
         if let Some(newest) = checkpoints(&path)?.last() {
-            let (number, next) = restore(&mut replayed, newest)?;
-            (reopened.checkpoint, from) = (Some(number), next);
+            from = restore(&mut replayed, newest)?;
             match Dir::open(&journal_dir(&path)) {
                 Err(error) if error.is_missing() => {
                     let what = "there are checkpoints, and no journal that goes on from them";
@@ -115,9 +109,8 @@ impl RolloutTable {
         let (journal, mut replay) = Journal::open(journal_dir(&path), options)?;
         while let Some((sequence, record)) = replay.next_record()? {
             replayed.apply(sequence, record)?;
-            reopened.records += 1;
         }
-        reopened.torn = replay.torn().cloned();
+        let dropped = replay.torn().cloned();
         let (time, unix_ms) = (replayed.time, if again { fresh_unix_ms() } else { unix_ms() });
         let opening = Opening { config: Arc::clone(&config), time, unix_ms, again };
         let other = |what| KeptError::Settings { path: path.clone(), what };
@@ -128,14 +121,14 @@ impl RolloutTable {
         if blobs > 0 && blobs + fields > most {
             return Err(KeptError::TooLarge { blobs, fields, most });
         }
-        let record = entry::opened(&config, &metadata, unix_ms, again, time);
+        let record = entry::opened(&config, unix_ms, again, time);
         if !journal.push(record, None) {
             journal.check()?;
         }
         journal.nudge();
-        let mut table = Self::of(ledger, time).with_metadata(metadata);
+        let mut table = Self::of(ledger, time);
         table.keep_with(|producers| {
-            Log::new(journal, checkpoints_dir(&path), keeping, reopened, lock, producers)
+            Log::new(journal, checkpoints_dir(&path), keeping, dropped, lock, producers)
         });
         Ok(table)
     }

@@ -15,17 +15,14 @@ pub(super) struct Replayed {
     pub(super) path: PathBuf,
     /// None before anything was told.
     pub(super) ledger: Option<Ledger>,
-    pub(super) metadata: Vec<u8>,
     /// When the last thing happened.
     pub(super) time: u64,
-    /// A time of the table, and the machine's then, in milliseconds since 1970.
-    pub(super) clock: (u64, u64),
 }
 
 impl Replayed {
     /// Goes on from a table as it was in a checkpoint, if there is one.
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, ledger: None, metadata: Vec::new(), time: 0, clock: (0, 0) }
+        Self { path, ledger: None, time: 0 }
     }
 
     /// Does what a record tells; what was delivered by that, if something was.
@@ -47,11 +44,10 @@ impl Replayed {
         let entry = Entry::read(record).map_err(|error| nonsense(error.to_string()))?;
         self.time = time;
         match (entry, &mut self.ledger) {
-            (Entry::Opened { config, metadata, unix_ms, again }, before) => {
+            (Entry::Opened { config, unix_ms, again }, before) => {
                 let config = Arc::new(*config);
                 let opening = Opening { config, time, unix_ms, again };
                 self.ledger = Some(opening.of(before.take()).map_err(nonsense)?);
-                (self.metadata, self.clock) = (metadata, (time, unix_ms));
                 Ok(None)
             }
             (Entry::Change(..), None) => Err(nonsense("it comes before the settings".into())),
@@ -103,7 +99,7 @@ impl Opening {
             None => Ledger::new(config).map_err(|error| error.to_string())?,
         };
         if again {
-            ledger.begin_generation_of_journal(unix_ms);
+            ledger.begin_generation(unix_ms, None);
         }
         Ok(ledger)
     }

@@ -1,8 +1,8 @@
 //! A rollout table in a checkpoint: its own, or one of a server.
 //!
-//! - `rollouts-N.head`: format: u32, 3; the settings and the metadata, with their lengths: u32 each; the time, and
-//!   that of the machine in milliseconds since 1970: u64 each; the first record of the table's journal that is not in
-//!   here, 2^64 - 1 without one: u64; the number of the last batch, 0 before the first: u64.
+//! - `rollouts-N.head`: format: u32, 4; the length of the settings: u32, and the settings; the time: u64; the first
+//!   record of the table's journal that is not in here, 2^64 - 1 without one: u64; the number of the last batch, 0
+//!   before the first: u64.
 //! - `rollouts-N.numbers` and `rollouts-N.bulk`: see [`Moment`].
 
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use super::super::ledger::{Ledger, Moment, StateError};
 use super::error::KeptError;
 use crate::checkpoint::{self, Reader, Writer};
 
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 /// The most bytes of a head: more than any table of ours has.
 const MAX_HEAD: u64 = 64 << 20;
 
@@ -22,12 +22,9 @@ const MAX_HEAD: u64 = 64 << 20;
 #[derive(Debug)]
 pub(crate) struct Saved {
     pub(crate) config: Arc<RolloutConfig>,
-    pub(crate) metadata: Vec<u8>,
     pub(crate) moment: Moment,
     /// When that was.
     pub(crate) time: u64,
-    /// The same by the machine's clock, in milliseconds since 1970.
-    pub(crate) unix_ms: u64,
     /// The first record that is not in it; no matter without a journal.
     pub(crate) next: u64,
 }
@@ -43,9 +40,7 @@ pub(crate) struct Loaded {
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) config: Arc<RolloutConfig>,
-    pub(crate) metadata: Vec<u8>,
     pub(crate) time: u64,
-    pub(crate) unix_ms: u64,
     pub(crate) next: u64,
     /// The number of the last batch that was made; 0 before the first.
     pub(crate) last_batch: u64,
@@ -64,11 +59,9 @@ pub(crate) fn write(
     let (mut settings, mut head, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
     saved.config.put(&mut settings);
     head.put_u32(FORMAT);
-    for bytes in [&settings, &saved.metadata] {
-        head.put_u32(bytes.len() as u32);
-        head.put(bytes);
-    }
-    for number in [saved.time, saved.unix_ms, saved.next, saved.moment.last_batch()] {
+    head.put_u32(settings.len() as u32);
+    head.put(&settings);
+    for number in [saved.time, saved.next, saved.moment.last_batch()] {
         head.put_u64(number);
     }
     saved.moment.put(&mut numbers);
@@ -127,12 +120,10 @@ fn take_head(bytes: &[u8]) -> Result<Head, StateError> {
     let mut settings = Take::new(take.bytes("settings", len)?);
     let config = Arc::new(RolloutConfig::take(&mut settings)?);
     settings.end()?;
-    let len = take.count("bytes of metadata", u32::MAX, 1)?;
-    let metadata = take.bytes("metadata", len)?.to_vec();
-    let (time, unix_ms) = (take.u64("time")?, take.u64("time of the machine")?);
+    let time = take.u64("time")?;
     let (next, last_batch) = (take.u64("number of a record")?, take.u64("number of a batch")?);
     take.end()?;
-    Ok(Head { config, metadata, time, unix_ms, next, last_batch })
+    Ok(Head { config, time, next, last_batch })
 }
 
 #[cfg(test)]
@@ -141,9 +132,9 @@ mod tests {
 
     #[test]
     fn a_head_of_another_format_says_so() {
-        for other in [2_u32, 4] {
+        for other in [3_u32, 5] {
             let refused = take_head(&other.to_le_bytes()).unwrap_err().to_string();
-            assert_eq!(refused, format!("it has format {other}; this release reads format 3"));
+            assert_eq!(refused, format!("it has format {other}; this release reads format 4"));
         }
     }
 }

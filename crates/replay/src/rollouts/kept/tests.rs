@@ -38,7 +38,7 @@ pub(super) fn open(
     options: Options,
 ) -> Result<RolloutTable, super::KeptError> {
     let keeping = Keeping { durability, history: false };
-    RolloutTable::open_with(config(), Vec::new(), dir, keeping, options)
+    RolloutTable::open_with(config(), dir, keeping, options)
 }
 
 pub(super) fn call(table: &RolloutTable, change: &Change) -> Result<Outcome, CallError> {
@@ -60,7 +60,7 @@ pub(super) fn item(hold: Hold, tokens: u32) -> Change {
 
 pub(super) fn sample(groups: u32) -> Change {
     let (size, balance) = (Size::Groups(groups), Balance::Count);
-    Change::Sample(Want { size, rank: 0, ranks: 1, balance, lease_ms: Some(600_000) })
+    Change::Sample(Want { size, rank: 0, ranks: 1, balance, lease_ms: Some(600_000), width: 0 })
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_change_that_is_larger_than_a_record_is_refused_and_not_made() {
 
 /// An opening, as it is written.
 fn opening(again: bool) -> Vec<u8> {
-    let mut record = entry::opened(&config(), b"", 1_700_000_000_000, again, 0);
+    let mut record = entry::opened(&config(), 1_700_000_000_000, again, 0);
     let (len, mut bytes) = (record.len(), Vec::new());
     record.put_with(|frame| bytes.extend_from_slice(&frame[frame.len() - len..]));
     bytes
@@ -128,12 +128,12 @@ fn an_generation_begins_where_a_directory_is_opened_again() {
 
 #[test]
 fn an_entry_of_another_format_says_so() {
-    for other in [1, 3] {
+    for other in [2, 4] {
         let mut record = opening(false);
         record[0] = other;
         let refused = Replayed::new("t".into()).apply(7, &record).unwrap_err().to_string();
         let what = format!("record 7 makes no sense: it has format {other}; this release reads");
-        assert!(refused.ends_with(&format!("{what} format 2")), "{refused}");
+        assert!(refused.ends_with(&format!("{what} format 3")), "{refused}");
     }
 }
 
@@ -141,7 +141,7 @@ fn an_entry_of_another_format_says_so() {
 fn blobs_that_no_record_can_have_are_refused_at_the_beginning() {
     let dir = tempfile::tempdir().unwrap();
     let config = RolloutConfig { max_blob_bytes: 64 << 20, ..config() };
-    let opened = RolloutTable::open(config, Vec::new(), dir.path().join("t"), Keeping::default());
+    let opened = RolloutTable::open(config, dir.path().join("t"), Keeping::default());
     let refused = opened.unwrap_err().to_string();
     assert!(refused.starts_with("max_blob_bytes 67108864 and 0 bytes of fields"), "{refused}");
 }

@@ -169,6 +169,10 @@ pub struct Want {
     pub balance: Balance,
     /// For how many milliseconds it is the consumer's; it is done at once, if `None`.
     pub lease_ms: Option<u64>,
+    /// How many tokens an item of the share may have, for who lays it out [in rows](super::super::batch::Form::width); any
+    /// number, if 0. A share that does not fit is refused, and stays where it is, lease or not. It is not written with the
+    /// rest: on a connection the form says it, and what was delivered did fit.
+    pub width: u32,
 }
 
 /// The right to a share of a batch.
@@ -450,19 +454,4 @@ impl From<Blocked> for Refusal {
     fn from(blocked: Blocked) -> Self {
         Self::Blocked(blocked)
     }
-}
-
-pub(super) fn check_version(what: &'static str, version: i64) -> Result<(), Refusal> {
-    if (0..=MAX_VERSION).contains(&version) {
-        return Ok(());
-    }
-    Err(value(what, format!("from 0 to {MAX_VERSION}"), version))
-}
-
-pub(super) fn value(
-    what: &'static str,
-    expected: impl fmt::Display,
-    got: impl fmt::Display,
-) -> Refusal {
-    Refusal::Value { what: what.into(), expected: expected.to_string(), got: got.to_string() }
 }

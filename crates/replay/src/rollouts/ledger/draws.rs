@@ -32,11 +32,15 @@ impl Slack {
         // Places up to the version that comes so many after t. A large batch takes those of later versions, too.
         let up_to = |after: i64| (left + after * per_version).max(batch);
         let mut needed = 0;
-        let mut places = Vec::with_capacity(ledger.ages.len());
+        let queued = ledger.queue.ages().map(|(age, count)| (age, count as i64));
+        let open = ledger.ages.iter().map(|(age, count)| (*age, *count as i64));
         // What can't be in time any more is not waited for.
-        for (age, count) in ledger.ages.range(ledger.target - lag..) {
-            needed += *count as i64;
-            places.push((*age, up_to(age + lag - ledger.target) - needed));
+        let mut places: Vec<(i64, i64)> = queued.chain(open).collect();
+        places.retain(|(age, _)| *age >= ledger.target - lag);
+        places.sort_unstable();
+        for (age, places) in &mut places {
+            needed += *places;
+            *places = up_to(*age + lag - ledger.target) - needed;
         }
         Some(Self { places })
     }

@@ -103,25 +103,14 @@ impl Ledger {
         self.first_attempt = (unix_ms.wrapping_mul(SPREAD) >> 34) as u32;
     }
 
-    /// Goes on from a checkpoint after which others may have been given numbers, `unix_ms` milliseconds after 1970.
-    /// `replaced` is a ledger of this process that is known to have given some.
-    pub(in crate::rollouts) fn begin_generation(&mut self, unix_ms: u64, replaced: &Self) {
-        let next = replaced.next_group.max(replaced.next_batch);
-        self.go_on_after(
-            unix_ms,
-            next,
-            replaced.generation.attempts.max(replaced.generation.highest),
-        );
-    }
-
-    /// Goes on from a journal after whose end others may have been given numbers.
-    pub(in crate::rollouts) fn begin_generation_of_journal(&mut self, unix_ms: u64) {
-        // Which attempt was given last is not looked at: who comes from a checkpoint does not know it.
-        self.go_on_after(unix_ms, 0, 0);
-    }
-
-    /// Goes on at numbers that are not below `next`, and at attempts that are above `highest`.
-    fn go_on_after(&mut self, unix_ms: u64, next: u64, highest: u32) {
+    /// Goes on from a checkpoint or a journal after which others may have been given numbers, `unix_ms` milliseconds
+    /// after 1970. `replaced` is a ledger of this process that is known to have given some.
+    pub(in crate::rollouts) fn begin_generation(&mut self, unix_ms: u64, replaced: Option<&Self>) {
+        // Without one, which attempt was given last is not known: who comes from a checkpoint does not know it.
+        let (next, highest) =
+            replaced.map_or((0, 0), |Self { next_group, next_batch, generation, .. }| {
+                (*next_group.max(next_batch), generation.attempts.max(generation.highest))
+            });
         let (groups, batches, generation) = (self.next_group, self.next_batch, self.generation);
         let next = next.max(groups).max(batches);
         let first = match unix_ms.saturating_mul(PER_MS).min(LAST) {
@@ -236,7 +225,7 @@ mod tests {
         // Another process, and then the same one twice at the same time.
         for (unix_ms, is_same) in [(5_000, false), (7_000, false), (7_000, true), (7_000, true)] {
             let mut ledger = load(&saved);
-            ledger.begin_generation(unix_ms, if is_same { &last } else { &fresh });
+            ledger.begin_generation(unix_ms, Some(if is_same { &last } else { &fresh }));
             for hold in &given {
                 assert_eq!(fate(&mut ledger, *hold), Fate::Expired, "{hold:?}");
             }

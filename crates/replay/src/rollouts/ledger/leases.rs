@@ -6,13 +6,10 @@
 
 use std::sync::Arc;
 
-use super::change::value;
-use super::{Blocked, Due, Fate, Lease, Ledger, MAX_RANKS, Outcome, Refusal, Share, Size, Want};
+use super::check::value;
+use super::{Blocked, Due, Fate, Lease, Ledger, Outcome, Refusal, Share, Want};
 use crate::rollouts::config::{Delivery, OnStale};
 use crate::rollouts::item::{Group, Item};
-
-/// The longest lease.
-const MAX_LEASE_MS: u64 = u64::MAX >> 16;
 
 /// A batch, of which something is out or waits for its rank.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,70 +51,10 @@ impl Want {
     fn is_like(&self, other: &Self) -> bool {
         (self.ranks, self.size) == (other.ranks, other.size)
     }
-
-    pub(super) fn check(&self, ledger: &Ledger) -> Result<(), Refusal> {
-        let Self { size, rank, ranks, lease_ms, .. } = *self;
-        if ranks == 0 || ranks > MAX_RANKS {
-            return Err(value("ranks", format!("from 1 to {MAX_RANKS}"), ranks));
-        }
-        if rank >= ranks {
-            return Err(value("rank", format!("below ranks = {ranks}"), rank));
-        }
-        if let Some(lease) = lease_ms
-            && !(1..=MAX_LEASE_MS).contains(&lease)
-        {
-            return Err(value("lease", format!("from 1 to {MAX_LEASE_MS} ms"), lease));
-        }
-        let config = &ledger.config;
-        match size {
-            Size::Groups(groups) if groups == 0 || groups % ranks != 0 => {
-                let expected = format!("a multiple of ranks = {ranks}, above 0");
-                Err(value("groups of a batch", expected, groups))
-            }
-            Size::Groups(groups) if groups > config.max_groups => {
-                let expected = format!("at most max_groups = {}", config.max_groups);
-                Err(value("groups of a batch", expected, groups))
-            }
-            Size::Groups(groups)
-                if config.max_lag.is_some_and(|lag| {
-                    u64::from(groups) > (u64::from(lag) + 1) * config.per_version()
-                }) =>
-            {
-                let most =
-                    config.max_lag.map_or(0, |lag| (u64::from(lag) + 1) * config.per_version());
-                let expected = format!(
-                    "at most (max_lag + 1) × batch_groups × batches_per_version = {most}, as no more are \
-                     admitted"
-                );
-                Err(value("groups of a batch", expected, groups))
-            }
-            Size::Tokens(tokens) => {
-                let least = u64::from(config.max_tokens) * u64::from(config.group_size);
-                if tokens < least {
-                    let expected = format!(
-                        "at least max_tokens × group_size = {least}, as a group may have as many"
-                    );
-                    return Err(value("tokens of a batch", expected, tokens));
-                }
-                if ranks > config.batch_groups {
-                    let expected = format!("at most batch_groups = {}", config.batch_groups);
-                    return Err(value("ranks", expected, ranks));
-                }
-                Ok(())
-            }
-            Size::Groups(_) => Ok(()),
-        }
-    }
 }
 
 impl Ledger {
-    pub(super) fn sample(
-        &mut self,
-        now: u64,
-        want: &Want,
-        width: Option<u32>,
-    ) -> Result<Outcome, Refusal> {
-        want.check(self)?;
+    pub(super) fn sample(&mut self, now: u64, want: &Want) -> Result<Outcome, Refusal> {
         if self.paused {
             return Err(Blocked::Paused.into());
         }
@@ -131,16 +68,16 @@ impl Ledger {
             Some(number) => {
                 let batch = self.batches.get(&number);
                 let part = batch.and_then(|batch| batch.shares.get(want.rank as usize));
-                self.check_width(part.map_or(&[], |part| &part.groups), width)?;
+                self.check_width(part.map_or(&[], |part| &part.groups), want.width)?;
                 number
             }
-            None => self.form(want, width)?,
+            None => self.form(want)?,
         };
         Ok(Outcome::Delivered(self.deliver(now, number, want)))
     }
 
     /// Makes a batch, and returns its number.
-    fn form(&mut self, want: &Want, width: Option<u32>) -> Result<u64, Refusal> {
+    fn form(&mut self, want: &Want) -> Result<u64, Refusal> {
         if let Some(allowed) = self.config.target_lag {
             let needed = self.target - i64::from(allowed);
             if self.version < needed {
@@ -150,7 +87,7 @@ impl Ledger {
         let before = self.rng.clone();
         let shares = self.pick(want)?;
         let own = shares.get(want.rank as usize).map_or(&[][..], |groups| groups);
-        if let Err(refusal) = self.check_width(own, width) {
+        if let Err(refusal) = self.check_width(own, want.width) {
             // A refusal draws nothing.
             self.rng = before;
             return Err(refusal);
@@ -160,7 +97,7 @@ impl Ledger {
         self.counts.batches += 1;
         for id in shares.iter().flatten() {
             let Some(ready) = self.ready.get(id).cloned() else { continue };
-            self.leave_queue(&ready);
+            self.queue.remove(&ready.place());
             if let Some(ready) = self.ready.get_mut(id) {
                 ready.is_out = true;
             }
@@ -178,10 +115,10 @@ impl Ledger {
     }
 
     /// Whether the items of groups fit in rows.
-    fn check_width(&self, groups: &[u64], width: Option<u32>) -> Result<(), Refusal> {
-        let Some(width) = width.filter(|width| *width < self.config.max_tokens) else {
+    fn check_width(&self, groups: &[u64], width: u32) -> Result<(), Refusal> {
+        if width == 0 || width >= self.config.max_tokens {
             return Ok(());
-        };
+        }
         let groups = groups.iter().filter_map(|id| self.ready.get(id));
         let lengths = groups.flat_map(|ready| &ready.group.items).map(Item::tokens);
         match (0..).zip(lengths).find(|(_, length)| *length > width) {
@@ -287,9 +224,6 @@ impl Ledger {
         lease: Lease,
         lease_ms: u64,
     ) -> Result<Outcome, Refusal> {
-        if !(1..=MAX_LEASE_MS).contains(&lease_ms) {
-            return Err(value("lease", format!("from 1 to {MAX_LEASE_MS} ms"), lease_ms));
-        }
         let part = self.held(lease)?;
         let until = now.saturating_add(lease_ms);
         part.lease_ms = lease_ms;
@@ -417,7 +351,7 @@ impl Ledger {
             }
             ready.is_out = false;
             let ready = ready.clone();
-            self.enter_queue(&ready);
+            self.queue.insert(&ready.place());
         }
     }
 

@@ -23,11 +23,14 @@
 //! 2. A group is in one place: open, queued, or with consumers; or it is over.
 //! 3. A refusal changes nothing but what time itself has changed, which [`Ledger::is_due`] tells before.
 //!
-//! - `change`: what happens, what comes of it, why not. `counts`: what is counted.
+//! - `change`: what happens, what comes of it, why not. `check`: what makes no sense, whatever there is.
+//!   `counts`: what is counted.
 //! - `open`: groups that are made. `queue`: complete ones, in order. `draws`: which of them make a batch.
-//!   `leases`: batches that are out. `steps`: which version the next batch updates. `generation`: numbers that nothing else had. `state`: all of it as bytes, and back. `recount`: whether all lists agree.
+//!   `leases`: batches that are out. `steps`: which version the next batch updates. `generation`: numbers that
+//!   nothing else had. `state`: all of it as bytes, and back. `recount`: whether all lists agree.
 
 mod change;
+mod check;
 mod counts;
 mod draws;
 mod generation;
@@ -49,13 +52,12 @@ pub use self::counts::{Counts, MAX_SOURCES, OTHERS, Source};
 pub use self::open::MAX_SUSPENDED;
 pub use self::state::{Moment, StateError};
 
-use self::change::{check_version, value};
+use self::check::value;
 use self::counts::Sources;
 use self::generation::Generation;
 use self::leases::Batch;
 use self::open::Open;
 use self::queue::{Place, Queue};
-use super::codec::MAX_NAMED;
 use super::config::{ConfigError, OnStale, Order, RolloutConfig};
 use super::filter::BoundFilter;
 use super::item::{Group, Item};
@@ -129,8 +131,7 @@ pub struct Ledger {
     begun: BTreeSet<(i64, u64)>,
     ready: HashMap<u64, Ready>,
     queue: Queue,
-    /// How many queued groups, and open ones that a producer has, are as old as this. An open one is as old as
-    /// its producer's policy was when it began, at least.
+    /// How many open groups that a producer has are as old as this: as its policy was when it began, at least.
     ages: BTreeMap<i64, u64>,
     batches: BTreeMap<u64, Batch>,
     due: BTreeSet<(u64, Due)>,
@@ -287,30 +288,8 @@ impl Ledger {
 
     /// Has something happen at a time, which never goes back.
     pub fn apply(&mut self, now: u64, change: &Change) -> Result<Outcome, Refusal> {
-        self.apply_within(now, change, None)
-    }
-
-    /// As [`Ledger::apply`], where the items of a share may have no more than `width` tokens each, if it is told. It
-    /// is for who gives shares in rows: what does not fit stays where it is, lease or not.
-    pub fn apply_within(
-        &mut self,
-        now: u64,
-        change: &Change,
-        width: Option<u32>,
-    ) -> Result<Outcome, Refusal> {
         self.pass(now);
-        let named = match change {
-            Change::Fail { holds } | Change::Suspend { holds } | Change::Renew { holds } => {
-                holds.len()
-            }
-            Change::Discard { groups } => groups.len(),
-            Change::Reprioritize { priorities } => priorities.len(),
-            _ => 0,
-        };
-        // A journal and a connection carry no more.
-        if named > MAX_NAMED as usize {
-            return Err(value("groups of one call", format!("at most {MAX_NAMED}"), named));
-        }
+        change.check(&self.config)?;
         match change {
             Change::Admit(admit) => self.admit(now, admit),
             Change::Append(append) => self.append(now, append),
@@ -320,17 +299,20 @@ impl Ledger {
             Change::Renew { holds } => Ok(self.renew(now, holds)),
             Change::Look { hold } => self.look(*hold),
             Change::Publish { version } => self.publish(*version),
-            Change::Sample(want) => self.sample(now, want, width),
+            Change::Sample(want) => self.sample(now, want),
             Change::Ack(lease) => self.ack(*lease),
             Change::Nack(lease) => self.nack(*lease),
             Change::Extend { lease, lease_ms } => self.extend(now, *lease, *lease_ms),
             Change::Discard { groups } => Ok(self.discard(groups)),
-            Change::Reprioritize { priorities } => self.reprioritize(priorities),
+            Change::Reprioritize { priorities } => Ok(self.reprioritize(priorities)),
             Change::Tick => Ok(Outcome::Done),
             Change::Shed => Ok(self.shed()),
             Change::Recall(want) => Ok(self.recall(want)),
-            Change::Deepen { depth } => self.deepen(*depth),
-            Change::Restore { version } => self.restore(*version),
+            Change::Deepen { depth } => {
+                self.depth = Some(*depth);
+                Ok(Outcome::Done)
+            }
+            Change::Restore { version } => Ok(self.restore(*version)),
         }
     }
 
@@ -414,7 +396,6 @@ impl Ledger {
     }
 
     fn publish(&mut self, version: i64) -> Result<Outcome, Refusal> {
-        check_version("version", version)?;
         if version < self.version {
             let expected = format!("at least the learner's version {}", self.version);
             return Err(value("version", expected, version));
@@ -428,21 +409,9 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    fn deepen(&mut self, depth: u32) -> Result<Outcome, Refusal> {
-        let Some(most) = self.config.max_lag else {
-            return Err(value("pipeline_depth", "none, as there is no max_lag", depth));
-        };
-        if depth > most {
-            return Err(value("pipeline_depth", format!("at most max_lag {most}"), depth));
-        }
-        self.depth = Some(depth);
-        Ok(Outcome::Done)
-    }
-
     /// Goes back, or on, to the learner's version: what was delivered and not used up is there again, and
     /// admission counts as if exactly that many versions had been made.
-    fn restore(&mut self, version: i64) -> Result<Outcome, Refusal> {
-        check_version("version", version)?;
+    fn restore(&mut self, version: i64) -> Outcome {
         self.version = version;
         (self.target, self.taken) = (version, 0);
         self.take_back_all();
@@ -451,7 +420,7 @@ impl Ledger {
         // One that was of use is among those used up, though it may be used again.
         let unused = self.ready.values().filter(|ready| ready.uses == 0).count() as u64;
         self.offset = (used + unused) as i64 - self.counts.accepted as i64;
-        Ok(Outcome::Done)
+        Outcome::Done
     }
 
     /// The oldest version that may be delivered.
@@ -491,7 +460,7 @@ impl Ledger {
     /// Removes a complete group that was of use.
     fn retire(&mut self, id: u64) {
         if let Some(ready) = self.remove_ready(id) {
-            self.leave_queue(&ready);
+            self.queue.remove(&ready.place());
             self.counts.retired += 1;
             self.note(id, Fate::Over);
         }
@@ -500,7 +469,7 @@ impl Ledger {
     /// Removes a complete group that is not wanted.
     fn filter_out(&mut self, id: u64, fate: Fate) {
         let Some(ready) = self.remove_ready(id) else { return };
-        self.leave_queue(&ready);
+        self.queue.remove(&ready.place());
         self.counts.accepted -= 1;
         self.counts.filtered += 1;
         let tokens = ready.group.tokens;
@@ -510,18 +479,6 @@ impl Ledger {
             source.tokens -= tokens;
         });
         self.note(id, fate);
-    }
-
-    fn leave_queue(&mut self, ready: &Ready) {
-        if !ready.is_out {
-            self.queue.remove(&ready.place());
-            self.forget_age(ready.group.oldest);
-        }
-    }
-
-    fn enter_queue(&mut self, ready: &Ready) {
-        self.queue.insert(&ready.place());
-        *self.ages.entry(ready.group.oldest).or_default() += 1;
     }
 
     fn forget_age(&mut self, age: i64) {
@@ -572,10 +529,7 @@ impl Ledger {
         Outcome::Count(count)
     }
 
-    fn reprioritize(&mut self, priorities: &[(u64, f64)]) -> Result<Outcome, Refusal> {
-        for (_, priority) in priorities {
-            check_priority(*priority)?;
-        }
+    fn reprioritize(&mut self, priorities: &[(u64, f64)]) -> Outcome {
         let mut count = 0;
         for (id, priority) in priorities {
             if let Some(ready) = self.ready.get_mut(id) {
@@ -586,7 +540,7 @@ impl Ledger {
                 count += 1;
             }
         }
-        Ok(Outcome::Count(count))
+        Outcome::Count(count)
     }
 
     /// Lets go of the group of the oldest tokens, because batches wait for younger ones: if none can be made
@@ -604,11 +558,4 @@ impl Ledger {
             _ => Outcome::Count(0),
         }
     }
-}
-
-fn check_priority(priority: f64) -> Result<(), Refusal> {
-    if (0.0..=1e100).contains(&priority) {
-        return Ok(());
-    }
-    Err(value("priority", "a number from 0 to 1e100", priority))
 }

@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use super::change::{check_version, value};
+use super::check::value;
 use super::{
-    Admit, Append, Blocked, Due, Fate, Hold, Ledger, MAX_ADMITTED, MAX_KEY, Outcome, Permit,
-    Progress, Ready, Refusal, check_priority,
+    Admit, Append, Blocked, Due, Fate, Hold, Ledger, Outcome, Permit, Progress, Ready, Refusal,
 };
 use crate::rollouts::config::{OnExpiry, Order};
 use crate::rollouts::item::{Group, Item};
-use crate::rollouts::schema::{MAX_BLOBS, MAX_COLUMN_NAME};
 
 /// The most bytes of a group that is left: more would not fit in one message to the producer that goes on with it.
 pub const MAX_SUSPENDED: u64 = (1 << 30) - (1 << 20);
@@ -67,94 +65,14 @@ impl Open {
     }
 }
 
-impl Append {
-    /// What can be told of it without a ledger.
-    pub(super) fn check(&self, ledger: &Ledger) -> Result<(), Refusal> {
-        let config = &ledger.config;
-        check_priority(self.priority)?;
-        let most = config.most_items();
-        if self.item >= most {
-            let expected = format!("below group_size + redundancy = {most}");
-            return Err(value("item", expected, self.item));
-        }
-        let segment = &*self.segment;
-        if segment.tokens > config.max_tokens {
-            let expected = format!("at most max_tokens = {}", config.max_tokens);
-            return Err(value("tokens of an item", expected, segment.tokens));
-        }
-        let wanted = segment.tokens as usize * config.schema.token_bytes();
-        if segment.bytes.len() != wanted {
-            let expected = format!("{wanted}, for {} tokens", segment.tokens);
-            return Err(value("bytes of a segment", expected, segment.bytes.len()));
-        }
-        let told: u64 = segment.runs.iter().map(|run| u64::from(run.tokens)).sum();
-        if told != u64::from(segment.tokens) {
-            let expected = format!("of {} tokens, as many as there are", segment.tokens);
-            return Err(value("versions", expected, format!("those of {told}")));
-        }
-        if segment.runs.iter().any(|run| run.tokens == 0) {
-            return Err(value("tokens of a version", "at least one", 0));
-        }
-        for run in &segment.runs {
-            check_version("version of a token", run.version)?;
-        }
-        let Some(finish) = &self.finish else { return Ok(()) };
-        let wanted = config.schema.field_bytes();
-        if finish.fields.len() != wanted {
-            return Err(value("bytes of the fields of an item", wanted, finish.fields.len()));
-        }
-        if finish.blobs.len() > MAX_BLOBS {
-            let expected = format!("at most {MAX_BLOBS}");
-            return Err(value("blobs of an item", expected, finish.blobs.len()));
-        }
-        if let Some((name, _)) = finish.blobs.iter().find(|(name, _)| name.len() > MAX_COLUMN_NAME)
-        {
-            let expected = format!("of at most {MAX_COLUMN_NAME} bytes");
-            return Err(value("name of a blob", expected, format!("one of {}", name.len())));
-        }
-        let bytes: usize = finish.blobs.iter().map(|(_, bytes)| bytes.len()).sum();
-        if bytes > config.max_blob_bytes as usize {
-            let expected = format!("at most max_blob_bytes = {}", config.max_blob_bytes);
-            return Err(value("bytes of an item's blobs", expected, bytes));
-        }
-        Ok(())
-    }
-}
-
-pub(super) fn check_name(what: &'static str, name: &str) -> Result<(), Refusal> {
-    if name.len() > MAX_KEY {
-        return Err(value(
-            what,
-            format!("of at most {MAX_KEY} bytes"),
-            format!("one of {}", name.len()),
-        ));
-    }
-    Ok(())
-}
-
 impl Ledger {
-    fn ttl(&self, wanted: Option<u64>) -> Result<u64, Refusal> {
-        match wanted {
-            None => Ok(self.config.permit_ttl_ms),
-            Some(0) => Err(value("ttl", "at least a millisecond", 0)),
-            Some(ttl) => Ok(ttl.min(u64::MAX >> 16)),
-        }
+    fn ttl(&self, wanted: Option<u64>) -> u64 {
+        wanted.map_or(self.config.permit_ttl_ms, |ttl| ttl.min(u64::MAX >> 16))
     }
 
     pub(super) fn admit(&mut self, now: u64, admit: &Admit) -> Result<Outcome, Refusal> {
         let Admit { count, source, key, version, ttl_ms } = admit;
-        check_name("key of a group", key)?;
-        check_name("name of a source", source)?;
-        if *count == 0 || *count > MAX_ADMITTED {
-            return Err(value("groups to admit", format!("from 1 to {MAX_ADMITTED}"), count));
-        }
-        if !key.is_empty() && *count != 1 {
-            return Err(value("groups to admit under a key", 1, count));
-        }
-        if let Some(version) = version {
-            check_version("version", *version)?;
-        }
-        let ttl = self.ttl(*ttl_ms)?;
+        let ttl = self.ttl(*ttl_ms);
         let mut permits = Vec::new();
         for _ in 0..*count {
             let room = match self.room() {
@@ -230,7 +148,6 @@ impl Ledger {
     }
 
     pub(super) fn append(&mut self, now: u64, append: &Append) -> Result<Outcome, Refusal> {
-        append.check(self)?;
         let id = append.hold.group;
         if id >= self.next_group {
             return Err(Refusal::Unknown(id));
@@ -407,7 +324,7 @@ impl Ledger {
         let (place, group) = (self.next_place, Arc::new(group));
         self.next_place += 1;
         let ready = Ready { group, priority, place, uses: 0, is_out: false };
-        self.enter_queue(&ready);
+        self.queue.insert(&ready.place());
         self.ready.insert(id, ready);
         Fate::Complete
     }
@@ -464,8 +381,7 @@ impl Ledger {
         source: &str,
         ttl_ms: Option<u64>,
     ) -> Result<Outcome, Refusal> {
-        check_name("name of a source", source)?;
-        let ttl_ms = self.ttl(ttl_ms)?;
+        let ttl_ms = self.ttl(ttl_ms);
         if self.paused {
             return Err(Blocked::Paused.into());
         }

@@ -45,6 +45,7 @@ impl Ledger {
 
     fn recount_open(&self) -> Result<(), String> {
         let (mut begun, mut suspended) = (BTreeSet::new(), BTreeSet::new());
+        let mut ages: BTreeMap<i64, u64> = BTreeMap::new();
         for (id, open) in &self.open {
             let tokens = open.items.iter().filter_map(super::Item::oldest).min();
             same("oldest of an open group", &open.oldest, &tokens)?;
@@ -55,14 +56,16 @@ impl Ledger {
             begun.extend(open.oldest.map(|oldest| (oldest, *id)));
             if open.expires.is_none() {
                 suspended.insert(*id);
+            } else {
+                *ages.entry(open.age()).or_default() += 1;
             }
         }
+        same("ages of open groups", &self.ages, &ages)?;
         same("begun", &self.begun, &begun)?;
         same("suspended", &self.suspended, &suspended)
     }
 
     fn recount_ready(&self) -> Result<(), String> {
-        let mut ages: BTreeMap<i64, u64> = BTreeMap::new();
         let (mut queued, mut out) = (BTreeSet::new(), BTreeSet::new());
         for (id, ready) in &self.ready {
             if self.open.contains_key(id) {
@@ -72,13 +75,8 @@ impl Ledger {
                 out.insert(*id);
             } else {
                 queued.insert(*id);
-                *ages.entry(ready.group.oldest).or_default() += 1;
             }
         }
-        for open in self.open.values().filter(|open| open.expires.is_some()) {
-            *ages.entry(open.age()).or_default() += 1;
-        }
-        same("ages", &self.ages, &ages)?;
         same("queue", &self.queue.up_to(i64::MAX).collect(), &queued)?;
         let of_use = |id: &&u64| self.ready.get(id).is_some_and(|ready| ready.uses > 0);
         same(

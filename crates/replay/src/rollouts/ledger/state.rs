@@ -19,11 +19,12 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::change::{Append, Fate, Hold, MAX_RANKS, MAX_VERSION, Want};
+use super::check::{check_name, check_priority};
 use super::counts::{Counts, MAX_SOURCES, Source, Sources};
 use super::generation::Generation;
 use super::leases::{Batch, Part, State};
-use super::open::{Open, check_name};
-use super::{Due, FATES, Ledger, Ready, check_priority};
+use super::open::Open;
+use super::{Due, FATES, Ledger, Ready};
 use crate::rng::Rng;
 use crate::rollouts::codec::{CodecError, Put, Take};
 use crate::rollouts::config::{ConfigError, MAX_GROUP, MAX_GROUPS, Order, RolloutConfig};
@@ -359,7 +360,7 @@ impl Reading<'_, '_> {
         for (sequence, segment) in (0..).zip(all) {
             let (segment, finish) = (Arc::clone(segment), finish.clone());
             let append = Append { hold, item: index, sequence, segment, finish, priority: 1.0 };
-            append.check(ledger).map_err(|refusal| wrong(refusal.to_string()))?;
+            append.check(&ledger.config).map_err(|refusal| wrong(refusal.to_string()))?;
         }
         Ok(item)
     }
@@ -546,7 +547,8 @@ impl Reading<'_, '_> {
         let is_used = self.take.flag("use of a batch")?;
         let lost = self.number("groups of a batch that are lost")?;
         let want = Want::take(&mut self.take)?;
-        want.check(ledger).map_err(|refusal| wrong(format!("batch {number}: {refusal}")))?;
+        want.check(&ledger.config)
+            .map_err(|refusal| wrong(format!("batch {number}: {refusal}")))?;
         let count = self.take.count("number of ranks", MAX_RANKS, 25)?;
         ensure(count == want.ranks as usize, || {
             format!("batch {number} has {count} shares, of {} ranks", want.ranks)
@@ -670,7 +672,7 @@ impl Ledger {
         }
         let queued: Vec<Ready> =
             ledger.ready.values().filter(|ready| !ready.is_out).cloned().collect();
-        queued.iter().for_each(|ready| ledger.enter_queue(ready));
+        queued.iter().for_each(|ready| ledger.queue.insert(&ready.place()));
         check_arrangement(&arrangement, &queued, config.order)?;
         ledger.queue.arrange(arrangement);
         for _ in 0..reading.take.count("number of fates", FATES as u32, 9)? {

@@ -39,7 +39,6 @@ use crate::trajectory::Signature;
 pub use keeper::{Keeper, Past};
 pub(super) use load::{Living, SavedTable, describe_form, read, read_signature};
 pub use load::{Loaded, load, open};
-pub use rollouts::open_rollouts;
 pub(super) use rollouts::read as read_rollouts;
 pub use store::save;
 pub(super) use unread::read as read_unread;

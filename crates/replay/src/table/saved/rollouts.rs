@@ -2,7 +2,6 @@
 //!
 //! One that has a directory is kept there, and no part of them; it writes a checkpoint of its own then.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use super::SavedError;
@@ -52,14 +51,4 @@ pub(in crate::table) fn read<'a>(
         all.push((&**table, sections::read(reader, number)?));
     }
     Ok(all)
-}
-
-/// Makes the rollout tables of a checkpoint, without a server that has them: to look at what is in it.
-pub fn open_rollouts(path: impl AsRef<Path>) -> Result<Vec<RolloutTable>, SavedError> {
-    let reader = Reader::open(path)?;
-    let open = |number| {
-        let Loaded { head, ledger } = sections::read(&reader, number)?;
-        Ok(RolloutTable::of(ledger, head.time).with_metadata(head.metadata))
-    };
-    (0..sections::count(&reader)).map(open).collect()
 }

@@ -305,7 +305,7 @@ mod tests {
         let columns = vec![Column { name: "ids".into(), dtype: Dtype::UInt(1) }];
         let schema = Schema { columns, fields: vec![], mask: None };
         let config = RolloutConfig::new("r", schema, 1, 2);
-        let rollouts = RolloutTable::new(config).unwrap().with_metadata(vec![1; 2_000_000]);
+        let rollouts = RolloutTable::new(config).unwrap();
         let rollouts = [Arc::new(rollouts)];
         for steps in 0.. {
             let parent = tempfile::tempdir().unwrap();

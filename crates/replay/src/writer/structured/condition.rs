@@ -1,6 +1,6 @@
 //! When a pattern is applied.
 
-use super::scalar::Scalar;
+use crate::scalar::Scalar;
 
 /// What has to hold; all conditions of a pattern must.
 #[derive(Debug, Clone, PartialEq)]

@@ -16,7 +16,6 @@ pub mod condition;
 pub mod error;
 pub mod pattern;
 pub mod priority;
-pub mod scalar;
 
 mod rule;
 
@@ -28,11 +27,11 @@ use crate::chunk::ColumnKind;
 use crate::encoding::Policy;
 use rule::Rule;
 
+pub use crate::scalar::Scalar;
 pub use condition::{Condition, Term, Test};
 pub use error::StructuredError;
 pub use pattern::{Pattern, PatternLeaf, Take};
 pub use priority::{Priority, Reduce};
-pub use scalar::Scalar;
 
 /// A window may be longer than patterns reach back, so that chunks need not be short.
 const LEAST_WINDOW: u64 = 256;

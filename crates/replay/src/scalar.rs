@@ -1,4 +1,4 @@
-//! One number out of a step, or to compare it with.
+//! One number out of a step or a field, or to compare it with.
 
 use std::cmp::Ordering;
 
@@ -24,7 +24,7 @@ impl Scalar {
     }
 
     /// The remainder of a division by a positive number: never negative.
-    pub(super) fn remainder(self, modulo: u32) -> Self {
+    pub(crate) fn remainder(self, modulo: u32) -> Self {
         match self {
             Self::Int(value) => Self::Int(value.rem_euclid(modulo.into())),
             Self::Float(value) => Self::Float(value.rem_euclid(modulo.into())),
@@ -32,14 +32,18 @@ impl Scalar {
     }
 
     /// Whether the steps of a column are numbers.
-    pub(super) fn fits(kind: &ColumnKind) -> bool {
-        let one = kind.shape.iter().all(|axis| *axis == 1);
-        let real = !matches!(kind.dtype, Dtype::Complex(_) | Dtype::Bytes(_));
-        one && real && (1..=8).contains(&kind.dtype.itemsize())
+    pub(crate) fn fits(kind: &ColumnKind) -> bool {
+        kind.shape.iter().all(|axis| *axis == 1) && Self::has(kind.dtype)
     }
 
-    /// The number in a step of a dtype that [fits](Self::fits), which has at most 8 bytes.
-    pub(super) fn decode(dtype: Dtype, bytes: &[u8]) -> Self {
+    /// Whether the values of a dtype are numbers.
+    pub(crate) fn has(dtype: Dtype) -> bool {
+        let is_real = !matches!(dtype, Dtype::Complex(_) | Dtype::Bytes(_));
+        is_real && (1..=8).contains(&dtype.itemsize())
+    }
+
+    /// The number in the bytes of a dtype that [has](Self::has) numbers.
+    pub(crate) fn decode(dtype: Dtype, bytes: &[u8]) -> Self {
         let mut word = [0; 8];
         let size = bytes.len().min(8);
         if cfg!(target_endian = "little") {

@@ -1,0 +1,230 @@
+//! What makes no sense in a change, whatever there is in a ledger. A client looks at it before it sends anything.
+
+use std::fmt;
+
+use super::change::{
+    Admit, Append, Change, MAX_ADMITTED, MAX_KEY, MAX_RANKS, MAX_VERSION, Refusal, Size, Want,
+};
+use crate::rollouts::codec::MAX_NAMED;
+use crate::rollouts::config::RolloutConfig;
+use crate::rollouts::schema::{MAX_BLOBS, MAX_COLUMN_NAME};
+
+/// The longest lease.
+const MAX_LEASE_MS: u64 = u64::MAX >> 16;
+
+impl Change {
+    /// Whether a table of these settings could ever do it.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Value`].
+    pub fn check(&self, config: &RolloutConfig) -> Result<(), Refusal> {
+        match self {
+            Self::Admit(admit) => admit.check(),
+            Self::Append(append) => append.check(config),
+            Self::Fail { holds } | Self::Suspend { holds } | Self::Renew { holds } => {
+                check_named(holds.len())
+            }
+            Self::Resume { source, ttl_ms } => {
+                check_name("name of a source", source)?;
+                check_ttl(*ttl_ms)
+            }
+            Self::Publish { version } | Self::Restore { version } => {
+                check_version("version", *version)
+            }
+            Self::Sample(want) => want.check(config),
+            Self::Extend { lease_ms, .. } => check_lease(*lease_ms),
+            Self::Discard { groups } => check_named(groups.len()),
+            Self::Reprioritize { priorities } => {
+                check_named(priorities.len())?;
+                priorities.iter().try_for_each(|(_, priority)| check_priority(*priority))
+            }
+            Self::Deepen { depth } => match config.max_lag {
+                Some(most) if *depth <= most => Ok(()),
+                Some(most) => {
+                    Err(value("pipeline_depth", format!("at most max_lag {most}"), depth))
+                }
+                None => Err(value("pipeline_depth", "none, as there is no max_lag", depth)),
+            },
+            Self::Look { .. }
+            | Self::Ack(_)
+            | Self::Nack(_)
+            | Self::Tick
+            | Self::Shed
+            | Self::Recall(_) => Ok(()),
+        }
+    }
+}
+
+impl Admit {
+    fn check(&self) -> Result<(), Refusal> {
+        let Self { count, source, key, version, ttl_ms } = self;
+        check_name("key of a group", key)?;
+        check_name("name of a source", source)?;
+        if *count == 0 || *count > MAX_ADMITTED {
+            return Err(value("groups to admit", format!("from 1 to {MAX_ADMITTED}"), count));
+        }
+        if !key.is_empty() && *count != 1 {
+            return Err(value("groups to admit under a key", 1, count));
+        }
+        if let Some(version) = version {
+            check_version("version", *version)?;
+        }
+        check_ttl(*ttl_ms)
+    }
+}
+
+impl Append {
+    pub(super) fn check(&self, config: &RolloutConfig) -> Result<(), Refusal> {
+        check_priority(self.priority)?;
+        let most = config.most_items();
+        if self.item >= most {
+            let expected = format!("below group_size + redundancy = {most}");
+            return Err(value("item", expected, self.item));
+        }
+        let segment = &*self.segment;
+        if segment.tokens > config.max_tokens {
+            let expected = format!("at most max_tokens = {}", config.max_tokens);
+            return Err(value("tokens of an item", expected, segment.tokens));
+        }
+        let wanted = segment.tokens as usize * config.schema.token_bytes();
+        if segment.bytes.len() != wanted {
+            let expected = format!("{wanted}, for {} tokens", segment.tokens);
+            return Err(value("bytes of a segment", expected, segment.bytes.len()));
+        }
+        let told: u64 = segment.runs.iter().map(|run| u64::from(run.tokens)).sum();
+        if told != u64::from(segment.tokens) {
+            let expected = format!("of {} tokens, as many as there are", segment.tokens);
+            return Err(value("versions", expected, format!("those of {told}")));
+        }
+        if segment.runs.iter().any(|run| run.tokens == 0) {
+            return Err(value("tokens of a version", "at least one", 0));
+        }
+        for run in &segment.runs {
+            check_version("version of a token", run.version)?;
+        }
+        let Some(finish) = &self.finish else { return Ok(()) };
+        let wanted = config.schema.field_bytes();
+        if finish.fields.len() != wanted {
+            return Err(value("bytes of the fields of an item", wanted, finish.fields.len()));
+        }
+        if finish.blobs.len() > MAX_BLOBS {
+            let expected = format!("at most {MAX_BLOBS}");
+            return Err(value("blobs of an item", expected, finish.blobs.len()));
+        }
+        if let Some((name, _)) = finish.blobs.iter().find(|(name, _)| name.len() > MAX_COLUMN_NAME)
+        {
+            let expected = format!("of at most {MAX_COLUMN_NAME} bytes");
+            return Err(value("name of a blob", expected, format!("one of {}", name.len())));
+        }
+        let bytes: usize = finish.blobs.iter().map(|(_, bytes)| bytes.len()).sum();
+        if bytes > config.max_blob_bytes as usize {
+            let expected = format!("at most max_blob_bytes = {}", config.max_blob_bytes);
+            return Err(value("bytes of an item's blobs", expected, bytes));
+        }
+        Ok(())
+    }
+}
+
+impl Want {
+    pub(super) fn check(&self, config: &RolloutConfig) -> Result<(), Refusal> {
+        let Self { size, rank, ranks, lease_ms, .. } = *self;
+        if ranks == 0 || ranks > MAX_RANKS {
+            return Err(value("ranks", format!("from 1 to {MAX_RANKS}"), ranks));
+        }
+        if rank >= ranks {
+            return Err(value("rank", format!("below ranks = {ranks}"), rank));
+        }
+        lease_ms.map_or(Ok(()), check_lease)?;
+        match size {
+            Size::Groups(groups) if groups == 0 || groups % ranks != 0 => {
+                let expected = format!("a multiple of ranks = {ranks}, above 0");
+                Err(value("groups of a batch", expected, groups))
+            }
+            Size::Groups(groups) if groups > config.max_groups => {
+                let expected = format!("at most max_groups = {}", config.max_groups);
+                Err(value("groups of a batch", expected, groups))
+            }
+            Size::Groups(groups)
+                if config.max_lag.is_some_and(|lag| {
+                    u64::from(groups) > (u64::from(lag) + 1) * config.per_version()
+                }) =>
+            {
+                let most =
+                    config.max_lag.map_or(0, |lag| (u64::from(lag) + 1) * config.per_version());
+                let expected = format!(
+                    "at most (max_lag + 1) × batch_groups × batches_per_version = {most}, as no more are \
+                     admitted"
+                );
+                Err(value("groups of a batch", expected, groups))
+            }
+            Size::Tokens(tokens) => {
+                let least = u64::from(config.max_tokens) * u64::from(config.group_size);
+                if tokens < least {
+                    let expected = format!(
+                        "at least max_tokens × group_size = {least}, as a group may have as many"
+                    );
+                    return Err(value("tokens of a batch", expected, tokens));
+                }
+                if ranks > config.batch_groups {
+                    let expected = format!("at most batch_groups = {}", config.batch_groups);
+                    return Err(value("ranks", expected, ranks));
+                }
+                Ok(())
+            }
+            Size::Groups(_) => Ok(()),
+        }
+    }
+}
+
+/// That no more groups are named than a journal and a connection carry.
+fn check_named(named: usize) -> Result<(), Refusal> {
+    if named > MAX_NAMED as usize {
+        return Err(value("groups of one call", format!("at most {MAX_NAMED}"), named));
+    }
+    Ok(())
+}
+
+pub(super) fn check_name(what: &'static str, name: &str) -> Result<(), Refusal> {
+    if name.len() > MAX_KEY {
+        let expected = format!("of at most {MAX_KEY} bytes");
+        return Err(value(what, expected, format!("one of {}", name.len())));
+    }
+    Ok(())
+}
+
+fn check_ttl(ttl_ms: Option<u64>) -> Result<(), Refusal> {
+    if ttl_ms == Some(0) {
+        return Err(value("ttl", "at least a millisecond", 0));
+    }
+    Ok(())
+}
+
+fn check_lease(lease_ms: u64) -> Result<(), Refusal> {
+    if (1..=MAX_LEASE_MS).contains(&lease_ms) {
+        return Ok(());
+    }
+    Err(value("lease", format!("from 1 to {MAX_LEASE_MS} ms"), lease_ms))
+}
+
+pub(super) fn check_priority(priority: f64) -> Result<(), Refusal> {
+    if (0.0..=1e100).contains(&priority) {
+        return Ok(());
+    }
+    Err(value("priority", "a number from 0 to 1e100", priority))
+}
+
+fn check_version(what: &'static str, version: i64) -> Result<(), Refusal> {
+    if (0..=MAX_VERSION).contains(&version) {
+        return Ok(());
+    }
+    Err(value(what, format!("from 0 to {MAX_VERSION}"), version))
+}
+
+pub(super) fn value(
+    what: &'static str,
+    expected: impl fmt::Display,
+    got: impl fmt::Display,
+) -> Refusal {
+    Refusal::Value { what: what.into(), expected: expected.to_string(), got: got.to_string() }
+}
