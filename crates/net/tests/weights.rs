@@ -403,26 +403,26 @@ fn one_client_publishes_and_follows_until_it_is_closed() {
     let server = open(&store);
     let dial = || dial_to(server.address(), &TlsFiles::default()).unwrap();
     let client = RemoteWeights::new(dial(), ClientOptions::default(), 4).unwrap();
-    let subscribe = || within(|wait| client.subscribe(dial(), wait));
+    let subscribe = || soon(|wait| client.subscribe(dial(), wait));
     let (one, other) = (subscribe().unwrap(), subscribe().unwrap());
     assert!(one.is_connected() && one.latest().is_none());
     let publication = publish(client.outgoing(), 3, &plan(1000));
-    within(|wait| client.publish(&publication, wait)).unwrap();
+    soon(|wait| client.publish(&publication, wait)).unwrap();
     assert_eq!(store.latest().unwrap().version(), 3);
     for subscription in [&one, &other] {
-        assert_eq!(within(|wait| subscription.wait(None, wait)).unwrap().version(), 3);
+        assert_eq!(soon(|wait| subscription.wait(None, wait)).unwrap().version(), 3);
     }
     assert_eq!(server.info().accepted, 2, "one to publish, and one for all who follow");
     // It was seen: the next one is waited for.
     std::thread::scope(|scope| {
-        let next = scope.spawn(|| within(|wait| one.wait(None, wait)));
-        let above = scope.spawn(|| within(|wait| other.wait(Some(4), wait)));
+        let next = scope.spawn(|| soon(|wait| one.wait(None, wait)));
+        let above = scope.spawn(|| soon(|wait| other.wait(Some(4), wait)));
         for version in [4, 5] {
             store.publish_version(version).unwrap();
         }
         assert!(next.join().unwrap().unwrap().version() > 3);
         assert_eq!(above.join().unwrap().unwrap().version(), 5);
-        let waits = scope.spawn(|| within(|wait| other.wait(Some(5), wait)));
+        let waits = scope.spawn(|| soon(|wait| other.wait(Some(5), wait)));
         other.close();
         let closed = waits.join().unwrap();
         assert!(matches!(closed, Err(SubscriptionError::Closed)), "{closed:?}");
@@ -430,7 +430,7 @@ fn one_client_publishes_and_follows_until_it_is_closed() {
     client.close();
     assert!(client.is_closed());
     assert!(matches!(subscribe(), Err(ClientError::Closed)));
-    let closed = within(|wait| client.publish(&publication, wait));
+    let closed = soon(|wait| client.publish(&publication, wait));
     assert!(matches!(closed, Err(PublishError::Closed)), "{closed:?}");
     assert_eq!(one.latest().unwrap().version(), 5, "what has come is there");
 }
