@@ -305,7 +305,12 @@ impl RequestSession {
         }
         let Some(table) = services.table(number) else { return Ok(()) };
         let (arena, disk) = (self.arena.as_ref(), &mut self.disk);
-        wanted.stall = match sample(&wanted, table, arena, disk, services, out) {
+        let tried = match comes_before(&self.parked, &wanted) {
+            // Who does not wait gets what is there.
+            Some(stall) if timeout_ms != Some(0) => Err(stall),
+            _ => sample(&wanted, table, arena, disk, services, out),
+        };
+        wanted.stall = match tried {
             Ok(drawn) => {
                 self.gather(drawn, services, out);
                 return Ok(());
@@ -381,14 +386,18 @@ impl RequestSession {
             return;
         }
         let mut index = 0;
-        while let Some(one) = self.parked.get_mut(index) {
+        while let Some((before, [one, ..])) = self.parked.split_at_mut_checked(index) {
             if self.gathering.is_some() || out.is_full(services.most_unsent()) {
                 self.recalled = true;
                 return;
             }
             let Some(table) = services.table(one.table) else { return };
             let (arena, disk) = (self.arena.as_ref(), &mut self.disk);
-            match sample(one, table, arena, disk, services, out) {
+            let tried = match comes_before(before, one) {
+                Some(stall) => Err(stall),
+                None => sample(one, table, arena, disk, services, out),
+            };
+            match tried {
                 Ok(drawn) => {
                     self.parked.remove(index);
                     self.gather(drawn, services, out);
@@ -532,6 +541,13 @@ fn numbers(table: &Table, number: u32) -> Numbers {
         version: info.version,
         row_bytes: info.row_bytes as u64,
     }
+}
+
+/// What another one of its table waits for, which asked before and for no more items. Such a one is served first,
+/// though items may have come since it was tried.
+fn comes_before(before: &[Parked], wanted: &Parked) -> Option<Stall> {
+    let first = before.iter().find(|one| one.table == wanted.table && one.count <= wanted.count)?;
+    Some(first.stall)
 }
 
 /// Draws, and answers when that fails; what for it must wait, otherwise. A batch that may not be handed on before its
