@@ -63,11 +63,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (mut left, mut keys) = (rows, Vec::new());
         while left > 0 {
             let begun = Instant::now();
-            let mut draft = replay.reserve(left.min(BATCH))?;
-            draft.fill(|at, row| row.copy_from_slice(&source[at * row_bytes..][..row_bytes]));
-            left -= draft.len();
+            let mut reserved = replay.reserve(left.min(BATCH))?;
+            reserved.fill(|at, row| row.copy_from_slice(&source[at * row_bytes..][..row_bytes]));
+            left -= reserved.len();
             keys.clear();
-            replay.add(draft, None, &mut keys);
+            replay.add(reserved, None, &mut keys);
             longest = longest.max(begun.elapsed().as_secs_f64());
         }
         Ok(())

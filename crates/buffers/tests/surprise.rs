@@ -47,17 +47,17 @@ fn add(replay: &SurpriseReplay, numbers: std::ops::Range<u32>, reward: impl Fn(u
     let fields = layout().fields().to_vec();
     let mut next = numbers.start;
     while next < numbers.end {
-        let mut draft = replay.reserve((numbers.end - next) as usize).unwrap();
+        let mut reserved = replay.reserve((numbers.end - next) as usize).unwrap();
         let first = next;
-        draft.fill(|at, row| {
+        reserved.fill(|at, row| {
             let number = first + at as u32;
             let plan = [number as f32, 1.0].map(f32::to_ne_bytes).concat();
             row[fields[0].offset..][..8].copy_from_slice(&plan);
             row[fields[1].offset..][..4].copy_from_slice(&reward(number).to_ne_bytes());
             row[fields[2].offset..][..4].copy_from_slice(&number.to_ne_bytes());
         });
-        next += draft.len() as u32;
-        replay.add(draft, None, &mut Vec::new());
+        next += reserved.len() as u32;
+        replay.add(reserved, None, &mut Vec::new());
     }
 }
 

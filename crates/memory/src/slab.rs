@@ -63,12 +63,12 @@ struct State {
     /// What was freed while `current` was the current generation.
     freed: Vec<u32>,
     older: VecDeque<(RefCounted<Generation>, Vec<u32>)>,
-    snapshot: Option<Keeping>,
+    snapshot: Option<SnapshotPins>,
 }
 
 /// What a snapshot still wants.
 #[derive(Debug)]
-struct Keeping {
+struct SnapshotPins {
     /// A bit for each row that was published when the snapshot was made and has not been read.
     kept: Vec<u64>,
     /// Those of them that were freed since. They come first: others wait for their memory.
@@ -335,7 +335,7 @@ impl Slab {
             freed: older.chain(state.freed.iter().copied()).collect(),
         };
         let kept = state.published.clone();
-        state.snapshot = Some(Keeping { kept, freed: Vec::new(), cursor: 0 });
+        state.snapshot = Some(SnapshotPins { kept, freed: Vec::new(), cursor: 0 });
         Some(Snapshot { slab: Arc::clone(self), order, reading: Vec::new(), freed: 0 })
     }
 

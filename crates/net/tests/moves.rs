@@ -144,7 +144,7 @@ fn listeners_of_one_server_can_be_changed_at_any_time_and_each_item_comes_once()
     soon(|wait| writer.flush(wait)).unwrap();
     taken.extend(content(&tables, 0));
     assert_eq!(taken, (0..next).collect::<Vec<_>>());
-    assert_eq!(requests.lives(), 0, "it is one server, so its keys stay good");
+    assert_eq!(requests.incarnations(), 0, "it is one server, so its keys stay good");
     assert!(writer.info().reconnects > 10 && requests.reconnects() > 5);
 }
 
@@ -166,7 +166,7 @@ fn what_a_server_had_not_acknowledged_goes_to_the_one_in_its_place() {
     soon(|wait| writer.flush(wait)).unwrap();
     let batch = soon(|wait| asked.wait(wait)).unwrap();
     assert_eq!(numbers(&batch), (0..1500).collect::<Vec<_>>());
-    assert_eq!(requests.lives(), 1, "another server gives other keys");
+    assert_eq!(requests.incarnations(), 1, "another server gives other keys");
     assert_eq!((writer.address(), requests.address()), (address(&shm), address(&shm)));
 }
 

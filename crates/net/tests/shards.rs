@@ -48,8 +48,8 @@ impl Place {
         }
     }
 
-    fn shard(&self, first_life: u64) -> Option<Shard<'_>> {
-        Some(Shard { requests: &self.requests, table: 0, first_life })
+    fn shard(&self, first_incarnation: u64) -> Option<Shard<'_>> {
+        Some(Shard { requests: &self.requests, table: 0, first_incarnation })
     }
 }
 

@@ -23,7 +23,7 @@ use echoic_replay::rollouts::ledger::{Admit, Append, Balance, Change, Outcome, S
 use echoic_replay::rollouts::{RolloutConfig, RolloutTable};
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::stream::Wait;
-use echoic_replay::table::saved::Keeper;
+use echoic_replay::table::saved::Checkpointer;
 use echoic_replay::table::{Durability, Form, Table, TableConfig, TableError, Tables, recover};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::writer::{ChunkLength, ColumnConfig, ItemSteps, Span, TrajectoryWriter};
@@ -703,9 +703,9 @@ fn a_table_that_is_closed_answers_who_waits() {
 fn a_client_has_a_checkpoint_written_beside_samples_that_wait() {
     let root = tempfile::tempdir().unwrap();
     let tables = tables(vec![rows("replay", 8)]);
-    let keeper = Keeper::new(Arc::clone(&tables), None, root.path().into(), 3, "test");
-    let keeper = Some(Arc::new(keeper));
-    let served = Served { tables: Arc::clone(&tables), keeper, ..Served::default() };
+    let checkpointer = Checkpointer::new(Arc::clone(&tables), None, root.path().into(), 3, "test");
+    let checkpointer = Some(Arc::new(checkpointer));
+    let served = Served { tables: Arc::clone(&tables), checkpointer, ..Served::default() };
     let server = open(TCP, served);
     let client = requests(&server);
     let mut waits = client.start_sample(0, 1, None).unwrap();

@@ -651,19 +651,19 @@ fn numbers(table: &Arc<Table>) -> Vec<u64> {
 fn what_comes_again_through_another_listener_of_a_server_is_in_once() {
     let table = queue(rows());
     let listeners = [serve(&table), serve(&table)];
-    let (purpose, life) = (Purpose::Insert, ([9; 16], 5));
-    assert_eq!(told_as(life, &listeners[0], purpose, &numbered(0, 4)), None);
+    let (purpose, incarnation) = (Purpose::Insert, ([9; 16], 5));
+    assert_eq!(told_as(incarnation, &listeners[0], purpose, &numbered(0, 4)), None);
     // Some of a frame is new, and what is behind it is.
     let more = [numbered(0, 6), numbered(6, 1)].concat();
-    assert_eq!(told_as(life, &listeners[1], purpose, &more), None);
-    assert_eq!(told_as(life, &listeners[0], purpose, &numbered(0, 7)), None);
+    assert_eq!(told_as(incarnation, &listeners[1], purpose, &more), None);
+    assert_eq!(told_as(incarnation, &listeners[0], purpose, &numbered(0, 7)), None);
     assert_eq!(numbers(&table), (0..7).collect::<Vec<_>>());
     let dropped: u64 = listeners.iter().map(|listener| listener.info().flow.duplicates).sum();
     assert_eq!(dropped, 4 + 7);
     // A later life begins with its own numbers, whatever listener it takes, and ends the one before.
     assert_eq!(told_as(([9; 16], 6), &listeners[1], purpose, &numbered(0, 1)), None);
     assert_eq!(table.info().size, 8);
-    let refused = told_as(life, &listeners[0], purpose, &numbered(0, 8)).unwrap();
+    let refused = told_as(incarnation, &listeners[0], purpose, &numbered(0, 8)).unwrap();
     assert_eq!(refused.code, RefusalCode::Stale, "{}", refused.text);
 }
 
@@ -699,7 +699,7 @@ fn numbers_that_would_begin_again_at_nothing_are_refused() {
 #[test]
 fn what_comes_again_to_a_server_that_was_started_anew_is_in_once() {
     let dir = TempDir::new().unwrap();
-    let (purpose, life) = (Purpose::Insert, ([9; 16], 5));
+    let (purpose, incarnation) = (Purpose::Insert, ([9; 16], 5));
     for start in 0..3_u64 {
         let table = Arc::new(empty_queue("queue", rows()).durable(Some(Durability::Async)));
         recover(&Tables::new(vec![Arc::clone(&table)]).unwrap(), dir.path(), None).unwrap();
@@ -710,7 +710,7 @@ fn what_comes_again_to_a_server_that_was_started_anew_is_in_once() {
         let frames = (0..count).step_by(piece as usize);
         let said: Vec<u8> =
             frames.flat_map(|first| numbered(first, piece.min(count - first) as u32)).collect();
-        assert_eq!(told_as(life, &server, purpose, &said), None);
+        assert_eq!(told_as(incarnation, &server, purpose, &said), None);
         assert_eq!(numbers(&table), (0..count).collect::<Vec<_>>());
         let flow = server.info().flow;
         assert_eq!((flow.samples, flow.duplicates), (10, count - 10));

@@ -41,9 +41,9 @@ fn plan(bytes: usize) -> Arc<Plan> {
 }
 
 fn publish(store: &WeightStore, version: u64, plan: &Arc<Plan>) -> Arc<Publication> {
-    let mut draft = soon(|wait| store.draft(version, plan, wait)).unwrap();
-    draft.leaf_mut(0).fill(version as u8);
-    draft.publish().unwrap()
+    let mut builder = soon(|wait| store.builder(version, plan, wait)).unwrap();
+    builder.leaf_mut(0).fill(version as u8);
+    builder.publish().unwrap()
 }
 
 fn open(store: &Arc<WeightStore>) -> Server {
@@ -459,11 +459,11 @@ fn an_upload_that_stands_still_gives_its_place_to_who_waits_for_it() {
         });
         std::thread::sleep(heartbeat * 8);
         let before = server.info();
-        let draft = soon(|wait| store.draft(2, &plan, wait));
+        let builder = soon(|wait| store.builder(2, &plan, wait));
         // Its threads end before anything may fail.
         let _ = peer.stream.shutdown(std::net::Shutdown::Both);
         assert_eq!((before.connections, before.silent), (1, 0), "nobody waited for its place yet");
-        draft.unwrap().publish().unwrap();
+        builder.unwrap().publish().unwrap();
     });
     assert_eq!(server.info().silent, 1);
     assert_eq!(store.latest().unwrap().version(), 2);

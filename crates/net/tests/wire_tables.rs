@@ -153,7 +153,7 @@ fn observed(text: &str, count: u64) -> Observation {
         blocked_by: "RATIO".into(),
     };
     Observation {
-        life: count,
+        incarnation: count,
         age: 2.5,
         families: [Kind::Counter, Kind::Gauge, Kind::Summary, Kind::Histogram].map(family).into(),
         connections: vec![connection.clone(), connection],

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use echoic_replay::checkpoint::{Error as FilesError, Reader, list};
-use echoic_replay::table::saved::{self, Contents, Keeper, SavedError};
+use echoic_replay::table::saved::{self, Checkpointer, Contents, SavedError};
 use echoic_replay::table::{self as core, RecoverError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -42,13 +42,17 @@ impl Raise for FilesError {
 }
 
 /// Writes a checkpoint and removes old ones; where it is.
-pub fn save(py: Python<'_>, keeper: &Keeper) -> PyResult<PathBuf> {
-    py.detach(|| keeper.save()).or_raise(py)
+pub fn save(py: Python<'_>, checkpointer: &Checkpointer) -> PyResult<PathBuf> {
+    py.detach(|| checkpointer.save()).or_raise(py)
 }
 
 /// Loads a checkpoint; items by table.
-pub fn load<'py>(py: Python<'py>, keeper: &Keeper, path: &Path) -> PyResult<Bound<'py, PyDict>> {
-    let loaded = py.detach(|| keeper.load(path)).or_raise(py)?;
+pub fn load<'py>(
+    py: Python<'py>,
+    checkpointer: &Checkpointer,
+    path: &Path,
+) -> PyResult<Bound<'py, PyDict>> {
+    let loaded = py.detach(|| checkpointer.load(path)).or_raise(py)?;
     let dict = PyDict::new(py);
     for (table, items) in loaded.items {
         dict.set_item(table, items)?;

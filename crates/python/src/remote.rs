@@ -161,7 +161,7 @@ impl Tables {
     /// How often the server was another than before.
     #[getter]
     fn lives(&self) -> u64 {
-        self.connection.requests().lives()
+        self.connection.requests().incarnations()
     }
 
     /// How many items are not known to be in their tables.

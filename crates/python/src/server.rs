@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use echoic_net::observe::Told;
+use echoic_net::observe::ProgramGauges;
 use echoic_net::server::{Observer, Options, Served};
 use echoic_net::transport::TlsFiles;
 use echoic_replay::rollouts::RolloutTable as CoreRollouts;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::Tables;
-use echoic_replay::table::saved::{Contents, Keeper};
+use echoic_replay::table::saved::{Checkpointer, Contents};
 use echoic_replay::weights::WeightStore as CoreWeights;
 use echoic_replay::{Blocked, Incoming, Moment, Stream, StreamConfig, StreamError};
 use pyo3::exceptions::PyValueError;
@@ -61,13 +61,13 @@ pub struct Server {
     tables: Arc<Tables>,
     rollouts: Arc<Vec<Arc<CoreRollouts>>>,
     weights: Option<Arc<CoreWeights>>,
-    keeper: Option<Arc<Keeper>>,
+    checkpointer: Option<Arc<Checkpointer>>,
     /// Which server it is: another number for each, here and elsewhere.
-    life: u64,
+    incarnation: u64,
     /// When it was made.
     since: Instant,
     /// What the program tells of itself.
-    told: Arc<Told>,
+    told: Arc<ProgramGauges>,
     closed: AtomicBool,
     listeners: Arc<Listeners>,
     process: Process,
@@ -112,14 +112,15 @@ impl Server {
         let tables = Tables::new(tables).or_raise(py)?;
         let (tables, closed) = (Arc::new(tables), AtomicBool::new(false));
         let rollouts = Arc::new(own_rollouts(&rollouts.unwrap_or_default())?);
-        let keeper = checkpoints.map(|(root, keep)| {
+        let checkpointer = checkpoints.map(|(root, keep)| {
             let stream = stream.as_ref().map(|side| Arc::clone(&side.stream));
             let release = env!("CARGO_PKG_VERSION");
-            let keeper = Keeper::new(Arc::clone(&tables), stream, root, keep, release);
-            Arc::new(keeper.with_rollouts(Arc::clone(&rollouts)))
+            let checkpointer = Checkpointer::new(Arc::clone(&tables), stream, root, keep, release);
+            Arc::new(checkpointer.with_rollouts(Arc::clone(&rollouts)))
         });
         let (listeners, process) = (Arc::default(), Process::current());
-        let (life, since) = (RandomState::new().hash_one(std::process::id()), Instant::now());
+        let (incarnation, since) =
+            (RandomState::new().hash_one(std::process::id()), Instant::now());
         let weights = weights.map(|store| Arc::clone(store.get().core()));
         let told = Arc::default();
         Ok(Self {
@@ -127,12 +128,12 @@ impl Server {
             tables,
             rollouts,
             weights,
-            keeper,
+            checkpointer,
             told,
             closed,
             listeners,
             process,
-            life,
+            incarnation,
             since,
         })
     }
@@ -237,13 +238,13 @@ impl Server {
         }
         let address = connect::address(address)?;
         let stream = self.stream.as_ref().map(|side| Arc::clone(&side.stream));
-        let (tables, keeper) = (Arc::clone(&self.tables), self.keeper.clone());
+        let (tables, checkpointer) = (Arc::clone(&self.tables), self.checkpointer.clone());
         let server_metrics = self.server_metrics();
         let observer = Some(Observer::new(move || server_metrics.look()));
         let weights = self.weights.clone();
         let rollouts = Arc::clone(&self.rollouts);
         let instance = None;
-        let served = Served { stream, tables, rollouts, weights, keeper, observer, instance };
+        let served = Served { stream, tables, rollouts, weights, checkpointer, observer, instance };
         py.detach(|| self.listeners.open(&address, &files, served, options)).or_raise(py)
     }
 
@@ -319,14 +320,14 @@ impl Server {
     /// Writes a checkpoint; where it is.
     fn checkpoint(&self, py: Python<'_>) -> PyResult<PathBuf> {
         self.process.check(py)?;
-        checkpoints::save(py, self.keeper()?)
+        checkpoints::save(py, self.checkpointer()?)
     }
 
     /// Loads a checkpoint; items by table.
     #[pyo3(name = "_load")]
     fn load<'py>(&self, py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyDict>> {
         self.process.check(py)?;
-        checkpoints::load(py, self.keeper()?, &path)
+        checkpoints::load(py, self.checkpointer()?, &path)
     }
 
     /// Brings tables back from a checkpoint and journals, which are written from then on; what is told of
@@ -400,20 +401,20 @@ impl Server {
     /// All that there is to see.
     fn server_metrics(&self) -> ServerMetrics {
         ServerMetrics {
-            life: self.life,
+            incarnation: self.incarnation,
             since: self.since,
             stream: self.stream.as_ref().map(|side| Arc::clone(&side.stream)),
             tables: Arc::clone(&self.tables),
             rollouts: Arc::clone(&self.rollouts),
             weights: self.weights.clone(),
-            keeper: self.keeper.clone(),
+            checkpointer: self.checkpointer.clone(),
             told: Arc::clone(&self.told),
             listeners: Arc::downgrade(&self.listeners),
         }
     }
 
-    fn keeper(&self) -> PyResult<&Keeper> {
-        self.keeper.as_deref().ok_or_else(|| {
+    fn checkpointer(&self) -> PyResult<&Checkpointer> {
+        self.checkpointer.as_deref().ok_or_else(|| {
             pyo3::exceptions::PyTypeError::new_err(
                 "the server has no checkpointer: give it Checkpointer(path)",
             )

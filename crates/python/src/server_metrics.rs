@@ -3,12 +3,12 @@
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use echoic_net::observe::{Numbers, Told};
+use echoic_net::observe::{Numbers, ProgramGauges};
 use echoic_net::wire::observed::{Connected, MAX_CONNECTIONS, Observation};
 use echoic_replay::Stream;
 use echoic_replay::rollouts::RolloutTable;
 use echoic_replay::table::Tables;
-use echoic_replay::table::saved::Keeper;
+use echoic_replay::table::saved::Checkpointer;
 use echoic_replay::weights::WeightStore;
 
 use crate::listeners::Listeners;
@@ -16,14 +16,14 @@ use crate::listeners::Listeners;
 /// A server's parts that have numbers.
 pub struct ServerMetrics {
     /// Which server it is.
-    pub life: u64,
+    pub incarnation: u64,
     pub since: Instant,
     pub stream: Option<Arc<Stream>>,
     pub tables: Arc<Tables>,
     pub rollouts: Arc<Vec<Arc<RolloutTable>>>,
     pub weights: Option<Arc<WeightStore>>,
-    pub keeper: Option<Arc<Keeper>>,
-    pub told: Arc<Told>,
+    pub checkpointer: Option<Arc<Checkpointer>>,
+    pub told: Arc<ProgramGauges>,
     /// Who looks is kept by the listeners; not the other way round too.
     pub listeners: Weak<Listeners>,
 }
@@ -40,7 +40,12 @@ impl ServerMetrics {
         connections.sort_by_key(|connection| connection.blocked_by.is_empty());
         connections.truncate(MAX_CONNECTIONS);
         let age = self.since.elapsed().as_secs_f64();
-        Observation { life: self.life, age, families: numbers.into_families(), connections }
+        Observation {
+            incarnation: self.incarnation,
+            age,
+            families: numbers.into_families(),
+            connections,
+        }
     }
 
     fn numbers_and_connections(&self) -> (Numbers, Vec<Connected>) {
@@ -53,10 +58,10 @@ impl ServerMetrics {
         if let Some(weights) = &self.weights {
             numbers.add_weights(&weights.info());
         }
-        if let Some(keeper) = &self.keeper {
-            numbers.add_keeper(&keeper.past());
+        if let Some(checkpointer) = &self.checkpointer {
+            numbers.add_checkpointer(&checkpointer.past());
         }
-        numbers.add_told(&self.told);
+        numbers.add_gauges(&self.told);
         let Some(listeners) = self.listeners.upgrade() else { return (numbers, Vec::new()) };
         let connections = listeners.all_connections();
         numbers.add_listeners(&listeners.info(), &connections);

@@ -37,9 +37,10 @@ struct Connections(Vec<Option<(Arc<TableConnection>, u32, u64)>>);
 impl Connections {
     fn shards(&self) -> Vec<Option<Shard<'_>>> {
         let shards = self.0.iter().map(|place| {
-            let (connection, table, first_life) = place.as_ref()?;
-            let (requests, table, first_life) = (connection.requests(), *table, *first_life);
-            Some(Shard { requests, table, first_life })
+            let (connection, table, first_incarnation) = place.as_ref()?;
+            let (requests, table, first_incarnation) =
+                (connection.requests(), *table, *first_incarnation);
+            Some(Shard { requests, table, first_incarnation })
         });
         shards.collect()
     }
@@ -176,9 +177,9 @@ impl Shards {
         }
         // New ones join at the end.
         self.shards.grow(tables.len());
-        let place = |(table, first_life): &(Py<RemoteTable>, u64)| {
+        let place = |(table, first_incarnation): &(Py<RemoteTable>, u64)| {
             let (connection, number) = table.get().place();
-            (Arc::clone(connection), number, *first_life)
+            (Arc::clone(connection), number, *first_incarnation)
         };
         let places = tables.iter().map(|table| table.as_ref().map(place));
         let connections = Connections(places.collect());

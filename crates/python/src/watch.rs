@@ -94,7 +94,7 @@ pub fn told<'py>(
     for connection in seen.connections {
         connections.append(connection_dict(py, &connection)?)?;
     }
-    Ok((seen.life, seen.age, families, connections))
+    Ok((seen.incarnation, seen.age, families, connections))
 }
 
 /// What Python is told of a connection.

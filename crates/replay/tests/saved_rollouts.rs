@@ -12,7 +12,7 @@ use echoic_replay::rollouts::kept::{History, Keeping};
 use echoic_replay::rollouts::ledger::{Change, Fate, Outcome, Share};
 use echoic_replay::rollouts::{Order, RolloutConfig, RolloutTable};
 use echoic_replay::table::Tables;
-use echoic_replay::table::saved::{Contents, Keeper, load, save};
+use echoic_replay::table::saved::{Checkpointer, Contents, load, save};
 use rolling::{admit, config, want, whole_item};
 use waiting::soon;
 
@@ -169,14 +169,14 @@ fn a_keeper_saves_tables_here_and_those_with_a_directory_there() {
     let keeping = Keeping { history: true, ..Keeping::default() };
     let there = RolloutTable::open(config(), dir.path(), keeping).unwrap();
     let rollouts = Arc::new(vec![Arc::clone(&here), Arc::new(there)]);
-    let keeper = |rollouts| {
+    let checkpointer = |rollouts| {
         let (tables, root) = (Arc::default(), root.path().to_owned());
-        Keeper::new(tables, None, root, 2, "test").with_rollouts(rollouts)
+        Checkpointer::new(tables, None, root, 2, "test").with_rollouts(rollouts)
     };
     rollouts.iter().for_each(|table| groups(table, 2));
-    let path = keeper(Arc::clone(&rollouts)).save().unwrap();
+    let path = checkpointer(Arc::clone(&rollouts)).save().unwrap();
     let fresh = table((**here.config()).clone());
-    let loaded = keeper(Arc::new(vec![Arc::clone(&fresh)])).load(&path).unwrap();
+    let loaded = checkpointer(Arc::new(vec![Arc::clone(&fresh)])).load(&path).unwrap();
     assert_eq!(loaded.groups, [("here".to_owned(), 2)]);
     assert_eq!(fresh.info().counts, here.info().counts);
     rollouts[1].close();

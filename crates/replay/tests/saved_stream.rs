@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 
 use echoic_replay::stream::Wait;
 use echoic_replay::table::Tables;
-use echoic_replay::table::saved::{Contents, Keeper, SavedError, load, open, save};
+use echoic_replay::table::saved::{Checkpointer, Contents, SavedError, load, open, save};
 use echoic_replay::{Dtype, Leaf, Spec, Stream, StreamConfig};
 
 fn stream(num_buffers: usize, batch_size: usize, dtype: Dtype) -> Arc<Stream> {
@@ -74,8 +74,8 @@ fn a_stream_that_does_not_fit_is_refused_with_the_reason() {
 fn a_checkpoint_beside_producers_and_a_consumer_has_a_piece_of_the_sequence() {
     let root = tempfile::tempdir().unwrap();
     let (tables, first) = (Arc::new(Tables::default()), stream(4, 16, Dtype::UInt(8)));
-    let keeper =
-        Keeper::new(Arc::clone(&tables), Some(first.clone()), root.path().into(), 2, "test");
+    let checkpointer =
+        Checkpointer::new(Arc::clone(&tables), Some(first.clone()), root.path().into(), 2, "test");
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -97,7 +97,7 @@ fn a_checkpoint_beside_producers_and_a_consumer_has_a_piece_of_the_sequence() {
             }
         });
         for _ in 0..20 {
-            keeper.save().unwrap();
+            checkpointer.save().unwrap();
             // Each sample is a batch here.
             let many = stream(64, 1, Dtype::UInt(8));
             let loaded =
@@ -117,18 +117,18 @@ fn a_checkpoint_beside_producers_and_a_consumer_has_a_piece_of_the_sequence() {
 #[test]
 fn all_who_ask_are_told_and_old_checkpoints_go() {
     let root = tempfile::tempdir().unwrap();
-    let keeper = Keeper::new(Arc::default(), None, root.path().into(), 2, "test");
-    let keeper = Arc::new(keeper);
+    let checkpointer = Checkpointer::new(Arc::default(), None, root.path().into(), 2, "test");
+    let checkpointer = Arc::new(checkpointer);
     let (sender, told) = mpsc::channel::<PathBuf>();
     for _ in 0..9 {
         let sender = sender.clone();
-        keeper.ask(move |saved| sender.send(saved.as_ref().unwrap().clone()).unwrap());
+        checkpointer.ask(move |saved| sender.send(saved.as_ref().unwrap().clone()).unwrap());
     }
     drop(sender);
     let paths: Vec<PathBuf> = told.iter().collect();
     assert_eq!(paths.len(), 9);
-    keeper.save().unwrap();
-    keeper.save().unwrap();
+    checkpointer.save().unwrap();
+    checkpointer.save().unwrap();
     let folders = std::fs::read_dir(root.path()).unwrap();
     let checkpoints = folders
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -140,9 +140,10 @@ fn all_who_ask_are_told_and_old_checkpoints_go() {
 fn who_asks_learns_why_there_is_no_checkpoint() {
     let root = tempfile::tempdir().unwrap();
     std::fs::write(root.path().join("foreign"), b"?").unwrap();
-    let keeper = Arc::new(Keeper::new(Arc::default(), None, root.path().into(), 2, "test"));
+    let checkpointer =
+        Arc::new(Checkpointer::new(Arc::default(), None, root.path().into(), 2, "test"));
     let (sender, told) = mpsc::channel::<bool>();
-    keeper.ask(move |saved| {
+    checkpointer.ask(move |saved| {
         let refused = matches!(saved, Err(SavedError::Files(_)));
         sender.send(refused).unwrap();
     });

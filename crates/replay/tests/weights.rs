@@ -33,11 +33,11 @@ fn publish(
     version: u64,
     plan: &Arc<Plan>,
 ) -> Result<Arc<Publication>, WeightsError> {
-    let mut draft = at_once(|wait| store.draft(version, plan, wait))?;
+    let mut builder = at_once(|wait| store.builder(version, plan, wait))?;
     for leaf in 0..plan.offsets().len() {
-        draft.leaf_mut(leaf).fill(version as u8);
+        builder.leaf_mut(leaf).fill(version as u8);
     }
-    draft.publish()
+    builder.publish()
 }
 
 fn bytes(publication: &Publication) -> &[u8] {
@@ -81,8 +81,8 @@ fn a_version_that_does_not_rise_is_refused_and_both_are_named() {
 #[test]
 fn the_slower_of_two_learners_with_one_version_is_refused() {
     let (store, plan) = (store(4), plan(&[1]));
-    let first = at_once(|wait| store.draft(1, &plan, wait)).unwrap();
-    let second = at_once(|wait| store.draft(1, &plan, wait)).unwrap();
+    let first = at_once(|wait| store.builder(1, &plan, wait)).unwrap();
+    let second = at_once(|wait| store.builder(1, &plan, wait)).unwrap();
     second.publish().unwrap();
     assert!(matches!(first.publish(), Err(WeightsError::Stale { version: 1, latest: 1 })));
     assert_eq!(store.info().alive, 1, "what was refused gives its place back");
@@ -133,9 +133,9 @@ fn a_publisher_waits_while_all_places_are_held_and_it_is_counted() {
     assert_eq!((store.info().blocked, store.info().alive), (1, 3));
     let wait = Duration::from_secs(20);
     std::thread::scope(|scope| {
-        let drafted = scope.spawn(|| within(wait, |wait| store.draft(4, &plan, wait)).is_ok());
+        let built = scope.spawn(|| within(wait, |wait| store.builder(4, &plan, wait)).is_ok());
         drop(first);
-        assert!(drafted.join().unwrap());
+        assert!(built.join().unwrap());
     });
 }
 
@@ -177,10 +177,10 @@ fn sums_are_those_of_the_chunks_wherever_they_came_from() {
     assert_eq!(content.sum(0), Some(sum(&vec![1; CHUNK_BYTES])));
     assert_eq!(content.sum(1), Some(sum(&[1; 10])));
     assert_eq!(content.sum(2), None);
-    let mut draft = at_once(|wait| store.draft(2, &plan, wait)).unwrap();
-    assert!(draft.put(1, &[3; 10], 99));
-    assert!(!draft.put(1, &[3; 11], 99) && !draft.put(2, &[], 99));
-    let published = draft.publish().unwrap();
+    let mut builder = at_once(|wait| store.builder(2, &plan, wait)).unwrap();
+    assert!(builder.put(1, &[3; 10], 99));
+    assert!(!builder.put(1, &[3; 11], 99) && !builder.put(2, &[], 99));
+    let published = builder.publish().unwrap();
     assert_eq!(published.content().unwrap().sum(1), Some(99), "what is known is not found again");
 }
 
@@ -194,7 +194,7 @@ fn transfers_of_old_publications_are_cut_for_the_sake_of_a_learner_but_for_the_o
     let claim = store.claim(4).unwrap();
     assert_eq!([oldest.is_cut(), middle.is_cut(), latest.is_cut()], [false, true, false]);
     drop(middle);
-    assert!(claim.try_draft(&plan).unwrap().is_some());
+    assert!(claim.try_build(&plan).unwrap().is_some());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use echoic_replay::rng::Rng;
 
 use super::archive::{Archive, BLOCK};
 use super::index::{COLD, Counts, Entry, HOT, Index, Picked, Place, Sizes};
-use super::rows::{Draft, Held, Rows};
+use super::rows::{Held, Rows, UnpublishedRows};
 use super::scale::{Mode, ScoreRule};
 use crate::cold::Reading;
 use crate::error::BufferError;
@@ -241,11 +241,11 @@ impl SurpriseReplay {
     /// # Errors
     ///
     /// When the system has no memory for them.
-    pub fn reserve(&self, count: usize) -> Result<Draft, BufferError> {
+    pub fn reserve(&self, count: usize) -> Result<UnpublishedRows, BufferError> {
         loop {
-            let draft = self.reserve_within(count, AWHILE)?;
-            if !draft.is_empty() {
-                return Ok(draft);
+            let reserved = self.reserve_within(count, AWHILE)?;
+            if !reserved.is_empty() {
+                return Ok(reserved);
             }
         }
     }
@@ -255,15 +255,19 @@ impl SurpriseReplay {
     /// # Errors
     ///
     /// When the system has no memory for them.
-    pub fn reserve_within(&self, count: usize, time: Duration) -> Result<Draft, BufferError> {
+    pub fn reserve_within(
+        &self,
+        count: usize,
+        time: Duration,
+    ) -> Result<UnpublishedRows, BufferError> {
         let begun = Instant::now();
         let fit = BYTES_AT_ONCE / self.layout.row_bytes().max(1);
         let most = fit.clamp(LEAST_AT_ONCE, MOST_AT_ONCE);
         loop {
-            let draft = self.rows.try_reserve(count.clamp(1, most))?;
+            let reserved = self.rows.try_reserve(count.clamp(1, most))?;
             let waited = begun.elapsed();
-            if !draft.is_empty() || waited >= time {
-                return Ok(draft);
+            if !reserved.is_empty() || waited >= time {
+                return Ok(reserved);
             }
             // All others are being read or filled, by threads that will be done after a copy.
             if waited < BRIEFLY {
@@ -280,15 +284,15 @@ impl SurpriseReplay {
     /// # Panics
     ///
     /// When there are scores, but not one for each.
-    pub fn add(&self, mut draft: Draft, given: Option<&[f64]>, keys: &mut Vec<u64>) {
-        let mut scores = Vec::with_capacity(draft.len());
+    pub fn add(&self, mut reserved: UnpublishedRows, given: Option<&[f64]>, keys: &mut Vec<u64>) {
+        let mut scores = Vec::with_capacity(reserved.len());
         match (given, self.settings.rule) {
             (Some(given), _) => scores.extend_from_slice(given),
-            (None, None) => scores.resize(draft.len(), 0.0),
+            (None, None) => scores.resize(reserved.len(), 0.0),
             (None, Some(rule)) => {
                 let mut mean = self.mean.lock();
                 let (dims, mut plan) = (mean.dim(), Vec::new());
-                draft.fill(|_, row| {
+                reserved.fill(|_, row| {
                     read(part(row, self.field(self.settings.plan)), &mut plan);
                     let distance = if self.settings.moves_mean {
                         mean.step(&plan)
@@ -299,8 +303,8 @@ impl SurpriseReplay {
                 });
             }
         }
-        assert_eq!(scores.len(), draft.len(), "a score for each");
-        let rows = draft.publish();
+        assert_eq!(scores.len(), reserved.len(), "a score for each");
+        let rows = reserved.publish();
         let mut index = self.index.lock();
         for (row, score) in rows.into_iter().zip(scores) {
             keys.push(index.insert(row, score, given.is_some()));
@@ -731,17 +735,17 @@ impl SurpriseReplay {
     ) -> Result<(), BufferError> {
         let mut done = 0;
         while done < count {
-            let mut draft = self.reserve_within(count - done, AWHILE)?;
-            if draft.is_empty() {
+            let mut reserved = self.reserve_within(count - done, AWHILE)?;
+            if reserved.is_empty() {
                 // What others add meanwhile goes in the end anyway.
                 let mut index = self.index.lock();
                 index.clear();
                 self.free(index);
                 continue;
             }
-            draft.fill(|at, row| fill(done + at, row));
-            done += draft.len();
-            places.extend(draft.publish().into_iter().map(Place::Row));
+            reserved.fill(|at, row| fill(done + at, row));
+            done += reserved.len();
+            places.extend(reserved.publish().into_iter().map(Place::Row));
         }
         Ok(())
     }

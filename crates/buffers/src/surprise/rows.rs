@@ -24,7 +24,7 @@ pub struct Rows {
 
 /// Rows that nobody else knows yet. Dropped, they are free again.
 #[derive(Debug, Default)]
-pub struct Draft {
+pub struct UnpublishedRows {
     parts: Vec<(u32, RowWriter)>,
 }
 
@@ -69,8 +69,8 @@ impl Rows {
     /// # Errors
     ///
     /// When the system has no memory for more.
-    pub fn try_reserve(&self, count: usize) -> Result<Draft, AllocError> {
-        let mut draft = Draft::default();
+    pub fn try_reserve(&self, count: usize) -> Result<UnpublishedRows, AllocError> {
+        let mut reserved = UnpublishedRows::default();
         let mut left = count;
         for at in 0.. {
             let slab = match self.slab(at)? {
@@ -80,13 +80,13 @@ impl Rows {
             let writer = slab.try_reserve(left);
             left -= writer.len();
             if !writer.is_empty() {
-                draft.parts.push((start_of(at), writer));
+                reserved.parts.push((start_of(at), writer));
             }
             if left == 0 {
                 break;
             }
         }
-        Ok(draft)
+        Ok(reserved)
     }
 
     /// The slab of this number, made now if need be; `None` behind the last one.
@@ -135,7 +135,7 @@ impl Rows {
     }
 }
 
-impl Draft {
+impl UnpublishedRows {
     /// How many rows there are.
     pub fn len(&self) -> usize {
         self.parts.iter().map(|(_, writer)| writer.len()).sum()
@@ -231,10 +231,10 @@ mod tests {
     #[test]
     fn every_row_is_in_the_slab_that_has_its_number() {
         let rows = Rows::new(5 * FIRST / 2, 4);
-        let mut draft = rows.try_reserve(3 * FIRST as usize).unwrap();
-        assert_eq!(draft.len(), 5 * FIRST as usize / 2);
-        draft.fill(|at, row| row.copy_from_slice(&(at as u32).to_ne_bytes()));
-        let numbers = draft.publish();
+        let mut reserved = rows.try_reserve(3 * FIRST as usize).unwrap();
+        assert_eq!(reserved.len(), 5 * FIRST as usize / 2);
+        reserved.fill(|at, row| row.copy_from_slice(&(at as u32).to_ne_bytes()));
+        let numbers = reserved.publish();
         assert_eq!(numbers, (0..5 * FIRST / 2).collect::<Vec<u32>>());
         let asked = [2 * FIRST + 1, 0, FIRST, FIRST - 1, 2 * FIRST];
         let held = rows.hold(&asked);

@@ -14,8 +14,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use tracing::{debug, error, warn};
 
 use super::Failure;
-use super::line::{Line, Patience, State, WakeReceiver, on_death};
 use super::link::{ClientHandshake, LinkError, timespec};
+use super::reconnector::{Patience, Reconnector, State, WakeReceiver, on_death};
 use crate::address::Address;
 use crate::transport::Link;
 use crate::wire::WireError;
@@ -108,7 +108,7 @@ pub(super) trait OutboundQueue: Send + 'static {
 
 /// See the [module](self).
 struct IoThread<C> {
-    line: Arc<Line>,
+    reconnector: Arc<Reconnector>,
     wakes: WakeReceiver,
     outbound: C,
 }
@@ -142,9 +142,9 @@ struct Established {
 }
 
 /// How it ends for a client that did not deliver all: worth a word where it was not told to.
-fn given_up(line: &Line, failure: Failure) -> State {
+fn given_up(reconnector: &Reconnector, failure: Failure) -> State {
     let Failure { address, error, .. } = &failure;
-    if line.quits().is_some() {
+    if reconnector.quits().is_some() {
         debug!(%address, %error, "left a server");
     } else {
         error!(%address, %error, "gave up on a server");
@@ -157,53 +157,53 @@ impl<C: OutboundQueue> IoThread<C> {
     fn run(mut self, end: impl FnOnce(&mut C)) -> C {
         let mut patience = Patience::default();
         let state = loop {
-            let line = Arc::clone(&self.line);
+            let reconnector = Arc::clone(&self.reconnector);
             let (outbound, wakes) = (&mut self.outbound, &self.wakes);
-            let connected = line.connect(wakes, &mut patience, |deadline| {
-                if line.is_closing() && outbound.is_delivered() {
+            let connected = reconnector.connect(wakes, &mut patience, |deadline| {
+                if reconnector.is_closing() && outbound.is_delivered() {
                     return Ok(None);
                 }
-                attempt(&line, outbound, deadline).map(Some)
+                attempt(&reconnector, outbound, deadline).map(Some)
             });
             let mut established = match connected {
                 Ok(Some(established)) => established,
                 Ok(None) => break State::Closed,
                 Err(failure) => {
-                    break given_up(&line, failure);
+                    break given_up(&reconnector, failure);
                 }
             };
             debug!(address = %established.address, "connected");
             match self.carry(&mut established) {
                 Ok(()) => break State::Closed,
-                Err(error) if line.quits().is_none() && line.bears(&error) => {
+                Err(error) if reconnector.quits().is_none() && reconnector.bears(&error) => {
                     if established.leaving.is_some() {
-                        debug!(address = %established.address, to = %line.address(), "moved");
+                        debug!(address = %established.address, to = %reconnector.address(), "moved");
                     } else {
                         warn!(address = %established.address, %error, "lost the connection");
                     }
-                    line.note_trouble(&error);
-                    line.set_state(State::Away);
+                    reconnector.note_trouble(&error);
+                    reconnector.set_state(State::Away);
                     let served =
                         established.leaving.is_some() || established.has_served(&self.outbound);
                     if served {
                         patience = Patience::default();
                     }
                     // What is sent again may end the same way: not as fast as connections can be made.
-                    let in_vain = line.returns() > 0 && !served;
+                    let in_vain = reconnector.returns() > 0 && !served;
                     if (in_vain || !error.is_temporary())
-                        && let Err(failure) = line.rest(&self.wakes, &mut patience, error)
+                        && let Err(failure) = reconnector.rest(&self.wakes, &mut patience, error)
                     {
-                        break given_up(&line, failure);
+                        break given_up(&reconnector, failure);
                     }
                 }
                 Err(error) => {
                     let address = established.address;
-                    break given_up(&line, Failure { address, error, attempts: 0 });
+                    break given_up(&reconnector, Failure { address, error, attempts: 0 });
                 }
             }
         };
         end(&mut self.outbound);
-        self.line.set_state(state);
+        self.reconnector.set_state(state);
         self.outbound
     }
 
@@ -217,17 +217,17 @@ impl<C: OutboundQueue> IoThread<C> {
             established.look_after(&self.outbound, now)?;
             if established.in_doubt && self.outbound.acknowledged() > established.acknowledged {
                 established.in_doubt = false;
-                self.line.note_served();
+                self.reconnector.note_served();
             }
-            let done = self.line.is_closing() && self.outbound.is_delivered();
-            if !done && let Some(error) = self.line.quits() {
+            let done = self.reconnector.is_closing() && self.outbound.is_delivered();
+            if !done && let Some(error) = self.reconnector.quits() {
                 return Err(error);
             }
             self.leave_if_moved(established, now)?;
             while !established.jammed && established.has_to_write(&mut self.outbound, now) {
                 established.write(&mut self.outbound)?;
             }
-            let done = self.line.is_closing() && self.outbound.is_delivered();
+            let done = self.reconnector.is_closing() && self.outbound.is_delivered();
             if done && !self.outbound.is_loaded() && !established.dismissed {
                 return self.say_goodbye(established);
             }
@@ -238,7 +238,7 @@ impl<C: OutboundQueue> IoThread<C> {
     /// Leaves a server that is somewhere else now, when it has acknowledged what it was sent: else it could have what
     /// is sent again there.
     fn leave_if_moved(&self, established: &mut Established, now: Instant) -> Result<(), LinkError> {
-        if self.line.moves() == established.moves {
+        if self.reconnector.moves() == established.moves {
             return Ok(());
         }
         let until = *established.leaving.get_or_insert(now + FAREWELL);
@@ -313,13 +313,13 @@ impl<C: OutboundQueue> IoThread<C> {
 
 /// Begins the thread. `end` is called when nothing more will be carried, before anyone is told.
 pub(super) fn spawn<C: OutboundQueue>(
-    line: &Arc<Line>,
+    reconnector: &Arc<Reconnector>,
     wakes: WakeReceiver,
     outbound: C,
     end: impl FnOnce(&mut C) + Send + 'static,
 ) -> io::Result<JoinHandle<C>> {
-    let io_thread = IoThread { line: Arc::clone(line), wakes, outbound };
-    let mourner = Arc::clone(line);
+    let io_thread = IoThread { reconnector: Arc::clone(reconnector), wakes, outbound };
+    let mourner = Arc::clone(reconnector);
     std::thread::Builder::new().name("echoic-io".into()).spawn(move || {
         let _mourned = on_death(&mourner);
         io_thread.run(end)
@@ -328,12 +328,12 @@ pub(super) fn spawn<C: OutboundQueue>(
 
 /// Connects once.
 fn attempt<C: OutboundQueue>(
-    line: &Line,
+    reconnector: &Reconnector,
     outbound: &mut C,
     deadline: Instant,
 ) -> Result<Established, LinkError> {
-    let token = line.options.token.as_ref();
-    let (moves, dial) = (line.moves(), line.dial());
+    let token = reconnector.options.token.as_ref();
+    let (moves, dial) = (reconnector.moves(), reconnector.dial());
     let address = dial.address();
     let open = outbound.open(&address);
     let (mut handshake, welcome) = ClientHandshake::new(&*dial, token, open, deadline)?;
@@ -341,7 +341,7 @@ fn attempt<C: OutboundQueue>(
     let acknowledged = outbound.acknowledged();
     outbound.resume(welcome)?;
     outbound.receive(&mut handshake)?;
-    line.note_reached(moves);
+    reconnector.note_reached(moves);
     let now = Instant::now();
     Ok(Established {
         link: handshake.link,
@@ -351,7 +351,7 @@ fn attempt<C: OutboundQueue>(
         heartbeat,
         since: now,
         acknowledged,
-        in_doubt: line.trouble().is_some(),
+        in_doubt: reconnector.trouble().is_some(),
         last_heard: now,
         last_spoke: now,
         jammed: false,

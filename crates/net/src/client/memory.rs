@@ -22,8 +22,8 @@ use echoic_replay::Spec;
 use echoic_replay::stream::{Wait, WaitOver};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::line::{Line, Patience, State, WakeReceiver, on_death};
 use super::link::{ClientHandshake, LinkError, timespec};
+use super::reconnector::{Patience, Reconnector, State, WakeReceiver, on_death};
 use super::{ClientError, ClientInfo, Options, Waiting};
 use crate::address::Address;
 use crate::transport::{Dial, Link};
@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 struct Shared {
     spec: Spec,
-    line: Line,
+    reconnector: Reconnector,
     /// The ring, while a connection stands.
     store: RwLock<Option<Arc<RemoteStore>>>,
     /// Wakes whoever waits for a change of state.
@@ -65,10 +65,10 @@ impl MemoryClient {
             *changed.0.lock() += 1;
             changed.1.notify_all();
         };
-        let (line, wakes) = Line::new(dial, options, changed).map_err(system)?;
+        let (reconnector, wakes) = Reconnector::new(dial, options, changed).map_err(system)?;
         let shared = Arc::new(Shared {
             spec,
-            line,
+            reconnector,
             store: RwLock::new(None),
             turn,
             samples: AtomicU64::new(0),
@@ -78,7 +78,7 @@ impl MemoryClient {
         let watcher = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("echoic-watcher".into());
         let watch = move || {
-            let _mourned = on_death(&watcher.line);
+            let _mourned = on_death(&watcher.reconnector);
             watcher.watch(&wakes);
         };
         thread.spawn(watch).map_err(system)?;
@@ -92,18 +92,18 @@ impl MemoryClient {
 
     /// Where the server is.
     pub fn address(&self) -> Address {
-        self.shared.line.address()
+        self.shared.reconnector.address()
     }
 
     /// Who this is to the server.
     pub fn producer(&self) -> ProducerId {
-        self.shared.line.producer
+        self.shared.reconnector.producer
     }
 
     /// Waits until the server has accepted this client.
     pub fn wait_until_connected(&self, wait: Wait<'_>) -> Result<(), ClientError> {
         let shared = &self.shared;
-        shared.wait(wait, || shared.line.stands().then_some(()))
+        shared.wait(wait, || shared.reconnector.stands().then_some(()))
     }
 
     /// Stores samples until `pushed` is `samples` or the next would have to wait; whether all are
@@ -115,7 +115,7 @@ impl MemoryClient {
         pushed: &mut usize,
         mut fill: impl FnMut(&mut Writer<'_>, usize),
     ) -> Result<bool, ClientError> {
-        if let Some(refusal) = self.shared.line.refusal() {
+        if let Some(refusal) = self.shared.reconnector.refusal() {
             return Err(refusal);
         }
         let Some(store) = self.shared.store() else { return Ok(false) };
@@ -144,7 +144,7 @@ impl MemoryClient {
             loop {
                 let left = until.map(|until| until.saturating_duration_since(Instant::now()));
                 let pause = left.map_or(LOOK, |left| left.min(LOOK));
-                if let Some(refusal) = shared.line.refusal() {
+                if let Some(refusal) = shared.reconnector.refusal() {
                     return ControlFlow::Break(Err(refusal));
                 }
                 match shared.room(pause) {
@@ -169,8 +169,8 @@ impl MemoryClient {
     /// What was pushed is stored already; an error says that the client has given up since.
     pub fn flush(&self) -> Result<(), ClientError> {
         // The server's numbers are to be up to date as well.
-        self.shared.line.ring();
-        match self.shared.line.ending() {
+        self.shared.reconnector.ring();
+        match self.shared.reconnector.ending() {
             Some(error @ ClientError::Failed(_)) => Err(error),
             _ => Ok(()),
         }
@@ -179,7 +179,7 @@ impl MemoryClient {
     /// Takes no more samples; [`MemoryClient::close`] then waits only for the attempt to connect that is under
     /// way.
     pub fn give_up(&self) {
-        self.shared.line.quit();
+        self.shared.reconnector.quit();
     }
 
     /// Takes no more samples and lets go of the ring.
@@ -189,8 +189,8 @@ impl MemoryClient {
     /// [`ClientError`] when the wait ended first.
     pub fn close(&self, wait: Wait<'_>) -> Result<(), ClientError> {
         let shared = &self.shared;
-        shared.line.close();
-        match shared.wait(wait, || shared.line.is_over().then_some(())) {
+        shared.reconnector.close();
+        match shared.wait(wait, || shared.reconnector.is_over().then_some(())) {
             // Nothing is undelivered, so it does not matter that the server is gone.
             Ok(()) | Err(ClientError::Failed(_)) => Ok(()),
             Err(error) => Err(error),
@@ -199,7 +199,7 @@ impl MemoryClient {
 
     /// Whether it takes no more samples.
     pub fn is_closed(&self) -> bool {
-        self.shared.line.refusal().is_some()
+        self.shared.reconnector.refusal().is_some()
     }
 
     /// A snapshot of its numbers.
@@ -212,10 +212,10 @@ impl MemoryClient {
             samples_acked: samples,
             bytes_per_sample,
             bytes_sent: samples.saturating_mul(bytes_per_sample),
-            reconnects: shared.line.returns(),
+            reconnects: shared.reconnector.returns(),
             blocked_sends: shared.blocked.load(Ordering::Relaxed),
             blocked_time: shared.blocked_nanos.load(Ordering::Relaxed) as f64 * 1e-9,
-            connected: shared.line.stands(),
+            connected: shared.reconnector.stands(),
             ..ClientInfo::default()
         }
     }
@@ -223,7 +223,7 @@ impl MemoryClient {
 
 impl Drop for MemoryClient {
     fn drop(&mut self) {
-        self.shared.line.close();
+        self.shared.reconnector.close();
     }
 }
 
@@ -239,7 +239,7 @@ impl Shared {
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, store)) {
             *current = None;
             drop(current);
-            self.line.ring();
+            self.reconnector.ring();
         }
     }
 
@@ -274,7 +274,7 @@ impl Shared {
                 if let Some(found) = poll() {
                     return ControlFlow::Break(Ok(found));
                 }
-                if let Some(ending) = self.line.ending() {
+                if let Some(ending) = self.reconnector.ending() {
                     // Once more: the end may have brought the result.
                     return ControlFlow::Break(poll().ok_or(ending));
                 }
@@ -296,11 +296,12 @@ impl Shared {
     /// The watcher's life.
     fn watch(&self, wakes: &WakeReceiver) {
         let state = loop {
-            let attempt = |deadline| match self.line.is_closing() {
+            let attempt = |deadline| match self.reconnector.is_closing() {
                 true => Ok(None),
                 false => self.attempt(deadline).map(Some),
             };
-            let mut link = match self.line.connect(wakes, &mut Patience::default(), attempt) {
+            let mut link = match self.reconnector.connect(wakes, &mut Patience::default(), attempt)
+            {
                 Ok(Some(link)) => link,
                 Ok(None) => break State::Closed,
                 Err(failure) => break State::Failed(failure),
@@ -311,18 +312,19 @@ impl Shared {
             drop(link);
             match kept {
                 Ok(()) => break State::Closed,
-                Err(error) if error.is_temporary() => self.line.set_state(State::Away),
-                Err(error) => break State::Failed(self.line.failure(error, 0)),
+                Err(error) if error.is_temporary() => self.reconnector.set_state(State::Away),
+                Err(error) => break State::Failed(self.reconnector.failure(error, 0)),
             }
         };
-        self.line.set_state(state);
+        self.reconnector.set_state(state);
     }
 
     /// Connects once, and maps the ring.
     fn attempt(&self, deadline: Instant) -> Result<Box<dyn Link>, LinkError> {
-        let token = self.line.options.token.as_ref();
-        let open = self.line.open(Purpose::Memory, 0, Some(&self.spec));
-        let (mut handshake, _) = ClientHandshake::new(&*self.line.dial(), token, open, deadline)?;
+        let token = self.reconnector.options.token.as_ref();
+        let open = self.reconnector.open(Purpose::Memory, 0, Some(&self.spec));
+        let (mut handshake, _) =
+            ClientHandshake::new(&*self.reconnector.dial(), token, open, deadline)?;
         let (header, payload) = handshake.frame()?;
         let Control::Memory { owner, layout } = Control::read(header, &payload)? else {
             return Err(WireError::Unexpected { expected: "MEMORY", got: header.kind }.into());
@@ -356,7 +358,7 @@ impl Shared {
         let mut reported = (0, 0);
         loop {
             self.report(link, &mut reported)?;
-            if self.line.is_closing() {
+            if self.reconnector.is_closing() {
                 return Ok(());
             }
             if self.store().is_none() {

@@ -11,12 +11,12 @@
 //! 2. Whoever waits is woken by an acknowledgement, a failure or a close, and can say what for.
 
 mod io_thread;
-mod line;
 mod link;
 #[cfg(target_os = "linux")]
 pub mod memory;
 mod payload;
 mod probe;
+mod reconnector;
 pub mod rollouts;
 mod samples;
 pub mod tables;
@@ -39,7 +39,7 @@ pub use link::LinkError;
 pub use probe::{Probed, probe};
 pub use watch::Watcher;
 
-use self::line::Line;
+use self::reconnector::Reconnector;
 use self::samples::{ENOUGH_BYTES, Samples};
 use crate::address::Address;
 use crate::auth::Token;
@@ -202,7 +202,7 @@ struct Stats {
 /// What a client and its I/O thread share.
 struct Shared {
     spec: Spec,
-    line: Arc<Line>,
+    reconnector: Arc<Reconnector>,
     window: Arc<Window>,
     wake_policy: AtomicU8,
     stall: AtomicU8,
@@ -255,12 +255,12 @@ impl Shared {
             && self.wake_policy.swap(WakePolicy::Off as u8, Ordering::Relaxed)
                 != WakePolicy::Off as u8
         {
-            self.line.ring();
+            self.reconnector.ring();
         }
     }
 
     fn waiting(&self) -> Waiting {
-        if !self.line.stands() {
+        if !self.reconnector.stands() {
             return Waiting::Away;
         }
         match self.stall.load(Ordering::Relaxed) {
@@ -282,7 +282,7 @@ impl Shared {
             if found.is_some() {
                 return found.map(Ok);
             }
-            self.line.ending().map(|ending| poll().ok_or(ending))
+            self.reconnector.ending().map(|ending| poll().ok_or(ending))
         };
         let waited = wait.until(|until| match self.window.wait(until, &mut *look) {
             Some(found) => ControlFlow::Break(found),
@@ -315,10 +315,11 @@ impl Client {
         // their marks may reasonably weigh.
         let (window, reader) = Window::new(rows.clamp(2, 1 << 20), sample)?;
         let changed = Arc::clone(&window);
-        let (line, wakes) = Line::new(dial, options, move || changed.notify()).map_err(system)?;
+        let (reconnector, wakes) =
+            Reconnector::new(dial, options, move || changed.notify()).map_err(system)?;
         let shared = Arc::new(Shared {
             spec,
-            line: Arc::new(line),
+            reconnector: Arc::new(reconnector),
             window,
             wake_policy: AtomicU8::new(WakePolicy::Off as u8),
             stall: AtomicU8::new(Stall::None as u8),
@@ -327,7 +328,7 @@ impl Client {
             stats: Stats::default(),
         });
         let samples = Samples::new(Arc::clone(&shared), reader);
-        let io_thread = io_thread::spawn(&shared.line, wakes, samples, Samples::settle);
+        let io_thread = io_thread::spawn(&shared.reconnector, wakes, samples, Samples::settle);
         let io_thread = io_thread.map_err(system)?;
         Ok(Self { shared, io_thread: Mutex::new(Some(io_thread)), remains: Mutex::new(None) })
     }
@@ -339,25 +340,25 @@ impl Client {
 
     /// Where the server is.
     pub fn address(&self) -> Address {
-        self.shared.line.address()
+        self.shared.reconnector.address()
     }
 
     /// Who this is to the server.
     pub fn producer(&self) -> ProducerId {
-        self.shared.line.producer
+        self.shared.reconnector.producer
     }
 
     /// Waits until the server has accepted this client.
     pub fn wait_until_connected(&self, wait: Wait<'_>) -> Result<(), ClientError> {
         let shared = &self.shared;
-        shared.wait(wait, || shared.line.stands().then_some(()))
+        shared.wait(wait, || shared.reconnector.stands().then_some(()))
     }
 
     /// Claims room for up to `samples` samples without waiting; fewer where there is less. `None` when
     /// there is none. Write them, then [`Client::commit`].
     #[inline]
     pub fn try_claim(&self, samples: usize) -> Result<Option<Rows<'_>>, ClientError> {
-        if let Some(refusal) = self.shared.line.refusal() {
+        if let Some(refusal) = self.shared.reconnector.refusal() {
             return Err(refusal);
         }
         Ok(self.shared.window.try_claim(samples))
@@ -375,7 +376,7 @@ impl Client {
         let shared = &self.shared;
         let since = Instant::now();
         let waited = shared.wait(wait, || {
-            if let Some(refusal) = shared.line.refusal() {
+            if let Some(refusal) = shared.reconnector.refusal() {
                 return Some(Err(refusal));
             }
             (!shared.window.is_full()).then_some(Ok(()))
@@ -392,7 +393,7 @@ impl Client {
         let target = shared.window.claimed();
         shared.urgent.fetch_max(target, Ordering::AcqRel);
         if shared.window.released() < target {
-            shared.line.ring();
+            shared.reconnector.ring();
         }
         shared.wait(wait, || (shared.window.released() >= target).then_some(()))
     }
@@ -401,7 +402,7 @@ impl Client {
     /// attempt to connect that is under way, and [`Client::undelivered`] has them. A server that stands may have
     /// stored some of these, and not have said so yet.
     pub fn give_up(&self) {
-        self.shared.line.quit();
+        self.shared.reconnector.quit();
     }
 
     /// Takes no more samples, delivers those that are left, and ends. May be called again after it
@@ -412,10 +413,10 @@ impl Client {
     /// [`ClientError`] when not everything could be delivered.
     pub fn close(&self, wait: Wait<'_>) -> Result<(), ClientError> {
         let shared = &self.shared;
-        shared.line.close();
-        shared.wait(wait, || shared.line.is_over().then_some(()))?;
+        shared.reconnector.close();
+        shared.wait(wait, || shared.reconnector.is_over().then_some(()))?;
         self.collect();
-        match shared.line.ending() {
+        match shared.reconnector.ending() {
             Some(ClientError::Failed(failure)) if self.pending() > 0 => {
                 Err(ClientError::Failed(failure))
             }
@@ -425,7 +426,7 @@ impl Client {
 
     /// Whether it takes no more samples.
     pub fn is_closed(&self) -> bool {
-        self.shared.line.refusal().is_some()
+        self.shared.reconnector.refusal().is_some()
     }
 
     /// Samples that the server has not acknowledged.
@@ -436,7 +437,7 @@ impl Client {
 
     /// Takes back the window from an I/O thread that has ended.
     fn collect(&self) {
-        if !self.shared.line.is_over() {
+        if !self.shared.reconnector.is_over() {
             return;
         }
         if let Some(io_thread) = self.io_thread.lock().take()
@@ -483,10 +484,10 @@ impl Client {
             bytes_per_sample: shared.spec.nbytes() as u64,
             bytes_sent: read(&stats.bytes),
             writes: read(&stats.writes),
-            reconnects: shared.line.returns(),
+            reconnects: shared.reconnector.returns(),
             blocked_sends: read(&stats.blocked),
             blocked_time: read(&stats.blocked_nanos) as f64 * 1e-9,
-            connected: shared.line.stands(),
+            connected: shared.reconnector.stands(),
         }
     }
 }
@@ -495,6 +496,6 @@ impl Drop for Client {
     /// Without a close, the I/O thread goes on in the background until everything is delivered, it gives
     /// up, or the process ends.
     fn drop(&mut self) {
-        self.shared.line.close();
+        self.shared.reconnector.close();
     }
 }

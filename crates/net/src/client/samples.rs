@@ -94,7 +94,7 @@ impl Samples {
 impl OutboundQueue for Samples {
     fn open(&mut self, _address: &Address) -> Open {
         let first = self.shared.window.released();
-        self.shared.line.open(Purpose::Produce, first, Some(&self.shared.spec))
+        self.shared.reconnector.open(Purpose::Produce, first, Some(&self.shared.spec))
     }
 
     fn resume(&mut self, welcome: Welcome) -> Result<(), LinkError> {
@@ -123,12 +123,13 @@ impl OutboundQueue for Samples {
         let shared = &self.shared;
         let enough = || samples.saturating_mul(self.sample() as u64) >= ENOUGH_BYTES as u64;
         let waited = || {
-            self.last_carried
-                .is_none_or(|carried| now.duration_since(carried) >= shared.line.options.linger)
+            self.last_carried.is_none_or(|carried| {
+                now.duration_since(carried) >= shared.reconnector.options.linger
+            })
         };
         samples > 0
             && (shared.urgent.load(Ordering::Acquire) > self.sent
-                || shared.line.is_closing()
+                || shared.reconnector.is_closing()
                 || enough()
                 || waited())
     }
@@ -137,7 +138,7 @@ impl OutboundQueue for Samples {
         if self.sent >= self.limit {
             return None;
         }
-        let linger = self.shared.line.options.linger;
+        let linger = self.shared.reconnector.options.linger;
         let since = self.last_carried.filter(|carried| now.duration_since(*carried) < linger);
         let wake_policy = if since.is_some() { WakePolicy::AtEnough } else { WakePolicy::AtOnce };
         self.shared.set_wake_policy(wake_policy);

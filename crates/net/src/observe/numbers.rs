@@ -10,7 +10,7 @@ use echoic_replay::table::{Table, TableInfo, Waits};
 use echoic_replay::weights::WeightsInfo;
 use echoic_replay::{StreamInfo, Summary};
 
-use super::told::Told;
+use super::gauges::ProgramGauges;
 use crate::server::ListenerStats;
 use crate::wire::observed::{Connected, Family, Kind, Number};
 
@@ -391,7 +391,7 @@ impl Numbers {
     }
 
     /// Adds the numbers of who writes checkpoints.
-    pub fn add_keeper(&mut self, past: &Past) {
+    pub fn add_checkpointer(&mut self, past: &Past) {
         let Past { written, failed, bytes, time, last_time, last } = *past;
         self.add_all(
             Kind::Counter,
@@ -569,8 +569,8 @@ impl Numbers {
     }
 
     /// Adds what the server's own program tells.
-    pub fn add_told(&mut self, told: &Told) {
-        for (name, value) in told.all() {
+    pub fn add_gauges(&mut self, gauges: &ProgramGauges) {
+        for (name, value) in gauges.all() {
             let help = "What the server's program tells of itself.";
             self.add("echoic_told", help, Kind::Gauge, vec![("name".into(), name)], value);
         }

@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use echoic_replay::Stream;
 use echoic_replay::rollouts::{RolloutConfig, RolloutTable};
 use echoic_replay::table::Tables;
-use echoic_replay::table::saved::Keeper;
+use echoic_replay::table::saved::Checkpointer;
 use echoic_replay::weights::WeightStore;
 use tracing::info;
 
@@ -85,7 +85,7 @@ pub struct Served {
     /// Where clients make groups of rollouts and take batches of them. Names are unique.
     pub rollouts: Arc<Vec<Arc<RolloutTable>>>,
     /// Who writes the checkpoints that clients ask for.
-    pub keeper: Option<Arc<Keeper>>,
+    pub checkpointer: Option<Arc<Checkpointer>>,
     /// Who looks at all of the server for those who watch it; they see nothing without.
     pub observer: Option<Observer>,
     /// Which life of the server this is, for clients to know whether what they have of it is still good. All listeners of one
@@ -217,7 +217,7 @@ pub(crate) struct Shared {
     tables: Arc<Tables>,
     weights: Option<Arc<WeightStore>>,
     rollouts: Arc<Vec<Arc<RolloutTable>>>,
-    keeper: Option<Arc<Keeper>>,
+    checkpointer: Option<Arc<Checkpointer>>,
     observer: Option<Observer>,
     /// How the tables are introduced.
     entries: Vec<TableEntry>,
@@ -287,7 +287,7 @@ impl Server {
         served: impl Into<Served>,
         options: Options,
     ) -> Result<Self, OpenError> {
-        let Served { stream, tables, rollouts, weights, keeper, observer, instance } =
+        let Served { stream, tables, rollouts, weights, checkpointer, observer, instance } =
             served.into();
         let is_empty = tables.all().is_empty() && rollouts.is_empty();
         if stream.is_none() && weights.is_none() && is_empty {
@@ -335,7 +335,7 @@ impl Server {
             tables,
             weights,
             rollouts,
-            keeper,
+            checkpointer,
             observer,
             entries,
             rollout_configs,

@@ -343,14 +343,14 @@ impl RequestSession {
     }
 
     fn begin_checkpoint(&mut self, id: u64, services: &Services, out: &mut WriteBuffer) {
-        let Some(keeper) = &services.shared.keeper else {
+        let Some(checkpointer) = &services.shared.checkpointer else {
             let text = "the server has no checkpointer";
             return fail(id, FailureCode::Checkpoint, text, out);
         };
         let saved = Saved::default();
         self.saving.push((id, Arc::clone(&saved)));
         let waker = services.saved.waker.clone();
-        keeper.ask(move |result| {
+        checkpointer.ask(move |result| {
             let result = match result {
                 Ok(path) => Ok(path.display().to_string()),
                 Err(error) => Err(error.to_string()),

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use echoic_replay::weights::{
-    Claim, Content, Draft, Plan, Publication, Seat, Transfer, WeightStore, WeightsError, sum,
+    Claim, Content, Plan, Publication, PublicationBuilder, Seat, Transfer, WeightStore,
+    WeightsError, sum,
 };
 
 use crate::buffer_pool::BufferPool;
@@ -63,7 +64,7 @@ enum Upload {
     },
     /// It is found out what is there already.
     Comparing {
-        draft: Draft,
+        builder: PublicationBuilder,
         sums: Vec<u64>,
         base: Option<Arc<Publication>>,
         next: usize,
@@ -71,7 +72,7 @@ enum Upload {
     },
     /// Its chunks come.
     Filling {
-        draft: Draft,
+        builder: PublicationBuilder,
         sums: Vec<u64>,
         missing: Vec<bool>,
         left: usize,
@@ -312,11 +313,12 @@ impl WeightsSession {
     fn attend_upload(&mut self, out: &mut WriteBuffer) -> bool {
         match self.upload.take() {
             Some(Upload::Waiting { claim, plan, sums, since, until }) => {
-                match claim.try_draft(&plan) {
-                    Ok(Some(draft)) => {
+                match claim.try_build(&plan) {
+                    Ok(Some(builder)) => {
                         drop(claim);
                         let (base, need) = (self.store.latest(), Vec::new());
-                        self.upload = Some(Upload::Comparing { draft, sums, base, next: 0, need });
+                        self.upload =
+                            Some(Upload::Comparing { builder, sums, base, next: 0, need });
                         true
                     }
                     Ok(None) if until.is_some_and(|until| until <= Instant::now()) => {
@@ -336,23 +338,23 @@ impl WeightsSession {
                     }
                 }
             }
-            Some(Upload::Comparing { mut draft, sums, base, mut next, mut need }) => {
+            Some(Upload::Comparing { mut builder, sums, base, mut next, mut need }) => {
                 let content = base.as_ref().and_then(|base| base.content());
                 for (index, wanted) in sums.iter().enumerate().skip(next).take(TURN) {
                     next = index + 1;
                     let there = content
                         .filter(|content| content.sum(index) == Some(*wanted))
                         .and_then(|content| content.chunk(index));
-                    if !there.is_some_and(|bytes| draft.put(index, bytes, *wanted)) {
+                    if !there.is_some_and(|bytes| builder.put(index, bytes, *wanted)) {
                         need.push(index as u32);
                     }
                 }
                 if next < sums.len() {
-                    self.upload = Some(Upload::Comparing { draft, sums, base, next, need });
+                    self.upload = Some(Upload::Comparing { builder, sums, base, next, need });
                     return true;
                 }
                 if need.is_empty() {
-                    say(out, &finish(&self.store, draft, &sums));
+                    say(out, &finish(&self.store, builder, &sums));
                     return false;
                 }
                 let mut missing = vec![false; sums.len()];
@@ -364,7 +366,7 @@ impl WeightsSession {
                 out.write(|out| write_need(out, &need));
                 let left = need.len();
                 let last = Instant::now();
-                self.upload = Some(Upload::Filling { draft, sums, missing, left, last });
+                self.upload = Some(Upload::Filling { builder, sums, missing, left, last });
                 false
             }
             other => {
@@ -376,7 +378,7 @@ impl WeightsSession {
 
     /// Takes a chunk of an upload.
     fn fill(&mut self, chunk: ChunkOf<'_>, out: &mut WriteBuffer) -> Result<(), WireError> {
-        let Some(Upload::Filling { draft, sums, missing, left, last }) = &mut self.upload else {
+        let Some(Upload::Filling { builder, sums, missing, left, last }) = &mut self.upload else {
             let expected = "CHUNK after a NEED only";
             return Err(WireError::Unexpected { expected, got: kind::CHUNK_OF_WEIGHTS });
         };
@@ -392,16 +394,16 @@ impl WeightsSession {
             }
         };
         chunk.check(wanted, sum(chunk.bytes))?;
-        if !draft.put(index, chunk.bytes, wanted) {
+        if !builder.put(index, chunk.bytes, wanted) {
             let field = "length of a chunk";
             return Err(WireError::Meaningless { field, got: chunk.bytes.len() as u64 });
         }
         *last = Instant::now();
         *left -= 1;
         if *left == 0
-            && let Some(Upload::Filling { draft, sums, .. }) = self.upload.take()
+            && let Some(Upload::Filling { builder, sums, .. }) = self.upload.take()
         {
-            say(out, &finish(&self.store, draft, &sums));
+            say(out, &finish(&self.store, builder, &sums));
         }
         Ok(())
     }
@@ -419,9 +421,9 @@ fn say(out: &mut WriteBuffer, receipt: &Receipt) {
 }
 
 /// Publishes what has come.
-fn finish(store: &WeightStore, draft: Draft, sums: &[u64]) -> Receipt {
-    let (version, plan) = (draft.version(), Arc::clone(draft.plan()));
-    match draft.publish() {
+fn finish(store: &WeightStore, builder: PublicationBuilder, sums: &[u64]) -> Receipt {
+    let (version, plan) = (builder.version(), Arc::clone(builder.plan()));
+    match builder.publish() {
         Ok(_) => Receipt::Published,
         Err(error) => failed(store, error, version, Some((&plan, sums))),
     }

@@ -226,7 +226,7 @@ impl Worker {
         }
         self.hear_tables();
         self.hear_disk();
-        self.hear_keeper();
+        self.hear_checkpointer();
         self.hear_weights();
         self.resume();
         for _ in 0..self.ready.len() {
@@ -605,7 +605,7 @@ impl Worker {
     }
 
     /// Tells those who asked for a checkpoint that is written now.
-    fn hear_keeper(&mut self) {
+    fn hear_checkpointer(&mut self) {
         if !self.services.saved.take() {
             return;
         }

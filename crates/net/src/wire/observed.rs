@@ -90,7 +90,7 @@ pub struct Connected {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Observation {
     /// Another number after the server was started anew.
-    pub life: u64,
+    pub incarnation: u64,
     /// For how many seconds the server has been there.
     pub age: f64,
     /// All numbers.
@@ -228,7 +228,7 @@ impl Connected {
 
 impl Observation {
     pub(super) fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.life.to_le_bytes());
+        out.extend_from_slice(&self.incarnation.to_le_bytes());
         out.extend_from_slice(&self.age.to_le_bytes());
         write_count(out, self.families.len());
         self.families.iter().for_each(|family| family.write(out));
@@ -243,7 +243,7 @@ impl Observation {
 
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
         let mut this = Self {
-            life: reader.u64("life of the server")?,
+            incarnation: reader.u64("life of the server")?,
             age: reader.f64("age of the server")?,
             families: list(reader, "number of families", Family::read)?,
             connections: list(reader, "number of connections", Connected::read)?,

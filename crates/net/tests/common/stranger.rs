@@ -18,12 +18,12 @@ pub fn told(server: &Server, purpose: Purpose, said: &[u8]) -> Option<Refused> {
 
 /// As [`told`], by this life of a producer.
 pub fn told_as(
-    life: (ProducerId, u64),
+    incarnation: (ProducerId, u64),
     server: &Server,
     purpose: Purpose,
     said: &[u8],
 ) -> Option<Refused> {
-    Stranger::open(life, 0, server, purpose).says(said)
+    Stranger::open(incarnation, 0, server, purpose).says(said)
 }
 
 /// A connection that says what it likes.

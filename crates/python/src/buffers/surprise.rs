@@ -67,23 +67,23 @@ impl SurpriseReplay {
         while done < count {
             // Whoever has the last rows, as a reader or a writer, may want the GIL before they are free.
             let reserved = py.detach(|| self.rows.reserve_within(count - done, TICK));
-            let mut draft = reserved.map_err(|error| buffer_error(py, &error))?;
-            if draft.is_empty() {
+            let mut reserved = reserved.map_err(|error| buffer_error(py, &error))?;
+            if reserved.is_empty() {
                 py.check_signals()?;
                 continue;
             }
             self.form.recheck(py, sources)?;
-            let part = done..done + draft.len();
+            let part = done..done + reserved.len();
             done = part.end;
             let own = scores.map(|scores| &scores[part.clone()]);
             let keys = &mut keys;
             detached(py, part.len() * row_bytes, move || {
-                draft.fill(|at, row| {
+                reserved.fill(|at, row| {
                     // SAFETY: as above; where the GIL is released, who resizes an array that is being read
                     // breaks numpy's own rules.
                     unsafe { self.form.copy_rows(sources, part.start + at, row) };
                 });
-                self.rows.add(draft, own, keys);
+                self.rows.add(reserved, own, keys);
             });
         }
         Ok(keys)

@@ -1,10 +1,10 @@
-//! From a tree to the bytes of a draft, and trees from plans.
+//! From a tree to the bytes of a publication builder, and trees from plans.
 
 use std::sync::Arc;
 
 use echoic_memory::sync::Mutex;
 use echoic_net::wire::weights::check;
-use echoic_replay::weights::{Draft, Plan};
+use echoic_replay::weights::{Plan, PublicationBuilder};
 use echoic_replay::{Dtype, Leaf};
 use pyo3::prelude::*;
 
@@ -93,15 +93,20 @@ fn readable(py: Python<'_>, leaf: &Leaf) -> Leaf {
     }
 }
 
-/// Copies the leaves into a draft.
-pub fn fill(py: Python<'_>, form: &Form, sources: &[Source], draft: &mut Draft) -> PyResult<()> {
+/// Copies the leaves into a publication builder.
+pub fn fill(
+    py: Python<'_>,
+    form: &Form,
+    sources: &[Source],
+    builder: &mut PublicationBuilder,
+) -> PyResult<()> {
     recheck(py, &form.tree, sources)?;
     let large = form.plan.nbytes() >= DETACH_BYTES;
     let mut copy = || {
         for source in sources {
             // SAFETY: `gather` accepted this value with the rule of this leaf, whose bytes these are, and
             // it was rechecked just now.
-            unsafe { source.copy_to(0, draft.leaf_mut(source.leaf)) };
+            unsafe { source.copy_to(0, builder.leaf_mut(source.leaf)) };
         }
     };
     if large {

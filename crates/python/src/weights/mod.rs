@@ -2,7 +2,7 @@
 //!
 //! - `store`: of this process. `client`: of a server elsewhere.
 //! - `subscription`: who is told. `publication`: what they get.
-//! - `form`: from a tree to the bytes of a draft, and what is known of trees.
+//! - `form`: from a tree to the bytes of a publication builder, and what is known of trees.
 
 mod client;
 mod form;

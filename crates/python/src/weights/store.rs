@@ -72,9 +72,9 @@ pub fn publish(
 ) -> PyResult<Arc<CorePublication>> {
     let py = tree.py();
     let (form, sources) = forms.gather(tree)?;
-    let mut draft = wait::until(py, deadline, |wait| store.draft(version, &form.plan, wait))?;
-    fill(py, &form, &sources, &mut draft)?;
-    py.detach(|| draft.publish()).or_raise(py)
+    let mut builder = wait::until(py, deadline, |wait| store.builder(version, &form.plan, wait))?;
+    fill(py, &form, &sources, &mut builder)?;
+    py.detach(|| builder.publish()).or_raise(py)
 }
 
 /// Publishes a version alone.

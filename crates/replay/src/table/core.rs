@@ -15,8 +15,8 @@ use super::error::{Obstacle, TableError};
 use super::gate::Gate;
 use super::items::Items;
 use super::journalled::Effect;
-use super::keeping::Keeping;
 use super::key::Key;
+use super::pinned::PinnedTrajectories;
 use super::sessions::{Origin, Sessions};
 use super::spread::Lags;
 use super::{Form, TableConfig};
@@ -105,7 +105,7 @@ pub(super) struct Core {
     pub(super) rng: Rng,
     pub(super) payload: Payload,
     /// What a checkpoint under way still wants of the trajectories.
-    pub(super) keeping: Option<Keeping>,
+    pub(super) pinned: Option<PinnedTrajectories>,
     pub(super) version: u64,
     /// What inserts did, for the journal of a table that has one: 24 bytes for each item.
     pub(super) trace: Option<Vec<u8>>,
@@ -140,7 +140,7 @@ impl Core {
             episodes: Episodes::default(),
             rng: Rng::new(config.seed),
             payload,
-            keeping: None,
+            pinned: None,
             version: 0,
             trace: None,
             max_size: config.max_size,
@@ -154,12 +154,11 @@ impl Core {
     pub(super) fn replace(&mut self, other: Self) -> Self {
         let Gate { limiter, paused, closed, generation, .. } = self.gate;
         let gate = Gate { limiter, paused, closed, generation: generation + 1, ..other.gate };
-        let mut keeping = self.keeping.take();
-        if let (Some(keeping), Payload::Trajectories { slots, .. }) = (&mut keeping, &self.payload)
-        {
-            keeping.leave_all(slots);
+        let mut pinned = self.pinned.take();
+        if let (Some(pinned), Payload::Trajectories { slots, .. }) = (&mut pinned, &self.payload) {
+            pinned.leave_all(slots);
         }
-        std::mem::replace(self, Self { gate, keeping, ..other })
+        std::mem::replace(self, Self { gate, pinned, ..other })
     }
 
     /// Whether what comes from there is in the table.
@@ -278,8 +277,8 @@ impl Core {
                 if let Some(left) = &left {
                     self.episodes.leave(left);
                 }
-                deferred.extend(left.and_then(|one| match &mut self.keeping {
-                    Some(keeping) => keeping.leave(slot, one),
+                deferred.extend(left.and_then(|one| match &mut self.pinned {
+                    Some(pinned) => pinned.leave(slot, one),
                     None => Some(one),
                 }));
                 free.push(slot);

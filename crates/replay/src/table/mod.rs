@@ -11,7 +11,7 @@
 //! - `insertion`, `sampled`: bytes on their way in and out.
 //! - `episodes`: what items are from.
 //! - `waits`: calls that had to wait. `sessions`: how far those have come who insert from elsewhere.
-//! - `keeping`: trajectories that a checkpoint wants, while the table goes on.
+//! - `pinned`: trajectories that a checkpoint wants, while the table goes on.
 //! - `registry`: the tables of a server. [`saved`]: tables in checkpoints. `journalled`: tables that survive
 //!   a crash.
 //!
@@ -29,8 +29,8 @@ mod gate;
 mod insertion;
 mod items;
 mod journalled;
-mod keeping;
 mod key;
+mod pinned;
 mod registry;
 mod sampled;
 pub mod saved;

@@ -1,27 +1,27 @@
 //! The parameters of a policy on their way from the learner to the workers: the latest counts.
 //!
-//! A learner makes a [`Draft`] in a [`WeightStore`], writes its leaves there and publishes it. Whoever waits
+//! A learner makes a [`PublicationBuilder`] in a [`WeightStore`], writes its leaves there and publishes it. Whoever waits
 //! gets the [`Publication`], which never changes and is there for as long as somebody has it. A publication
 //! may also be a version alone, for those who carry the bytes themselves.
 //!
 //! - `store`: who may publish, who waits, and how many publications there may be.
 //! - `plan`: where each leaf lies. `publication`: what was published. `sums`: how chunks are told apart.
-//! - `draft`: what is about to be published. `transfer`: what is on its way to somebody.
+//! - `builder`: what is about to be published. `transfer`: what is on its way to somebody.
 //!
 //! # Invariants
 //!
 //! 1. The bytes of a publication do not change while anyone has it.
-//! 2. At most so many publications and drafts have bytes at a time as was said when the store was made.
+//! 2. At most so many publications and builders of them have bytes at a time as was said when the store was made.
 //! 3. Versions rise. In a store that follows another they are that one's concern.
 
-mod draft;
+mod builder;
 mod plan;
 mod publication;
 mod store;
 mod sums;
 mod transfer;
 
-pub use self::draft::{Claim, Draft};
+pub use self::builder::{Claim, PublicationBuilder};
 pub use self::plan::{ALIGNMENT, MAX_BYTES, Plan, PlanError};
 pub use self::publication::{Content, Publication};
 pub use self::store::{Seat, WeightStore, WeightsConfig, WeightsError, WeightsInfo};

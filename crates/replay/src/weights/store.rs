@@ -11,7 +11,7 @@ use echoic_memory::signal::Signal;
 use echoic_memory::sync::Mutex;
 use echoic_memory::{AllocError, Blocked};
 
-use super::draft::{Claim, Draft};
+use super::builder::{Claim, PublicationBuilder};
 use super::plan::{Plan, PlanError};
 use super::publication::{Content, Publication};
 use super::transfer::Transfer;
@@ -145,9 +145,9 @@ pub(super) struct Shelf {
 /// let leaf = Leaf { path: "w".into(), dtype: Dtype::UInt(1), shape: vec![3] };
 /// let plan = Arc::new(Plan::new(String::new(), vec![leaf])?);
 /// let wait = Wait { deadline: None, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) };
-/// let mut draft = store.draft(1, &plan, wait)?;
-/// draft.leaf_mut(0).copy_from_slice(&[1, 2, 3]);
-/// draft.publish()?;
+/// let mut builder = store.builder(1, &plan, wait)?;
+/// builder.leaf_mut(0).copy_from_slice(&[1, 2, 3]);
+/// builder.publish()?;
 /// let latest = store.latest().expect("just published");
 /// assert_eq!(latest.version(), 1);
 /// assert_eq!(latest.content().and_then(|content| content.bytes()), Some(&[1, 2, 3][..]));
@@ -198,20 +198,20 @@ impl WeightStore {
         Ok(Claim { shelf: Arc::clone(&self.shelf), version })
     }
 
-    /// A draft of a version, waiting for a place where all are held.
-    pub fn draft(
+    /// A publication builder of a version, waiting for a place where all are held.
+    pub fn builder(
         &self,
         version: u64,
         plan: &Arc<Plan>,
         mut wait: Wait<'_>,
-    ) -> Result<Draft, WeightsError> {
+    ) -> Result<PublicationBuilder, WeightsError> {
         let claim = self.claim(version)?;
-        if let Some(draft) = claim.try_draft(plan)? {
-            return Ok(draft);
+        if let Some(builder) = claim.try_build(plan)? {
+            return Ok(builder);
         }
         let since = Instant::now();
         let waited = wait.until(|until| {
-            let found = self.shelf.changed.wait(until, || claim.try_draft(plan).transpose());
+            let found = self.shelf.changed.wait(until, || claim.try_build(plan).transpose());
             found.map_or(ControlFlow::Continue(Blocked::Leased), ControlFlow::Break)
         });
         self.count_blocked(since.elapsed());
@@ -281,7 +281,7 @@ impl WeightStore {
         self.shelf.changed.wake_later(waker);
     }
 
-    /// Whether there is a place for a draft.
+    /// Whether there is a place for a publication builder.
     pub fn has_room(&self) -> bool {
         let state = self.shelf.state.lock();
         state.alive < self.shelf.config.most
@@ -390,7 +390,7 @@ impl Shelf {
         }
     }
 
-    /// Memory for a draft, if there is a place for one.
+    /// Memory for a publication builder, if there is a place for one.
     pub(super) fn place(
         &self,
         version: u64,
@@ -477,7 +477,7 @@ impl Shelf {
         let latest = state.latest.as_ref().is_some_and(|latest| latest.serial() == serial);
         let oldest = state.transfers.keys().next() == Some(&serial);
         let wanted = state.claims > 0 && state.alive >= self.config.most;
-        // Of two places, one is the latest's and one the draft's.
+        // Of two places, one is the latest's and one the builder's.
         wanted && !latest && (!oldest || self.config.most < 3)
     }
 

@@ -195,7 +195,7 @@ impl InsertFrames {
 impl OutboundQueue for InsertFrames {
     fn open(&mut self, _address: &Address) -> Open {
         let first = self.shared.queue.lock().acked;
-        self.shared.line.open(Purpose::Insert, first, None)
+        self.shared.reconnector.open(Purpose::Insert, first, None)
     }
 
     fn resume(&mut self, welcome: Welcome) -> Result<(), LinkError> {
@@ -237,13 +237,13 @@ impl OutboundQueue for InsertFrames {
         let shared = &self.shared;
         let queue = shared.queue.lock();
         let waited = || {
-            let linger = shared.line.options.linger;
+            let linger = shared.reconnector.options.linger;
             self.last_carried.is_none_or(|carried| now.duration_since(carried) >= linger)
         };
         self.next < self.limit
             && queue.has(self.place)
             && (queue.urgent > self.next
-                || shared.line.is_closing()
+                || shared.reconnector.is_closing()
                 || queue.has_enough()
                 || waited())
     }
@@ -252,7 +252,7 @@ impl OutboundQueue for InsertFrames {
         if self.next >= self.limit {
             return None;
         }
-        let linger = self.shared.line.options.linger;
+        let linger = self.shared.reconnector.options.linger;
         let since = self.last_carried.filter(|carried| now.duration_since(*carried) < linger);
         let wake_policy = if since.is_some() { WakePolicy::AtEnough } else { WakePolicy::AtOnce };
         self.shared.queue.lock().wake_policy = wake_policy;

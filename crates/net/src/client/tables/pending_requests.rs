@@ -26,8 +26,8 @@ use super::{Listed, TableEntry, TablesError, Waiting, check_same};
 use crate::address::Address;
 use crate::buffer_pool::BufferPool;
 use crate::client::io_thread::OutboundQueue;
-use crate::client::line::Line;
 use crate::client::link::{ClientHandshake, LinkError, not_that};
+use crate::client::reconnector::Reconnector;
 use crate::client::rollouts::Delivered;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, Header, kind};
@@ -163,7 +163,7 @@ pub(in crate::client) struct PendingRequests {
     /// Nobody waits for an answer while there is no connection, and nothing is asked again.
     pub(super) impatient: AtomicBool,
     /// How often the server was another than before.
-    pub(super) lives: AtomicU64,
+    pub(super) incarnations: AtomicU64,
 }
 
 impl PendingRequests {
@@ -177,7 +177,7 @@ impl PendingRequests {
     /// answer to what was sent before.
     pub(super) fn ask(
         &self,
-        line: &Line,
+        reconnector: &Reconnector,
         may_linger: bool,
         make: impl FnOnce(u64) -> Question,
     ) -> (u64, Arc<Slot>) {
@@ -201,32 +201,32 @@ impl PendingRequests {
             lingers
         };
         if !lingers {
-            self.ring(line);
+            self.ring(reconnector);
         }
         (id, slot)
     }
 
     /// Somebody begins to wait for the answer to a request. One that lingers is sent now: what it waits behind may take
     /// its time.
-    pub(super) fn hurry(&self, line: &Line, id: u64) {
+    pub(super) fn hurry(&self, reconnector: &Reconnector, id: u64) {
         let lingers = self.state.lock().pending.get(&id).is_some_and(|pending| !pending.sent);
         if lingers {
-            self.ring(line);
+            self.ring(reconnector);
         }
     }
 
-    fn ring(&self, line: &Line) {
+    fn ring(&self, reconnector: &Reconnector) {
         // Pairs with the fence in `await_ring`.
         fence(Ordering::SeqCst);
         if self.wake_policy.load(Ordering::Relaxed)
             && self.wake_policy.swap(false, Ordering::Relaxed)
         {
-            line.ring();
+            reconnector.ring();
         }
     }
 
     /// Gives up a request.
-    pub(super) fn give_up(&self, line: &Line, id: u64) {
+    pub(super) fn give_up(&self, reconnector: &Reconnector, id: u64) {
         {
             let state = &mut *self.state.lock();
             let Some(pending) = state.pending.remove(&id) else { return };
@@ -247,7 +247,7 @@ impl PendingRequests {
             state.cancels.push(id);
             state.abandoned.extend(pending.place.map(|place| (id, place)));
         }
-        self.ring(line);
+        self.ring(reconnector);
     }
 
     /// The server has answered.
@@ -281,7 +281,7 @@ impl PendingRequests {
     fn resume(&self, instance: [u8; 16]) {
         let state = &mut *self.state.lock();
         if state.instance.replace(instance).is_some_and(|before| before != instance) {
-            self.lives.fetch_add(1, Ordering::Release);
+            self.incarnations.fetch_add(1, Ordering::Release);
         }
         if self.impatient.load(Ordering::Relaxed) {
             for pending in std::mem::take(&mut state.pending).into_values() {
@@ -484,7 +484,7 @@ impl Expected {
 /// What the I/O thread carries.
 pub(super) struct RequestFrames {
     pending: Arc<PendingRequests>,
-    line: Arc<Line>,
+    reconnector: Arc<Reconnector>,
     buffer_pool: Arc<BufferPool>,
     out: WriteBuffer,
     /// A payload that is read, and the type of its frame.
@@ -525,12 +525,12 @@ impl RequestFrames {
 
     pub(super) fn new(
         pending: Arc<PendingRequests>,
-        line: Arc<Line>,
+        reconnector: Arc<Reconnector>,
         wants_rollouts: bool,
     ) -> Self {
         Self {
             pending,
-            line,
+            reconnector,
             buffer_pool: BufferPool::new(POOL_BYTES),
             out: WriteBuffer::default(),
             incoming: None,
@@ -637,9 +637,9 @@ impl OutboundQueue for RequestFrames {
     fn open(&mut self, address: &Address) -> Open {
         self.wants_arena = matches!(address, Address::Shm { .. });
         if self.wants_arena {
-            self.line.open(Purpose::Gather, MAX_ARENA, None)
+            self.reconnector.open(Purpose::Gather, MAX_ARENA, None)
         } else {
-            self.line.open(Purpose::Request, 0, None)
+            self.reconnector.open(Purpose::Request, 0, None)
         }
     }
 
@@ -817,35 +817,35 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::{Expected, PendingRequests, Question, Reply};
-    use crate::client::{Line, Options};
+    use crate::client::{Options, Reconnector};
     use crate::transport::{TlsFiles, dial_to};
 
     #[test]
     fn who_waits_for_a_request_that_lingers_has_it_sent() {
         let nobody = dial_to(&"tcp://127.0.0.1:1".parse().unwrap(), &TlsFiles::default()).unwrap();
-        let (line, _ear) = Line::new(nobody, Options::default(), || {}).unwrap();
+        let (reconnector, _ear) = Reconnector::new(nobody, Options::default(), || {}).unwrap();
         let pending = PendingRequests::default();
         let question = |_| Question::Other { frame: Arc::default(), batch_of: None };
         let is_rung = || !pending.wake_policy.load(Ordering::Relaxed);
-        let (slow, _slot) = pending.ask(&line, false, question);
+        let (slow, _slot) = pending.ask(&reconnector, false, question);
         pending.state.lock().pending.get_mut(&slow).unwrap().sent = true;
         pending.state.lock().others.clear();
         pending.wake_policy.store(true, Ordering::Relaxed);
-        let (late, _slot) = pending.ask(&line, true, question);
+        let (late, _slot) = pending.ask(&reconnector, true, question);
         assert!(!is_rung(), "it lingers behind the other");
-        pending.hurry(&line, slow);
+        pending.hurry(&reconnector, slow);
         assert!(!is_rung(), "that one is sent already");
-        pending.hurry(&line, late);
+        pending.hurry(&reconnector, late);
         assert!(is_rung());
     }
 
     #[test]
     fn an_answer_to_what_was_not_asked_is_refused_and_counts_for_nothing() {
         let nobody = dial_to(&"tcp://127.0.0.1:1".parse().unwrap(), &TlsFiles::default()).unwrap();
-        let (line, _ear) = Line::new(nobody, Options::default(), || {}).unwrap();
+        let (reconnector, _ear) = Reconnector::new(nobody, Options::default(), || {}).unwrap();
         let pending = PendingRequests::default();
         let sample = |_| Question::Sample { table: 0, count: 1, deadline: None };
-        let (id, slot) = pending.ask(&line, false, sample);
+        let (id, slot) = pending.ask(&reconnector, false, sample);
         for stranger in [0, id, id + 1] {
             assert!(pending.answer(stranger, Ok(Reply::Count(1))).is_err(), "{stranger}");
             assert!(pending.place_of(stranger).is_err(), "{stranger}");

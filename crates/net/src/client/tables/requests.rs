@@ -19,8 +19,8 @@ use super::{
     Batch, FailureCode, Numbers, TableEntry, TablesError, Waiting, check_priorities, entry, number,
 };
 use crate::address::Address;
-use crate::client::line::Line;
 use crate::client::link::LinkError;
+use crate::client::reconnector::Reconnector;
 use crate::client::rollouts::Delivered;
 use crate::client::{Options, io_thread};
 use crate::transport::Dial;
@@ -49,7 +49,7 @@ pub struct Listed {
 /// done twice.
 pub struct Requests {
     pub(in crate::client) pending: Arc<PendingRequests>,
-    line: Arc<Line>,
+    reconnector: Arc<Reconnector>,
     io_thread: Mutex<Option<JoinHandle<RequestFrames>>>,
 }
 
@@ -57,7 +57,7 @@ pub struct Requests {
 /// the server is cancelled; what was drawn already is lost, but counts as sampled.
 pub struct Ticket<T> {
     pending: Arc<PendingRequests>,
-    line: Arc<Line>,
+    reconnector: Arc<Reconnector>,
     id: u64,
     slot: Arc<Slot>,
     /// Whether it may not be sent yet though the I/O thread has nothing to do.
@@ -146,13 +146,13 @@ impl FromReply for i64 {
 /// Waits for `event` until `poll` finds something.
 pub(super) fn wait_for<T>(
     event: &Event,
-    line: &Line,
+    reconnector: &Reconnector,
     mut wait: Wait<'_, Waiting>,
     mut poll: impl FnMut() -> Option<Result<T, TablesError>>,
 ) -> Result<T, TablesError> {
     let waited = wait.until(|until| match event.wait(until, None, &mut poll) {
         Some(found) => ControlFlow::Break(found),
-        None if line.stands() => ControlFlow::Continue(Waiting::Network),
+        None if reconnector.stands() => ControlFlow::Continue(Waiting::Network),
         None => ControlFlow::Continue(Waiting::Away),
     });
     waited?
@@ -176,7 +176,7 @@ impl<T: FromReply> Ticket<T> {
 
     /// Whether the answer is there, or was.
     pub fn is_ready(&self) -> bool {
-        self.is_answered || self.slot.is_filled() || self.line.is_over()
+        self.is_answered || self.slot.is_filled() || self.reconnector.is_over()
     }
 
     /// Whether a wait has had the answer, be it an error: there is no other.
@@ -187,7 +187,9 @@ impl<T: FromReply> Ticket<T> {
     /// Waits for the answer. May be called again after the wait timed out or was interrupted.
     pub fn wait(&mut self, wait: Wait<'_, Waiting>) -> Result<T, TablesError> {
         let pending = Arc::clone(&self.pending);
-        self.wait_unless(wait, |line| pending.impatient.load(Ordering::Relaxed) && !line.stands())
+        self.wait_unless(wait, |reconnector| {
+            pending.impatient.load(Ordering::Relaxed) && !reconnector.stands()
+        })
     }
 
     /// As [`Ticket::wait`], but only for as long as there is a connection.
@@ -196,26 +198,26 @@ impl<T: FromReply> Ticket<T> {
     ///
     /// [`TablesError`]; when there is no connection, as if the wait had timed out because of that.
     pub fn wait_while_connected(&mut self, wait: Wait<'_, Waiting>) -> Result<T, TablesError> {
-        self.wait_unless(wait, |line| !line.stands())
+        self.wait_unless(wait, |reconnector| !reconnector.stands())
     }
 
     fn wait_unless(
         &mut self,
         wait: Wait<'_, Waiting>,
-        gone: impl Fn(&Line) -> bool,
+        gone: impl Fn(&Reconnector) -> bool,
     ) -> Result<T, TablesError> {
         if self.is_answered {
             return Err(WireError::Spec("the answer was taken".into()).into());
         }
         if self.may_linger && !self.slot.is_filled() {
-            self.pending.hurry(&self.line, self.id);
+            self.pending.hurry(&self.reconnector, self.id);
         }
         let mut is_answered = false;
-        let reply = wait_for(&self.slot.answered, &self.line, wait, || {
+        let reply = wait_for(&self.slot.answered, &self.reconnector, wait, || {
             // Once more after the end was seen: it may have brought the answer.
-            let (over, gone) = (self.line.is_over(), gone(&self.line));
+            let (over, gone) = (self.reconnector.is_over(), gone(&self.reconnector));
             match self.slot.take() {
-                None if over => self.line.ending().map(|ending| Err(ending.into())),
+                None if over => self.reconnector.ending().map(|ending| Err(ending.into())),
                 None if gone => Some(Err(TablesError::TimedOut(Waiting::Away))),
                 reply => {
                     is_answered = reply.is_some();
@@ -237,7 +239,7 @@ impl<T> Ticket<T> {
 
 impl<T> Drop for Ticket<T> {
     fn drop(&mut self) {
-        self.pending.give_up(&self.line, self.id);
+        self.pending.give_up(&self.reconnector, self.id);
     }
 }
 
@@ -260,14 +262,15 @@ impl Requests {
     ) -> Result<Self, TablesError> {
         let pending = Arc::<PendingRequests>::default();
         let noted = Arc::clone(&pending);
-        let (line, wakes) = Line::new(dial, options, move || noted.note_change())?;
-        let line = Arc::new(line);
-        let frames = RequestFrames::new(Arc::clone(&pending), Arc::clone(&line), wants_rollouts);
-        let io_thread = io_thread::spawn(&line, wakes, frames, |_| {})?;
-        let this = Self { pending, line, io_thread: Mutex::new(Some(io_thread)) };
-        wait_for(&this.pending.changed, &this.line, wait, || {
-            let ending = || this.line.ending().map(|ending| Err(ending.into()));
-            if this.line.stands() { Some(Ok(())) } else { ending() }
+        let (reconnector, wakes) = Reconnector::new(dial, options, move || noted.note_change())?;
+        let reconnector = Arc::new(reconnector);
+        let frames =
+            RequestFrames::new(Arc::clone(&pending), Arc::clone(&reconnector), wants_rollouts);
+        let io_thread = io_thread::spawn(&reconnector, wakes, frames, |_| {})?;
+        let this = Self { pending, reconnector, io_thread: Mutex::new(Some(io_thread)) };
+        wait_for(&this.pending.changed, &this.reconnector, wait, || {
+            let ending = || this.reconnector.ending().map(|ending| Err(ending.into()));
+            if this.reconnector.stands() { Some(Ok(())) } else { ending() }
         })?;
         Ok(this)
     }
@@ -288,20 +291,20 @@ impl Requests {
 
     /// Where the server is.
     pub fn address(&self) -> Address {
-        self.line.address()
+        self.reconnector.address()
     }
 
     /// From now on the server is to be found there: at another address, or where it was started anew. A connection that
     /// stands is left. What has no answer then is asked again there, but for one that
     /// [waits only while connected](Self::wait_only_while_connected).
     pub fn redirect(&self, dial: Box<dyn Dial>) {
-        self.line.redirect(dial);
+        self.reconnector.redirect(dial);
     }
 
     /// Why there is no connection, if that will not pass by itself: who is at the address is not who was. Only of one
     /// that is `steadfast`; others end with such an error.
     pub fn trouble(&self) -> Option<LinkError> {
-        self.line.trouble()
+        self.reconnector.trouble()
     }
 
     /// From now on, waits for answers end while there is no connection, as if they had timed out because
@@ -312,27 +315,27 @@ impl Requests {
 
     /// Whether a connection stands to where it was [redirected](Self::redirect) last.
     pub fn has_arrived(&self) -> bool {
-        self.line.has_arrived()
+        self.reconnector.has_arrived()
     }
 
     /// Whether a connection stands.
     pub fn is_connected(&self) -> bool {
-        self.line.stands()
+        self.reconnector.stands()
     }
 
     /// Whether it has ended for good: it was closed, or gave up.
     pub fn is_over(&self) -> bool {
-        self.line.is_over()
+        self.reconnector.is_over()
     }
 
     /// How often the server that it came back to was another than before: started anew.
-    pub fn lives(&self) -> u64 {
-        self.pending.lives.load(Ordering::Acquire)
+    pub fn incarnations(&self) -> u64 {
+        self.pending.incarnations.load(Ordering::Acquire)
     }
 
     /// How often it came back.
     pub fn reconnects(&self) -> u64 {
-        self.line.returns()
+        self.reconnector.returns()
     }
 
     /// Requests that have no answer.
@@ -354,13 +357,13 @@ impl Requests {
         may_linger: bool,
         make: impl FnOnce(u64) -> Question,
     ) -> Result<Ticket<T>, TablesError> {
-        if let Some(refusal) = self.line.refusal() {
+        if let Some(refusal) = self.reconnector.refusal() {
             return Err(refusal.into());
         }
-        let (id, slot) = self.pending.ask(&self.line, may_linger, make);
-        let (pending, line) = (Arc::clone(&self.pending), Arc::clone(&self.line));
+        let (id, slot) = self.pending.ask(&self.reconnector, may_linger, make);
+        let (pending, reconnector) = (Arc::clone(&self.pending), Arc::clone(&self.reconnector));
         let (is_answered, answer) = (false, PhantomData);
-        Ok(Ticket { pending, line, id, slot, may_linger, is_answered, answer })
+        Ok(Ticket { pending, reconnector, id, slot, may_linger, is_answered, answer })
     }
 
     fn ask_for<T>(&self, table: u32, operation: Operation<'_>) -> Result<Ticket<T>, TablesError> {
@@ -625,9 +628,9 @@ impl Requests {
     ///
     /// [`TablesError`] when it has not ended in time; it will.
     pub fn close(&self, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
-        self.line.close();
-        wait_for(&self.pending.changed, &self.line, wait, || {
-            self.line.is_over().then_some(Ok(()))
+        self.reconnector.close();
+        wait_for(&self.pending.changed, &self.reconnector, wait, || {
+            self.reconnector.is_over().then_some(Ok(()))
         })?;
         if let Some(io_thread) = self.io_thread.lock().take() {
             // An I/O thread that panicked has printed why, and carries nothing any more.
@@ -639,7 +642,7 @@ impl Requests {
 
 impl Drop for Requests {
     fn drop(&mut self) {
-        self.line.close();
+        self.reconnector.close();
     }
 }
 

@@ -17,8 +17,8 @@ use super::requests::wait_for;
 use super::{TableEntry, TablesError, Waiting, check_priorities, entry, number, row_bytes};
 use crate::address::Address;
 use crate::buffer_pool::BufferPool;
-use crate::client::line::Line;
 use crate::client::link::LinkError;
+use crate::client::reconnector::Reconnector;
 use crate::client::{Options, io_thread};
 use crate::transport::Dial;
 use crate::wire::WireError;
@@ -34,7 +34,7 @@ const POOL_BYTES: usize = 16 << 20;
 /// What a writer and its I/O thread share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) line: Arc<Line>,
+    pub(super) reconnector: Arc<Reconnector>,
     pub(super) queue: Mutex<Queue>,
     pub(super) tables: OnceLock<Vec<TableEntry>>,
     /// Something was acknowledged, or the connection came, went, or ended.
@@ -94,7 +94,7 @@ impl Shared {
         let wakes = queue.is_alarmed();
         drop(queue);
         if wakes {
-            self.line.ring();
+            self.reconnector.ring();
         }
     }
 
@@ -103,12 +103,12 @@ impl Shared {
         wait: Wait<'_, Waiting>,
         mut poll: impl FnMut() -> bool,
     ) -> Result<(), TablesError> {
-        let waited = wait_for(&self.changed, &self.line, wait, || {
+        let waited = wait_for(&self.changed, &self.reconnector, wait, || {
             // Once more after the end was seen: it may have brought the result.
-            let over = self.line.is_over();
+            let over = self.reconnector.is_over();
             match poll() {
                 true => Some(Ok(())),
-                false if over => self.line.ending().map(|ending| Err(ending.into())),
+                false if over => self.reconnector.ending().map(|ending| Err(ending.into())),
                 false => None,
             }
         });
@@ -146,11 +146,11 @@ impl TableWriter {
     ) -> Result<Self, TablesError> {
         let changed = Arc::<Event>::default();
         let noted = Arc::clone(&changed);
-        let (line, wakes) = Line::new(dial, options, move || noted.notify())?;
-        let line = Arc::new(line);
+        let (reconnector, wakes) = Reconnector::new(dial, options, move || noted.notify())?;
+        let reconnector = Arc::new(reconnector);
         let buffer_pool = BufferPool::new(POOL_BYTES);
         let shared = Arc::new(Shared {
-            line: Arc::clone(&line),
+            reconnector: Arc::clone(&reconnector),
             queue: Mutex::new(Queue::new(Arc::clone(&buffer_pool))),
             tables: OnceLock::new(),
             changed,
@@ -161,9 +161,9 @@ impl TableWriter {
             blocked_nanos: AtomicU64::new(0),
         });
         let io_thread =
-            io_thread::spawn(&line, wakes, InsertFrames::new(Arc::clone(&shared)), |_| {})?;
+            io_thread::spawn(&reconnector, wakes, InsertFrames::new(Arc::clone(&shared)), |_| {})?;
         let this = Self { shared, io_thread: Mutex::new(Some(io_thread)) };
-        this.shared.wait(wait, || line.stands())?;
+        this.shared.wait(wait, || reconnector.stands())?;
         Ok(this)
     }
 
@@ -183,7 +183,7 @@ impl TableWriter {
 
     /// Where the server is.
     pub fn address(&self) -> Address {
-        self.shared.line.address()
+        self.shared.reconnector.address()
     }
 
     /// From now on the server is to be found there: at another address, or where it was started anew. A connection that
@@ -191,25 +191,25 @@ impl TableWriter {
     /// sent there. A table that has what is known of this client, from memory or its files, takes it once; another one may be the
     /// second to have it, if it was stored and the acknowledgement took longer.
     pub fn redirect(&self, dial: Box<dyn Dial>) {
-        self.shared.line.redirect(dial);
+        self.shared.reconnector.redirect(dial);
     }
 
     /// See [`Requests::trouble`](super::Requests::trouble).
     pub fn trouble(&self) -> Option<LinkError> {
-        self.shared.line.trouble()
+        self.shared.reconnector.trouble()
     }
 
     /// Who this is to the server.
     pub fn producer(&self) -> ProducerId {
-        self.shared.line.producer
+        self.shared.reconnector.producer
     }
 
     fn window(&self) -> usize {
-        self.shared.line.options.window_bytes
+        self.shared.reconnector.options.window_bytes
     }
 
     fn check_open(&self) -> Result<(), TablesError> {
-        self.shared.line.refusal().map_or(Ok(()), |refusal| Err(refusal.into()))
+        self.shared.reconnector.refusal().map_or(Ok(()), |refusal| Err(refusal.into()))
     }
 
     /// Inserts a row for each priority into a table of rows. `fill` writes them one behind the other, in
@@ -405,7 +405,7 @@ impl TableWriter {
             queue.next
         };
         if shared.queue.lock().acked < target {
-            shared.line.ring();
+            shared.reconnector.ring();
         }
         shared.wait(wait, || shared.queue.lock().acked >= target)
     }
@@ -417,7 +417,7 @@ impl TableWriter {
             let queue = &mut *shared.queue.lock();
             queue.urgent = queue.next;
         }
-        shared.line.ring();
+        shared.reconnector.ring();
         shared.wait(wait, || self.unacknowledged() <= count)
     }
 
@@ -429,13 +429,13 @@ impl TableWriter {
     /// [`TablesError`] when not everything could be delivered.
     pub fn close(&self, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
         let shared = &self.shared;
-        shared.line.close();
-        shared.wait(wait, || shared.line.is_over())?;
+        shared.reconnector.close();
+        shared.wait(wait, || shared.reconnector.is_over())?;
         if let Some(io_thread) = self.io_thread.lock().take() {
             // An I/O thread that panicked has printed why, and carries nothing any more.
             let _ = io_thread.join();
         }
-        match shared.line.ending() {
+        match shared.reconnector.ending() {
             Some(ending) if self.unacknowledged() > 0 => Err(ending.into()),
             _ => Ok(()),
         }
@@ -443,17 +443,17 @@ impl TableWriter {
 
     /// Whether it takes nothing more.
     pub fn is_closed(&self) -> bool {
-        self.shared.line.refusal().is_some()
+        self.shared.reconnector.refusal().is_some()
     }
 
     /// Whether a connection stands to where it was [redirected](Self::redirect) last.
     pub fn has_arrived(&self) -> bool {
-        self.shared.line.has_arrived()
+        self.shared.reconnector.has_arrived()
     }
 
     /// Whether a connection stands.
     pub fn is_connected(&self) -> bool {
-        self.shared.line.stands()
+        self.shared.reconnector.stands()
     }
 
     /// Rows and items that are not known to be in their tables.
@@ -476,16 +476,16 @@ impl TableWriter {
             held_bytes,
             bytes_sent: read(&shared.bytes),
             writes: read(&shared.writes),
-            reconnects: shared.line.returns(),
+            reconnects: shared.reconnector.returns(),
             blocked: read(&shared.blocked),
             blocked_time: read(&shared.blocked_nanos) as f64 * 1e-9,
-            connected: shared.line.stands(),
+            connected: shared.reconnector.stands(),
         }
     }
 }
 
 impl Drop for TableWriter {
     fn drop(&mut self) {
-        self.shared.line.close();
+        self.shared.reconnector.close();
     }
 }

@@ -9,12 +9,14 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use echoic_memory::shared_buffer::SharedBufferView;
-use echoic_replay::weights::{Claim, Content, Draft, MAX_BYTES, Plan, Publication, sum};
+use echoic_replay::weights::{
+    Claim, Content, MAX_BYTES, Plan, Publication, PublicationBuilder, sum,
+};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::subscriber::{Loan, Shared};
-use crate::client::line::WakeReceiver;
 use crate::client::link::{self, ClientHandshake, LinkError, timespec};
+use crate::client::reconnector::WakeReceiver;
 use crate::transport::Link;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, HEADER_BYTES, Header, MAX_CONTROL, kind};
@@ -35,7 +37,12 @@ enum Question {
     /// There is a place for what comes, and what is there to be sent no more.
     Asked { claim: Claim, base: Option<Arc<Publication>> },
     /// Chunks come.
-    Receiving { draft: Draft, came: Vec<bool>, base: Option<Arc<Publication>>, serial: u64 },
+    Receiving {
+        builder: PublicationBuilder,
+        came: Vec<bool>,
+        base: Option<Arc<Publication>>,
+        serial: u64,
+    },
 }
 
 /// See the [module](self).
@@ -98,7 +105,7 @@ impl Feed {
     fn follow(&mut self, wakes: &WakeReceiver, waker: &Waker) -> Result<(), LinkError> {
         self.use_frames()?;
         loop {
-            if self.shared.line.is_closing() {
+            if self.shared.reconnector.is_closing() {
                 // The server need not wonder.
                 let text = String::new();
                 self.out.write(|out| Control::Goodbye { text }.write(out));
@@ -189,7 +196,7 @@ impl Feed {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }
-            if self.shared.line.is_closing() {
+            if self.shared.reconnector.is_closing() {
                 return Ok(());
             }
         }
@@ -301,13 +308,13 @@ impl Feed {
             }
             Form::Chunks(plan) => {
                 let plan = self.known(plan);
-                let draft = claim.retarget(version).try_draft(&plan);
-                let draft = draft.map_err(|error| LinkError::Memory(error.to_string()))?;
-                let draft = draft.ok_or_else(|| {
+                let builder = claim.retarget(version).try_build(&plan);
+                let builder = builder.map_err(|error| LinkError::Memory(error.to_string()))?;
+                let builder = builder.ok_or_else(|| {
                     LinkError::Lost("the place for the weights was taken meanwhile".into())
                 })?;
                 let came = vec![false; plan.chunks()];
-                self.question = Question::Receiving { draft, came, base, serial };
+                self.question = Question::Receiving { builder, came, base, serial };
                 return Ok(());
             }
         }
@@ -326,13 +333,13 @@ impl Feed {
     }
 
     fn take_chunk(&mut self, chunk: ChunkOf<'_>) -> Result<(), LinkError> {
-        let Question::Receiving { draft, came, .. } = &mut self.question else {
+        let Question::Receiving { builder, came, .. } = &mut self.question else {
             let expected = "CHUNK after a PUBLICATION";
             return Err(WireError::Unexpected { expected, got: kind::CHUNK_OF_WEIGHTS }.into());
         };
         chunk.check(chunk.sum, sum(chunk.bytes))?;
         let index = chunk.index as usize;
-        if !draft.put(index, chunk.bytes, chunk.sum) {
+        if !builder.put(index, chunk.bytes, chunk.sum) {
             let field = "number or length of a chunk";
             return Err(WireError::Meaningless { field, got: chunk.index.into() }.into());
         }
@@ -345,7 +352,7 @@ impl Feed {
     /// Publishes what has come, with what did not come since it was there.
     fn finish(&mut self, ended: u64) -> Result<(), LinkError> {
         let question = std::mem::replace(&mut self.question, Question::Idle);
-        let Question::Receiving { mut draft, came, base, serial } = question else {
+        let Question::Receiving { mut builder, came, base, serial } = question else {
             let expected = "END after a PUBLICATION";
             return Err(WireError::Unexpected { expected, got: kind::END }.into());
         };
@@ -356,13 +363,13 @@ impl Feed {
         let content = base.as_ref().and_then(|base| base.content());
         for (index, _) in came.iter().enumerate().filter(|(_, came)| !**came) {
             let there = content.and_then(|base| Some((base.chunk(index)?, base.sum(index)?)));
-            if !there.is_some_and(|(bytes, sum)| draft.put(index, bytes, sum)) {
+            if !there.is_some_and(|(bytes, sum)| builder.put(index, bytes, sum)) {
                 let field = "number of a chunk that did not come";
                 return Err(WireError::Meaningless { field, got: index as u64 }.into());
             }
         }
         drop(base);
-        let _ = draft.publish();
+        let _ = builder.publish();
         self.after = serial;
         self.ask();
         Ok(())

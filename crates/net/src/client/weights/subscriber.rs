@@ -1,6 +1,6 @@
 //! A store that follows that of a server, and the thread that sees to it.
 //!
-//! The thread asks for the next publication, receives it into a draft of its own store, or maps the server's
+//! The thread asks for the next publication, receives it into a publication builder of its own store, or maps the server's
 //! memory, and asks again. When the connection breaks, it comes back; what is there stays there meanwhile.
 //!
 //! # Invariants
@@ -20,15 +20,15 @@ use echoic_replay::weights::{Publication, WeightStore, WeightsConfig, WeightsErr
 
 use super::feed::Feed;
 use crate::address::Address;
-use crate::client::line::{Line, Patience, State, WakeReceiver, on_death};
 use crate::client::link::{ClientHandshake, LinkError};
+use crate::client::reconnector::{Patience, Reconnector, State, WakeReceiver, on_death};
 use crate::client::{ClientError, Options, Waiting};
 use crate::transport::Dial;
 use crate::wire::handshake::Purpose;
 
 /// What the thread and those who ask share.
 pub(super) struct Shared {
-    pub(super) line: Line,
+    pub(super) reconnector: Reconnector,
     pub(super) store: Arc<WeightStore>,
     /// Publications that nobody here has any more: on which connection they came, and their numbers.
     released: Mutex<Vec<(u64, u64)>>,
@@ -51,7 +51,7 @@ impl Drop for Loan {
     fn drop(&mut self) {
         let Some(shared) = self.shared.upgrade() else { return };
         shared.released.lock().push((self.connection, self.serial));
-        shared.line.ring();
+        shared.reconnector.ring();
     }
 }
 
@@ -61,7 +61,7 @@ struct Ring(Weak<Shared>);
 impl Wake for Ring {
     fn wake(self: Arc<Self>) {
         if let Some(shared) = self.0.upgrade() {
-            shared.line.ring();
+            shared.reconnector.ring();
         }
     }
 }
@@ -95,9 +95,10 @@ impl WeightSubscriber {
         let store = store.map_err(|error| ClientError::System(error.to_string()))?;
         let store = Arc::new(store);
         let told = Arc::clone(&store);
-        let (line, wakes) = Line::new(dial, options, move || told.nudge()).map_err(system)?;
+        let (reconnector, wakes) =
+            Reconnector::new(dial, options, move || told.nudge()).map_err(system)?;
         let shared = Arc::new(Shared {
-            line,
+            reconnector,
             store,
             released: Mutex::default(),
             connection: AtomicU64::new(0),
@@ -106,7 +107,7 @@ impl WeightSubscriber {
         let follower = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("echoic-weights".into());
         let follow = move || {
-            let _mourned = on_death(&follower.line);
+            let _mourned = on_death(&follower.reconnector);
             follow(&follower, &wakes);
             follower.store.close();
         };
@@ -116,7 +117,7 @@ impl WeightSubscriber {
 
     /// Where the server is.
     pub fn address(&self) -> Address {
-        self.shared.line.address()
+        self.shared.reconnector.address()
     }
 
     /// What has come so far.
@@ -126,12 +127,12 @@ impl WeightSubscriber {
 
     /// Whether a connection stands.
     pub fn is_connected(&self) -> bool {
-        self.shared.line.stands()
+        self.shared.reconnector.stands()
     }
 
     /// How often it came back.
     pub fn returns(&self) -> u64 {
-        self.shared.line.returns()
+        self.shared.reconnector.returns()
     }
 
     /// Bytes received.
@@ -141,8 +142,8 @@ impl WeightSubscriber {
 
     /// Waits until the server has accepted this client.
     pub fn wait_until_connected(&self, wait: Wait<'_>) -> Result<(), ClientError> {
-        let line = &self.shared.line;
-        let waited = self.shared.store.wait_for(wait, |_| line.stands().then_some(()));
+        let reconnector = &self.shared.reconnector;
+        let waited = self.shared.store.wait_for(wait, |_| reconnector.stands().then_some(()));
         waited.map_err(|error| self.failure(&error))
     }
 
@@ -156,18 +157,20 @@ impl WeightSubscriber {
     }
 
     fn failure(&self, error: &WeightsError) -> ClientError {
-        let line = &self.shared.line;
+        let reconnector = &self.shared.reconnector;
         match error {
-            WeightsError::TimedOut(_) if line.stands() => ClientError::TimedOut(Waiting::Network),
+            WeightsError::TimedOut(_) if reconnector.stands() => {
+                ClientError::TimedOut(Waiting::Network)
+            }
             WeightsError::TimedOut(_) => ClientError::TimedOut(Waiting::Away),
             WeightsError::Interrupted => ClientError::Interrupted,
-            _ => line.ending().unwrap_or(ClientError::Closed),
+            _ => reconnector.ending().unwrap_or(ClientError::Closed),
         }
     }
 
     /// Lets go of the server. What has come is there for as long as somebody has it.
     pub fn close(&self) {
-        self.shared.line.close();
+        self.shared.reconnector.close();
         self.shared.store.close();
     }
 }
@@ -184,12 +187,12 @@ fn follow(shared: &Arc<Shared>, wakes: &WakeReceiver) {
     // What the server has told, and which server that was.
     let (mut after, mut instance) = (0, None);
     let state = loop {
-        let attempt = |deadline| match shared.line.is_closing() {
+        let attempt = |deadline| match shared.reconnector.is_closing() {
             true => Ok(None),
             false => attempt(shared, deadline).map(Some),
         };
         let (handshake, server, heartbeat) =
-            match shared.line.connect(wakes, &mut Patience::default(), attempt) {
+            match shared.reconnector.connect(wakes, &mut Patience::default(), attempt) {
                 Ok(Some(found)) => found,
                 Ok(None) => break State::Closed,
                 Err(failure) => break State::Failed(failure),
@@ -203,11 +206,11 @@ fn follow(shared: &Arc<Shared>, wakes: &WakeReceiver) {
         after = last;
         match ended {
             Ok(()) => break State::Closed,
-            Err(error) if error.is_temporary() => shared.line.set_state(State::Away),
-            Err(error) => break State::Failed(shared.line.failure(error, 0)),
+            Err(error) if error.is_temporary() => shared.reconnector.set_state(State::Away),
+            Err(error) => break State::Failed(shared.reconnector.failure(error, 0)),
         }
     };
-    shared.line.set_state(state);
+    shared.reconnector.set_state(state);
 }
 
 /// Connects once: the connection, which server it leads to, and how often that wants to hear of us.
@@ -215,9 +218,10 @@ fn attempt(
     shared: &Shared,
     deadline: Instant,
 ) -> Result<(ClientHandshake, [u8; 16], Duration), LinkError> {
-    let token = shared.line.options.token.as_ref();
-    let open = shared.line.open(Purpose::Weights, 0, None);
-    let (handshake, welcome) = ClientHandshake::new(&*shared.line.dial(), token, open, deadline)?;
+    let token = shared.reconnector.options.token.as_ref();
+    let open = shared.reconnector.open(Purpose::Weights, 0, None);
+    let (handshake, welcome) =
+        ClientHandshake::new(&*shared.reconnector.dial(), token, open, deadline)?;
     let heartbeat = Duration::from_millis(welcome.heartbeat_ms.max(10).into());
     Ok((handshake, welcome.instance, heartbeat))
 }

@@ -13,7 +13,7 @@ use crate::journal::Options;
 
 /// What callers were told.
 #[derive(Debug, Default)]
-struct Told {
+struct ProgramGauges {
     admitted: u64,
     complete: u64,
     delivered: BTreeSet<u64>,
@@ -26,7 +26,7 @@ fn options() -> Options {
     Options { segment_bytes: 300, ..Options::default() }
 }
 
-fn round(table: &RolloutTable, told: &mut Told) -> Result<(), CallError> {
+fn round(table: &RolloutTable, told: &mut ProgramGauges) -> Result<(), CallError> {
     for _ in 0..3 {
         let Outcome::Admitted(permits) = call(table, &admit())? else { panic!() };
         told.admitted += 1;
@@ -55,8 +55,8 @@ fn round(table: &RolloutTable, told: &mut Told) -> Result<(), CallError> {
 }
 
 /// Works until the world stops.
-fn work(dir: &Path, durability: Durability) -> Told {
-    let mut told = Told::default();
+fn work(dir: &Path, durability: Durability) -> ProgramGauges {
+    let mut told = ProgramGauges::default();
     for _ in 0..2 {
         let Ok(table) = open(dir, durability, options()) else { break };
         for number in 0..2 {

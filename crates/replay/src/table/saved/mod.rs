@@ -1,7 +1,7 @@
 //! Tables in checkpoints, and what nobody took yet of the stream beside them.
 //!
 //! [`save`] writes every table of a server, each as it was at one moment, while inserts and samples go
-//! on; [`load`] brings them back, all or none; [`open`] makes tables of them to look at. A [`Keeper`]
+//! on; [`load`] brings them back, all or none; [`open`] makes tables of them to look at. A [`Checkpointer`]
 //! does so for a server. What is in which section:
 //!
 //! - `stream.head`, `stream.samples`: see `unread`. `rollouts-N.*`: see `rollouts`.
@@ -18,7 +18,7 @@
 //!    it waits to be written is kept until then, and comes first.
 //! 2. What is read is checked before anything is made of it: a file that lies makes an error.
 
-mod keeper;
+mod checkpointer;
 mod load;
 mod rollouts;
 mod store;
@@ -36,7 +36,7 @@ use crate::spec::Spec;
 use crate::stream::Stream;
 use crate::trajectory::Signature;
 
-pub use keeper::{Keeper, Past};
+pub use checkpointer::{Checkpointer, Past};
 pub(super) use load::{Living, SavedTable, describe_form, read, read_signature};
 pub use load::{Loaded, load, open};
 pub(super) use rollouts::read as read_rollouts;

@@ -17,7 +17,7 @@ use crate::table::Table;
 use crate::table::core::Payload;
 use crate::table::gate::Gate;
 use crate::table::journalled::Log;
-use crate::table::keeping::{self, Keeping};
+use crate::table::pinned::{self, PinnedTrajectories};
 use crate::table::sessions::{Session, Sessions};
 use crate::trajectory::{Signature, Trajectory};
 
@@ -49,13 +49,13 @@ struct Kept {
 
 impl Kept {
     /// The next about `count` of them, in any order; empty when there are no more.
-    fn take(&self, count: usize) -> Vec<keeping::Kept> {
+    fn take(&self, count: usize) -> Vec<pinned::Kept> {
         let mut taken = Vec::with_capacity(count + 64);
         let core = &mut *self.table.lock();
-        if let (Some(keeping), Payload::Trajectories { slots, .. }) =
-            (&mut core.keeping, &core.payload)
+        if let (Some(pinned), Payload::Trajectories { slots, .. }) =
+            (&mut core.pinned, &core.payload)
         {
-            keeping.take(slots, count, &mut taken);
+            pinned.take(slots, count, &mut taken);
         }
         taken
     }
@@ -63,7 +63,7 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        let rest = self.table.lock().keeping.take();
+        let rest = self.table.lock().pinned.take();
         drop(rest);
     }
 }
@@ -129,10 +129,10 @@ impl Moment {
             }
             Payload::Trajectories { slots, free } => {
                 let order = (slots.len() as u32, free.clone(), Vec::new());
-                if core.keeping.is_some() {
+                if core.pinned.is_some() {
                     return Err(busy());
                 }
-                core.keeping = Some(Keeping::of(slots));
+                core.pinned = Some(PinnedTrajectories::of(slots));
                 (Saved::Trajectories(Kept { table: Arc::clone(table) }), order)
             }
         };

@@ -23,7 +23,7 @@ pub const MAX_SHARDS: usize = 1 << FREE;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Labels {
     /// How many of the free bits tell the life.
-    life_bits: u32,
+    incarnation_bits: u32,
 }
 
 /// What a label says.
@@ -31,7 +31,7 @@ pub(super) struct Labels {
 pub(super) struct Label {
     pub(super) shard: usize,
     /// The lower bits of the life.
-    pub(super) life: u64,
+    pub(super) incarnation: u64,
     /// As the server knows it.
     pub(super) key: u64,
 }
@@ -40,24 +40,24 @@ impl Labels {
     /// For at least one and at most [`MAX_SHARDS`] shards.
     pub(super) fn new(shards: usize) -> Self {
         let bits = usize::BITS - shards.saturating_sub(1).leading_zeros();
-        Self { life_bits: FREE.saturating_sub(bits) }
+        Self { incarnation_bits: FREE.saturating_sub(bits) }
     }
 
     /// A life as labels tell it: a few lives later they say the same again.
-    pub(super) fn life(&self, life: u64) -> u64 {
-        life & ((1 << self.life_bits) - 1)
+    pub(super) fn incarnation(&self, incarnation: u64) -> u64 {
+        incarnation & ((1 << self.incarnation_bits) - 1)
     }
 
     /// What the keys of a shard begin with.
-    pub(super) fn prefix(&self, shard: usize, life: u64) -> u64 {
-        (reversed(shard as u64) | self.life(life)) << SHIFT
+    pub(super) fn prefix(&self, shard: usize, incarnation: u64) -> u64 {
+        (reversed(shard as u64) | self.incarnation(incarnation)) << SHIFT
     }
 
     pub(super) fn read(&self, key: u64) -> Label {
         let label = key >> SHIFT;
-        let number = label >> self.life_bits << self.life_bits;
+        let number = label >> self.incarnation_bits << self.incarnation_bits;
         let shard = reversed(number) as usize;
-        Label { shard, life: self.life(label), key: key & ((1 << SHIFT) - 1) }
+        Label { shard, incarnation: self.incarnation(label), key: key & ((1 << SHIFT) - 1) }
     }
 }
 
@@ -75,34 +75,34 @@ mod tests {
     proptest! {
         #[test]
         fn a_label_says_what_was_written(
-            shards in 1..=MAX_SHARDS, at: prop::sample::Index, life: u64, key in 0..1u64 << SHIFT,
+            shards in 1..=MAX_SHARDS, at: prop::sample::Index, incarnation: u64, key in 0..1u64 << SHIFT,
         ) {
             let (labels, shard) = (Labels::new(shards), at.index(shards));
-            let label = Label { shard, life: labels.life(life), key };
-            prop_assert_eq!(labels.read(labels.prefix(shard, life) | key), label);
+            let label = Label { shard, incarnation: labels.incarnation(incarnation), key };
+            prop_assert_eq!(labels.read(labels.prefix(shard, incarnation) | key), label);
         }
     }
 
     proptest! {
         #[test]
         fn a_label_means_the_same_when_shards_have_joined(
-            shards in 1..=MAX_SHARDS, more in 1..=MAX_SHARDS, at: prop::sample::Index, life: u64,
+            shards in 1..=MAX_SHARDS, more in 1..=MAX_SHARDS, at: prop::sample::Index, incarnation: u64,
         ) {
             let (few, many) = (Labels::new(shards.min(more)), Labels::new(shards.max(more)));
             // A life that there is still room for.
-            let (shard, life) = (at.index(shards.min(more)), many.life(life));
-            let label = Label { shard, life, key: 7 };
-            prop_assert_eq!(many.read(few.prefix(shard, life) | 7), label);
+            let (shard, incarnation) = (at.index(shards.min(more)), many.incarnation(incarnation));
+            let label = Label { shard, incarnation, key: 7 };
+            prop_assert_eq!(many.read(few.prefix(shard, incarnation) | 7), label);
         }
     }
 
     #[test]
     fn all_bits_that_shards_do_not_need_tell_lives_apart() {
-        let lives = |shards: usize| {
+        let incarnations = |shards: usize| {
             let labels = Labels::new(shards);
-            (0..1000).map(|life| labels.life(life)).max()
+            (0..1000).map(|incarnation| labels.incarnation(incarnation)).max()
         };
-        assert_eq!([1, 2, 3, 4, 5, 128, 129, 256].map(lives), {
+        assert_eq!([1, 2, 3, 4, 5, 128, 129, 256].map(incarnations), {
             [255, 127, 63, 63, 31, 1, 0, 0].map(Some)
         });
     }

@@ -3,7 +3,9 @@
 use echoic_replay::stream::Wait;
 use echoic_replay::table::Infos;
 
-use super::{Gathered, Owner, Shard, Shards, ShardsError, at, is_absence, life, of_all, owner};
+use super::{
+    Gathered, Owner, Shard, Shards, ShardsError, at, incarnation, is_absence, of_all, owner,
+};
 use crate::client::tables::{Requests, TablesError, Waiting};
 
 /// Asks a shard that is there; `None` when it was not, or was started anew meanwhile.
@@ -13,13 +15,14 @@ fn ask<T>(
     wait: &mut Wait<'_, Waiting>,
     ask: impl FnOnce(&Requests, u32, Wait<'_, Waiting>) -> Result<T, TablesError>,
 ) -> Result<Option<(u64, T)>, ShardsError> {
-    let (Some(Some(shard)), Some(before)) = (shards.get(number), life(shards, number)) else {
+    let (Some(Some(shard)), Some(before)) = (shards.get(number), incarnation(shards, number))
+    else {
         return Ok(None);
     };
     let Wait { deadline, tick, .. } = *wait;
     let wait = Wait { deadline, tick, on_tick: &mut *wait.on_tick };
     match ask(shard.requests, shard.table, wait) {
-        Ok(answer) => Ok((life(shards, number) == Some(before)).then_some((before, answer))),
+        Ok(answer) => Ok((incarnation(shards, number) == Some(before)).then_some((before, answer))),
         Err(error) if is_absence(&error) => Ok(None),
         Err(error) => Err(at(number)(error)),
     }
@@ -43,8 +46,8 @@ impl Shards {
                 let listed = ask(shards, number, &mut wait, |requests, table, wait| {
                     requests.list(table, first, left, wait)
                 })?;
-                let Some((life, mut listed)) = listed else { break };
-                let prefix = self.labels().prefix(number, life);
+                let Some((incarnation, mut listed)) = listed else { break };
+                let prefix = self.labels().prefix(number, incarnation);
                 listed.infos.keys.iter_mut().for_each(|key| *key |= prefix);
                 (size, weight) = (listed.infos.table_size, listed.infos.total_weight);
                 let (whole_size, whole_weight) = (infos.table_size, infos.total_weight);
@@ -84,9 +87,9 @@ impl Shards {
             let read = ask(shards, number, &mut wait, |requests, table, wait| {
                 requests.get(table, keys, wait)
             })?;
-            let Some((life, batch)) = read else { continue };
+            let Some((incarnation, batch)) = read else { continue };
             let mut infos = batch.infos().clone();
-            let prefix = labels.prefix(number, life);
+            let prefix = labels.prefix(number, incarnation);
             infos.keys.iter_mut().for_each(|key| *key |= prefix);
             let (size, weight) = (gathered.infos.table_size, gathered.infos.total_weight);
             gathered.infos.append(infos);

@@ -45,7 +45,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// and then what was chosen for it is chosen again.
 const TURN: Duration = Duration::from_millis(50);
 /// The most batches that are kept unfinished.
-const MAX_DRAFTS: usize = 16;
+const MAX_UNFINISHED: usize = 16;
 
 /// Where one shard of a table is.
 #[derive(Clone, Copy)]
@@ -56,7 +56,7 @@ pub struct Shard<'a> {
     pub table: u32,
     /// The number of the first life that this connection sees. One that takes another's place begins
     /// behind the lives that were seen before.
-    pub first_life: u64,
+    pub first_incarnation: u64,
 }
 
 /// What went wrong, and on which shard if it was one.
@@ -94,11 +94,11 @@ pub struct Changed {
 struct Heard {
     part: Part,
     at: Instant,
-    life: u64,
+    incarnation: u64,
 }
 
 /// A batch that is being put together.
-struct Draft {
+struct UnfinishedBatch {
     count: usize,
     /// What the shares are those of.
     whole: Whole,
@@ -108,7 +108,7 @@ struct Draft {
     /// The choice is no longer what is there.
     outdated: bool,
     /// Of each shard, the life in which it was made part of the choice.
-    lives: Vec<u64>,
+    incarnations: Vec<u64>,
     parts: Vec<Given>,
     /// How many items each shard still has to give.
     owed: Vec<usize>,
@@ -117,7 +117,7 @@ struct Draft {
 /// What a shard gave.
 struct Given {
     shard: usize,
-    life: u64,
+    incarnation: u64,
     batch: Batch,
 }
 
@@ -125,7 +125,7 @@ struct State {
     labels: Labels,
     heard: Vec<Option<Heard>>,
     rng: Rng,
-    drafts: Vec<Draft>,
+    unfinished: Vec<UnfinishedBatch>,
 }
 
 /// A table that lies on several servers. See the [module](self).
@@ -135,15 +135,15 @@ pub struct Shards {
 
 impl Shard<'_> {
     /// One more for each time that its server was started anew.
-    fn life(&self) -> u64 {
-        self.first_life.wrapping_add(self.requests.lives())
+    fn incarnation(&self) -> u64 {
+        self.first_incarnation.wrapping_add(self.requests.incarnations())
     }
 }
 
 /// The life of a shard that is there.
-fn life(shards: &[Option<Shard<'_>>], shard: usize) -> Option<u64> {
+fn incarnation(shards: &[Option<Shard<'_>>], shard: usize) -> Option<u64> {
     let shard = shards.get(shard)?.as_ref()?;
-    shard.requests.is_connected().then(|| shard.life())
+    shard.requests.is_connected().then(|| shard.incarnation())
 }
 
 /// What only says that a shard is not there.
@@ -173,17 +173,17 @@ fn answer<T: FromReply>(
     ticket.wait_while_connected(Wait { deadline, tick: wait.tick, on_tick: &mut *wait.on_tick })
 }
 
-impl Draft {
+impl UnfinishedBatch {
     fn new(count: usize) -> Self {
         let (whole, choice) = (Whole::default(), Whole::default());
-        let (lives, parts, owed) = (Vec::new(), Vec::new(), Vec::new());
-        Self { count, whole, choice, outdated: false, lives, parts, owed }
+        let (incarnations, parts, owed) = (Vec::new(), Vec::new(), Vec::new());
+        Self { count, whole, choice, outdated: false, incarnations, parts, owed }
     }
 
     /// Chooses from what is there now.
-    fn adopt(&mut self, found: Whole, lives: Vec<u64>) {
-        self.owed.resize(lives.len(), 0);
-        self.lives = lives;
+    fn adopt(&mut self, found: Whole, incarnations: Vec<u64>) {
+        self.owed.resize(incarnations.len(), 0);
+        self.incarnations = incarnations;
         self.whole.add(&found);
         self.choice = found;
         self.outdated = false;
@@ -229,7 +229,7 @@ impl Shards {
     pub fn new(shards: usize, seed: u64) -> Self {
         assert!((1..=MAX_SHARDS).contains(&shards), "{shards} shards");
         let (labels, rng) = (Labels::new(shards), Rng::new(seed));
-        let state = State { labels, heard: vec![None; shards], rng, drafts: Vec::new() };
+        let state = State { labels, heard: vec![None; shards], rng, unfinished: Vec::new() };
         Self { state: Mutex::new(state) }
     }
 
@@ -264,22 +264,22 @@ impl Shards {
         count: usize,
         mut wait: Wait<'_, Waiting>,
     ) -> Result<Gathered, ShardsError> {
-        let mut draft = {
-            let drafts = &mut self.state.lock().drafts;
-            let found = drafts.iter().position(|draft| draft.count == count);
-            found.map_or_else(|| Draft::new(count), |found| drafts.remove(found))
+        let mut partial = {
+            let unfinished = &mut self.state.lock().unfinished;
+            let found = unfinished.iter().position(|partial| partial.count == count);
+            found.map_or_else(|| UnfinishedBatch::new(count), |found| unfinished.remove(found))
         };
         let filled = self
-            .resume(&mut draft, shards, &mut wait)
-            .and_then(|()| self.fill(&mut draft, shards, &mut wait));
+            .resume(&mut partial, shards, &mut wait)
+            .and_then(|()| self.fill(&mut partial, shards, &mut wait));
         match filled {
-            Ok(()) => Ok(self.gather(draft)),
+            Ok(()) => Ok(self.gather(partial)),
             Err(error) => {
                 // Also when nothing was given: to choose anew would favour shards that do not wait.
-                if !draft.whole.is_empty() {
-                    let drafts = &mut self.state.lock().drafts;
-                    drafts.truncate(MAX_DRAFTS - 1);
-                    drafts.insert(0, draft);
+                if !partial.whole.is_empty() {
+                    let unfinished = &mut self.state.lock().unfinished;
+                    unfinished.truncate(MAX_UNFINISHED - 1);
+                    unfinished.insert(0, partial);
                 }
                 Err(error)
             }
@@ -290,22 +290,22 @@ impl Shards {
     /// from any more, because somebody removed it, is chosen again among the others.
     fn resume(
         &self,
-        draft: &mut Draft,
+        partial: &mut UnfinishedBatch,
         shards: &[Option<Shard<'_>>],
         wait: &mut Wait<'_, Waiting>,
     ) -> Result<(), ShardsError> {
-        if draft.whole.is_empty() {
+        if partial.whole.is_empty() {
             return Ok(());
         }
         self.ask_around(shards, wait)?;
         let heard: Vec<Option<Heard>> = self.state.lock().heard.clone();
         for (shard, heard) in heard.iter().enumerate() {
-            let owes = draft.owed.get(shard).is_some_and(|owed| *owed > 0);
-            if owes && draft.uses_up(shard) {
-                draft.disown(shard);
-                draft.outdated = true;
+            let owes = partial.owed.get(shard).is_some_and(|owed| *owed > 0);
+            if owes && partial.uses_up(shard) {
+                partial.disown(shard);
+                partial.outdated = true;
             } else if owes && heard.is_some_and(|heard| !heard.part.is_ready()) {
-                draft.lose(shard);
+                partial.lose(shard);
             }
         }
         Ok(())
@@ -314,53 +314,53 @@ impl Shards {
     /// Has all slots of a batch filled.
     fn fill(
         &self,
-        draft: &mut Draft,
+        partial: &mut UnfinishedBatch,
         shards: &[Option<Shard<'_>>],
         wait: &mut Wait<'_, Waiting>,
     ) -> Result<(), ShardsError> {
         loop {
-            // A draft may be of more shards: who made it knew of one that has joined since.
-            for shard in 0..shards.len().max(draft.lives.len()) {
-                let same = life(shards, shard) == draft.lives.get(shard).copied();
-                if !same && draft.choice.has(shard) {
-                    draft.lose(shard);
+            // An unfinished batch may be of more shards: who made it knew of one that has joined since.
+            for shard in 0..shards.len().max(partial.incarnations.len()) {
+                let same = incarnation(shards, shard) == partial.incarnations.get(shard).copied();
+                if !same && partial.choice.has(shard) {
+                    partial.lose(shard);
                 }
             }
-            let unchosen = draft.unchosen();
+            let unchosen = partial.unchosen();
             if unchosen > 0 {
-                if draft.choice.is_empty() || draft.outdated {
-                    let (found, lives) = self.look(shards, unchosen, wait)?;
-                    draft.adopt(found, lives);
+                if partial.choice.is_empty() || partial.outdated {
+                    let (found, incarnations) = self.look(shards, unchosen, wait)?;
+                    partial.adopt(found, incarnations);
                 }
-                let counts = draft.choice.split(unchosen, &mut self.state.lock().rng);
-                draft.owed.iter_mut().zip(counts).for_each(|(owed, count)| *owed += count);
+                let counts = partial.choice.split(unchosen, &mut self.state.lock().rng);
+                partial.owed.iter_mut().zip(counts).for_each(|(owed, count)| *owed += count);
             }
-            if draft.owed.iter().all(|owed| *owed == 0) {
+            if partial.owed.iter().all(|owed| *owed == 0) {
                 return Ok(());
             }
-            self.collect(draft, shards, wait)?;
+            self.collect(partial, shards, wait)?;
         }
     }
 
     /// Asks all shards at once for what they owe, and takes what they give.
     fn collect(
         &self,
-        draft: &mut Draft,
+        partial: &mut UnfinishedBatch,
         shards: &[Option<Shard<'_>>],
         wait: &mut Wait<'_, Waiting>,
     ) -> Result<(), ShardsError> {
         let mut asked = Vec::with_capacity(shards.len());
         for (number, shard) in shards.iter().enumerate() {
-            let owed = draft.owed.get(number).copied().unwrap_or(0);
+            let owed = partial.owed.get(number).copied().unwrap_or(0);
             let Some(shard) = shard.as_ref().filter(|_| owed > 0) else { continue };
-            let turn = draft.uses_up(number).then(|| Instant::now() + TURN);
+            let turn = partial.uses_up(number).then(|| Instant::now() + TURN);
             let deadline = match (wait.deadline, turn) {
                 (Some(deadline), Some(turn)) => Some(deadline.min(turn)),
                 (deadline, turn) => deadline.or(turn),
             };
             match shard.requests.start_sample(shard.table, owed, deadline) {
                 Ok(ticket) => asked.push((number, ticket)),
-                Err(error) if is_absence(&error) => draft.lose(number),
+                Err(error) if is_absence(&error) => partial.lose(number),
                 Err(error) => return Err(at(number)(error)),
             }
         }
@@ -368,39 +368,39 @@ impl Shards {
         for (number, mut ticket) in asked {
             match answer(&mut ticket, wait) {
                 Ok(batch) => {
-                    let life = draft.lives[number];
-                    self.hear(number, life, batch.infos());
-                    draft.disown(number);
-                    draft.parts.push(Given { shard: number, life, batch });
+                    let incarnation = partial.incarnations[number];
+                    self.hear(number, incarnation, batch.infos());
+                    partial.disown(number);
+                    partial.parts.push(Given { shard: number, incarnation, batch });
                 }
-                Err(error) if is_absence(&error) => draft.lose(number),
+                Err(error) if is_absence(&error) => partial.lose(number),
                 // A server that is about to end says this first.
                 Err(error @ TablesError::Refused { code: FailureCode::Closed, .. }) => {
-                    draft.lose(number);
+                    partial.lose(number);
                     closed = Some(at(number)(error));
                 }
                 Err(TablesError::TimedOut(Waiting::Table(_)))
-                    if draft.uses_up(number)
+                    if partial.uses_up(number)
                         && wait.deadline.is_none_or(|deadline| deadline > Instant::now()) =>
                 {
-                    draft.disown(number);
-                    draft.outdated = true;
+                    partial.disown(number);
+                    partial.outdated = true;
                 }
                 Err(TablesError::Interrupted) => return Err(of_all(TablesError::Interrupted)),
                 // The others may still answer, and what they give must not be lost.
                 Err(error) => failed = Some(at(number)(error)),
             }
         }
-        match failed.or(closed.filter(|_| draft.choice.is_empty())) {
+        match failed.or(closed.filter(|_| partial.choice.is_empty())) {
             Some(error) => Err(error),
             None => Ok(()),
         }
     }
 
     /// Takes note of what a sample said of its shard.
-    fn hear(&self, shard: usize, life: u64, infos: &Infos) {
+    fn hear(&self, shard: usize, incarnation: u64, infos: &Infos) {
         if let Some(Some(heard)) = self.state.lock().heard.get_mut(shard)
-            && heard.life == life
+            && heard.incarnation == incarnation
         {
             heard.part.note(infos);
             heard.at = Instant::now();
@@ -419,19 +419,24 @@ impl Shards {
             self.ask_around(shards, wait)?;
             let heard: Vec<Option<Heard>> = {
                 let state = self.state.lock();
-                let lives = (0..shards.len()).map(|shard| life(shards, shard));
-                let heard = state.heard.iter().zip(lives);
-                heard.map(|(heard, life)| heard.filter(|heard| Some(heard.life) == life)).collect()
+                let incarnations = (0..shards.len()).map(|shard| incarnation(shards, shard));
+                let heard = state.heard.iter().zip(incarnations);
+                heard
+                    .map(|(heard, incarnation)| {
+                        heard.filter(|heard| Some(heard.incarnation) == incarnation)
+                    })
+                    .collect()
             };
             if heard.iter().all(Option::is_none)
-                && !(0..shards.len()).any(|n| life(shards, n).is_some())
+                && !(0..shards.len()).any(|n| incarnation(shards, n).is_some())
             {
                 return Err(of_all(TablesError::TimedOut(Waiting::Away)));
             }
             let whole = Whole::new(heard.iter().map(|heard| heard.map(|heard| heard.part)));
             if whole.allows(count) {
-                let lives = heard.iter().map(|heard| heard.map_or(0, |heard| heard.life));
-                return Ok((whole, lives.collect()));
+                let incarnations =
+                    heard.iter().map(|heard| heard.map_or(0, |heard| heard.incarnation));
+                return Ok((whole, incarnations.collect()));
             }
             if checked.is_none_or(|checked| checked.elapsed() >= CLOSED) {
                 Self::check_open(shards, wait)?;
@@ -460,7 +465,7 @@ impl Shards {
         wait: &mut Wait<'_, Waiting>,
     ) -> Result<(), ShardsError> {
         let there = |(number, shard): (usize, &Option<Shard<'_>>)| {
-            let shard = shard.as_ref().filter(|_| life(shards, number).is_some())?;
+            let shard = shard.as_ref().filter(|_| incarnation(shards, number).is_some())?;
             Some((number, shard.requests.start_can_sample(shard.table, 1)))
         };
         let asked: Vec<_> = shards.iter().enumerate().filter_map(there).collect();
@@ -496,28 +501,30 @@ impl Shards {
                 !heard.part.uses_up() && now.saturating_duration_since(heard.at) < FRESH
             };
             let heard = state.heard.iter();
-            heard.map(|heard| heard.filter(fresh).map(|heard| heard.life)).collect()
+            heard.map(|heard| heard.filter(fresh).map(|heard| heard.incarnation)).collect()
         };
         let mut asked = Vec::new();
         for (number, shard) in shards.iter().enumerate() {
-            let (Some(shard), Some(life)) = (shard, life(shards, number)) else { continue };
-            if known.get(number) == Some(&Some(life)) {
+            let (Some(shard), Some(incarnation)) = (shard, incarnation(shards, number)) else {
+                continue;
+            };
+            if known.get(number) == Some(&Some(incarnation)) {
                 continue;
             }
             match shard.requests.start_info(Some(shard.table)) {
-                Ok(ticket) => asked.push((number, shard.table, life, ticket)),
+                Ok(ticket) => asked.push((number, shard.table, incarnation, ticket)),
                 Err(error) if is_absence(&error) => {}
                 Err(error) => return Err(at(number)(error)),
             }
         }
-        for (number, table, life, mut ticket) in asked {
+        for (number, table, incarnation, mut ticket) in asked {
             let all = match answer(&mut ticket, wait) {
                 Ok(all) => all,
                 Err(error) if is_absence(&error) => continue,
                 Err(error) => return Err(at(number)(error)),
             };
             let own = all.iter().find(|numbers| numbers.table == table);
-            let heard = own.map(|own| Heard { part: own.into(), at: Instant::now(), life });
+            let heard = own.map(|own| Heard { part: own.into(), at: Instant::now(), incarnation });
             if let Some(place) = self.state.lock().heard.get_mut(number) {
                 *place = heard;
             }
@@ -526,9 +533,9 @@ impl Shards {
     }
 
     /// Makes one batch of what the shards gave.
-    fn gather(&self, draft: Draft) -> Gathered {
+    fn gather(&self, partial: UnfinishedBatch) -> Gathered {
         let labels = self.labels();
-        let Draft { count, whole, mut parts, .. } = draft;
+        let UnfinishedBatch { count, whole, mut parts, .. } = partial;
         parts.sort_by_key(|part| part.shard);
         let mut infos = Infos::default();
         infos.keys.reserve_exact(count);
@@ -539,8 +546,9 @@ impl Shards {
         for (shard, share) in whole.shares().into_iter().enumerate() {
             let Some(part) = whole.part(shard) else { continue };
             let (mut size, mut weight) = (part.size, part.weight);
-            for Given { life, batch, .. } in parts.iter().filter(|part| part.shard == shard) {
-                let (own, prefix) = (batch.infos(), labels.prefix(shard, *life));
+            for Given { incarnation, batch, .. } in parts.iter().filter(|part| part.shard == shard)
+            {
+                let (own, prefix) = (batch.infos(), labels.prefix(shard, *incarnation));
                 infos.keys.extend(own.keys.iter().map(|key| prefix | key));
                 infos.probabilities.extend(own.probabilities.iter().map(|within| share * within));
                 infos.priorities.extend_from_slice(&own.priorities);
@@ -649,8 +657,10 @@ fn owner(labels: Labels, shards: &[Option<Shard<'_>>], key: u64) -> Owner {
     if label.shard >= shards.len() {
         return Owner::Nobody;
     }
-    match life(shards, label.shard) {
-        Some(life) if labels.life(life) == label.life => Owner::Shard(label.shard, label.key),
+    match incarnation(shards, label.shard) {
+        Some(incarnation) if labels.incarnation(incarnation) == label.incarnation => {
+            Owner::Shard(label.shard, label.key)
+        }
         _ => Owner::Away,
     }
 }

@@ -25,19 +25,19 @@ impl Claim {
         self.version
     }
 
-    /// A draft, if there is a place for one.
+    /// A publication builder, if there is a place for one.
     ///
     /// # Errors
     ///
     /// [`WeightsError`] when the version is not new any more, or there is no memory.
-    pub fn try_draft(&self, plan: &Arc<Plan>) -> Result<Option<Draft>, WeightsError> {
+    pub fn try_build(&self, plan: &Arc<Plan>) -> Result<Option<PublicationBuilder>, WeightsError> {
         let Some(buffer) = self.shelf.place(self.version, plan.nbytes())? else { return Ok(None) };
         let held = Held::new(buffer, Arc::clone(&self.shelf));
         let sums = (0..plan.chunks()).map(|_| OnceLock::new()).collect();
         let (shelf, plan) = (Arc::clone(&self.shelf), Arc::clone(plan));
-        let mut draft = Draft { shelf, version: self.version, plan, held, sums };
-        draft.clear_gaps();
-        Ok(Some(draft))
+        let mut builder = PublicationBuilder { shelf, version: self.version, plan, held, sums };
+        builder.clear_gaps();
+        Ok(Some(builder))
     }
 }
 
@@ -48,7 +48,7 @@ impl Drop for Claim {
 }
 
 /// Bytes that nobody sees until they are published. Given back when dropped.
-pub struct Draft {
+pub struct PublicationBuilder {
     shelf: Arc<Shelf>,
     version: u64,
     plan: Arc<Plan>,
@@ -56,7 +56,7 @@ pub struct Draft {
     sums: Box<[OnceLock<u64>]>,
 }
 
-impl Draft {
+impl PublicationBuilder {
     /// Between leaves are zeros: what an earlier publication left there would make other chunks of equal
     /// leaves.
     fn clear_gaps(&mut self) {

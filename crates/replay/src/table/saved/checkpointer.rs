@@ -15,10 +15,10 @@ use crate::stream::Stream;
 use crate::table::Tables;
 
 /// Told where the checkpoint is, or why there is none.
-type Told = Box<dyn FnOnce(&Result<PathBuf, SavedError>) + Send>;
+type ProgramGauges = Box<dyn FnOnce(&Result<PathBuf, SavedError>) + Send>;
 
 /// Checkpoints of a server's tables, rollout tables and stream in one directory.
-pub struct Keeper {
+pub struct Checkpointer {
     tables: Arc<Tables>,
     stream: Option<Arc<Stream>>,
     rollouts: Arc<Vec<Arc<RolloutTable>>>,
@@ -31,7 +31,7 @@ pub struct Keeper {
     past: Mutex<Past>,
 }
 
-/// What a keeper did so far.
+/// What a checkpointer did so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Past {
     /// Checkpoints that were written.
@@ -51,12 +51,12 @@ pub struct Past {
 /// Who asked for a checkpoint that has not begun, and whether a thread sees to them.
 #[derive(Default)]
 struct CheckpointRequests {
-    asked: Vec<Told>,
+    asked: Vec<ProgramGauges>,
     running: bool,
 }
 
-impl Keeper {
-    /// A keeper of the `keep` newest checkpoints of a root, who signs them with a release of the program.
+impl Checkpointer {
+    /// A checkpointer for the `keep` newest checkpoints of a root, who signs them with a release of the program.
     pub fn new(
         tables: Arc<Tables>,
         stream: Option<Arc<Stream>>,
@@ -162,8 +162,8 @@ impl Keeper {
     }
 }
 
-impl std::fmt::Debug for Keeper {
+impl std::fmt::Debug for Checkpointer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Keeper").field("root", &self.root).finish_non_exhaustive()
+        f.debug_struct("Checkpointer").field("root", &self.root).finish_non_exhaustive()
     }
 }

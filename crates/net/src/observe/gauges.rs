@@ -4,7 +4,7 @@
 //!
 //! # Invariants
 //!
-//! 1. There are at most [`MAX_TOLD`], and no name is empty or longer than [`MAX_TOLD_NAME`].
+//! 1. There are at most [`MAX_GAUGES`], and no name is empty or longer than [`MAX_GAUGE_NAME`].
 //! 2. What is told at once is seen at once, or not at all.
 
 use std::collections::BTreeMap;
@@ -12,31 +12,31 @@ use std::collections::BTreeMap;
 use echoic_memory::sync::Mutex;
 
 /// How many numbers there may be.
-pub const MAX_TOLD: usize = 256;
+pub const MAX_GAUGES: usize = 256;
 /// Bytes of the longest name.
-pub const MAX_TOLD_NAME: usize = 128;
+pub const MAX_GAUGE_NAME: usize = 128;
 
 /// Why numbers are not taken. Nothing is changed then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GaugeError {
     /// Choose another name.
-    #[error("the name of a number has 1 to {MAX_TOLD_NAME} bytes; {0:?} has {len}", len = .0.len())]
+    #[error("the name of a number has 1 to {MAX_GAUGE_NAME} bytes; {0:?} has {len}", len = .0.len())]
     Name(String),
     /// Forget some.
-    #[error("a server shows at most {MAX_TOLD} numbers that it is told; these would make {0}")]
+    #[error("a server shows at most {MAX_GAUGES} numbers of a program; these would make {0}")]
     Many(usize),
 }
 
 /// The numbers that were told last.
 #[derive(Debug, Default)]
-pub struct Told(Mutex<BTreeMap<String, f64>>);
+pub struct ProgramGauges(Mutex<BTreeMap<String, f64>>);
 
-impl Told {
+impl ProgramGauges {
     /// Replaces numbers by name; those without a value are forgotten.
     pub fn tell(&self, numbers: Vec<(String, Option<f64>)>) -> Result<(), GaugeError> {
         for (name, _) in &numbers {
-            if name.is_empty() || name.len() > MAX_TOLD_NAME {
+            if name.is_empty() || name.len() > MAX_GAUGE_NAME {
                 return Err(GaugeError::Name(name.clone()));
             }
         }
@@ -48,7 +48,7 @@ impl Told {
                 None => changed.remove(&name),
             };
         }
-        if changed.len() > MAX_TOLD {
+        if changed.len() > MAX_GAUGES {
             return Err(GaugeError::Many(changed.len()));
         }
         *known = changed;
@@ -67,13 +67,15 @@ mod tests {
 
     #[test]
     fn what_can_not_be_taken_changes_nothing() {
-        let told = Told::default();
-        told.tell(vec![("loss".into(), Some(1.0)), ("gone".into(), Some(2.0))]).expect("they fit");
-        told.tell(vec![("gone".into(), None)]).expect("fewer fit too");
-        let many = (0..=MAX_TOLD).map(|i| (i.to_string(), Some(0.0))).collect();
-        assert_eq!(told.tell(many), Err(GaugeError::Many(MAX_TOLD + 2)));
+        let gauges = ProgramGauges::default();
+        gauges
+            .tell(vec![("loss".into(), Some(1.0)), ("gone".into(), Some(2.0))])
+            .expect("they fit");
+        gauges.tell(vec![("gone".into(), None)]).expect("fewer fit too");
+        let many = (0..=MAX_GAUGES).map(|i| (i.to_string(), Some(0.0))).collect();
+        assert_eq!(gauges.tell(many), Err(GaugeError::Many(MAX_GAUGES + 2)));
         let bad = vec![("loss".into(), Some(3.0)), (String::new(), Some(0.0))];
-        assert_eq!(told.tell(bad), Err(GaugeError::Name(String::new())));
-        assert_eq!(told.all().into_iter().collect::<Vec<_>>(), [("loss".to_owned(), 1.0)]);
+        assert_eq!(gauges.tell(bad), Err(GaugeError::Name(String::new())));
+        assert_eq!(gauges.all().into_iter().collect::<Vec<_>>(), [("loss".to_owned(), 1.0)]);
     }
 }

@@ -61,7 +61,7 @@ impl Default for Patience {
 }
 
 /// See the [module](self).
-pub(super) struct Line {
+pub(super) struct Reconnector {
     /// Where the server is, and how often that was another place.
     dial: Mutex<Arc<dyn Dial>>,
     moves: AtomicU64,
@@ -86,7 +86,7 @@ pub(super) struct Line {
     waker: UnixStream,
 }
 
-impl std::fmt::Debug for Line {
+impl std::fmt::Debug for Reconnector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Line").field("address", &self.address()).finish_non_exhaustive()
     }
@@ -95,7 +95,7 @@ impl std::fmt::Debug for Line {
 /// Where the thread is woken.
 pub(super) struct WakeReceiver(UnixStream);
 
-impl Line {
+impl Reconnector {
     pub(super) fn new(
         dial: Box<dyn Dial>,
         options: Options,
@@ -106,7 +106,7 @@ impl Line {
         wakes.set_nonblocking(true)?;
         let producer = options.producer.map_or_else(random, Ok)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let line = Self {
+        let reconnector = Self {
             dial: Mutex::new(dial.into()),
             moves: AtomicU64::new(0),
             reached: AtomicU64::new(0),
@@ -122,7 +122,7 @@ impl Line {
             trouble: Mutex::new(None),
             waker,
         };
-        Ok((line, WakeReceiver(wakes)))
+        Ok((reconnector, WakeReceiver(wakes)))
     }
 
     /// How to reach the server.
@@ -150,7 +150,7 @@ impl Line {
         self.ring();
     }
 
-    /// How often the server has moved. Whoever asks for this first, and then for [`Line::dial`], knows by it whether
+    /// How often the server has moved. Whoever asks for this first, and then for [`Reconnector::dial`], knows by it whether
     /// that is still the place.
     pub(super) fn moves(&self) -> u64 {
         self.moves.load(Ordering::Acquire)
@@ -383,8 +383,8 @@ impl AsFd for WakeReceiver {
 
 /// Has a client fail if its thread dies without having said how it ended: whoever waits would wait for
 /// ever.
-pub(super) fn on_death(line: &Line) -> impl Drop {
-    struct Mourned<'a>(&'a Line);
+pub(super) fn on_death(reconnector: &Reconnector) -> impl Drop {
+    struct Mourned<'a>(&'a Reconnector);
     impl Drop for Mourned<'_> {
         fn drop(&mut self) {
             if !self.0.is_over() {
@@ -393,7 +393,7 @@ pub(super) fn on_death(line: &Line) -> impl Drop {
             }
         }
     }
-    Mourned(line)
+    Mourned(reconnector)
 }
 
 /// Half to all of a duration.

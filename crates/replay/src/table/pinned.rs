@@ -1,7 +1,7 @@
 //! The trajectories that a checkpoint will want, kept for it while the table goes on.
 //!
 //! To take a million of them at once would lock the table for as long as a million counts of references
-//! take to change. So a [`Keeping`] notes only whose slots there are; they are taken some at a time, and
+//! take to change. So a [`PinnedTrajectories`] notes only whose slots there are; they are taken some at a time, and
 //! one that is removed before its turn comes here instead of being dropped.
 //!
 //! # Invariants
@@ -19,14 +19,14 @@ pub(super) type Kept = (Slot, Arc<Trajectory>);
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(super) struct Keeping {
+pub(super) struct PinnedTrajectories {
     wanted: Vec<u64>,
     /// Words of `wanted` before this one are empty.
     cursor: usize,
     gone: Vec<Kept>,
 }
 
-impl Keeping {
+impl PinnedTrajectories {
     /// Wants every trajectory that is there.
     pub(super) fn of(slots: &[Option<Arc<Trajectory>>]) -> Self {
         let wanted = slots.chunks(64).map(|chunk| {
@@ -112,25 +112,25 @@ mod tests {
             let all = (0..).zip(slots.clone());
             let expected: Vec<Kept> =
                 all.filter_map(|(slot, one)| one.map(|one| (slot, one))).collect();
-            let (mut keeping, mut taken) = (Keeping::of(&slots), Vec::new());
+            let (mut pinned, mut taken) = (PinnedTrajectories::of(&slots), Vec::new());
             for (slot, action) in steps {
                 match (action, slots.get_mut(slot)) {
-                    (0, _) => keeping.take(&slots, 5, &mut taken),
+                    (0, _) => pinned.take(&slots, 5, &mut taken),
                     (1, Some(one)) => {
                         // Another one comes into the slot, or none.
                         let new = (slot % 2 == 0).then(copy);
                         if let Some(old) = std::mem::replace(one, new) {
-                            keeping.leave(slot as Slot, old);
+                            pinned.leave(slot as Slot, old);
                         }
                     }
                     _ => {}
                 }
             }
             if go {
-                keeping.leave_all(&slots);
+                pinned.leave_all(&slots);
                 slots.clear();
             }
-            keeping.take(&slots, usize::MAX, &mut taken);
+            pinned.take(&slots, usize::MAX, &mut taken);
             taken.sort_by_key(|(slot, _)| *slot);
             prop_assert_eq!(taken.len(), expected.len());
             for (one, other) in taken.iter().zip(&expected) {
