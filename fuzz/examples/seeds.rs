@@ -246,7 +246,7 @@ fn rollout_asks() -> Vec<Vec<u8>> {
 fn rollout_answers() -> [(u8, Vec<u8>); 3] {
     let error = CallError::TimedOut(Blocked::Leased(4));
     [
-        (7, Answer::RolloutTables { id: 3, entries: vec![] }),
+        (7, Answer::RolloutTables { id: 3, configs: vec![] }),
         (8, Answer::RolloutOutcomes { id: 3, outcomes: outcomes() }),
         (10, Answer::RolloutRefused { id: 3, error }),
     ]
@@ -308,7 +308,7 @@ fn observation() -> Observation {
         blocked_by: "RATIO".into(),
     };
     Observation {
-        life: 10,
+        incarnation: 10,
         age: 9.0,
         families: vec![Family { name, help, kind: Kind::Histogram, numbers }],
         connections: vec![connection],

@@ -65,31 +65,31 @@ struct Wire {
 /// The end of a link that the fuzzer holds.
 pub struct Far {
     wire: Arc<(Mutex<Wire>, Condvar)>,
-    bell: UnixStream,
+    waker: UnixStream,
 }
 
 /// The end of a link that is under test.
 pub struct Near {
     wire: Arc<(Mutex<Wire>, Condvar)>,
-    bell: UnixStream,
-    ear: UnixStream,
+    waker: UnixStream,
+    wakes: UnixStream,
     cuts: Cuts,
 }
 
 /// A link.
 pub fn link(cuts: Cuts) -> (Far, Near) {
     let wire = Arc::default();
-    let (bell, ear) = UnixStream::pair().expect("a pair of sockets");
-    for end in [&bell, &ear] {
+    let (waker, wakes) = UnixStream::pair().expect("a pair of sockets");
+    for end in [&waker, &wakes] {
         end.set_nonblocking(true).expect("a socket that does not block");
     }
-    let far = Far { wire: Arc::clone(&wire), bell: bell.try_clone().expect("a socket") };
-    (far, Near { wire, bell, ear, cuts })
+    let far = Far { wire: Arc::clone(&wire), waker: waker.try_clone().expect("a socket") };
+    (far, Near { wire, waker, wakes, cuts })
 }
 
-fn ring(mut bell: &UnixStream) {
+fn ring(mut waker: &UnixStream) {
     // One that is full rings already.
-    let _ = bell.write(&[1]);
+    let _ = waker.write(&[1]);
 }
 
 impl Far {
@@ -103,7 +103,7 @@ impl Far {
         let pieces = pieces.iter().filter(|piece| !piece.is_empty());
         wire.input.extend(pieces.map(|piece| piece.iter().copied().collect::<VecDeque<_>>()));
         wire.is_idle = false;
-        ring(&self.bell);
+        ring(&self.waker);
     }
 
     /// Says that nothing more will come.
@@ -111,7 +111,7 @@ impl Far {
         let mut wire = self.lock();
         wire.ended = true;
         wire.is_idle = false;
-        ring(&self.bell);
+        ring(&self.waker);
     }
 
     /// What the other end has said, once it is enough.
@@ -178,17 +178,17 @@ impl Read for Near {
     }
 
     fn read_vectored(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let _ = { &self.ear }.read(&mut [0; 64]);
+        let _ = { &self.wakes }.read(&mut [0; 64]);
         self.with(|wire| {
             if wire.input.is_empty() && wire.ended {
-                ring(&self.bell);
+                ring(&self.waker);
                 return Ok(0);
             }
             if std::mem::take(&mut wire.reading_pauses) || wire.input.is_empty() {
                 if wire.input.is_empty() {
                     wire.is_idle = true;
                 } else {
-                    ring(&self.bell);
+                    ring(&self.waker);
                 }
                 return Err(io::ErrorKind::WouldBlock.into());
             }
@@ -206,7 +206,7 @@ impl Read for Near {
                 wire.input.pop_front();
             }
             wire.reading_pauses = cut != usize::MAX;
-            ring(&self.bell);
+            ring(&self.waker);
             Ok(read)
         })
     }
@@ -216,7 +216,7 @@ impl Write for Near {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.with(|wire| {
             if std::mem::take(&mut wire.writing_pauses) {
-                ring(&self.bell);
+                ring(&self.waker);
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             let cut = wire.cut(self.cuts.write);
@@ -234,7 +234,7 @@ impl Write for Near {
 
 impl AsFd for Near {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.ear.as_fd()
+        self.wakes.as_fd()
     }
 }
 
@@ -253,27 +253,27 @@ impl Link for Near {
     }
 }
 
-/// A transport that the fuzzer dials.
-pub struct Listener {
+/// An address that the fuzzer dials.
+pub struct Nearby {
     links: Mutex<Option<(Receiver<Near>, UnixStream)>>,
 }
 
 /// What dials it.
 pub struct Dialler {
     links: Sender<Near>,
-    bell: UnixStream,
+    waker: UnixStream,
 }
 
 struct Opened {
     links: Receiver<Near>,
-    ear: UnixStream,
+    wakes: UnixStream,
 }
 
 /// A transport without a system.
-pub fn listener() -> (Dialler, Listener) {
+pub fn listener() -> (Dialler, Nearby) {
     let (sender, links) = channel();
-    let (bell, ear) = UnixStream::pair().expect("a pair of sockets");
-    (Dialler { links: sender, bell }, Listener { links: Mutex::new(Some((links, ear))) })
+    let (waker, wakes) = UnixStream::pair().expect("a pair of sockets");
+    (Dialler { links: sender, waker }, Nearby { links: Mutex::new(Some((links, wakes))) })
 }
 
 impl Dialler {
@@ -281,16 +281,16 @@ impl Dialler {
     pub fn dial(&self, cuts: Cuts) -> Far {
         let (far, near) = link(cuts);
         self.links.send(near).expect("the server lives");
-        ring(&self.bell);
+        ring(&self.waker);
         far
     }
 }
 
-impl Listen for Listener {
+impl Listen for Nearby {
     fn listen(&self) -> io::Result<Box<dyn Listener>> {
         let once = self.links.lock().expect("nobody panics with it").take();
-        let (links, ear) = once.ok_or(io::ErrorKind::AddrInUse)?;
-        Ok(Box::new(Opened { links, ear }))
+        let (links, wakes) = once.ok_or(io::ErrorKind::AddrInUse)?;
+        Ok(Box::new(Opened { links, wakes }))
     }
 
     fn is_public(&self) -> bool {
@@ -302,7 +302,7 @@ impl Listener for Opened {
     fn accept(&mut self) -> io::Result<Box<dyn Link>> {
         match self.links.try_recv() {
             Ok(near) => {
-                self.ear.read_exact(&mut [0])?;
+                self.wakes.read_exact(&mut [0])?;
                 Ok(Box::new(near))
             }
             Err(_) => Err(io::ErrorKind::WouldBlock.into()),
@@ -316,7 +316,7 @@ impl Listener for Opened {
 
 impl AsFd for Opened {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.ear.as_fd()
+        self.wakes.as_fd()
     }
 }
 

@@ -169,6 +169,12 @@ impl Filter {
         }
     }
 
+    /// The field of each condition, but for `count()`.
+    pub fn fields(&self) -> impl Iterator<Item = &str> {
+        let fields = self.0.iter().filter(|condition| condition.aggregate != Aggregate::Count);
+        fields.map(|condition| condition.field.as_str())
+    }
+
     /// Finds its fields among those that items have: a field is then called by its index.
     ///
     /// # Errors
