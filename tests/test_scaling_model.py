@@ -182,13 +182,15 @@ def test_same_seed_gives_the_same_run() -> None:
 
 def test_simulated_clients_and_doors_have_the_settings_of_the_real_ones() -> None:
     source = Path(__file__).resolve().parents[1] / "crates" / "net" / "src"
-    line = (source / "client" / "line.rs").read_text()
+    reconnector = (source / "client" / "reconnector.rs").read_text()
     assert (
         f"FIRST_BACKOFF: Duration = Duration::from_millis({simulation.FIRST_PAUSE * 1e3:.0f})"
-        in line
+        in reconnector
     )
-    assert f"LAST_BACKOFF: Duration = Duration::from_secs({simulation.LAST_PAUSE:.0f})" in line
-    assert f"ATTEMPT: Duration = Duration::from_secs({simulation.ATTEMPT:.0f})" in line
+    assert (
+        f"LAST_BACKOFF: Duration = Duration::from_secs({simulation.LAST_PAUSE:.0f})" in reconnector
+    )
+    assert f"ATTEMPT: Duration = Duration::from_secs({simulation.ATTEMPT:.0f})" in reconnector
     doors = (source / "transport" / "mod.rs").read_text()
     assert f"BACKLOG: i32 = {simulation.BACKLOG};" in doors
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# As in crates/net/src/client/line.rs and crates/net/src/transport/mod.rs.
+# As in crates/net/src/client/reconnector.rs and crates/net/src/transport/mod.rs.
 FIRST_PAUSE, LAST_PAUSE = 0.02, 1.0
 ATTEMPT = 10.0
 BACKLOG = 4096
