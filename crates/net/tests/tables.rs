@@ -293,6 +293,30 @@ fn samples_in_advance_come_as_they_were_asked_for() {
 }
 
 #[test]
+fn samples_in_advance_keep_their_order_while_items_come_between_two_tries() {
+    at_each_address(&[queue("queue", 8, 1000)], |server, tables| {
+        let (requests, table) = (requests(server), &tables.all()[0]);
+        for first in (0..20 * 200).step_by(200) {
+            let mut tickets: Vec<_> =
+                (0..200).map(|_| requests.start_sample(0, 1, None).unwrap()).collect();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for number in first..first + 200 {
+                        let mut insertion = soon(|wait| table.reserve(1, wait)).unwrap();
+                        fill(insertion.row_mut(0), number);
+                        insertion.commit(&[1.0], None).unwrap();
+                    }
+                });
+                for (number, ticket) in (first..).zip(&mut tickets) {
+                    let batch = soon(|wait| ticket.wait(wait)).unwrap();
+                    assert_eq!(numbers(&batch), [number]);
+                }
+            });
+        }
+    });
+}
+
+#[test]
 fn batches_of_a_durable_queue_are_sent_when_their_draws_are_on_disk() {
     let dir = tempfile::tempdir().unwrap();
     let table = Table::new(queue("durable", 700, 1000)).unwrap().durable(Some(Durability::Sync));

@@ -516,31 +516,11 @@ fn time_out(parked: &Parked, out: &mut WriteBuffer) {
 fn info(id: u64, number: u32, services: &Services, out: &mut WriteBuffer) {
     let all = services.shared.tables.all().iter().zip(0..);
     let asked = all.filter(|(_, table)| number == ALL_TABLES || number == *table);
-    let numbers: Vec<Numbers> = asked.map(|(table, number)| numbers(table, number)).collect();
+    let numbers: Vec<Numbers> = asked.map(|(table, number)| Numbers::of(table, number)).collect();
     if numbers.is_empty() && number != ALL_TABLES {
         return unknown(id, number, out);
     }
     out.write(|out| Answer::Numbers { id, numbers }.write(out));
-}
-
-fn numbers(table: &Table, number: u32) -> Numbers {
-    let info = table.info();
-    Numbers {
-        table: number,
-        size: info.size,
-        total_weight: info.total_weight,
-        max_times_sampled: table.config().max_times_sampled,
-        counts: info.counts,
-        unique_samples: info.unique_samples,
-        episodes: info.episodes,
-        deleted_episodes: info.deleted_episodes,
-        insert_waits: info.insert_waits,
-        sample_waits: info.sample_waits,
-        limiter: *info.limiter.parameters(),
-        paused: info.paused,
-        version: info.version,
-        row_bytes: info.row_bytes as u64,
-    }
 }
 
 /// What another one of its table waits for, which asked before and for no more items. Such a one is served first,

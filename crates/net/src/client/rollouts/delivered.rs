@@ -29,34 +29,34 @@ impl Delivered {
         config: impl FnOnce(u64) -> Option<&'a RolloutConfig>,
     ) -> Result<Option<(u64, Self)>, WireError> {
         let payload = pooled.get(start..end).unwrap_or_default();
-        let (told, used) = DeliveryHead::read(payload, payload.len())?;
-        let Some(config) = config(told.id) else { return Ok(None) };
-        let len = told.bytes(config)?;
+        let (delivery, used) = DeliveryHead::read(payload, payload.len())?;
+        let Some(config) = config(delivery.id) else { return Ok(None) };
+        let len = delivery.bytes(config)?;
         let (first, last) = DeliveryHead::place(used, len)?;
         if last != payload.len() {
             let (expected, got) = (last as u64, payload.len() as u64);
             return Err(WireError::Sequence { field: "length of a batch", expected, got });
         }
-        let DeliveryHead { id, head } = told;
+        let DeliveryHead { id, head } = delivery;
         let range = start + first..start + first + len;
         Ok(Some((id, Self { head, payload: Payload::Pooled(pooled), range })))
     }
 
     /// A share whose arrays the server has written at a place.
     pub(in crate::client) fn placed(
-        told: DeliveryHead,
+        delivery: DeliveryHead,
         place: Place,
         config: &RolloutConfig,
     ) -> Result<Self, WireError> {
-        let (len, limit) = (told.bytes(config)?, place.len());
+        let (len, limit) = (delivery.bytes(config)?, place.len());
         if len > limit {
             let (limit, got) = (limit as u64, len as u64);
             return Err(WireError::TooLarge { field: "length of a batch", limit, got });
         }
-        Ok(Self { head: told.head, payload: Payload::Placed(place), range: 0..len })
+        Ok(Self { head: delivery.head, payload: Payload::Placed(place), range: 0..len })
     }
 
-    /// What is told of it beside its arrays.
+    /// What belongs to it beside its arrays.
     pub fn head(&self) -> &Head {
         &self.head
     }

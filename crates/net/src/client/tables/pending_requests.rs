@@ -823,7 +823,7 @@ mod tests {
     #[test]
     fn who_waits_for_a_request_that_lingers_has_it_sent() {
         let nobody = dial_to(&"tcp://127.0.0.1:1".parse().unwrap(), &TlsFiles::default()).unwrap();
-        let (reconnector, _ear) = Reconnector::new(nobody, Options::default(), || {}).unwrap();
+        let (reconnector, _wakes) = Reconnector::new(nobody, Options::default(), || {}).unwrap();
         let pending = PendingRequests::default();
         let question = |_| Question::Other { frame: Arc::default(), batch_of: None };
         let is_rung = || !pending.wake_policy.load(Ordering::Relaxed);
@@ -842,7 +842,7 @@ mod tests {
     #[test]
     fn an_answer_to_what_was_not_asked_is_refused_and_counts_for_nothing() {
         let nobody = dial_to(&"tcp://127.0.0.1:1".parse().unwrap(), &TlsFiles::default()).unwrap();
-        let (reconnector, _ear) = Reconnector::new(nobody, Options::default(), || {}).unwrap();
+        let (reconnector, _wakes) = Reconnector::new(nobody, Options::default(), || {}).unwrap();
         let pending = PendingRequests::default();
         let sample = |_| Question::Sample { table: 0, count: 1, deadline: None };
         let (id, slot) = pending.ask(&reconnector, false, sample);
