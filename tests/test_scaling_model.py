@@ -80,13 +80,13 @@ def test_no_setup_is_a_part_that_was_measured() -> None:
 
 
 def test_rate_is_that_of_the_busiest_thread_or_of_all_processors(costs: Costs) -> None:
-    threads = {CALL: Line(2e-6, 0), "courier": Line(1e-6, 0), "door": Line(1e-6, 0)}
+    threads = {CALL: Line(2e-6, 0), "io_thread": Line(1e-6, 0), "event_loop": Line(1e-6, 0)}
     known = replace(costs, insert=threads, crowding=1.0, cores=2)
     one = Setup("one", "", (Job("insert", 100),))
     assert rate(known, one) == pytest.approx(1 / 2e-6)
     many = Setup("many", "", tuple(Job("insert", 100, client, share=1 / 4) for client in range(4)))
     # Calls are shared by four threads, and one door has them all; 4 µs on two processors are most.
-    assert loads(known, many)["server", 0, "door"] == pytest.approx(1e-6)
+    assert loads(known, many)["server", 0, "event_loop"] == pytest.approx(1e-6)
     assert rate(known, many) == pytest.approx(1 / 2e-6)
     assert busiest(known, many) == "all processors"
     assert rate(known, many, processors=1.0) == pytest.approx(1 / 4e-6)

@@ -2,7 +2,7 @@
 
 A cost of something with bytes is a straight line through two sizes that were measured. It is in
 seconds on a processor, by the thread that spends them: ``call`` is the thread that calls into
-Echoic, ``courier`` the client's own, ``door`` the server's event loops, ``take`` the consumer.
+Echoic, ``io_thread`` the client's own, ``event_loop`` the server's, ``take`` the consumer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Costs:
     """All that was measured, each part by itself.
 
     Attributes:
-        stream: Of a sample by its door: that of ``call``, ``courier``, ``door`` and ``take``.
+        stream: Of a sample by its transport, one for each thread above.
         insert: Of an item that is inserted over TCP.
         sampled: Of an item that is sampled over TCP.
         request: Of a batch that is sampled, however many items it has; seconds by thread.

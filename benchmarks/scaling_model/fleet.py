@@ -139,9 +139,9 @@ def shard(  # noqa: PLR0913 - what can be chosen
     sampled = inserts * workload.samples_per_insert
     standing = connections(costs, workers, shards, affine=affine)
     door = (
-        inserts * costs.insert["door"].at(workload.nbytes)
-        + sampled * costs.sampled["door"].at(workload.nbytes)
-        + sampled / workload.batch * costs.request["door"]
+        inserts * costs.insert["event_loop"].at(workload.nbytes)
+        + sampled * costs.sampled["event_loop"].at(workload.nbytes)
+        + sampled / workload.batch * costs.request["event_loop"]
         + standing * costs.beat
     )
     stored = workload.items / shards * workload.nbytes
@@ -165,7 +165,7 @@ def learner(costs: Costs, machines: Machines, workload: Workload, workers: int) 
     busy = {
         name: (sampled * costs.sampled[name].at(workload.nbytes) + requests * costs.request[name])
         / machines.learners
-        for name in (CALL, "courier")
+        for name in (CALL, "io_thread")
     }
     return {
         "learner's threads": max(busy.values()),

@@ -230,7 +230,7 @@ def idling(kind: Literal["stream", "table"], clients: int, *, seconds: float) ->
             server.do("take", batches=clients + _FIRST_CONNECTIONS)
             client.hear()
         standing = server.do("wire")["connections"] - before
-        rested = server.do("rest", seconds=seconds)["used"]["door"]
+        rested = server.do("rest", seconds=seconds)["used"]["event_loop"]
         grown = server.do("resident")["resident"] - empty
         window = client.do("resident")["resident"] - alone
         return Idling(
@@ -241,8 +241,8 @@ def idling(kind: Literal["stream", "table"], clients: int, *, seconds: float) ->
             client=max(0.0, window / clients),
             beat=rested / seconds / standing,
             connect={
-                "server": used["door"] / standing,
-                "client": (used[CALL] + used["courier"]) / standing,
+                "server": used["event_loop"] / standing,
+                "client": (used[CALL] + used["io_thread"]) / standing,
             },
         )
 
@@ -261,7 +261,7 @@ def _published(pair: Pair, repeats: int, nbytes: int) -> Used:
             # It may have come before it was waited for, so the difference is of the process.
             after = server.do("now")["threads"]
             return {
-                "server": after["door"] - before["door"],
+                "server": after["event_loop"] - before["event_loop"],
                 "client": followed["threads"].get("weights", 0.0),
             }
 
@@ -335,8 +335,8 @@ def _with_door(server: Process, do: Callable[[], Used]) -> Used:
     after = server.do("now")["threads"]
     return {
         CALL: done.get(CALL, 0.0),
-        "courier": done.get("courier", 0.0),
-        "door": after.get("door", 0.0) - before.get("door", 0.0),
+        "io_thread": done.get("io_thread", 0.0),
+        "event_loop": after.get("event_loop", 0.0) - before.get("event_loop", 0.0),
     }
 
 

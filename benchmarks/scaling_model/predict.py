@@ -65,7 +65,7 @@ def loads(costs: Costs, setup: Setup) -> dict[Thread, float]:
     needed: defaultdict[Thread, float] = defaultdict(float)
     for job in setup.jobs:
         for name, seconds in _of_one(costs, setup.door, job):
-            of_server = name in {"door", "take"}
+            of_server = name in {"event_loop", "take"}
             thread = ("server", job.shard, name) if of_server else ("client", job.client, name)
             needed[thread] += seconds * job.share
     return dict(needed)

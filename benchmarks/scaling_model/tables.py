@@ -49,7 +49,7 @@ def _parts(costs: Costs, known: dict[str, Any]) -> str:
             both = (line.at(parts.SMALL), line.at(parts.LARGE)) if line else (0.0, 0.0)
             yield " / ".join(_number(seconds * 1e6) for seconds in both)
 
-    names = ("call", "courier", "door", "take")
+    names = ("call", "io_thread", "event_loop", "take")
     rows = [
         ["a sample of the stream, TCP", *cells(costs.stream["tcp"], names)],
         ["a sample of the stream, shared memory", *cells(costs.stream["shm"], names)],
@@ -61,7 +61,7 @@ def _parts(costs: Costs, known: dict[str, Any]) -> str:
         ],
     ]
     machine = known["machine"]
-    head = ["µs on a processor", "who calls", "courier", "event loop", "consumer"]
+    head = ["µs on a processor", "who calls", "I/O thread", "event loop", "consumer"]
     return (
         _table(head, rows) + f"\n\nMeasured on {machine['cores']} cores of a {machine['cpu']}, "
         f"{machine['date'][:10]}; of {parts.SMALL} / {parts.LARGE:,} bytes."
@@ -214,7 +214,7 @@ def _herd(costs: Costs, _: dict[str, Any]) -> str:
 
 
 def _queues(costs: Costs, _: dict[str, Any]) -> str:
-    service = costs.insert["door"].at(fleet.WORKLOADS[1].nbytes)
+    service = costs.insert["event_loop"].at(fleet.WORKLOADS[1].nbytes)
     workers, rows = 10_000, []
     for busy in (0.5, 0.8, 0.95):
         rate = busy / service
