@@ -1,9 +1,8 @@
 //! Rows of transitions of which the newest are in memory and all others in a file.
 //!
-//! Rows are put on a [`RowRing`], from which they are written to a [`ColdFile`] block by block, by whoever has
-//! put on the row that completes a block. There is no thread: a disk that is slow slows down those who put
-//! on rows, and one that is full is an error of theirs. What is drawn is read from the row ring while it is
-//! there, and else from the file.
+//! Rows are added to a [`RowRing`]. The call that adds the last row of a block writes the block to a [`ColdFile`]. There is
+//! no thread: a slow disk slows down calls that add rows, and a full one is their error. Drawn rows are read from the
+//! ring while they are there, and else from the file.
 //!
 //! A row has one position, on the row ring and in the file: the row ring of a file that is opened again starts where
 //! the file ends.

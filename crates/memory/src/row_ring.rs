@@ -60,7 +60,7 @@ pub struct RowRing {
     slots: u64,
     /// Each section leaves it whole before anything can panic: see [`crate::sync`].
     state: Mutex<State>,
-    /// Told when a reservation is published or a reader goes.
+    /// Notified when a reservation is published or a reader is dropped.
     moved: Condvar,
 }
 

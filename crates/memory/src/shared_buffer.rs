@@ -6,13 +6,12 @@
 //! # Invariants
 //!
 //! 1. Within a process the bytes of a shared buffer change through `&mut` only.
-//! 2. A view gives its address and nothing else: who reads through it knows from whoever wrote the buffer that
-//!    its bytes stay as they are for so long.
+//! 2. A view gives its address and nothing else: a reader learns from the writer for how long the bytes stay as they are.
 //!
 //! # Limitations
 //!
-//! A shared buffer may be written again while others have views of it. They are trusted to look only while they were
-//! told that they may, which is their own concern: nobody else sees what they see.
+//! A shared buffer may be written again while other processes have views of it. They are trusted to read only while the
+//! writer allows it. A process that does not can harm only itself.
 
 use std::io;
 use std::ops::{Deref, DerefMut};

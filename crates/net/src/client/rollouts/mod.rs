@@ -430,7 +430,7 @@ impl Rollouts {
         self.requests.ask(|_| Question::Version { table, above, deadline })
     }
 
-    /// Asks for an append whose answer nobody waits for; waits while too many are on their way.
+    /// Starts an append in the background; waits while too many are without an answer.
     ///
     /// # Errors
     ///

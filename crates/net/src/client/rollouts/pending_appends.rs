@@ -1,4 +1,4 @@
-//! Tokens whose answers nobody waits for: a producer goes on while they are on their way.
+//! Appends in the background: a producer goes on before they are answered.
 //!
 //! A call is looked at by two: its producer, through a [`PendingAppend`], and the queue of its connection,
 //! [`PendingAppends`], which bounds how many there are.
@@ -30,7 +30,7 @@ const MOST: usize = 32;
 /// How many bytes they may have together, if they are several.
 const MOST_BYTES: usize = 64 << 20;
 
-/// What went wrong with tokens that nobody waited for.
+/// Why an append in the background failed.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{error}")]
 pub struct AppendError {
@@ -51,7 +51,7 @@ type Answer = Result<Fate, TablesError>;
 /// Where a call is.
 enum Progress {
     Asked(Calls),
-    /// Somebody waits for the answer.
+    /// A thread waits for the answer.
     Awaited,
     Known(Answer),
 }
@@ -174,7 +174,7 @@ impl PendingAppend {
         answer.map_err(|error| self.0.error(error))
     }
 
-    /// Nobody needs to know of its error any more.
+    /// Drops its error: the producer has given the group up.
     pub fn forget(&self) {
         self.0.is_reported.store(true, Ordering::Relaxed);
     }
@@ -230,7 +230,7 @@ impl PendingAppends {
     pub fn flush_all(&self, mut wait: Wait<'_, Waiting>) -> Result<(), AppendError> {
         let calls: Vec<Arc<Call>> = self.0.lock().iter().map(Arc::clone).collect();
         for call in calls {
-            // Which errors there are is told below.
+            // `flush` returns the errors.
             let _ = call.wait(wait.reborrow())?;
         }
         self.flush(wait)
@@ -270,7 +270,7 @@ impl PendingAppends {
         mut wait: Wait<'_, Waiting>,
     ) -> Result<(), AppendError> {
         while let Some(call) = self.note_answers(&is_enough)? {
-            // What the answer is, is told when it is noted.
+            // `note_answers` returns an error of it.
             let _ = call.wait(wait.reborrow())?;
         }
         Ok(())

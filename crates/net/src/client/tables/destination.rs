@@ -30,7 +30,7 @@ impl Destination {
     ///
     /// # Errors
     ///
-    /// [`TablesError`] when there is none.
+    /// [`TablesError`] if the server has no such table.
     pub fn remote(connection: &Arc<TableConnection>, number: u32) -> Result<Self, TablesError> {
         let entry = entry(connection.requests().tables(), number)?;
         let (name, form) = (entry.name.clone(), entry.form.clone());

@@ -3,7 +3,7 @@
 //! - [`Requests`] asks: samples, updates, numbers. Many threads may ask at once, and one may ask for more
 //!   before it has its answer.
 //! - [`TableWriter`] sends: rows and items, each inserted exactly once, in order.
-//! - [`TableConnection`] is both, to one server. [`PendingUpdates`]: priorities on their way, which nobody waits for.
+//! - [`TableConnection`] is both, to one server. [`PendingUpdates`]: updates of priorities in the background.
 //! - [`ItemQueue`] has the items that a writer of steps makes, for tables of this process or of a server.
 //! - [`shards`]: one table on several servers.
 //!

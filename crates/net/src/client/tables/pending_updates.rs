@@ -1,4 +1,4 @@
-//! Changes of priorities that nobody waits for: a learner goes on while they are on their way.
+//! Updates of priorities in the background: a learner goes on before they are answered.
 //!
 //! # Invariants
 //!

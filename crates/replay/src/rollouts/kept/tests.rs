@@ -112,7 +112,7 @@ fn opening(again: bool) -> Vec<u8> {
 }
 
 #[test]
-fn an_generation_begins_where_a_directory_is_opened_again() {
+fn a_generation_begins_where_a_directory_is_opened_again() {
     for again in [false, true] {
         let mut replayed = Replayed::new("t".into());
         for (at, again) in [(0, false), (2, again)] {
