@@ -33,13 +33,13 @@ pub use self::call::RolloutCall;
 pub use self::history::RolloutHistory;
 use self::items::Columns;
 use self::reach::Reach;
-use crate::arena::Arena;
 use crate::connect::{self, Peer};
 use crate::error::{
     OrRaise, Raise, closed_error, group_not_found_error, lease_error, rollout_error, set,
     timeout_error,
 };
 use crate::fork::Process;
+use crate::memory::Arena;
 use crate::wait;
 
 /// A rollout table.
