@@ -155,10 +155,8 @@ impl Connection {
     ) -> Result<(), Stop> {
         let mut turn = self.go_on(waits, shared, buffer);
         if let Err(Stop::Wait(key, _)) = turn
-            && self.held.is_none()
+            && waits.park(key, self.index, shared)
         {
-            // What happens from here on wakes the loop; what happened before is found by one more look.
-            waits.listen(key, shared);
             turn = self.go_on(waits, shared, buffer);
         }
         if let Err(Stop::Heavy) = turn {
@@ -171,7 +169,8 @@ impl Connection {
             Err(Stop::Opened) => return turn,
             Err(Stop::Wait(key, stall)) => {
                 self.held = Some((key, stall));
-                waits.park(key, self.index);
+                waits.park(key, self.index, shared);
+                waits.hold(key, stall);
             }
             Err(Stop::Unsent(most)) => self.choked = Some(most),
             Err(stop) => turn = Err(Stop::Ended(self.fail(stop, waits, shared))),

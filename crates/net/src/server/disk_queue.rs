@@ -11,6 +11,7 @@ use echoic_replay::table::{self, Sampled};
 
 use super::Shared;
 use super::request_session::failed;
+use super::wait_queue::Key;
 use crate::wire::tables::{Answer, Area, MAX_WAITING};
 use crate::write_buffer::Piece;
 
@@ -42,11 +43,11 @@ impl Receipt {
         }
     }
 
-    /// The place of its table, as in [`Key::Durable`](super::wait_queue::Key::Durable).
-    pub(crate) fn place(self, shared: &Shared) -> usize {
+    /// What to wait for, if it is not.
+    pub(crate) fn key(self) -> Key {
         match self {
-            Self::Items(number, _) => number,
-            Self::Rollouts(number, _) => shared.tables.all().len() + number,
+            Self::Items(number, _) => Key::Durable(number),
+            Self::Rollouts(number, _) => Key::DurableRollouts(number),
         }
     }
 }

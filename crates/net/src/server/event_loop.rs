@@ -32,7 +32,7 @@ use super::request_session::RequestSession;
 use super::ring_session::{RingMember, RingSession};
 use super::session::{Ending, Session, Stop};
 use super::stream_session::StreamSession;
-use super::wait_queue::{Key, WaitQueue};
+use super::wait_queue::{Key, Verdict, WaitQueue};
 use super::weights_session::WeightsSession;
 use super::{Message, Shared};
 use crate::auth::Side;
@@ -91,7 +91,7 @@ impl EventLoop {
         shared: Arc<Shared>,
         inbox: Receiver<Message>,
         poll: Poll,
-        waker: &Arc<mio::Waker>,
+        waker: Arc<mio::Waker>,
         listener: Option<Box<dyn Listener>>,
     ) -> io::Result<Self> {
         if let Some(listener) = &listener {
@@ -101,7 +101,7 @@ impl EventLoop {
         let now = Instant::now();
         Ok(Self {
             index,
-            waits: WaitQueue::new(&shared, waker),
+            waits: WaitQueue::new(waker),
             shared,
             poll,
             inbox,
@@ -217,7 +217,9 @@ impl EventLoop {
         self.ready.clear();
         self.is_ready.fill(false);
         self.waits.begin_anew();
-        self.connections.iter_mut().flatten().for_each(|connection| connection.held = None);
+        for connection in self.connections.iter_mut().flatten() {
+            (connection.held, connection.is_readable) = (None, true);
+        }
         self.writing = (0..self.connections.len()).collect();
         (0..self.connections.len()).for_each(|index| self.enqueue(index));
     }
@@ -451,19 +453,6 @@ impl EventLoop {
     fn take_turn(&mut self, index: usize) {
         let Some(connection) = &mut self.connections[index] else { return };
         self.serving = Some(index);
-        let needs = connection.session().and_then(|session| session.needs());
-        if let Some(key) = needs
-            && connection.held.is_none()
-            && let Some(first) = self.waits.first(key)
-        {
-            // Others wait for it already: nothing more is read.
-            let held = self.connections[first].as_ref().and_then(|first| first.held);
-            self.waits.park(key, index);
-            if let Some(connection) = &mut self.connections[index] {
-                connection.held = held;
-            }
-            return;
-        }
         let turn = connection.take_turn(&mut self.waits, &self.shared, &mut self.buffer);
         let (id, is_readable) = (connection.id, connection.is_readable);
         if let Some(progress) = connection.progress() {
@@ -502,7 +491,17 @@ impl EventLoop {
     fn serve_requests(&mut self) {
         let mut told = Vec::new();
         let Self { waits, connections, shared, serving, .. } = self;
-        waits.serve(connections, shared, serving, &mut told);
+        waits.serve(shared, &mut |waiter, ahead, waits| {
+            let Some(Some(connection)) = connections.get_mut(waiter.index) else {
+                return Verdict::Done;
+            };
+            *serving = Some(waiter.index);
+            let verdict = connection.attempt(waiter, ahead, waits, shared);
+            if matches!(verdict, Verdict::Done | Verdict::Late) {
+                told.push(waiter.index);
+            }
+            verdict
+        });
         told.sort_unstable();
         told.dedup();
         // Of what they are told, something may have to wait for the disk or the pool.

@@ -175,8 +175,12 @@ impl Session for InsertSession {
 
     fn resume(&mut self, turn: &mut Turn<'_>) -> Result<(), Stop> {
         let finished = self.finish(turn);
-        turn.wait_for_disk(|shared| self.note_kept(shared))
-            .map_err(|error| Stop::Refused(RefusalCode::Journal, error.to_string()))?;
+        let refused = |error: TableError| Stop::Refused(RefusalCode::Journal, error.to_string());
+        while let Some(number) = self.note_kept(turn.shared).map_err(refused)? {
+            if !turn.park(Key::Durable(number)) {
+                break;
+            }
+        }
         finished
     }
 

@@ -379,7 +379,7 @@ impl Server {
         let mut listener = Some(listener);
         for (index, (poll, waker, inbox)) in parts.into_iter().enumerate() {
             let shared = Arc::clone(&server.shared);
-            let event_loop = EventLoop::new(index, shared, inbox, poll, &waker, listener.take())?;
+            let event_loop = EventLoop::new(index, shared, inbox, poll, waker, listener.take())?;
             let name = format!("echoic-listen-{index}");
             let thread = std::thread::Builder::new().name(name).spawn(move || event_loop.run())?;
             server.threads.push(thread);

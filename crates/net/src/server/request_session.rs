@@ -108,16 +108,20 @@ impl Session for RequestSession {
         ahead: Option<Blocked>,
         turn: &mut Turn<'_>,
     ) -> Verdict {
-        if turn.is_full() || self.busy(turn.shared).is_some() {
-            // Nobody waits behind it, and it is told nothing before it was looked at again.
-            (self.passed_over, waiter.blocked) = (true, None);
-            return Verdict::PassedOver;
-        }
-        let verdict = match ahead.map_or_else(|| self.serve(waiter, turn), Err) {
+        waiter.is_passed_over = turn.is_full() || self.busy(turn.shared).is_some();
+        let tried = match waiter.blocked.filter(|_| waiter.is_passed_over) {
+            Some(blocked) => Err(blocked),
+            None => ahead.map_or_else(|| self.serve(waiter, turn), Err),
+        };
+        let verdict = match tried {
             Ok(()) => Verdict::Done,
             Err(blocked) if waiter.is_late() => {
                 time_out(waiter, blocked, turn.out);
                 Verdict::Late
+            }
+            Err(_) if waiter.is_passed_over => {
+                self.passed_over = true;
+                return Verdict::PassedOver;
             }
             Err(blocked) => {
                 waiter.note(blocked, turn.shared);
@@ -154,13 +158,16 @@ impl RequestSession {
             return Some(Key::Checkpoint);
         }
         let first = self.disk.first().filter(|_| self.disk.is_full(shared.credit_bytes()))?;
-        Some(Key::Durable(first.receipt.place(shared)))
+        Some(first.receipt.key())
     }
 
     /// Goes on with a batch that is gathered, if it is.
     fn finish(&mut self, turn: &mut Turn<'_>) {
         let Some(task) = &self.gathering else { return };
-        let Some(gathered) = task.take() else { return turn.park(Key::Pool) };
+        let Some(gathered) = task.take() else {
+            turn.park(Key::Pool);
+            return;
+        };
         self.gathering = None;
         // A panic there is one of this connection.
         match gathered.unwrap_or_else(|panic| resume_unwind(panic)) {
@@ -374,7 +381,6 @@ impl RequestSession {
 
     /// Answers what is durable, as far as there is room for it.
     fn settle(&mut self, turn: &mut Turn<'_>) {
-        let mut listened = None;
         while let Some(Waiting { id, receipt, held }) = self.disk.first() {
             // There is one batch at a time.
             let follows = self.gathering.is_some() && matches!(held, Held::Batch { .. });
@@ -383,13 +389,10 @@ impl RequestSession {
             }
             let durable = receipt.is_durable(*id, turn.shared);
             if let Ok(false) = durable {
-                let key = Key::Durable(receipt.place(turn.shared));
-                if listened.replace(key) == Some(key) {
-                    return turn.park(key);
+                if turn.park(receipt.key()) {
+                    continue;
                 }
-                // What is durable from here on wakes the loop; what was before is found by one more look.
-                turn.waits.listen(key, turn.shared);
-                continue;
+                return;
             }
             let Some(Waiting { id, held, .. }) = self.disk.pop() else { return };
             match durable {

@@ -141,11 +141,6 @@ pub(crate) trait Session: Send {
         Ok(None)
     }
 
-    /// What it is not read without, once another one waits for it.
-    fn needs(&self) -> Option<Key> {
-        None
-    }
-
     /// Does what can be done without anything more that comes. Also called while the session waits.
     fn resume(&mut self, _turn: &mut Turn<'_>) -> Result<(), Stop> {
         Ok(())
@@ -224,9 +219,9 @@ impl Turn<'_> {
         self.out.is_full(self.shared.credit_bytes())
     }
 
-    /// Has another turn when this has happened.
-    pub(crate) fn park(&mut self, key: Key) {
-        self.waits.park(key, self.index);
+    /// Has another turn when this has happened; see [`WaitQueue::park`].
+    pub(crate) fn park(&mut self, key: Key) -> bool {
+        self.waits.park(key, self.index, self.shared)
     }
 
     /// Has work done by the pool, and another turn when it is.
@@ -236,23 +231,6 @@ impl Turn<'_> {
     ) -> Task<T> {
         self.park(Key::Pool);
         self.shared.pool.run(self.waits.waker(Key::Pool), work)
-    }
-
-    /// Has another turn when more is durable, if `look` finds the place of a table for whose disk something waits.
-    pub(crate) fn wait_for_disk<E>(
-        &mut self,
-        mut look: impl FnMut(&Shared) -> Result<Option<usize>, E>,
-    ) -> Result<(), E> {
-        let mut listened = None;
-        while let Some(place) = look(self.shared)? {
-            if listened == Some(place) {
-                self.park(Key::Durable(place));
-                break;
-            }
-            self.waits.listen(Key::Durable(place), self.shared);
-            listened = Some(place);
-        }
-        Ok(())
     }
 
     /// Counts samples or items that were stored, and those that had been before.

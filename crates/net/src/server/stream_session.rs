@@ -82,12 +82,11 @@ impl Session for StreamSession {
         read
     }
 
-    fn needs(&self) -> Option<Key> {
-        Some(Key::Stream)
-    }
-
-    /// Stores a complete sample that waits for room.
+    /// Once another one waits for room, nothing more is read. A complete sample that has waited is stored.
     fn resume(&mut self, turn: &mut Turn<'_>) -> Result<(), Stop> {
+        if let Some(stall) = turn.waits.stall(Key::Stream) {
+            return Err(Stop::Wait(Key::Stream, stall));
+        }
         match self.partial_len > 0 && self.partial_len == self.stream.spec().nbytes() {
             true => self.part(&[], turn).1,
             false => Ok(()),

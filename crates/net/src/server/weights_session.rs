@@ -115,7 +115,7 @@ impl Session for WeightsSession {
     }
 
     fn resume(&mut self, turn: &mut Turn<'_>) -> Result<(), Stop> {
-        turn.waits.listen(Key::Weights, turn.shared);
+        // What happens from here on is heard, what happened before is seen.
         turn.park(Key::Weights);
         let compares = self.attend_upload(turn.out);
         self.attend_sending(turn)?;
