@@ -3,7 +3,7 @@
 #![no_main]
 
 use echoic_fuzz::ledgers::begun;
-use echoic_replay::rollouts::codec::Take;
+use echoic_replay::codec::Reader;
 use echoic_replay::rollouts::ledger::Change;
 use libfuzzer_sys::fuzz_target;
 
@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
     while let Some((len, rest)) = bytes.split_first_chunk() {
         let len = usize::from(u16::from_le_bytes(*len));
         let Some((head, rest)) = rest.split_at_checked(len) else { return };
-        let (mut take, mut bulk) = (Take::new(head), Take::new(rest));
+        let (mut take, mut bulk) = (Reader::new(head), Reader::new(rest));
         let Ok(change) = Change::take(&mut take, &mut bulk) else { return };
         let (mut written, mut pieces) = (Vec::new(), Vec::new());
         change.put(&mut written, |piece| pieces.extend_from_slice(piece));

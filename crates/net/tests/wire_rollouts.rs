@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use echoic_net::wire::WireError;
-use echoic_net::wire::reader::Reader;
 use echoic_net::wire::rollouts::{
     Bulk, Changes, DeliveryHead, Outcomes, Wish, check_list, read_list, write_list,
 };
 use echoic_net::wire::tables::{ALIGNMENT, Answer, Area, Operation, Request};
 use echoic_replay::Dtype;
+use echoic_replay::codec::Reader;
 use echoic_replay::limiter::{Parameters, Reason};
 use echoic_replay::rollouts::batch::{Form, Head, Shape};
 use echoic_replay::rollouts::filter::Filter;

@@ -1015,7 +1015,7 @@ pub(crate) fn requesting(
 fn check_len(header: Header, limit: u32) -> Result<(), WireError> {
     if header.len > limit {
         let (limit, got) = (limit.into(), header.len.into());
-        return Err(WireError::TooLarge { field: "length of a frame", limit, got });
+        return Err(WireError::too_large("length of a frame", limit, got));
     }
     Ok(())
 }

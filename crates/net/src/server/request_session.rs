@@ -317,7 +317,7 @@ impl RequestSession {
             }
             Err(_) if timeout_ms != Some(0) && self.parked.len() >= MAX_WAITING => {
                 let (limit, got) = (MAX_WAITING as u64, self.parked.len() as u64 + 1);
-                return Err(WireError::TooLarge { field: "requests that wait", limit, got });
+                return Err(WireError::too_large("requests that wait", limit, got));
             }
             Err(stall) => stall,
         };
@@ -568,7 +568,7 @@ pub(crate) fn check_area(area: Area, arena: Option<&Arc<Arena>>) -> Result<(), W
         Some(end) if end <= limit => Ok(()),
         end => {
             let got = end.unwrap_or(u64::MAX);
-            Err(WireError::TooLarge { field: "end of an area", limit, got })
+            Err(WireError::too_large("end of an area", limit, got))
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
+use echoic_replay::codec::{Reader, write_text};
 use echoic_replay::{Dtype, Leaf, Spec};
 
 use super::WireError;
 use super::handshake::MAX_PAYLOAD;
-use super::reader::{Reader, write_text};
 
 /// The most leaves that a spec on the wire has.
 pub const MAX_LEAVES: u32 = 1 << 14;
@@ -45,11 +45,11 @@ pub(super) fn write_kind(out: &mut Vec<u8>, dtype: Dtype, shape: &[usize]) {
 ///
 /// # Errors
 ///
-/// [`WireError::TooLarge`] names the limit.
+/// [`WireError::Codec`] names the limit.
 pub fn check(spec: &Spec) -> Result<(), WireError> {
     let too_large = |field, limit: u64, got: usize| {
         if got as u64 > limit {
-            Err(WireError::TooLarge { field, limit, got: got as u64 })
+            Err(WireError::too_large(field, limit, got as u64))
         } else {
             Ok(())
         }
@@ -93,15 +93,12 @@ pub(super) fn read_kind(reader: &mut Reader<'_>) -> Result<(Dtype, Vec<usize>), 
     let axes = reader.u8("number of axes")?;
     if axes > MAX_AXES {
         let (limit, got) = (MAX_AXES.into(), axes.into());
-        return Err(WireError::TooLarge { field: "number of axes", limit, got });
+        return Err(WireError::too_large("number of axes", limit, got));
     }
     let axis = |reader: &mut Reader<'_>| {
         let axis = reader.u64("length of an axis")?;
-        usize::try_from(axis).map_err(|_| WireError::TooLarge {
-            field: "length of an axis",
-            limit: usize::MAX as u64,
-            got: axis,
-        })
+        usize::try_from(axis)
+            .map_err(|_| WireError::too_large("length of an axis", usize::MAX as u64, axis))
     };
     let shape = (0..axes).map(|_| axis(reader)).collect::<Result<_, _>>()?;
     Ok((dtype, shape))
@@ -140,9 +137,9 @@ fn dtype(kind: u8, size: u32) -> Result<Dtype, WireError> {
         (b'c', 16) => Dtype::Complex(16),
         (b'S', 1..) => Dtype::Bytes(size),
         (b'b' | b'i' | b'u' | b'f' | b'B' | b'c' | b'S', _) => {
-            return Err(WireError::Meaningless { field: "size of an element", got: size.into() });
+            return Err(WireError::meaningless("size of an element", size.into()));
         }
-        _ => return Err(WireError::Meaningless { field: "dtype of a leaf", got: kind.into() }),
+        _ => return Err(WireError::meaningless("dtype of a leaf", kind.into())),
     };
     Ok(dtype)
 }

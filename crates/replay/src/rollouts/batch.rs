@@ -6,10 +6,11 @@
 
 use echoic_primitives::packing::{Method, pack};
 
-use super::codec::{CodecError, Put, Take, put_lease, take_lease};
+use super::codec::{Put, put_lease, take_lease};
 use super::config::{OnStale, RolloutConfig};
 use super::item::{Group, Item};
 use super::ledger::{Lease, Share};
+use crate::codec::{CodecError, Reader};
 use crate::spec::Dtype;
 
 /// What every array begins at a multiple of.
@@ -182,41 +183,42 @@ impl Head {
     }
 
     /// Reads it, of arrays that have at most so many bytes: so no more groups and items are believed than there are.
-    pub fn take(take: &mut Take<'_>, most: usize) -> Result<Self, CodecError> {
+    pub fn take(take: &mut Reader<'_>, most: usize) -> Result<Self, CodecError> {
         let (lease, lease_ms, target) =
             (take_lease(take)?, take.maybe("lease")?, take.i64("target")?);
         let mut numbers = [0usize; 6];
         for number in &mut numbers {
             let got = take.u64("size of a batch")?;
             let field = "size of a batch";
-            *number = usize::try_from(got).map_err(|_| CodecError::Value { field, got })?;
+            *number = usize::try_from(got).map_err(|_| CodecError::Meaningless { field, got })?;
         }
         let [groups, items, runs, rows, width, blob_bytes] = numbers;
         let shape = Shape { groups, items, runs, rows, width, blob_bytes };
-        if groups.saturating_mul(8) > take.left() {
-            return Err(CodecError::Truncated("groups of a batch"));
+        let (wanted, got) = (groups.saturating_mul(8) as u64, take.left());
+        if wanted > got as u64 {
+            return Err(CodecError::Truncated { field: "groups of a batch", wanted, got });
         }
         // Each item has a number in each of its arrays.
         if items.saturating_mul(8 * ITEM_ARRAYS.len()) > most {
-            return Err(CodecError::Value { field: "items of a batch", got: items as u64 });
+            return Err(CodecError::Meaningless { field: "items of a batch", got: items as u64 });
         }
         let mut names = Vec::with_capacity(groups);
         for _ in 0..groups {
-            names.push((take.text("key of a group")?, take.text("name of a source")?));
+            names.push((take.string("key of a group")?, take.string("name of a source")?));
         }
         let with_blobs = take.count("items with blobs", u32::MAX, 8)?;
         let mut blobs = Vec::new();
         for _ in 0..with_blobs {
             let at = take.u32("place of an item")? as usize;
             if at < blobs.len() || at >= items {
-                return Err(CodecError::Value { field: "place of an item", got: at as u64 });
+                return Err(CodecError::Meaningless { field: "place of an item", got: at as u64 });
             }
             // Those in between have none.
             blobs.resize(at, Vec::new());
             let count = take.count("number of blobs", super::schema::MAX_BLOBS as u32, 8)?;
             let mut named = Vec::with_capacity(count);
             for _ in 0..count {
-                named.push((take.text("name of a blob")?, take.u32("bytes of a blob")?));
+                named.push((take.string("name of a blob")?, take.u32("bytes of a blob")?));
             }
             blobs.push(named);
         }

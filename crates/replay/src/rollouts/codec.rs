@@ -10,43 +10,10 @@ use smallvec::SmallVec;
 use super::item::{Finish, Run, Segment};
 use super::ledger::{Admit, Append, Balance, Change, Fate, Hold, Lease, Size, Want};
 use super::schema::MAX_BLOBS;
+use crate::codec::{CodecError, Reader};
 
 /// The most groups that a change names.
 pub const MAX_NAMED: u32 = 1 << 16;
-/// The longest text.
-const MAX_TEXT: usize = 1 << 10;
-
-/// Bytes that are no change.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CodecError {
-    /// There are fewer than there should be.
-    #[error("{0} is cut off")]
-    Truncated(&'static str),
-    /// There are more.
-    #[error("{0} bytes too many")]
-    Trailing(usize),
-    /// A value that it can't have.
-    #[error("{field} can't be {got}")]
-    Value {
-        /// Of what.
-        field: &'static str,
-        /// Which.
-        got: u64,
-    },
-    /// It is no UTF-8.
-    #[error("{0} is not text")]
-    NotText(&'static str),
-    /// Read it with the release that wrote it.
-    #[error("it has format {got}; this release reads format {expected}")]
-    Format {
-        /// The format that this release reads.
-        expected: u32,
-        /// Its own.
-        got: u32,
-    },
-}
-
 /// Bytes that are written.
 pub trait Put {
     /// Appends bytes.
@@ -95,113 +62,12 @@ impl Put for Vec<u8> {
     }
 }
 
-/// Bytes that are read.
-#[derive(Debug, Clone)]
-pub struct Take<'a> {
-    left: &'a [u8],
-}
-
-impl<'a> Take<'a> {
-    /// From the start of them.
-    pub fn new(bytes: &'a [u8]) -> Self {
-        Self { left: bytes }
-    }
-
-    /// How many are left.
-    pub fn left(&self) -> usize {
-        self.left.len()
-    }
-
-    /// So many bytes.
-    pub fn bytes(&mut self, field: &'static str, len: usize) -> Result<&'a [u8], CodecError> {
-        let (taken, left) = self.left.split_at_checked(len).ok_or(CodecError::Truncated(field))?;
-        self.left = left;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], CodecError> {
-        let (taken, left) = self.left.split_first_chunk().ok_or(CodecError::Truncated(field))?;
-        self.left = left;
-        Ok(*taken)
-    }
-
-    /// A number of one byte.
-    pub fn u8(&mut self, field: &'static str) -> Result<u8, CodecError> {
-        self.array(field).map(u8::from_le_bytes)
-    }
-
-    /// A number of four bytes.
-    pub fn u32(&mut self, field: &'static str) -> Result<u32, CodecError> {
-        self.array(field).map(u32::from_le_bytes)
-    }
-
-    /// A number of eight bytes.
-    pub fn u64(&mut self, field: &'static str) -> Result<u64, CodecError> {
-        self.array(field).map(u64::from_le_bytes)
-    }
-
-    /// A signed number of eight bytes.
-    pub fn i64(&mut self, field: &'static str) -> Result<i64, CodecError> {
-        self.array(field).map(i64::from_le_bytes)
-    }
-
-    /// A double.
-    pub fn f64(&mut self, field: &'static str) -> Result<f64, CodecError> {
-        self.array(field).map(f64::from_le_bytes)
-    }
-
-    /// What [`Put::put_maybe`] wrote.
-    pub fn maybe(&mut self, field: &'static str) -> Result<Option<u64>, CodecError> {
-        self.u64(field).map(|value| (value != u64::MAX).then_some(value))
-    }
-
-    /// A count of at most `most`, of things that have at least `bytes` bytes each: so memory is taken for what is
-    /// there.
-    pub fn count(
-        &mut self,
-        field: &'static str,
-        most: u32,
-        bytes: usize,
-    ) -> Result<usize, CodecError> {
-        let got = self.u32(field)?;
-        if got > most {
-            return Err(CodecError::Value { field, got: got.into() });
-        }
-        match (got as usize).checked_mul(bytes) {
-            Some(wanted) if wanted <= self.left.len() => Ok(got as usize),
-            _ => Err(CodecError::Truncated(field)),
-        }
-    }
-
-    /// A length and text.
-    pub fn text(&mut self, field: &'static str) -> Result<String, CodecError> {
-        let len = self.count(field, MAX_TEXT as u32, 1)?;
-        let bytes = self.bytes(field, len)?;
-        let text = std::str::from_utf8(bytes).map_err(|_| CodecError::NotText(field))?;
-        Ok(text.to_owned())
-    }
-
-    /// Yes or no.
-    pub fn flag(&mut self, field: &'static str) -> Result<bool, CodecError> {
-        match self.u8(field)? {
-            0 => Ok(false),
-            1 => Ok(true),
-            got => Err(CodecError::Value { field, got: got.into() }),
-        }
-    }
-
-    /// That nothing is left.
-    pub fn end(&self) -> Result<(), CodecError> {
-        if self.left.is_empty() { Ok(()) } else { Err(CodecError::Trailing(self.left.len())) }
-    }
-}
-
 /// Appends a version that may be none.
 fn put_version(out: &mut impl Put, version: Option<i64>) {
     out.put_i64(version.unwrap_or(i64::MIN));
 }
 
-fn take_version(take: &mut Take<'_>, field: &'static str) -> Result<Option<i64>, CodecError> {
+fn take_version(take: &mut Reader<'_>, field: &'static str) -> Result<Option<i64>, CodecError> {
     take.i64(field).map(|version| (version != i64::MIN).then_some(version))
 }
 
@@ -215,11 +81,11 @@ fn put_hold(out: &mut impl Put, hold: Hold) {
     out.put_u32(hold.attempt);
 }
 
-fn take_hold(take: &mut Take<'_>) -> Result<Hold, CodecError> {
+fn take_hold(take: &mut Reader<'_>) -> Result<Hold, CodecError> {
     Ok(Hold { group: take.u64("group")?, attempt: take.u32("attempt")? })
 }
 
-fn take_holds(take: &mut Take<'_>) -> Result<Vec<Hold>, CodecError> {
+fn take_holds(take: &mut Reader<'_>) -> Result<Vec<Hold>, CodecError> {
     let count = take.count("number of groups", MAX_NAMED, 12)?;
     (0..count).map(|_| take_hold(take)).collect()
 }
@@ -232,7 +98,7 @@ pub fn put_lease(out: &mut impl Put, lease: &Lease) {
 }
 
 /// What [`put_lease`] wrote.
-pub fn take_lease(take: &mut Take<'_>) -> Result<Lease, CodecError> {
+pub fn take_lease(take: &mut Reader<'_>) -> Result<Lease, CodecError> {
     let (batch, rank) = (take.u64("number of a batch")?, take.u32("rank")?);
     Ok(Lease { batch, rank, attempt: take.u32("attempt")? })
 }
@@ -290,7 +156,7 @@ impl AppendHead<'_> {
     }
 }
 
-fn take_append(take: &mut Take<'_>, bulk: &mut Take<'_>) -> Result<Append, CodecError> {
+fn take_append(take: &mut Reader<'_>, bulk: &mut Reader<'_>) -> Result<Append, CodecError> {
     let (hold, item) = (take_hold(take)?, take.u32("item")?);
     let (sequence, priority) = (take.u32("number of a segment")?, take.f64("priority")?);
     let (tokens, len) = (take.u32("tokens")?, take.u32("bytes of a segment")?);
@@ -305,7 +171,7 @@ fn take_append(take: &mut Take<'_>, bulk: &mut Take<'_>) -> Result<Append, Codec
         let count = take.count("number of blobs", MAX_BLOBS as u32, 8)?;
         let mut names = Vec::with_capacity(count);
         for _ in 0..count {
-            names.push((take.text("name of a blob")?, take.u32("bytes of a blob")?));
+            names.push((take.string("name of a blob")?, take.u32("bytes of a blob")?));
         }
         Some((fields, names))
     } else {
@@ -437,21 +303,22 @@ impl Change {
     }
 
     /// Reads a change whose bulk is the next in `bulk`.
-    pub fn take(take: &mut Take<'_>, bulk: &mut Take<'_>) -> Result<Self, CodecError> {
+    pub fn take(take: &mut Reader<'_>, bulk: &mut Reader<'_>) -> Result<Self, CodecError> {
         Ok(match take.u8("change")? {
             1 => Self::Admit(Admit {
                 count: take.u32("groups to admit")?,
-                source: take.text("name of a source")?,
-                key: take.text("key of a group")?,
+                source: take.string("name of a source")?,
+                key: take.string("key of a group")?,
                 version: take_version(take, "version")?,
                 ttl_ms: take.maybe("ttl")?,
             }),
             2 => Self::Append(take_append(take, bulk)?),
             3 => Self::Fail { holds: take_holds(take)? },
             4 => Self::Suspend { holds: take_holds(take)? },
-            5 => {
-                Self::Resume { source: take.text("name of a source")?, ttl_ms: take.maybe("ttl")? }
-            }
+            5 => Self::Resume {
+                source: take.string("name of a source")?,
+                ttl_ms: take.maybe("ttl")?,
+            },
             6 => Self::Renew { holds: take_holds(take)? },
             7 => Self::Publish { version: take.i64("version")? },
             8 => Self::Sample(Want::take(take)?),
@@ -477,7 +344,7 @@ impl Change {
             17 => Self::Restore { version: take.i64("version")? },
             18 => Self::Look { hold: take_hold(take)? },
             19 => Self::Recall(Want::take(take)?),
-            got => return Err(CodecError::Value { field: "change", got: got.into() }),
+            got => return Err(CodecError::Meaningless { field: "change", got: got.into() }),
         })
     }
 }
@@ -499,22 +366,24 @@ impl Want {
     }
 
     /// Reads it.
-    pub fn take(take: &mut Take<'_>) -> Result<Self, CodecError> {
+    pub fn take(take: &mut Reader<'_>) -> Result<Self, CodecError> {
         let (kind, amount) = (take.u8("kind of a batch")?, take.u64("size of a batch")?);
         let size = match kind {
             0 => Size::Groups(u32::try_from(amount).map_err(|_| {
                 let field = "groups of a batch";
-                CodecError::Value { field, got: amount }
+                CodecError::Meaningless { field, got: amount }
             })?),
             1 => Size::Tokens(amount),
-            got => return Err(CodecError::Value { field: "kind of a batch", got: got.into() }),
+            got => {
+                return Err(CodecError::Meaningless { field: "kind of a batch", got: got.into() });
+            }
         };
         let (rank, ranks) = (take.u32("rank")?, take.u32("ranks")?);
         let balance = match take.u8("balance")? {
             0 => Balance::Count,
             1 => Balance::Tokens,
             2 => Balance::Squares,
-            got => return Err(CodecError::Value { field: "balance", got: got.into() }),
+            got => return Err(CodecError::Meaningless { field: "balance", got: got.into() }),
         };
         Ok(Self { size, rank, ranks, balance, lease_ms: take.maybe("lease")?, width: 0 })
     }

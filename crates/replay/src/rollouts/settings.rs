@@ -1,9 +1,10 @@
 //! What a table was told, as bytes: for clients, checkpoints and journals.
 
-use super::codec::{CodecError, Put, Take};
+use super::codec::Put;
 use super::config::{Delivery, OnExpiry, OnStale, Order, RolloutConfig};
 use super::filter::Filter;
 use super::schema::{Column, MAX_COLUMNS, Schema};
+use crate::codec::{CodecError, Reader};
 use crate::limiter::Parameters;
 use crate::spec::Dtype;
 
@@ -21,10 +22,10 @@ fn put_dtype(out: &mut impl Put, dtype: Dtype) {
     out.put_u32(bytes);
 }
 
-fn take_dtype(take: &mut Take<'_>) -> Result<Dtype, CodecError> {
+fn take_dtype(take: &mut Reader<'_>) -> Result<Dtype, CodecError> {
     let (kind, bytes) = (take.u8("kind of a type")?, take.u32("size of a type")?);
     let narrow = |sizes: &[u32]| {
-        let wrong = CodecError::Value { field: "size of a type", got: bytes.into() };
+        let wrong = CodecError::Meaningless { field: "size of a type", got: bytes.into() };
         if sizes.contains(&bytes) { Ok(bytes as u8) } else { Err(wrong) }
     };
     Ok(match kind {
@@ -35,7 +36,7 @@ fn take_dtype(take: &mut Take<'_>) -> Result<Dtype, CodecError> {
         4 => narrow(&[2]).map(|_| Dtype::BFloat16)?,
         5 => Dtype::Complex(narrow(&[8, 16])?),
         6 => Dtype::Bytes(bytes),
-        got => return Err(CodecError::Value { field: "kind of a type", got: got.into() }),
+        got => return Err(CodecError::Meaningless { field: "kind of a type", got: got.into() }),
     })
 }
 
@@ -47,20 +48,21 @@ fn put_columns(out: &mut impl Put, columns: &[Column]) {
     }
 }
 
-fn take_columns(take: &mut Take<'_>) -> Result<Vec<Column>, CodecError> {
+fn take_columns(take: &mut Reader<'_>) -> Result<Vec<Column>, CodecError> {
     let count = take.count("number of columns", MAX_COLUMNS as u32, 9)?;
-    let column = |_| Ok(Column { name: take.text("name of a column")?, dtype: take_dtype(take)? });
+    let column =
+        |_| Ok(Column { name: take.string("name of a column")?, dtype: take_dtype(take)? });
     (0..count).map(column).collect()
 }
 
 /// The places in a list of what something can be.
 fn one_of<T: Copy>(field: &'static str, all: &[T], number: u8) -> Result<T, CodecError> {
-    let wrong = CodecError::Value { field, got: number.into() };
+    let wrong = CodecError::Meaningless { field, got: number.into() };
     all.get(usize::from(number)).copied().ok_or(wrong)
 }
 
-fn maybe_u32(take: &mut Take<'_>, field: &'static str) -> Result<Option<u32>, CodecError> {
-    let narrow = |got| u32::try_from(got).map_err(|_| CodecError::Value { field, got });
+fn maybe_u32(take: &mut Reader<'_>, field: &'static str) -> Result<Option<u32>, CodecError> {
+    let narrow = |got| u32::try_from(got).map_err(|_| CodecError::Meaningless { field, got });
     take.maybe(field)?.map(narrow).transpose()
 }
 
@@ -119,8 +121,8 @@ impl RolloutConfig {
     }
 
     /// Reads it. Whether it can work is for [`RolloutConfig::check`] to say.
-    pub fn take(take: &mut Take<'_>) -> Result<Self, CodecError> {
-        let name = take.text("name of a table")?;
+    pub fn take(take: &mut Reader<'_>) -> Result<Self, CodecError> {
+        let name = take.string("name of a table")?;
         let (columns, fields) = (take_columns(take)?, take_columns(take)?);
         let mask = take.maybe("mask")?.map(|mask| mask as usize);
         let mut numbers = [0; 10];
@@ -158,7 +160,7 @@ impl RolloutConfig {
         let order = one_of("order", &orders, order)?;
         // What means nothing is zero, so that settings are written in one way only.
         if window != 0 && !matches!(order, Order::Window(_)) {
-            return Err(CodecError::Value { field: "window", got: window.into() });
+            return Err(CodecError::Meaningless { field: "window", got: window.into() });
         }
         let on_stale = one_of("on_stale", &stales, take.u8("on_stale")?)?;
         let delivery = one_of("delivery", &deliveries, take.u8("delivery")?)?;
@@ -168,10 +170,10 @@ impl RolloutConfig {
         let (permit_ttl_ms, seed) = (take.u64("permit_ttl")?, take.u64("seed")?);
         let len = take.count("bytes of a filter", super::filter::MAX_LENGTH as u32 * 2, 1)?;
         let filter = std::str::from_utf8(take.bytes("filter", len)?);
-        let filter = match filter.map_err(|_| CodecError::NotText("filter"))? {
+        let filter = match filter.map_err(|_| CodecError::NotText { field: "filter" })? {
             "" => None,
             text => {
-                let wrong = CodecError::Value { field: "filter", got: len as u64 };
+                let wrong = CodecError::Meaningless { field: "filter", got: len as u64 };
                 let filter = Filter::parse(text).map_err(|_| wrong.clone())?;
                 if filter.to_string() != text {
                     return Err(wrong);

@@ -47,7 +47,7 @@ impl RolloutSession {
     ) -> Result<(), WireError> {
         if self.waiters >= MAX_WAITING {
             let (limit, got) = (MAX_WAITING as u64, self.waiters as u64 + 1);
-            return Err(WireError::TooLarge { field: "requests that wait", limit, got });
+            return Err(WireError::too_large("requests that wait", limit, got));
         }
         self.waiters += 1;
         // Longer than a clock can hold is for ever.
@@ -105,12 +105,12 @@ pub(crate) fn take(
             let (of, parts) = session.rollouts.parts.get_or_insert_with(|| (number, Vec::new()));
             if *of != number {
                 let (field, got) = ("table of a part", number.into());
-                return Err(WireError::Meaningless { field, got });
+                return Err(WireError::meaningless(field, got));
             }
             let (limit, got) =
                 (table.config().most_item_bytes(), (parts.len() + bytes.len()) as u64);
             if got > limit {
-                return Err(WireError::TooLarge { field: "bytes of an item", limit, got });
+                return Err(WireError::too_large("bytes of an item", limit, got));
             }
             parts.extend_from_slice(&bytes);
             Ok(())
@@ -124,7 +124,7 @@ pub(crate) fn take(
                     }
                     _ => {
                         let (field, got) = ("table of a part", of.into());
-                        return Err(WireError::Meaningless { field, got });
+                        return Err(WireError::meaningless(field, got));
                     }
                 }
             }
@@ -193,7 +193,7 @@ fn decode(
     let range = area.start as usize..(area.start + area.len) as usize;
     let Some(claim) = arena.and_then(|arena| arena.claim(range)) else {
         let field = "area that an answer is written to";
-        return Err(WireError::Meaningless { field, got: area.start });
+        return Err(WireError::meaningless(field, area.start));
     };
     // The client can still write there, and could change what was checked.
     let mut bytes = services.shared.buffer_pool.take(area.len as usize);

@@ -2,13 +2,11 @@
 
 use std::borrow::Cow;
 
+use echoic_replay::codec::Reader;
 use echoic_replay::rollouts::batch::Form;
-use echoic_replay::rollouts::codec::Take;
 use echoic_replay::rollouts::ledger::{Change, Want};
 
-use super::within;
 use crate::wire::WireError;
-use crate::wire::reader::Reader;
 use crate::wire::tables::{Area, MAX_REQUEST, Operation, Request};
 
 /// The most changes of a request.
@@ -77,7 +75,7 @@ pub struct Wish {
 impl Changes<'_> {
     /// The changes, whose bulk is this. One that may be kept waiting must be alone, and a sample is not among them.
     pub fn decode(&self, bulk: &[u8]) -> Result<Vec<Change>, WireError> {
-        let (mut head, mut bulk) = (Take::new(&self.head), Take::new(bulk));
+        let (mut head, mut bulk) = (Reader::new(&self.head), Reader::new(bulk));
         // Each has a byte at least, so this is memory for what is there.
         let mut changes = Vec::with_capacity((self.count as usize).min(self.head.len()));
         for _ in 0..self.count {
@@ -85,12 +83,12 @@ impl Changes<'_> {
             let waits = change.side().is_some();
             if matches!(change, Change::Sample(_)) || (waits && self.count != 1) {
                 let (field, got) = ("change that waits among others", self.count.into());
-                return Err(WireError::Meaningless { field, got });
+                return Err(WireError::meaningless(field, got));
             }
             changes.push(change);
         }
-        head.end()?;
-        bulk.end()?;
+        head.end("changes")?;
+        bulk.end("bulk of changes")?;
         Ok(changes)
     }
 }
@@ -112,11 +110,11 @@ pub fn read_form(reader: &mut Reader<'_>) -> Result<Form, WireError> {
     let (kind, width) = (reader.u8("form of a batch")?, reader.u32("width of a row")?);
     match (kind, width) {
         (0, 0) => Ok(Form::Flat),
-        (0, got) => Err(WireError::Meaningless { field: "width of a row", got: got.into() }),
+        (0, got) => Err(WireError::meaningless("width of a row", got.into())),
         (1, width) => Ok(Form::Padded { width, left: false }),
         (2, width) => Ok(Form::Padded { width, left: true }),
         (3, width) => Ok(Form::Packed { width }),
-        (got, _) => Err(WireError::Meaningless { field: "form of a batch", got: got.into() }),
+        (got, _) => Err(WireError::meaningless("form of a batch", got.into())),
     }
 }
 
@@ -132,7 +130,7 @@ impl Wish {
         timeout_ms: Option<u64>,
         area: Option<Area>,
     ) -> Result<Self, WireError> {
-        let want = within(reader, |take| Ok(Want::take(take)?))?;
+        let want = Want::take(reader)?;
         Ok(Self { want, form: read_form(reader)?, timeout_ms, area })
     }
 }

@@ -3,11 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use echoic_replay::codec::Reader;
 use echoic_replay::rollouts::RolloutConfig;
 
-use super::within;
 use crate::wire::WireError;
-use crate::wire::reader::Reader;
 use crate::wire::tables::{MAX_REQUEST, MAX_TABLES};
 
 /// Appends a list: how many, then of each its settings.
@@ -20,7 +19,7 @@ pub fn write_list(out: &mut Vec<u8>, configs: &[Arc<RolloutConfig>]) {
 /// Reads a list.
 pub fn read_list(reader: &mut Reader<'_>) -> Result<Vec<Arc<RolloutConfig>>, WireError> {
     let count = reader.u32_at_most("number of rollout tables", MAX_TABLES)?;
-    let read = |_| within(reader, |take| Ok(Arc::new(RolloutConfig::take(take)?)));
+    let read = |_| Ok(Arc::new(RolloutConfig::take(reader)?));
     (0..count).map(read).collect()
 }
 
@@ -28,10 +27,10 @@ pub fn read_list(reader: &mut Reader<'_>) -> Result<Vec<Arc<RolloutConfig>>, Wir
 ///
 /// # Errors
 ///
-/// [`WireError::TooLarge`] names the limit, [`WireError::Spec`] a name that is there twice.
+/// [`WireError::Codec`] names the limit, [`WireError::Spec`] a name that is there twice.
 pub fn check_list(configs: &[Arc<RolloutConfig>]) -> Result<(), WireError> {
     let at_most = |field, limit: u64, got: usize| match got as u64 {
-        got if got > limit => Err(WireError::TooLarge { field, limit, got }),
+        got if got > limit => Err(WireError::too_large(field, limit, got)),
         _ => Ok(()),
     };
     at_most("number of rollout tables", MAX_TABLES.into(), configs.len())?;

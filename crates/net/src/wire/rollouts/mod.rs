@@ -21,20 +21,3 @@ pub use delivery::DeliveryHead;
 pub use info::{read_info, write_info};
 pub use list::{check_list, read_list, write_list};
 pub use outcome::{Outcomes, read_error, read_outcomes, write_error, write_outcomes};
-
-use echoic_replay::rollouts::codec::Take;
-
-use super::WireError;
-use super::reader::Reader;
-
-/// Reads something that has a codec of its own, up to where it ends.
-fn within<'a, T>(
-    reader: &mut Reader<'a>,
-    read: impl FnOnce(&mut Take<'a>) -> Result<T, WireError>,
-) -> Result<T, WireError> {
-    let rest = reader.clone().rest();
-    let mut take = Take::new(rest);
-    let value = read(&mut take)?;
-    reader.bytes("a rollout", rest.len().saturating_sub(take.left()))?;
-    Ok(value)
-}

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use echoic_replay::codec::Reader;
 use echoic_replay::limiter::Reason;
-use echoic_replay::rollouts::codec::{Put, Take, put_lease, take_lease};
+use echoic_replay::rollouts::codec::{Put, put_lease, take_lease};
 use echoic_replay::rollouts::config::MAX_GROUP;
 use echoic_replay::rollouts::item::{Finish, Item, Run, Segment};
 use echoic_replay::rollouts::ledger::{
@@ -12,10 +13,9 @@ use echoic_replay::rollouts::ledger::{
 use echoic_replay::rollouts::schema::MAX_BLOBS;
 use echoic_replay::rollouts::table::CallError;
 
-use super::{MAX_CHANGES, within};
+use super::MAX_CHANGES;
 use crate::wire::WireError;
 use crate::wire::frame::Stall;
-use crate::wire::reader::Reader;
 
 /// What came of each of some changes, in their order.
 pub type Outcomes = Vec<Result<Outcome, Refusal>>;
@@ -33,7 +33,7 @@ fn put_cut(out: &mut Vec<u8>, text: &str) {
 }
 
 fn meaningless(field: &'static str, got: impl Into<u64>) -> WireError {
-    WireError::Meaningless { field, got: got.into() }
+    WireError::meaningless(field, got.into())
 }
 
 /// Appends outcomes: how many, and each. A share of a batch is sent in another way; here, it is as if there were
@@ -76,49 +76,46 @@ pub fn write_outcomes(out: &mut Vec<u8>, outcomes: &[Result<Outcome, Refusal>]) 
 }
 
 /// What [`write_outcomes`] wrote.
-pub fn read_outcomes(reader: &mut Reader<'_>) -> Result<Outcomes, WireError> {
-    within(reader, |take| {
-        let count = take.count("number of outcomes", MAX_CHANGES, 1)?;
-        let mut outcomes = Vec::with_capacity(count);
-        for _ in 0..count {
-            outcomes.push(match take.u8("outcome")? {
-                0 => Ok(Outcome::Done),
-                1 => {
-                    let count = take.count("number of permits", MAX_ADMITTED, 32)?;
-                    let permits = (0..count).map(|_| take_permit(take));
-                    Ok(Outcome::Admitted(permits.collect::<Result<_, _>>()?))
+pub fn read_outcomes(take: &mut Reader<'_>) -> Result<Outcomes, WireError> {
+    let count = take.count("number of outcomes", MAX_CHANGES, 1)?;
+    let mut outcomes = Vec::with_capacity(count);
+    for _ in 0..count {
+        outcomes.push(match take.u8("outcome")? {
+            0 => Ok(Outcome::Done),
+            1 => {
+                let count = take.count("number of permits", MAX_ADMITTED, 32)?;
+                let permits = (0..count).map(|_| take_permit(take));
+                Ok(Outcome::Admitted(permits.collect::<Result<_, _>>()?))
+            }
+            2 => {
+                let permit = take_permit(take)?;
+                let count = take.count("number of items", u32::MAX, 9)?;
+                let mut items = Vec::with_capacity(count);
+                for _ in 0..count {
+                    items.push(take_item(take)?);
                 }
-                2 => {
-                    let permit = take_permit(take)?;
-                    let count = take.count("number of items", u32::MAX, 9)?;
-                    let mut items = Vec::with_capacity(count);
-                    for _ in 0..count {
-                        items.push(take_item(take)?);
-                    }
-                    Ok(Outcome::Resumed(permit, items))
+                Ok(Outcome::Resumed(permit, items))
+            }
+            3 => {
+                let number = take.u8("fate of a group")?;
+                let fate = Fate::of(number);
+                let fate = fate.ok_or_else(|| meaningless("fate of a group", number))?;
+                Ok(Outcome::Appended(fate))
+            }
+            4 => Ok(Outcome::Count(take.u64("count")?)),
+            5 => {
+                let count = take.count("number of items", MAX_GROUP, 5)?;
+                let mut items = Vec::with_capacity(count);
+                for _ in 0..count {
+                    let segments = take.u32("number of segments")?;
+                    items.push(Progress { segments, is_finished: take.flag("end of an item")? });
                 }
-                3 => {
-                    let number = take.u8("fate of a group")?;
-                    let fate = Fate::of(number);
-                    let fate = fate.ok_or_else(|| meaningless("fate of a group", number))?;
-                    Ok(Outcome::Appended(fate))
-                }
-                4 => Ok(Outcome::Count(take.u64("count")?)),
-                5 => {
-                    let count = take.count("number of items", MAX_GROUP, 5)?;
-                    let mut items = Vec::with_capacity(count);
-                    for _ in 0..count {
-                        let segments = take.u32("number of segments")?;
-                        items
-                            .push(Progress { segments, is_finished: take.flag("end of an item")? });
-                    }
-                    Ok(Outcome::Begun(items))
-                }
-                kind => Err(take_refusal(take, kind)?),
-            });
-        }
-        Ok(outcomes)
-    })
+                Ok(Outcome::Begun(items))
+            }
+            kind => Err(take_refusal(take, kind)?),
+        });
+    }
+    Ok(outcomes)
 }
 
 fn put_permit(out: &mut Vec<u8>, permit: &Permit) {
@@ -130,9 +127,9 @@ fn put_permit(out: &mut Vec<u8>, permit: &Permit) {
     out.put_u64(*ttl_ms);
 }
 
-fn take_permit(take: &mut Take<'_>) -> Result<Permit, WireError> {
+fn take_permit(take: &mut Reader<'_>) -> Result<Permit, WireError> {
     let hold = Hold { group: take.u64("group")?, attempt: take.u32("attempt")? };
-    let key = take.text("key of a group")?;
+    let key = take.string("key of a group")?;
     Ok(Permit { hold, key, version: take.i64("version")?, ttl_ms: take.u64("ttl")? })
 }
 
@@ -141,7 +138,7 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.put(bytes);
 }
 
-fn take_bytes(take: &mut Take<'_>, field: &'static str) -> Result<Vec<u8>, WireError> {
+fn take_bytes(take: &mut Reader<'_>, field: &'static str) -> Result<Vec<u8>, WireError> {
     let len = take.count(field, u32::MAX, 1)?;
     Ok(take.bytes(field, len)?.to_vec())
 }
@@ -171,7 +168,7 @@ fn put_item(out: &mut Vec<u8>, item: &Item) {
     }
 }
 
-fn take_item(take: &mut Take<'_>) -> Result<Item, WireError> {
+fn take_item(take: &mut Reader<'_>) -> Result<Item, WireError> {
     let index = take.u32("place of an item")?;
     let count = take.count("number of segments", u32::MAX, 12)?;
     let mut item = Item { index, ..Item::default() };
@@ -191,7 +188,7 @@ fn take_item(take: &mut Take<'_>) -> Result<Item, WireError> {
         let count = take.count("number of blobs", MAX_BLOBS as u32, 8)?;
         let mut blobs = Vec::with_capacity(count);
         for _ in 0..count {
-            blobs.push((take.text("name of a blob")?, take_bytes(take, "blob")?));
+            blobs.push((take.string("name of a blob")?, take_bytes(take, "blob")?));
         }
         item.finish = Some(Arc::new(Finish { fields, blobs }));
     }
@@ -237,17 +234,17 @@ fn put_refusal(out: &mut Vec<u8>, refusal: &Refusal) {
     }
 }
 
-fn take_refusal(take: &mut Take<'_>, kind: u8) -> Result<Refusal, WireError> {
+fn take_refusal(take: &mut Reader<'_>, kind: u8) -> Result<Refusal, WireError> {
     Ok(match kind.checked_sub(REFUSED) {
         Some(0) => Refusal::Blocked(take_blocked(take)?),
         Some(1) => {
-            let what = take.text("name of a value")?.into();
-            let expected = take.text("expected value")?;
-            Refusal::Value { what, expected, got: take.text("value that came")? }
+            let what = take.string("name of a value")?.into();
+            let expected = take.string("expected value")?;
+            Refusal::Value { what, expected, got: take.string("value that came")? }
         }
         Some(2) => {
             let lease = take_lease(take)?;
-            Refusal::Fenced { lease, why: take.text("end of a lease")?.into() }
+            Refusal::Fenced { lease, why: take.string("end of a lease")?.into() }
         }
         Some(3) => Refusal::Unknown(take.u64("group")?),
         Some(4) => {
@@ -313,7 +310,7 @@ fn put_blocked(out: &mut Vec<u8>, blocked: Blocked) {
     }
 }
 
-fn take_blocked(take: &mut Take<'_>) -> Result<Blocked, WireError> {
+fn take_blocked(take: &mut Reader<'_>) -> Result<Blocked, WireError> {
     Ok(match take.u8("what something waits for")? {
         0 => Blocked::Running(take.u32("max_running")?),
         1 => Blocked::Full(take.u32("max_groups")?),
@@ -373,14 +370,12 @@ pub fn write_error(out: &mut Vec<u8>, error: &CallError) {
 }
 
 /// What [`write_error`] wrote.
-pub fn read_error(reader: &mut Reader<'_>) -> Result<CallError, WireError> {
-    within(reader, |take| {
-        Ok(match take.u8("error of a call")? {
-            0 => CallError::TimedOut(take_blocked(take)?),
-            1 => CallError::Interrupted,
-            2 => CallError::Closed,
-            3 => CallError::Journal(take.text("cause of a failure")?),
-            kind => CallError::Refused(take_refusal(take, kind)?),
-        })
+pub fn read_error(take: &mut Reader<'_>) -> Result<CallError, WireError> {
+    Ok(match take.u8("error of a call")? {
+        0 => CallError::TimedOut(take_blocked(take)?),
+        1 => CallError::Interrupted,
+        2 => CallError::Closed,
+        3 => CallError::Journal(take.string("cause of a failure")?),
+        kind => CallError::Refused(take_refusal(take, kind)?),
     })
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use echoic_replay::codec::{Reader, write_text, write_values};
 use echoic_replay::limiter::{Counts, Parameters};
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
@@ -12,7 +13,6 @@ use super::{MAX_BATCH, MAX_LISTED, MAX_REQUEST};
 use crate::wire::WireError;
 use crate::wire::frame::{Header, MAX_TEXT, Stall, frame, kind};
 use crate::wire::observed::{MAX_OBSERVED, Observation};
-use crate::wire::reader::{Reader, write_text, write_values};
 use crate::wire::rollouts::{self, Outcomes};
 
 /// Why a request was not done.
@@ -228,7 +228,7 @@ pub(super) fn weight(reader: &mut Reader<'_>) -> Result<f64, WireError> {
     let field = "weight of a table";
     match reader.f64(field)? {
         weight if weight.is_finite() && weight >= 0.0 => Ok(weight),
-        weight => Err(WireError::Meaningless { field, got: weight.to_bits() }),
+        weight => Err(WireError::meaningless(field, weight.to_bits())),
     }
 }
 
@@ -387,7 +387,7 @@ impl Answer {
                 let number = reader.u8("code of a failure")?;
                 let code = CODES.iter().find(|(_, known, _)| *known == number);
                 let field = "code of a failure";
-                let meaningless = WireError::Meaningless { field, got: number.into() };
+                let meaningless = WireError::meaningless(field, number.into());
                 let code = code.map(|(code, ..)| *code).ok_or(meaningless)?;
                 let stall = Stall::read(&mut reader)?;
                 let text = reader.text("reason of a failure", MAX_TEXT)?.to_owned();

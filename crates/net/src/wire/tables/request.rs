@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
+use echoic_replay::codec::{Reader, write_values};
 use echoic_replay::limiter::Parameters;
 
 use super::{MAX_ITEMS, MAX_KEYS, MAX_LISTED};
 use crate::wire::WireError;
 use crate::wire::frame::{frame, kind};
-use crate::wire::reader::{Reader, write_values};
 use crate::wire::rollouts::{Bulk, Changes, MAX_CHANGES, Wish};
 
 /// Instead of one table's number: all of them.
@@ -341,7 +341,7 @@ impl<'a> Request<'a> {
             }
             25 | 26 => Operation::RolloutPause { paused: number == 25 },
             27 => Operation::RolloutPart(reader.rest().into()),
-            got => return Err(WireError::Meaningless { field: "operation", got: got.into() }),
+            got => return Err(WireError::meaningless("operation", got.into())),
         };
         reader.end("REQUEST")?;
         Ok(Self { id, table, operation })

@@ -17,10 +17,11 @@
 
 use crc32c::crc32c_append;
 
-use super::super::codec::{CodecError, Put, Take, put_lease, take_lease};
+use super::super::codec::{Put, put_lease, take_lease};
 use super::super::config::RolloutConfig;
 use super::super::ledger::{Change, Lease, Outcome, Refusal, Share};
 use super::super::schema::{MAX_BLOBS, MAX_COLUMN_NAME};
+use crate::codec::{CodecError, Reader};
 use crate::journal::Record;
 
 const FORMAT: u8 = 3;
@@ -97,14 +98,14 @@ impl Came {
         }
     }
 
-    fn take(take: &mut Take<'_>) -> Result<Self, CodecError> {
+    fn take(take: &mut Reader<'_>) -> Result<Self, CodecError> {
         Ok(match take.u8("what came of a change")? {
             0 => Self::Done,
             1 => Self::Share { lease: take_lease(take)?, digest: take.u32("digest")? },
             2 => Self::Refused,
             got => {
                 let field = "what came of a change";
-                return Err(CodecError::Value { field, got: got.into() });
+                return Err(CodecError::Meaningless { field, got: got.into() });
             }
         })
     }
@@ -155,13 +156,13 @@ pub(super) fn finish(record: &mut Record, came: Came, time: u64) {
 impl Entry {
     /// When it was written. Nothing else is looked at.
     pub(super) fn time(record: &[u8]) -> Result<u64, CodecError> {
-        let time = record.last_chunk().ok_or(CodecError::Truncated("time"))?;
-        Ok(u64::from_le_bytes(*time))
+        let behind = record.len().saturating_sub(8);
+        Reader::new(record.get(behind..).unwrap_or_default()).u64("time")
     }
 
     /// Reads an entry.
     pub(super) fn read(record: &[u8]) -> Result<Self, CodecError> {
-        let mut take = Take::new(record);
+        let mut take = Reader::new(record);
         let (format, kind) = (take.u8("format")?, take.u8("kind of an entry")?);
         if format != FORMAT {
             return Err(CodecError::Format { expected: FORMAT.into(), got: format.into() });
@@ -169,23 +170,25 @@ impl Entry {
         let entry = match kind {
             MADE | OPENED_AGAIN => {
                 let len = take.count("bytes of settings", u32::MAX, 1)?;
-                let mut settings = Take::new(take.bytes("settings", len)?);
+                let mut settings = Reader::new(take.bytes("settings", len)?);
                 let config = Box::new(RolloutConfig::take(&mut settings)?);
-                settings.end()?;
+                settings.end("settings")?;
                 let unix_ms = take.u64("time of the machine")?;
                 Self::Opened { config, unix_ms, again: kind == OPENED_AGAIN }
             }
             CHANGE => {
                 let len = take.count("bytes of a change", u32::MAX, 1)?;
-                let mut head = Take::new(take.bytes("change", len)?);
+                let mut head = Reader::new(take.bytes("change", len)?);
                 let change = Change::take(&mut head, &mut take)?;
-                head.end()?;
+                head.end("change")?;
                 Self::Change(change, Came::take(&mut take)?)
             }
-            got => return Err(CodecError::Value { field: "kind of an entry", got: got.into() }),
+            got => {
+                return Err(CodecError::Meaningless { field: "kind of an entry", got: got.into() });
+            }
         };
         take.u64("time")?;
-        take.end()?;
+        take.end("entry")?;
         Ok(entry)
     }
 }

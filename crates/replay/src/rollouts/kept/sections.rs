@@ -8,11 +8,12 @@
 use std::io::{Read, Write};
 use std::sync::Arc;
 
-use super::super::codec::{CodecError, Put, Take};
+use super::super::codec::Put;
 use super::super::config::RolloutConfig;
 use super::super::ledger::{Ledger, Moment, StateError};
 use super::error::KeptError;
-use crate::checkpoint::{self, Reader, Writer};
+use crate::checkpoint::{self, Writer};
+use crate::codec::{CodecError, Reader};
 
 const FORMAT: u32 = 4;
 /// The most bytes of a head: more than any table of ours has.
@@ -74,13 +75,13 @@ pub(crate) fn write(
 }
 
 /// How many rollout tables a checkpoint has.
-pub(crate) fn count(reader: &Reader) -> usize {
+pub(crate) fn count(reader: &checkpoint::Reader) -> usize {
     let has = |number: &usize| reader.sections().any(|section| section == name(*number, "head"));
     (0..).take_while(has).count()
 }
 
 /// Reads the table of a number.
-pub(crate) fn read(reader: &Reader, number: usize) -> Result<Loaded, KeptError> {
+pub(crate) fn read(reader: &checkpoint::Reader, number: usize) -> Result<Loaded, KeptError> {
     let head = read_head(reader, number)?;
     let path = reader.path();
     let state = |source: StateError| KeptError::State { path: path.to_owned(), source };
@@ -97,7 +98,7 @@ pub(crate) fn read(reader: &Reader, number: usize) -> Result<Loaded, KeptError> 
 }
 
 /// Reads the head of a number.
-pub(crate) fn read_head(reader: &Reader, number: usize) -> Result<Head, KeptError> {
+pub(crate) fn read_head(reader: &checkpoint::Reader, number: usize) -> Result<Head, KeptError> {
     let path = reader.path();
     let state = |source: StateError| KeptError::State { path: path.to_owned(), source };
     let mut section = reader.section(&name(number, "head"))?;
@@ -111,18 +112,18 @@ pub(crate) fn read_head(reader: &Reader, number: usize) -> Result<Head, KeptErro
 }
 
 fn take_head(bytes: &[u8]) -> Result<Head, StateError> {
-    let mut take = Take::new(bytes);
+    let mut take = Reader::new(bytes);
     let format = take.u32("format")?;
     if format != FORMAT {
         return Err(CodecError::Format { expected: FORMAT, got: format }.into());
     }
     let len = take.count("bytes of settings", u32::MAX, 1)?;
-    let mut settings = Take::new(take.bytes("settings", len)?);
+    let mut settings = Reader::new(take.bytes("settings", len)?);
     let config = Arc::new(RolloutConfig::take(&mut settings)?);
-    settings.end()?;
+    settings.end("settings")?;
     let time = take.u64("time")?;
     let (next, last_batch) = (take.u64("number of a record")?, take.u64("number of a batch")?);
-    take.end()?;
+    take.end("head")?;
     Ok(Head { config, time, next, last_batch })
 }
 

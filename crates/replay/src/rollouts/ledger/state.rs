@@ -25,8 +25,9 @@ use super::generation::Generation;
 use super::leases::{Batch, Part, State};
 use super::open::Open;
 use super::{Due, FATES, Ledger, Ready};
+use crate::codec::{CodecError, Reader};
 use crate::rng::Rng;
-use crate::rollouts::codec::{CodecError, Put, Take};
+use crate::rollouts::codec::Put;
 use crate::rollouts::config::{ConfigError, MAX_GROUP, MAX_GROUPS, Order, RolloutConfig};
 use crate::rollouts::item::{Finish, Group, Item, Run, Segment};
 use crate::rollouts::schema::MAX_BLOBS;
@@ -246,7 +247,7 @@ impl Moment {
 
 /// What is read, and what it is compared with.
 struct Reading<'a, 'b> {
-    take: Take<'a>,
+    take: Reader<'a>,
     bulk: &'b mut dyn Read,
     config: &'a RolloutConfig,
 }
@@ -256,14 +257,14 @@ impl Reading<'_, '_> {
     fn number(&mut self, field: &'static str) -> Result<u64, StateError> {
         let got = self.take.u64(field)?;
         if got > MOST {
-            return Err(CodecError::Value { field, got }.into());
+            return Err(CodecError::Meaningless { field, got }.into());
         }
         Ok(got)
     }
 
     fn maybe(&mut self, field: &'static str) -> Result<Option<u64>, StateError> {
         match self.take.maybe(field)? {
-            Some(got) if got > MOST => Err(CodecError::Value { field, got }.into()),
+            Some(got) if got > MOST => Err(CodecError::Meaningless { field, got }.into()),
             got => Ok(got),
         }
     }
@@ -273,12 +274,12 @@ impl Reading<'_, '_> {
         match i64::try_from(got) {
             // t may be ahead of V by the batches that are out.
             Ok(version) if version <= 2 * MAX_VERSION => Ok(version),
-            _ => Err(CodecError::Value { field, got }.into()),
+            _ => Err(CodecError::Meaningless { field, got }.into()),
         }
     }
 
     fn name(&mut self, field: &'static str) -> Result<String, StateError> {
-        let name = self.take.text(field)?;
+        let name = self.take.string(field)?;
         check_name(field, &name).map_err(|refusal| wrong(refusal.to_string()))?;
         Ok(name)
     }
@@ -294,7 +295,8 @@ impl Reading<'_, '_> {
         let mut bytes = Vec::with_capacity(len.min(AHEAD));
         (&mut self.bulk).take(len as u64).read_to_end(&mut bytes)?;
         if bytes.len() < len {
-            return Err(CodecError::Truncated("tokens").into());
+            let (wanted, got) = (len as u64, bytes.len());
+            return Err(CodecError::Truncated { field: "tokens", wanted, got }.into());
         }
         Ok(bytes)
     }
@@ -309,7 +311,7 @@ impl Reading<'_, '_> {
         }
         if tokens > self.config.max_tokens {
             let field = "tokens of a segment";
-            return Err(CodecError::Value { field, got: tokens.into() }.into());
+            return Err(CodecError::Meaningless { field, got: tokens.into() }.into());
         }
         let len = tokens as usize * self.config.schema.token_bytes();
         Ok(Segment { runs, tokens, bytes: self.piece(len)? })
@@ -337,7 +339,7 @@ impl Reading<'_, '_> {
             let mut names = Vec::with_capacity(count);
             let mut sum = 0u64;
             for _ in 0..count {
-                let name = self.take.text("name of a blob")?;
+                let name = self.take.string("name of a blob")?;
                 let len = self.take.u32("bytes of a blob")?;
                 sum += u64::from(len);
                 names.push((name, len));
@@ -375,12 +377,12 @@ impl Reading<'_, '_> {
         let offset = self.take.i64("offset")?;
         if offset.unsigned_abs() > MOST {
             let (field, got) = ("offset", offset.unsigned_abs());
-            return Err(CodecError::Value { field, got }.into());
+            return Err(CodecError::Meaningless { field, got }.into());
         }
         let taken = self.number("groups of a version")?;
         let narrow = |got| {
             let field = "pipeline_depth";
-            u32::try_from(got).map_err(|_| CodecError::Value { field, got })
+            u32::try_from(got).map_err(|_| CodecError::Meaningless { field, got })
         };
         let depth = self.take.maybe("pipeline_depth")?.map(narrow).transpose()?;
         let next_group = self.number("number of the next group")?;
@@ -570,7 +572,7 @@ impl Reading<'_, '_> {
                 2 => State::Over,
                 got => {
                     let field = "state of a share";
-                    return Err(CodecError::Value { field, got: got.into() }.into());
+                    return Err(CodecError::Meaningless { field, got: got.into() }.into());
                 }
             };
             ensure(until == 0 || matches!(state, State::Out(_)), || {
@@ -638,7 +640,7 @@ impl Ledger {
         bulk: &mut dyn Read,
     ) -> Result<Self, StateError> {
         let mut ledger = Self::new(Arc::clone(&config))?;
-        let mut reading = Reading { take: Take::new(numbers), bulk, config: &config };
+        let mut reading = Reading { take: Reader::new(numbers), bulk, config: &config };
         ledger.set_numbers(reading.numbers()?);
         ledger.counts = reading.counts()?;
         ledger.sources = reading.sources()?;
@@ -677,7 +679,7 @@ impl Ledger {
         ledger.queue.arrange(arrangement);
         for _ in 0..reading.take.count("number of fates", FATES as u32, 9)? {
             let (id, number) = (reading.number("group")?, reading.take.u8("fate")?);
-            let wrong = || CodecError::Value { field: "fate", got: number.into() };
+            let wrong = || CodecError::Meaningless { field: "fate", got: number.into() };
             let fate = Fate::of(number).ok_or_else(wrong)?;
             let is_over = !ledger.open.contains_key(&id) && !ledger.ready.contains_key(&id);
             let is_next = ledger.fates.last_key_value().is_none_or(|(last, _)| *last < id);
@@ -686,7 +688,7 @@ impl Ledger {
             })?;
             ledger.fates.insert(id, fate);
         }
-        reading.take.end()?;
+        reading.take.end("state")?;
         ledger.check_counts()?;
         // A loaded ledger counts those that run as every other one does.
         ledger.counts.running = 0;
