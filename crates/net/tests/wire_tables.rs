@@ -296,7 +296,7 @@ proptest! {
         let (_, payload) = parts(&frame);
         let read = |bytes: &[u8]| {
             let (head, priorities, rows) = RowsHead::read(bytes, |_| Ok(row))?;
-            Ok((head, priorities, rows.to_vec()))
+            Ok::<_, WireError>((head, priorities, rows.to_vec()))
         };
         prop_assert_eq!(read(payload), Ok((head, priorities, rows)));
         is_robust(payload, change, read);

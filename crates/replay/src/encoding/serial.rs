@@ -35,7 +35,7 @@ impl Chunk {
     /// Appends its serial form to `out`.
     pub fn write(&self, out: &mut Vec<u8>) {
         let (kind, payload) = (self.kind(), self.encoded_bytes());
-        let (letter, size) = (letter(kind.dtype), kind.dtype.itemsize());
+        let (letter, size) = (kind.dtype.letter(), kind.dtype.itemsize());
         let format = if self.episode().is_some() { FORMAT_WITH_EPISODE } else { FORMAT };
         let episode = self.episode().map(Episode::number);
         let axes = kind.shape.iter().map(|axis| *axis as u64);
@@ -96,7 +96,7 @@ impl Chunk {
         };
         let encoding = decode(encoding).ok_or_else(|| meaningless("encoding", encoding.into()))?;
         let size = u32::from_le_bytes([s0, s1, s2, s3]);
-        let dtype = dtype(letter, size)?;
+        let dtype = Dtype::of(letter, size)?;
         if usize::from(axes) > MAX_AXES {
             return Err(ChunkError::Axes { got: axes.into() });
         }
@@ -143,34 +143,4 @@ fn code(encoding: Encoding) -> u8 {
 
 fn decode(byte: u8) -> Option<Encoding> {
     Encoding::ALL.into_iter().find(|encoding| code(*encoding) == byte)
-}
-
-fn letter(dtype: Dtype) -> u8 {
-    match dtype {
-        Dtype::Bool => b'b',
-        Dtype::Int(_) => b'i',
-        Dtype::UInt(_) => b'u',
-        Dtype::Float(_) => b'f',
-        Dtype::BFloat16 => b'B',
-        Dtype::Complex(_) => b'c',
-        Dtype::Bytes(_) => b'S',
-    }
-}
-
-fn dtype(letter: u8, size: u32) -> Result<Dtype, CodecError> {
-    let short = u8::try_from(size).unwrap_or(0);
-    Ok(match (letter, size) {
-        (b'b', 1) => Dtype::Bool,
-        (b'i', 1 | 2 | 4 | 8) => Dtype::Int(short),
-        (b'u', 1 | 2 | 4 | 8) => Dtype::UInt(short),
-        (b'f', 2 | 4 | 8) => Dtype::Float(short),
-        (b'B', 2) => Dtype::BFloat16,
-        (b'c', 8 | 16) => Dtype::Complex(short),
-        (b'S', _) => Dtype::Bytes(size),
-        (b'b' | b'i' | b'u' | b'f' | b'B' | b'c', _) => {
-            let (field, got) = ("size of an element", size.into());
-            return Err(CodecError::Meaningless { field, got });
-        }
-        _ => return Err(CodecError::Meaningless { field: "dtype", got: letter.into() }),
-    })
 }

@@ -24,6 +24,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use echoic_replay::codec::Encode;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::Form;
 use echoic_replay::rollouts::ledger::{Append, Change, Fate, Outcome, Refusal, Want};
@@ -222,11 +223,9 @@ impl Rollouts {
                 continue;
             }
             let (before, pieces) = (head.len(), bulk.len());
-            let mut len = 0;
-            change.put(&mut head, |piece| {
-                len += piece.len();
-                bulk.push(piece);
-            });
+            change.encode(&mut head);
+            bulk.extend(change.bulk());
+            let mut len: usize = change.bulk().map(<[u8]>::len).sum();
             if may_wait {
                 let head = std::mem::take(&mut head);
                 let ask = |_| Question::Permit { table, head, deadline };

@@ -3,7 +3,7 @@
 //! That piece begins at a multiple of [`ALIGNMENT`] from the start of the payload, so that a payload that is read to
 //! such an address can be looked at where it is; or it is in the client's arena.
 
-use echoic_replay::codec::Reader;
+use echoic_replay::codec::{Encode, Reader};
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::Head;
 
@@ -23,14 +23,14 @@ impl DeliveryHead {
     /// Appends the payload up to where arrays may follow.
     pub fn write(out: &mut Vec<u8>, id: u64, head: &Head) {
         out.extend_from_slice(&id.to_le_bytes());
-        head.put(out);
+        head.encode(out);
     }
 
     /// Reads the start of a payload, of arrays that have at most so many bytes; how many bytes it has.
     pub fn read(payload: &[u8], most: usize) -> Result<(Self, usize), WireError> {
         let mut reader = Reader::new(payload);
         let id = reader.u64("number of a request")?;
-        let head = Head::take(&mut reader, most)?;
+        let head = Head::read(&mut reader, most)?;
         Ok((Self { id, head }, payload.len().saturating_sub(reader.left())))
     }
 

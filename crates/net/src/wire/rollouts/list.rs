@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use echoic_replay::codec::Reader;
+use echoic_replay::codec::{Encode, Reader};
 use echoic_replay::rollouts::RolloutConfig;
 
 use crate::wire::WireError;
@@ -11,16 +11,12 @@ use crate::wire::tables::{MAX_REQUEST, MAX_TABLES};
 
 /// Appends a list: how many, then of each its settings.
 pub fn write_list(out: &mut Vec<u8>, configs: &[Arc<RolloutConfig>]) {
-    let count = u32::try_from(configs.len()).unwrap_or(u32::MAX);
-    out.extend_from_slice(&count.to_le_bytes());
-    configs.iter().for_each(|config| config.put(out));
+    configs.encode(out);
 }
 
 /// Reads a list.
 pub fn read_list(reader: &mut Reader<'_>) -> Result<Vec<Arc<RolloutConfig>>, WireError> {
-    let count = reader.u32_at_most("number of rollout tables", MAX_TABLES)?;
-    let read = |_| Ok(Arc::new(RolloutConfig::take(reader)?));
-    (0..count).map(read).collect()
+    Ok(reader.get("rollout tables")?)
 }
 
 /// What keeps tables from being introduced, although each is good.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use echoic_replay::codec::{Reader, write_values};
+use echoic_replay::codec::{Encode, Reader, write_values};
 use echoic_replay::limiter::Parameters;
 
 use super::{MAX_ITEMS, MAX_KEYS, MAX_LISTED};
@@ -205,7 +205,7 @@ impl Request<'_> {
                     write_values(out, keys, u64::to_le_bytes);
                 }
                 Operation::SetLimiter(parameters) => {
-                    super::answer::write_parameters(out, parameters);
+                    parameters.encode(out);
                 }
                 Operation::Advance { version } => out.extend_from_slice(&version.to_le_bytes()),
                 Operation::CanSample { count } | Operation::CanInsert { count } => {
@@ -302,7 +302,7 @@ impl<'a> Request<'a> {
             4 => Operation::Reset,
             5 => Operation::Pause,
             6 => Operation::Resume,
-            7 => Operation::SetLimiter(super::answer::read_parameters(&mut reader)?),
+            7 => Operation::SetLimiter(reader.get("limiter")?),
             8 => Operation::Advance { version: reader.u64("version")? },
             9 => Operation::Info,
             10 => Operation::CanSample { count: items(&mut reader)? },
