@@ -17,9 +17,9 @@ use echoic_net::wire::handshake::Purpose;
 use echoic_net::wire::rollouts::{Bulk, Changes, Wish};
 use echoic_net::wire::tables::{Area, Operation, Request};
 use echoic_replay::Dtype;
+use echoic_replay::codec::Encode;
 use echoic_replay::limiter::Reason;
 use echoic_replay::rollouts::batch::{FIELDS, Form, Layout};
-use echoic_replay::rollouts::codec::Put;
 use echoic_replay::rollouts::item::{Finish, Run, Segment};
 use echoic_replay::rollouts::kept::{Durability, Keeping};
 use echoic_replay::rollouts::ledger::{
@@ -508,7 +508,8 @@ fn changes_that_are_bytes_already_are_filled_in() {
             let (mut head, mut pieces) = (Vec::new(), Vec::new());
             let changes = group(hold, tokens);
             for change in &changes {
-                change.put(&mut head, |bytes| pieces.push(bytes));
+                change.encode(&mut head);
+                pieces.extend(change.bulk());
             }
             let bulk = pieces.concat();
             let fill = |to: &mut [u8]| to.copy_from_slice(&bulk);
@@ -779,9 +780,9 @@ fn hostile_requests_are_refused_with_the_reason_and_harm_nothing() {
     let inline =
         |count, head: &[u8], bulk: &[u8]| changes(count, head, Bulk::Inline(bulk.to_vec().into()));
     let encode = |change: &Change| {
-        let (mut head, mut bulk) = (Vec::new(), Vec::new());
-        change.put(&mut head, |bytes| bulk.extend_from_slice(bytes));
-        (head, bulk)
+        let mut head = Vec::new();
+        change.encode(&mut head);
+        (head, change.bulk().collect::<Vec<_>>().concat())
     };
     let (tick, _) = encode(&Change::Tick);
     let (append, tokens) = encode(&item(Hold { group: 0, attempt: 0 }, 0, 10));
@@ -793,7 +794,7 @@ fn hostile_requests_are_refused_with_the_reason_and_harm_nothing() {
         request(Operation::RolloutSample(Wish { want, form, timeout_ms, area }))
     };
     let mut holds = vec![6];
-    holds.put_u32(u32::MAX);
+    u32::MAX.encode(&mut holds);
     // These are answered, and the connection goes on.
     let numbers = |table, operation: Operation<'_>| {
         frame(|out| Request { id: 1, table, operation }.write(out))
@@ -821,11 +822,11 @@ fn hostile_requests_are_refused_with_the_reason_and_harm_nothing() {
     for (said, reason) in [
         (inline(1, &tick, &[0]), "1 bytes too many"),
         (inline(1, &[&tick[..], &tick].concat(), &[]), "1 bytes too many"),
-        (inline(2, &tick, &[]), "change is cut off"),
-        (inline(1, &append, &tokens[1..]), "cut off"),
-        (inline(1, &append[..20], &tokens), "cut off"),
-        (inline(1, &holds, &[]), "number of groups"),
-        (inline(1, &[99], &[]), "change can't be 99"),
+        (inline(2, &tick, &[]), "change: expected 1 more bytes, got 0"),
+        (inline(1, &append, &tokens[1..]), "blob: expected 6 more bytes, got 5"),
+        (inline(1, &append[..20], &tokens), "expected 4 more bytes, got 3"),
+        (inline(1, &holds, &[]), "holds: expected"),
+        (inline(1, &[99], &[]), "change: 99 has no meaning"),
         (inline(2, &[&waits[..], &tick].concat(), &[]), "waits among others"),
         (inline(1, &sampled, &[]), "waits among others"),
         (inline(4097, &vec![14; 4097], &[]), "number of changes"),

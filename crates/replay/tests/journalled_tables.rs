@@ -672,14 +672,17 @@ fn damage_in_the_middle_is_refused_and_nothing_is_loaded() {
 #[test]
 fn records_that_make_no_sense_are_refused() {
     for (record, what) in [
-        (&[1, 77][..], "its kind can't be 77"),
-        (&[9, 8][..], "its format can't be 9"),
-        (&[1, 8, 0][..], "1 bytes are behind its end"),
-        (&[1, 1, 1, 0, 0, 0][..], "its bytes of a row needs 4 bytes"),
-        (&[1, 2, 0, 0, 0, 0][..], "its priority needs 8 bytes"),
-        (&[1, 11, 0, 0, 1, 0][..], "its producer needs 16 bytes"),
+        (&[1, 77][..], "kind: 77 has no meaning"),
+        (&[9, 8][..], "format: 9 has no meaning"),
+        (&[1, 8, 0][..], "entry: 1 bytes too many"),
+        (&[1, 1, 1, 0, 0, 0][..], "bytes of a row: expected 4 more bytes"),
+        (&[1, 2, 0, 0, 0, 0][..], "priority: expected 8 more bytes"),
+        (&[1, 11, 0, 0, 1, 0][..], "producer: expected 16 more bytes"),
         (&[&[1, 11, 0, 0, 1, 0][..], &[0; 24]].concat(), "session 65536 is one of at most 65536"),
-        (&[&[1, 12][..], &[0; 8], &[4, 0, 0, 0], &[0; 7]].concat(), "its operation needs 8 bytes"),
+        (
+            &[&[1, 12][..], &[0; 8], &[4, 0, 0, 0], &[0; 7]].concat(),
+            "operation: expected 8 more bytes",
+        ),
         (
             &[&[1, 12][..], &[0; 4], &[24, 0, 0, 0], &[5], &[0; 11]].concat(),
             "session 5 was not told",

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use echoic_replay::codec::Encode;
 use echoic_replay::journal::{Journal, Options, Replay};
 use echoic_replay::rollouts::batch::{Form, Layout};
 use echoic_replay::rollouts::kept::{Durability, History, Keeping, KeptError, Point};
@@ -41,7 +42,7 @@ fn call(table: &RolloutTable, change: &Change) -> Result<Outcome, CallError> {
 fn bytes(ledger: &Ledger) -> Vec<u8> {
     let moment = ledger.save();
     let mut bytes = Vec::new();
-    moment.put(&mut bytes);
+    moment.encode(&mut bytes);
     bytes.extend(moment.bulk().flatten());
     bytes
 }
@@ -59,7 +60,7 @@ fn laid_out(share: &Share, config: &RolloutConfig) -> Vec<u8> {
     let layout = Layout::new(share, config, Form::Padded { width: 0, left: false }).unwrap();
     let mut bytes = vec![0; layout.bytes()];
     layout.write(&mut bytes);
-    layout.head().put(&mut bytes);
+    layout.head().encode(&mut bytes);
     bytes
 }
 

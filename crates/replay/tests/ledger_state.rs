@@ -4,6 +4,7 @@ mod rolling;
 
 use std::sync::Arc;
 
+use echoic_replay::codec::Encode;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::ledger::{Ledger, StateError};
 use proptest::prelude::*;
@@ -12,7 +13,7 @@ use rolling::{Crowd, Step, any_config};
 fn bytes(ledger: &Ledger) -> (Vec<u8>, Vec<u8>) {
     let moment = ledger.save();
     let mut numbers = Vec::new();
-    moment.put(&mut numbers);
+    moment.encode(&mut numbers);
     (numbers, moment.bulk().flatten().copied().collect())
 }
 

@@ -7,6 +7,7 @@ mod waiting;
 use std::path::Path;
 use std::sync::Arc;
 
+use echoic_replay::codec::Encode;
 use echoic_replay::rollouts::batch::{Form, Layout};
 use echoic_replay::rollouts::kept::{History, Keeping};
 use echoic_replay::rollouts::ledger::{Change, Fate, Outcome, Share};
@@ -51,7 +52,7 @@ fn laid_out(share: &Share, config: &RolloutConfig) -> Vec<u8> {
     let mut head = layout.head();
     // A table that goes on from a checkpoint gives other numbers.
     (head.lease.batch, head.lease.attempt) = (0, 0);
-    head.put(&mut bytes);
+    head.encode(&mut bytes);
     bytes
 }
 

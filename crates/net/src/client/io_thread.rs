@@ -472,7 +472,7 @@ impl Established {
             let limit = outbound.limit(header.kind).unwrap_or(MAX_CONTROL);
             if header.len > limit {
                 let (limit, got) = (limit.into(), header.len.into());
-                return Err(WireError::TooLarge { field: "length of a frame", limit, got }.into());
+                return Err(WireError::too_large("length of a frame", limit, got).into());
             }
             let start = used + HEADER_BYTES;
             if outbound.begin_large(header) {

@@ -24,6 +24,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use echoic_replay::codec::Encode;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::Form;
 use echoic_replay::rollouts::ledger::{Append, Change, Fate, Outcome, Refusal, Want};
@@ -204,7 +205,7 @@ impl Rollouts {
         let has_sample = changes.iter().any(|change| matches!(change, Change::Sample(_)));
         if has_sample || (may_wait && changes.len() != 1) {
             let (field, got) = ("change that waits among others", changes.len() as u64);
-            return Err(WireError::Meaningless { field, got }.into());
+            return Err(WireError::meaningless(field, got).into());
         }
         let config = self.config(table)?;
         let mut parts = VecDeque::new();
@@ -222,11 +223,9 @@ impl Rollouts {
                 continue;
             }
             let (before, pieces) = (head.len(), bulk.len());
-            let mut len = 0;
-            change.put(&mut head, |piece| {
-                len += piece.len();
-                bulk.push(piece);
-            });
+            change.encode(&mut head);
+            bulk.extend(change.bulk());
+            let mut len: usize = change.bulk().map(<[u8]>::len).sum();
             if may_wait {
                 let head = std::mem::take(&mut head);
                 let ask = |_| Question::Permit { table, head, deadline };
@@ -272,7 +271,7 @@ impl Rollouts {
         self.check(table)?;
         if count > MAX_CHANGES {
             let (field, limit, got) = ("number of changes", MAX_CHANGES.into(), count.into());
-            return Err(WireError::TooLarge { field, limit, got }.into());
+            return Err(WireError::too_large(field, limit, got).into());
         }
         let part = self.send_filled(table, count, head, len, may_linger, fill)?;
         let parts = VecDeque::from([Part::Asked(part)]);
@@ -317,7 +316,7 @@ impl Rollouts {
             let (limit, got) = (item.unwrap_or(0).max(INLINE_BYTES as u64), len as u64);
             if head.len() > INLINE_BYTES || got > limit {
                 let field = "bytes of changes in one request";
-                return Err(WireError::TooLarge { field, limit, got }.into());
+                return Err(WireError::too_large(field, limit, got).into());
             }
             let mut bulk = vec![0; len];
             fill(&mut bulk);

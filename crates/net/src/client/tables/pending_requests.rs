@@ -15,6 +15,7 @@ use echoic_memory::arena::{ArenaView, Place};
 use echoic_memory::event::Event;
 use echoic_memory::sync::Mutex;
 use echoic_replay::Spec;
+use echoic_replay::codec::Reader;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::Form as RolloutForm;
 use echoic_replay::rollouts::ledger::Want;
@@ -32,7 +33,6 @@ use crate::client::rollouts::Delivered;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, Header, kind};
 use crate::wire::handshake::{Offer, Open, Purpose, Welcome};
-use crate::wire::reader::Reader;
 use crate::wire::rollouts::{Bulk, Changes, DeliveryHead, Outcomes, Wish, write_changes};
 use crate::wire::tables::{
     ALIGNMENT, Answer, Area, BatchHead, FailureCode, Layout, MAX_ARENA, MAX_BATCH, MAX_PLACED,
@@ -312,7 +312,7 @@ impl State {
             None => (1..=self.ids).contains(&id),
         };
         let field = "number of a request that was sent";
-        if is_sent { Ok(()) } else { Err(WireError::Meaningless { field, got: id }) }
+        if is_sent { Ok(()) } else { Err(WireError::meaningless(field, id)) }
     }
 
     fn is_due(&self) -> bool {
@@ -729,7 +729,7 @@ impl OutboundQueue for RequestFrames {
             let (head, used) = BatchHead::read(payload)?;
             if used != payload.len() {
                 let extra = payload.len() - used;
-                return Err(WireError::Trailing { frame: "PLACED", extra }.into());
+                return Err(WireError::trailing("PLACED", extra).into());
             }
             let Some(place) = self.pending.place_of(head.id)? else { return Ok(()) };
             let Some((_, spec)) = self.table_of(head.id) else { return Ok(()) };
@@ -740,13 +740,13 @@ impl OutboundQueue for RequestFrames {
             return Ok(());
         }
         if header.kind == kind::ROLLOUT_PLACED {
-            let id = Reader::new(payload).u64("number of a request")?;
+            let id = Reader::new(payload).u64("number of a request").map_err(WireError::from)?;
             let Some(place) = self.pending.place_of(id)? else { return Ok(()) };
             let Some((_, config)) = self.rollouts_of(id) else { return Ok(()) };
             let (told, used) = DeliveryHead::read(payload, place.len())?;
             if used != payload.len() {
                 let extra = payload.len() - used;
-                return Err(WireError::Trailing { frame: "ROLLOUT_PLACED", extra }.into());
+                return Err(WireError::trailing("ROLLOUT_PLACED", extra).into());
             }
             let delivered = Delivered::placed(told, place, config)?;
             self.deliver(id, delivered)?;

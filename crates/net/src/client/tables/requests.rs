@@ -649,6 +649,6 @@ impl Drop for Requests {
 fn check_count(field: &'static str, limit: u32, got: usize) -> Result<u32, TablesError> {
     match u32::try_from(got) {
         Ok(count) if count <= limit => Ok(count),
-        _ => Err(WireError::TooLarge { field, limit: limit.into(), got: got as u64 }.into()),
+        _ => Err(WireError::too_large(field, limit.into(), got as u64).into()),
     }
 }

@@ -292,7 +292,7 @@ impl TableWriter {
             Some(_) => Ok(row),
             None => {
                 let (field, limit, got) = ("bytes of a row", 1 << 30, row as u64);
-                Err(WireError::TooLarge { field, limit, got }.into())
+                Err(WireError::too_large(field, limit, got).into())
             }
         }
     }
@@ -348,7 +348,7 @@ impl TableWriter {
         }
         let too_many = |field, limit: usize, got: usize| {
             let (limit, got) = (limit as u64, got as u64);
-            if got > limit { Err(WireError::TooLarge { field, limit, got }) } else { Ok(()) }
+            if got > limit { Err(WireError::too_large(field, limit, got)) } else { Ok(()) }
         };
         let (keys, values) = (trajectory.slices().len(), chunks.len());
         if keys != values {
