@@ -35,7 +35,7 @@ pub use self::delivered::Delivered;
 pub use self::pending_appends::{AppendError, PendingAppend, PendingAppends};
 use super::Options;
 use super::tables::pending_requests::{PLACE_BYTES, Question, When};
-use super::tables::requests::{FromReply, Requests};
+use super::tables::requests::Requests;
 use super::tables::{TablesError, Ticket, Waiting};
 use crate::address::Address;
 use crate::transport::Dial;
@@ -410,11 +410,7 @@ impl Rollouts {
         self.ask_for::<u64>(table, Operation::RolloutPause { paused })?.wait(wait).map(drop)
     }
 
-    fn ask_for<T: FromReply>(
-        &self,
-        table: u32,
-        operation: Operation<'_>,
-    ) -> Result<Ticket<T>, TablesError> {
+    fn ask_for<T>(&self, table: u32, operation: Operation<'_>) -> Result<Ticket<T>, TablesError> {
         self.check(table)?;
         self.requests.put(When::Awaited, table, operation)
     }
@@ -430,7 +426,9 @@ impl Rollouts {
         above: i64,
         wait: Wait<'_, Waiting>,
     ) -> Result<i64, TablesError> {
-        self.ask_version(When::Awaited, table, above, wait.deadline)?.wait_for_reason(wait)
+        let mut version = self.ask_version(When::Awaited, table, above, wait.deadline)?;
+        // The largest version of a policy is below that.
+        Ok(version.wait_for_reason(wait)?.try_into().unwrap_or(i64::MAX))
     }
 
     /// Asks for the learner's next version: see [`Rollouts::wait_version`].
@@ -443,7 +441,7 @@ impl Rollouts {
         table: u32,
         above: i64,
         deadline: Option<Instant>,
-    ) -> Result<Ticket<i64>, TablesError> {
+    ) -> Result<Ticket<u64>, TablesError> {
         self.ask_version(When::Now, table, above, deadline)
     }
 
@@ -453,7 +451,7 @@ impl Rollouts {
         table: u32,
         above: i64,
         deadline: Option<Instant>,
-    ) -> Result<Ticket<i64>, TablesError> {
+    ) -> Result<Ticket<u64>, TablesError> {
         self.check(table)?;
         self.requests.ask(when, |_| Question::Version { table, above, deadline })
     }

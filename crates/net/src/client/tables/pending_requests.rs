@@ -9,6 +9,7 @@
 //! 2. It is in a queue or was sent on the connection that stands.
 //! 3. A lock of [`Lead`] may be held when the state's is taken, and not the other way around.
 
+use std::any::Any;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::IoSlice;
 use std::ops::ControlFlow;
@@ -24,7 +25,6 @@ use echoic_replay::Spec;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::Form as RolloutForm;
 use echoic_replay::rollouts::ledger::Want;
-use echoic_replay::rollouts::table::RolloutInfo;
 use echoic_replay::table::Form;
 
 use super::batch::{Batch, Incoming};
@@ -39,10 +39,10 @@ use crate::wire::WireError;
 use crate::wire::frame::{Control, Header, kind};
 use crate::wire::handshake::{Offer, Open, Purpose, Welcome};
 use crate::wire::reader::Reader;
-use crate::wire::rollouts::{Bulk, Changes, DeliveryHead, Outcomes, Wish, write_changes};
+use crate::wire::rollouts::{Bulk, Changes, DeliveryHead, Wish, write_changes};
 use crate::wire::tables::{
     ALIGNMENT, Answer, Area, BatchHead, FailureCode, Layout, MAX_ARENA, MAX_BATCH, MAX_PLACED,
-    MAX_WAITING, Numbers, Operation, Request,
+    MAX_WAITING, Operation, Request,
 };
 use crate::write_buffer::{Piece, WriteBuffer};
 
@@ -57,18 +57,8 @@ const LOAD_BYTES: usize = 256 << 10;
 /// The most bytes of buffers that are kept for the next batches.
 const POOL_BYTES: usize = 64 << 20;
 
-/// What came of a request.
-#[derive(Debug)]
-pub(in crate::client) enum Reply {
-    Batch(Box<Batch>),
-    Count(u64),
-    Numbers(Vec<Numbers>),
-    Path(String),
-    Listed(Listed),
-    Outcomes(Outcomes),
-    Delivered(Box<Delivered>),
-    RolloutInfo(Box<RolloutInfo>),
-}
+/// What came of a request, of the type that its [`Ticket`](super::Ticket) is for.
+pub(super) type Reply = Box<dyn Any + Send>;
 
 /// Where an answer is put.
 pub(super) type Slot = lead::Slot<Result<Reply, TablesError>>;
@@ -617,7 +607,7 @@ impl RequestFrames {
             }
             self.share_bytes[table].learn(delivered.bytes().len());
         }
-        self.pending.answer(id, Ok(Reply::Delivered(Box::new(delivered))))
+        self.pending.answer(id, Ok(Box::new(delivered)))
     }
 
     /// Learns which rollout tables there are. They must be those that there were.
@@ -801,7 +791,7 @@ impl OutboundQueue for RequestFrames {
             let id = head.id;
             let batch = Batch::placed(head, place, spec)?;
             self.learn(id, &batch);
-            self.pending.answer(id, Ok(Reply::Batch(Box::new(batch))))?;
+            self.pending.answer(id, Ok(Box::new(batch)))?;
             return Ok(());
         }
         if header.kind == kind::ROLLOUT_PLACED {
@@ -819,13 +809,13 @@ impl OutboundQueue for RequestFrames {
         }
         let answer = Answer::read(header, payload)?;
         let id = answer.id();
-        let reply = match answer {
-            Answer::Done { count, .. } => Ok(Reply::Count(count)),
-            Answer::Numbers { numbers, .. } => Ok(Reply::Numbers(numbers)),
-            Answer::Saved { path, .. } => Ok(Reply::Path(path)),
-            Answer::Listed { infos, next, .. } => Ok(Reply::Listed(Listed { infos, next })),
-            Answer::RolloutOutcomes { outcomes, .. } => Ok(Reply::Outcomes(outcomes)),
-            Answer::RolloutNumbers { info, .. } => Ok(Reply::RolloutInfo(info)),
+        let reply: Result<Reply, _> = match answer {
+            Answer::Done { count, .. } => Ok(Box::new(count)),
+            Answer::Numbers { numbers, .. } => Ok(Box::new(numbers)),
+            Answer::Saved { path, .. } => Ok(Box::new(path)),
+            Answer::Listed { infos, next, .. } => Ok(Box::new(Listed { infos, next })),
+            Answer::RolloutOutcomes { outcomes, .. } => Ok(Box::new(outcomes)),
+            Answer::RolloutNumbers { info, .. } => Ok(info),
             Answer::RolloutRefused { error, .. } => Err(error.into()),
             // The one is for those who watch, who have connections of their own; the other came before all else.
             Answer::Observed { .. } | Answer::RolloutTables { .. } => {
@@ -870,7 +860,7 @@ impl OutboundQueue for RequestFrames {
         }
         if let Some((id, batch)) = incoming.finish(|id| Some(self.table_of(id)?.1))? {
             self.learn(id, &batch);
-            self.pending.answer(id, Ok(Reply::Batch(Box::new(batch))))?;
+            self.pending.answer(id, Ok(Box::new(batch)))?;
         }
         Ok(())
     }
@@ -881,7 +871,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
-    use super::{Expected, PendingRequests, Question, Reply, When};
+    use super::{Expected, PendingRequests, Question, When};
     use crate::client::{Options, Reconnector};
     use crate::transport::{TlsFiles, dial_to};
 
@@ -912,7 +902,7 @@ mod tests {
         let sample = |_| Question::Sample { table: 0, count: 1, deadline: None };
         let (id, slot) = pending.ask(&reconnector, When::Now, sample);
         for stranger in [0, id, id + 1] {
-            assert!(pending.answer(stranger, Ok(Reply::Count(1))).is_err(), "{stranger}");
+            assert!(pending.answer(stranger, Ok(Box::new(1_u64))).is_err(), "{stranger}");
             assert!(pending.place_of(stranger).is_err(), "{stranger}");
         }
         {
@@ -920,11 +910,11 @@ mod tests {
             state.pending.get_mut(&id).unwrap().sent = true;
             state.sampling = 1;
         }
-        pending.answer(id, Ok(Reply::Count(1))).unwrap();
+        pending.answer(id, Ok(Box::new(1_u64))).unwrap();
         assert!(slot.is_filled());
         assert_eq!(pending.state.lock().sampling, 0);
         // Of one that was given up, the answer may still come.
-        pending.answer(id, Ok(Reply::Count(1))).unwrap();
+        pending.answer(id, Ok(Box::new(1_u64))).unwrap();
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Asking things of tables.
 
+use std::any::Any;
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -10,22 +11,19 @@ use std::time::{Duration, Instant};
 use echoic_memory::event::Event;
 use echoic_memory::sync::Mutex;
 use echoic_replay::limiter::Parameters;
-use echoic_replay::rollouts::table::RolloutInfo;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::{Infos, TableError};
 
-use super::pending_requests::{PendingRequests, Question, Reply, RequestFrames, Slot, When};
+use super::pending_requests::{PendingRequests, Question, RequestFrames, Slot, When};
 use super::{
     Batch, FailureCode, Numbers, TableEntry, TablesError, Waiting, check_priorities, entry, number,
 };
 use crate::address::Address;
 use crate::client::link::LinkError;
 use crate::client::reconnector::Reconnector;
-use crate::client::rollouts::Delivered;
 use crate::client::{Options, io_thread};
 use crate::transport::Dial;
 use crate::wire::WireError;
-use crate::wire::rollouts::Outcomes;
 use crate::wire::tables::{ALL_TABLES, MAX_ITEMS, MAX_KEYS, MAX_LISTED, Operation, Request};
 
 /// How long a server that must say why a sample timed out is waited for, beyond the timeout itself.
@@ -65,82 +63,6 @@ pub struct Ticket<T> {
     answer: PhantomData<fn() -> T>,
 }
 
-/// What an answer is made of.
-pub trait FromReply: Sized + private::Sealed {
-    #[doc(hidden)]
-    fn of(reply: private::Opaque) -> Option<Self>;
-}
-
-mod private {
-    pub trait Sealed {}
-    impl Sealed for super::Batch {}
-    impl Sealed for u64 {}
-    impl Sealed for Vec<super::Numbers> {}
-    impl Sealed for String {}
-    impl Sealed for super::Listed {}
-    impl Sealed for super::Outcomes {}
-    impl Sealed for super::Delivered {}
-    impl Sealed for super::RolloutInfo {}
-    impl Sealed for i64 {}
-    /// A reply that only this module looks into.
-    pub struct Opaque(pub(super) super::Reply);
-}
-
-impl FromReply for Batch {
-    fn of(reply: private::Opaque) -> Option<Self> {
-        if let Reply::Batch(batch) = reply.0 { Some(*batch) } else { None }
-    }
-}
-
-impl FromReply for u64 {
-    fn of(reply: private::Opaque) -> Option<Self> {
-        if let Reply::Count(count) = reply.0 { Some(count) } else { None }
-    }
-}
-
-impl FromReply for Vec<Numbers> {
-    fn of(reply: private::Opaque) -> Option<Self> {
-        if let Reply::Numbers(numbers) = reply.0 { Some(numbers) } else { None }
-    }
-}
-
-impl FromReply for String {
-    fn of(reply: private::Opaque) -> Option<Self> {
-        if let Reply::Path(path) = reply.0 { Some(path) } else { None }
-    }
-}
-
-impl FromReply for Listed {
-    fn of(reply: private::Opaque) -> Option<Self> {
-        if let Reply::Listed(listed) = reply.0 { Some(listed) } else { None }
-    }
-}
-
-impl FromReply for Outcomes {
-    fn of(reply: private::Opaque) -> Option<Self> {
-        if let Reply::Outcomes(outcomes) = reply.0 { Some(outcomes) } else { None }
-    }
-}
-
-impl FromReply for Delivered {
-    fn of(reply: private::Opaque) -> Option<Self> {
-        if let Reply::Delivered(delivered) = reply.0 { Some(*delivered) } else { None }
-    }
-}
-
-impl FromReply for RolloutInfo {
-    fn of(reply: private::Opaque) -> Option<Self> {
-        if let Reply::RolloutInfo(info) = reply.0 { Some(*info) } else { None }
-    }
-}
-
-/// A version of the learner.
-impl FromReply for i64 {
-    fn of(reply: private::Opaque) -> Option<Self> {
-        if let Reply::Count(version) = reply.0 { version.try_into().ok() } else { None }
-    }
-}
-
 /// Waits for `event` until `poll` finds something.
 pub(super) fn wait_for<T>(
     event: &Event,
@@ -159,7 +81,7 @@ fn away_or_network(reconnector: &Reconnector) -> Waiting {
     if reconnector.stands() { Waiting::Network } else { Waiting::Away }
 }
 
-impl<T: FromReply> Ticket<T> {
+impl<T: Any> Ticket<T> {
     /// As [`Ticket::wait`], of a request that the server answers at the wait's deadline at the latest: that answer,
     /// which says why there is no other, is waited for a little longer.
     pub(in crate::client) fn wait_for_reason(
@@ -236,7 +158,7 @@ impl<T: FromReply> Ticket<T> {
         self.is_answered |= is_answered;
         let reply = waited??;
         let wrong = || TablesError::Wire(WireError::Spec("an answer of another kind".into()));
-        T::of(private::Opaque(reply)).ok_or_else(wrong)
+        reply.downcast().map(|reply| *reply).map_err(|_| wrong())
     }
 }
 
