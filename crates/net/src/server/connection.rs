@@ -8,10 +8,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Shared;
 use super::meter::ConnectionMeter;
-use super::session::{Accepts, Due, Ending, MOST_SENT, Progress, Session, Silence, Stop, Turn};
-use super::wait_queue::{Blocked, Key, Verdict, WaitQueue, Waiter};
+use super::session::{
+    Accepts, Due, Ending, MOST_SENT, Progress, Services, Session, Silence, Stop, Turn,
+};
+use super::wait_queue::{Blocked, Key, Verdict, Waiter};
 use crate::auth::Side;
 use crate::transport::Link;
 use crate::wire::frame::{Control, HEADER_BYTES, Header, MAX_CONTROL, Stall, kind};
@@ -125,13 +126,13 @@ impl Connection {
     /// Has its session do something.
     pub(crate) fn with_session<T>(
         &mut self,
-        waits: &mut WaitQueue,
-        shared: &Shared,
+        services: &mut Services<'_>,
         act: impl FnOnce(&mut dyn Session, &mut Turn<'_>) -> T,
     ) -> Option<T> {
         let Self { index, link, out, meter, input, session, .. } = self;
         let session = session.as_deref_mut()?;
         let (index, link) = (*index, &mut **link);
+        let Services { waits, shared } = services;
         Some(act(session, &mut Turn { index, link, out, meter, input, waits, shared }))
     }
 
@@ -141,27 +142,26 @@ impl Connection {
     }
 
     /// Has its session do what it can without anything more being read.
-    pub(crate) fn resume(&mut self, waits: &mut WaitQueue, shared: &Shared) -> Result<(), Stop> {
-        self.with_session(waits, shared, |session, turn| session.resume(turn)).unwrap_or(Ok(()))
+    pub(crate) fn resume(&mut self, services: &mut Services<'_>) -> Result<(), Stop> {
+        self.with_session(services, |session, turn| session.resume(turn)).unwrap_or(Ok(()))
     }
 
     /// Does what can be done, then reads and uses what there is, up to a chunk. What keeps it from more, if something does;
     /// for that it waits from here on.
     pub(crate) fn take_turn(
         &mut self,
-        waits: &mut WaitQueue,
-        shared: &Shared,
+        services: &mut Services<'_>,
         buffer: &mut [u8],
     ) -> Result<(), Stop> {
-        let mut turn = self.go_on(waits, shared, buffer);
+        let mut turn = self.go_on(services, buffer);
         if let Err(Stop::Wait(key, _)) = turn
-            && waits.park(key, self.index, shared)
+            && services.waits.park(key, self.index, services.shared)
         {
-            turn = self.go_on(waits, shared, buffer);
+            turn = self.go_on(services, buffer);
         }
         if let Err(Stop::Heavy) = turn {
             let (input, end) = (std::mem::take(&mut self.input), std::mem::take(&mut self.wanted));
-            self.with_session(waits, shared, |session, turn| session.work(input, end, turn));
+            self.with_session(services, |session, turn| session.work(input, end, turn));
             turn = Err(Stop::Wait(Key::Pool, Stall::None));
         }
         match turn {
@@ -169,34 +169,29 @@ impl Connection {
             Err(Stop::Opened) => return turn,
             Err(Stop::Wait(key, stall)) => {
                 self.held = Some((key, stall));
-                waits.park(key, self.index, shared);
-                waits.hold(key, stall);
+                services.waits.park(key, self.index, services.shared);
+                services.waits.hold(key, stall);
             }
             Err(Stop::Unsent(most)) => self.choked = Some(most),
-            Err(stop) => turn = Err(Stop::Ended(self.fail(stop, waits, shared))),
+            Err(stop) => turn = Err(Stop::Ended(self.fail(stop, services))),
         }
-        self.note_stall(waits, shared);
+        self.note_stall(services);
         if matches!(turn, Ok(()) | Err(Stop::Again | Stop::Wait(..))) {
             // What is stored is stored: whoever flushes need not wait for the rest.
             let is_over = !self.is_readable || self.held.is_some();
-            self.acknowledge(if is_over { Due::Any } else { Due::Much }, waits, shared);
+            self.acknowledge(if is_over { Due::Any } else { Due::Much }, services);
         }
         turn
     }
 
-    fn go_on(
-        &mut self,
-        waits: &mut WaitQueue,
-        shared: &Shared,
-        buffer: &mut [u8],
-    ) -> Result<(), Stop> {
-        self.resume(waits, shared)?;
+    fn go_on(&mut self, services: &mut Services<'_>, buffer: &mut [u8]) -> Result<(), Stop> {
+        self.resume(services)?;
         if let Some((key, stall)) = self.held {
             return Err(Stop::Wait(key, stall));
         }
         if self.input.len() >= self.wanted.max(1) {
             let mut input = std::mem::take(&mut self.input);
-            let (used, stop) = self.consume(&input, waits, shared);
+            let (used, stop) = self.consume(&input, services);
             input.drain(..used);
             self.input = input;
             stop?;
@@ -204,7 +199,7 @@ impl Connection {
         if !self.is_readable {
             return Ok(());
         }
-        let (chunk, filled) = (shared.chunk(), self.input.len());
+        let (chunk, filled) = (services.shared.chunk(), self.input.len());
         if filled >= LARGE {
             let more = self.wanted.saturating_sub(filled).clamp(1, chunk);
             self.input.resize(filled + more, 0);
@@ -218,7 +213,7 @@ impl Connection {
             let read = |session: &mut dyn Session, turn: &mut Turn<'_>| {
                 session.read_direct(&mut buffer[..chunk], turn)
             };
-            direct = self.with_session(waits, shared, read).unwrap_or(Ok(None))?;
+            direct = self.with_session(services, read).unwrap_or(Ok(None))?;
         }
         let read = direct.unwrap_or_else(|| {
             buffer[..filled].copy_from_slice(&self.input);
@@ -232,7 +227,7 @@ impl Connection {
         }
         self.input.clear();
         let bytes = &buffer[..filled + fresh];
-        let (used, stop) = self.consume(bytes, waits, shared);
+        let (used, stop) = self.consume(bytes, services);
         if used < bytes.len() {
             self.input.reserve(self.wanted.min(chunk));
             self.input.extend_from_slice(&bytes[used..]);
@@ -260,13 +255,8 @@ impl Connection {
     }
 
     /// Uses bytes: how many, and what keeps it from using more that are there.
-    fn consume(
-        &mut self,
-        bytes: &[u8],
-        waits: &mut WaitQueue,
-        shared: &Shared,
-    ) -> (usize, Result<(), Stop>) {
-        let (mut used, most_unsent) = (0, shared.credit_bytes());
+    fn consume(&mut self, bytes: &[u8], services: &mut Services<'_>) -> (usize, Result<(), Stop>) {
+        let (mut used, most_unsent) = (0, services.shared.credit_bytes());
         self.wanted = 0;
         loop {
             if matches!(self.phase, Phase::Leaving) {
@@ -275,7 +265,7 @@ impl Connection {
             if self.out.is_full(most_unsent) {
                 return (used, Err(Stop::Unsent(most_unsent)));
             }
-            let (step, stop) = self.use_next(&bytes[used..], waits, shared);
+            let (step, stop) = self.use_next(&bytes[used..], services);
             used += step;
             if step == 0 || stop.is_err() {
                 return (used, stop);
@@ -284,19 +274,14 @@ impl Connection {
     }
 
     /// Uses the next frame, or what there is of one that comes in parts: how many bytes, and none if more have to come.
-    fn use_next(
-        &mut self,
-        bytes: &[u8],
-        waits: &mut WaitQueue,
-        shared: &Shared,
-    ) -> (usize, Result<(), Stop>) {
+    fn use_next(&mut self, bytes: &[u8], services: &mut Services<'_>) -> (usize, Result<(), Stop>) {
         let part = |session: &mut dyn Session, turn: &mut Turn<'_>| {
             session.is_inside_frame().then(|| session.part(bytes, turn))
         };
-        if let Some(used) = self.with_session(waits, shared, part).flatten() {
+        if let Some(used) = self.with_session(services, part).flatten() {
             return used;
         }
-        let (end, used) = match self.use_frame(bytes, waits, shared) {
+        let (end, used) = match self.use_frame(bytes, services) {
             Ok(frame) => frame,
             Err(stop) => return (0, Err(stop)),
         };
@@ -313,8 +298,7 @@ impl Connection {
     fn use_frame(
         &mut self,
         bytes: &[u8],
-        waits: &mut WaitQueue,
-        shared: &Shared,
+        services: &mut Services<'_>,
     ) -> Result<(usize, Result<(), Stop>), Stop> {
         let missing = Ok((0, Ok(())));
         if matches!(self.phase, Phase::Preface) {
@@ -353,16 +337,21 @@ impl Connection {
         };
         let used = match session {
             Some(_) => self
-                .with_session(waits, shared, |session, turn| session.frame(header, payload, turn))
+                .with_session(services, |session, turn| session.frame(header, payload, turn))
                 .unwrap_or(Ok(())),
-            None => self.use_common(header, payload, shared),
+            None => self.use_common(header, payload, services),
         };
         Ok((end, used))
     }
 
     /// Uses a frame of the handshake, or one that any client may send.
-    fn use_common(&mut self, header: Header, payload: &[u8], shared: &Shared) -> Result<(), Stop> {
-        let token = shared.options.token.as_ref();
+    fn use_common(
+        &mut self,
+        header: Header,
+        payload: &[u8],
+        services: &Services<'_>,
+    ) -> Result<(), Stop> {
+        let token = services.shared.options.token.as_ref();
         match (&self.phase, header.kind) {
             (Phase::Hello, kind::HELLO) => {
                 let hello = Hello::read(payload)?;
@@ -426,15 +415,14 @@ impl Connection {
         &mut self,
         waiter: &mut Waiter,
         ahead: Option<Blocked>,
-        waits: &mut WaitQueue,
-        shared: &Shared,
+        services: &mut Services<'_>,
     ) -> Verdict {
         let attempt =
             |session: &mut dyn Session, turn: &mut Turn<'_>| session.attempt(waiter, ahead, turn);
-        let verdict = self.with_session(waits, shared, attempt).unwrap_or(Verdict::Done);
+        let verdict = self.with_session(services, attempt).unwrap_or(Verdict::Done);
         if let Verdict::PassedOver = verdict {
             // Its session says so when it has another turn.
-            self.choked.get_or_insert(shared.credit_bytes());
+            self.choked.get_or_insert(services.shared.credit_bytes());
         }
         verdict
     }
@@ -467,7 +455,7 @@ impl Connection {
         matches!(self.phase, Phase::Leaving)
     }
 
-    fn fail(&mut self, stop: Stop, waits: &mut WaitQueue, shared: &Shared) -> Ending {
+    fn fail(&mut self, stop: Stop, services: &mut Services<'_>) -> Ending {
         match stop {
             Stop::Ended(ending) => ending,
             // Whoever speaks another protocol would not understand the answer.
@@ -482,7 +470,7 @@ impl Connection {
             }
             Stop::Refused(code, text) => {
                 self.meter.set_stall(Stall::None);
-                self.acknowledge(Due::Always, waits, shared);
+                self.acknowledge(Due::Always, services);
                 self.refuse(code, &text);
                 Ending::Refused(code)
             }
@@ -491,7 +479,7 @@ impl Connection {
     }
 
     /// Takes note of whether it waits for room, and says so when that begins.
-    fn note_stall(&mut self, waits: &mut WaitQueue, shared: &Shared) {
+    fn note_stall(&mut self, services: &mut Services<'_>) {
         let stall = self.held.map_or(Stall::None, |(_, stall)| stall);
         self.meter.set_stall(stall);
         let is_blocked = stall != Stall::None;
@@ -499,27 +487,27 @@ impl Connection {
             self.is_blocked = is_blocked;
             self.meter.set_blocked(is_blocked);
             if is_blocked {
-                self.acknowledge(Due::Always, waits, shared);
+                self.acknowledge(Due::Always, services);
             }
         }
     }
 
     /// Says what is stored, if that is due, and what it waits for.
-    pub(crate) fn acknowledge(&mut self, due: Due, waits: &mut WaitQueue, shared: &Shared) {
+    pub(crate) fn acknowledge(&mut self, due: Due, services: &mut Services<'_>) {
         let stall = self.meter.stall();
-        self.with_session(waits, shared, |session, turn| session.acknowledge(due, stall, turn));
+        self.with_session(services, |session, turn| session.acknowledge(due, stall, turn));
     }
 
     /// Says that we are there, and what it waits for, to a client that we do not hear now.
-    pub(crate) fn reassure(&mut self, waits: &mut WaitQueue, shared: &Shared) {
+    pub(crate) fn reassure(&mut self, services: &mut Services<'_>) {
         let stall = self.held.map_or(Stall::None, |(_, stall)| stall);
-        self.with_session(waits, shared, |session, turn| session.reassure(stall, turn));
+        self.with_session(services, |session, turn| session.reassure(stall, turn));
     }
 
     /// Says goodbye, after what was stored.
-    pub(crate) fn take_leave(&mut self, waits: &mut WaitQueue, shared: &Shared) {
+    pub(crate) fn take_leave(&mut self, services: &mut Services<'_>) {
         self.meter.set_stall(Stall::None);
-        self.acknowledge(Due::Always, waits, shared);
+        self.acknowledge(Due::Always, services);
         let text = String::new();
         self.out.write(|out| Control::Goodbye { text }.write(out));
         self.leave();

@@ -30,7 +30,7 @@ use super::insert_session::InsertSession;
 use super::producers::Producers;
 use super::request_session::RequestSession;
 use super::ring_session::{RingMember, RingSession};
-use super::session::{Ending, Session, Stop};
+use super::session::{Ending, Services, Session, Stop};
 use super::stream_session::StreamSession;
 use super::wait_queue::{Key, Verdict, WaitQueue};
 use super::weights_session::WeightsSession;
@@ -253,7 +253,8 @@ impl EventLoop {
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
             self.serving = Some(index);
-            if let Err(Stop::Ended(ending)) = connection.resume(&mut self.waits, &self.shared) {
+            let services = &mut Services { waits: &mut self.waits, shared: &self.shared };
+            if let Err(Stop::Ended(ending)) = connection.resume(services) {
                 self.end(index, &ending);
             }
         }
@@ -453,7 +454,8 @@ impl EventLoop {
     fn take_turn(&mut self, index: usize) {
         let Some(connection) = &mut self.connections[index] else { return };
         self.serving = Some(index);
-        let turn = connection.take_turn(&mut self.waits, &self.shared, &mut self.buffer);
+        let services = &mut Services { waits: &mut self.waits, shared: &self.shared };
+        let turn = connection.take_turn(services, &mut self.buffer);
         let (id, is_readable) = (connection.id, connection.is_readable);
         if let Some(progress) = connection.progress() {
             self.producers_of(progress.of_tables).advance(&progress.producer, id, progress.next);
@@ -475,14 +477,13 @@ impl EventLoop {
 
     /// Has those take turns who waited for what has happened.
     fn hear(&mut self) {
-        for (key, connections) in self.waits.hear(&self.shared) {
-            for index in connections.into_iter().rev() {
-                let Some(connection) = &mut self.connections[index] else { continue };
-                connection.held.take_if(|(held, _)| *held == key);
-                // They come before those who have not waited.
-                if !std::mem::replace(&mut self.is_ready[index], true) {
-                    self.ready.push_front(index);
+        for (key, count) in self.waits.hear(&self.shared) {
+            for _ in 0..count {
+                let Some(index) = self.waits.pop(key) else { break };
+                if let Some(connection) = &mut self.connections[index] {
+                    connection.held.take_if(|(held, _)| *held == key);
                 }
+                self.take_turn(index);
             }
         }
     }
@@ -496,7 +497,7 @@ impl EventLoop {
                 return Verdict::Done;
             };
             *serving = Some(waiter.index);
-            let verdict = connection.attempt(waiter, ahead, waits, shared);
+            let verdict = connection.attempt(waiter, ahead, &mut Services { waits, shared });
             if matches!(verdict, Verdict::Done | Verdict::Late) {
                 told.push(waiter.index);
             }
@@ -626,8 +627,8 @@ impl EventLoop {
             let handed = memory.and_then(|(owner, layout, memory)| {
                 let mut frame = Vec::new();
                 Control::Memory { owner, layout }.write(&mut frame);
-                connection
-                    .with_session(&mut self.waits, shared, |_, turn| turn.hand_over(&frame, memory))
+                let services = &mut Services { waits: &mut self.waits, shared };
+                connection.with_session(services, |_, turn| turn.hand_over(&frame, memory))
             });
             if !matches!(handed, Some(Ok(()))) {
                 return self.end(index, &Ending::Gone);
@@ -723,7 +724,8 @@ impl EventLoop {
         let (id, peer) = (connection.id, connection.meter.peer.clone());
         match ending {
             Ending::Goodbye if !connection.is_leaving() => {
-                connection.take_leave(&mut self.waits, &self.shared);
+                let services = &mut Services { waits: &mut self.waits, shared: &self.shared };
+                connection.take_leave(services);
             }
             Ending::Malformed => {
                 meter.malformed.fetch_add(1, Ordering::Relaxed);
@@ -795,7 +797,8 @@ impl EventLoop {
             if connection.held.is_some() {
                 // We do not hear it now, so we tell it that we are there.
                 if speaks {
-                    connection.reassure(&mut self.waits, &self.shared);
+                    let services = &mut Services { waits: &mut self.waits, shared: &self.shared };
+                    connection.reassure(services);
                 }
                 connection.excuse(now);
             }

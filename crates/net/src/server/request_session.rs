@@ -178,35 +178,28 @@ impl RequestSession {
 
     /// Does what is asked, or has it wait.
     fn take(&mut self, request: Request<'_>, turn: &mut Turn<'_>) -> Result<(), Stop> {
-        let Request { id, table: number, operation } = request;
+        let Request { id, table, operation } = request;
         match operation {
-            Operation::Cancel => {
-                self.cancel(id, turn);
-                return Ok(());
+            Operation::Cancel => self.cancel(id, turn),
+            Operation::Info => info(id, table, turn),
+            Operation::Observe => observe(id, table, turn),
+            Operation::Checkpoint => self.begin_checkpoint(id, turn),
+            of_rollouts if of_rollouts.is_of_rollouts() => {
+                return rollouts::take(self, id, table, of_rollouts, turn);
             }
-            Operation::Info => {
-                info(id, number, turn);
-                return Ok(());
-            }
-            Operation::Observe => {
-                let observer = turn.shared.observer.as_ref();
-                let mut observation = observer.map(Observer::look).unwrap_or_default();
-                if number != WITH_NAMES {
-                    let connections = observation.connections.iter_mut();
-                    connections.for_each(|connection| connection.name.clear());
-                }
-                turn.out.write(|out| Answer::Observed { id, observation }.write(out));
-                return Ok(());
-            }
-            Operation::Checkpoint => {
-                self.begin_checkpoint(id, turn);
-                return Ok(());
-            }
-            operation if operation.is_of_rollouts() => {
-                return rollouts::take(self, id, number, operation, turn);
-            }
-            _ => {}
+            of_items => return self.take_of_items(id, table, of_items, turn),
         }
+        Ok(())
+    }
+
+    /// Does what is asked of a table of items.
+    fn take_of_items(
+        &mut self,
+        id: u64,
+        number: u32,
+        operation: Operation<'_>,
+        turn: &mut Turn<'_>,
+    ) -> Result<(), Stop> {
         let Some(table) = turn.shared.table(number as usize) else {
             unknown(id, number, turn.out);
             return Ok(());
@@ -268,7 +261,7 @@ impl RequestSession {
                 self.gather(drawn, turn);
                 return Ok(());
             }
-            // They are done already.
+            // All others are not of a table of items.
             _ => Ok(0),
         };
         match done {
@@ -320,7 +313,7 @@ impl RequestSession {
         waiter.deadline =
             timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
         waiter.note(blocked, turn.shared);
-        turn.waits.admit(waiter);
+        turn.waits.admit(waiter, turn.shared);
         Ok(())
     }
 
@@ -534,6 +527,16 @@ fn time_out(waiter: &Waiter, blocked: Blocked, out: &mut WriteBuffer) {
         }
     };
     out.write(|out| answer.write(out));
+}
+
+/// Answers what there is to see of the server.
+fn observe(id: u64, names: u32, turn: &mut Turn<'_>) {
+    let observer = turn.shared.observer.as_ref();
+    let mut observation = observer.map(Observer::look).unwrap_or_default();
+    if names != WITH_NAMES {
+        observation.connections.iter_mut().for_each(|connection| connection.name.clear());
+    }
+    turn.out.write(|out| Answer::Observed { id, observation }.write(out));
 }
 
 fn info(id: u64, number: u32, turn: &mut Turn<'_>) {

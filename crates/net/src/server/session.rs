@@ -200,6 +200,12 @@ pub(crate) trait Session: Send {
     }
 }
 
+/// What the sessions of an event loop work with.
+pub(crate) struct Services<'a> {
+    pub(crate) waits: &'a mut WaitQueue,
+    pub(crate) shared: &'a Shared,
+}
+
 /// What a session works with while it is its connection's turn.
 pub(crate) struct Turn<'a> {
     /// The connection's place among those of its event loop.

@@ -4,7 +4,8 @@
 //! which then have another turn, and requests, which are then tried again.
 //!
 //! Connections have their turns in the order in which they came, but that whoever had the first turn has the last the
-//! next time, or nobody else would ever get what there is little of.
+//! next time, or nobody else would ever get what there is little of. Of those that wait for the ring, only as many have a
+//! turn as find room: all need the same.
 //!
 //! Requests are tried in the order in which they came. Once one is kept waiting, no later one that wants just the same
 //! is served before it: of admits and resumes that is any other; of samples of rollouts, one for the same rank of batches
@@ -284,6 +285,15 @@ impl WaitQueue {
         true
     }
 
+    /// The next connection that waited for this; none, once one found the ring full, as the others would.
+    pub(crate) fn pop(&mut self, key: Key) -> Option<usize> {
+        let row = self.row(key);
+        if key == Key::Stream && row.stall.is_some() {
+            return None;
+        }
+        row.connections.pop_front()
+    }
+
     /// Takes note of why a connection that waits for this can't go on.
     pub(crate) fn hold(&mut self, key: Key, stall: Stall) {
         self.row(key).stall = Some(stall);
@@ -305,10 +315,17 @@ impl WaitQueue {
     }
 
     /// Keeps a request that has to wait.
-    pub(crate) fn admit(&mut self, waiter: Waiter) {
-        let row = self.row(waiter.key());
+    pub(crate) fn admit(&mut self, waiter: Waiter, shared: &Shared) {
+        let key = waiter.key();
+        self.push(waiter);
         // What has happened since it was tried is found by one more try.
-        row.is_stirred |= !row.is_listening;
+        if self.begin_to_listen(key, shared) {
+            self.row(key).is_stirred = true;
+        }
+    }
+
+    fn push(&mut self, waiter: Waiter) {
+        let row = self.row(waiter.key());
         row.deadline = [row.deadline, waiter.deadline].into_iter().flatten().min();
         row.requests.push_back(waiter);
     }
@@ -362,8 +379,8 @@ impl WaitQueue {
         self.stir_all();
     }
 
-    /// Takes note of what has happened: what connections waited for, in the order of their turns.
-    pub(crate) fn hear(&mut self, shared: &Shared) -> Vec<(Key, VecDeque<usize>)> {
+    /// Takes note of what has happened: what connections waited for, and how many.
+    pub(crate) fn hear(&mut self, shared: &Shared) -> Vec<(Key, usize)> {
         let mut heard = Vec::new();
         let mut may_have_failed = false;
         for (key, row) in self.rows.iter_mut().filter(|(_, row)| row.waker.take()) {
@@ -371,9 +388,11 @@ impl WaitQueue {
             row.is_stirred = !row.requests.is_empty();
             may_have_failed |= matches!(key, Key::DurableRollouts(_));
             if !row.connections.is_empty() {
-                let mut connections = std::mem::take(&mut row.connections);
-                connections.rotate_left(1);
-                heard.push((*key, connections));
+                // Of the ring, the others keep their places when one has taken the room.
+                if *key != Key::Stream {
+                    row.connections.rotate_left(1);
+                }
+                heard.push((*key, row.connections.len()));
             }
         }
         if may_have_failed {
@@ -395,11 +414,12 @@ impl WaitQueue {
             return Some(now);
         }
         let is_awaited = |key| self.rows.get(&key).is_some_and(|row| !row.requests.is_empty());
-        let due = |(number, table): (usize, &Arc<RolloutTable>)| {
-            let waits = is_awaited(Key::Producers(number)) || is_awaited(Key::Consumers(number));
-            table.next_due().filter(|_| waits && !table.is_closed())
+        let waits = |(number, table): &(usize, &Arc<RolloutTable>)| {
+            (is_awaited(Key::Producers(*number)) || is_awaited(Key::Consumers(*number)))
+                && !table.is_closed()
         };
-        self.due = shared.rollouts.iter().enumerate().filter_map(due).min();
+        let tables = shared.rollouts.iter().enumerate().filter(waits);
+        self.due = tables.filter_map(|(_, table)| table.next_due()).min();
         self.rows.values().filter_map(|row| row.deadline).chain(self.due).min()
     }
 
@@ -528,7 +548,7 @@ mod tests {
                 match step {
                     Step::Come(index, count) => {
                         let request = WaitingRequest::Items { count, area: None };
-                        queue.admit(Waiter::new(id, 0, index, request));
+                        queue.push(Waiter::new(id, 0, index, request));
                         list.push((id, index, count));
                     }
                     Step::Serve(items, deaf, until_panic) => {
