@@ -553,9 +553,6 @@ impl Reading<'_, '_> {
         ensure(count == want.ranks as usize, || {
             format!("batch {number} has {count} shares, of {} ranks", want.ranks)
         })?;
-        ensure(target <= ledger.target, || {
-            format!("batch {number} updates version {target}, the next one {}", ledger.target)
-        })?;
         let mut shares = Vec::with_capacity(count);
         for _ in 0..count {
             let attempt = self.take.u32("attempt")?;
