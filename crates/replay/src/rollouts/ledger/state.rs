@@ -356,9 +356,6 @@ impl Batch {
         ensure(shares.len() == want.ranks as usize, || {
             format!("batch {number} has {} shares, of {} ranks", shares.len(), want.ranks)
         })?;
-        ensure(target <= ledger.target, || {
-            format!("batch {number} updates version {target}, the next one {}", ledger.target)
-        })?;
         for Part { groups, attempt, state, lease_ms } in shares {
             check_number("lease", *lease_ms)?;
             if let State::Out(until) = state {
