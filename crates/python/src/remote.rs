@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use echoic_memory::sync::Mutex;
 use echoic_net::client::tables::{
-    FailureCode, Requests, TableConnection, TableEntry, TablesError, Waiting,
+    Batch as RemoteBatch, FailureCode, Requests, TableConnection, TableEntry, TablesError, Ticket,
+    Waiting,
 };
 use echoic_replay::stream::Wait;
 use echoic_replay::table::check_priorities;
@@ -20,10 +22,11 @@ use crate::error::{
 };
 use crate::fork::Process;
 use crate::numbers::{float_numbers, key_numbers};
-use crate::pending::PendingBatch;
 use crate::sources::DETACH_BYTES;
 use crate::spec::Spec;
-use crate::table::{Batch, BatchInfo, Items, Settings, Shape, check_draw, check_size, info_dict};
+use crate::table::{
+    Batch, BatchInfo, Items, Settings, Shape, check_beta, check_draw, check_size, info_dict,
+};
 use crate::wait;
 
 /// So many bytes of rows are taken at once from a large batch.
@@ -458,6 +461,38 @@ impl RemoteTable {
                 .map_err(stored)?;
         }
         Ok(())
+    }
+}
+
+/// A batch that was asked for. Dropped before it was taken, it is given up.
+#[pyclass(frozen, module = "echoic._native")]
+pub struct PendingBatch {
+    table: Py<RemoteTable>,
+    /// None once the batch was taken, and while somebody waits for it.
+    ticket: Mutex<Option<Ticket<RemoteBatch>>>,
+}
+
+impl PendingBatch {
+    pub fn new(table: Py<RemoteTable>, ticket: Ticket<RemoteBatch>) -> Self {
+        Self { table, ticket: Mutex::new(Some(ticket)) }
+    }
+}
+
+#[pymethods]
+impl PendingBatch {
+    /// Waits for the batch. May be called again after it timed out or was interrupted.
+    fn take(&self, py: Python<'_>, timeout: Option<f64>, beta: f64) -> PyResult<Batch> {
+        check_beta(beta)?;
+        let deadline = wait::deadline(timeout)?;
+        let ticket = self.ticket.lock().take();
+        let mut ticket = ticket.ok_or_else(|| {
+            PyRuntimeError::new_err("the batch was taken, or another thread waits for it")
+        })?;
+        let batch = wait::until(py, deadline, |wait| ticket.wait(wait));
+        if !ticket.is_answered() {
+            *self.ticket.lock() = Some(ticket);
+        }
+        Batch::of_remote(py, self.table.get().shape(), batch?, beta)
     }
 }
 
