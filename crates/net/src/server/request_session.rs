@@ -21,7 +21,6 @@ use crate::server::rollouts::{self, Delivery, RolloutSession};
 use crate::server::services::{HEAVY, Services};
 use crate::wire::WireError;
 use crate::wire::frame::{HEADER_BYTES, Header, Stall, frame, kind};
-use crate::wire::observed::WITH_NAMES;
 use crate::wire::tables::{
     ALL_TABLES, Answer, Area, BatchHead, FailureCode, Layout, MAX_WAITING, Numbers, Operation,
     Request,
@@ -153,10 +152,7 @@ impl RequestSession {
         }
         if operation == Operation::Observe {
             let observer = services.shared.observer.as_ref();
-            let mut observation = observer.map(Observer::look).unwrap_or_default();
-            if number != WITH_NAMES {
-                observation.connections.iter_mut().for_each(|connection| connection.name.clear());
-            }
+            let observation = observer.map(Observer::look).unwrap_or_default();
             out.write(|out| Answer::Observed { id, observation }.write(out));
             return Ok(());
         }
