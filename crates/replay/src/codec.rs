@@ -259,18 +259,6 @@ impl<'a> Reader<'a> {
         self.get(field)
     }
 
-    /// `count` values of `N` bytes each, as `of` makes them. Memory is taken for bytes that are there.
-    pub fn values<const N: usize, T>(
-        &mut self,
-        field: &'static str,
-        count: u32,
-        of: impl Fn([u8; N]) -> T,
-    ) -> Result<Vec<T>, CodecError> {
-        let bytes = self.bytes(field, (count as usize).saturating_mul(N))?;
-        let (values, _) = bytes.as_chunks::<N>();
-        Ok(values.iter().map(|value| of(*value)).collect())
-    }
-
     /// `count` values that have at least `least` bytes each and are read by `read`. Memory is taken for bytes that are
     /// there.
     pub fn many<T, V: FromIterator<T>>(
@@ -356,20 +344,6 @@ fn cut(text: &str, limit: usize) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// Appends values, each as the bytes that `bytes` makes of it.
-pub fn write_values<const N: usize, T: Copy>(
-    out: &mut Vec<u8>,
-    values: &[T],
-    bytes: impl Fn(T) -> [u8; N],
-) {
-    let start = out.len();
-    out.resize(start.saturating_add(values.len().saturating_mul(N)), 0);
-    let (places, _) = out.get_mut(start..).unwrap_or_default().as_chunks_mut::<N>();
-    for (place, value) in places.iter_mut().zip(values) {
-        *place = bytes(*value);
-    }
-}
-
 /// Appends how many there are, for [`Reader::count`] or [`Reader::piece`].
 pub fn write_count(out: &mut Vec<u8>, count: usize) {
     // Nothing of ours has as many.
@@ -384,7 +358,12 @@ macro_rules! numbers {
             }
 
             fn encode_all(all: &[Self], out: &mut Vec<u8>) {
-                write_values(out, all, Self::to_le_bytes);
+                let start = out.len();
+                out.resize(start.saturating_add(size_of_val(all)), 0);
+                let (places, _) = out.get_mut(start..).unwrap_or_default().as_chunks_mut();
+                for (place, number) in places.iter_mut().zip(all) {
+                    *place = number.to_le_bytes();
+                }
             }
         }
 

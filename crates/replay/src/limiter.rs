@@ -15,6 +15,8 @@
 
 use std::fmt;
 
+use crate::fields;
+
 mod deadlock;
 
 pub use deadlock::Bounds;
@@ -42,6 +44,8 @@ pub struct Counts {
     /// Items that went, whatever took them; never more than came.
     pub deletions: u64,
 }
+
+fields! { Counts { inserts: u64, samples: u64, deletions: u64 } }
 
 impl Counts {
     /// How many items are there.

@@ -12,7 +12,7 @@ use crate::transport::Dial;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, kind};
 use crate::wire::handshake::{Open, Purpose, Refused};
-use crate::wire::observed::{Observation, WITH_NAMES};
+use crate::wire::observed::Observation;
 use crate::wire::tables::{Answer, Operation, Request};
 
 /// A connection that looks.
@@ -55,8 +55,7 @@ impl Watcher {
         self.handshake.set_deadline(deadline);
         self.last += 1;
         let mut output = Vec::new();
-        Request { id: self.last, table: WITH_NAMES, operation: Operation::Observe }
-            .write(&mut output);
+        Request { id: self.last, table: 0, operation: Operation::Observe }.write(&mut output);
         self.handshake.send(&output)?;
         loop {
             let (header, payload) = self.handshake.frame()?;

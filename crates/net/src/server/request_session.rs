@@ -21,7 +21,6 @@ use crate::buffer_pool::PooledBuffer;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, HEADER_BYTES, Header, Stall, frame, kind};
 use crate::wire::handshake::RefusalCode;
-use crate::wire::observed::WITH_NAMES;
 use crate::wire::tables::{
     ALL_TABLES, Answer, Area, BatchHead, FailureCode, Layout, MAX_REQUEST, MAX_WAITING, Numbers,
     Operation, Request,
@@ -182,7 +181,7 @@ impl RequestSession {
         match operation {
             Operation::Cancel => self.cancel(id, turn),
             Operation::Info => info(id, table, turn),
-            Operation::Observe => observe(id, table, turn),
+            Operation::Observe => observe(id, turn),
             Operation::Checkpoint => self.begin_checkpoint(id, turn),
             of_rollouts if of_rollouts.is_of_rollouts() => {
                 return rollouts::take(self, id, table, of_rollouts, turn);
@@ -530,12 +529,9 @@ fn time_out(waiter: &Waiter, blocked: Blocked, out: &mut WriteBuffer) {
 }
 
 /// Answers what there is to see of the server.
-fn observe(id: u64, names: u32, turn: &mut Turn<'_>) {
+fn observe(id: u64, turn: &mut Turn<'_>) {
     let observer = turn.shared.observer.as_ref();
-    let mut observation = observer.map(Observer::look).unwrap_or_default();
-    if names != WITH_NAMES {
-        observation.connections.iter_mut().for_each(|connection| connection.name.clear());
-    }
+    let observation = observer.map(Observer::look).unwrap_or_default();
     turn.out.write(|out| Answer::Observed { id, observation }.write(out));
 }
 

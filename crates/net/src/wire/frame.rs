@@ -1,6 +1,6 @@
 //! Frames: a header of eight bytes, then a payload of the length that the header says.
 
-use echoic_replay::codec::{Reader, write_text};
+use echoic_replay::codec::{Encode, Reader, write_text};
 use echoic_replay::limiter::Reason;
 
 use super::WireError;
@@ -368,28 +368,28 @@ impl Control {
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {
             Self::Ack { next, limit, stall } => frame(out, kind::ACK, |out| {
-                out.extend_from_slice(&next.to_le_bytes());
-                out.extend_from_slice(&limit.to_le_bytes());
+                next.encode(out);
+                limit.encode(out);
                 out.push(stall.number());
             }),
             Self::Ping(number) => {
-                frame(out, kind::PING, |out| out.extend_from_slice(&number.to_le_bytes()));
+                frame(out, kind::PING, |out| number.encode(out));
             }
             Self::Pong(number) => {
-                frame(out, kind::PONG, |out| out.extend_from_slice(&number.to_le_bytes()));
+                frame(out, kind::PONG, |out| number.encode(out));
             }
             Self::Goodbye { text } => {
                 frame(out, kind::GOODBYE, |out| write_text(out, text, MAX_TEXT));
             }
             Self::Memory { owner, layout } => frame(out, kind::MEMORY, |out| {
-                out.extend_from_slice(&owner.to_le_bytes());
+                owner.encode(out);
                 for number in layout {
-                    out.extend_from_slice(&number.to_le_bytes());
+                    number.encode(out);
                 }
             }),
             Self::Report { samples, waited } => frame(out, kind::REPORT, |out| {
-                out.extend_from_slice(&samples.to_le_bytes());
-                out.extend_from_slice(&waited.to_le_bytes());
+                samples.encode(out);
+                waited.encode(out);
             }),
         }
     }

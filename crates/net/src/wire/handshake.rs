@@ -12,7 +12,7 @@
 //! side can be made to prove something that it did not say. The token itself is never sent.
 
 use echoic_replay::Spec;
-use echoic_replay::codec::{Reader, write_text};
+use echoic_replay::codec::{Encode, Reader, write_text};
 
 use super::frame::{MAX_TEXT, frame, kind};
 use super::tables::{TableEntry, read_list, write_list};
@@ -211,10 +211,7 @@ pub struct Open {
 ///
 /// [`WireError::Codec`], for a name that is empty or has a control character.
 pub fn check_name(name: &str) -> Result<(), WireError> {
-    if name.len() > MAX_CLIENT_NAME.into() {
-        let (limit, got) = (MAX_CLIENT_NAME.into(), name.len() as u64);
-        return Err(WireError::too_large("bytes of a client's name", limit, got));
-    }
+    WireError::check_most("bytes of a client's name", MAX_CLIENT_NAME, name.len())?;
     if name.is_empty() {
         return Err(WireError::meaningless("bytes of a client's name", 0));
     }
@@ -329,14 +326,7 @@ impl Challenge {
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let nonce = reader.array("nonce")?;
-        let wants_proof = match reader.u8("whether a proof is wanted")? {
-            0 => false,
-            1 => true,
-            got => {
-                let field = "whether a proof is wanted";
-                return Err(WireError::meaningless(field, got.into()));
-            }
-        };
+        let wants_proof = reader.flag("whether a proof is wanted")?;
         reader.end("CHALLENGE")?;
         Ok(Self { nonce, wants_proof })
     }
@@ -348,8 +338,8 @@ impl Open {
         let mut out = Vec::new();
         out.push(self.purpose.number());
         out.extend_from_slice(&self.producer);
-        out.extend_from_slice(&self.epoch.to_le_bytes());
-        out.extend_from_slice(&self.first.to_le_bytes());
+        self.epoch.encode(&mut out);
+        self.first.encode(&mut out);
         write_text(&mut out, &self.stream, MAX_NAME);
         if let Some(spec) = &self.spec {
             spec::write(&mut out, spec);
@@ -392,9 +382,9 @@ impl Welcome {
     pub fn signed(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend_from_slice(&self.instance);
-        out.extend_from_slice(&self.next.to_le_bytes());
-        out.extend_from_slice(&self.limit.to_le_bytes());
-        out.extend_from_slice(&self.heartbeat_ms.to_le_bytes());
+        self.next.encode(&mut out);
+        self.limit.encode(&mut out);
+        self.heartbeat_ms.encode(&mut out);
         write_text(&mut out, &self.release, MAX_NAME);
         self.offer.write(&mut out);
         out
@@ -427,7 +417,7 @@ impl Refused {
     /// Appends the frame.
     pub fn write(&self, out: &mut Vec<u8>) {
         frame(out, kind::REFUSED, |out| {
-            out.extend_from_slice(&self.code.number().to_le_bytes());
+            self.code.number().encode(out);
             write_text(out, &self.text, MAX_TEXT);
         });
     }

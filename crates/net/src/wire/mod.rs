@@ -93,6 +93,18 @@ impl WireError {
         CodecError::TooLarge { field, limit, got }.into()
     }
 
+    /// That something is not larger than it may be.
+    pub(crate) fn check_most(
+        field: &'static str,
+        limit: impl Into<u64>,
+        got: usize,
+    ) -> Result<(), Self> {
+        match (limit.into(), got as u64) {
+            (limit, got) if got > limit => Err(Self::too_large(field, limit, got)),
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn meaningless(field: &'static str, got: u64) -> Self {
         CodecError::Meaningless { field, got }.into()
     }

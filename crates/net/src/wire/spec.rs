@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use echoic_replay::codec::{Encode, Reader, write_text};
+use echoic_replay::codec::{Encode, Reader, write_count, write_text};
 use echoic_replay::{Dtype, Leaf, Spec};
 
 use super::WireError;
@@ -23,7 +23,7 @@ const LISTED: usize = 8;
 
 /// Writes a spec: number of leaves, then of each its path, dtype kind, item size, axes, shape.
 pub fn write(out: &mut Vec<u8>, spec: &Spec) {
-    out.extend_from_slice(&u32::try_from(spec.leaves().len()).unwrap_or(u32::MAX).to_le_bytes());
+    write_count(out, spec.leaves().len());
     for leaf in spec.leaves() {
         write_text(out, &leaf.path, MAX_PATH);
         write_kind(out, leaf.dtype, &leaf.shape);
@@ -45,21 +45,14 @@ pub(super) fn write_kind(out: &mut Vec<u8>, dtype: Dtype, shape: &[usize]) {
 ///
 /// [`WireError::Codec`] names the limit.
 pub fn check(spec: &Spec) -> Result<(), WireError> {
-    let too_large = |field, limit: u64, got: usize| {
-        if got as u64 > limit {
-            Err(WireError::too_large(field, limit, got as u64))
-        } else {
-            Ok(())
-        }
-    };
-    too_large("number of leaves", MAX_LEAVES.into(), spec.leaves().len())?;
+    WireError::check_most("number of leaves", MAX_LEAVES, spec.leaves().len())?;
     for leaf in spec.leaves() {
-        too_large("length of a path", MAX_PATH.into(), leaf.path.len())?;
-        too_large("number of axes", MAX_AXES.into(), leaf.shape.len())?;
+        WireError::check_most("length of a path", MAX_PATH, leaf.path.len())?;
+        WireError::check_most("number of axes", MAX_AXES, leaf.shape.len())?;
     }
     let mut written = Vec::new();
     write(&mut written, spec);
-    too_large("length of a spec", MAX_BYTES.into(), written.len())
+    WireError::check_most("length of a spec", MAX_BYTES, written.len())
 }
 
 /// Reads a spec.

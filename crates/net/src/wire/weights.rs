@@ -6,16 +6,14 @@
 //! [`Receipt`].
 
 use echoic_replay::Leaf;
-use echoic_replay::codec::{CodecError, Reader, write_text, write_values};
-use echoic_replay::weights::{CHUNK_BYTES, MAX_BYTES, Plan};
+use echoic_replay::codec::{CodecError, Encode, Reader, write_count, write_text};
+use echoic_replay::weights::{CHUNK_BYTES, Plan};
 
 use super::frame::{HEADER_BYTES, Header, MAX_TEXT, frame, kind};
 use super::{WireError, spec};
 
 /// The longest text that says what tree leaves belong to.
 pub const MAX_STRUCTURE: u32 = 1 << 20;
-/// The most chunks of a publication.
-pub const MAX_CHUNKS: u32 = (MAX_BYTES / CHUNK_BYTES) as u32;
 /// The largest payload of a WANT or a NEED.
 pub const MAX_WANT: u32 = 1 << 20;
 /// The largest payload of a PUBLICATION or a PUBLISH.
@@ -129,7 +127,7 @@ pub enum Receipt {
 
 fn write_plan(out: &mut Vec<u8>, plan: &Plan) {
     let structure = plan.structure().as_bytes();
-    out.extend_from_slice(&u32::try_from(structure.len()).unwrap_or(u32::MAX).to_le_bytes());
+    write_count(out, structure.len());
     out.extend_from_slice(structure);
     spec::write(out, plan.spec());
 }
@@ -149,29 +147,16 @@ fn read_plan(reader: &mut Reader<'_>) -> Result<Plan, WireError> {
 ///
 /// [`WireError::Codec`] names the limit.
 pub fn check(plan: &Plan) -> Result<(), WireError> {
-    let (limit, got) = (MAX_STRUCTURE.into(), plan.structure().len() as u64);
-    if got > limit {
-        return Err(WireError::too_large("structure of a tree", limit, got));
-    }
+    WireError::check_most("structure of a tree", MAX_STRUCTURE, plan.structure().len())?;
     spec::check(plan.spec())
-}
-
-fn write_sums(out: &mut Vec<u8>, sums: &[u64]) {
-    out.extend_from_slice(&u32::try_from(sums.len()).unwrap_or(u32::MAX).to_le_bytes());
-    write_values(out, sums, u64::to_le_bytes);
-}
-
-fn read_sums(reader: &mut Reader<'_>) -> Result<Vec<u64>, WireError> {
-    let count = reader.u32_at_most("number of sums", MAX_CHUNKS)?;
-    Ok(reader.values("sums of chunks", count, u64::from_le_bytes)?)
 }
 
 impl Want {
     /// Appends the frame.
     pub fn write(&self, out: &mut Vec<u8>) {
         frame(out, kind::WANT, |out| {
-            out.extend_from_slice(&self.after.to_le_bytes());
-            write_sums(out, &self.sums);
+            self.after.encode(out);
+            self.sums.encode(out);
         });
     }
 
@@ -179,7 +164,7 @@ impl Want {
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let after = reader.u64("publication that the client has")?;
-        let sums = read_sums(&mut reader)?;
+        let sums: Vec<u64> = reader.get("sums")?;
         reader.end("WANT")?;
         Ok(Self { after, sums })
     }
@@ -194,14 +179,14 @@ pub fn announce(
     region: Option<u64>,
 ) {
     frame(out, kind::PUBLICATION, |out| {
-        out.extend_from_slice(&serial.to_le_bytes());
-        out.extend_from_slice(&version.to_le_bytes());
+        serial.encode(out);
+        version.encode(out);
         let Some(plan) = plan else { return out.push(0) };
         match region {
             None => out.push(1),
             Some(region) => {
                 out.push(2);
-                out.extend_from_slice(&region.to_le_bytes());
+                region.encode(out);
             }
         }
         write_plan(out, plan);
@@ -276,7 +261,7 @@ impl<'a> ChunkOf<'a> {
 
 /// Appends a frame that has the serial number of a publication and nothing else: an END, a CUT or a RELEASE.
 pub fn write_serial(out: &mut Vec<u8>, kind: u8, serial: u64) {
-    frame(out, kind, |out| out.extend_from_slice(&serial.to_le_bytes()));
+    frame(out, kind, |out| serial.encode(out));
 }
 
 /// Reads the payload of an END, a CUT or a RELEASE.
@@ -291,8 +276,8 @@ impl Region {
     /// Appends the frame.
     pub fn write(&self, out: &mut Vec<u8>) {
         frame(out, kind::REGION, |out| {
-            out.extend_from_slice(&self.id.to_le_bytes());
-            out.extend_from_slice(&self.len.to_le_bytes());
+            self.id.encode(out);
+            self.len.encode(out);
         });
     }
 
@@ -310,12 +295,12 @@ impl Publish {
     /// Appends the frame.
     pub fn write(&self, out: &mut Vec<u8>) {
         frame(out, kind::PUBLISH, |out| {
-            out.extend_from_slice(&self.version.to_le_bytes());
-            out.extend_from_slice(&self.timeout_ms.unwrap_or(u64::MAX).to_le_bytes());
+            self.version.encode(out);
+            self.timeout_ms.unwrap_or(u64::MAX).encode(out);
             out.push(self.content.is_some().into());
             if let Some((plan, sums)) = &self.content {
                 write_plan(out, plan);
-                write_sums(out, sums);
+                sums.encode(out);
             }
         });
     }
@@ -329,7 +314,7 @@ impl Publish {
             false => None,
             true => {
                 let plan = read_plan(&mut reader)?;
-                let sums = read_sums(&mut reader)?;
+                let sums: Vec<u64> = reader.get("sums")?;
                 if sums.len() != plan.chunks() {
                     return Err(WireError::Sequence {
                         field: "number of sums",
@@ -348,16 +333,14 @@ impl Publish {
 /// Appends a NEED of these chunks.
 pub fn write_need(out: &mut Vec<u8>, chunks: &[u32]) {
     frame(out, kind::NEED, |out| {
-        out.extend_from_slice(&u32::try_from(chunks.len()).unwrap_or(u32::MAX).to_le_bytes());
-        write_values(out, chunks, u32::to_le_bytes);
+        chunks.encode(out);
     });
 }
 
 /// Reads the payload of a NEED.
 pub fn read_need(payload: &[u8]) -> Result<Vec<u32>, WireError> {
     let mut reader = Reader::new(payload);
-    let count = reader.u32_at_most("number of chunks", MAX_CHUNKS)?;
-    let chunks = reader.values("numbers of chunks", count, u32::from_le_bytes)?;
+    let chunks = reader.get("chunks")?;
     reader.end("NEED")?;
     Ok(chunks)
 }
@@ -375,7 +358,7 @@ impl Receipt {
         };
         frame(out, kind::RECEIPT, |out| {
             out.push(code);
-            out.extend_from_slice(&latest.to_le_bytes());
+            latest.encode(out);
             write_text(out, text, MAX_TEXT);
         });
     }

@@ -22,7 +22,7 @@ pub struct DeliveryHead {
 impl DeliveryHead {
     /// Appends the payload up to where arrays may follow.
     pub fn write(out: &mut Vec<u8>, id: u64, head: &Head) {
-        out.extend_from_slice(&id.to_le_bytes());
+        id.encode(out);
         head.encode(out);
     }
 

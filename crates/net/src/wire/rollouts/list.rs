@@ -25,11 +25,7 @@ pub fn read_list(reader: &mut Reader<'_>) -> Result<Vec<Arc<RolloutConfig>>, Wir
 ///
 /// [`WireError::Codec`] names the limit, [`WireError::Spec`] a name that is there twice.
 pub fn check_list(configs: &[Arc<RolloutConfig>]) -> Result<(), WireError> {
-    let at_most = |field, limit: u64, got: usize| match got as u64 {
-        got if got > limit => Err(WireError::too_large(field, limit, got)),
-        _ => Ok(()),
-    };
-    at_most("number of rollout tables", MAX_TABLES.into(), configs.len())?;
+    WireError::check_most("number of rollout tables", MAX_TABLES, configs.len())?;
     let mut names = HashSet::new();
     if let Some(twice) = configs.iter().find(|config| !names.insert(&config.name)) {
         let text = format!("there are two rollout tables named {:?}", twice.name);
@@ -39,5 +35,5 @@ pub fn check_list(configs: &[Arc<RolloutConfig>]) -> Result<(), WireError> {
     write_list(&mut written, configs);
     // The number of a request is before it.
     let most = u64::from(MAX_REQUEST).saturating_sub(8);
-    at_most("length of the list of rollout tables", most, written.len())
+    WireError::check_most("length of the list of rollout tables", most, written.len())
 }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use echoic_replay::codec::{Encode, Reader, write_text, write_values};
+use echoic_replay::codec::{Decode, Encode, Reader, write_count, write_text};
+use echoic_replay::fields;
 use echoic_replay::limiter::{Counts, Parameters};
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
 use echoic_replay::table::{Infos, Table, Waits};
 
-use super::entry::MAX_TABLES;
 use super::{MAX_BATCH, MAX_LISTED, MAX_REQUEST};
 use crate::wire::WireError;
 use crate::wire::frame::{Header, MAX_TEXT, Stall, frame, kind};
@@ -206,55 +206,30 @@ pub enum Answer {
 /// Instead of a place: there are no more items.
 const NO_MORE: u32 = u32::MAX;
 
-/// A sum of weights: finite and not negative.
-pub(super) fn weight(reader: &mut Reader<'_>) -> Result<f64, WireError> {
-    let field = "weight of a table";
-    match reader.f64(field)? {
-        weight if weight.is_finite() && weight >= 0.0 => Ok(weight),
-        weight => Err(WireError::meaningless(field, weight.to_bits())),
+fields! {
+    Numbers {
+        table: u32,
+        size: u32,
+        total_weight: f64,
+        max_times_sampled: u32,
+        counts: Counts,
+        unique_samples: u64,
+        episodes: u64,
+        deleted_episodes: u64,
+        insert_waits: Waits,
+        sample_waits: Waits,
+        limiter: Parameters,
+        paused: bool,
+        version: u64,
+        row_bytes: u64,
     }
 }
 
-impl Numbers {
-    fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.table.to_le_bytes());
-        out.extend_from_slice(&self.size.to_le_bytes());
-        out.extend_from_slice(&self.total_weight.to_le_bytes());
-        out.extend_from_slice(&self.max_times_sampled.to_le_bytes());
-        let Counts { inserts, samples, deletions } = self.counts;
-        let episodes = [self.episodes, self.deleted_episodes];
-        for number in [inserts, samples, deletions, self.unique_samples].into_iter().chain(episodes)
-        {
-            out.extend_from_slice(&number.to_le_bytes());
-        }
-        [self.insert_waits, self.sample_waits].encode(out);
-        self.limiter.encode(out);
-        out.push(self.paused.into());
-        out.extend_from_slice(&self.version.to_le_bytes());
-        out.extend_from_slice(&self.row_bytes.to_le_bytes());
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
-        Ok(Self {
-            table: reader.u32("number of a table")?,
-            size: reader.u32("size of a table")?,
-            total_weight: weight(reader)?,
-            max_times_sampled: reader.u32("most samples of an item")?,
-            counts: Counts {
-                inserts: reader.u64("inserts")?,
-                samples: reader.u64("samples")?,
-                deletions: reader.u64("deletions")?,
-            },
-            unique_samples: reader.u64("unique samples")?,
-            episodes: reader.u64("episodes")?,
-            deleted_episodes: reader.u64("deleted episodes")?,
-            insert_waits: reader.get("waits")?,
-            sample_waits: reader.get("waits")?,
-            limiter: reader.get("limiter")?,
-            paused: reader.flag("whether it is paused")?,
-            version: reader.u64("version")?,
-            row_bytes: reader.u64("bytes of rows")?,
-        })
+/// A sum of weights is finite and not negative.
+pub(super) fn check_weight(weight: f64) -> Result<f64, WireError> {
+    match weight.is_finite() && weight >= 0.0 {
+        true => Ok(weight),
+        false => Err(WireError::meaningless("weight of a table", weight.to_bits())),
     }
 }
 
@@ -294,54 +269,51 @@ impl Answer {
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {
             Self::Done { id, count } => frame(out, kind::DONE, |out| {
-                out.extend_from_slice(&id.to_le_bytes());
-                out.extend_from_slice(&count.to_le_bytes());
+                id.encode(out);
+                count.encode(out);
             }),
             Self::Failed { id, code, stall, text } => frame(out, kind::FAILED, |out| {
-                out.extend_from_slice(&id.to_le_bytes());
+                id.encode(out);
                 out.extend_from_slice(&[code.number(), stall.number()]);
                 write_text(out, text, MAX_TEXT);
             }),
             Self::Numbers { id, numbers } => frame(out, kind::NUMBERS, |out| {
-                out.extend_from_slice(&id.to_le_bytes());
-                let count = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
-                out.extend_from_slice(&count.to_le_bytes());
-                numbers.iter().for_each(|numbers| numbers.write(out));
+                id.encode(out);
+                numbers.encode(out);
             }),
             Self::Saved { id, path } => frame(out, kind::SAVED, |out| {
-                out.extend_from_slice(&id.to_le_bytes());
+                id.encode(out);
                 write_text(out, path, MAX_TEXT);
             }),
             Self::Listed { id, next, infos } => frame(out, kind::LISTED, |out| {
-                out.extend_from_slice(&id.to_le_bytes());
-                out.extend_from_slice(&next.unwrap_or(NO_MORE).to_le_bytes());
-                let count = u32::try_from(infos.keys.len()).unwrap_or(u32::MAX);
-                out.extend_from_slice(&count.to_le_bytes());
-                out.extend_from_slice(&infos.table_size.to_le_bytes());
-                out.extend_from_slice(&infos.total_weight.to_le_bytes());
-                write_values(out, &infos.keys, u64::to_le_bytes);
-                write_values(out, &infos.priorities, f64::to_le_bytes);
-                write_values(out, &infos.versions, u64::to_le_bytes);
-                write_values(out, &infos.times_sampled, u32::to_le_bytes);
+                id.encode(out);
+                next.unwrap_or(NO_MORE).encode(out);
+                write_count(out, infos.keys.len());
+                infos.table_size.encode(out);
+                infos.total_weight.encode(out);
+                u64::encode_all(&infos.keys, out);
+                f64::encode_all(&infos.priorities, out);
+                u64::encode_all(&infos.versions, out);
+                u32::encode_all(&infos.times_sampled, out);
             }),
             Self::Observed { id, observation } => frame(out, kind::OBSERVED, |out| {
-                out.extend_from_slice(&id.to_le_bytes());
-                observation.write(out);
+                id.encode(out);
+                observation.encode(out);
             }),
             Self::RolloutTables { id, configs } => frame(out, kind::ROLLOUT_TABLES, |out| {
-                out.extend_from_slice(&id.to_le_bytes());
+                id.encode(out);
                 rollouts::write_list(out, configs);
             }),
             Self::RolloutOutcomes { id, outcomes } => frame(out, kind::ROLLOUT_OUTCOMES, |out| {
-                out.extend_from_slice(&id.to_le_bytes());
+                id.encode(out);
                 rollouts::write_outcomes(out, outcomes);
             }),
             Self::RolloutNumbers { id, info } => frame(out, kind::ROLLOUT_NUMBERS, |out| {
-                out.extend_from_slice(&id.to_le_bytes());
+                id.encode(out);
                 info.encode(out);
             }),
             Self::RolloutRefused { id, error } => frame(out, kind::ROLLOUT_REFUSED, |out| {
-                out.extend_from_slice(&id.to_le_bytes());
+                id.encode(out);
                 error.encode(out);
             }),
         }
@@ -364,9 +336,11 @@ impl Answer {
                 ("FAILED", Self::Failed { id, code, stall, text })
             }
             kind::NUMBERS => {
-                let count = reader.u32_at_most("number of tables", MAX_TABLES)?;
-                let numbers = (0..count).map(|_| Numbers::read(&mut reader));
-                ("NUMBERS", Self::Numbers { id, numbers: numbers.collect::<Result<_, _>>()? })
+                let numbers: Vec<Numbers> = reader.get("tables")?;
+                for table in &numbers {
+                    check_weight(table.total_weight)?;
+                }
+                ("NUMBERS", Self::Numbers { id, numbers })
             }
             kind::SAVED => {
                 let path = reader.text("path of a checkpoint", MAX_TEXT)?.to_owned();
@@ -378,11 +352,11 @@ impl Answer {
                 let infos = Infos {
                     table_size: reader.u64("size of the table")?,
                     total_weight: reader.f64("weight of the table")?,
-                    keys: reader.values("keys", count, u64::from_le_bytes)?,
+                    keys: u64::decode_all(&mut reader, "keys", count as usize)?,
                     probabilities: vec![f64::NAN; count as usize],
-                    priorities: reader.values("priorities", count, f64::from_le_bytes)?,
-                    versions: reader.values("versions", count, u64::from_le_bytes)?,
-                    times_sampled: reader.values("times sampled", count, u32::from_le_bytes)?,
+                    priorities: f64::decode_all(&mut reader, "priorities", count as usize)?,
+                    versions: u64::decode_all(&mut reader, "versions", count as usize)?,
+                    times_sampled: u32::decode_all(&mut reader, "times sampled", count as usize)?,
                 };
                 let next = (next != NO_MORE).then_some(next);
                 ("LISTED", Self::Listed { id, next, infos })

@@ -7,11 +7,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use echoic_replay::Spec;
-use echoic_replay::codec::{Reader, write_values};
+use echoic_replay::codec::{Decode, Encode, Reader, write_count};
 use echoic_replay::table::Infos;
 use echoic_replay::trajectory::Signature;
 
-use super::answer::weight;
+use super::answer::check_weight;
 use super::{MAX_BATCH, MAX_ITEMS, signature};
 use crate::wire::WireError;
 
@@ -48,20 +48,20 @@ impl BatchHead {
     pub fn write(out: &mut Vec<u8>, id: u64, infos: &Infos, layout: &Layout) {
         let Infos { keys, probabilities, priorities, times_sampled, versions, .. } = infos;
         let Infos { table_size, total_weight, .. } = infos;
-        out.extend_from_slice(&id.to_le_bytes());
-        out.extend_from_slice(&u32::try_from(keys.len()).unwrap_or(u32::MAX).to_le_bytes());
+        id.encode(out);
+        write_count(out, keys.len());
         let form = matches!(layout, Layout::Trajectories { .. });
         out.extend_from_slice(&[form.into(), 0, 0, 0]);
-        out.extend_from_slice(&table_size.to_le_bytes());
-        out.extend_from_slice(&total_weight.to_le_bytes());
-        write_values(out, keys, u64::to_le_bytes);
-        write_values(out, probabilities, f64::to_le_bytes);
-        write_values(out, priorities, f64::to_le_bytes);
-        write_values(out, versions, u64::to_le_bytes);
-        write_values(out, times_sampled, u32::to_le_bytes);
+        table_size.encode(out);
+        total_weight.encode(out);
+        u64::encode_all(keys, out);
+        f64::encode_all(probabilities, out);
+        f64::encode_all(priorities, out);
+        u64::encode_all(versions, out);
+        u32::encode_all(times_sampled, out);
         if let Layout::Trajectories { signature, steps } = layout {
             signature::write(out, signature);
-            steps.iter().for_each(|steps| write_values(out, steps, u64::to_le_bytes));
+            steps.iter().for_each(|steps| u64::encode_all(steps, out));
         }
     }
 
@@ -79,17 +79,17 @@ impl BatchHead {
         }
         let infos = Infos {
             table_size: reader.u64("size of the table")?,
-            total_weight: weight(&mut reader)?,
-            keys: reader.values("keys", count, u64::from_le_bytes)?,
-            probabilities: reader.values("probabilities", count, f64::from_le_bytes)?,
-            priorities: reader.values("priorities", count, f64::from_le_bytes)?,
-            versions: reader.values("versions", count, u64::from_le_bytes)?,
-            times_sampled: reader.values("times sampled", count, u32::from_le_bytes)?,
+            total_weight: check_weight(reader.f64("weight of a table")?)?,
+            keys: u64::decode_all(&mut reader, "keys", count as usize)?,
+            probabilities: f64::decode_all(&mut reader, "probabilities", count as usize)?,
+            priorities: f64::decode_all(&mut reader, "priorities", count as usize)?,
+            versions: u64::decode_all(&mut reader, "versions", count as usize)?,
+            times_sampled: u32::decode_all(&mut reader, "times sampled", count as usize)?,
         };
         let layout = if of_trajectories {
             let signature = Arc::new(signature::read(&mut reader)?);
             let steps = signature.columns.iter();
-            let steps = steps.map(|_| reader.values("steps", count, u64::from_le_bytes));
+            let steps = steps.map(|_| u64::decode_all(&mut reader, "steps", count as usize));
             let steps = steps.collect::<Result<_, _>>()?;
             Layout::Trajectories { signature, steps }
         } else {

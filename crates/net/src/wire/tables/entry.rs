@@ -1,6 +1,6 @@
 //! The tables of a server, as it introduces them.
 
-use echoic_replay::codec::{Reader, write_text};
+use echoic_replay::codec::{Encode, Reader, write_count, write_text};
 use echoic_replay::table::{Form, MAX_METADATA, MAX_NAME, Table};
 
 use super::MAX_STRUCTURE;
@@ -43,7 +43,7 @@ impl From<&Table> for TableEntry {
 /// Appends a list: how many, then of each name, form, size, structure, metadata, and its spec if there
 /// is one.
 pub fn write_list(out: &mut Vec<u8>, tables: &[TableEntry]) {
-    out.extend_from_slice(&u32::try_from(tables.len()).unwrap_or(u32::MAX).to_le_bytes());
+    write_count(out, tables.len());
     for table in tables {
         write_text(out, &table.name, MAX_NAME as u16);
         let (form, spec) = match &table.form {
@@ -52,11 +52,9 @@ pub fn write_list(out: &mut Vec<u8>, tables: &[TableEntry]) {
             Form::Trajectories(Some(spec)) => (2, Some(spec)),
         };
         out.push(form);
-        out.extend_from_slice(&table.max_size.to_le_bytes());
+        table.max_size.encode(out);
         write_text(out, &table.structure, MAX_STRUCTURE);
-        out.extend_from_slice(
-            &u32::try_from(table.metadata.len()).unwrap_or(u32::MAX).to_le_bytes(),
-        );
+        write_count(out, table.metadata.len());
         out.extend_from_slice(&table.metadata);
         if let Some(spec) = spec {
             spec::write(out, spec);
@@ -94,14 +92,14 @@ pub fn read_list(reader: &mut Reader<'_>) -> Result<Vec<TableEntry>, WireError> 
 ///
 /// [`WireError::Codec`] names the limit.
 pub fn check_list(tables: &[TableEntry]) -> Result<(), WireError> {
-    let at_most = |field, limit: u64, got: usize| match got as u64 {
-        got if got > limit => Err(WireError::too_large(field, limit, got)),
-        _ => Ok(()),
-    };
-    at_most("number of tables", MAX_TABLES.into(), tables.len())?;
+    WireError::check_most("number of tables", MAX_TABLES, tables.len())?;
     for table in tables {
-        at_most("structure of a tree", MAX_STRUCTURE.into(), table.structure.len())?;
-        at_most("length of a table's metadata", MAX_METADATA as u64, table.metadata.len())?;
+        WireError::check_most("structure of a tree", MAX_STRUCTURE, table.structure.len())?;
+        WireError::check_most(
+            "length of a table's metadata",
+            MAX_METADATA as u64,
+            table.metadata.len(),
+        )?;
         match &table.form {
             Form::Rows(spec) | Form::Trajectories(Some(spec)) => spec::check(spec)?,
             Form::Trajectories(None) => {}
@@ -109,5 +107,5 @@ pub fn check_list(tables: &[TableEntry]) -> Result<(), WireError> {
     }
     let mut written = Vec::new();
     write_list(&mut written, tables);
-    at_most("length of the list of tables", MAX_BYTES.into(), written.len())
+    WireError::check_most("length of the list of tables", MAX_BYTES, written.len())
 }

@@ -3,10 +3,11 @@
 //! Rows and items are operations: they have consecutive numbers, which acknowledgements count. Signatures
 //! and chunks have numbers that the client chooses and that mean something on one connection only.
 
-use echoic_replay::codec::{Reader, write_values};
+use echoic_replay::codec::{Decode, Encode, Reader};
+use echoic_replay::fields;
 use echoic_replay::trajectory::Signature;
 
-use super::{MAX_CHUNKS, MAX_INSERT, MAX_ROWS, MAX_SLICES, signature};
+use super::{MAX_INSERT, MAX_ROWS, MAX_SLICES, signature};
 use crate::wire::WireError;
 use crate::wire::frame::{HEADER_BYTES, Header, frame, kind};
 use crate::wire::spec::MAX_LEAVES;
@@ -74,7 +75,7 @@ pub struct Release {
 /// A flag, and the version or zero.
 fn write_version(out: &mut Vec<u8>, version: Option<u64>) {
     out.push(version.is_some().into());
-    out.extend_from_slice(&version.unwrap_or(0).to_le_bytes());
+    version.unwrap_or(0).encode(out);
 }
 
 fn read_version(reader: &mut Reader<'_>) -> Result<Option<u64>, WireError> {
@@ -92,11 +93,11 @@ impl RowsHead {
     pub fn write(&self, out: &mut Vec<u8>, priorities: &[f64], row_bytes: usize) -> Option<()> {
         let len = rows_len(self.count, row_bytes)?;
         out.extend_from_slice(&Header { len, kind: kind::ROWS }.bytes());
-        out.extend_from_slice(&self.first.to_le_bytes());
-        out.extend_from_slice(&self.table.to_le_bytes());
-        out.extend_from_slice(&self.count.to_le_bytes());
+        self.first.encode(out);
+        self.table.encode(out);
+        self.count.encode(out);
         write_version(out, self.version);
-        write_values(out, priorities, f64::to_le_bytes);
+        f64::encode_all(priorities, out);
         Some(())
     }
 
@@ -117,7 +118,7 @@ impl RowsHead {
             return Err(WireError::meaningless("first row", first));
         }
         let version = read_version(&mut reader)?;
-        let priorities = reader.values("priorities", count, f64::from_le_bytes)?;
+        let priorities = f64::decode_all(&mut reader, "priorities", count as usize)?;
         let bytes = (count as usize).saturating_mul(row_bytes(table)?);
         let rows = reader.bytes("rows", bytes)?;
         reader.end("ROWS")?;
@@ -144,22 +145,13 @@ pub fn rows_per_frame(row_bytes: usize, target_bytes: usize) -> Option<u32> {
 impl ItemHead {
     /// Appends the frame.
     pub fn write(&self, out: &mut Vec<u8>) {
-        let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes();
         frame(out, kind::ITEM, |out| {
-            out.extend_from_slice(&self.sequence.to_le_bytes());
-            out.extend_from_slice(&self.table.to_le_bytes());
-            out.extend_from_slice(&self.priority.to_le_bytes());
+            self.sequence.encode(out);
+            self.table.encode(out);
+            self.priority.encode(out);
             write_version(out, self.version);
-            out.extend_from_slice(&self.signature.to_le_bytes());
-            out.extend_from_slice(&count(self.columns.len()));
-            for slices in &self.columns {
-                out.extend_from_slice(&count(slices.len()));
-                for SliceHead { chunk, offset, len } in slices {
-                    out.extend_from_slice(&chunk.to_le_bytes());
-                    out.extend_from_slice(&offset.to_le_bytes());
-                    out.extend_from_slice(&len.to_le_bytes());
-                }
-            }
+            self.signature.encode(out);
+            self.columns.encode(out);
         });
     }
 
@@ -174,34 +166,22 @@ impl ItemHead {
         let priority = reader.f64("priority")?;
         let version = read_version(&mut reader)?;
         let signature = reader.u32("number of a signature")?;
-        let count = reader.u32_at_most("number of columns", MAX_LEAVES)?;
-        let (mut columns, mut left) = (Vec::new(), MAX_SLICES);
-        for _ in 0..count {
-            let count = reader.u32_at_most("number of slices", left)?;
-            left = left.saturating_sub(count);
-            columns.push(reader.values("slices", count, SliceHead::of)?);
-        }
+        let columns: Vec<Vec<SliceHead>> = reader.get("columns")?;
+        let slices: usize = columns.iter().map(Vec::len).sum();
+        WireError::check_most("number of columns", MAX_LEAVES, columns.len())?;
+        WireError::check_most("number of slices", MAX_SLICES, slices)?;
         reader.end("ITEM")?;
         Ok(Self { sequence, table, priority, version, signature, columns })
     }
 }
 
-impl SliceHead {
-    fn of(bytes: [u8; 16]) -> Self {
-        let [c0, c1, c2, c3, c4, c5, c6, c7, o0, o1, o2, o3, l0, l1, l2, l3] = bytes;
-        Self {
-            chunk: u64::from_le_bytes([c0, c1, c2, c3, c4, c5, c6, c7]),
-            offset: u32::from_le_bytes([o0, o1, o2, o3]),
-            len: u32::from_le_bytes([l0, l1, l2, l3]),
-        }
-    }
-}
+fields! { SliceHead { chunk: u64, offset: u32, len: u32 } }
 
 impl SignatureHead {
     /// Appends the frame.
     pub fn write(out: &mut Vec<u8>, id: u32, signature: &Signature) {
         frame(out, kind::SIGNATURE, |out| {
-            out.extend_from_slice(&id.to_le_bytes());
+            id.encode(out);
             signature::write(out, signature);
         });
     }
@@ -229,16 +209,14 @@ impl Release {
     /// Appends the frame.
     pub fn write(out: &mut Vec<u8>, chunks: &[u64]) {
         frame(out, kind::RELEASE, |out| {
-            out.extend_from_slice(&u32::try_from(chunks.len()).unwrap_or(u32::MAX).to_le_bytes());
-            write_values(out, chunks, u64::to_le_bytes);
+            chunks.encode(out);
         });
     }
 
     /// Reads the payload.
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
-        let count = reader.u32_at_most("number of chunks", MAX_CHUNKS as u32)?;
-        let chunks = reader.values("chunks", count, u64::from_le_bytes)?;
+        let chunks = reader.get("chunks")?;
         reader.end("RELEASE")?;
         Ok(Self { chunks })
     }
@@ -249,7 +227,7 @@ impl Release {
 pub fn write_chunk(out: &mut Vec<u8>, id: u64, write: impl FnOnce(&mut Vec<u8>)) -> bool {
     let start = out.len();
     frame(out, kind::CHUNK, |out| {
-        out.extend_from_slice(&id.to_le_bytes());
+        id.encode(out);
         write(out);
     });
     let len = out.len().saturating_sub(start).saturating_sub(HEADER_BYTES);

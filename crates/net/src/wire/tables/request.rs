@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use echoic_replay::codec::{Encode, Reader, write_values};
+use echoic_replay::codec::{Decode, Encode, Reader, write_count};
+use echoic_replay::fields;
 use echoic_replay::limiter::Parameters;
 
 use super::{MAX_ITEMS, MAX_KEYS, MAX_LISTED};
@@ -184,36 +185,35 @@ impl Request<'_> {
     /// Appends the frame, with what `write` appends at the end of the payload: the bulk of changes, for who has it in
     /// pieces.
     pub fn write_with(&self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
-        let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes();
         frame(out, kind::REQUEST, |out| {
-            out.extend_from_slice(&self.id.to_le_bytes());
+            self.id.encode(out);
             out.push(self.operation.number());
-            out.extend_from_slice(&self.table.to_le_bytes());
+            self.table.encode(out);
             match &self.operation {
                 Operation::Sample { count, timeout_ms, area } => {
-                    out.extend_from_slice(&count.to_le_bytes());
-                    out.extend_from_slice(&timeout_ms.unwrap_or(FOR_EVER).to_le_bytes());
-                    area.iter().for_each(|area| area.write(out));
+                    count.encode(out);
+                    timeout_ms.unwrap_or(FOR_EVER).encode(out);
+                    area.iter().for_each(|area| area.encode(out));
                 }
                 Operation::Update { keys, priorities } => {
-                    out.extend_from_slice(&count(keys.len()));
-                    write_values(out, keys, u64::to_le_bytes);
-                    write_values(out, priorities, f64::to_le_bytes);
+                    write_count(out, keys.len());
+                    u64::encode_all(keys, out);
+                    f64::encode_all(priorities, out);
                 }
                 Operation::Delete { keys } | Operation::Get { keys } => {
-                    out.extend_from_slice(&count(keys.len()));
-                    write_values(out, keys, u64::to_le_bytes);
+                    write_count(out, keys.len());
+                    u64::encode_all(keys, out);
                 }
                 Operation::SetLimiter(parameters) => {
                     parameters.encode(out);
                 }
-                Operation::Advance { version } => out.extend_from_slice(&version.to_le_bytes()),
+                Operation::Advance { version } => version.encode(out),
                 Operation::CanSample { count } | Operation::CanInsert { count } => {
-                    out.extend_from_slice(&count.to_le_bytes());
+                    count.encode(out);
                 }
                 Operation::List { place, most } => {
-                    out.extend_from_slice(&place.to_le_bytes());
-                    out.extend_from_slice(&most.to_le_bytes());
+                    place.encode(out);
+                    most.encode(out);
                 }
                 Operation::Reset
                 | Operation::Pause
@@ -227,26 +227,25 @@ impl Request<'_> {
                 | Operation::RolloutPause { .. } => {}
                 Operation::RolloutPart(bytes) => out.extend_from_slice(bytes),
                 Operation::RolloutChanges(Changes { timeout_ms, count, head, bulk }) => {
-                    out.extend_from_slice(&timeout_ms.unwrap_or(FOR_EVER).to_le_bytes());
-                    out.extend_from_slice(&count.to_le_bytes());
+                    timeout_ms.unwrap_or(FOR_EVER).encode(out);
+                    count.encode(out);
                     if let Bulk::Area(area) = bulk {
-                        area.write(out);
+                        area.encode(out);
                     }
-                    let len = u32::try_from(head.len()).unwrap_or(u32::MAX);
-                    out.extend_from_slice(&len.to_le_bytes());
+                    write_count(out, head.len());
                     out.extend_from_slice(head);
                     if let Bulk::Inline(bytes) = bulk {
                         out.extend_from_slice(bytes);
                     }
                 }
                 Operation::RolloutSample(wish) => {
-                    out.extend_from_slice(&wish.timeout_ms.unwrap_or(FOR_EVER).to_le_bytes());
-                    wish.area.iter().for_each(|area| area.write(out));
+                    wish.timeout_ms.unwrap_or(FOR_EVER).encode(out);
+                    wish.area.iter().for_each(|area| area.encode(out));
                     wish.write(out);
                 }
                 Operation::RolloutVersion { above, timeout_ms } => {
-                    out.extend_from_slice(&timeout_ms.unwrap_or(FOR_EVER).to_le_bytes());
-                    out.extend_from_slice(&above.to_le_bytes());
+                    timeout_ms.unwrap_or(FOR_EVER).encode(out);
+                    above.encode(out);
                 }
             }
             write(out);
@@ -254,17 +253,7 @@ impl Request<'_> {
     }
 }
 
-impl Area {
-    fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.start.to_le_bytes());
-        out.extend_from_slice(&self.len.to_le_bytes());
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
-        let start = reader.u64("start of an area")?;
-        Ok(Self { start, len: reader.u64("length of an area")? })
-    }
-}
+fields! { Area { start: u64, len: u64 } }
 
 fn read_timeout(reader: &mut Reader<'_>) -> Result<Option<u64>, WireError> {
     let timeout = reader.u64("timeout")?;
@@ -281,24 +270,21 @@ impl<'a> Request<'a> {
         let items = |reader: &mut Reader<'_>| reader.u32_at_most("number of items", MAX_ITEMS);
         let keys = |reader: &mut Reader<'_>| {
             let count = reader.u32_at_most("number of keys", MAX_KEYS)?;
-            Ok::<Cow<'_, [u64]>, WireError>(
-                reader.values("keys", count, u64::from_le_bytes)?.into(),
-            )
+            u64::decode_all(reader, "keys", count as usize)
         };
         let operation = match number {
             1 | 16 => {
                 let count = items(&mut reader)?;
                 let timeout_ms = read_timeout(&mut reader)?;
-                let area = (number == 16).then(|| Area::read(&mut reader)).transpose()?;
+                let area = (number == 16).then(|| reader.get("area")).transpose()?;
                 Operation::Sample { count, timeout_ms, area }
             }
             2 => {
-                let count = reader.u32_at_most("number of keys", MAX_KEYS)?;
-                let keys = reader.values("keys", count, u64::from_le_bytes)?.into();
-                let priorities = reader.values("priorities", count, f64::from_le_bytes)?.into();
-                Operation::Update { keys, priorities }
+                let keys = keys(&mut reader)?;
+                let priorities = f64::decode_all(&mut reader, "priorities", keys.len())?;
+                Operation::Update { keys: keys.into(), priorities: priorities.into() }
             }
-            3 => Operation::Delete { keys: keys(&mut reader)? },
+            3 => Operation::Delete { keys: keys(&mut reader)?.into() },
             4 => Operation::Reset,
             5 => Operation::Pause,
             6 => Operation::Resume,
@@ -314,13 +300,13 @@ impl<'a> Request<'a> {
                 let most = reader.u32_at_most("number of items", MAX_LISTED)?;
                 Operation::List { place, most }
             }
-            15 => Operation::Get { keys: keys(&mut reader)? },
+            15 => Operation::Get { keys: keys(&mut reader)?.into() },
             17 => Operation::Observe,
             18 => Operation::RolloutList,
             19 | 20 => {
                 let timeout_ms = read_timeout(&mut reader)?;
                 let count = reader.u32_at_most("number of changes", MAX_CHANGES)?;
-                let area = (number == 20).then(|| Area::read(&mut reader)).transpose()?;
+                let area = (number == 20).then(|| reader.get("area")).transpose()?;
                 let len = reader.u32("length of changes")?;
                 let head = reader.bytes("changes", len as usize)?.into();
                 let bulk = match area {
@@ -331,7 +317,7 @@ impl<'a> Request<'a> {
             }
             21 | 22 => {
                 let timeout_ms = read_timeout(&mut reader)?;
-                let area = (number == 22).then(|| Area::read(&mut reader)).transpose()?;
+                let area = (number == 22).then(|| reader.get("area")).transpose()?;
                 Operation::RolloutSample(Wish::read(&mut reader, timeout_ms, area)?)
             }
             23 => Operation::RolloutInfo,
