@@ -21,6 +21,7 @@ use echoic_net::wire::tables::{
 };
 use echoic_net::wire::{VERSION, preface, spec as wire_spec};
 use echoic_replay::chunk::{Chunk, ColumnKind};
+use echoic_replay::codec::Encode;
 use echoic_replay::encoding::{Encoding, Policy};
 use echoic_replay::rollouts::batch::Form::Packed;
 use echoic_replay::rollouts::codec::AppendHead;
@@ -219,7 +220,7 @@ fn changes(bulk: Bulk<'static>) -> Changes<'static> {
     let runs = &[Run { version: 0, tokens: 4 }];
     let (item, sequence, priority, tokens, bytes) = (0, 0, 1.0, 4, 4);
     AppendHead { hold, item, sequence, priority, tokens, bytes, runs, finish: Some((&[], &[])) }
-        .put(&mut head);
+        .encode(&mut head);
     Changes { timeout_ms: Some(0), count: 1, head: head.into(), bulk }
 }
 
@@ -399,7 +400,7 @@ fn states() -> Vec<Vec<u8>> {
     let state = |choice: u8| {
         bytes(|out| {
             out.push(choice);
-            begun(choice).save().put(out);
+            begun(choice).save().encode(out);
         })
     };
     (0..64).step_by(3).map(state).collect()
@@ -444,7 +445,8 @@ fn ledger_changes() -> Vec<Vec<u8>> {
     ];
     let written = |change: &Change| {
         let (mut head, mut bulk) = (Vec::new(), Vec::new());
-        change.put(&mut head, |piece| bulk.extend_from_slice(piece));
+        change.encode(&mut head);
+        change.bulk().for_each(|piece| bulk.extend_from_slice(piece));
         [&(head.len() as u16).to_le_bytes()[..], &head, &bulk].concat()
     };
     let life: Vec<u8> = all.iter().flat_map(written).collect();

@@ -3,7 +3,7 @@
 #![no_main]
 
 use echoic_fuzz::ledgers::begun;
-use echoic_replay::rollouts::codec::Take;
+use echoic_replay::codec::{Encode, Reader};
 use echoic_replay::rollouts::ledger::Change;
 use libfuzzer_sys::fuzz_target;
 
@@ -14,11 +14,14 @@ fuzz_target!(|bytes: &[u8]| {
     while let Some((len, rest)) = bytes.split_first_chunk() {
         let len = usize::from(u16::from_le_bytes(*len));
         let Some((head, rest)) = rest.split_at_checked(len) else { return };
-        let (mut take, mut bulk) = (Take::new(head), Take::new(rest));
-        let Ok(change) = Change::take(&mut take, &mut bulk) else { return };
+        let mut bulk = Reader::new(rest);
+        let mut reader = Reader::with_bulk(head, &mut bulk);
+        let Ok(change) = reader.get::<Change>("change") else { return };
+        let read = head.len() - reader.left();
         let (mut written, mut pieces) = (Vec::new(), Vec::new());
-        change.put(&mut written, |piece| pieces.extend_from_slice(piece));
-        assert_eq!(written, head[..head.len() - take.left()], "one change has one form");
+        change.encode(&mut written);
+        change.bulk().for_each(|piece| pieces.extend_from_slice(piece));
+        assert_eq!(written, head[..read], "one change has one form");
         assert_eq!(pieces, rest[..rest.len() - bulk.left()]);
         bytes = &rest[rest.len() - bulk.left()..];
 

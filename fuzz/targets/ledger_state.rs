@@ -5,6 +5,7 @@
 use std::io::{Read, repeat};
 
 use echoic_fuzz::ledgers::{append, config, want};
+use echoic_replay::codec::Encode;
 use echoic_replay::rollouts::ledger::{Admit, Change, Hold, Ledger};
 use libfuzzer_sys::fuzz_target;
 
@@ -16,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
     let load = |numbers: &[u8]| Ledger::load(config(*choice), numbers, &mut repeat(0).take(MOST));
     let Ok(mut ledger) = load(numbers) else { return };
     let mut written = Vec::new();
-    ledger.save().put(&mut written);
+    ledger.save().encode(&mut written);
     assert_eq!(written, numbers, "one state has one form");
     assert!(ledger.save().bulk().flatten().all(|byte| *byte == 0));
 

@@ -1,8 +1,8 @@
 //! The parser of specs, two in a row, and what they differ in.
 #![no_main]
 
-use echoic_net::wire::reader::Reader;
 use echoic_net::wire::spec;
+use echoic_replay::codec::Reader;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -2,11 +2,11 @@
 #![no_main]
 
 use echoic_net::wire::frame::{HEADER_BYTES, Header, kind};
-use echoic_net::wire::reader::Reader;
 use echoic_net::wire::rollouts::DeliveryHead;
 use echoic_net::wire::tables::{
     Answer, BatchHead, ItemHead, Release, Request, RowsHead, SignatureHead, read_list, write_list,
 };
+use echoic_replay::codec::Reader;
 use libfuzzer_sys::fuzz_target;
 
 /// Whether a frame has just this payload.

@@ -239,24 +239,6 @@ def test_a_producer_that_says_nothing_loses_its_permit(make: Make, background: B
     assert table.info()["expired"] == 1
 
 
-def test_each_admission_of_a_key_is_a_group_of_its_own(make: Make) -> None:
-    table = make(batch_groups=2)
-    one, other = table.admit(key="7 + 5"), table.admit(key="7 + 5")
-    for reward, permit in enumerate([one, other, one, other]):
-        permit.add(columns(2), {"reward": reward, "prompt": 0})
-    batch = table.sample()
-    assert batch.keys == ["7 + 5", "7 + 5"]
-    assert batch["reward"].tolist() == [0, 2, 1, 3]
-    assert table.info()["duplicates"] == 0
-
-
-def test_parts_of_a_batch_make_nothing_stale(make: Make) -> None:
-    table = make(batch_groups=8, max_lag=1)
-    for permit in table.admit_many(16):
-        fill(permit, [0, 1])
-    targets = [table.sample(2).target for _ in range(8)]
-    assert targets == [0] * 4 + [1] * 4
-    assert table.info()["stale"] == 0
 
 
 def test_a_permit_travels_as_its_ticket(make: Make) -> None:
@@ -293,12 +275,6 @@ def test_what_comes_first_counts_when_there_are_more_than_needed(make: Make) -> 
     assert batch.index.tolist() == [1, 2]
     assert table.info()["surplus"] == 1
 
-
-def test_a_deadline_completes_a_group_with_what_it_has(make: Make) -> None:
-    table = make(batch_groups=1, group_deadline=1.0, min_group_size=1)
-    table.admit().add(columns(1), {"reward": 1, "prompt": 0})
-    assert len(table.sample(timeout=10)) == 1
-    assert table.info()["short"] == 1
 
 
 def test_a_filter_lets_go_of_groups_without_a_difference(make: Make) -> None:
@@ -355,13 +331,6 @@ def test_what_is_too_old_is_dropped_and_made_again(make: Make) -> None:
     assert len(table.admit_many(100)) == 4
     assert identity(table.info())
 
-
-def test_one_old_token_ends_a_group_before_it_is_complete(make: Make) -> None:
-    table = make(max_lag=0)
-    permit = table.admit()
-    permit.extend(0, columns(1))
-    table.publish_version(1)
-    assert permit.extend(0, columns(1)) == "stale"
 
 
 def test_rows_show_nothing_of_the_batch_before(make: Make) -> None:
@@ -616,14 +585,6 @@ def test_priorities_of_groups_count_when_they_are_drawn(make: Make) -> None:
     assert {table.sample().group_ids[0] for _ in range(20)} == {1}
 
 
-def test_a_ratio_holds_samples_back(make: Make) -> None:
-    limiter = SampleToInsertRatio(1.0, min_size=3, error_buffer=2.0)
-    table = make(batch_groups=1, limiter=limiter)
-    fill(table.admit(), [0, 1])
-    with pytest.raises(WaitTimeoutError) as caught:
-        table.sample(timeout=0)
-    assert caught.value.reason == "MIN_SIZE"
-
 
 @pytest.mark.parametrize(
     ("settings", "message"),
@@ -660,6 +621,7 @@ def test_settings_are_told(make: Make) -> None:
         {"limiter": MinSize(4), "filter": "spread(reward) > 0", "group_deadline": 2.5},
         {"order": "weighted", "max_uses": 3, "delivery": "at_most_once", "permit_ttl": 0.25},
         {"redundancy": 2, "min_group_size": 1, "on_expiry": "suspend", "seed": 7},
+        {"max_lag": 3, "target_lag": 1, "on_stale": "wait", "pipeline_depth": 2, "max_mean_lag": 1.5},
     ],
 )
 def test_a_table_is_made_again_from_its_settings(make: Make, settings: dict[str, Any]) -> None:

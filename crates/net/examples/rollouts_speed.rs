@@ -14,6 +14,7 @@ use echoic_net::client::rollouts::{Calls, Outcomes, Rollouts};
 use echoic_net::server::{Options, Server};
 use echoic_net::transport::{TlsFiles, dial_to, listen_at};
 use echoic_replay::Dtype;
+use echoic_replay::codec::Encode;
 use echoic_replay::rollouts::batch::{FIELDS, Form};
 use echoic_replay::rollouts::codec::AppendHead;
 use echoic_replay::rollouts::item::Run;
@@ -77,7 +78,7 @@ fn send(client: &Rollouts, permit: &Permit, arrays: &Arrays) -> Result<Calls, Fa
             runs: &runs,
             finish: Some((&1f32.to_le_bytes(), &[])),
         }
-        .put(&mut head);
+        .encode(&mut head);
         bulk.extend([&**ids, logprobs, mask]);
     }
     let calls = client.start_filled(0, ITEMS, &head, (ITEMS * len) as usize, false, |mut rest| {

@@ -15,7 +15,7 @@ use echoic_replay::{Dtype, Leaf, Spec, Stream, StreamConfig};
 
 #[path = "common/crowd.rs"]
 mod crowd;
-#[path = "../../replay/tests/settings/mod.rs"]
+#[path = "../../replay/tests/common/settings.rs"]
 mod settings;
 
 use crowd::{allow_files, hear, join, resident, say, until};

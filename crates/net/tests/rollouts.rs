@@ -17,9 +17,9 @@ use echoic_net::wire::handshake::Purpose;
 use echoic_net::wire::rollouts::{Bulk, Changes, Wish};
 use echoic_net::wire::tables::{Area, Operation, Request};
 use echoic_replay::Dtype;
+use echoic_replay::codec::Encode;
 use echoic_replay::limiter::Reason;
 use echoic_replay::rollouts::batch::{FIELDS, Form, Layout};
-use echoic_replay::rollouts::codec::Put;
 use echoic_replay::rollouts::item::{Finish, Run, Segment};
 use echoic_replay::rollouts::kept::{Durability, Keeping};
 use echoic_replay::rollouts::ledger::{
@@ -34,7 +34,7 @@ use echoic_replay::stream::Wait;
 mod fragile;
 #[path = "common/serving.rs"]
 mod serving;
-#[path = "../../replay/tests/settings/mod.rs"]
+#[path = "../../replay/tests/common/settings.rs"]
 mod settings;
 #[path = "common/stranger.rs"]
 mod stranger;
@@ -42,7 +42,7 @@ mod stranger;
 mod waiting;
 
 use fragile::Fragile;
-use serving::{TCP, addresses, dial, open, open_with};
+use serving::{TCP, addresses, dial, open_with};
 use settings::{plain, schema};
 use stranger::{frame, told};
 use waiting::{PATIENCE, soon, until, within};
@@ -229,28 +229,6 @@ fn what_is_delivered_is_what_a_caller_in_the_same_process_gets() {
 }
 
 #[test]
-fn an_admit_that_waits_is_served_at_the_next_version() {
-    let config = RolloutConfig { max_lag: Some(0), ..config() };
-    over_all_transports(&config, |server, table| {
-        let (producer, learner) = (connect(server), connect(server));
-        assert_eq!(permits(soon(|wait| producer.call(0, &[admit(9)], wait)).unwrap()).len(), 2);
-        let mut waits = producer.start_call(0, &[admit(9)], None).unwrap();
-        let mut version = producer.start_version(0, 0, None).unwrap();
-        // Answers of one connection come in the order of the questions, but for those that wait.
-        soon(|wait| producer.info(0, wait)).unwrap();
-        assert!(!waits.is_ready() && !version.is_ready());
-        assert_eq!(one(&learner, Change::Publish { version: 1 }), Ok(Outcome::Done));
-        let permits = permits(soon(|wait| waits.wait(wait)).unwrap());
-        assert_eq!((permits.len(), permits[0].version), (2, 1));
-        assert_eq!(soon(|wait| version.wait(wait)).unwrap(), 1);
-        assert_eq!(soon(|wait| producer.wait_version(0, 0, wait)).unwrap(), 1);
-        let info = table.info();
-        assert!(info.producers.nanos(Reason::Staleness) > 0, "{info:?}");
-        assert_eq!(info.consumers.time(), Duration::ZERO);
-    });
-}
-
-#[test]
 fn what_has_waited_for_as_long_as_it_may_is_told_why() {
     let config = RolloutConfig { max_lag: Some(0), ..config() };
     over_all_transports(&config, |server, table| {
@@ -283,23 +261,6 @@ fn what_has_waited_for_as_long_as_it_may_is_told_why() {
         };
         assert_eq!((limited(&info.producers), limited(&info.consumers)), ((2, 0), (1, 0)));
         assert!(info.consumers.nanos(Reason::Group) >= 25_000_000);
-    });
-}
-
-#[test]
-fn a_share_whose_lease_is_over_goes_to_who_waits() {
-    over_all_transports(&config(), |server, _| {
-        let (first, second) = (connect(server), connect(server));
-        make(&first, 2, 5);
-        let lost = sample(&first, Want { lease_ms: Some(100), ..want(2) });
-        // Nothing else happens: time alone has to wake it.
-        let found = sample(&second, want(2));
-        assert_eq!(groups(&lost, 5), groups(&found, 5));
-        let (old, new) = (lost.head().lease, found.head().lease);
-        assert_eq!(new, Lease { attempt: 2, ..old });
-        let why = "it was delivered again".into();
-        assert_eq!(one(&first, Change::Ack(old)), Err(Refusal::Fenced { lease: old, why }));
-        assert_eq!(one(&second, Change::Ack(new)), Ok(Outcome::Count(2)));
     });
 }
 
@@ -422,67 +383,6 @@ fn a_request_that_is_given_up_waits_no_more() {
 }
 
 #[test]
-fn a_pause_from_elsewhere_holds_up_producers_and_consumers_until_it_ends() {
-    over_all_transports(&config(), |server, table| {
-        let client = connect(server);
-        soon(|wait| client.pause(0, true, wait)).unwrap();
-        assert!(table.info().totals.paused);
-        // What is asked for twice is done once.
-        soon(|wait| client.pause(0, true, wait)).unwrap();
-        let paused = CallError::TimedOut(Blocked::Paused);
-        let short = Duration::from_millis(20);
-        let refused = within(short, |wait| client.call(0, &[admit(1)], wait));
-        assert_eq!(failure(refused), paused);
-        let refused = within(short, |wait| client.sample(0, want(2), Form::Flat, wait));
-        assert_eq!(failure(refused), paused);
-        let mut waits = client.start_call(0, &[admit(1)], deadline(PATIENCE)).unwrap();
-        soon(|wait| client.pause(0, false, wait)).unwrap();
-        assert_eq!(permits(soon(|wait| waits.wait(wait)).unwrap()).len(), 1);
-    });
-}
-
-#[test]
-fn who_waits_for_a_table_that_is_closed_is_told() {
-    over_all_transports(&config(), |server, table| {
-        let client = connect(server);
-        let mut sample = client.start_sample(0, want(2), Form::Flat, None).unwrap();
-        let mut version = client.start_version(0, 0, None).unwrap();
-        soon(|wait| client.info(0, wait)).unwrap();
-        table.close();
-        assert_eq!(failure(soon(|wait| sample.wait(wait))), CallError::Closed);
-        assert_eq!(failure(soon(|wait| version.wait(wait))), CallError::Closed);
-        assert_eq!(failure(soon(|wait| client.call(0, &[Change::Tick], wait))), CallError::Closed);
-    });
-}
-
-#[test]
-fn a_client_whose_tables_are_closed_with_the_server_does_not_wait_for_another() {
-    for address in addresses() {
-        let tables =
-            ["one", "two"].map(|name| table(RolloutConfig { name: name.into(), ..config() }));
-        let served = Served { rollouts: Arc::new(tables.to_vec()), ..Served::default() };
-        let mut server = open(&address, served.clone());
-        let at = server.address().to_string();
-        let client = connect(&server);
-        soon(|wait| client.info(0, wait)).unwrap();
-        // One that is not closed may come back.
-        tables[0].close();
-        server.close(Instant::now() + PATIENCE);
-        let mut server = open(&at, served);
-        assert_eq!(permits(soon(|wait| client.call(1, &[admit(1)], wait)).unwrap()).len(), 1);
-        assert_eq!(client.reconnects(), 1);
-        let mut waits = client.start_sample(1, want(2), Form::Flat, None).unwrap();
-        soon(|wait| client.info(1, wait)).unwrap();
-        tables[1].close();
-        server.close(Instant::now() + PATIENCE);
-        assert_eq!(failure(soon(|wait| waits.wait(wait))), CallError::Closed);
-        let error = soon(|wait| client.info(1, wait)).unwrap_err();
-        assert!(error.to_string().contains("(CLOSED)"), "{error}");
-        assert!(client.is_over());
-    }
-}
-
-#[test]
 fn a_share_that_does_not_fit_its_rows_is_refused_and_nothing_is_used_up() {
     over_all_transports(&config(), |server, table| {
         let client = connect(server);
@@ -508,7 +408,8 @@ fn changes_that_are_bytes_already_are_filled_in() {
             let (mut head, mut pieces) = (Vec::new(), Vec::new());
             let changes = group(hold, tokens);
             for change in &changes {
-                change.put(&mut head, |bytes| pieces.push(bytes));
+                change.encode(&mut head);
+                pieces.extend(change.bulk());
             }
             let bulk = pieces.concat();
             let fill = |to: &mut [u8]| to.copy_from_slice(&bulk);
@@ -779,9 +680,9 @@ fn hostile_requests_are_refused_with_the_reason_and_harm_nothing() {
     let inline =
         |count, head: &[u8], bulk: &[u8]| changes(count, head, Bulk::Inline(bulk.to_vec().into()));
     let encode = |change: &Change| {
-        let (mut head, mut bulk) = (Vec::new(), Vec::new());
-        change.put(&mut head, |bytes| bulk.extend_from_slice(bytes));
-        (head, bulk)
+        let mut head = Vec::new();
+        change.encode(&mut head);
+        (head, change.bulk().collect::<Vec<_>>().concat())
     };
     let (tick, _) = encode(&Change::Tick);
     let (append, tokens) = encode(&item(Hold { group: 0, attempt: 0 }, 0, 10));
@@ -793,7 +694,7 @@ fn hostile_requests_are_refused_with_the_reason_and_harm_nothing() {
         request(Operation::RolloutSample(Wish { want, form, timeout_ms, area }))
     };
     let mut holds = vec![6];
-    holds.put_u32(u32::MAX);
+    u32::MAX.encode(&mut holds);
     // These are answered, and the connection goes on.
     let numbers = |table, operation: Operation<'_>| {
         frame(|out| Request { id: 1, table, operation }.write(out))
@@ -821,11 +722,11 @@ fn hostile_requests_are_refused_with_the_reason_and_harm_nothing() {
     for (said, reason) in [
         (inline(1, &tick, &[0]), "1 bytes too many"),
         (inline(1, &[&tick[..], &tick].concat(), &[]), "1 bytes too many"),
-        (inline(2, &tick, &[]), "change is cut off"),
-        (inline(1, &append, &tokens[1..]), "cut off"),
-        (inline(1, &append[..20], &tokens), "cut off"),
-        (inline(1, &holds, &[]), "number of groups"),
-        (inline(1, &[99], &[]), "change can't be 99"),
+        (inline(2, &tick, &[]), "change: expected 1 more bytes, got 0"),
+        (inline(1, &append, &tokens[1..]), "blob: expected 6 more bytes, got 5"),
+        (inline(1, &append[..20], &tokens), "expected 4 more bytes, got 3"),
+        (inline(1, &holds, &[]), "holds: expected"),
+        (inline(1, &[99], &[]), "change: 99 has no meaning"),
         (inline(2, &[&waits[..], &tick].concat(), &[]), "waits among others"),
         (inline(1, &sampled, &[]), "waits among others"),
         (inline(4097, &vec![14; 4097], &[]), "number of changes"),

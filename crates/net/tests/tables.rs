@@ -31,7 +31,7 @@ use echoic_replay::{Dtype, Leaf, Spec, Stream, StreamConfig};
 
 #[path = "common/serving.rs"]
 mod serving;
-#[path = "../../replay/tests/settings/mod.rs"]
+#[path = "../../replay/tests/common/settings.rs"]
 mod settings;
 #[path = "common/stranger.rs"]
 mod stranger;

@@ -1,6 +1,7 @@
 //! What the wire format says about bytes and specs that it does not take.
 
 use echoic_net::wire::{WireError, read_preface, spec};
+use echoic_replay::codec::CodecError;
 use echoic_replay::{Dtype, Leaf, Spec};
 
 #[test]
@@ -20,5 +21,8 @@ fn a_spec_that_no_handshake_could_carry_is_told_in_time() {
     };
     assert_eq!(spec::check(&of_leaves(250)), Ok(()));
     let error = spec::check(&of_leaves(300)).unwrap_err();
-    assert!(matches!(error, WireError::TooLarge { field: "length of a spec", .. }), "{error}");
+    assert!(
+        matches!(error, WireError::Codec(CodecError::TooLarge { field: "length of a spec", .. })),
+        "{error}"
+    );
 }

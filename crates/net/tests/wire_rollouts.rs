@@ -1,39 +1,75 @@
-//! What rollout tables are told and tell, as bytes: what is written is read again, and what is cut or changed is an
-//! error, or another value, and never a panic.
+//! What rollout tables are told and tell, as bytes: what is written is read again and has one form, and what is cut or
+//! changed is an error, or another value, and never a panic.
 
 use std::sync::Arc;
 
 use echoic_net::wire::WireError;
-use echoic_net::wire::reader::Reader;
 use echoic_net::wire::rollouts::{
     Bulk, Changes, DeliveryHead, Outcomes, Wish, check_list, read_list, write_list,
 };
 use echoic_net::wire::tables::{ALIGNMENT, Answer, Area, Operation, Request};
 use echoic_replay::Dtype;
+use echoic_replay::codec::{Encode, Reader};
 use echoic_replay::limiter::{Parameters, Reason};
 use echoic_replay::rollouts::batch::{Form, Head, Shape};
+use echoic_replay::rollouts::codec::AppendHead;
 use echoic_replay::rollouts::filter::Filter;
 use echoic_replay::rollouts::idle::Sides;
 use echoic_replay::rollouts::item::{Finish, Item, Run, Segment};
 use echoic_replay::rollouts::ledger::{
-    Balance, Blocked, Change, Counts, Fate, GroupTotals, Hold, Lease, Outcome, Permit, Refusal,
-    Size, Source, Want,
+    Admit, Append, Balance, Blocked, Change, Counts, Fate, GroupTotals, Hold, Lease, Outcome,
+    Permit, Progress, Refusal, Size, Source, Want,
 };
 use echoic_replay::rollouts::starvation::Hunger;
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
 use echoic_replay::rollouts::{Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, Schema};
 use echoic_replay::table::Waits;
-use proptest::collection::vec;
-use proptest::option::of;
-use proptest::prelude::*;
 
 #[path = "common/frames.rs"]
 mod frames;
 
 use frames::{is_robust, parts};
 
-fn blocked() -> impl Strategy<Value = Blocked> {
-    let reasons = vec![
+const LEASE: Lease = Lease { batch: 7, rank: 1, attempt: 2 };
+const HOLD: Hold = Hold { group: 9, attempt: 3 };
+
+/// That no prefix of a payload is a value; that whatever some changed bytes are, they are an error or another value, which has
+/// just these bytes; and that no count takes memory for what is not there.
+fn has_one_form<T, E>(
+    payload: &[u8],
+    read: impl Fn(&[u8]) -> Result<T, E>,
+    write: impl Fn(&T) -> Vec<u8>,
+) {
+    is_robust(payload, (0, 1), &read);
+    assert!(read(payload).is_ok_and(|value| write(&value) == payload));
+    assert!(read(&[payload, &[0]].concat()).is_err());
+    for at in 0..payload.len() {
+        for (len, bits) in [(1, 1), (1, 0x80), (1, 0xff), (4, 0xff)] {
+            let mut changed = payload.to_vec();
+            changed[at..].iter_mut().take(len).for_each(|byte| *byte ^= bits);
+            if let Ok(value) = read(&changed) {
+                assert_eq!(write(&value), changed, "byte {at}");
+            }
+        }
+    }
+}
+
+fn answers(answer: &Answer) {
+    let mut frame = Vec::new();
+    answer.write(&mut frame);
+    let (header, payload) = parts(&frame);
+    assert!(header.len <= Answer::limit(header.kind).unwrap());
+    assert_eq!(Answer::read(header, payload).as_ref(), Ok(answer));
+    let write = |answer: &Answer| {
+        let mut frame = Vec::new();
+        answer.write(&mut frame);
+        parts(&frame).1.to_vec()
+    };
+    has_one_form(payload, |payload| Answer::read(header, payload), write);
+}
+
+fn all_blocked() -> Vec<Blocked> {
+    let reasons = [
         Reason::MinSize,
         Reason::Ratio,
         Reason::Paused,
@@ -42,169 +78,110 @@ fn blocked() -> impl Strategy<Value = Blocked> {
         Reason::Staleness,
         Reason::Group,
     ];
-    prop_oneof![
-        any::<u32>().prop_map(Blocked::Running),
-        any::<u32>().prop_map(Blocked::Full),
-        any::<(u64, u64, i64)>().prop_map(|(groups, most, version)| Blocked::Ahead {
-            groups,
-            most,
-            version
-        }),
-        Just(Blocked::NoneSuspended),
-        any::<(u64, u64)>().prop_map(|(complete, wanted)| Blocked::TooFew { complete, wanted }),
-        any::<u64>().prop_map(Blocked::Incomplete),
-        any::<(i64, i64)>().prop_map(|(version, needed)| Blocked::Shipping { version, needed }),
-        Just(Blocked::MeanLag),
-        any::<u64>().prop_map(Blocked::Leased),
-        prop::sample::select(reasons).prop_map(Blocked::Limiter),
-        Just(Blocked::Paused),
-        any::<(i64, i64)>().prop_map(|(version, target)| Blocked::Early { version, target }),
-        any::<(u64, u64, u64, i64, i64)>().prop_map(
-            |(there, wanted, per_version, version, needed)| Blocked::Unpublished {
-                there,
-                wanted,
-                per_version,
-                version,
-                needed
-            }
-        ),
-    ]
-}
-
-fn lease() -> impl Strategy<Value = Lease> {
-    any::<(u64, u32, u32)>().prop_map(|(batch, rank, attempt)| Lease { batch, rank, attempt })
-}
-
-fn refusal() -> impl Strategy<Value = Refusal> {
-    prop_oneof![
-        blocked().prop_map(Refusal::Blocked),
-        ("\\PC{0,20}", "\\PC{0,20}", "\\PC{0,20}").prop_map(|(what, expected, got)| {
-            Refusal::Value { what: what.into(), expected, got }
-        }),
-        (lease(), "\\PC{0,20}").prop_map(|(lease, why)| Refusal::Fenced { lease, why: why.into() }),
-        any::<(u32, u32, u32)>().prop_map(|(item, length, width)| Refusal::TooLong {
-            item,
-            length,
-            width
-        }),
-        any::<u64>().prop_map(Refusal::Unknown),
-    ]
-}
-
-fn permit() -> impl Strategy<Value = Permit> {
-    (any::<(u64, u32)>(), "\\PC{0,20}", any::<(i64, u64)>()).prop_map(
-        |((group, attempt), key, (version, ttl_ms))| Permit {
-            hold: Hold { group, attempt },
-            key,
-            version,
-            ttl_ms,
-        },
-    )
-}
-
-fn bytes() -> impl Strategy<Value = Vec<u8>> {
-    vec(any::<u8>(), 0..20)
-}
-
-fn item() -> impl Strategy<Value = Item> {
-    let run = any::<(i64, u32)>().prop_map(|(version, tokens)| Run { version, tokens });
-    let segment = (vec(run, 0..3), any::<u32>(), bytes()).prop_map(|(runs, tokens, bytes)| {
-        Arc::new(Segment { runs: runs.into_iter().collect(), tokens, bytes })
-    });
-    let finish = (bytes(), vec(("[a-z]{0,5}", bytes()), 0..3));
-    let finish = of(finish.prop_map(|(fields, blobs)| Arc::new(Finish { fields, blobs })));
-    (any::<u32>(), vec(segment, 0..3), finish).prop_map(|(index, segments, finish)| Item {
-        index,
-        segments: segments.into_iter().collect(),
-        finish,
-    })
-}
-
-fn outcomes() -> impl Strategy<Value = Outcomes> {
-    let fates = (0..7u8).prop_map(|number| Fate::of(number).unwrap());
-    let outcome = prop_oneof![
-        Just(Outcome::Done),
-        vec(permit(), 0..4).prop_map(Outcome::Admitted),
-        (permit(), vec(item(), 0..3)).prop_map(|(permit, items)| Outcome::Resumed(permit, items)),
-        fates.prop_map(Outcome::Appended),
-        any::<u64>().prop_map(Outcome::Count),
+    let (version, needed) = (6, 7);
+    let mut all = vec![
+        Blocked::Running(1),
+        Blocked::Full(2),
+        Blocked::Ahead { groups: 3, most: 4, version: -5 },
+        Blocked::NoneSuspended,
+        Blocked::TooFew { complete: 6, wanted: 7 },
+        Blocked::Incomplete(8),
+        Blocked::Shipping { version, needed },
+        Blocked::MeanLag,
+        Blocked::Leased(11),
+        Blocked::Paused,
+        Blocked::Early { version: 12, target: 13 },
+        Blocked::Unpublished { there: 14, wanted: 15, per_version: 16, version, needed },
     ];
-    vec(prop_oneof![outcome.prop_map(Ok), refusal().prop_map(Err)], 0..5)
+    all.extend(reasons.map(Blocked::Limiter));
+    all
 }
 
-fn error() -> impl Strategy<Value = CallError> {
-    prop_oneof![
-        blocked().prop_map(CallError::TimedOut),
-        Just(CallError::Interrupted),
-        Just(CallError::Closed),
-        refusal().prop_map(CallError::Refused),
-    ]
+fn refusals() -> Vec<Refusal> {
+    let mut all = vec![
+        Refusal::Value { what: "wh\u{e4}t".into(), expected: "more".into(), got: String::new() },
+        Refusal::Fenced { lease: LEASE, why: "it is over".into() },
+        Refusal::TooLong { item: 1, length: 2, width: 3 },
+        Refusal::Unknown(4),
+    ];
+    all.extend(all_blocked().into_iter().map(Refusal::Blocked));
+    all
 }
 
-fn sides() -> impl Strategy<Value = Sides> {
-    any::<[(u64, u64, u64); 7]>().prop_map(|all| {
-        Sides(all.map(|(waiting, limited, nanos)| Waits { waiting, limited, nanos, reason: None }))
-    })
+fn segment() -> Arc<Segment> {
+    let runs = [(3, 2), (4, 1)].map(|(version, tokens)| Run { version, tokens });
+    Arc::new(Segment { runs: runs.into_iter().collect(), tokens: 3, bytes: vec![1, 2, 3] })
 }
 
-fn info() -> impl Strategy<Value = RolloutInfo> {
-    let source = ("\\PC{0,9}", any::<[u64; 7]>(), of(0..u64::MAX));
-    let source = source.prop_map(|(name, numbers, last_admitted)| {
-        let mut source = Source { name, last_admitted, ..Source::default() };
-        source.words_mut().into_iter().zip(numbers).for_each(|(word, number)| *word = number);
-        source
-    });
-    let hunger = ("\\PC{0,9}", any::<[u64; 4]>(), any::<bool>());
-    let hunger = hunger.prop_map(|(source, numbers, is_starving)| {
-        let [waiting, oldest_ms, passed, longest_ms] = numbers;
-        Hunger { source, waiting, oldest_ms, passed, longest_ms, is_starving }
-    });
-    let producers = (vec(source, 0..3), vec(hunger, 0..3), any::<u64>());
-    let totals = (any::<[u64; 4]>(), any::<(i64, i64, bool)>(), of(any::<u32>()), of(any::<i64>()));
-    let totals = totals.prop_map(|(numbers, (version, target, paused), depth, oldest)| {
-        let [capacity, queued, out, suspended] = numbers;
-        GroupTotals { version, target, depth, capacity, queued, out, suspended, oldest, paused }
-    });
+fn finish() -> Arc<Finish> {
+    let blobs = vec![("image".to_owned(), vec![7; 5]), (String::new(), vec![])];
+    Arc::new(Finish { fields: vec![9, 8], blobs })
+}
+
+fn append() -> Append {
+    let (segment, finish) = (segment(), Some(finish()));
+    Append { hold: HOLD, item: 1, sequence: 2, segment, finish, priority: 0.5 }
+}
+
+fn outcomes() -> Outcomes {
+    let permit = Permit { hold: HOLD, key: "key".into(), version: 5, ttl_ms: 6 };
+    let begun =
+        Item { index: 1, segments: [segment(), segment()].into_iter().collect(), finish: None };
+    let items = vec![begun, Item { index: 2, finish: Some(finish()), ..Item::default() }];
+    let fates = [
+        Fate::Running,
+        Fate::Complete,
+        Fate::Filtered,
+        Fate::Rejected,
+        Fate::Expired,
+        Fate::Stale,
+        Fate::Over,
+    ];
+    let outcomes = [
+        Outcome::Done,
+        Outcome::Admitted(vec![permit.clone(), permit.clone()]),
+        Outcome::Resumed(permit, items),
+        Outcome::Count(7),
+        Outcome::Begun(vec![Progress { segments: 8, is_finished: true }]),
+    ];
+    let outcomes = outcomes.into_iter().chain(fates.map(Outcome::Appended)).map(Ok);
+    outcomes.chain(refusals().into_iter().map(Err)).collect()
+}
+
+fn info() -> RolloutInfo {
     // Each number another, so that none is taken for its neighbour.
-    let counts = (1..1u64 << 50).prop_map(|first| Counts {
-        submitted: first,
-        running: first + 1,
-        accepted: first + 2,
-        rejected: first + 3,
-        filtered: first + 4,
-        expired: first + 5,
-        late: first + 6,
-        stale: first + 7,
-        discarded: first + 8,
-        short: first + 9,
-        surplus: first + 10,
-        batches: first + 11,
-        delivered: first + 12,
-        delivered_tokens: first + 13,
-        overdue: first + 14,
-        masked_tokens: first + 15,
-        redelivered: first + 16,
-        acked: first + 17,
-        retired: first + 18,
-        lost: first + 19,
-        expired_leases: first + 20,
-        fenced: first + 21,
-        tokens: first + 22,
-        duplicates: first + 23,
-        resumed: first + 24,
-        returned: first + 25,
-    });
-    (counts, totals, producers, sides(), sides()).prop_map(
-        |(counts, totals, (sources, hunger, time), producers, consumers)| RolloutInfo {
-            counts,
-            totals,
-            sources,
-            hunger,
-            time,
-            producers,
-            consumers,
+    let waits =
+        |first| Waits { waiting: first, limited: first + 1, nanos: first + 2, reason: None };
+    let sides = |first: u64| Sides(std::array::from_fn(|at| waits(first + 3 * at as u64)));
+    let source =
+        Source { name: "one".into(), submitted: 70, last_admitted: Some(71), ..Source::default() };
+    let numbers = (1_u64..=Counts::LEN as u64).flat_map(u64::to_le_bytes).collect::<Vec<_>>();
+    RolloutInfo {
+        counts: Reader::new(&numbers).get("counts").unwrap(),
+        totals: GroupTotals {
+            version: -80,
+            target: 81,
+            depth: Some(82),
+            capacity: 83,
+            queued: 84,
+            out: 85,
+            suspended: 86,
+            oldest: None,
+            paused: true,
         },
-    )
+        sources: vec![source, Source::default()],
+        hunger: vec![Hunger {
+            source: "two".into(),
+            waiting: 90,
+            oldest_ms: 91,
+            passed: 92,
+            longest_ms: 93,
+            is_starving: true,
+        }],
+        time: 94,
+        producers: sides(100),
+        consumers: sides(200),
+    }
 }
 
 fn config(name: &str) -> RolloutConfig {
@@ -248,82 +225,110 @@ fn config(name: &str) -> RolloutConfig {
     }
 }
 
-fn form() -> impl Strategy<Value = Form> {
-    prop_oneof![
-        Just(Form::Flat),
-        any::<(u32, bool)>().prop_map(|(width, left)| Form::Padded { width, left }),
-        any::<u32>().prop_map(|width| Form::Packed { width }),
+fn want(size: Size) -> Want {
+    let (balance, lease_ms) = (Balance::Squares, Some(5));
+    Want { size, rank: 1, ranks: 2, balance, lease_ms, width: 0 }
+}
+
+fn changes() -> Vec<Change> {
+    let admit =
+        Admit { count: 1, source: "s".into(), key: "k".into(), version: Some(2), ttl_ms: None };
+    let begun = Append { finish: None, ..append() };
+    vec![
+        Change::Admit(admit),
+        Change::Append(append()),
+        Change::Append(begun),
+        Change::Fail { holds: vec![HOLD, HOLD] },
+        Change::Suspend { holds: vec![HOLD] },
+        Change::Resume { source: "s".into(), ttl_ms: Some(6) },
+        Change::Renew { holds: vec![] },
+        Change::Look { hold: HOLD },
+        Change::Publish { version: 7 },
+        Change::Sample(want(Size::Groups(8))),
+        Change::Ack(LEASE),
+        Change::Nack(LEASE),
+        Change::Extend { lease: LEASE, lease_ms: 9 },
+        Change::Discard { groups: vec![10, 11] },
+        Change::Reprioritize { priorities: vec![(12, 0.5)] },
+        Change::Tick,
+        Change::Shed,
+        Change::Recall(want(Size::Tokens(13))),
+        Change::Deepen { depth: 14 },
+        Change::Restore { version: 15 },
     ]
 }
 
-fn want() -> impl Strategy<Value = Want> {
-    let size =
-        prop_oneof![any::<u32>().prop_map(Size::Groups), any::<u64>().prop_map(Size::Tokens)];
-    let balance = prop::sample::select(vec![Balance::Count, Balance::Tokens, Balance::Squares]);
-    (size, any::<(u32, u32)>(), balance, of(0..u64::MAX)).prop_map(
-        |(size, (rank, ranks), balance, lease_ms)| Want {
-            size,
-            rank,
-            ranks,
-            balance,
-            lease_ms,
-            width: 0,
-        },
-    )
+#[test]
+fn a_change_has_one_form_and_each_prefix_of_it_is_an_error() {
+    for change in changes() {
+        let mut head = Vec::new();
+        change.encode(&mut head);
+        let bulk = change.bulk().collect::<Vec<_>>().concat();
+        let read = |head: &[u8], bulk: &[u8]| {
+            let mut bulk = Reader::new(bulk);
+            let mut reader = Reader::with_bulk(head, &mut bulk);
+            let change: Change = reader.get("change")?;
+            reader.end("change")?;
+            bulk.end("bulk").map(|()| change)
+        };
+        assert_eq!(read(&head, &bulk).as_ref(), Ok(&change));
+        let write = |change: &Change| {
+            let mut head = Vec::new();
+            change.encode(&mut head);
+            head
+        };
+        has_one_form(&head, |head| read(head, &bulk), write);
+        assert!((0..bulk.len()).all(|end| read(&head, &bulk[..end]).is_err()), "{change:?}");
+    }
 }
 
-fn operation() -> impl Strategy<Value = Operation<'static>> {
-    let area = || any::<(u64, u64)>().prop_map(|(start, len)| Area { start, len });
-    let bulk = prop_oneof![
-        bytes().prop_map(|bytes| Bulk::Inline(bytes.into())),
-        area().prop_map(Bulk::Area),
-    ];
-    let changes = (of(0..u64::MAX), 0..=4096u32, bytes(), bulk);
-    let changes = changes.prop_map(|(timeout_ms, count, head, bulk)| Changes {
-        timeout_ms,
-        count,
-        head: head.into(),
-        bulk,
-    });
-    let wish = (want(), form(), of(0..u64::MAX), of(area()));
-    let wish =
-        wish.prop_map(|(want, form, timeout_ms, area)| Wish { want, form, timeout_ms, area });
-    prop_oneof![
-        Just(Operation::RolloutList),
-        Just(Operation::RolloutInfo),
-        any::<bool>().prop_map(|paused| Operation::RolloutPause { paused }),
-        changes.prop_map(Operation::RolloutChanges),
-        prop::collection::vec(any::<u8>(), 0..9)
-            .prop_map(|part| Operation::RolloutPart(part.into())),
-        wish.prop_map(Operation::RolloutSample),
-        (any::<i64>(), of(0..u64::MAX))
-            .prop_map(|(above, timeout_ms)| Operation::RolloutVersion { above, timeout_ms }),
-    ]
+#[test]
+fn the_head_of_tokens_elsewhere_is_that_of_an_append() {
+    let Append { hold, item, sequence, segment, finish, priority } = append();
+    let finish = finish.unwrap();
+    let blobs: Vec<(&str, u32)> =
+        finish.blobs.iter().map(|(name, bytes)| (name.as_str(), bytes.len() as u32)).collect();
+    let (tokens, bytes) = (segment.tokens, segment.bytes.len() as u32);
+    let (runs, finish) = (&*segment.runs, Some((&*finish.fields, &*blobs)));
+    let (mut head, mut expected) = (Vec::new(), Vec::new());
+    AppendHead { hold, item, sequence, priority, tokens, bytes, runs, finish }.encode(&mut head);
+    Change::Append(append()).encode(&mut expected);
+    assert_eq!(head, expected);
 }
 
-fn answers(answer: &Answer, change: (usize, u8)) {
-    let mut frame = Vec::new();
-    answer.write(&mut frame);
-    let (header, payload) = parts(&frame);
-    assert!(header.len <= Answer::limit(header.kind).unwrap());
-    assert_eq!(Answer::read(header, payload).as_ref(), Ok(answer));
-    is_robust(payload, change, |bytes| Answer::read(header, bytes).map(drop));
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
-
-    #[test]
-    fn requests_are_read_as_they_were_written(
-        (id, table, operation) in (any::<u64>(), any::<u32>(), operation()),
-        change in any::<(usize, u8)>(),
-    ) {
-        let request = Request { id, table, operation };
-        let mut frame = Vec::new();
-        request.write(&mut frame);
-        let (_, payload) = parts(&frame);
-        let read = Request::read(payload);
-        prop_assert_eq!(read.as_ref(), Ok(&request));
+#[test]
+fn requests_are_read_as_they_were_written() {
+    let (start, len) = (3, 4);
+    let area = Area { start, len };
+    let changes = |bulk| {
+        let head = vec![1, 2].into();
+        Operation::RolloutChanges(Changes { timeout_ms: None, count: 5, head, bulk })
+    };
+    let wish = |form, area| {
+        let (want, timeout_ms) = (want(Size::Tokens(6)), Some(7));
+        Operation::RolloutSample(Wish { want, form, timeout_ms, area })
+    };
+    for operation in [
+        Operation::RolloutList,
+        Operation::RolloutInfo,
+        Operation::RolloutPause { paused: true },
+        Operation::RolloutPause { paused: false },
+        changes(Bulk::Area(area)),
+        changes(Bulk::Inline(vec![8].into())),
+        Operation::RolloutPart(vec![9].into()),
+        wish(Form::Flat, None),
+        wish(Form::Padded { width: 10, left: true }, Some(area)),
+        wish(Form::Packed { width: 11 }, None),
+        Operation::RolloutVersion { above: -1, timeout_ms: Some(12) },
+    ] {
+        let request = Request { id: 1, table: 2, operation };
+        let write = |request: &Request<'_>| {
+            let mut frame = Vec::new();
+            request.write(&mut frame);
+            parts(&frame).1.to_vec()
+        };
+        let payload = write(&request);
+        assert_eq!(Request::read(&payload).as_ref(), Ok(&request));
         let is_inline = matches!(
             &request.operation,
             Operation::RolloutChanges(Changes { bulk: Bulk::Inline(_), .. })
@@ -331,66 +336,55 @@ proptest! {
         );
         // Of these, what is behind the heads has no length of its own.
         if !is_inline {
-            is_robust(payload, change, |bytes| Request::read(bytes).map(drop));
+            has_one_form(
+                &payload,
+                |bytes| Request::read(bytes).map(|read| write(&read)),
+                Clone::clone,
+            );
         }
     }
+}
 
-    #[test]
-    fn outcomes_and_refusals_are_read_as_they_were_written(
-        (id, outcomes) in (any::<u64>(), outcomes()),
-        change in any::<(usize, u8)>(),
-    ) {
-        answers(&Answer::RolloutOutcomes { id, outcomes }, change);
-    }
+#[test]
+fn answers_are_read_as_they_were_written() {
+    let id = 3;
+    answers(&Answer::RolloutOutcomes { id, outcomes: outcomes() });
+    let mut errors =
+        vec![CallError::Interrupted, CallError::Closed, CallError::Journal("no room".into())];
+    errors.extend(all_blocked().into_iter().map(CallError::TimedOut));
+    errors.extend(refusals().into_iter().map(CallError::Refused));
+    errors.into_iter().for_each(|error| answers(&Answer::RolloutRefused { id, error }));
+    answers(&Answer::RolloutNumbers { id, info: Box::new(info()) });
+    let configs = vec![Arc::new(config("one")), Arc::new(config("two"))];
+    assert_eq!(check_list(&configs), Ok(()));
+    answers(&Answer::RolloutTables { id, configs });
+}
 
-    #[test]
-    fn errors_are_read_as_they_were_written(
-        (id, error) in (any::<u64>(), error()),
-        change in any::<(usize, u8)>(),
-    ) {
-        answers(&Answer::RolloutRefused { id, error }, change);
-    }
-
-    #[test]
-    fn numbers_are_read_as_they_were_written(
-        (id, info) in (any::<u64>(), info().prop_map(Box::new)),
-        change in any::<(usize, u8)>(),
-    ) {
-        answers(&Answer::RolloutNumbers { id, info }, change);
-    }
-
-    #[test]
-    fn tables_are_introduced_as_they_are(
-        (id, count) in (any::<u64>(), 0..4usize),
-        change in any::<(usize, u8)>(),
-    ) {
-        let config = |number| Arc::new(config(&format!("table {number}")));
-        let configs: Vec<_> = (0..count).map(config).collect();
-        prop_assert_eq!(check_list(&configs), Ok(()));
-        answers(&Answer::RolloutTables { id, configs }, change);
-    }
-
-    #[test]
-    fn heads_of_batches_are_read_as_they_were_written(
-        (id, lease, lease_ms, target) in (any::<u64>(), lease(), of(0..u64::MAX), any::<i64>()),
-        names in vec(("\\PC{0,9}", "[a-z]{0,9}"), 0..4),
-        blobs in vec(vec(("[a-z]{1,5}", 0..1000u32), 0..3), 0..6),
-        (runs, rows, width) in (0..9usize, 0..9usize, 0..9usize),
-        change in any::<(usize, u8)>(),
-    ) {
-        let blob_bytes = blobs.iter().flatten().map(|(_, len)| *len as usize).sum();
-        let shape = Shape { groups: names.len(), items: blobs.len(), runs, rows, width, blob_bytes };
-        let head = Head { lease, lease_ms, target, shape, names, blobs };
+#[test]
+fn heads_of_batches_are_read_as_they_were_written() {
+    let names = vec![("a key".to_owned(), "one".to_owned()), Default::default()];
+    let blobs = vec![vec![], vec![("b".to_owned(), 4), ("c".to_owned(), 5)], vec![]];
+    let shape = Shape { groups: 2, items: 3, runs: 4, rows: 5, width: 6, blob_bytes: 9 };
+    let (lease, lease_ms, target) = (LEASE, Some(7), 8);
+    let head = Head { lease, lease_ms, target, shape, names, blobs };
+    let mut payload = Vec::new();
+    DeliveryHead::write(&mut payload, 1, &head);
+    let told = DeliveryHead { id: 1, head };
+    let bytes = told.bytes(&config("x")).unwrap();
+    assert_eq!(DeliveryHead::read(&payload, bytes), Ok((told, payload.len())));
+    let (start, end) = DeliveryHead::place(payload.len(), bytes).unwrap();
+    assert!(start.is_multiple_of(ALIGNMENT) && start - payload.len() < ALIGNMENT);
+    assert_eq!(end - start, bytes);
+    let read = |payload: &[u8]| match DeliveryHead::read(payload, bytes) {
+        Ok((told, used)) if used == payload.len() => Ok(told),
+        _ => Err(()),
+    };
+    let write = |told: &DeliveryHead| {
         let mut payload = Vec::new();
-        DeliveryHead::write(&mut payload, id, &head);
-        let told = DeliveryHead { id, head };
-        let bytes = told.bytes(&config("x")).unwrap();
-        prop_assert_eq!(DeliveryHead::read(&payload, bytes), Ok((told.clone(), payload.len())));
-        let (start, end) = DeliveryHead::place(payload.len(), bytes).unwrap();
-        prop_assert!(start.is_multiple_of(ALIGNMENT) && start - payload.len() < ALIGNMENT);
-        prop_assert_eq!(end - start, bytes);
-        is_robust(&payload, change, |payload| DeliveryHead::read(payload, bytes).map(drop));
-    }
+        DeliveryHead::write(&mut payload, told.id, &told.head);
+        payload
+    };
+    has_one_form(&payload, read, write);
 }
 
 #[test]
@@ -439,24 +433,16 @@ fn names_that_are_there_twice_are_refused() {
 
 #[test]
 fn a_change_that_waits_is_alone_and_a_sample_is_none() {
-    let want = Want {
-        size: Size::Groups(1),
-        rank: 0,
-        ranks: 1,
-        balance: Balance::Count,
-        lease_ms: None,
-        width: 0,
-    };
     let resume = Change::Resume { source: String::new(), ttl_ms: None };
     let read = |changes: &[&Change]| {
         let mut head = Vec::new();
-        changes.iter().for_each(|change| change.put(&mut head, |_| {}));
+        changes.iter().for_each(|change| change.encode(&mut head));
         let (timeout_ms, bulk) = (None, Bulk::Inline((&[]).into()));
         let count = changes.len() as u32;
         Changes { timeout_ms, count, head: head.into(), bulk }.decode(&[])
     };
     assert_eq!(read(&[&resume]), Ok(vec![resume.clone()]));
     assert!(read(&[&resume, &Change::Tick]).is_err());
-    assert!(read(&[&Change::Sample(want)]).is_err());
+    assert!(read(&[&Change::Sample(want(Size::Groups(1)))]).is_err());
     assert_eq!(read(&[&Change::Tick, &Change::Tick]), Ok(vec![Change::Tick; 2]));
 }

@@ -7,12 +7,12 @@ use echoic_net::wire::WireError;
 use echoic_net::wire::frame::Stall;
 use echoic_net::wire::handshake::{Offer, Welcome};
 use echoic_net::wire::observed::{Connected, Family, Kind, Number, Observation};
-use echoic_net::wire::reader::Reader;
 use echoic_net::wire::tables::{
     ALIGNMENT, Answer, Area, BatchHead, FailureCode, ItemHead, Layout, Numbers, Operation, Release,
     Request, RowsHead, SignatureHead, SliceHead, TableEntry, check_list, read_list, write_list,
 };
 use echoic_replay::chunk::ColumnKind;
+use echoic_replay::codec::{CodecError, Reader};
 use echoic_replay::limiter::{Counts, Parameters};
 use echoic_replay::spec::ANY_LENGTH;
 use echoic_replay::table::{Form, Infos, MAX_METADATA, Waits};
@@ -296,7 +296,7 @@ proptest! {
         let (_, payload) = parts(&frame);
         let read = |bytes: &[u8]| {
             let (head, priorities, rows) = RowsHead::read(bytes, |_| Ok(row))?;
-            Ok((head, priorities, rows.to_vec()))
+            Ok::<_, WireError>((head, priorities, rows.to_vec()))
         };
         prop_assert_eq!(read(payload), Ok((head, priorities, rows)));
         is_robust(payload, change, read);
@@ -355,9 +355,15 @@ fn a_length_that_no_memory_has_is_refused_before_any_is_taken() {
     payload.extend(0u32.to_le_bytes());
     let with = |count: u32| [&payload[..], &count.to_le_bytes()].concat();
     let large = Request::read(&with(u32::MAX)).unwrap_err();
-    assert!(matches!(large, WireError::TooLarge { field: "number of keys", .. }), "{large}");
+    assert!(
+        matches!(large, WireError::Codec(CodecError::TooLarge { field: "number of keys", .. })),
+        "{large}"
+    );
     let short = Request::read(&with(1 << 19)).unwrap_err();
-    assert!(matches!(short, WireError::Truncated { field: "keys", .. }), "{short}");
+    assert!(
+        matches!(short, WireError::Codec(CodecError::Truncated { field: "keys", .. })),
+        "{short}"
+    );
     // Steps whose sum is past every number.
     let kind = ColumnKind { dtype: Dtype::Int(8), shape: vec![] };
     let columns = vec![Column { path: "x".into(), kind, squeezed: false }];
@@ -365,7 +371,7 @@ fn a_length_that_no_memory_has_is_refused_before_any_is_taken() {
     for steps in [vec![u64::MAX, 1], vec![u64::MAX / 8, 0], vec![1 << 28, 0]] {
         let layout = Layout::Trajectories { signature: Arc::clone(&signature), steps: vec![steps] };
         let error = layout.columns(2, 100, None).unwrap_err();
-        assert!(matches!(error, WireError::TooLarge { .. }), "{error}");
+        assert!(matches!(error, WireError::Codec(CodecError::TooLarge { .. })), "{error}");
     }
 }
 
@@ -380,7 +386,7 @@ fn metadata_that_is_too_long_is_refused_on_both_sides() {
     };
     let field = "length of a table's metadata";
     let limit = MAX_METADATA as u64;
-    let too_large = WireError::TooLarge { field, limit, got: limit + 1 };
+    let too_large = WireError::Codec(CodecError::TooLarge { field, limit, got: limit + 1 });
     assert_eq!(check_list(&[with(MAX_METADATA)]), Ok(()));
     assert_eq!(check_list(&[with(MAX_METADATA + 1)]), Err(too_large));
     let mut list = Vec::new();
@@ -390,15 +396,27 @@ fn metadata_that_is_too_long_is_refused_on_both_sides() {
     let at = list.len() - MAX_METADATA - 4;
     list[at..at + 4].copy_from_slice(&u32::MAX.to_le_bytes());
     let error = read_list(&mut Reader::new(&list)).unwrap_err();
-    assert_eq!(error, WireError::TooLarge { field, limit, got: u32::MAX.into() });
+    assert_eq!(
+        error,
+        WireError::Codec(CodecError::TooLarge { field, limit, got: u32::MAX.into() })
+    );
     list[at..at + 4].copy_from_slice(&(MAX_METADATA as u32).to_le_bytes());
     list.pop();
     let error = read_list(&mut Reader::new(&list)).unwrap_err();
-    assert!(matches!(error, WireError::Truncated { field: "metadata of a table", .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            WireError::Codec(CodecError::Truncated { field: "metadata of a table", .. })
+        ),
+        "{error}"
+    );
     // Many tables that are good one by one, of which a WELCOME has no room.
     let error = check_list(&vec![with(MAX_METADATA); 256]).unwrap_err();
     let field = "length of the list of tables";
-    assert!(matches!(error, WireError::TooLarge { field: told, .. } if told == field), "{error}");
+    assert!(
+        matches!(error, WireError::Codec(CodecError::TooLarge { field: told, .. }) if told == field),
+        "{error}"
+    );
 }
 
 #[test]

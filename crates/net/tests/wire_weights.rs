@@ -7,6 +7,7 @@ use echoic_net::wire::weights::{
     Announcement, ChunkOf, Form, Publish, Receipt, Region, Want, most, read_need, read_serial,
     write_need, write_serial,
 };
+use echoic_replay::codec::CodecError;
 use echoic_replay::weights::Plan;
 use echoic_replay::{Dtype, Leaf};
 
@@ -58,7 +59,10 @@ fn announcements_of_every_form_come_back_as_they_were() {
     });
     bytes[16] = 3;
     let field = "form of a publication";
-    assert_eq!(Announcement::read(&bytes), Err(WireError::Meaningless { field, got: 3 }));
+    assert_eq!(
+        Announcement::read(&bytes),
+        Err(WireError::Codec(CodecError::Meaningless { field, got: 3 }))
+    );
 }
 
 #[test]

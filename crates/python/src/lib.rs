@@ -11,14 +11,13 @@
 //! - `agents`: kernels of agents that plan.
 //! - `weights`: what a learner publishes, for the workers.
 //! - `array`: the thin edge to numpy's C API, and the only file that calls it.
-//! - `pending`: a batch on its way. `numbers`: keys and priorities from arrays. `memory`: bytes for arrays of our own; `arena` keeps them for later batches, `columns` divides them. `fork`: servers stay in their process.
+//! - `numbers`: keys and priorities from arrays. `memory`: bytes for arrays of our own, and those of past batches; `columns` divides them. `fork`: servers stay in their process.
 //! - `wait`: waiting without the GIL, with Ctrl-C and deadlines.
 //! - `error`: Rust errors as the classes of `echoic.errors`.
 
 mod accumulator;
 mod agents;
 mod allocations;
-mod arena;
 mod array;
 mod buffers;
 mod checkpoints;
@@ -34,7 +33,6 @@ mod listeners;
 mod logs;
 mod memory;
 mod numbers;
-mod pending;
 mod primitives;
 mod remote;
 mod rollouts;
@@ -94,7 +92,6 @@ mod _native {
     #[pymodule_export]
     use super::logs::{set_log_level, take_logs};
     #[pymodule_export]
-    use super::pending::PendingBatch;
     #[pymodule_export]
     use super::primitives::corrections::{compute_retrace, compute_vtrace};
     #[pymodule_export]
@@ -119,7 +116,7 @@ mod _native {
     #[pymodule_export]
     use super::primitives::weights::{compute_effective_sample_size, compute_importance_weights};
     #[pymodule_export]
-    use super::remote::{RemoteTable, Tables, connect_tables};
+    use super::remote::{PendingBatch, RemoteTable, Tables, connect_tables};
     #[pymodule_export]
     use super::rollouts::{
         RolloutBatch, RolloutCall, RolloutHistory, RolloutLink, RolloutTable, connect_rollouts,

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use echoic_net::client::Options;
+use echoic_memory::sync::Mutex;
 use echoic_net::client::tables::{
-    FailureCode, Requests, TableConnection, TableEntry, TablesError, Waiting,
+    Batch as RemoteBatch, FailureCode, Requests, TableConnection, TableEntry, TablesError, Ticket,
+    Waiting,
 };
 use echoic_replay::stream::Wait;
 use echoic_replay::table::check_priorities;
@@ -14,18 +15,18 @@ use pyo3::exceptions::{PyIndexError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::connect::{self, Peer, link_error};
+use crate::connect::{self, ConnectOptions, Peer, link_error};
 use crate::error::{
     OrRaise, Raise, checkpoint_error, closed_error, limiter_error, set, spec_error,
     table_not_found_error, timeout_error,
 };
 use crate::fork::Process;
 use crate::numbers::{float_numbers, key_numbers};
-use crate::pending::PendingBatch;
-use crate::server::size;
 use crate::sources::DETACH_BYTES;
 use crate::spec::Spec;
-use crate::table::{Batch, BatchInfo, Items, Settings, Shape, check_draw, check_size, info_dict};
+use crate::table::{
+    Batch, BatchInfo, Items, Settings, Shape, check_beta, check_draw, check_size, info_dict,
+};
 use crate::wait;
 
 /// So many bytes of rows are taken at once from a large batch.
@@ -33,36 +34,13 @@ const BLOCK_BYTES: usize = 1 << 20;
 
 /// Connects to a server that has tables.
 #[pyfunction]
-#[pyo3(signature = (
-    address, token, window_bytes, linger, deadline, max_retry, connect_timeout, producer, ca, certificate, key,
-    server_name, name, steadfast=false
-))]
-#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub fn connect_tables(
     py: Python<'_>,
     address: &str,
-    token: Option<&[u8]>,
-    window_bytes: i64,
-    linger: f64,
-    deadline: Option<f64>,
-    max_retry: Option<u32>,
-    connect_timeout: f64,
-    producer: Option<[u8; 16]>,
-    ca: Option<PathBuf>,
-    certificate: Option<PathBuf>,
-    key: Option<PathBuf>,
-    server_name: Option<String>,
-    name: Option<String>,
-    steadfast: bool,
+    options: &Bound<'_, PyDict>,
 ) -> PyResult<Tables> {
-    let peer = Peer::new(address, ca, certificate, key, server_name)?;
-    let options = Options {
-        window_bytes: size("window_bytes", window_bytes)?,
-        linger: wait::seconds("linger", linger)?,
-        producer,
-        steadfast,
-        ..connect::options(token, deadline, max_retry, connect_timeout, name)?
-    };
+    let given = ConnectOptions(options);
+    let (peer, options) = (given.peer(address)?, given.options()?);
     let dials = [peer.dial(py)?, peer.dial(py)?];
     let connection = wait::until(py, None, |wait| TableConnection::connect(dials, options, wait))?;
     Ok(Tables { connection: Arc::new(connection), peer, process: Process::current() })
@@ -483,6 +461,38 @@ impl RemoteTable {
                 .map_err(stored)?;
         }
         Ok(())
+    }
+}
+
+/// A batch that was asked for. Dropped before it was taken, it is given up.
+#[pyclass(frozen, module = "echoic._native")]
+pub struct PendingBatch {
+    table: Py<RemoteTable>,
+    /// None once the batch was taken, and while somebody waits for it.
+    ticket: Mutex<Option<Ticket<RemoteBatch>>>,
+}
+
+impl PendingBatch {
+    pub fn new(table: Py<RemoteTable>, ticket: Ticket<RemoteBatch>) -> Self {
+        Self { table, ticket: Mutex::new(Some(ticket)) }
+    }
+}
+
+#[pymethods]
+impl PendingBatch {
+    /// Waits for the batch. May be called again after it timed out or was interrupted.
+    fn take(&self, py: Python<'_>, timeout: Option<f64>, beta: f64) -> PyResult<Batch> {
+        check_beta(beta)?;
+        let deadline = wait::deadline(timeout)?;
+        let ticket = self.ticket.lock().take();
+        let mut ticket = ticket.ok_or_else(|| {
+            PyRuntimeError::new_err("the batch was taken, or another thread waits for it")
+        })?;
+        let batch = wait::until(py, deadline, |wait| ticket.wait(wait));
+        if !ticket.is_answered() {
+            *self.ticket.lock() = Some(ticket);
+        }
+        Batch::of_remote(py, self.table.get().shape(), batch?, beta)
     }
 }
 

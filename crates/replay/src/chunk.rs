@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::codec::CodecError;
 use crate::encoding::{Chooser, Encoding, Policy, codec};
 use crate::episode::Episode;
 use crate::spec::{Dtype, Leaf};
@@ -136,24 +137,9 @@ pub enum ChunkError {
         /// What the decoder says.
         reason: String,
     },
-    /// Give all of it.
-    #[error("a chunk's {field} ends after {got} of {expected} bytes")]
-    Truncated {
-        /// What is cut.
-        field: &'static str,
-        /// Bytes it has.
-        expected: u64,
-        /// Bytes that are there.
-        got: usize,
-    },
-    /// The bytes are no chunk, or were written by a later release.
-    #[error("a chunk's {field} can't be {got}")]
-    Meaningless {
-        /// What makes no sense.
-        field: &'static str,
-        /// What it is.
-        got: u64,
-    },
+    /// Give all of it. If there is more, the bytes are no chunk, or were written by a later release.
+    #[error("a chunk's {0}")]
+    Codec(#[from] CodecError),
     /// The bytes were damaged since they were written.
     #[error("a chunk's checksum is {got:08x}, its bytes have {expected:08x}")]
     Checksum {

@@ -11,6 +11,7 @@
 //! - [`checkpoint`] and [`journal`]: files that bring back what a process had, and find out when they
 //!   can't.
 //! - [`rollouts`]: groups of token sequences, as fresh as the learner wants them.
+//! - [`codec`]: values as bytes, for all files and connections.
 //! - [`rng`]: the generator of all random choices.
 //! - [`histogram`]: durations counted without a lock.
 //! - [`metrics`]: what a stream can tell about itself.
@@ -20,6 +21,7 @@
 
 pub mod checkpoint;
 pub mod chunk;
+pub mod codec;
 pub mod encoding;
 pub mod episode;
 mod files;

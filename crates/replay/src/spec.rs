@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::codec::{CodecError, Decode, Encode, Reader};
+
 /// Type of the elements of a leaf. Two dtypes of equal size are still two dtypes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -34,6 +36,55 @@ impl Dtype {
             }
             Self::Bytes(bytes) => bytes as usize,
         }
+    }
+
+    /// The letter of its kind: numpy's where numpy has one.
+    pub(crate) fn letter(self) -> u8 {
+        match self {
+            Self::Bool => b'b',
+            Self::Int(_) => b'i',
+            Self::UInt(_) => b'u',
+            Self::Float(_) => b'f',
+            Self::BFloat16 => b'B',
+            Self::Complex(_) => b'c',
+            Self::Bytes(_) => b'S',
+        }
+    }
+
+    /// The dtype of a letter whose elements have so many bytes.
+    pub(crate) fn of(letter: u8, size: u32) -> Result<Self, CodecError> {
+        let short = u8::try_from(size).unwrap_or(0);
+        Ok(match (letter, size) {
+            (b'b', 1) => Self::Bool,
+            (b'i', 1 | 2 | 4 | 8) => Self::Int(short),
+            (b'u', 1 | 2 | 4 | 8) => Self::UInt(short),
+            (b'f', 2 | 4 | 8) => Self::Float(short),
+            (b'B', 2) => Self::BFloat16,
+            (b'c', 8 | 16) => Self::Complex(short),
+            (b'S', _) => Self::Bytes(size),
+            (b'b' | b'i' | b'u' | b'f' | b'B' | b'c', _) => {
+                let (field, got) = ("size of an element", size.into());
+                return Err(CodecError::Meaningless { field, got });
+            }
+            _ => return Err(CodecError::Meaningless { field: "dtype", got: letter.into() }),
+        })
+    }
+}
+
+impl Encode for Dtype {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.push(self.letter());
+        // What has a size of its own has at most 16 bytes, and others have one in four bytes.
+        (self.itemsize() as u32).encode(out);
+    }
+}
+
+impl Decode for Dtype {
+    const LEAST: usize = 5;
+
+    fn decode(from: &mut Reader<'_>, field: &'static str) -> Result<Self, CodecError> {
+        let letter = from.u8(field)?;
+        Self::of(letter, from.u32("size of an element")?)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use echoic_replay::chunk::{Chunk, ChunkError, ChunkMeter, ColumnKind, MAX_BYTES};
+use echoic_replay::codec::CodecError;
 use echoic_replay::encoding::{Chooser, Encoding, Policy};
 use echoic_replay::rng::Rng;
 use echoic_replay::{Dtype, Episode};
@@ -226,7 +227,7 @@ fn the_serial_form_is_the_written_one() {
         [&head[..], &sum, &rest].concat()
     };
     assert_eq!(written(&chunk), form([1, 2, 3, 4, 5, 6, 7, 8]));
-    let none = ChunkError::Meaningless { field: "episode", got: 0 };
+    let none = ChunkError::Codec(CodecError::Meaningless { field: "episode", got: 0 });
     assert_eq!(Chunk::read(&form([0; 8])).unwrap_err(), none, "there is a format for that");
 }
 
@@ -244,7 +245,10 @@ fn a_chunk_that_is_cut_is_refused_wherever_it_is_cut() {
         let bytes = written(&chunk);
         for end in 0..bytes.len() {
             let cut = Chunk::read(&bytes[..end]);
-            assert!(matches!(cut, Err(ChunkError::Truncated { got, .. }) if got <= end), "{end}");
+            assert!(
+                matches!(cut, Err(ChunkError::Codec(CodecError::Truncated { got, .. })) if got <= end),
+                "{end}"
+            );
         }
     }
 }

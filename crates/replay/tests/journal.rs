@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
@@ -16,9 +14,12 @@ use echoic_replay::rng::Rng;
 use proptest::prelude::*;
 use tempfile::tempdir;
 
+#[path = "common/killed.rs"]
+mod killed;
 #[path = "common/waiting.rs"]
 mod waiting;
 
+use killed::{kill_once, orders, say};
 use waiting::until;
 
 const DURABILITIES: [Durability; 3] = [Durability::None, Durability::Async, Durability::Sync];
@@ -379,9 +380,6 @@ proptest! {
     }
 }
 
-/// Where a child finds its orders: the directory, the durability, and a seed.
-const ORDERS: &str = "ECHOIC_TEST_JOURNAL_CHILD";
-
 fn options_of_child(durability: Durability) -> Options {
     Options { durability, segment_bytes: 20_000, ..Options::default() }
 }
@@ -395,9 +393,7 @@ fn noise(seed: u64) -> Vec<u8> {
 /// Not a test by itself: what a child process does, until it is killed.
 #[test]
 fn child() {
-    let Ok(orders) = std::env::var(ORDERS) else {
-        return;
-    };
+    let Some(orders) = orders() else { return };
     let [dir, durability, seed] = &orders.split('\n').collect::<Vec<_>>()[..] else {
         panic!("{orders}")
     };
@@ -413,9 +409,7 @@ fn child() {
                     let record = [&name.to_le_bytes()[..], &noise(name)].concat();
                     let sequence = journal.append(&record).unwrap();
                     journal.wait(sequence, None).unwrap();
-                    // One write, which a pipe takes whole or not at all.
-                    let line = format!("kept {sequence} {name}\n");
-                    std::io::stdout().lock().write_all(line.as_bytes()).unwrap();
+                    say(&format!("{sequence} {name}"));
                 }
             });
         }
@@ -429,31 +423,17 @@ fn kill_again_and_again(durability: usize, kills: u64) {
     let mut rng = Rng::new(durability as u64);
     let mut torn = 0;
     for round in 0..kills {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child", "--nocapture", "--quiet"])
-            .env(ORDERS, format!("{}\n{durability}\n{round}", dir.path().display()))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).split(b'\n');
-        let (mut enough, mut said) = (rng.below(60), 0);
-        while let Some(Ok(line)) = lines.next() {
-            let line = String::from_utf8_lossy(&line).into_owned();
-            // The harness writes lines of its own.
-            let Some((_, rest)) = line.split_once("kept ") else { continue };
-            let (sequence, name) = rest.split_once(' ').unwrap();
+        let orders = format!("{}\n{durability}\n{round}", dir.path().display());
+        let mut left = rng.below(60);
+        let is_enough = |_: &str| {
+            left = left.saturating_sub(1);
+            left == 0
+        };
+        for line in kill_once("child", &orders, is_enough) {
+            let (sequence, name) = line.split_once(' ').unwrap();
             let before = kept.insert(sequence.parse().unwrap(), name.parse().unwrap());
             assert_eq!(before, None, "two records have one number");
-            said += 1;
-            if said >= enough {
-                child.kill().unwrap();
-                // The rest of the pipe was said before, too.
-                enough = u64::MAX;
-            }
         }
-        child.wait().unwrap();
-        assert_eq!(enough, u64::MAX, "the child ended by itself");
         let options = options_of_child(DURABILITIES[durability]);
         let (_, mut replay) = Journal::open(dir.path(), options).unwrap();
         torn += u32::from(replay.torn().is_some());

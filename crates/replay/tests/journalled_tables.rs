@@ -5,11 +5,12 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use echoic_replay::checkpoint::list;
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::journal::{Journal, Options};
 use echoic_replay::limiter::Counts;
+use echoic_replay::rng::Rng;
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::saved::{load, save};
@@ -20,14 +21,12 @@ use echoic_replay::table::{
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Episode, Leaf, Spec};
 use proptest::prelude::*;
-use tempfile::TempDir;
 
-/// A directory in memory where there is such a thing: what a disk does to a journal is tested elsewhere, and
-/// takes long.
-fn tempdir() -> std::io::Result<TempDir> {
-    let memory = Path::new("/dev/shm");
-    if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() }
-}
+#[path = "common/killed.rs"]
+mod killed;
+
+use killed::{kill_once, orders, say, tempdir};
+use tempfile::TempDir;
 
 fn config(form: Form) -> TableConfig {
     TableConfig { structure: "0".into(), ..TableConfig::new("a/b", form, 20) }
@@ -295,7 +294,7 @@ struct World {
 
 impl World {
     fn new(config: TableConfig) -> Self {
-        let dir = tempdir().unwrap();
+        let dir = tempdir();
         let (tables, recovered) = begin(&config, &dir.path().join("journals"), None).unwrap();
         assert_eq!((recovered.items, recovered.records), (0, 0));
         let history = BTreeMap::from([(0, state(&tables.all()[0]))]);
@@ -410,7 +409,7 @@ impl World {
         if cut.is_none() {
             keep(self.table());
         }
-        let copied = tempdir().unwrap();
+        let copied = tempdir();
         copy(&self.journals(), copied.path(), cut);
         let (tables, recovered) = self.recover(copied.path()).unwrap();
         let table = &tables.all()[0];
@@ -431,7 +430,7 @@ impl World {
             return;
         }
         // A copy of the original, so that it is not disturbed.
-        let root = tempdir().unwrap();
+        let root = tempdir();
         save(&self.tables, root.path(), &[]).unwrap();
         let twin = tables(&self.config, None);
         load(&twin, root.path()).unwrap();
@@ -464,61 +463,77 @@ proptest! {
     }
 }
 
-#[test]
-fn what_was_kept_is_there_wherever_the_process_is_killed() {
-    let (dir, config) = (tempdir().unwrap(), TableConfig { max_size: 100_000, ..config(rows()) });
-    let (all, _) = begin(&config, dir.path(), None).unwrap();
-    let table = &all.all()[0];
-    /// Ends the threads also when the test has failed.
-    struct Over<'a>(&'a AtomicBool);
-    impl Drop for Over<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
+/// The numbers of each thread's rows, which must have no gap.
+fn numbers_of_threads(table: &Arc<Table>) -> [u64; 3] {
+    let rows = contents(table).into_values();
+    let mut numbers: Vec<u64> =
+        rows.map(|row| u64::from_le_bytes(row[..8].try_into().unwrap())).collect();
+    numbers.sort_unstable();
+    let mut threads = [0_u64; 3];
+    for number in numbers {
+        let thread = (number >> 32) as usize;
+        assert_eq!(number & 0xffff_ffff, threads[thread], "a gap in thread {thread}");
+        threads[thread] += 1;
     }
-    let over = AtomicBool::new(false);
+    threads
+}
+
+/// Goes on from the last checkpoint, if there is one.
+fn begin_again(root: &Path) -> Tables {
+    let config = TableConfig { max_size: 100_000, ..config(rows()) };
+    let checkpoints = list(root.join("checkpoints")).unwrap_or_default();
+    let last = checkpoints.last().map(|found| &*found.path);
+    begin(&config, &root.join("journals"), last).unwrap().0
+}
+
+#[test]
+fn the_process_that_is_killed() {
+    // Run by itself, it does nothing.
+    let Some(root) = orders() else { return };
+    let tables = begin_again(Path::new(&root));
+    let table = &tables.all()[0];
     std::thread::scope(|scope| {
-        let _over = Over(&over);
-        for thread in 0..3_u64 {
-            let over = &over;
+        for (thread, first) in (0..).zip(numbers_of_threads(table)) {
             scope.spawn(move || {
-                let mut number = thread << 32;
-                // Bounded, so that nothing has to go.
-                while !over.load(Ordering::Relaxed) && number & 0xffff_ffff < 6_000 {
-                    put_rows(table, &[number, number + 1]);
+                for number in (first..).step_by(2) {
+                    put_rows(table, &[thread << 32 | number, thread << 32 | (number + 1)]);
                     keep(table);
-                    number += 2;
+                    say(&format!("{thread} {}", number + 2));
                 }
             });
         }
-        for _ in 0..10 {
-            // What was kept when the copy begins is in it.
-            let (kept, size) = (table.journal_info().unwrap().kept, table.info().size);
-            let copied = tempdir().unwrap();
-            copy(dir.path(), copied.path(), None);
-            let (again, recovered) = begin(&config, copied.path(), None).unwrap();
-            assert!(recovered.records >= kept, "{} of {kept}", recovered.records);
-            let bytes = contents(&again.all()[0]);
-            // Each thread keeps what it has inserted before it goes on.
-            assert!(bytes.len() + 6 >= size as usize, "{} of {size} items", bytes.len());
-            let mut threads = [0_u64; 3];
-            let mut numbers: Vec<u64> = bytes
-                .values()
-                .map(|row| u64::from_le_bytes(row[..8].try_into().unwrap()))
-                .collect();
-            numbers.sort_unstable();
-            for number in numbers {
-                let thread = (number >> 32) as usize;
-                assert_eq!(number & 0xffff_ffff, threads[thread], "a gap in thread {thread}");
-                threads[thread] += 1;
-            }
+        loop {
+            std::thread::sleep(std::time::Duration::from_millis(15));
+            save(&tables, Path::new(&root).join("checkpoints"), &[]).unwrap();
         }
     });
 }
 
 #[test]
+fn what_was_kept_is_there_wherever_the_process_is_killed() {
+    let (dir, mut rng, mut kept) = (tempdir(), Rng::new(1), [0_u64; 3]);
+    for round in 0..6 {
+        let mut left = 1 + rng.below(900);
+        let is_enough = |_: &str| {
+            left -= 1;
+            left == 0
+        };
+        let root = dir.path().to_str().unwrap();
+        for line in kill_once("the_process_that_is_killed", root, is_enough) {
+            let (thread, count) = line.split_once(' ').unwrap();
+            kept[thread.parse::<usize>().unwrap()] = count.parse().unwrap();
+        }
+        let found = numbers_of_threads(&begin_again(dir.path()).all()[0]);
+        assert!(found.iter().zip(&kept).all(|(one, least)| one >= least), "{found:?} of {kept:?}");
+        // Each thread keeps what it has inserted before it goes on.
+        kept = found;
+        assert!(round < 5 || kept.iter().sum::<u64>() > 600, "{kept:?}");
+    }
+}
+
+#[test]
 fn a_checkpoint_gives_the_space_of_what_it_covers_back() {
-    let dir = tempdir().unwrap();
+    let dir = tempdir();
     let (journals, root) = (dir.path().join("journals"), dir.path().join("checkpoints"));
     let leaf = Leaf { path: "x".into(), dtype: Dtype::UInt(1), shape: vec![1 << 20] };
     let config = config(Form::Rows(Spec::new(vec![leaf]).unwrap()));
@@ -547,7 +562,7 @@ fn a_checkpoint_gives_the_space_of_what_it_covers_back() {
 
 #[test]
 fn chunks_are_told_again_after_a_checkpoint() {
-    let dir = tempdir().unwrap();
+    let dir = tempdir();
     let (journals, root) = (dir.path().join("journals"), dir.path().join("checkpoints"));
     let config = config(Form::Trajectories(None));
     let (all, _) = begin(&config, &journals, None).unwrap();
@@ -569,7 +584,7 @@ fn chunks_are_told_again_after_a_checkpoint() {
 #[test]
 fn a_batch_is_handed_on_when_a_crash_can_not_have_its_items_drawn_again() {
     let config = TableConfig { max_times_sampled: 1, ..config(rows()) };
-    let dir = tempdir().unwrap();
+    let dir = tempdir();
     let all = tables(&config, Some(Durability::Sync));
     recover(&all, dir.path(), None).unwrap();
     let table = &all.all()[0];
@@ -580,7 +595,7 @@ fn a_batch_is_handed_on_when_a_crash_can_not_have_its_items_drawn_again() {
         let wait = Wait { deadline: None, tick: None, on_tick };
         let key = table.sample(1, wait).unwrap().infos().keys[0];
         // What a kill would leave.
-        let copied = tempdir().unwrap();
+        let copied = tempdir();
         copy(dir.path(), copied.path(), None);
         let (again, _) = begin(&config, copied.path(), None).unwrap();
         let keys = again.all()[0].items().keys;
@@ -590,13 +605,13 @@ fn a_batch_is_handed_on_when_a_crash_can_not_have_its_items_drawn_again() {
 
 #[test]
 fn a_torn_end_is_told_and_dropped() {
-    let dir = tempdir().unwrap();
+    let dir = tempdir();
     let config = config(rows());
     let (all, _) = begin(&config, dir.path(), None).unwrap();
     put_rows(&all.all()[0], &[1]);
     put_rows(&all.all()[0], &[2]);
     keep(&all.all()[0]);
-    let copied = tempdir().unwrap();
+    let copied = tempdir();
     copy(dir.path(), copied.path(), Some(0.9));
     let (again, recovered) = begin(&config, copied.path(), None).unwrap();
     assert_eq!((recovered.items, recovered.records), (1, 1));
@@ -608,7 +623,7 @@ fn a_torn_end_is_told_and_dropped() {
 
 #[test]
 fn checkpoints_under_load_and_their_journals_make_the_table_whole() {
-    let dir = tempdir().unwrap();
+    let dir = tempdir();
     let (journals, root) = (dir.path().join("journals"), dir.path().join("checkpoints"));
     let config = config(Form::Trajectories(None));
     let (all, _) = begin(&config, &journals, None).unwrap();
@@ -645,7 +660,7 @@ fn only_log(root: &Path) -> PathBuf {
 
 #[test]
 fn damage_in_the_middle_is_refused_and_nothing_is_loaded() {
-    let dir = tempdir().unwrap();
+    let dir = tempdir();
     let config = config(rows());
     for number in 0..2 {
         let (all, _) = begin(&config, dir.path(), None).unwrap();
@@ -672,21 +687,24 @@ fn damage_in_the_middle_is_refused_and_nothing_is_loaded() {
 #[test]
 fn records_that_make_no_sense_are_refused() {
     for (record, what) in [
-        (&[1, 77][..], "its kind can't be 77"),
-        (&[9, 8][..], "its format can't be 9"),
-        (&[1, 8, 0][..], "1 bytes are behind its end"),
-        (&[1, 1, 1, 0, 0, 0][..], "its bytes of a row needs 4 bytes"),
-        (&[1, 2, 0, 0, 0, 0][..], "its priority needs 8 bytes"),
-        (&[1, 11, 0, 0, 1, 0][..], "its producer needs 16 bytes"),
+        (&[1, 77][..], "kind: 77 has no meaning"),
+        (&[9, 8][..], "format: 9 has no meaning"),
+        (&[1, 8, 0][..], "entry: 1 bytes too many"),
+        (&[1, 1, 1, 0, 0, 0][..], "bytes of a row: expected 4 more bytes"),
+        (&[1, 2, 0, 0, 0, 0][..], "priority: expected 8 more bytes"),
+        (&[1, 11, 0, 0, 1, 0][..], "producer: expected 16 more bytes"),
         (&[&[1, 11, 0, 0, 1, 0][..], &[0; 24]].concat(), "session 65536 is one of at most 65536"),
-        (&[&[1, 12][..], &[0; 8], &[4, 0, 0, 0], &[0; 7]].concat(), "its operation needs 8 bytes"),
+        (
+            &[&[1, 12][..], &[0; 8], &[4, 0, 0, 0], &[0; 7]].concat(),
+            "operation: expected 8 more bytes",
+        ),
         (
             &[&[1, 12][..], &[0; 4], &[24, 0, 0, 0], &[5], &[0; 11]].concat(),
             "session 5 was not told",
         ),
         (&[1, 7, 1, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0][..], "there is no item 0x5"),
     ] {
-        let dir = tempdir().unwrap();
+        let dir = tempdir();
         let config = config(rows());
         begin(&config, dir.path(), None).unwrap().0.close();
         let (journal, _) = Journal::open(only_log(dir.path()), Options::default()).unwrap();
@@ -700,7 +718,7 @@ fn records_that_make_no_sense_are_refused() {
 
 #[test]
 fn a_journal_and_a_checkpoint_that_do_not_belong_together_are_refused() {
-    let dir = tempdir().unwrap();
+    let dir = tempdir();
     let (journals, root) = (dir.path().join("journals"), dir.path().join("checkpoints"));
     let config = config(rows());
     let (all, _) = begin(&config, &journals, None).unwrap();
@@ -733,7 +751,7 @@ fn a_journal_and_a_checkpoint_that_do_not_belong_together_are_refused() {
 
 #[test]
 fn a_journal_of_another_form_or_a_table_with_items_is_refused() {
-    let dir = tempdir().unwrap();
+    let dir = tempdir();
     begin(&config(rows()), dir.path(), None).unwrap().0.close();
     let error = begin(&config(Form::Trajectories(None)), dir.path(), None).unwrap_err();
     let expected = "has items of any form; the journal's has rows of x: uint64[3]";
@@ -747,7 +765,7 @@ fn a_journal_of_another_form_or_a_table_with_items_is_refused() {
 
 #[test]
 fn one_table_can_not_have_two_journals() {
-    let (first, second) = (tempdir().unwrap(), tempdir().unwrap());
+    let (first, second) = (tempdir(), tempdir());
     let (all, _) = begin(&config(rows()), first.path(), None).unwrap();
     let error = recover(&all, second.path(), None).unwrap_err();
     assert!(matches!(error, RecoverError::Twice(_)), "{error}");
@@ -756,7 +774,7 @@ fn one_table_can_not_have_two_journals() {
 
 #[test]
 fn chunks_that_tables_shared_are_shared_again() {
-    let dir = tempdir().unwrap();
+    let dir = tempdir();
     let make = || {
         let tables = ["one", "two"].map(|name| {
             let config = TableConfig { name: name.into(), ..config(Form::Trajectories(None)) };
@@ -781,7 +799,7 @@ fn chunks_that_tables_shared_are_shared_again() {
 
 #[test]
 fn a_closed_table_with_a_journal_takes_nothing_more() {
-    let dir = tempdir().unwrap();
+    let dir = tempdir();
     let (all, _) = begin(&config(rows()), dir.path(), None).unwrap();
     let table = &all.all()[0];
     put_rows(table, &[1]);
@@ -813,7 +831,7 @@ fn said(table: &Arc<Table>) -> Vec<u64> {
 
 #[test]
 fn what_is_sent_again_after_a_crash_goes_where_it_is_missing_and_nowhere_twice() {
-    let dir = tempdir().unwrap();
+    let dir = tempdir();
     let (journals, root) = (dir.path().join("journals"), dir.path().join("checkpoints"));
     let pair = || {
         let make = |name: &str, durability| {
@@ -831,7 +849,7 @@ fn what_is_sent_again_after_a_crash_goes_where_it_is_missing_and_nowhere_twice()
     keep(&first.all()[0]);
 
     // One table has all, the other what was saved.
-    let copied = tempdir().unwrap();
+    let copied = tempdir();
     copy(&journals, copied.path(), None);
     let second = pair();
     recover(&second, copied.path(), Some(&checkpoint)).unwrap();
@@ -845,7 +863,7 @@ fn what_is_sent_again_after_a_crash_goes_where_it_is_missing_and_nowhere_twice()
 #[test]
 fn numbers_of_producers_that_were_forgotten_are_given_to_others_also_in_a_journal() {
     const REMEMBERED: u32 = 1 << 16;
-    let dir = tempdir().unwrap();
+    let dir = tempdir();
     let config = TableConfig { max_size: 1000, ..config(rows()) };
     let (tables, _) = begin(&config, dir.path(), None).unwrap();
     let table = &tables.all()[0];
@@ -874,7 +892,7 @@ fn numbers_of_producers_that_were_forgotten_are_given_to_others_also_in_a_journa
 
 #[test]
 fn a_later_life_of_a_producer_is_not_confused_with_the_one_before_over_a_crash() {
-    let dir = tempdir().unwrap();
+    let dir = tempdir();
     let config = config(rows());
     let (first, _) = begin(&config, dir.path(), None).unwrap();
     let later = Origin { epoch: 4, ..operation(0) };

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crc32c::{crc32c, crc32c_append};
+use echoic_replay::codec::Reader;
 
 use super::error::ColdError;
 
@@ -123,14 +124,12 @@ impl Header {
         path: &Path,
     ) -> Result<Self, ColdError> {
         let foreign = |found: String| ColdError::Foreign { path: path.to_owned(), found };
-        let Some((fields, checksum)) = bytes.split_at_checked(FIELDS_BYTES) else {
-            return Err(foreign(format!(
-                "it has {} bytes, too few for a header of {HEADER_BYTES}",
-                bytes.len()
-            )));
+        let cut = |_| {
+            let got = bytes.len();
+            foreign(format!("it has {got} bytes, too few for a header of {HEADER_BYTES}"))
         };
-        let mut fields_left = Fields(fields);
-        let magic: [u8; 8] = fields_left.take();
+        let mut reader = Reader::new(bytes);
+        let magic: [u8; 8] = reader.array("magic").map_err(cut)?;
         if magic != MAGIC {
             return Err(foreign(format!(
                 "it begins with \"{}\", expected \"{}\"",
@@ -138,23 +137,25 @@ impl Header {
                 MAGIC.escape_ascii()
             )));
         }
-        let version = fields_left.u32();
+        let version = reader.u32("format").map_err(cut)?;
         if version != VERSION {
             let (path, got) = (path.to_owned(), version);
             return Err(ColdError::Format { path, expected: VERSION, got });
         }
         let damaged = |what: String| ColdError::damaged(path, 0, what);
-        let text_bytes = fields_left.u32() as usize;
-        let (row_bytes, slot_bytes) = (fields_left.u64(), fields_left.u64());
-        let (slots, identity) = (fields_left.u64(), fields_left.u64());
+        let text_bytes = reader.u32("bytes of the text").map_err(cut)? as usize;
+        let mut number = |field| reader.u64(field).map_err(cut);
+        let (row_bytes, slot_bytes) = (number("bytes of a row")?, number("bytes of a slot")?);
+        let (slots, identity) = (number("slots")?, number("identity")?);
+        let got = reader.u32("checksum").map_err(cut)?;
         if text_bytes > MAX_TEXT {
             let what =
                 format!("the text should have at most {MAX_TEXT} bytes, and has {text_bytes}");
             return Err(damaged(what));
         }
         let text = text(text_bytes)?;
+        let fields = bytes.get(..FIELDS_BYTES).unwrap_or_default();
         let expected = crc32c_append(crc32c(fields), &text);
-        let got = Fields(checksum).u32();
         if expected != got {
             let what = format!("the header's checksum should be {expected:08x}, and is {got:08x}");
             return Err(damaged(what));
@@ -197,7 +198,7 @@ impl Header {
     /// the one of its slot.
     pub(super) fn read_record(&self, slot: u64, bytes: &[u8]) -> Option<u64> {
         let (row, trailer) = bytes.split_at_checked(self.row_bytes)?;
-        let position = Fields(trailer.get(..TRAILER_BYTES)?).u64();
+        let position = position_of(*trailer.first_chunk()?);
         let right = self.slot(position) == slot && position < END_OF_POSITIONS - 1;
         (right && trailer.starts_with(&self.trailer(row, position))).then_some(position)
     }
@@ -211,7 +212,8 @@ fn slot_bytes(row_bytes: u64) -> Option<u64> {
 
 /// The position that a trailer says.
 pub(super) fn position_of(trailer: [u8; TRAILER_BYTES]) -> u64 {
-    Fields(&trailer).u64()
+    let [p0, p1, p2, p3, p4, p5, p6, p7, ..] = trailer;
+    u64::from_le_bytes([p0, p1, p2, p3, p4, p5, p6, p7])
 }
 
 /// What changes in the life of a file.
@@ -241,37 +243,15 @@ impl State {
 
     /// The state of these bytes; `None` when they are of none.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
-        let mut fields = Fields(bytes.get(..STATE_BYTES)?);
-        let (generation, first) = (fields.u64(), fields.u64());
-        let (end, clean) = (fields.u64(), fields.u64());
+        let mut reader = Reader::new(bytes);
+        let mut number = || reader.u64("state").ok();
+        let (generation, first) = (number()?, number()?);
+        let (end, clean) = (number()?, number()?);
         let end = (clean == 1).then_some(end);
         let state = Self { generation, first, end };
         let right =
             first.max(end.unwrap_or(0)) < END_OF_POSITIONS && end.is_none_or(|end| end >= first);
         (right && state.write() == bytes.get(..STATE_BYTES)?).then_some(state)
-    }
-}
-
-/// Numbers one after the other; zeros where there are too few bytes, which callers have excluded.
-struct Fields<'a>(&'a [u8]);
-
-impl Fields<'_> {
-    fn take<const N: usize>(&mut self) -> [u8; N] {
-        match self.0.split_first_chunk() {
-            Some((field, rest)) => {
-                self.0 = rest;
-                *field
-            }
-            None => [0; N],
-        }
-    }
-
-    fn u32(&mut self) -> u32 {
-        u32::from_le_bytes(self.take())
-    }
-
-    fn u64(&mut self) -> u64 {
-        u64::from_le_bytes(self.take())
     }
 }
 

@@ -233,7 +233,7 @@ impl ClientHandshake {
                 if header.len > limit {
                     let (limit, got) = (limit.into(), header.len.into());
                     let field = "length of a frame";
-                    return Err(WireError::TooLarge { field, limit, got }.into());
+                    return Err(WireError::too_large(field, limit, got).into());
                 }
                 let end = HEADER_BYTES + header.len as usize;
                 if self.input.len() >= end {

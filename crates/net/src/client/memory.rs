@@ -412,7 +412,7 @@ fn listen(link: &mut dyn Link, input: &mut Vec<u8>) -> Result<(), LinkError> {
         while let Some(header) = Header::read(input)? {
             if header.len > MAX_CONTROL {
                 let (limit, got) = (MAX_CONTROL.into(), header.len.into());
-                return Err(WireError::TooLarge { field: "length of a frame", limit, got }.into());
+                return Err(WireError::too_large("length of a frame", limit, got).into());
             }
             let end = HEADER_BYTES + header.len as usize;
             let Some(payload) = input.get(HEADER_BYTES..end) else { break };

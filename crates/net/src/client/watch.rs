@@ -67,7 +67,7 @@ impl Watcher {
                     }
                     answer => {
                         let field = "number of a request";
-                        return Err(WireError::Meaningless { field, got: answer.id() }.into());
+                        return Err(WireError::meaningless(field, answer.id()).into());
                     }
                 },
                 kind::REFUSED => return Err(LinkError::Refused(Refused::read(&payload)?)),

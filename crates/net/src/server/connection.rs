@@ -326,7 +326,7 @@ impl Connection {
             Accepts::Whole(limit) if header.len > limit => {
                 let (limit, got) = (limit.into(), header.len.into());
                 let field = "length of a frame";
-                return Err(WireError::TooLarge { field, limit, got }.into());
+                return Err(WireError::too_large(field, limit, got).into());
             }
             Accepts::Whole(_) => header.len,
         };

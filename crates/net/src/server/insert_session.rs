@@ -15,6 +15,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
+use echoic_replay::codec::Reader;
 use echoic_replay::table::{
     Call, Form, Insertion, Obstacle, Origin, Receipt, Table, TableError, Waiting,
 };
@@ -27,7 +28,6 @@ use super::wait_queue::Key;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, HEADER_BYTES, Header, Stall, kind};
 use crate::wire::handshake::{ProducerId, RefusalCode};
-use crate::wire::reader::Reader;
 use crate::wire::tables::{
     ItemHead, MAX_CHUNK_BYTES, MAX_CHUNKS, MAX_INSERT, MAX_ITEM, MAX_SIGNATURES, Release, RowsHead,
     SignatureHead, bad_priority,
@@ -486,13 +486,13 @@ impl InsertSession {
         }
         let Some(signature) = self.signatures.get(&item.signature) else {
             let (field, got) = ("number of a signature", item.signature.into());
-            return Err(WireError::Meaningless { field, got }.into());
+            return Err(WireError::meaningless(field, got).into());
         };
         let columns = item.columns.iter().map(|slices| {
             let slices = slices.iter().map(|slice| {
                 let (field, got) = ("number of a chunk", slice.chunk);
                 let chunk =
-                    self.chunks.get(&slice.chunk).ok_or(WireError::Meaningless { field, got })?;
+                    self.chunks.get(&slice.chunk).ok_or(WireError::meaningless(field, got))?;
                 Ok(Slice { chunk: Arc::clone(chunk), offset: slice.offset, len: slice.len })
             });
             slices.collect::<Result<Vec<Slice>, WireError>>()
@@ -521,11 +521,8 @@ impl InsertSession {
 
     /// The number and the serial form of a chunk for which there is room.
     fn begin_chunk<'a>(&self, payload: &'a [u8]) -> Result<(u64, &'a [u8]), WireError> {
-        let too_large = |field, limit: usize, got: usize| WireError::TooLarge {
-            field,
-            limit: limit as u64,
-            got: got as u64,
-        };
+        let too_large =
+            |field, limit: usize, got: usize| WireError::too_large(field, limit as u64, got as u64);
         let mut reader = Reader::new(payload);
         let id = reader.u64("number of a chunk")?;
         let bytes = reader.rest();
@@ -541,9 +538,7 @@ impl InsertSession {
 
     fn put_chunk(&mut self, id: u64, chunk: Chunk, shared: &Shared) -> Result<(), WireError> {
         match self.chunks.entry(id) {
-            Entry::Occupied(_) => {
-                Err(WireError::Meaningless { field: "number of a new chunk", got: id })
-            }
+            Entry::Occupied(_) => Err(WireError::meaningless("number of a new chunk", id)),
             Entry::Vacant(place) => {
                 self.chunk_bytes += chunk.memory_bytes();
                 place.insert(Arc::new(chunk.metered(&shared.meter.chunks)));
@@ -558,10 +553,10 @@ impl InsertSession {
         match self.signatures.entry(id) {
             Entry::Occupied(_) => {
                 let (field, got) = ("number of a new signature", id.into());
-                Err(WireError::Meaningless { field, got }.into())
+                Err(WireError::meaningless(field, got).into())
             }
             Entry::Vacant(_) if got > limit => {
-                Err(WireError::TooLarge { field: "number of signatures", limit, got }.into())
+                Err(WireError::too_large("number of signatures", limit, got).into())
             }
             Entry::Vacant(place) => {
                 place.insert(Arc::new(signature));
@@ -628,13 +623,13 @@ fn read_chunk(bytes: &[u8], kinds: &mut Kinds) -> Result<Chunk, WireError> {
         .map_err(|error| WireError::Spec(format!("a chunk: {error}")))?;
     if used < bytes.len() {
         let extra = bytes.len() - used;
-        return Err(WireError::Trailing { frame: "CHUNK", extra });
+        return Err(WireError::trailing("CHUNK", extra));
     }
     Ok(chunk)
 }
 
 fn no_table(field: &'static str, number: u32) -> WireError {
-    WireError::Meaningless { field, got: number.into() }
+    WireError::meaningless(field, number.into())
 }
 
 fn find(shared: &Shared, number: u32) -> Result<&Arc<Table>, WireError> {

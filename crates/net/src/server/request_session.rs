@@ -306,7 +306,7 @@ impl RequestSession {
         }
         if self.waiting >= MAX_WAITING {
             let (limit, got) = (MAX_WAITING as u64, self.waiting as u64 + 1);
-            return Err(WireError::TooLarge { field: "requests that wait", limit, got }.into());
+            return Err(WireError::too_large("requests that wait", limit, got).into());
         }
         self.waiting += 1;
         // Longer than a clock can hold is for ever.
@@ -556,7 +556,7 @@ pub(crate) fn check_area(area: Area, arena: Option<&Arc<Arena>>) -> Result<(), W
         Some(end) if end <= limit => Ok(()),
         end => {
             let got = end.unwrap_or(u64::MAX);
-            Err(WireError::TooLarge { field: "end of an area", limit, got })
+            Err(WireError::too_large("end of an area", limit, got))
         }
     }
 }

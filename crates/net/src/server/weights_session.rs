@@ -354,13 +354,13 @@ impl WeightsSession {
             }
             _ => {
                 let field = "number of a chunk that is needed";
-                return Err(WireError::Meaningless { field, got: chunk.index.into() });
+                return Err(WireError::meaningless(field, chunk.index.into()));
             }
         };
         chunk.check(wanted, sum(chunk.bytes))?;
         if !builder.put(index, chunk.bytes, wanted) {
             let field = "length of a chunk";
-            return Err(WireError::Meaningless { field, got: chunk.bytes.len() as u64 });
+            return Err(WireError::meaningless(field, chunk.bytes.len() as u64));
         }
         *last = Instant::now();
         *left -= 1;

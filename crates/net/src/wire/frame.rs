@@ -1,9 +1,9 @@
 //! Frames: a header of eight bytes, then a payload of the length that the header says.
 
+use echoic_replay::codec::{Reader, write_text};
 use echoic_replay::limiter::Reason;
 
 use super::WireError;
-use super::reader::{Reader, write_text};
 
 /// Bytes of a frame's header: payload length (4), type (1), zero (1), channel (2).
 pub const HEADER_BYTES: usize = 8;
@@ -118,7 +118,7 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// [`WireError::Meaningless`] when the reserved byte or the channel is not zero.
+    /// [`WireError::Codec`] when the reserved byte or the channel is not zero.
     pub fn read(bytes: &[u8]) -> Result<Option<Self>, WireError> {
         let Some(bytes) = bytes.get(..HEADER_BYTES) else { return Ok(None) };
         let mut reader = Reader::new(bytes);
@@ -126,11 +126,11 @@ impl Header {
         let reserved = reader.u8("reserved")?;
         let channel = reader.u16("channel")?;
         if reserved != 0 {
-            return Err(WireError::Meaningless { field: "reserved", got: reserved.into() });
+            return Err(WireError::meaningless("reserved", reserved.into()));
         }
         // What goes over a connection is said once, in its handshake, so one channel is enough.
         if channel != 0 {
-            return Err(WireError::Meaningless { field: "channel", got: channel.into() });
+            return Err(WireError::meaningless("channel", channel.into()));
         }
         Ok(Some(Self { len, kind }))
     }
@@ -159,7 +159,7 @@ impl DataHead {
         let first = reader.u64("first sample")?;
         let count = reader.u32_at_most("number of samples", MAX_SAMPLES)?;
         if count == 0 {
-            return Err(WireError::Meaningless { field: "number of samples", got: 0 });
+            return Err(WireError::meaningless("number of samples", 0));
         }
         let expected = payload_len(count, sample_bytes);
         if expected != Some(header.len) {
@@ -170,7 +170,7 @@ impl DataHead {
             });
         }
         if first.checked_add(count.into()).is_none() {
-            return Err(WireError::Meaningless { field: "first sample", got: first });
+            return Err(WireError::meaningless("first sample", first));
         }
         Ok(Self { first, count })
     }
@@ -241,7 +241,7 @@ impl Stall {
     /// Reads its number.
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
         let number = reader.u8("stall")?;
-        let meaningless = WireError::Meaningless { field: "stall", got: number.into() };
+        let meaningless = WireError::meaningless("stall", number.into());
         STALLS.get(usize::from(number)).map(|(stall, _)| *stall).ok_or(meaningless)
     }
 

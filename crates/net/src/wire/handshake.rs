@@ -12,9 +12,9 @@
 //! side can be made to prove something that it did not say. The token itself is never sent.
 
 use echoic_replay::Spec;
+use echoic_replay::codec::{Reader, write_text};
 
 use super::frame::{MAX_TEXT, frame, kind};
-use super::reader::{Reader, write_text};
 use super::tables::{TableEntry, read_list, write_list};
 use super::{WireError, spec};
 
@@ -162,7 +162,7 @@ impl Purpose {
             6 => Ok(Self::Gather),
             7 => Ok(Self::Watch),
             8 => Ok(Self::Weights),
-            got => Err(WireError::Meaningless { field: "purpose", got: got.into() }),
+            got => Err(WireError::meaningless("purpose", got.into())),
         }
     }
 
@@ -209,19 +209,19 @@ pub struct Open {
 ///
 /// # Errors
 ///
-/// [`WireError::TooLarge`], or [`WireError::Meaningless`] for a name that is empty or has a control character.
+/// [`WireError::Codec`], for a name that is empty or has a control character.
 pub fn check_name(name: &str) -> Result<(), WireError> {
     if name.len() > MAX_CLIENT_NAME.into() {
         let (limit, got) = (MAX_CLIENT_NAME.into(), name.len() as u64);
-        return Err(WireError::TooLarge { field: "bytes of a client's name", limit, got });
+        return Err(WireError::too_large("bytes of a client's name", limit, got));
     }
     if name.is_empty() {
-        return Err(WireError::Meaningless { field: "bytes of a client's name", got: 0 });
+        return Err(WireError::meaningless("bytes of a client's name", 0));
     }
     match name.chars().find(|character| character.is_control()) {
         Some(bad) => {
             let got = u32::from(bad).into();
-            Err(WireError::Meaningless { field: "character of a client's name", got })
+            Err(WireError::meaningless("character of a client's name", got))
         }
         None => Ok(()),
     }
@@ -287,7 +287,7 @@ impl Offer {
             0 => Ok(Self::Known),
             1 => Ok(Self::Spec(spec::read(reader)?)),
             2 => Ok(Self::Tables(read_list(reader)?)),
-            got => Err(WireError::Meaningless { field: "what is offered", got: got.into() }),
+            got => Err(WireError::meaningless("what is offered", got.into())),
         }
     }
 }
@@ -334,7 +334,7 @@ impl Challenge {
             1 => true,
             got => {
                 let field = "whether a proof is wanted";
-                return Err(WireError::Meaningless { field, got: got.into() });
+                return Err(WireError::meaningless(field, got.into()));
             }
         };
         reader.end("CHALLENGE")?;
@@ -437,8 +437,7 @@ impl Refused {
         let mut reader = Reader::new(payload);
         let number = reader.u16("code of a refusal")?;
         let code = CODES.iter().find(|(_, known, _)| *known == number).map(|(code, ..)| *code);
-        let code =
-            code.ok_or(WireError::Meaningless { field: "code of a refusal", got: number.into() })?;
+        let code = code.ok_or(WireError::meaningless("code of a refusal", number.into()))?;
         let text = reader.text("reason of a refusal", MAX_TEXT)?.to_owned();
         reader.end("REFUSED")?;
         Ok(Self { code, text })

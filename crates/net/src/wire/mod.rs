@@ -1,7 +1,6 @@
 //! The bytes between a client and a server, as values: nothing here opens a socket or keeps a
 //! connection. `docs/protocol.md` says the same in words.
 //!
-//! - [`reader`]: bytes from outside, each checked before it is used.
 //! - [`frame`]: what is sent once a connection stands, and the header that every frame has.
 //! - [`handshake`]: how a connection comes to stand.
 //! - [`spec`]: the contract of a sample, and what two of them differ in.
@@ -20,15 +19,12 @@
 pub mod frame;
 pub mod handshake;
 pub mod observed;
-pub mod reader;
 pub mod rollouts;
 pub mod spec;
 pub mod tables;
 pub mod weights;
 
-use echoic_replay::rollouts::codec::CodecError;
-
-use reader::Reader;
+use echoic_replay::codec::{CodecError, Reader};
 
 /// What both sides send first, so that a stranger is recognised by its first bytes. The first is
 /// no ASCII and the last a line feed, so text protocols and text-mode transfers do not look alike.
@@ -56,48 +52,9 @@ pub enum WireError {
         /// The peer's version.
         got: u16,
     },
-    /// The bytes ended in the middle of a field.
-    #[error("{field}: expected {wanted} more bytes, got {got}")]
-    Truncated {
-        /// What was being read.
-        field: &'static str,
-        /// How many bytes it needs.
-        wanted: usize,
-        /// How many there were.
-        got: usize,
-    },
-    /// There are bytes behind the last field.
-    #[error("{frame}: {extra} bytes too many")]
-    Trailing {
-        /// In which frame.
-        frame: &'static str,
-        /// How many.
-        extra: usize,
-    },
-    /// A number is past its limit.
-    #[error("{field}: expected at most {limit}, got {got}")]
-    TooLarge {
-        /// Which number.
-        field: &'static str,
-        /// The largest allowed.
-        limit: u64,
-        /// What came.
-        got: u64,
-    },
-    /// A field has a value without a meaning.
-    #[error("{field}: {got} has no meaning")]
-    Meaningless {
-        /// Which field.
-        field: &'static str,
-        /// What came.
-        got: u64,
-    },
-    /// A text is not UTF-8.
-    #[error("{field}: not UTF-8")]
-    NotText {
-        /// Which field.
-        field: &'static str,
-    },
+    /// They are cut off, too many, or have a value that they can't have.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
     /// A frame that the peer may not send now.
     #[error("expected {expected}, got a frame of type {got}")]
     Unexpected {
@@ -129,9 +86,20 @@ pub enum WireError {
     /// The spec describes samples that can't be.
     #[error("the spec: {0}")]
     Spec(String),
-    /// Bytes about rollouts that make no sense.
-    #[error("a rollout: {0}")]
-    Rollout(#[from] CodecError),
+}
+
+impl WireError {
+    pub(crate) fn too_large(field: &'static str, limit: u64, got: u64) -> Self {
+        CodecError::TooLarge { field, limit, got }.into()
+    }
+
+    pub(crate) fn meaningless(field: &'static str, got: u64) -> Self {
+        CodecError::Meaningless { field, got }.into()
+    }
+
+    pub(crate) fn trailing(what: &'static str, extra: usize) -> Self {
+        CodecError::Trailing { what, extra }.into()
+    }
 }
 
 /// What bytes of another protocol look like, for people.
@@ -157,7 +125,7 @@ pub fn preface(version: u16) -> [u8; PREFACE_BYTES] {
 ///
 /// # Errors
 ///
-/// [`WireError::Magic`] as soon as a byte differs, [`WireError::Meaningless`] for the zeros.
+/// [`WireError::Magic`] as soon as a byte differs, [`WireError::Codec`] for the zeros.
 pub fn read_preface(bytes: &[u8]) -> Result<Option<u16>, WireError> {
     let seen = bytes.len().min(MAGIC.len());
     if bytes.get(..seen) != MAGIC.get(..seen) {
@@ -169,6 +137,6 @@ pub fn read_preface(bytes: &[u8]) -> Result<Option<u16>, WireError> {
     let version = reader.u16("version")?;
     match reader.u16("reserved")? {
         0 => Ok(Some(version)),
-        got => Err(WireError::Meaningless { field: "reserved", got: got.into() }),
+        got => Err(WireError::meaningless("reserved", got.into())),
     }
 }

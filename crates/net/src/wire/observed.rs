@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 
+use echoic_replay::codec::{Reader, write_text};
+
 use super::WireError;
 use super::handshake::{MAX_CLIENT_NAME, check_name};
-use super::reader::{Reader, write_text};
 
 /// The largest payload of an OBSERVED.
 pub const MAX_OBSERVED: u32 = 64 << 20;
@@ -115,7 +116,7 @@ impl Kind {
             1 => Ok(Self::Gauge),
             2 => Ok(Self::Summary),
             3 => Ok(Self::Histogram),
-            got => Err(WireError::Meaningless { field: "kind of a number", got: got.into() }),
+            got => Err(WireError::meaningless("kind of a number", got.into())),
         }
     }
 
@@ -257,7 +258,7 @@ impl Observation {
                 }
             }
             if this.connections.iter().all(|connection| connection.name.is_empty()) {
-                return Err(WireError::Meaningless { field: "names of connections", got: 0 });
+                return Err(WireError::meaningless("names of connections", 0));
             }
         }
         Ok(this)

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
+use echoic_replay::codec::{Encode, Reader, write_text};
 use echoic_replay::{Dtype, Leaf, Spec};
 
 use super::WireError;
 use super::handshake::MAX_PAYLOAD;
-use super::reader::{Reader, write_text};
 
 /// The most leaves that a spec on the wire has.
 pub const MAX_LEAVES: u32 = 1 << 14;
@@ -32,9 +32,7 @@ pub fn write(out: &mut Vec<u8>, spec: &Spec) {
 
 /// Writes what values are: dtype kind, item size, axes, shape.
 pub(super) fn write_kind(out: &mut Vec<u8>, dtype: Dtype, shape: &[usize]) {
-    let size = u32::try_from(dtype.itemsize()).unwrap_or(u32::MAX);
-    out.push(kind(dtype));
-    out.extend_from_slice(&size.to_le_bytes());
+    dtype.encode(out);
     out.push(u8::try_from(shape.len()).unwrap_or(u8::MAX));
     for axis in shape {
         out.extend_from_slice(&(*axis as u64).to_le_bytes());
@@ -45,11 +43,11 @@ pub(super) fn write_kind(out: &mut Vec<u8>, dtype: Dtype, shape: &[usize]) {
 ///
 /// # Errors
 ///
-/// [`WireError::TooLarge`] names the limit.
+/// [`WireError::Codec`] names the limit.
 pub fn check(spec: &Spec) -> Result<(), WireError> {
     let too_large = |field, limit: u64, got: usize| {
         if got as u64 > limit {
-            Err(WireError::TooLarge { field, limit, got: got as u64 })
+            Err(WireError::too_large(field, limit, got as u64))
         } else {
             Ok(())
         }
@@ -88,63 +86,22 @@ fn read_leaves(reader: &mut Reader<'_>) -> Result<Vec<Leaf>, WireError> {
 
 /// Reads what [`write_kind`] writes.
 pub(super) fn read_kind(reader: &mut Reader<'_>) -> Result<(Dtype, Vec<usize>), WireError> {
-    let kind = reader.u8("dtype of a leaf")?;
-    let dtype = dtype(kind, reader.u32("size of an element")?)?;
+    let dtype: Dtype = reader.get("dtype of a leaf")?;
+    if dtype.itemsize() == 0 {
+        return Err(WireError::meaningless("size of an element", 0));
+    }
     let axes = reader.u8("number of axes")?;
     if axes > MAX_AXES {
         let (limit, got) = (MAX_AXES.into(), axes.into());
-        return Err(WireError::TooLarge { field: "number of axes", limit, got });
+        return Err(WireError::too_large("number of axes", limit, got));
     }
     let axis = |reader: &mut Reader<'_>| {
         let axis = reader.u64("length of an axis")?;
-        usize::try_from(axis).map_err(|_| WireError::TooLarge {
-            field: "length of an axis",
-            limit: usize::MAX as u64,
-            got: axis,
-        })
+        usize::try_from(axis)
+            .map_err(|_| WireError::too_large("length of an axis", usize::MAX as u64, axis))
     };
     let shape = (0..axes).map(|_| axis(reader)).collect::<Result<_, _>>()?;
     Ok((dtype, shape))
-}
-
-/// The letter of a dtype's kind: numpy's where numpy has one.
-fn kind(dtype: Dtype) -> u8 {
-    match dtype {
-        Dtype::Bool => b'b',
-        Dtype::Int(_) => b'i',
-        Dtype::UInt(_) => b'u',
-        Dtype::Float(_) => b'f',
-        Dtype::BFloat16 => b'B',
-        Dtype::Complex(_) => b'c',
-        // `Dtype` may grow; what has no letter yet is bytes to the other side, of the same size.
-        _ => b'S',
-    }
-}
-
-fn dtype(kind: u8, size: u32) -> Result<Dtype, WireError> {
-    let dtype = match (kind, size) {
-        (b'b', 1) => Dtype::Bool,
-        (b'i', 1) => Dtype::Int(1),
-        (b'i', 2) => Dtype::Int(2),
-        (b'i', 4) => Dtype::Int(4),
-        (b'i', 8) => Dtype::Int(8),
-        (b'u', 1) => Dtype::UInt(1),
-        (b'u', 2) => Dtype::UInt(2),
-        (b'u', 4) => Dtype::UInt(4),
-        (b'u', 8) => Dtype::UInt(8),
-        (b'f', 2) => Dtype::Float(2),
-        (b'f', 4) => Dtype::Float(4),
-        (b'f', 8) => Dtype::Float(8),
-        (b'B', 2) => Dtype::BFloat16,
-        (b'c', 8) => Dtype::Complex(8),
-        (b'c', 16) => Dtype::Complex(16),
-        (b'S', 1..) => Dtype::Bytes(size),
-        (b'b' | b'i' | b'u' | b'f' | b'B' | b'c' | b'S', _) => {
-            return Err(WireError::Meaningless { field: "size of an element", got: size.into() });
-        }
-        _ => return Err(WireError::Meaningless { field: "dtype of a leaf", got: kind.into() }),
-    };
-    Ok(dtype)
 }
 
 /// What a client's spec differs in from the server's, as a sentence; `None` when they are equal.

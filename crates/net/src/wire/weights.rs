@@ -6,10 +6,10 @@
 //! [`Receipt`].
 
 use echoic_replay::Leaf;
+use echoic_replay::codec::{CodecError, Reader, write_text, write_values};
 use echoic_replay::weights::{CHUNK_BYTES, MAX_BYTES, Plan};
 
 use super::frame::{HEADER_BYTES, Header, MAX_TEXT, frame, kind};
-use super::reader::{Reader, write_text, write_values};
 use super::{WireError, spec};
 
 /// The longest text that says what tree leaves belong to.
@@ -138,7 +138,7 @@ fn read_plan(reader: &mut Reader<'_>) -> Result<Plan, WireError> {
     let field = "structure of a tree";
     let len = reader.u32_at_most(field, MAX_STRUCTURE)?;
     let structure = reader.bytes(field, len as usize)?;
-    let structure = std::str::from_utf8(structure).map_err(|_| WireError::NotText { field })?;
+    let structure = std::str::from_utf8(structure).map_err(|_| CodecError::NotText { field })?;
     let leaves: Vec<Leaf> = spec::read(reader)?.leaves().to_vec();
     Plan::new(structure.to_owned(), leaves).map_err(|error| WireError::Spec(error.to_string()))
 }
@@ -147,11 +147,11 @@ fn read_plan(reader: &mut Reader<'_>) -> Result<Plan, WireError> {
 ///
 /// # Errors
 ///
-/// [`WireError::TooLarge`] names the limit.
+/// [`WireError::Codec`] names the limit.
 pub fn check(plan: &Plan) -> Result<(), WireError> {
     let (limit, got) = (MAX_STRUCTURE.into(), plan.structure().len() as u64);
     if got > limit {
-        return Err(WireError::TooLarge { field: "structure of a tree", limit, got });
+        return Err(WireError::too_large("structure of a tree", limit, got));
     }
     spec::check(plan.spec())
 }
@@ -163,7 +163,7 @@ fn write_sums(out: &mut Vec<u8>, sums: &[u64]) {
 
 fn read_sums(reader: &mut Reader<'_>) -> Result<Vec<u64>, WireError> {
     let count = reader.u32_at_most("number of sums", MAX_CHUNKS)?;
-    reader.values("sums of chunks", count, u64::from_le_bytes)
+    Ok(reader.values("sums of chunks", count, u64::from_le_bytes)?)
 }
 
 impl Want {
@@ -233,7 +233,7 @@ impl Announcement {
             }
             got => {
                 let field = "form of a publication";
-                return Err(WireError::Meaningless { field, got: got.into() });
+                return Err(WireError::meaningless(field, got.into()));
             }
         };
         reader.end("PUBLICATION")?;
@@ -394,7 +394,7 @@ impl Receipt {
             3 => Ok(Self::Closed),
             4 => Ok(Self::Failed(text)),
             5 => Ok(Self::Same),
-            got => Err(WireError::Meaningless { field: "what became of it", got: got.into() }),
+            got => Err(WireError::meaningless("what became of it", got.into())),
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Frames as bytes: their parts, and that nothing that was cut or changed makes a reader panic.
 
-use echoic_net::wire::WireError;
 use echoic_net::wire::frame::{HEADER_BYTES, Header};
 
 /// Splits a frame.
@@ -12,10 +11,10 @@ pub fn parts(frame: &[u8]) -> (Header, &[u8]) {
 }
 
 /// Reads a payload, each prefix of it, which must be an error, and what some changes make of it, which may be one.
-pub fn is_robust<T>(
+pub fn is_robust<T, E>(
     payload: &[u8],
     (at, bits): (usize, u8),
-    read: impl Fn(&[u8]) -> Result<T, WireError>,
+    read: impl Fn(&[u8]) -> Result<T, E>,
 ) {
     assert!(read(payload).is_ok());
     for end in 0..payload.len() {

@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 
+use echoic_replay::codec::Encode;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::codec::AppendHead;
 use echoic_replay::rollouts::item::{Finish, Item, Run, Segment};
@@ -331,7 +332,7 @@ impl Still<'_> {
                 runs,
                 finish: Some((&fields, &[])),
             }
-            .put(&mut out);
+            .encode(&mut out);
         }
         out
     }

@@ -24,6 +24,7 @@ use crc32c::{crc32c, crc32c_append};
 
 use super::Encoding;
 use crate::chunk::{Chunk, ChunkError, ColumnKind, MAX_AXES};
+use crate::codec::{CodecError, Reader};
 use crate::episode::Episode;
 use crate::spec::Dtype;
 
@@ -34,7 +35,7 @@ impl Chunk {
     /// Appends its serial form to `out`.
     pub fn write(&self, out: &mut Vec<u8>) {
         let (kind, payload) = (self.kind(), self.encoded_bytes());
-        let (letter, size) = (letter(kind.dtype), kind.dtype.itemsize());
+        let (letter, size) = (kind.dtype.letter(), kind.dtype.itemsize());
         let format = if self.episode().is_some() { FORMAT_WITH_EPISODE } else { FORMAT };
         let episode = self.episode().map(Episode::number);
         let axes = kind.shape.iter().map(|axis| *axis as u64);
@@ -84,72 +85,50 @@ impl Chunk {
         bytes: &[u8],
         share: impl FnOnce(ColumnKind) -> Arc<ColumnKind>,
     ) -> Result<(Self, usize), ChunkError> {
-        let mut left = bytes;
-        let head: [u8; 12] = take_array(&mut left, "head")?;
+        let mut reader = Reader::new(bytes);
+        let head: [u8; 12] = reader.array("head")?;
         let [format, encoding, letter, axes, s0, s1, s2, s3, l0, l1, l2, l3] = head;
-        let meaningless = |field, got| ChunkError::Meaningless { field, got };
+        let meaningless = |field, got| CodecError::Meaningless { field, got };
         let has_episode = match format {
             FORMAT => false,
             FORMAT_WITH_EPISODE => true,
-            _ => return Err(meaningless("format", format.into())),
+            _ => return Err(meaningless("format", format.into()).into()),
         };
         let encoding = decode(encoding).ok_or_else(|| meaningless("encoding", encoding.into()))?;
         let size = u32::from_le_bytes([s0, s1, s2, s3]);
-        let dtype = dtype(letter, size)?;
+        let dtype = Dtype::of(letter, size)?;
         if usize::from(axes) > MAX_AXES {
             return Err(ChunkError::Axes { got: axes.into() });
         }
         let len = u32::from_le_bytes([l0, l1, l2, l3]);
-        let got = u32::from_le_bytes(take_array(&mut left, "checksum")?);
+        let got = reader.u32("checksum")?;
         // Everything behind the checksum lies together.
-        let behind = left;
-        let length: [u8; 8] = take_array(&mut left, "length")?;
+        let behind = reader.unread();
+        let length = reader.u64("length")?;
         let episode = if has_episode {
-            let number = u64::from_le_bytes(take_array(&mut left, "episode")?);
+            let number = reader.u64("episode")?;
             Some(Episode::from_number(number).ok_or_else(|| meaningless("episode", number))?)
         } else {
             None
         };
-        let shape_bytes = take(&mut left, "shape", u64::from(axes).saturating_mul(8))?;
-        let axis = |axis: &[u8; 8]| {
-            let axis = u64::from_le_bytes(*axis);
+        let shape = reader.many("shape", axes.into(), 8, |reader| {
+            let axis = reader.u64("axis")?;
             usize::try_from(axis).map_err(|_| meaningless("axis", axis))
-        };
-        let shape = shape_bytes.as_chunks().0.iter().map(axis).collect::<Result<Vec<_>, _>>()?;
-        let payload = take(&mut left, "values", u64::from_le_bytes(length))?;
-        let behind = behind.get(..behind.len().saturating_sub(left.len())).unwrap_or_default();
+        })?;
+        let payload = reader.bytes("values", usize::try_from(length).unwrap_or(usize::MAX))?;
+        let behind = behind.get(..behind.len().saturating_sub(reader.left())).unwrap_or_default();
         let expected = crc32c_append(crc32c(&head), behind);
         if got != expected {
             return Err(ChunkError::Checksum { expected, got });
         }
         let kind = share(ColumnKind { dtype, shape });
         let chunk = Self::from_encoded(kind, len, encoding, payload.into())?.of_episode(episode);
-        Ok((chunk, bytes.len().saturating_sub(left.len())))
+        Ok((chunk, bytes.len().saturating_sub(reader.left())))
     }
 }
 
 fn checksum(head: &[u8], length: &[u8], numbers: &[u8], payload: &[u8]) -> u32 {
     [length, numbers, payload].into_iter().fold(crc32c(head), crc32c_append)
-}
-
-fn take<'a>(left: &mut &'a [u8], field: &'static str, len: u64) -> Result<&'a [u8], ChunkError> {
-    let split = usize::try_from(len).ok().and_then(|len| left.split_at_checked(len));
-    let Some((taken, rest)) = split else {
-        return Err(ChunkError::Truncated { field, expected: len, got: left.len() });
-    };
-    *left = rest;
-    Ok(taken)
-}
-
-fn take_array<const N: usize>(
-    left: &mut &[u8],
-    field: &'static str,
-) -> Result<[u8; N], ChunkError> {
-    let Some((taken, rest)) = left.split_first_chunk() else {
-        return Err(ChunkError::Truncated { field, expected: N as u64, got: left.len() });
-    };
-    *left = rest;
-    Ok(*taken)
 }
 
 fn code(encoding: Encoding) -> u8 {
@@ -164,34 +143,4 @@ fn code(encoding: Encoding) -> u8 {
 
 fn decode(byte: u8) -> Option<Encoding> {
     Encoding::ALL.into_iter().find(|encoding| code(*encoding) == byte)
-}
-
-fn letter(dtype: Dtype) -> u8 {
-    match dtype {
-        Dtype::Bool => b'b',
-        Dtype::Int(_) => b'i',
-        Dtype::UInt(_) => b'u',
-        Dtype::Float(_) => b'f',
-        Dtype::BFloat16 => b'B',
-        Dtype::Complex(_) => b'c',
-        Dtype::Bytes(_) => b'S',
-    }
-}
-
-fn dtype(letter: u8, size: u32) -> Result<Dtype, ChunkError> {
-    let short = u8::try_from(size).unwrap_or(0);
-    Ok(match (letter, size) {
-        (b'b', 1) => Dtype::Bool,
-        (b'i', 1 | 2 | 4 | 8) => Dtype::Int(short),
-        (b'u', 1 | 2 | 4 | 8) => Dtype::UInt(short),
-        (b'f', 2 | 4 | 8) => Dtype::Float(short),
-        (b'B', 2) => Dtype::BFloat16,
-        (b'c', 8 | 16) => Dtype::Complex(short),
-        (b'S', _) => Dtype::Bytes(size),
-        (b'b' | b'i' | b'u' | b'f' | b'B' | b'c', _) => {
-            let (field, got) = ("size of an element", size.into());
-            return Err(ChunkError::Meaningless { field, got });
-        }
-        _ => return Err(ChunkError::Meaningless { field: "dtype", got: letter.into() }),
-    })
 }

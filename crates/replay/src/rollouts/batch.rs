@@ -6,10 +6,10 @@
 
 use echoic_primitives::packing::{Method, pack};
 
-use super::codec::{CodecError, Put, Take, put_lease, take_lease};
 use super::config::{OnStale, RolloutConfig};
 use super::item::{Group, Item};
 use super::ledger::{Lease, Share};
+use crate::codec::{CodecError, Encode, Reader, write_count};
 use crate::spec::Dtype;
 
 /// What every array begins at a multiple of.
@@ -137,6 +137,9 @@ impl Shape {
     }
 }
 
+/// The names and lengths of an item's blobs.
+pub type Blobs = Vec<(String, u32)>;
+
 /// What is told of a share beside its arrays.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Head {
@@ -150,77 +153,54 @@ pub struct Head {
     pub shape: Shape,
     /// The key and the source of each group.
     pub names: Vec<(String, String)>,
-    /// Of each item, the names and lengths of its blobs, whose bytes lie one after the other.
-    pub blobs: Vec<Vec<(String, u32)>>,
+    /// Of each item; their bytes lie one after the other.
+    pub blobs: Vec<Blobs>,
+}
+
+impl Encode for Head {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let Self { lease, lease_ms, target, shape, names, blobs } = self;
+        lease.encode(out);
+        lease_ms.encode(out);
+        target.encode(out);
+        shape.encode(out);
+        names.encode(out);
+        // Most items have none.
+        let with_blobs = || (0_u32..).zip(blobs).filter(|(_, blobs)| !blobs.is_empty());
+        write_count(out, with_blobs().count());
+        with_blobs().for_each(|of_item| of_item.encode(out));
+    }
 }
 
 impl Head {
-    /// Appends it.
-    pub fn put(&self, out: &mut impl Put) {
-        put_lease(out, &self.lease);
-        out.put_maybe(self.lease_ms);
-        out.put_i64(self.target);
-        let Shape { groups, items, runs, rows, width, blob_bytes } = self.shape;
-        for number in [groups, items, runs, rows, width, blob_bytes] {
-            out.put_u64(number as u64);
-        }
-        for (key, source) in &self.names {
-            out.put_text(key);
-            out.put_text(source);
-        }
-        // Most items have none.
-        let with_blobs = self.blobs.iter().filter(|blobs| !blobs.is_empty()).count();
-        out.put_u32(with_blobs as u32);
-        for (at, blobs) in self.blobs.iter().enumerate().filter(|(_, blobs)| !blobs.is_empty()) {
-            out.put_u32(at as u32);
-            out.put_u32(blobs.len() as u32);
-            for (name, len) in blobs {
-                out.put_text(name);
-                out.put_u32(*len);
-            }
-        }
-    }
-
-    /// Reads it, of arrays that have at most so many bytes: so no more groups and items are believed than there are.
-    pub fn take(take: &mut Take<'_>, most: usize) -> Result<Self, CodecError> {
+    /// Reads it, of arrays that have at most so many bytes: so no more items are believed than there are.
+    pub fn read(from: &mut Reader<'_>, most: usize) -> Result<Self, CodecError> {
         let (lease, lease_ms, target) =
-            (take_lease(take)?, take.maybe("lease")?, take.i64("target")?);
-        let mut numbers = [0usize; 6];
-        for number in &mut numbers {
-            let got = take.u64("size of a batch")?;
-            let field = "size of a batch";
-            *number = usize::try_from(got).map_err(|_| CodecError::Value { field, got })?;
+            (from.get("lease")?, from.get("lease")?, from.get("target")?);
+        let (shape, names) =
+            (from.get::<Shape>("shape")?, from.get::<Vec<_>>("groups of a batch")?);
+        if names.len() != shape.groups {
+            let (field, got) = ("groups of a batch", shape.groups as u64);
+            return Err(CodecError::Meaningless { field, got });
         }
-        let [groups, items, runs, rows, width, blob_bytes] = numbers;
-        let shape = Shape { groups, items, runs, rows, width, blob_bytes };
-        if groups.saturating_mul(8) > take.left() {
-            return Err(CodecError::Truncated("groups of a batch"));
-        }
+        let items = shape.items;
         // Each item has a number in each of its arrays.
         if items.saturating_mul(8 * ITEM_ARRAYS.len()) > most {
-            return Err(CodecError::Value { field: "items of a batch", got: items as u64 });
+            let (field, got) = ("items of a batch", items as u64);
+            return Err(CodecError::Meaningless { field, got });
         }
-        let mut names = Vec::with_capacity(groups);
-        for _ in 0..groups {
-            names.push((take.text("key of a group")?, take.text("name of a source")?));
-        }
-        let with_blobs = take.count("items with blobs", u32::MAX, 8)?;
         let mut blobs = Vec::new();
-        for _ in 0..with_blobs {
-            let at = take.u32("place of an item")? as usize;
-            if at < blobs.len() || at >= items {
-                return Err(CodecError::Value { field: "place of an item", got: at as u64 });
+        for _ in 0..from.count::<(u32, Blobs)>("items with blobs")? {
+            let at = from.u32("place of an item")? as usize;
+            let of_item: Blobs = from.get("blobs")?;
+            if at < blobs.len() || at >= items || of_item.is_empty() {
+                return Err(CodecError::Meaningless { field: "place of an item", got: at as u64 });
             }
             // Those in between have none.
-            blobs.resize(at, Vec::new());
-            let count = take.count("number of blobs", super::schema::MAX_BLOBS as u32, 8)?;
-            let mut named = Vec::with_capacity(count);
-            for _ in 0..count {
-                named.push((take.text("name of a blob")?, take.u32("bytes of a blob")?));
-            }
-            blobs.push(named);
+            blobs.resize(at, Blobs::new());
+            blobs.push(of_item);
         }
-        blobs.resize(items, Vec::new());
+        blobs.resize(items, Blobs::new());
         Ok(Self { lease, lease_ms, target, shape, names, blobs })
     }
 }

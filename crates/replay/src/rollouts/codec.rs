@@ -1,246 +1,378 @@
-//! Changes and their outcomes as bytes, for journals, checkpoints and connections.
+//! The values of rollout tables as bytes. Each is listed here once, and journals, checkpoints and connections have the same.
 //!
-//! What is large, the tokens and blobs, is apart from the rest: a *head* that is read, and a *bulk* that is only
-//! copied, and may lie in other memory. The bulk of several changes is that of each, one after the other.
+//! What is large, the tokens and blobs, is apart from the rest: a *head* that is read, and a [*bulk*](Bulk) that is only
+//! copied, and may lie in other memory. The bulk of several values is that of each, one after the other.
+//!
+//! Whether a value makes sense is for [`Change::check`] and [`RolloutConfig::check`] to say, not for the reader.
+//!
+//! [`Bulk`]: crate::codec::Bulk
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::item::{Finish, Run, Segment};
-use super::ledger::{Admit, Append, Balance, Change, Fate, Hold, Lease, Size, Want};
-use super::schema::MAX_BLOBS;
+use super::batch::{Form, Shape};
+use super::config::{Delivery, OnExpiry, OnStale, Order, RolloutConfig};
+use super::filter::{self, Filter};
+use super::idle::{REASONS, Sides};
+use super::item::{Finish, Item, Run, Segment};
+use super::ledger::{
+    Admit, Append, Balance, Blocked, Change, Counts, Fate, GroupTotals, Hold, Lease, Outcome,
+    Permit, Progress, Refusal, Size, Source, Want,
+};
+use super::schema::{Column, Schema};
+use super::starvation::Hunger;
+use super::table::{CallError, RolloutInfo};
+use crate::codec::{CodecError, Decode, Encode, Reader, write_count};
+use crate::limiter::{Parameters, Reason};
+use crate::spec::Dtype;
+use crate::waits::Waits;
+use crate::{fields, variants};
 
-/// The most groups that a change names.
-pub const MAX_NAMED: u32 = 1 << 16;
-/// The longest text.
-const MAX_TEXT: usize = 1 << 10;
-
-/// Bytes that are no change.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CodecError {
-    /// There are fewer than there should be.
-    #[error("{0} is cut off")]
-    Truncated(&'static str),
-    /// There are more.
-    #[error("{0} bytes too many")]
-    Trailing(usize),
-    /// A value that it can't have.
-    #[error("{field} can't be {got}")]
-    Value {
-        /// Of what.
-        field: &'static str,
-        /// Which.
-        got: u64,
-    },
-    /// It is no UTF-8.
-    #[error("{0} is not text")]
-    NotText(&'static str),
-    /// Read it with the release that wrote it.
-    #[error("it has format {got}; this release reads format {expected}")]
-    Format {
-        /// The format that this release reads.
-        expected: u32,
-        /// Its own.
-        got: u32,
-    },
+// What may happen.
+variants! {
+    Change {
+        1 => Admit(admit: Admit),
+        2 => Append(append: Append),
+        3 => Fail { holds: Vec<Hold> },
+        4 => Suspend { holds: Vec<Hold> },
+        5 => Resume { source: String, ttl_ms: Option<u64> },
+        6 => Renew { holds: Vec<Hold> },
+        7 => Publish { version: i64 },
+        8 => Sample(want: Want),
+        9 => Ack(lease: Lease),
+        10 => Nack(lease: Lease),
+        11 => Extend { lease: Lease, lease_ms: u64 },
+        12 => Discard { groups: Vec<u64> },
+        13 => Reprioritize { priorities: Vec<(u64, f64)> },
+        14 => Tick,
+        15 => Shed,
+        16 => Deepen { depth: u32 },
+        17 => Restore { version: i64 },
+        18 => Look { hold: Hold },
+        19 => Recall(want: Want),
+    }
+    Size { 0 => Groups(groups: u32), 1 => Tokens(tokens: u64) }
+    Balance { 0 => Count, 1 => Tokens, 2 => Squares }
+    Form { 0 => Flat, 1 => Padded { width: u32, left: bool }, 2 => Packed { width: u32 } }
 }
 
-/// Bytes that are written.
-pub trait Put {
-    /// Appends bytes.
-    fn put(&mut self, bytes: &[u8]);
-
-    /// Appends a number of one byte.
-    fn put_u8(&mut self, value: u8) {
-        self.put(&[value]);
+fields! {
+    Admit { count: u32, source: String, key: String, version: Option<i64>, ttl_ms: Option<u64> }
+    Append {
+        hold: Hold,
+        item: u32,
+        sequence: u32,
+        priority: f64,
+        segment: Arc<Segment>,
+        finish: Option<Arc<Finish>>,
     }
+    Hold { group: u64, attempt: u32 }
+    Lease { batch: u64, rank: u32, attempt: u32 }
+    Want { size: Size, rank: u32, ranks: u32, balance: Balance, lease_ms: Option<u64>; width: 0 }
+}
 
-    /// Appends a number of four bytes.
-    fn put_u32(&mut self, value: u32) {
-        self.put(&value.to_le_bytes());
+// What comes of it. `Outcome` is below.
+fields! {
+    Permit { hold: Hold, key: String, version: i64, ttl_ms: u64 }
+    Progress { segments: u32, is_finished: bool }
+    Item { index: u32, segments: SmallVec<[Arc<Segment>; 1]>, finish: Option<Arc<Finish>> }
+    Run { version: i64, tokens: u32 }
+    Shape { groups: usize, items: usize, runs: usize, rows: usize, width: usize, blob_bytes: usize }
+}
+
+variants! {
+    Fate {
+        0 => Running,
+        1 => Complete,
+        2 => Filtered,
+        3 => Rejected,
+        4 => Expired,
+        5 => Stale,
+        6 => Over,
     }
-
-    /// Appends a number of eight bytes.
-    fn put_u64(&mut self, value: u64) {
-        self.put(&value.to_le_bytes());
+    CallError {
+        0 => TimedOut(blocked: Blocked),
+        1 => Interrupted,
+        2 => Closed,
+        3 => Journal(cause: String),
+        4 => Refused(refusal: Refusal),
     }
-
-    /// Appends a signed number of eight bytes.
-    fn put_i64(&mut self, value: i64) {
-        self.put(&value.to_le_bytes());
+    Refusal {
+        0 => Blocked(blocked: Blocked),
+        1 => Value { what: Cow<'static, str>, expected: String, got: String },
+        2 => Fenced { lease: Lease, why: Cow<'static, str> },
+        3 => Unknown(group: u64),
+        4 => TooLong { item: u32, length: u32, width: u32 },
     }
-
-    /// Appends a double.
-    fn put_f64(&mut self, value: f64) {
-        self.put(&value.to_le_bytes());
+    Blocked {
+        0 => Running(max_running: u32),
+        1 => Full(max_groups: u32),
+        2 => Ahead { groups: u64, most: u64, version: i64 },
+        3 => NoneSuspended,
+        4 => TooFew { complete: u64, wanted: u64 },
+        5 => Incomplete(group: u64),
+        6 => Shipping { version: i64, needed: i64 },
+        7 => MeanLag,
+        8 => Leased(leased: u64),
+        9 => Limiter(reason: Reason),
+        10 => Paused,
+        11 => Early { version: i64, target: i64 },
+        12 => Unpublished { there: u64, wanted: u64, per_version: u64, version: i64, needed: i64 },
     }
-
-    /// Appends a number that may be none, which is the largest number.
-    fn put_maybe(&mut self, value: Option<u64>) {
-        self.put_u64(value.unwrap_or(u64::MAX));
-    }
-
-    /// Appends a length and text.
-    fn put_text(&mut self, text: &str) {
-        self.put_u32(text.len() as u32);
-        self.put(text.as_bytes());
+    // As stalls are numbered on connections.
+    Reason {
+        1 => Capacity,
+        2 => Leased,
+        3 => MinSize,
+        4 => Ratio,
+        5 => Paused,
+        6 => Staleness,
+        7 => Group,
     }
 }
 
-impl Put for Vec<u8> {
-    fn put(&mut self, bytes: &[u8]) {
-        self.extend_from_slice(bytes);
+// The numbers of a table. `Counts` list themselves.
+fields! {
+    RolloutInfo {
+        counts: Counts,
+        totals: GroupTotals,
+        sources: Vec<Source>,
+        hunger: Vec<Hunger>,
+        time: u64,
+        producers: Sides,
+        consumers: Sides,
+    }
+    GroupTotals {
+        version: i64,
+        target: i64,
+        depth: Option<u32>,
+        capacity: u64,
+        queued: u64,
+        out: u64,
+        suspended: u64,
+        oldest: Option<i64>,
+        paused: bool,
+    }
+    Source {
+        name: String,
+        submitted: u64,
+        accepted: u64,
+        rejected: u64,
+        filtered: u64,
+        running: u64,
+        tokens: u64,
+        delivered: u64,
+        last_admitted: Option<u64>,
+    }
+    Hunger {
+        source: String,
+        waiting: u64,
+        oldest_ms: u64,
+        passed: u64,
+        longest_ms: u64,
+        is_starving: bool,
+    }
+    Waits { waiting: u64, limited: u64, nanos: u64; reason: None }
+}
+
+// Settings.
+fields! {
+    RolloutConfig {
+        name: String,
+        schema: Schema,
+        group_size: u32,
+        redundancy: u32,
+        min_group_size: u32,
+        batch_groups: u32,
+        batches_per_version: u32,
+        max_running: u32,
+        max_groups: u32,
+        max_tokens: u32,
+        max_blob_bytes: u32,
+        max_uses: u32,
+        group_deadline_ms: Option<u64>,
+        max_lag: Option<u32>,
+        pipeline_depth: Option<u32>,
+        target_lag: Option<u32>,
+        auto_tune: bool,
+        order: Order,
+        on_stale: OnStale,
+        delivery: Delivery,
+        on_expiry: OnExpiry,
+        max_mean_lag: Option<f64>,
+        permit_ttl_ms: u64,
+        seed: u64,
+        filter: Option<Filter>,
+        limiter: Option<Parameters>,
+    }
+    Schema { columns: Vec<Column>, fields: Vec<Column>, mask: Option<usize> }
+    Column { name: String, dtype: Dtype }
+    Parameters { min_size: u64, samples_per_insert: f64, min_diff: f64, max_diff: f64 }
+}
+
+variants! {
+    Order {
+        0 => Ready,
+        1 => Submission,
+        2 => Window(window: u32),
+        3 => Freshest,
+        4 => Oldest,
+        5 => Weighted,
+    }
+    OnStale { 0 => Drop, 1 => Wait, 2 => Keep, 3 => Mask }
+    Delivery { 0 => AtLeastOnce, 1 => AtMostOnce }
+    OnExpiry { 0 => Reject, 1 => Suspend }
+}
+
+impl Encode for Sides {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
     }
 }
 
-/// Bytes that are read.
-#[derive(Debug, Clone)]
-pub struct Take<'a> {
-    left: &'a [u8],
+impl Decode for Sides {
+    const LEAST: usize = <[Waits; REASONS.len()]>::LEAST;
+
+    fn decode(from: &mut Reader<'_>, field: &'static str) -> Result<Self, CodecError> {
+        from.get(field).map(Self)
+    }
 }
 
-impl<'a> Take<'a> {
-    /// From the start of them.
-    pub fn new(bytes: &'a [u8]) -> Self {
-        Self { left: bytes }
-    }
-
-    /// How many are left.
-    pub fn left(&self) -> usize {
-        self.left.len()
-    }
-
-    /// So many bytes.
-    pub fn bytes(&mut self, field: &'static str, len: usize) -> Result<&'a [u8], CodecError> {
-        let (taken, left) = self.left.split_at_checked(len).ok_or(CodecError::Truncated(field))?;
-        self.left = left;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], CodecError> {
-        let (taken, left) = self.left.split_first_chunk().ok_or(CodecError::Truncated(field))?;
-        self.left = left;
-        Ok(*taken)
-    }
-
-    /// A number of one byte.
-    pub fn u8(&mut self, field: &'static str) -> Result<u8, CodecError> {
-        self.array(field).map(u8::from_le_bytes)
-    }
-
-    /// A number of four bytes.
-    pub fn u32(&mut self, field: &'static str) -> Result<u32, CodecError> {
-        self.array(field).map(u32::from_le_bytes)
-    }
-
-    /// A number of eight bytes.
-    pub fn u64(&mut self, field: &'static str) -> Result<u64, CodecError> {
-        self.array(field).map(u64::from_le_bytes)
-    }
-
-    /// A signed number of eight bytes.
-    pub fn i64(&mut self, field: &'static str) -> Result<i64, CodecError> {
-        self.array(field).map(i64::from_le_bytes)
-    }
-
-    /// A double.
-    pub fn f64(&mut self, field: &'static str) -> Result<f64, CodecError> {
-        self.array(field).map(f64::from_le_bytes)
-    }
-
-    /// What [`Put::put_maybe`] wrote.
-    pub fn maybe(&mut self, field: &'static str) -> Result<Option<u64>, CodecError> {
-        self.u64(field).map(|value| (value != u64::MAX).then_some(value))
-    }
-
-    /// A count of at most `most`, of things that have at least `bytes` bytes each: so memory is taken for what is
-    /// there.
-    pub fn count(
-        &mut self,
-        field: &'static str,
-        most: u32,
-        bytes: usize,
-    ) -> Result<usize, CodecError> {
-        let got = self.u32(field)?;
-        if got > most {
-            return Err(CodecError::Value { field, got: got.into() });
+/// A share of a batch is sent in another way; here, it is as if there were nothing to say.
+impl Encode for Outcome {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Done | Self::Delivered(_) => out.push(0),
+            Self::Admitted(permits) => (1_u8, permits).encode(out),
+            Self::Resumed(permit, items) => {
+                (2_u8, permit).encode(out);
+                items.encode(out);
+            }
+            Self::Appended(fate) => (3_u8, fate).encode(out),
+            Self::Count(count) => (4_u8, count).encode(out),
+            Self::Begun(items) => (5_u8, items).encode(out),
         }
-        match (got as usize).checked_mul(bytes) {
-            Some(wanted) if wanted <= self.left.len() => Ok(got as usize),
-            _ => Err(CodecError::Truncated(field)),
+    }
+}
+
+impl Decode for Outcome {
+    const LEAST: usize = 1;
+
+    fn decode(from: &mut Reader<'_>, field: &'static str) -> Result<Self, CodecError> {
+        Ok(match from.u8(field)? {
+            0 => Self::Done,
+            1 => Self::Admitted(from.get("permits")?),
+            2 => Self::Resumed(from.get("permit")?, from.get("items")?),
+            3 => Self::Appended(from.get("fate of a group")?),
+            4 => Self::Count(from.get("count")?),
+            5 => Self::Begun(from.get("items")?),
+            got => return Err(CodecError::Meaningless { field, got: got.into() }),
+        })
+    }
+}
+
+/// As text, and as it was understood: so a filter has one form.
+impl Encode for Filter {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.to_string().as_bytes().encode(out);
+    }
+}
+
+impl Decode for Filter {
+    const LEAST: usize = 4;
+
+    fn decode(from: &mut Reader<'_>, field: &'static str) -> Result<Self, CodecError> {
+        let len = from.u32_at_most(field, filter::MAX_LENGTH as u32)?;
+        let text = std::str::from_utf8(from.bytes(field, len as usize)?);
+        let text = text.map_err(|_| CodecError::NotText { field })?;
+        let filter = Self::parse(text).ok().filter(|filter| filter.to_string() == text);
+        filter.ok_or(CodecError::Meaningless { field, got: len.into() })
+    }
+}
+
+/// The tokens are in the bulk.
+impl Encode for Segment {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.tokens.encode(out);
+        write_count(out, self.bytes.len());
+        self.runs.encode(out);
+    }
+}
+
+impl Decode for Segment {
+    const LEAST: usize = 12;
+
+    fn decode(from: &mut Reader<'_>, _: &'static str) -> Result<Self, CodecError> {
+        let (tokens, bytes) = (from.get("tokens")?, from.piece("bytes of tokens")?);
+        Ok(Self { tokens, bytes, runs: from.get("runs")? })
+    }
+}
+
+/// The blobs are in the bulk.
+impl Encode for Finish {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.fields.encode(out);
+        write_count(out, self.blobs.len());
+        for (name, bytes) in &self.blobs {
+            name.encode(out);
+            write_count(out, bytes.len());
         }
     }
+}
 
-    /// A length and text.
-    pub fn text(&mut self, field: &'static str) -> Result<String, CodecError> {
-        let len = self.count(field, MAX_TEXT as u32, 1)?;
-        let bytes = self.bytes(field, len)?;
-        let text = std::str::from_utf8(bytes).map_err(|_| CodecError::NotText(field))?;
-        Ok(text.to_owned())
-    }
+impl Decode for Finish {
+    const LEAST: usize = 8;
 
-    /// Yes or no.
-    pub fn flag(&mut self, field: &'static str) -> Result<bool, CodecError> {
-        match self.u8(field)? {
-            0 => Ok(false),
-            1 => Ok(true),
-            got => Err(CodecError::Value { field, got: got.into() }),
+    fn decode(from: &mut Reader<'_>, _: &'static str) -> Result<Self, CodecError> {
+        let (fields, count) = (from.get("fields")?, from.count::<(String, u32)>("blobs")?);
+        let mut blobs = Vec::with_capacity(count);
+        for _ in 0..count {
+            blobs.push((from.get("name of a blob")?, from.piece("bytes of a blob")?));
         }
-    }
-
-    /// That nothing is left.
-    pub fn end(&self) -> Result<(), CodecError> {
-        if self.left.is_empty() { Ok(()) } else { Err(CodecError::Trailing(self.left.len())) }
+        Ok(Self { fields, blobs })
     }
 }
 
-/// Appends a version that may be none.
-fn put_version(out: &mut impl Put, version: Option<i64>) {
-    out.put_i64(version.unwrap_or(i64::MIN));
+impl Finish {
+    fn bulk(&self) -> impl Iterator<Item = &[u8]> {
+        self.blobs.iter().map(|(_, bytes)| &**bytes)
+    }
 }
 
-fn take_version(take: &mut Take<'_>, field: &'static str) -> Result<Option<i64>, CodecError> {
-    take.i64(field).map(|version| (version != i64::MIN).then_some(version))
+impl Change {
+    /// The bulk, piece by piece.
+    pub fn bulk(&self) -> impl Iterator<Item = &[u8]> {
+        let append = if let Self::Append(append) = self { Some(append) } else { None };
+        append.into_iter().flat_map(|Append { segment, finish, .. }| {
+            let blobs = finish.iter().flat_map(|finish| finish.bulk());
+            std::iter::once(&*segment.bytes).chain(blobs)
+        })
+    }
 }
 
-fn put_holds(out: &mut impl Put, holds: &[Hold]) {
-    out.put_u32(holds.len() as u32);
-    holds.iter().for_each(|hold| put_hold(out, *hold));
+impl Outcome {
+    /// The bulk, piece by piece.
+    pub fn bulk(&self) -> impl Iterator<Item = &[u8]> {
+        let items = if let Self::Resumed(_, items) = self { &**items } else { &[] };
+        items.iter().flat_map(Item::bulk)
+    }
 }
 
-fn put_hold(out: &mut impl Put, hold: Hold) {
-    out.put_u64(hold.group);
-    out.put_u32(hold.attempt);
-}
-
-fn take_hold(take: &mut Take<'_>) -> Result<Hold, CodecError> {
-    Ok(Hold { group: take.u64("group")?, attempt: take.u32("attempt")? })
-}
-
-fn take_holds(take: &mut Take<'_>) -> Result<Vec<Hold>, CodecError> {
-    let count = take.count("number of groups", MAX_NAMED, 12)?;
-    (0..count).map(|_| take_hold(take)).collect()
-}
-
-/// Appends a lease.
-pub fn put_lease(out: &mut impl Put, lease: &Lease) {
-    out.put_u64(lease.batch);
-    out.put_u32(lease.rank);
-    out.put_u32(lease.attempt);
-}
-
-/// What [`put_lease`] wrote.
-pub fn take_lease(take: &mut Take<'_>) -> Result<Lease, CodecError> {
-    let (batch, rank) = (take.u64("number of a batch")?, take.u32("rank")?);
-    Ok(Lease { batch, rank, attempt: take.u32("attempt")? })
+impl Item {
+    /// The bulk, piece by piece.
+    pub fn bulk(&self) -> impl Iterator<Item = &[u8]> {
+        let tokens = self.segments.iter().map(|segment| &*segment.bytes);
+        tokens.chain(self.finish.iter().flat_map(|finish| finish.bulk()))
+    }
 }
 
 /// The fields of an item, and the names and lengths of its blobs.
 pub type FinishHead<'a> = (&'a [u8], &'a [(&'a str, u32)]);
 
-/// What is told of tokens whose bytes are in the bulk.
+/// What is told of tokens whose bytes are in the bulk. It has the bytes of a [`Change::Append`], for who has no tokens of
+/// its own.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AppendHead<'a> {
     /// To which group.
@@ -261,285 +393,22 @@ pub struct AppendHead<'a> {
     pub finish: Option<FinishHead<'a>>,
 }
 
-impl AppendHead<'_> {
-    /// Appends the head of a change. Its bulk is the tokens, then the blobs.
-    pub fn put(&self, out: &mut impl Put) {
+impl Encode for AppendHead<'_> {
+    fn encode(&self, out: &mut Vec<u8>) {
         let Self { hold, item, sequence, priority, tokens, bytes, runs, finish } = self;
-        out.put_u8(2);
-        out.put_u64(hold.group);
-        out.put_u32(hold.attempt);
-        out.put_u32(*item);
-        out.put_u32(*sequence);
-        out.put_f64(*priority);
-        out.put_u32(*tokens);
-        out.put_u32(*bytes);
-        out.put_u32(runs.len() as u32);
-        for run in *runs {
-            out.put_i64(run.version);
-            out.put_u32(run.tokens);
-        }
-        out.put_u8(finish.is_some().into());
-        let Some((fields, blobs)) = finish else { return };
-        out.put_u32(fields.len() as u32);
-        out.put(fields);
-        out.put_u32(blobs.len() as u32);
-        for (name, len) in *blobs {
-            out.put_text(name);
-            out.put_u32(*len);
-        }
-    }
-}
-
-fn take_append(take: &mut Take<'_>, bulk: &mut Take<'_>) -> Result<Append, CodecError> {
-    let (hold, item) = (take_hold(take)?, take.u32("item")?);
-    let (sequence, priority) = (take.u32("number of a segment")?, take.f64("priority")?);
-    let (tokens, len) = (take.u32("tokens")?, take.u32("bytes of a segment")?);
-    let count = take.count("number of versions", u32::MAX, 12)?;
-    let mut runs = SmallVec::with_capacity(count);
-    for _ in 0..count {
-        runs.push(Run { version: take.i64("version")?, tokens: take.u32("tokens of a version")? });
-    }
-    let finish = if take.flag("end of an item")? {
-        let len = take.count("bytes of fields", u32::MAX, 1)?;
-        let fields = take.bytes("fields", len)?.to_vec();
-        let count = take.count("number of blobs", MAX_BLOBS as u32, 8)?;
-        let mut names = Vec::with_capacity(count);
-        for _ in 0..count {
-            names.push((take.text("name of a blob")?, take.u32("bytes of a blob")?));
-        }
-        Some((fields, names))
-    } else {
-        None
-    };
-    let bytes = bulk.bytes("tokens", len as usize)?.to_vec();
-    let segment = Arc::new(Segment { runs, tokens, bytes });
-    let finish = match finish {
-        Some((fields, names)) => {
-            let mut blobs = Vec::with_capacity(names.len());
-            for (name, len) in names {
-                blobs.push((name, bulk.bytes("blob", len as usize)?.to_vec()));
-            }
-            Some(Arc::new(Finish { fields, blobs }))
-        }
-        None => None,
-    };
-    Ok(Append { hold, item, sequence, segment, finish, priority })
-}
-
-impl Change {
-    /// Appends its head, and gives its bulk piece by piece.
-    pub fn put<'a>(&'a self, out: &mut impl Put, mut bulk: impl FnMut(&'a [u8])) {
-        match self {
-            Self::Admit(Admit { count, source, key, version, ttl_ms }) => {
-                out.put_u8(1);
-                out.put_u32(*count);
-                out.put_text(source);
-                out.put_text(key);
-                put_version(out, *version);
-                out.put_maybe(*ttl_ms);
-            }
-            Self::Append(Append { hold, item, sequence, segment, finish, priority }) => {
-                let blobs: Vec<(&str, u32)> = finish
-                    .iter()
-                    .flat_map(|finish| &finish.blobs)
-                    .map(|(name, bytes)| (name.as_str(), bytes.len() as u32))
-                    .collect();
-                let (hold, item, sequence, priority) = (*hold, *item, *sequence, *priority);
-                let (tokens, bytes) = (segment.tokens, segment.bytes.len() as u32);
-                let runs = &segment.runs;
-                let finish_head = finish.as_ref().map(|finish| (&*finish.fields, &*blobs));
-                AppendHead {
-                    hold,
-                    item,
-                    sequence,
-                    priority,
-                    tokens,
-                    bytes,
-                    runs,
-                    finish: finish_head,
-                }
-                .put(out);
-                bulk(&segment.bytes);
-                if let Some(finish) = finish {
-                    finish.blobs.iter().for_each(|(_, bytes)| bulk(bytes));
-                }
-            }
-            Self::Fail { holds } => {
-                out.put_u8(3);
-                put_holds(out, holds);
-            }
-            Self::Suspend { holds } => {
-                out.put_u8(4);
-                put_holds(out, holds);
-            }
-            Self::Resume { source, ttl_ms } => {
-                out.put_u8(5);
-                out.put_text(source);
-                out.put_maybe(*ttl_ms);
-            }
-            Self::Renew { holds } => {
-                out.put_u8(6);
-                put_holds(out, holds);
-            }
-            Self::Look { hold } => {
-                out.put_u8(18);
-                put_hold(out, *hold);
-            }
-            Self::Publish { version } => {
-                out.put_u8(7);
-                out.put_i64(*version);
-            }
-            Self::Sample(want) => {
-                out.put_u8(8);
-                want.put(out);
-            }
-            Self::Ack(lease) => {
-                out.put_u8(9);
-                put_lease(out, lease);
-            }
-            Self::Nack(lease) => {
-                out.put_u8(10);
-                put_lease(out, lease);
-            }
-            Self::Extend { lease, lease_ms } => {
-                out.put_u8(11);
-                put_lease(out, lease);
-                out.put_u64(*lease_ms);
-            }
-            Self::Discard { groups } => {
-                out.put_u8(12);
-                out.put_u32(groups.len() as u32);
-                groups.iter().for_each(|group| out.put_u64(*group));
-            }
-            Self::Reprioritize { priorities } => {
-                out.put_u8(13);
-                out.put_u32(priorities.len() as u32);
-                for (group, priority) in priorities {
-                    out.put_u64(*group);
-                    out.put_f64(*priority);
-                }
-            }
-            Self::Tick => out.put_u8(14),
-            Self::Shed => out.put_u8(15),
-            Self::Recall(want) => {
-                out.put_u8(19);
-                want.put(out);
-            }
-            Self::Deepen { depth } => {
-                out.put_u8(16);
-                out.put_u32(*depth);
-            }
-            Self::Restore { version } => {
-                out.put_u8(17);
-                out.put_i64(*version);
-            }
-        }
-    }
-
-    /// Reads a change whose bulk is the next in `bulk`.
-    pub fn take(take: &mut Take<'_>, bulk: &mut Take<'_>) -> Result<Self, CodecError> {
-        Ok(match take.u8("change")? {
-            1 => Self::Admit(Admit {
-                count: take.u32("groups to admit")?,
-                source: take.text("name of a source")?,
-                key: take.text("key of a group")?,
-                version: take_version(take, "version")?,
-                ttl_ms: take.maybe("ttl")?,
-            }),
-            2 => Self::Append(take_append(take, bulk)?),
-            3 => Self::Fail { holds: take_holds(take)? },
-            4 => Self::Suspend { holds: take_holds(take)? },
-            5 => {
-                Self::Resume { source: take.text("name of a source")?, ttl_ms: take.maybe("ttl")? }
-            }
-            6 => Self::Renew { holds: take_holds(take)? },
-            7 => Self::Publish { version: take.i64("version")? },
-            8 => Self::Sample(Want::take(take)?),
-            9 => Self::Ack(take_lease(take)?),
-            10 => Self::Nack(take_lease(take)?),
-            11 => Self::Extend { lease: take_lease(take)?, lease_ms: take.u64("lease")? },
-            12 => {
-                let count = take.count("number of groups", MAX_NAMED, 8)?;
-                let groups = (0..count).map(|_| take.u64("group")).collect::<Result<_, _>>()?;
-                Self::Discard { groups }
-            }
-            13 => {
-                let count = take.count("number of groups", MAX_NAMED, 16)?;
-                let mut priorities = Vec::with_capacity(count);
-                for _ in 0..count {
-                    priorities.push((take.u64("group")?, take.f64("priority")?));
-                }
-                Self::Reprioritize { priorities }
-            }
-            14 => Self::Tick,
-            15 => Self::Shed,
-            16 => Self::Deepen { depth: take.u32("pipeline_depth")? },
-            17 => Self::Restore { version: take.i64("version")? },
-            18 => Self::Look { hold: take_hold(take)? },
-            19 => Self::Recall(Want::take(take)?),
-            got => return Err(CodecError::Value { field: "change", got: got.into() }),
-        })
-    }
-}
-
-impl Want {
-    /// Appends it.
-    pub fn put(&self, out: &mut impl Put) {
-        let Self { size, rank, ranks, balance, lease_ms, width: _ } = *self;
-        let (kind, amount) = match size {
-            Size::Groups(groups) => (0, groups.into()),
-            Size::Tokens(tokens) => (1, tokens),
-        };
-        out.put_u8(kind);
-        out.put_u64(amount);
-        out.put_u32(rank);
-        out.put_u32(ranks);
-        out.put_u8(balance as u8);
-        out.put_maybe(lease_ms);
-    }
-
-    /// Reads it.
-    pub fn take(take: &mut Take<'_>) -> Result<Self, CodecError> {
-        let (kind, amount) = (take.u8("kind of a batch")?, take.u64("size of a batch")?);
-        let size = match kind {
-            0 => Size::Groups(u32::try_from(amount).map_err(|_| {
-                let field = "groups of a batch";
-                CodecError::Value { field, got: amount }
-            })?),
-            1 => Size::Tokens(amount),
-            got => return Err(CodecError::Value { field: "kind of a batch", got: got.into() }),
-        };
-        let (rank, ranks) = (take.u32("rank")?, take.u32("ranks")?);
-        let balance = match take.u8("balance")? {
-            0 => Balance::Count,
-            1 => Balance::Tokens,
-            2 => Balance::Squares,
-            got => return Err(CodecError::Value { field: "balance", got: got.into() }),
-        };
-        Ok(Self { size, rank, ranks, balance, lease_ms: take.maybe("lease")?, width: 0 })
+        out.push(2);
+        hold.encode(out);
+        item.encode(out);
+        sequence.encode(out);
+        priority.encode(out);
+        tokens.encode(out);
+        bytes.encode(out);
+        runs.encode(out);
+        finish.encode(out);
     }
 }
 
 impl Fate {
-    /// Its number in bytes.
-    pub fn number(self) -> u8 {
-        self as u8
-    }
-
-    /// The fate of a number.
-    pub fn of(number: u8) -> Option<Self> {
-        let all = [
-            Self::Running,
-            Self::Complete,
-            Self::Filtered,
-            Self::Rejected,
-            Self::Expired,
-            Self::Stale,
-            Self::Over,
-        ];
-        all.get(usize::from(number)).copied()
-    }
-
     /// Its name, for people and programs.
     pub fn name(self) -> &'static str {
         match self {

@@ -5,7 +5,7 @@
 //! - [`item`]: segments of tokens, items, groups.
 //! - [`ledger`]: all decisions, without clocks and threads.
 //! - [`batch`]: a share of a batch as memory that a consumer looks at.
-//! - [`codec`]: changes as bytes; `settings`: what a table was told.
+//! - [`codec`]: all of these values as bytes.
 //! - [`kept`]: tables that survive a crash, and their past; `fit`: what may be told them otherwise then.
 //! - [`table`]: a ledger that threads share, and wait for; [`idle`]: for what, and how long; [`starvation`]: who;
 //!   `tuner`: how far ahead producers may be.
@@ -27,7 +27,6 @@ pub mod item;
 pub mod kept;
 pub mod ledger;
 pub mod schema;
-mod settings;
 pub mod starvation;
 pub mod table;
 mod tuner;

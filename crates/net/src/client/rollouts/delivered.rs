@@ -51,7 +51,7 @@ impl Delivered {
         let (len, limit) = (delivery.bytes(config)?, place.len());
         if len > limit {
             let (limit, got) = (limit as u64, len as u64);
-            return Err(WireError::TooLarge { field: "length of a batch", limit, got });
+            return Err(WireError::too_large("length of a batch", limit, got));
         }
         Ok(Self { head: delivery.head, payload: Payload::Placed(place), range: 0..len })
     }

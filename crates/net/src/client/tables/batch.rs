@@ -76,7 +76,7 @@ impl Incoming {
 /// That a table without rows gives none. A batch without items, whatever it should be of, is of rows.
 fn check_form(layout: &Layout, count: usize, spec: Option<&Spec>) -> Result<(), WireError> {
     if *layout == Layout::Rows && spec.is_none() && count > 0 {
-        return Err(WireError::Meaningless { field: "form of a batch", got: 0 });
+        return Err(WireError::meaningless("form of a batch", 0));
     }
     Ok(())
 }
@@ -93,7 +93,7 @@ impl Batch {
         let columns = layout.columns(infos.keys.len(), 0, spec)?;
         let (limit, got) = (place.len() as u64, columns.last().map_or(0, |last| last.end) as u64);
         if got > limit {
-            return Err(WireError::TooLarge { field: "length of a batch", limit, got });
+            return Err(WireError::too_large("length of a batch", limit, got));
         }
         Ok(Self { payload: Payload::Placed(place), infos, layout, columns })
     }

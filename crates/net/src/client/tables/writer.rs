@@ -160,8 +160,8 @@ impl TableWriter {
             blocked: AtomicU64::new(0),
             blocked_nanos: AtomicU64::new(0),
         });
-        let io_thread =
-            io_thread::spawn(&reconnector, wakes, InsertFrames::new(Arc::clone(&shared)), |_| {})?;
+        let frames = InsertFrames::new(Arc::clone(&shared));
+        let io_thread = io_thread::spawn(&reconnector, wakes, frames, |driver| driver, |_| {})?;
         let this = Self { shared, io_thread: Mutex::new(Some(io_thread)) };
         this.shared.wait(wait, || reconnector.stands())?;
         Ok(this)
@@ -292,7 +292,7 @@ impl TableWriter {
             Some(_) => Ok(row),
             None => {
                 let (field, limit, got) = ("bytes of a row", 1 << 30, row as u64);
-                Err(WireError::TooLarge { field, limit, got }.into())
+                Err(WireError::too_large(field, limit, got).into())
             }
         }
     }
@@ -348,7 +348,7 @@ impl TableWriter {
         }
         let too_many = |field, limit: usize, got: usize| {
             let (limit, got) = (limit as u64, got as u64);
-            if got > limit { Err(WireError::TooLarge { field, limit, got }) } else { Ok(()) }
+            if got > limit { Err(WireError::too_large(field, limit, got)) } else { Ok(()) }
         };
         let (keys, values) = (trajectory.slices().len(), chunks.len());
         if keys != values {

@@ -216,7 +216,7 @@ impl Feed {
             let limit = weights::most(header.kind).unwrap_or(MAX_CONTROL);
             if header.len > limit {
                 let (limit, got) = (limit.into(), header.len.into());
-                break Err(WireError::TooLarge { field: "length of a frame", limit, got }.into());
+                break Err(WireError::too_large("length of a frame", limit, got).into());
             }
             let end = HEADER_BYTES + header.len as usize;
             let Some(payload) = rest.get(HEADER_BYTES..end) else { break Ok(end) };
@@ -266,7 +266,7 @@ impl Feed {
         let len = usize::try_from(region.len).ok().filter(|len| *len / 8 <= MAX_BYTES);
         let limit = 8 * MAX_BYTES as u64;
         let field = "bytes of a region";
-        let len = len.ok_or(WireError::TooLarge { field, limit, got: region.len })?;
+        let len = len.ok_or(WireError::too_large(field, limit, region.len))?;
         let view = SharedBufferView::attach(file, len);
         let view = view.map_err(|error| LinkError::Memory(error.to_string()))?;
         self.regions.push_back((region.id, Arc::new(view)));
@@ -341,7 +341,7 @@ impl Feed {
         let index = chunk.index as usize;
         if !builder.put(index, chunk.bytes, chunk.sum) {
             let field = "number or length of a chunk";
-            return Err(WireError::Meaningless { field, got: chunk.index.into() }.into());
+            return Err(WireError::meaningless(field, chunk.index.into()).into());
         }
         if let Some(came) = came.get_mut(index) {
             *came = true;
@@ -365,7 +365,7 @@ impl Feed {
             let there = content.and_then(|base| Some((base.chunk(index)?, base.sum(index)?)));
             if !there.is_some_and(|(bytes, sum)| builder.put(index, bytes, sum)) {
                 let field = "number of a chunk that did not come";
-                return Err(WireError::Meaningless { field, got: index as u64 }.into());
+                return Err(WireError::meaningless(field, index as u64).into());
             }
         }
         drop(base);

@@ -364,7 +364,7 @@ impl Session {
             if header.len > limit {
                 let (limit, got) = (limit.into(), header.len.into());
                 let field = "length of a frame";
-                return Err(WireError::TooLarge { field, limit, got }.into());
+                return Err(WireError::too_large(field, limit, got).into());
             }
             let end = HEADER_BYTES + header.len as usize;
             let Some(payload) = input.get(HEADER_BYTES..end) else { break };

@@ -58,12 +58,12 @@ pub(crate) fn take(
             let (of, parts) = session.rollouts.parts.get_or_insert_with(|| (number, Vec::new()));
             if *of != number {
                 let (field, got) = ("table of a part", number.into());
-                return Err(WireError::Meaningless { field, got }.into());
+                return Err(WireError::meaningless(field, got).into());
             }
             let (limit, got) =
                 (table.config().most_item_bytes(), (parts.len() + bytes.len()) as u64);
             if got > limit {
-                return Err(WireError::TooLarge { field: "bytes of an item", limit, got }.into());
+                return Err(WireError::too_large("bytes of an item", limit, got).into());
             }
             parts.extend_from_slice(&bytes);
             Ok(())
@@ -77,7 +77,7 @@ pub(crate) fn take(
                     }
                     _ => {
                         let (field, got) = ("table of a part", of.into());
-                        return Err(WireError::Meaningless { field, got }.into());
+                        return Err(WireError::meaningless(field, got).into());
                     }
                 }
             }
@@ -142,7 +142,7 @@ fn decode(
     let range = area.start as usize..(area.start + area.len) as usize;
     let Some(claim) = arena.and_then(|arena| arena.claim(range)) else {
         let field = "area that an answer is written to";
-        return Err(WireError::Meaningless { field, got: area.start });
+        return Err(WireError::meaningless(field, area.start));
     };
     // The client can still write there, and could change what was checked.
     let mut bytes = shared.buffer_pool.take(area.len as usize);

@@ -2,13 +2,11 @@
 
 use std::borrow::Cow;
 
+use echoic_replay::codec::{Encode, Reader};
 use echoic_replay::rollouts::batch::Form;
-use echoic_replay::rollouts::codec::Take;
 use echoic_replay::rollouts::ledger::{Change, Want};
 
-use super::within;
 use crate::wire::WireError;
-use crate::wire::reader::Reader;
 use crate::wire::tables::{Area, MAX_REQUEST, Operation, Request};
 
 /// The most changes of a request.
@@ -77,53 +75,29 @@ pub struct Wish {
 impl Changes<'_> {
     /// The changes, whose bulk is this. One that may be kept waiting must be alone, and a sample is not among them.
     pub fn decode(&self, bulk: &[u8]) -> Result<Vec<Change>, WireError> {
-        let (mut head, mut bulk) = (Take::new(&self.head), Take::new(bulk));
+        let mut bulk = Reader::new(bulk);
+        let mut head = Reader::with_bulk(&self.head, &mut bulk);
         // Each has a byte at least, so this is memory for what is there.
         let mut changes = Vec::with_capacity((self.count as usize).min(self.head.len()));
         for _ in 0..self.count {
-            let change = Change::take(&mut head, &mut bulk)?;
+            let change: Change = head.get("change")?;
             let waits = change.side().is_some();
             if matches!(change, Change::Sample(_)) || (waits && self.count != 1) {
                 let (field, got) = ("change that waits among others", self.count.into());
-                return Err(WireError::Meaningless { field, got });
+                return Err(WireError::meaningless(field, got));
             }
             changes.push(change);
         }
-        head.end()?;
-        bulk.end()?;
+        head.end("changes")?;
+        bulk.end("bulk of changes")?;
         Ok(changes)
-    }
-}
-
-/// Appends a form.
-pub fn write_form(out: &mut Vec<u8>, form: Form) {
-    let (kind, width) = match form {
-        Form::Flat => (0, 0),
-        Form::Padded { width, left: false } => (1, width),
-        Form::Padded { width, left: true } => (2, width),
-        Form::Packed { width } => (3, width),
-    };
-    out.push(kind);
-    out.extend_from_slice(&width.to_le_bytes());
-}
-
-/// What [`write_form`] wrote.
-pub fn read_form(reader: &mut Reader<'_>) -> Result<Form, WireError> {
-    let (kind, width) = (reader.u8("form of a batch")?, reader.u32("width of a row")?);
-    match (kind, width) {
-        (0, 0) => Ok(Form::Flat),
-        (0, got) => Err(WireError::Meaningless { field: "width of a row", got: got.into() }),
-        (1, width) => Ok(Form::Padded { width, left: false }),
-        (2, width) => Ok(Form::Padded { width, left: true }),
-        (3, width) => Ok(Form::Packed { width }),
-        (got, _) => Err(WireError::Meaningless { field: "form of a batch", got: got.into() }),
     }
 }
 
 impl Wish {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        self.want.put(out);
-        write_form(out, self.form);
+        self.want.encode(out);
+        self.form.encode(out);
     }
 
     /// What [`Wish::write`] wrote; timeout and area are told beside it.
@@ -132,7 +106,7 @@ impl Wish {
         timeout_ms: Option<u64>,
         area: Option<Area>,
     ) -> Result<Self, WireError> {
-        let want = within(reader, |take| Ok(Want::take(take)?))?;
-        Ok(Self { want, form: read_form(reader)?, timeout_ms, area })
+        let (want, form) = (reader.get("want")?, reader.get("form of a batch")?);
+        Ok(Self { want, form, timeout_ms, area })
     }
 }

@@ -3,12 +3,11 @@
 //! That piece begins at a multiple of [`ALIGNMENT`] from the start of the payload, so that a payload that is read to
 //! such an address can be looked at where it is; or it is in the client's arena.
 
+use echoic_replay::codec::{Encode, Reader};
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::Head;
-use echoic_replay::rollouts::codec::Take;
 
 use crate::wire::WireError;
-use crate::wire::reader::Reader;
 use crate::wire::tables::{ALIGNMENT, MAX_BATCH};
 
 /// All of a share but its arrays.
@@ -24,24 +23,22 @@ impl DeliveryHead {
     /// Appends the payload up to where arrays may follow.
     pub fn write(out: &mut Vec<u8>, id: u64, head: &Head) {
         out.extend_from_slice(&id.to_le_bytes());
-        head.put(out);
+        head.encode(out);
     }
 
     /// Reads the start of a payload, of arrays that have at most so many bytes; how many bytes it has.
     pub fn read(payload: &[u8], most: usize) -> Result<(Self, usize), WireError> {
         let mut reader = Reader::new(payload);
         let id = reader.u64("number of a request")?;
-        let rest = reader.rest();
-        let mut take = Take::new(rest);
-        let head = Head::take(&mut take, most)?;
-        Ok((Self { id, head }, payload.len().saturating_sub(take.left())))
+        let head = Head::read(&mut reader, most)?;
+        Ok((Self { id, head }, payload.len().saturating_sub(reader.left())))
     }
 
     /// Where the arrays begin in a payload that begins with so many bytes, and where it ends.
     ///
     /// # Errors
     ///
-    /// [`WireError::TooLarge`] when they do not fit.
+    /// [`WireError::Codec`] when they do not fit.
     pub fn place(used: usize, bytes: usize) -> Result<(usize, usize), WireError> {
         let start = used.checked_next_multiple_of(ALIGNMENT);
         let end = start.and_then(|start| start.checked_add(bytes));
@@ -49,7 +46,7 @@ impl DeliveryHead {
             (Some(start), Some(end)) if end <= MAX_BATCH as usize => Ok((start, end)),
             _ => {
                 let (limit, got) = (MAX_BATCH.into(), used.saturating_add(bytes) as u64);
-                Err(WireError::TooLarge { field: "length of a batch", limit, got })
+                Err(WireError::too_large("length of a batch", limit, got))
             }
         }
     }
@@ -65,7 +62,7 @@ impl DeliveryHead {
         }
         let arrays = shape.arrays(config);
         let (field, limit) = ("length of a batch", MAX_BATCH.into());
-        let arrays = arrays.map_err(|_| WireError::TooLarge { field, limit, got: u64::MAX })?;
+        let arrays = arrays.map_err(|_| WireError::too_large(field, limit, u64::MAX))?;
         Ok(arrays.bytes)
     }
 }

@@ -3,35 +3,30 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use echoic_replay::codec::{Encode, Reader};
 use echoic_replay::rollouts::RolloutConfig;
 
-use super::within;
 use crate::wire::WireError;
-use crate::wire::reader::Reader;
 use crate::wire::tables::{MAX_REQUEST, MAX_TABLES};
 
 /// Appends a list: how many, then of each its settings.
 pub fn write_list(out: &mut Vec<u8>, configs: &[Arc<RolloutConfig>]) {
-    let count = u32::try_from(configs.len()).unwrap_or(u32::MAX);
-    out.extend_from_slice(&count.to_le_bytes());
-    configs.iter().for_each(|config| config.put(out));
+    configs.encode(out);
 }
 
 /// Reads a list.
 pub fn read_list(reader: &mut Reader<'_>) -> Result<Vec<Arc<RolloutConfig>>, WireError> {
-    let count = reader.u32_at_most("number of rollout tables", MAX_TABLES)?;
-    let read = |_| within(reader, |take| Ok(Arc::new(RolloutConfig::take(take)?)));
-    (0..count).map(read).collect()
+    Ok(reader.get("rollout tables")?)
 }
 
 /// What keeps tables from being introduced, although each is good.
 ///
 /// # Errors
 ///
-/// [`WireError::TooLarge`] names the limit, [`WireError::Spec`] a name that is there twice.
+/// [`WireError::Codec`] names the limit, [`WireError::Spec`] a name that is there twice.
 pub fn check_list(configs: &[Arc<RolloutConfig>]) -> Result<(), WireError> {
     let at_most = |field, limit: u64, got: usize| match got as u64 {
-        got if got > limit => Err(WireError::TooLarge { field, limit, got }),
+        got if got > limit => Err(WireError::too_large(field, limit, got)),
         _ => Ok(()),
     };
     at_most("number of rollout tables", MAX_TABLES.into(), configs.len())?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use echoic_replay::codec::{Encode, Reader, write_text, write_values};
 use echoic_replay::limiter::{Counts, Parameters};
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
@@ -12,7 +13,6 @@ use super::{MAX_BATCH, MAX_LISTED, MAX_REQUEST};
 use crate::wire::WireError;
 use crate::wire::frame::{Header, MAX_TEXT, Stall, frame, kind};
 use crate::wire::observed::{MAX_OBSERVED, Observation};
-use crate::wire::reader::{Reader, write_text, write_values};
 use crate::wire::rollouts::{self, Outcomes};
 
 /// Why a request was not done.
@@ -206,39 +206,13 @@ pub enum Answer {
 /// Instead of a place: there are no more items.
 const NO_MORE: u32 = u32::MAX;
 
-pub(super) fn write_parameters(out: &mut Vec<u8>, parameters: &Parameters) {
-    let Parameters { min_size, samples_per_insert, min_diff, max_diff } = parameters;
-    out.extend_from_slice(&min_size.to_le_bytes());
-    for number in [samples_per_insert, min_diff, max_diff] {
-        out.extend_from_slice(&number.to_le_bytes());
-    }
-}
-
-pub(super) fn read_parameters(reader: &mut Reader<'_>) -> Result<Parameters, WireError> {
-    Ok(Parameters {
-        min_size: reader.u64("min_size")?,
-        samples_per_insert: reader.f64("samples_per_insert")?,
-        min_diff: reader.f64("min_diff")?,
-        max_diff: reader.f64("max_diff")?,
-    })
-}
-
 /// A sum of weights: finite and not negative.
 pub(super) fn weight(reader: &mut Reader<'_>) -> Result<f64, WireError> {
     let field = "weight of a table";
     match reader.f64(field)? {
         weight if weight.is_finite() && weight >= 0.0 => Ok(weight),
-        weight => Err(WireError::Meaningless { field, got: weight.to_bits() }),
+        weight => Err(WireError::meaningless(field, weight.to_bits())),
     }
-}
-
-fn read_waits(reader: &mut Reader<'_>) -> Result<Waits, WireError> {
-    Ok(Waits {
-        waiting: reader.u64("calls that wait")?,
-        limited: reader.u64("calls that had to wait")?,
-        nanos: reader.u64("time that they waited")?,
-        reason: None,
-    })
 }
 
 impl Numbers {
@@ -253,12 +227,8 @@ impl Numbers {
         {
             out.extend_from_slice(&number.to_le_bytes());
         }
-        for Waits { waiting, limited, nanos, .. } in [self.insert_waits, self.sample_waits] {
-            for number in [waiting, limited, nanos] {
-                out.extend_from_slice(&number.to_le_bytes());
-            }
-        }
-        write_parameters(out, &self.limiter);
+        [self.insert_waits, self.sample_waits].encode(out);
+        self.limiter.encode(out);
         out.push(self.paused.into());
         out.extend_from_slice(&self.version.to_le_bytes());
         out.extend_from_slice(&self.row_bytes.to_le_bytes());
@@ -278,9 +248,9 @@ impl Numbers {
             unique_samples: reader.u64("unique samples")?,
             episodes: reader.u64("episodes")?,
             deleted_episodes: reader.u64("deleted episodes")?,
-            insert_waits: read_waits(reader)?,
-            sample_waits: read_waits(reader)?,
-            limiter: read_parameters(reader)?,
+            insert_waits: reader.get("waits")?,
+            sample_waits: reader.get("waits")?,
+            limiter: reader.get("limiter")?,
             paused: reader.flag("whether it is paused")?,
             version: reader.u64("version")?,
             row_bytes: reader.u64("bytes of rows")?,
@@ -368,11 +338,11 @@ impl Answer {
             }),
             Self::RolloutNumbers { id, info } => frame(out, kind::ROLLOUT_NUMBERS, |out| {
                 out.extend_from_slice(&id.to_le_bytes());
-                rollouts::write_info(out, info);
+                info.encode(out);
             }),
             Self::RolloutRefused { id, error } => frame(out, kind::ROLLOUT_REFUSED, |out| {
                 out.extend_from_slice(&id.to_le_bytes());
-                rollouts::write_error(out, error);
+                error.encode(out);
             }),
         }
     }
@@ -387,7 +357,7 @@ impl Answer {
                 let number = reader.u8("code of a failure")?;
                 let code = CODES.iter().find(|(_, known, _)| *known == number);
                 let field = "code of a failure";
-                let meaningless = WireError::Meaningless { field, got: number.into() };
+                let meaningless = WireError::meaningless(field, number.into());
                 let code = code.map(|(code, ..)| *code).ok_or(meaningless)?;
                 let stall = Stall::read(&mut reader)?;
                 let text = reader.text("reason of a failure", MAX_TEXT)?.to_owned();
@@ -430,11 +400,11 @@ impl Answer {
                 ("ROLLOUT_OUTCOMES", Self::RolloutOutcomes { id, outcomes })
             }
             kind::ROLLOUT_NUMBERS => {
-                let info = Box::new(rollouts::read_info(&mut reader)?);
+                let info = Box::new(reader.get("numbers of a table")?);
                 ("ROLLOUT_NUMBERS", Self::RolloutNumbers { id, info })
             }
             kind::ROLLOUT_REFUSED => {
-                let error = rollouts::read_error(&mut reader)?;
+                let error = reader.get("error of a call")?;
                 ("ROLLOUT_REFUSED", Self::RolloutRefused { id, error })
             }
             got => return Err(WireError::Unexpected { expected: "an answer", got }),

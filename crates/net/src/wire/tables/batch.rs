@@ -7,13 +7,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use echoic_replay::Spec;
+use echoic_replay::codec::{Reader, write_values};
 use echoic_replay::table::Infos;
 use echoic_replay::trajectory::Signature;
 
 use super::answer::weight;
 use super::{MAX_BATCH, MAX_ITEMS, signature};
 use crate::wire::WireError;
-use crate::wire::reader::{Reader, write_values};
 
 /// Where columns may begin.
 pub const ALIGNMENT: usize = 64;
@@ -74,7 +74,7 @@ impl BatchHead {
         match reader.array("reserved")? {
             [0, 0, 0] => {}
             [got, ..] => {
-                return Err(WireError::Meaningless { field: "reserved", got: got.into() });
+                return Err(WireError::meaningless("reserved", got.into()));
             }
         }
         let infos = Infos {
@@ -106,7 +106,7 @@ impl Layout {
     ///
     /// # Errors
     ///
-    /// [`WireError::TooLarge`] when they do not fit.
+    /// [`WireError::Codec`] when they do not fit.
     pub fn columns(
         &self,
         count: usize,
@@ -136,6 +136,6 @@ impl Layout {
         };
         let columns: Option<Vec<_>> = sizes.into_iter().map(place).collect();
         let (limit, got) = (MAX_BATCH.into(), u64::MAX);
-        columns.ok_or(WireError::TooLarge { field: "length of a batch", limit, got })
+        columns.ok_or(WireError::too_large("length of a batch", limit, got))
     }
 }

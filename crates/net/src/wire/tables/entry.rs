@@ -1,10 +1,10 @@
 //! The tables of a server, as it introduces them.
 
+use echoic_replay::codec::{Reader, write_text};
 use echoic_replay::table::{Form, MAX_METADATA, MAX_NAME, Table};
 
 use super::MAX_STRUCTURE;
 use crate::wire::WireError;
-use crate::wire::reader::{Reader, write_text};
 use crate::wire::spec;
 
 /// The most tables of a server.
@@ -80,7 +80,7 @@ pub fn read_list(reader: &mut Reader<'_>) -> Result<Vec<TableEntry>, WireError> 
             1 => Form::Trajectories(None),
             2 => Form::Trajectories(Some(spec::read_of_trajectories(reader)?)),
             got => {
-                return Err(WireError::Meaningless { field: "form of a table", got: got.into() });
+                return Err(WireError::meaningless("form of a table", got.into()));
             }
         };
         tables.push(TableEntry { name, form, structure, max_size, metadata });
@@ -92,10 +92,10 @@ pub fn read_list(reader: &mut Reader<'_>) -> Result<Vec<TableEntry>, WireError> 
 ///
 /// # Errors
 ///
-/// [`WireError::TooLarge`] names the limit.
+/// [`WireError::Codec`] names the limit.
 pub fn check_list(tables: &[TableEntry]) -> Result<(), WireError> {
     let at_most = |field, limit: u64, got: usize| match got as u64 {
-        got if got > limit => Err(WireError::TooLarge { field, limit, got }),
+        got if got > limit => Err(WireError::too_large(field, limit, got)),
         _ => Ok(()),
     };
     at_most("number of tables", MAX_TABLES.into(), tables.len())?;

@@ -3,12 +3,12 @@
 //! Rows and items are operations: they have consecutive numbers, which acknowledgements count. Signatures
 //! and chunks have numbers that the client chooses and that mean something on one connection only.
 
+use echoic_replay::codec::{Reader, write_values};
 use echoic_replay::trajectory::Signature;
 
 use super::{MAX_CHUNKS, MAX_INSERT, MAX_ROWS, MAX_SLICES, signature};
 use crate::wire::WireError;
 use crate::wire::frame::{HEADER_BYTES, Header, frame, kind};
-use crate::wire::reader::{Reader, write_values};
 use crate::wire::spec::MAX_LEAVES;
 
 /// Bytes of a ROWS frame's payload before its priorities.
@@ -82,7 +82,7 @@ fn read_version(reader: &mut Reader<'_>) -> Result<Option<u64>, WireError> {
     match (given, reader.u64("version")?) {
         (true, version) => Ok(Some(version)),
         (false, 0) => Ok(None),
-        (false, got) => Err(WireError::Meaningless { field: "version", got }),
+        (false, got) => Err(WireError::meaningless("version", got)),
     }
 }
 
@@ -111,10 +111,10 @@ impl RowsHead {
         let table = reader.u32("number of a table")?;
         let count = reader.u32_at_most("number of rows", MAX_ROWS)?;
         if count == 0 {
-            return Err(WireError::Meaningless { field: "number of rows", got: 0 });
+            return Err(WireError::meaningless("number of rows", 0));
         }
         if first.checked_add(count.into()).is_none() {
-            return Err(WireError::Meaningless { field: "first row", got: first });
+            return Err(WireError::meaningless("first row", first));
         }
         let version = read_version(&mut reader)?;
         let priorities = reader.values("priorities", count, f64::from_le_bytes)?;
@@ -168,7 +168,7 @@ impl ItemHead {
         let mut reader = Reader::new(payload);
         let sequence = reader.u64("number of an item")?;
         if sequence == u64::MAX {
-            return Err(WireError::Meaningless { field: "number of an item", got: sequence });
+            return Err(WireError::meaningless("number of an item", sequence));
         }
         let table = reader.u32("number of a table")?;
         let priority = reader.f64("priority")?;
@@ -219,7 +219,7 @@ impl SignatureHead {
     ///
     /// # Errors
     ///
-    /// [`WireError::TooLarge`] names the limit.
+    /// [`WireError::Codec`] names the limit.
     pub fn check(signature: &Signature) -> Result<(), WireError> {
         signature::check(signature)
     }

@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
+use echoic_replay::codec::{Encode, Reader, write_values};
 use echoic_replay::limiter::Parameters;
 
 use super::{MAX_ITEMS, MAX_KEYS, MAX_LISTED};
 use crate::wire::WireError;
 use crate::wire::frame::{frame, kind};
-use crate::wire::reader::{Reader, write_values};
 use crate::wire::rollouts::{Bulk, Changes, MAX_CHANGES, Wish};
 
 /// Instead of one table's number: all of them.
@@ -205,7 +205,7 @@ impl Request<'_> {
                     write_values(out, keys, u64::to_le_bytes);
                 }
                 Operation::SetLimiter(parameters) => {
-                    super::answer::write_parameters(out, parameters);
+                    parameters.encode(out);
                 }
                 Operation::Advance { version } => out.extend_from_slice(&version.to_le_bytes()),
                 Operation::CanSample { count } | Operation::CanInsert { count } => {
@@ -302,7 +302,7 @@ impl<'a> Request<'a> {
             4 => Operation::Reset,
             5 => Operation::Pause,
             6 => Operation::Resume,
-            7 => Operation::SetLimiter(super::answer::read_parameters(&mut reader)?),
+            7 => Operation::SetLimiter(reader.get("limiter")?),
             8 => Operation::Advance { version: reader.u64("version")? },
             9 => Operation::Info,
             10 => Operation::CanSample { count: items(&mut reader)? },
@@ -341,7 +341,7 @@ impl<'a> Request<'a> {
             }
             25 | 26 => Operation::RolloutPause { paused: number == 25 },
             27 => Operation::RolloutPart(reader.rest().into()),
-            got => return Err(WireError::Meaningless { field: "operation", got: got.into() }),
+            got => return Err(WireError::meaningless("operation", got.into())),
         };
         reader.end("REQUEST")?;
         Ok(Self { id, table, operation })

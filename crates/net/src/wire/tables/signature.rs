@@ -1,11 +1,11 @@
 //! What trajectories look like, in bytes.
 
 use echoic_replay::chunk::ColumnKind;
+use echoic_replay::codec::{Reader, write_text};
 use echoic_replay::trajectory::{Column, Signature};
 
 use super::MAX_STRUCTURE;
 use crate::wire::WireError;
-use crate::wire::reader::{Reader, write_text};
 use crate::wire::spec::{self, MAX_LEAVES, MAX_PATH};
 
 /// Structure, number of columns, then of each its leaf as in a spec and whether it is one step.
@@ -39,7 +39,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<Signature, WireError> {
 /// What keeps a signature from going over the wire.
 pub(super) fn check(signature: &Signature) -> Result<(), WireError> {
     let at_most = |field, limit: u64, got: usize| match got as u64 {
-        got if got > limit => Err(WireError::TooLarge { field, limit, got }),
+        got if got > limit => Err(WireError::too_large(field, limit, got)),
         _ => Ok(()),
     };
     at_most("structure of a tree", MAX_STRUCTURE.into(), signature.structure.len())?;

@@ -2,11 +2,11 @@
 //!
 //! | kind | then |
 //! |---|---|
-//! | 1 made | the length of the settings: u32, and the settings; milliseconds since 1970: u64; the time: u64 |
+//! | 1 made | the settings; milliseconds since 1970: u64; the time: u64 |
 //! | 2 change | length of the head: u32, the head, the bulk; what came of it; the time: u64 |
 //! | 3 opened again | as 1 |
 //!
-//! Every entry begins with its format, 3, and its kind, a byte each, and ends with the table's time in milliseconds.
+//! Every entry begins with its format, 4, and its kind, a byte each, and ends with the table's time in milliseconds.
 //! Numbers are little-endian. What came of a change is a byte: 0 something that is not told, 1 a share, with the
 //! number of the batch: u64, the rank, the attempt and the [digest](digest) of the groups: u32 each; 2 it was
 //! refused, and counted. *Made* or *opened again* is the first entry of every opening. Where a table was opened again,
@@ -17,13 +17,14 @@
 
 use crc32c::crc32c_append;
 
-use super::super::codec::{CodecError, Put, Take, put_lease, take_lease};
 use super::super::config::RolloutConfig;
 use super::super::ledger::{Change, Lease, Outcome, Refusal, Share};
 use super::super::schema::{MAX_BLOBS, MAX_COLUMN_NAME};
+use crate::codec::{CodecError, Encode, Reader};
 use crate::journal::Record;
+use crate::variants;
 
-const FORMAT: u8 = 3;
+const FORMAT: u8 = 4;
 const MADE: u8 = 1;
 const CHANGE: u8 = 2;
 const OPENED_AGAIN: u8 = 3;
@@ -84,31 +85,9 @@ impl Came {
             Err(_) => Self::Refused,
         }
     }
-
-    fn put(self, out: &mut impl Put) {
-        match self {
-            Self::Done => out.put_u8(0),
-            Self::Share { lease, digest } => {
-                out.put_u8(1);
-                put_lease(out, &lease);
-                out.put_u32(digest);
-            }
-            Self::Refused => out.put_u8(2),
-        }
-    }
-
-    fn take(take: &mut Take<'_>) -> Result<Self, CodecError> {
-        Ok(match take.u8("what came of a change")? {
-            0 => Self::Done,
-            1 => Self::Share { lease: take_lease(take)?, digest: take.u32("digest")? },
-            2 => Self::Refused,
-            got => {
-                let field = "what came of a change";
-                return Err(CodecError::Value { field, got: got.into() });
-            }
-        })
-    }
 }
+
+variants! { Came { 0 => Done, 1 => Share { lease: Lease, digest: u32 }, 2 => Refused } }
 
 fn begin(kind: u8, bytes: usize) -> Record {
     let mut record = Record::with_capacity(2 + bytes);
@@ -118,28 +97,24 @@ fn begin(kind: u8, bytes: usize) -> Record {
 
 /// Of an opening; `again` if the directory was there.
 pub(super) fn opened(config: &RolloutConfig, unix_ms: u64, again: bool, time: u64) -> Record {
-    let mut settings = Vec::new();
-    config.put(&mut settings);
-    let kind = if again { OPENED_AGAIN } else { MADE };
-    let mut record = begin(kind, settings.len() + 20);
+    let mut record = begin(if again { OPENED_AGAIN } else { MADE }, 0);
     record.put_with(|out| {
-        out.put_u32(settings.len() as u32);
-        out.put(&settings);
-        out.put_u64(unix_ms);
-        out.put_u64(time);
+        config.encode(out);
+        unix_ms.encode(out);
+        time.encode(out);
     });
     record
 }
 
 /// Of a change, all but what comes of it.
 pub(super) fn change(change: &Change) -> Record {
-    let (mut head, mut bulk) = (Vec::new(), Vec::new());
-    change.put(&mut head, |piece| bulk.push(piece));
-    let bytes: usize = bulk.iter().map(|piece| piece.len()).sum();
+    let mut head = Vec::new();
+    change.encode(&mut head);
+    let bytes: usize = change.bulk().map(<[u8]>::len).sum();
     let mut record = begin(CHANGE, 4 + head.len() + bytes + TAIL_BYTES);
     record.put(&(head.len() as u32).to_le_bytes());
     record.put(&head);
-    bulk.iter().for_each(|piece| record.put(piece));
+    change.bulk().for_each(|piece| record.put(piece));
     record.digest();
     record
 }
@@ -147,45 +122,45 @@ pub(super) fn change(change: &Change) -> Record {
 /// Adds what came of a change, and when.
 pub(super) fn finish(record: &mut Record, came: Came, time: u64) {
     record.put_with(|out| {
-        came.put(out);
-        out.put_u64(time);
+        came.encode(out);
+        time.encode(out);
     });
 }
 
 impl Entry {
     /// When it was written. Nothing else is looked at.
     pub(super) fn time(record: &[u8]) -> Result<u64, CodecError> {
-        let time = record.last_chunk().ok_or(CodecError::Truncated("time"))?;
-        Ok(u64::from_le_bytes(*time))
+        let behind = record.len().saturating_sub(8);
+        Reader::new(record.get(behind..).unwrap_or_default()).u64("time")
     }
 
     /// Reads an entry.
     pub(super) fn read(record: &[u8]) -> Result<Self, CodecError> {
-        let mut take = Take::new(record);
-        let (format, kind) = (take.u8("format")?, take.u8("kind of an entry")?);
+        let mut reader = Reader::new(record);
+        let (format, kind) = (reader.u8("format")?, reader.u8("kind of an entry")?);
         if format != FORMAT {
             return Err(CodecError::Format { expected: FORMAT.into(), got: format.into() });
         }
         let entry = match kind {
             MADE | OPENED_AGAIN => {
-                let len = take.count("bytes of settings", u32::MAX, 1)?;
-                let mut settings = Take::new(take.bytes("settings", len)?);
-                let config = Box::new(RolloutConfig::take(&mut settings)?);
-                settings.end()?;
-                let unix_ms = take.u64("time of the machine")?;
+                let config = Box::new(reader.get("settings")?);
+                let unix_ms = reader.u64("time of the machine")?;
                 Self::Opened { config, unix_ms, again: kind == OPENED_AGAIN }
             }
             CHANGE => {
-                let len = take.count("bytes of a change", u32::MAX, 1)?;
-                let mut head = Take::new(take.bytes("change", len)?);
-                let change = Change::take(&mut head, &mut take)?;
-                head.end()?;
-                Self::Change(change, Came::take(&mut take)?)
+                let len = reader.u32("bytes of a change")?;
+                let head = reader.bytes("change", len as usize)?;
+                let mut head = Reader::with_bulk(head, &mut reader);
+                let change = head.get("change")?;
+                head.end("change")?;
+                Self::Change(change, reader.get("what came of a change")?)
             }
-            got => return Err(CodecError::Value { field: "kind of an entry", got: got.into() }),
+            got => {
+                return Err(CodecError::Meaningless { field: "kind of an entry", got: got.into() });
+            }
         };
-        take.u64("time")?;
-        take.end()?;
+        reader.u64("time")?;
+        reader.end("entry")?;
         Ok(entry)
     }
 }

@@ -1,6 +1,6 @@
 //! A rollout table in a checkpoint: its own, or one of a server.
 //!
-//! - `rollouts-N.head`: format: u32, 4; the length of the settings: u32, and the settings; the time: u64; the first
+//! - `rollouts-N.head`: format: u32, 5; the settings; the time: u64; the first
 //!   record of the table's journal that is not in here, 2^64 - 1 without one: u64; the number of the last batch, 0
 //!   before the first: u64.
 //! - `rollouts-N.numbers` and `rollouts-N.bulk`: see [`Moment`].
@@ -8,13 +8,14 @@
 use std::io::{Read, Write};
 use std::sync::Arc;
 
-use super::super::codec::{CodecError, Put, Take};
 use super::super::config::RolloutConfig;
 use super::super::ledger::{Ledger, Moment, StateError};
 use super::error::KeptError;
-use crate::checkpoint::{self, Reader, Writer};
+use crate::checkpoint::{self, Writer};
+use crate::codec::{CodecError, Encode, Reader};
+use crate::fields;
 
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
 /// The most bytes of a head: more than any table of ours has.
 const MAX_HEAD: u64 = 64 << 20;
 
@@ -46,6 +47,8 @@ pub(crate) struct Head {
     pub(crate) last_batch: u64,
 }
 
+fields! { Head { config: Arc<RolloutConfig>, time: u64, next: u64, last_batch: u64 } }
+
 fn name(number: usize, part: &str) -> String {
     format!("rollouts-{number}.{part}")
 }
@@ -56,31 +59,28 @@ pub(crate) fn write(
     number: usize,
     saved: &Saved,
 ) -> Result<(), checkpoint::Error> {
-    let (mut settings, mut head, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
-    saved.config.put(&mut settings);
-    head.put_u32(FORMAT);
-    head.put_u32(settings.len() as u32);
-    head.put(&settings);
-    for number in [saved.time, saved.next, saved.moment.last_batch()] {
-        head.put_u64(number);
-    }
-    saved.moment.put(&mut numbers);
+    let Saved { config, moment, time, next } = saved;
+    let (config, last_batch) = (Arc::clone(config), moment.last_batch());
+    let (mut head, mut numbers) = (Vec::new(), Vec::new());
+    FORMAT.encode(&mut head);
+    Head { config, time: *time, next: *next, last_batch }.encode(&mut head);
+    moment.encode(&mut numbers);
     writer.put_section(&name(number, "numbers"), |out| out.write_all(&numbers))?;
     writer.put_section(&name(number, "bulk"), |out| {
-        saved.moment.bulk().into_iter().try_for_each(|piece| out.write_all(piece))
+        moment.bulk().try_for_each(|piece| out.write_all(piece))
     })?;
     // It says that the others are there.
     writer.put_section(&name(number, "head"), |out| out.write_all(&head))
 }
 
 /// How many rollout tables a checkpoint has.
-pub(crate) fn count(reader: &Reader) -> usize {
+pub(crate) fn count(reader: &checkpoint::Reader) -> usize {
     let has = |number: &usize| reader.sections().any(|section| section == name(*number, "head"));
     (0..).take_while(has).count()
 }
 
 /// Reads the table of a number.
-pub(crate) fn read(reader: &Reader, number: usize) -> Result<Loaded, KeptError> {
+pub(crate) fn read(reader: &checkpoint::Reader, number: usize) -> Result<Loaded, KeptError> {
     let head = read_head(reader, number)?;
     let path = reader.path();
     let state = |source: StateError| KeptError::State { path: path.to_owned(), source };
@@ -97,7 +97,7 @@ pub(crate) fn read(reader: &Reader, number: usize) -> Result<Loaded, KeptError> 
 }
 
 /// Reads the head of a number.
-pub(crate) fn read_head(reader: &Reader, number: usize) -> Result<Head, KeptError> {
+pub(crate) fn read_head(reader: &checkpoint::Reader, number: usize) -> Result<Head, KeptError> {
     let path = reader.path();
     let state = |source: StateError| KeptError::State { path: path.to_owned(), source };
     let mut section = reader.section(&name(number, "head"))?;
@@ -111,19 +111,14 @@ pub(crate) fn read_head(reader: &Reader, number: usize) -> Result<Head, KeptErro
 }
 
 fn take_head(bytes: &[u8]) -> Result<Head, StateError> {
-    let mut take = Take::new(bytes);
-    let format = take.u32("format")?;
+    let mut reader = Reader::new(bytes);
+    let format = reader.u32("format")?;
     if format != FORMAT {
         return Err(CodecError::Format { expected: FORMAT, got: format }.into());
     }
-    let len = take.count("bytes of settings", u32::MAX, 1)?;
-    let mut settings = Take::new(take.bytes("settings", len)?);
-    let config = Arc::new(RolloutConfig::take(&mut settings)?);
-    settings.end()?;
-    let time = take.u64("time")?;
-    let (next, last_batch) = (take.u64("number of a record")?, take.u64("number of a batch")?);
-    take.end()?;
-    Ok(Head { config, time, next, last_batch })
+    let head = reader.get("head")?;
+    reader.end("head")?;
+    Ok(head)
 }
 
 #[cfg(test)]
@@ -132,9 +127,9 @@ mod tests {
 
     #[test]
     fn a_head_of_another_format_says_so() {
-        for other in [3_u32, 5] {
+        for other in [4_u32, 6] {
             let refused = take_head(&other.to_le_bytes()).unwrap_err().to_string();
-            assert_eq!(refused, format!("it has format {other}; this release reads format 4"));
+            assert_eq!(refused, format!("it has format {other}; this release reads format 5"));
         }
     }
 }

@@ -9,6 +9,8 @@ use crate::limiter::Reason;
 
 /// The most groups that one call admits.
 pub const MAX_ADMITTED: u32 = 1 << 12;
+/// The most groups that a change names.
+pub const MAX_NAMED: u32 = 1 << 16;
 /// The most ranks that share a batch.
 pub const MAX_RANKS: u32 = 1 << 10;
 /// The highest version: with it, the groups that are made up to it can be counted.

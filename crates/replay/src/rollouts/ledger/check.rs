@@ -3,9 +3,9 @@
 use std::fmt;
 
 use super::change::{
-    Admit, Append, Change, MAX_ADMITTED, MAX_KEY, MAX_RANKS, MAX_VERSION, Refusal, Size, Want,
+    Admit, Append, Change, MAX_ADMITTED, MAX_KEY, MAX_NAMED, MAX_RANKS, MAX_VERSION, Refusal, Size,
+    Want,
 };
-use crate::rollouts::codec::MAX_NAMED;
 use crate::rollouts::config::RolloutConfig;
 use crate::rollouts::schema::{MAX_BLOBS, MAX_COLUMN_NAME};
 

@@ -21,13 +21,9 @@ macro_rules! counts {
             pub fn words(&self) -> [u64; Self::LEN] {
                 [$(self.$name),*]
             }
-
-            /// All of them, in their order, to be set.
-            pub fn words_mut(&mut self) -> [&mut u64; Self::LEN] {
-                let Self { $($name),* } = self;
-                [$($name),*]
-            }
         }
+
+        $crate::fields! { Counts { $($name: u64,)* } }
     };
 }
 
@@ -116,21 +112,6 @@ pub struct Source {
     pub delivered: u64,
     /// When it was last admitted or went on with a group, by the table's time in milliseconds.
     pub last_admitted: Option<u64>,
-}
-
-impl Source {
-    /// All that is counted, in one order.
-    pub fn words(&self) -> [u64; 7] {
-        let Self { submitted, accepted, rejected, filtered, running, tokens, delivered, .. } =
-            *self;
-        [submitted, accepted, rejected, filtered, running, tokens, delivered]
-    }
-
-    /// The same, to be set.
-    pub fn words_mut(&mut self) -> [&mut u64; 7] {
-        let Self { submitted, accepted, rejected, filtered, running, tokens, delivered, .. } = self;
-        [submitted, accepted, rejected, filtered, running, tokens, delivered]
-    }
 }
 
 /// The most producers that are told apart; all others are one.

@@ -33,6 +33,7 @@
 //! before: a consumer that survives its server may be done with another's batch.
 
 use super::Ledger;
+use crate::fields;
 
 /// How many numbers there are for each millisecond.
 const PER_MS: u64 = 1 << 10;
@@ -58,6 +59,10 @@ pub(super) struct Generation {
     pub(super) attempts: u32,
     /// The highest that was given. It is not saved: who goes on from a checkpoint has a later clock.
     highest: u32,
+}
+
+fields! {
+    Generation { groups: u64, batches: u64, first: u64, attempts: u32; highest: 0 }
 }
 
 impl Generation {
@@ -144,6 +149,7 @@ mod tests {
 
     use super::super::{Admit, Append, Change, Fate, Hold, Outcome};
     use super::*;
+    use crate::codec::Encode;
     use crate::rollouts::config::{OnExpiry, RolloutConfig};
     use crate::rollouts::item::Segment;
     use crate::rollouts::kept::tests::config;
@@ -158,7 +164,7 @@ mod tests {
 
     fn bytes(ledger: &Ledger) -> Vec<u8> {
         let mut numbers = Vec::new();
-        ledger.save().put(&mut numbers);
+        ledger.save().encode(&mut numbers);
         numbers
     }
 

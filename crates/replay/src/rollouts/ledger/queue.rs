@@ -6,6 +6,9 @@ use super::super::config::Order;
 use crate::rng::Rng;
 use crate::selectors::sum_tree::SumTree;
 
+/// Of each age in the weighted order, which group is in each place, and the free places.
+pub(super) type Arrangement = Vec<(i64, (Vec<Option<u64>>, Vec<u32>))>;
+
 /// What the queue needs to know of a group.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Place {
@@ -217,14 +220,14 @@ impl Queue {
     }
 
     /// Where everything is in the buckets, so that a copy draws the same.
-    pub(super) fn layout(&self) -> Vec<(i64, Vec<Option<u64>>, Vec<u32>)> {
+    pub(super) fn layout(&self) -> Arrangement {
         let parts = self.buckets.iter();
-        parts.map(|(age, bucket)| (*age, bucket.ids.clone(), bucket.free.clone())).collect()
+        parts.map(|(age, bucket)| (*age, (bucket.ids.clone(), bucket.free.clone()))).collect()
     }
 
     /// Puts everything where [`Queue::layout`] said. The groups must be those that are here.
-    pub(super) fn arrange(&mut self, layout: Vec<(i64, Vec<Option<u64>>, Vec<u32>)>) {
-        for (age, ids, free) in layout {
+    pub(super) fn arrange(&mut self, layout: Arrangement) {
+        for (age, (ids, free)) in layout {
             let Some(bucket) = self.buckets.get_mut(&age) else { continue };
             let weights: HashMap<u64, f64> =
                 bucket.places.iter().map(|(id, at)| (*id, bucket.tree.get(*at))).collect();

@@ -2,6 +2,7 @@
 //!
 //! A [`Moment`] is taken while nothing happens to the ledger, and is cheap: payload is shared with it. It is
 //! written afterwards, in two parts as changes are: *numbers*, and a *bulk* of tokens and blobs, in the same order.
+//! Reading makes a moment of them again, of which nothing is believed before it was checked.
 //! What follows from the rest is not written: who is due when, which ages there are, who is in the queue, in
 //! which order.
 //!
@@ -16,20 +17,19 @@ use std::collections::{HashMap, HashSet};
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
-use super::change::{Append, Fate, Hold, MAX_RANKS, MAX_VERSION, Want};
+use super::change::{Append, Fate, Hold, MAX_VERSION, Want};
 use super::check::{check_name, check_priority};
-use super::counts::{Counts, MAX_SOURCES, Source, Sources};
+use super::counts::{Counts, MAX_SOURCES, Source};
 use super::generation::Generation;
 use super::leases::{Batch, Part, State};
 use super::open::Open;
+use super::queue::Arrangement;
 use super::{Due, FATES, Ledger, Ready};
+use crate::codec::{Bulk, CodecError, Reader};
 use crate::rng::Rng;
-use crate::rollouts::codec::{CodecError, Put, Take};
-use crate::rollouts::config::{ConfigError, MAX_GROUP, MAX_GROUPS, Order, RolloutConfig};
-use crate::rollouts::item::{Finish, Group, Item, Run, Segment};
-use crate::rollouts::schema::MAX_BLOBS;
+use crate::rollouts::config::{ConfigError, Order, RolloutConfig};
+use crate::rollouts::item::{Group, Item, Segment};
+use crate::{fields, variants};
 
 /// More than anything that is counted, versions and times included, so that sums of a few are numbers too.
 const MOST: u64 = 1 << 60;
@@ -62,10 +62,7 @@ fn ensure(is_so: bool, what: impl FnOnce() -> String) -> Result<(), StateError> 
     if is_so { Ok(()) } else { Err(StateError::Wrong(what())) }
 }
 
-/// Where everything is in the buckets of the weighted order.
-type Arrangement = Vec<(i64, Vec<Option<u64>>, Vec<u32>)>;
-
-/// A ledger as it was at one moment: its numbers, and the payload that they speak of.
+/// A ledger as it was at one moment: its numbers, which are its bytes, and the payload that they speak of.
 #[derive(Debug)]
 pub struct Moment {
     numbers: Numbers,
@@ -93,149 +90,79 @@ struct Numbers {
     rng: [u64; 4],
 }
 
-fn put_item(out: &mut impl Put, item: &Item) {
-    out.put_u32(item.index);
-    out.put_u32(item.segments.len() as u32);
-    for segment in &item.segments {
-        out.put_u32(segment.tokens);
-        out.put_u32(segment.runs.len() as u32);
-        for run in &segment.runs {
-            out.put_i64(run.version);
-            out.put_u32(run.tokens);
-        }
+fields! {
+    Moment {
+        numbers: Numbers,
+        counts: Counts,
+        sources: Vec<Source>,
+        open: Vec<(u64, Open)>,
+        ready: Vec<Ready>,
+        arrangement: Arrangement,
+        batches: Vec<(u64, Batch)>,
+        fates: Vec<(u64, Fate)>,
     }
-    out.put_u8(item.finish.is_some().into());
-    let Some(finish) = &item.finish else { return };
-    out.put(&finish.fields);
-    out.put_u32(finish.blobs.len() as u32);
-    for (name, bytes) in &finish.blobs {
-        out.put_text(name);
-        out.put_u32(bytes.len() as u32);
+    Numbers {
+        version: i64,
+        target: i64,
+        offset: i64,
+        taken: u64,
+        depth: Option<u32>,
+        next_group: u64,
+        next_place: u64,
+        next_batch: u64,
+        generation: Generation,
+        rng: [u64; 4],
     }
+    Open {
+        key: String,
+        source: String,
+        admitted: i64,
+        dispatched: i64,
+        attempt: u32,
+        ttl_ms: u64,
+        expires: Option<u64>,
+        looked_at: u64,
+        deadline: Option<u64>,
+        priority: f64,
+        items: Vec<Item>;
+        oldest: None,
+        finished: 0,
+    }
+    Ready { group: Arc<Group>, priority: f64, place: u64, uses: u32; is_out: false }
+    Group {
+        id: u64,
+        key: String,
+        source: String,
+        admitted: i64,
+        dispatched: i64,
+        completed: i64,
+        items: Vec<Item>;
+        oldest: 0,
+        newest: 0,
+        tokens: 0,
+    }
+    Batch { target: i64, is_used: bool, lost: u64, want: Want, shares: Vec<Part> }
+    Part { attempt: u32, state: State, lease_ms: u64, groups: Vec<u64> }
 }
 
-fn put_items(out: &mut impl Put, items: &[Item]) {
-    out.put_u32(items.len() as u32);
-    items.iter().for_each(|item| put_item(out, item));
-}
-
-impl Open {
-    fn put(&self, out: &mut impl Put) {
-        let Self { key, source, admitted, dispatched, items, attempt, ttl_ms, expires, .. } = self;
-        out.put_text(key);
-        out.put_text(source);
-        out.put_i64(*admitted);
-        out.put_i64(*dispatched);
-        out.put_u32(*attempt);
-        out.put_u64(*ttl_ms);
-        out.put_maybe(*expires);
-        out.put_u64(self.looked_at);
-        out.put_maybe(self.deadline);
-        out.put_f64(self.priority);
-        put_items(out, items);
-    }
-}
-
-impl Ready {
-    fn put(&self, out: &mut impl Put) {
-        let group = &*self.group;
-        out.put_u64(group.id);
-        out.put_text(&group.key);
-        out.put_text(&group.source);
-        for version in [group.admitted, group.dispatched, group.completed] {
-            out.put_i64(version);
-        }
-        out.put_f64(self.priority);
-        out.put_u64(self.place);
-        out.put_u32(self.uses);
-        put_items(out, &group.items);
-    }
-}
-
-impl Batch {
-    fn put(&self, out: &mut impl Put) {
-        out.put_i64(self.target);
-        out.put_u8(self.is_used.into());
-        out.put_u64(self.lost);
-        self.want.put(out);
-        out.put_u32(self.shares.len() as u32);
-        for part in &self.shares {
-            out.put_u32(part.attempt);
-            let (state, until) = match part.state {
-                State::Waiting => (0, 0),
-                State::Out(until) => (1, until),
-                State::Over => (2, 0),
-            };
-            out.put_u8(state);
-            out.put_u64(until);
-            out.put_u64(part.lease_ms);
-            out.put_u32(part.groups.len() as u32);
-            part.groups.iter().for_each(|id| out.put_u64(*id));
-        }
-    }
-}
+variants! { State { 0 => Waiting, 1 => Out(until: u64), 2 => Over } }
 
 impl Moment {
-    /// Appends the numbers.
-    pub fn put(&self, out: &mut impl Put) {
-        let numbers = &self.numbers;
-        for number in [numbers.version, numbers.target, numbers.offset] {
-            out.put_i64(number);
-        }
-        out.put_u64(numbers.taken);
-        out.put_maybe(numbers.depth.map(u64::from));
-        for number in [numbers.next_group, numbers.next_place, numbers.next_batch] {
-            out.put_u64(number);
-        }
-        let generation = numbers.generation;
-        for number in [generation.groups, generation.batches, generation.first] {
-            out.put_u64(number);
-        }
-        out.put_u32(generation.attempts);
-        numbers.rng.iter().for_each(|word| out.put_u64(*word));
-        self.counts.words().iter().for_each(|count| out.put_u64(*count));
-        out.put_u32(self.sources.len() as u32);
-        for source in &self.sources {
-            out.put_text(&source.name);
-            source.words().iter().for_each(|count| out.put_u64(*count));
-            out.put_maybe(source.last_admitted);
-        }
-        out.put_u32(self.open.len() as u32);
-        for (id, open) in &self.open {
-            out.put_u64(*id);
-            open.put(out);
-        }
-        out.put_u32(self.ready.len() as u32);
-        self.ready.iter().for_each(|ready| ready.put(out));
-        out.put_u32(self.arrangement.len() as u32);
-        for (age, ids, free) in &self.arrangement {
-            out.put_i64(*age);
-            out.put_u32(ids.len() as u32);
-            ids.iter().for_each(|id| out.put_maybe(*id));
-            out.put_u32(free.len() as u32);
-            free.iter().for_each(|place| out.put_u32(*place));
-        }
-        out.put_u32(self.batches.len() as u32);
-        for (number, batch) in &self.batches {
-            out.put_u64(*number);
-            batch.put(out);
-        }
-        out.put_u32(self.fates.len() as u32);
-        for (id, fate) in &self.fates {
-            out.put_u64(*id);
-            out.put_u8(fate.number());
-        }
-    }
-
     /// Gives the bulk piece by piece.
     pub fn bulk(&self) -> impl Iterator<Item = &[u8]> {
         let open = self.open.iter().flat_map(|(_, open)| &open.items);
         let ready = self.ready.iter().flat_map(|ready| &ready.group.items);
-        open.chain(ready).flat_map(|item| {
-            let blobs = item.finish.iter().flat_map(|finish| &finish.blobs);
-            let tokens = item.segments.iter().map(|segment| &*segment.bytes);
-            tokens.chain(blobs.map(|(_, bytes)| &**bytes))
-        })
+        open.chain(ready).flat_map(Item::bulk)
+    }
+
+    fn read(numbers: &[u8], bulk: &mut dyn Read) -> Result<Self, StateError> {
+        let mut bulk = Stored { bytes: bulk, failed: None };
+        let mut reader = Reader::with_bulk(numbers, &mut bulk);
+        let read = reader.get("state").and_then(|moment| reader.end("state").map(|()| moment));
+        match bulk.failed {
+            Some(error) => Err(error.into()),
+            None => Ok(read?),
+        }
     }
 
     /// The number of the last batch that was made; 0 before the first.
@@ -244,164 +171,69 @@ impl Moment {
     }
 }
 
-/// What is read, and what it is compared with.
-struct Reading<'a, 'b> {
-    take: Take<'a>,
-    bulk: &'b mut dyn Read,
-    config: &'a RolloutConfig,
+/// The bulk of a state that is read.
+struct Stored<'a> {
+    bytes: &'a mut dyn Read,
+    /// What the system said, if it could not be read.
+    failed: Option<io::Error>,
 }
 
-impl Reading<'_, '_> {
-    /// A number that is counted, a version or a time.
-    fn number(&mut self, field: &'static str) -> Result<u64, StateError> {
-        let got = self.take.u64(field)?;
-        if got > MOST {
-            return Err(CodecError::Value { field, got }.into());
-        }
-        Ok(got)
-    }
-
-    fn maybe(&mut self, field: &'static str) -> Result<Option<u64>, StateError> {
-        match self.take.maybe(field)? {
-            Some(got) if got > MOST => Err(CodecError::Value { field, got }.into()),
-            got => Ok(got),
-        }
-    }
-
-    fn version(&mut self, field: &'static str) -> Result<i64, StateError> {
-        let got = self.take.u64(field)?;
-        match i64::try_from(got) {
-            // t may be ahead of V by the batches that are out.
-            Ok(version) if version <= 2 * MAX_VERSION => Ok(version),
-            _ => Err(CodecError::Value { field, got }.into()),
-        }
-    }
-
-    fn name(&mut self, field: &'static str) -> Result<String, StateError> {
-        let name = self.take.text(field)?;
-        check_name(field, &name).map_err(|refusal| wrong(refusal.to_string()))?;
-        Ok(name)
-    }
-
-    fn priority(&mut self) -> Result<f64, StateError> {
-        let priority = self.take.f64("priority")?;
-        check_priority(priority).map_err(|refusal| wrong(refusal.to_string()))?;
-        Ok(priority)
-    }
-
-    /// The next bytes of the bulk.
-    fn piece(&mut self, len: usize) -> Result<Vec<u8>, StateError> {
-        let mut bytes = Vec::with_capacity(len.min(AHEAD));
-        (&mut self.bulk).take(len as u64).read_to_end(&mut bytes)?;
-        if bytes.len() < len {
-            return Err(CodecError::Truncated("tokens").into());
-        }
-        Ok(bytes)
-    }
-
-    fn segment(&mut self) -> Result<Segment, StateError> {
-        let tokens = self.take.u32("tokens of a segment")?;
-        let count = self.take.count("number of versions", u32::MAX, 12)?;
-        let mut runs = SmallVec::with_capacity(count);
-        for _ in 0..count {
-            let version = self.version("version of a token")?;
-            runs.push(Run { version, tokens: self.take.u32("tokens of a version")? });
-        }
-        if tokens > self.config.max_tokens {
-            let field = "tokens of a segment";
-            return Err(CodecError::Value { field, got: tokens.into() }.into());
-        }
-        let len = tokens as usize * self.config.schema.token_bytes();
-        Ok(Segment { runs, tokens, bytes: self.piece(len)? })
-    }
-
-    fn item(&mut self, ledger: &Ledger) -> Result<Item, StateError> {
-        let index = self.take.u32("place of an item")?;
-        let count = self.take.count("number of segments", u32::MAX, 8)?;
-        let mut item = Item { index, ..Item::default() };
-        let mut tokens = 0u64;
-        for _ in 0..count {
-            let segment = self.segment()?;
-            ensure(segment.tokens > 0, || "a segment has no tokens".into())?;
-            tokens += u64::from(segment.tokens);
-            item.segments.push(Arc::new(segment));
-        }
-        let most = self.config.max_tokens;
-        ensure(tokens <= most.into(), || {
-            format!("an item has {tokens} tokens, max_tokens is {most}")
-        })?;
-        if self.take.flag("end of an item")? {
-            let len = self.config.schema.field_bytes();
-            let fields = self.take.bytes("fields", len)?.to_vec();
-            let count = self.take.count("number of blobs", MAX_BLOBS as u32, 8)?;
-            let mut names = Vec::with_capacity(count);
-            let mut sum = 0u64;
-            for _ in 0..count {
-                let name = self.take.text("name of a blob")?;
-                let len = self.take.u32("bytes of a blob")?;
-                sum += u64::from(len);
-                names.push((name, len));
+impl Bulk for Stored<'_> {
+    fn piece(&mut self, field: &'static str, len: u32) -> Result<Vec<u8>, CodecError> {
+        let mut piece = Vec::with_capacity((len as usize).min(AHEAD));
+        self.failed = (&mut self.bytes).take(len.into()).read_to_end(&mut piece).err();
+        match piece.len() {
+            got if got < len as usize || self.failed.is_some() => {
+                Err(CodecError::Truncated { field, wanted: len.into(), got })
             }
-            let most = self.config.max_blob_bytes;
-            ensure(sum <= most.into(), || {
-                format!("an item has {sum} bytes of blobs, max_blob_bytes is {most}")
-            })?;
-            // They come behind the tokens.
-            let mut blobs = Vec::with_capacity(count);
-            for (name, len) in names {
-                blobs.push((name, self.piece(len as usize)?));
-            }
-            item.finish = Some(Arc::new(Finish { fields, blobs }));
+            _ => Ok(piece),
         }
-        // Whatever a producer must keep to, in each segment.
-        let hold = Hold { group: 0, attempt: 0 };
-        let (none, finish) = (Arc::new(Segment::default()), item.finish.clone());
-        let all = item.segments.iter().chain([&none]);
-        for (sequence, segment) in (0..).zip(all) {
-            let (segment, finish) = (Arc::clone(segment), finish.clone());
-            let append = Append { hold, item: index, sequence, segment, finish, priority: 1.0 };
-            append.check(&ledger.config).map_err(|refusal| wrong(refusal.to_string()))?;
-        }
-        Ok(item)
     }
+}
 
-    fn items(&mut self, ledger: &Ledger) -> Result<Vec<Item>, StateError> {
-        let count = self.take.count("number of items", MAX_GROUP, 9)?;
-        (0..count).map(|_| self.item(ledger)).collect()
+/// Something that is counted, or a time.
+fn check_number(field: &'static str, got: u64) -> Result<(), CodecError> {
+    if got > MOST {
+        return Err(CodecError::TooLarge { field, limit: MOST, got });
     }
+    Ok(())
+}
 
-    fn numbers(&mut self) -> Result<Numbers, StateError> {
-        let (version, target) = (self.version("version")?, self.version("target")?);
-        let offset = self.take.i64("offset")?;
-        if offset.unsigned_abs() > MOST {
-            let (field, got) = ("offset", offset.unsigned_abs());
-            return Err(CodecError::Value { field, got }.into());
-        }
-        let taken = self.number("groups of a version")?;
-        let narrow = |got| {
-            let field = "pipeline_depth";
-            u32::try_from(got).map_err(|_| CodecError::Value { field, got })
-        };
-        let depth = self.take.maybe("pipeline_depth")?.map(narrow).transpose()?;
-        let next_group = self.number("number of the next group")?;
-        let next_place = self.number("place of the next group")?;
-        let next_batch = self.number("number of the next batch")?;
-        let mut generation = [0; 3];
-        for number in &mut generation {
-            *number = self.number("beginning of a generation")?;
-        }
-        let [groups, batches, first] = generation;
-        let generation =
-            Generation::of(groups, batches, first, self.take.u32("first attempt of a generation")?);
-        let mut rng = [0; 4];
-        for word in &mut rng {
-            *word = self.take.u64("state of the generator")?;
+fn check_version(field: &'static str, version: i64) -> Result<(), CodecError> {
+    // t may be ahead of V by the batches that are out.
+    if !(0..=2 * MAX_VERSION).contains(&version) {
+        return Err(CodecError::Meaningless { field, got: version as u64 });
+    }
+    Ok(())
+}
+
+fn check_names(key: &str, source: &str) -> Result<(), StateError> {
+    let named = check_name("key of a group", key);
+    let named = named.and_then(|()| check_name("name of a source", source));
+    named.map_err(|refusal| wrong(refusal.to_string()))
+}
+
+impl Numbers {
+    fn check(&self, config: &RolloutConfig) -> Result<(), StateError> {
+        let Self { version, target, offset, taken, depth, generation, rng, .. } = *self;
+        check_version("version", version)?;
+        check_version("target", target)?;
+        for (field, number) in [
+            ("offset", offset.unsigned_abs()),
+            ("groups of a version", taken),
+            ("number of the next group", self.next_group),
+            ("place of the next group", self.next_place),
+            ("number of the next batch", self.next_batch),
+            ("beginning of a generation", generation.groups),
+            ("beginning of a generation", generation.batches),
+            ("beginning of a generation", generation.first),
+        ] {
+            check_number(field, number)?;
         }
         // The generator would make another state of this one.
         ensure(rng != [0; 4], || "the generator is in a state that it never has".into())?;
-        let config = self.config;
         ensure(target >= version, || format!("version {version} is above the target {target}"))?;
-        ensure(next_batch > 0, || "batches are counted from 1".into())?;
+        ensure(self.next_batch > 0, || "batches are counted from 1".into())?;
         let per_version = config.per_version();
         ensure(taken < per_version, || {
             format!("{taken} groups are taken for a version that has {per_version}")
@@ -409,186 +241,135 @@ impl Reading<'_, '_> {
         ensure(depth.is_some() == config.max_lag.is_some() && depth <= config.max_lag, || {
             format!("pipeline_depth is {depth:?}, max_lag {:?}", config.max_lag)
         })?;
+        let Generation { groups, batches, first, attempts, .. } = generation;
         let is_first = generation == Generation::default();
-        let is_right = groups <= first && (1..=first).contains(&batches) && generation.attempts > 0;
-        ensure(is_first || (is_right && first <= next_group.min(next_batch)), || {
+        let is_right = groups <= first && (1..=first).contains(&batches) && attempts > 0;
+        ensure(is_first || (is_right && first <= self.next_group.min(self.next_batch)), || {
             format!(
                 "numbers from {groups} and {batches} up to {first} are nobody's, and were given"
             )
-        })?;
-        Ok(Numbers {
-            version,
-            target,
-            taken,
-            depth,
-            offset,
-            next_group,
-            next_place,
-            next_batch,
-            generation,
-            rng,
         })
     }
+}
 
-    fn counts(&mut self) -> Result<Counts, StateError> {
-        let mut counts = Counts::default();
-        for count in counts.words_mut() {
-            *count = self.number("count")?;
-        }
-        Ok(counts)
+fn check_sources(sources: &[Source]) -> Result<(), StateError> {
+    let most = MAX_SOURCES + 1;
+    ensure(sources.len() <= most, || format!("there are {} sources", sources.len()))?;
+    let mut names = HashSet::new();
+    for source in sources {
+        let Source { name, submitted, accepted, rejected, filtered, running, tokens, .. } = source;
+        check_names("", name)?;
+        ensure(names.insert(name), || format!("source {name:?} is there twice"))?;
+        let counts = [submitted, accepted, rejected, filtered, running, tokens, &source.delivered];
+        counts.into_iter().try_for_each(|count| check_number("count of a source", *count))?;
+        check_number("time of a source", source.last_admitted.unwrap_or(0))?;
     }
+    Ok(())
+}
 
-    fn sources(&mut self) -> Result<Sources, StateError> {
-        let count = self.take.count("number of sources", MAX_SOURCES as u32 + 1, 68)?;
-        let mut names = HashSet::new();
-        let mut all = Vec::with_capacity(count);
-        for _ in 0..count {
-            let name = self.name("name of a source")?;
-            ensure(names.insert(name.clone()), || format!("source {name:?} is there twice"))?;
-            let mut source = Source { name, ..Source::default() };
-            for count in source.words_mut() {
-                *count = self.number("count of a source")?;
-            }
-            source.last_admitted = self.maybe("time of a source")?;
-            all.push(source);
-        }
-        let mut sources = Sources::default();
-        sources.restore(all);
-        Ok(sources)
+/// That producers may have brought an item.
+fn check_item(config: &RolloutConfig, item: &Item) -> Result<(), StateError> {
+    let segments = || item.segments.iter();
+    ensure(segments().all(|segment| segment.tokens > 0), || "a segment has no tokens".into())?;
+    let tokens: u64 = segments().map(|segment| u64::from(segment.tokens)).sum();
+    let most = config.max_tokens;
+    ensure(tokens <= most.into(), || format!("an item has {tokens} tokens, max_tokens is {most}"))?;
+    // Whatever a producer must keep to, in each segment.
+    let hold = Hold { group: 0, attempt: 0 };
+    let (none, finish) = (Arc::new(Segment::default()), &item.finish);
+    for (sequence, segment) in (0..).zip(segments().chain([&none])) {
+        let (item, segment, finish) = (item.index, Arc::clone(segment), finish.clone());
+        let append = Append { hold, item, sequence, segment, finish, priority: 1.0 };
+        append.check(config).map_err(|refusal| wrong(refusal.to_string()))?;
     }
+    Ok(())
+}
 
-    fn open(&mut self, ledger: &Ledger, id: u64) -> Result<Open, StateError> {
-        let (key, source) = (self.name("key of a group")?, self.name("name of a source")?);
-        let (admitted, dispatched) =
-            (self.version("version of a group")?, self.version("version of a group")?);
-        let attempt = self.take.u32("attempt")?;
-        let (ttl_ms, expires) = (self.number("ttl")?, self.maybe("end of a permit")?);
-        let (looked_at, deadline) = (self.number("time")?, self.maybe("deadline")?);
-        let priority = self.priority()?;
-        let items = self.items(ledger)?;
-        let finished = items.iter().filter(|item| item.finish.is_some()).count() as u32;
-        ensure((0..).zip(&items).all(|(at, item)| item.index == at), || {
+impl Open {
+    /// Checks what was read, and adds what follows from it.
+    fn complete(&mut self, config: &RolloutConfig, id: u64) -> Result<(), StateError> {
+        check_names(&self.key, &self.source)?;
+        check_version("version of a group", self.admitted)?;
+        check_version("version of a group", self.dispatched)?;
+        for (field, number) in [
+            ("ttl", self.ttl_ms),
+            ("end of a permit", self.expires.unwrap_or(0)),
+            ("time", self.looked_at),
+            ("deadline", self.deadline.unwrap_or(0)),
+        ] {
+            check_number(field, number)?;
+        }
+        check_priority(self.priority).map_err(|refusal| wrong(refusal.to_string()))?;
+        self.items.iter().try_for_each(|item| check_item(config, item))?;
+        self.finished = self.items.iter().filter(|item| item.finish.is_some()).count() as u32;
+        self.oldest = self.items.iter().filter_map(Item::oldest).min();
+        ensure((0..).zip(&self.items).all(|(at, item)| item.index == at), || {
             format!("the items of group {id} are not in their places")
         })?;
-        ensure(finished < self.config.group_size, || format!("group {id} runs and is complete"))?;
-        ensure(attempt < u32::MAX && ttl_ms > 0, || format!("group {id} has a permit of no time"))?;
-        let oldest = items.iter().filter_map(Item::oldest).min();
-        Ok(Open {
-            key,
-            source,
-            admitted,
-            dispatched,
-            oldest,
-            items,
-            finished,
-            attempt,
-            ttl_ms,
-            expires,
-            looked_at,
-            deadline,
-            priority,
+        ensure(self.finished < config.group_size, || format!("group {id} runs and is complete"))?;
+        ensure(self.attempt < u32::MAX && self.ttl_ms > 0, || {
+            format!("group {id} has a permit of no time")
         })
     }
+}
 
-    fn ready(&mut self, ledger: &Ledger) -> Result<Ready, StateError> {
-        let id = self.number("group")?;
-        let (key, source) = (self.name("key of a group")?, self.name("name of a source")?);
-        let mut versions = [0; 3];
-        for version in &mut versions {
-            *version = self.version("version of a group")?;
+impl Ready {
+    /// Checks what was read, and adds what follows from it.
+    fn complete(&mut self, config: &RolloutConfig) -> Result<(), StateError> {
+        let Some(group) = Arc::get_mut(&mut self.group) else {
+            return Err(wrong("a group is shared"));
+        };
+        let (id, items) = (group.id, &group.items);
+        check_number("group", id)?;
+        check_names(&group.key, &group.source)?;
+        for version in [group.admitted, group.dispatched, group.completed] {
+            check_version("version of a group", version)?;
         }
-        let [admitted, dispatched, completed] = versions;
-        let priority = self.priority()?;
-        let (place, uses) = (self.number("place of a group")?, self.take.u32("uses of a group")?);
-        let items = self.items(ledger)?;
+        check_priority(self.priority).map_err(|refusal| wrong(refusal.to_string()))?;
+        check_number("place of a group", self.place)?;
+        items.iter().try_for_each(|item| check_item(config, item))?;
         let is_whole = !items.is_empty()
             && items.iter().all(|item| item.finish.is_some())
             && items.windows(2).all(|two| matches!(two, [a, b] if a.index < b.index));
         ensure(is_whole, || format!("the items of group {id} are no complete group"))?;
-        let (group_size, max_uses) = (self.config.group_size as usize, self.config.max_uses);
+        let (group_size, max_uses) = (config.group_size as usize, config.max_uses);
         ensure(items.len() <= group_size, || {
             format!("group {id} has {} items, group_size is {group_size}", items.len())
         })?;
-        ensure(max_uses == 0 || uses < max_uses, || {
-            format!("group {id} was used {uses} times, max_uses is {max_uses}")
+        ensure(max_uses == 0 || self.uses < max_uses, || {
+            format!("group {id} was used {} times, max_uses is {max_uses}", self.uses)
         })?;
-        let group = Group {
-            id,
-            key,
-            source,
-            admitted,
-            dispatched,
-            oldest: items.iter().filter_map(Item::oldest).min().unwrap_or(dispatched),
-            newest: items.iter().filter_map(Item::newest).max().unwrap_or(dispatched),
-            completed,
-            tokens: items.iter().map(|item| u64::from(item.tokens())).sum(),
-            items,
-        };
-        Ok(Ready { group: Arc::new(group), priority, place, uses, is_out: false })
+        group.oldest = items.iter().filter_map(Item::oldest).min().unwrap_or(group.dispatched);
+        group.newest = items.iter().filter_map(Item::newest).max().unwrap_or(group.dispatched);
+        group.tokens = items.iter().map(|item| u64::from(item.tokens())).sum();
+        Ok(())
     }
+}
 
-    fn arrangement(&mut self) -> Result<Arrangement, StateError> {
-        let count = self.take.count("number of ages", MAX_GROUPS, 16)?;
-        let mut all = Vec::with_capacity(count);
-        for _ in 0..count {
-            let age = self.version("age of groups")?;
-            let count = self.take.count("number of places", u32::MAX, 8)?;
-            let ids = (0..count).map(|_| self.take.maybe("group in a place"));
-            let ids = ids.collect::<Result<Vec<_>, _>>()?;
-            let count = self.take.count("number of free places", u32::MAX, 4)?;
-            let free = (0..count).map(|_| self.take.u32("free place"));
-            all.push((age, ids, free.collect::<Result<_, _>>()?));
-        }
-        Ok(all)
-    }
-
-    fn batch(&mut self, ledger: &Ledger, number: u64) -> Result<Batch, StateError> {
-        let target = self.version("target of a batch")?;
-        let is_used = self.take.flag("use of a batch")?;
-        let lost = self.number("groups of a batch that are lost")?;
-        let want = Want::take(&mut self.take)?;
+impl Batch {
+    fn check(&self, ledger: &Ledger, number: u64) -> Result<(), StateError> {
+        let Self { target, want, ref shares, lost, .. } = *self;
+        check_version("target of a batch", target)?;
+        check_number("groups of a batch that are lost", lost)?;
         want.check(&ledger.config)
             .map_err(|refusal| wrong(format!("batch {number}: {refusal}")))?;
-        let count = self.take.count("number of ranks", MAX_RANKS, 25)?;
-        ensure(count == want.ranks as usize, || {
-            format!("batch {number} has {count} shares, of {} ranks", want.ranks)
+        ensure(shares.len() == want.ranks as usize, || {
+            format!("batch {number} has {} shares, of {} ranks", shares.len(), want.ranks)
         })?;
-        ensure(target <= ledger.target, || {
-            format!("batch {number} updates version {target}, the next one {}", ledger.target)
-        })?;
-        let mut shares = Vec::with_capacity(count);
-        for _ in 0..count {
-            let attempt = self.take.u32("attempt")?;
-            let (state, until) = (self.take.u8("state of a share")?, self.number("lease")?);
-            let lease_ms = self.number("lease")?;
-            let count = self.take.count("groups of a share", MAX_GROUPS, 8)?;
-            let groups = (0..count).map(|_| self.take.u64("group"));
-            let groups = groups.collect::<Result<Vec<_>, _>>()?;
-            let state = match state {
-                0 => State::Waiting,
-                1 => State::Out(until),
-                2 => State::Over,
-                got => {
-                    let field = "state of a share";
-                    return Err(CodecError::Value { field, got: got.into() }.into());
-                }
-            };
-            ensure(until == 0 || matches!(state, State::Out(_)), || {
-                format!("a share of batch {number} is not out, and has a lease")
-            })?;
-            ensure(attempt < u32::MAX, || format!("a share of batch {number} was out too often"))?;
-            ensure(state != State::Over || groups.is_empty(), || {
+        for Part { groups, attempt, state, lease_ms } in shares {
+            check_number("lease", *lease_ms)?;
+            if let State::Out(until) = state {
+                check_number("lease", *until)?;
+                ensure(*lease_ms > 0, || format!("a share of batch {number} is out for no time"))?;
+            }
+            ensure(*attempt < u32::MAX, || format!("a share of batch {number} was out too often"))?;
+            ensure(*state != State::Over || groups.is_empty(), || {
                 format!("a share of batch {number} is over and has groups")
             })?;
-            ensure(!matches!(state, State::Out(_)) || lease_ms > 0, || {
-                format!("a share of batch {number} is out for no time")
-            })?;
-            shares.push(Part { groups, attempt, state, lease_ms });
         }
         ensure(shares.iter().any(|part| part.state != State::Over), || {
             format!("batch {number} is over")
-        })?;
-        Ok(Batch { target, want, shares, is_used, lost })
+        })
     }
 }
 
@@ -638,21 +419,25 @@ impl Ledger {
         bulk: &mut dyn Read,
     ) -> Result<Self, StateError> {
         let mut ledger = Self::new(Arc::clone(&config))?;
-        let mut reading = Reading { take: Take::new(numbers), bulk, config: &config };
-        ledger.set_numbers(reading.numbers()?);
-        ledger.counts = reading.counts()?;
-        ledger.sources = reading.sources()?;
-        for _ in 0..reading.take.count("number of open groups", MAX_GROUPS, 80)? {
-            let id = reading.number("group")?;
+        let Moment { numbers, counts, sources, open, ready, arrangement, batches, fates } =
+            Moment::read(numbers, bulk)?;
+        numbers.check(&config)?;
+        ledger.set_numbers(numbers);
+        counts.words().into_iter().try_for_each(|count| check_number("count", count))?;
+        ledger.counts = counts;
+        check_sources(&sources)?;
+        ledger.sources.restore(sources);
+        for (id, mut open) in open {
+            check_number("group", id)?;
             ensure(ledger.open.last_key_value().is_none_or(|(last, _)| *last < id), || {
                 format!("group {id} is there twice, or not in its place")
             })?;
-            let open = reading.open(&ledger, id)?;
+            open.complete(&config, id)?;
             ledger.enter_open(id, open)?;
         }
         let mut last = None;
-        for _ in 0..reading.take.count("number of complete groups", MAX_GROUPS, 60)? {
-            let ready = reading.ready(&ledger)?;
+        for mut ready in ready {
+            ready.complete(&config)?;
             let id = ready.group.id;
             let is_next = last.replace(id).is_none_or(|last| last < id);
             ensure(ledger.was_admitted(id) && ready.place < ledger.next_place, || {
@@ -664,10 +449,9 @@ impl Ledger {
                 format!("group {id} is there twice, or not in its place")
             })?;
         }
-        let arrangement = reading.arrangement()?;
-        for _ in 0..reading.take.count("number of batches", u32::MAX, 42)? {
-            let number = reading.number("number of a batch")?;
-            let batch = reading.batch(&ledger, number)?;
+        for (number, batch) in batches {
+            check_number("number of a batch", number)?;
+            batch.check(&ledger, number)?;
             ledger.enter_batch(number, batch)?;
         }
         let queued: Vec<Ready> =
@@ -675,10 +459,8 @@ impl Ledger {
         queued.iter().for_each(|ready| ledger.queue.insert(&ready.place()));
         check_arrangement(&arrangement, &queued, config.order)?;
         ledger.queue.arrange(arrangement);
-        for _ in 0..reading.take.count("number of fates", FATES as u32, 9)? {
-            let (id, number) = (reading.number("group")?, reading.take.u8("fate")?);
-            let wrong = || CodecError::Value { field: "fate", got: number.into() };
-            let fate = Fate::of(number).ok_or_else(wrong)?;
+        ensure(fates.len() <= FATES, || format!("the fates of {} groups are told", fates.len()))?;
+        for (id, fate) in fates {
             let is_over = !ledger.open.contains_key(&id) && !ledger.ready.contains_key(&id);
             let is_next = ledger.fates.last_key_value().is_none_or(|(last, _)| *last < id);
             ensure(is_over && is_next && ledger.was_admitted(id), || {
@@ -686,7 +468,6 @@ impl Ledger {
             })?;
             ledger.fates.insert(id, fate);
         }
-        reading.take.end()?;
         ledger.check_counts()?;
         // A loaded ledger counts those that run as every other one does.
         ledger.counts.running = 0;
@@ -852,7 +633,8 @@ fn check_arrangement(
     let ages: HashMap<u64, i64> =
         queued.iter().map(|ready| (ready.group.id, ready.group.oldest)).collect();
     let (mut seen, mut last) = (HashSet::new(), None);
-    for (age, ids, free) in arrangement {
+    for (age, (ids, free)) in arrangement {
+        check_version("age of groups", *age)?;
         ensure(last.is_none_or(|last| last < *age), || "ages are not in their order".into())?;
         last = Some(*age);
         ensure(ids.iter().any(Option::is_some), || format!("no group is of age {age}"))?;

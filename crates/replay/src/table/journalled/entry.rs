@@ -32,6 +32,7 @@ use smallvec::SmallVec;
 
 use super::super::Form;
 use super::super::key::Key;
+use crate::codec::{CodecError, Reader};
 use crate::journal::Record;
 use crate::table::sessions::{Called, Origin, Producer};
 use crate::trajectory::Trajectory;
@@ -78,7 +79,7 @@ impl Sent {
         record.put(&origin.number.to_le_bytes());
     }
 
-    fn read(fields: &mut Fields<'_>) -> Result<Self, EntryError> {
+    fn read(fields: &mut Reader<'_>) -> Result<Self, CodecError> {
         Ok(Self { session: fields.u32("session")?, number: fields.u64("operation")? })
     }
 }
@@ -99,7 +100,7 @@ impl Effect {
         out.extend_from_slice(&self.gone.map_or(NOBODY, Key::number).to_le_bytes());
     }
 
-    fn read(fields: &mut Fields<'_>) -> Result<Self, EntryError> {
+    fn read(fields: &mut Reader<'_>) -> Result<Self, CodecError> {
         let key = Key::from_number(fields.u64("key")?);
         let version = fields.u64("version")?;
         let gone = fields.u64("key of who went")?;
@@ -166,17 +167,6 @@ pub(super) enum Entry<'a> {
         producer: Producer,
         epoch: u64,
     },
-}
-
-/// Bytes that are no entry.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum EntryError {
-    #[error("its {field} needs {expected} bytes, and {got} are left")]
-    Truncated { field: &'static str, expected: u64, got: usize },
-    #[error("its {field} can't be {got}")]
-    Meaningless { field: &'static str, got: u64 },
-    #[error("{0} bytes are behind its end")]
-    Trailing(usize),
 }
 
 /// Begins an entry that will have so many bytes.
@@ -288,19 +278,19 @@ fn put_numbers(record: &mut Record, numbers: impl Iterator<Item = u64>) {
 
 impl<'a> Entry<'a> {
     /// Reads a record.
-    pub(super) fn read(bytes: &'a [u8]) -> Result<Self, EntryError> {
-        let fields = &mut Fields(bytes);
+    pub(super) fn read(bytes: &'a [u8]) -> Result<Self, CodecError> {
+        let mut reader = Reader::new(bytes);
+        let fields = &mut reader;
         let [format, kind] = fields.array("head")?;
         if format != FORMAT {
-            return Err(EntryError::Meaningless { field: "format", got: format.into() });
+            return Err(CodecError::Meaningless { field: "format", got: format.into() });
         }
         let entry = match kind {
             kind::ROWS | kind::SESSION_ROWS => {
                 let count = fields.u32("count")?;
                 let row_bytes = fields.u32("bytes of a row")? as usize;
-                let priorities = fields.priorities(count)?;
-                let rows =
-                    fields.take("rows", u64::from(count).saturating_mul(row_bytes as u64))?;
+                let priorities = fields.many("priorities", count, 8, priority)?;
+                let rows = fields.bytes("rows", (count as usize).saturating_mul(row_bytes))?;
                 let effects = fields.many("effects", count, EFFECT_BYTES, Effect::read)?;
                 let of_session = kind == kind::SESSION_ROWS;
                 let sent = of_session.then(|| Sent::read(fields)).transpose()?;
@@ -308,7 +298,7 @@ impl<'a> Entry<'a> {
             }
             kind::ITEM | kind::SESSION_ITEM => {
                 let form = fields.u32("form")?;
-                let priority = fields.priority()?;
+                let priority = priority(fields)?;
                 let columns = fields.u32("columns")?;
                 let mut slices = Few::new();
                 let ends = fields.many("columns", columns, 4, |fields| {
@@ -332,18 +322,18 @@ impl<'a> Entry<'a> {
                 Self::Chunk { key, bytes: fields.rest() }
             }
             kind::FORM => Self::Form { number: fields.u32("form")?, text: fields.rest() },
-            kind::REMOVED => Self::Removed { keys: fields.keys()? },
+            kind::REMOVED => Self::Removed { keys: keys(fields)? },
             kind::UPDATED => {
                 let count = fields.u32("count")?;
                 let keys = fields.many("keys", count, 8, |fields| fields.u64("key"))?;
-                Self::Updated { keys, priorities: fields.priorities(count)? }
+                Self::Updated { keys, priorities: fields.many("priorities", count, 8, priority)? }
             }
             kind::SAMPLED => {
                 let count = fields.u64("count")?;
-                let keys = fields.keys()?.into_iter().map(|key| (key & !GONE, key & GONE != 0));
+                let keys = keys(fields)?.into_iter().map(|key| (key & !GONE, key & GONE != 0));
                 let keys: Vec<_> = keys.collect();
                 if !keys.is_empty() && keys.len() as u64 != count {
-                    return Err(EntryError::Meaningless { field: "count", got: count });
+                    return Err(CodecError::Meaningless { field: "count", got: count });
                 }
                 Self::Sampled { count, keys }
             }
@@ -354,80 +344,27 @@ impl<'a> Entry<'a> {
                 let (number, producer) = (fields.u32("session")?, fields.array("producer")?);
                 Self::Session { number, producer, epoch: fields.u64("epoch")? }
             }
-            got => return Err(EntryError::Meaningless { field: "kind", got: got.into() }),
+            got => return Err(CodecError::Meaningless { field: "kind", got: got.into() }),
         };
-        match fields.0.len() {
-            0 => Ok(entry),
-            left => Err(EntryError::Trailing(left)),
-        }
+        reader.end("entry")?;
+        Ok(entry)
     }
 }
 
-/// Bytes that are not read yet.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn take(&mut self, field: &'static str, bytes: u64) -> Result<&'a [u8], EntryError> {
-        let split = usize::try_from(bytes).ok().and_then(|bytes| self.0.split_at_checked(bytes));
-        let got = self.0.len();
-        let (taken, rest) = split.ok_or(EntryError::Truncated { field, expected: bytes, got })?;
-        self.0 = rest;
-        Ok(taken)
+fn priority(reader: &mut Reader<'_>) -> Result<f64, CodecError> {
+    let bits = reader.u64("priority")?;
+    let priority = f64::from_bits(bits);
+    if !priority.is_finite() || priority < 0.0 {
+        return Err(CodecError::Meaningless { field: "priority", got: bits });
     }
+    Ok(priority)
+}
 
-    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], EntryError> {
-        let taken = self.take(field, N as u64)?;
-        let got = taken.len();
-        taken.try_into().map_err(|_| EntryError::Truncated { field, expected: N as u64, got })
-    }
-
-    fn u32(&mut self, field: &'static str) -> Result<u32, EntryError> {
-        self.array(field).map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self, field: &'static str) -> Result<u64, EntryError> {
-        self.array(field).map(u64::from_le_bytes)
-    }
-
-    fn rest(&mut self) -> &'a [u8] {
-        std::mem::take(&mut self.0)
-    }
-
-    fn priority(&mut self) -> Result<f64, EntryError> {
-        let bits = self.u64("priority")?;
-        let priority = f64::from_bits(bits);
-        if !priority.is_finite() || priority < 0.0 {
-            return Err(EntryError::Meaningless { field: "priority", got: bits });
-        }
-        Ok(priority)
-    }
-
-    fn priorities<V: FromIterator<f64>>(&mut self, count: u32) -> Result<V, EntryError> {
-        self.many("priorities", count, 8, Self::priority)
-    }
-
-    /// Keys until the end.
-    fn keys(&mut self) -> Result<Vec<u64>, EntryError> {
-        let (keys, rest) = self.0.as_chunks();
-        if !rest.is_empty() {
-            return Err(EntryError::Trailing(rest.len()));
-        }
-        self.0 = rest;
-        Ok(keys.iter().map(|key| u64::from_le_bytes(*key)).collect())
-    }
-
-    /// So many of something that has at least `least` bytes each: checked before memory is taken.
-    fn many<T, V: FromIterator<T>>(
-        &mut self,
-        field: &'static str,
-        count: u32,
-        least: usize,
-        mut read: impl FnMut(&mut Self) -> Result<T, EntryError>,
-    ) -> Result<V, EntryError> {
-        let expected = u64::from(count).saturating_mul(least as u64);
-        if expected > self.0.len() as u64 {
-            return Err(EntryError::Truncated { field, expected, got: self.0.len() });
-        }
-        (0..count).map(|_| read(self)).collect()
+/// Keys until the end.
+fn keys(reader: &mut Reader<'_>) -> Result<Vec<u64>, CodecError> {
+    let (keys, rest) = reader.rest().as_chunks();
+    match rest.len() {
+        0 => Ok(keys.iter().map(|key| u64::from_le_bytes(*key)).collect()),
+        extra => Err(CodecError::Trailing { what: "keys", extra }),
     }
 }

@@ -1,12 +1,11 @@
 //! Who may make groups, and when: permits.
 
-mod rollouts;
-
 use echoic_replay::limiter::{Parameters, Reason};
-use echoic_replay::rollouts::filter::Filter;
-use echoic_replay::rollouts::ledger::{Admit, Blocked, Change, Fate, MAX_VERSION, Refusal};
-use echoic_replay::rollouts::{ConfigError, OnExpiry, Order, RolloutConfig};
-use rollouts::{Table, blocked, config, unpaced, whole};
+use echoic_replay::rollouts::ledger::{Admit, Blocked, Change, MAX_VERSION, Refusal};
+use echoic_replay::rollouts::table::Side;
+use echoic_replay::rollouts::{ConfigError, OnExpiry, Order, RolloutConfig, RolloutTable};
+
+use crate::table::{TTL, Table, admit, blocked, config, part, unpaced, whole};
 
 #[test]
 fn as_many_are_admitted_as_may_run() {
@@ -14,18 +13,6 @@ fn as_many_are_admitted_as_may_run() {
     assert_eq!(table.admit(5).expect("some").len(), 3);
     assert_eq!(blocked(table.admit(1)), Blocked::Running(3));
     assert_eq!(table.capacity(), 0);
-}
-
-#[test]
-fn as_many_are_admitted_as_the_bound_on_versions_allows() {
-    // (η + V + 1)·B = (1 + 0 + 1)·2.
-    let mut table = Table::new(config());
-    assert_eq!(table.admit(100).expect("some").len(), 4);
-    let ahead = Blocked::Ahead { groups: 4, most: 4, version: 0 };
-    assert_eq!(blocked(table.admit(1)), ahead);
-    table.publish(3);
-    // (1 + 3 + 1)·2 − 4.
-    assert_eq!(table.capacity(), 6);
 }
 
 #[test]
@@ -85,43 +72,6 @@ fn a_pipeline_depth_paces_below_the_bound() {
 }
 
 #[test]
-fn what_is_given_up_may_be_made_again() {
-    let mut table = Table::new(config());
-    let permits = table.admit(4).expect("room");
-    let holds: Vec<_> = permits.iter().map(|permit| permit.hold).collect();
-    table.apply(Change::Fail { holds: holds[..3].to_vec() }).expect("fails");
-    assert_eq!((table.capacity(), table.ledger.counts().rejected), (3, 3));
-}
-
-#[test]
-fn what_the_filter_rejects_may_be_made_again() {
-    let filter = Some(Filter::parse("mean(reward) > 0").expect("a filter"));
-    let mut table = Table::new(RolloutConfig { filter, ..config() });
-    table.group(0);
-    assert_eq!((table.capacity(), table.ledger.counts().filtered), (4, 1));
-}
-
-#[test]
-fn what_is_discarded_may_be_made_again() {
-    let mut table = Table::new(config());
-    let groups = vec![table.group(0), table.group(0), 77];
-    table.apply(Change::Discard { groups }).expect("discards");
-    let counts = table.ledger.counts();
-    assert_eq!((table.capacity(), counts.filtered, counts.discarded), (4, 2, 2));
-}
-
-#[test]
-fn k_groups_that_are_dropped_are_k_permits() {
-    let mut table = Table::new(config());
-    for _ in 0..4 {
-        table.group(0);
-    }
-    table.publish(2);
-    // All four are older than 2 − η, so (1 + 2 + 1)·2 − 0 may be made.
-    assert_eq!((table.capacity(), table.ledger.counts().stale), (8, 4));
-}
-
-#[test]
 fn nothing_is_admitted_that_would_be_too_old_for_the_next_batch() {
     let mut table = Table::new(config());
     // Of what a version uses up half is taken, so as much is made ahead.
@@ -178,36 +128,14 @@ fn restored_groups_that_were_of_use_are_among_those_used_up() {
 }
 
 #[test]
-fn a_restored_learner_gets_what_was_with_consumers() {
-    let mut table = Table::new(config());
-    let groups = [table.group(0), table.group(0)];
-    let lost = table.take(2).expect("a batch");
-    table.apply(Change::Restore { version: 0 }).expect("restores");
-    assert!(matches!(table.apply(Change::Ack(lost.lease)), Err(Refusal::Fenced { .. })));
-    assert_eq!(table.taken(2), groups);
-}
-
-#[test]
-fn a_permit_ends_when_nothing_is_heard_for_its_time() {
-    let mut table = Table::new(config());
-    let hold = table.open();
-    table.pass(rollouts::TTL - 1);
-    assert_eq!(table.ledger.counts().running, 1);
-    table.pass(1);
-    let counts = table.ledger.counts();
-    assert_eq!((counts.running, counts.rejected, counts.expired), (0, 1, 1));
-    assert_eq!(table.complete(hold, 0), Fate::Expired);
-}
-
-#[test]
 fn a_permit_stands_while_its_producer_lives() {
     let mut table = Table::new(config());
     let hold = table.open();
     for _ in 0..5 {
-        table.pass(rollouts::TTL - 1);
+        table.pass(TTL - 1);
         table.apply(Change::Renew { holds: vec![hold] }).expect("renews");
     }
-    table.pass(rollouts::TTL - 1);
+    table.pass(TTL - 1);
     assert_eq!(table.ledger.counts().running, 1);
     table.pass(1);
     assert_eq!(table.ledger.counts().running, 0);
@@ -217,30 +145,10 @@ fn a_permit_stands_while_its_producer_lives() {
 fn tokens_are_a_sign_of_life() {
     let mut table = Table::new(config());
     let hold = table.open();
-    table.pass(rollouts::TTL - 1);
-    table.append(rollouts::part(hold, 0, 0, 0));
-    table.pass(rollouts::TTL - 1);
+    table.pass(TTL - 1);
+    table.append(part(hold, 0, 0, 0));
+    table.pass(TTL - 1);
     assert_eq!(table.ledger.counts().running, 1);
-}
-
-#[test]
-fn each_admission_of_a_key_is_a_group_of_its_own() {
-    let mut table = Table::new(config());
-    let admit = |source: &str| Admit {
-        count: 1,
-        key: "prompt".into(),
-        source: source.into(),
-        ..Admit::default()
-    };
-    let one = table.admit_as(admit("a")).expect("room")[0].hold;
-    let other = table.admit_as(admit("b")).expect("room")[0].hold;
-    for hold in [one, other] {
-        assert_eq!(table.complete(hold, 0), Fate::Complete);
-    }
-    assert_eq!(table.ledger.counts().duplicates, 0);
-    let share = table.take(2).expect("a batch");
-    let told: Vec<_> = share.groups.iter().map(|one| (&*one.key, &*one.source)).collect();
-    assert_eq!(told, [("prompt", "a"), ("prompt", "b")]);
 }
 
 #[test]
@@ -249,15 +157,33 @@ fn a_producer_is_counted_under_its_name() {
     let admit = Admit { count: 2, source: "a".into(), ..Admit::default() };
     let permits = table.admit_as(admit).expect("room");
     table.append(whole(permits[0].hold, 0, 0, 5));
-    table.pass(rollouts::TTL);
+    table.pass(TTL);
     let resume = Change::Resume { source: "b".into(), ttl_ms: None };
     table.apply(resume).expect("one was left");
+    table.taken(1);
     let sources = table.ledger.sources();
     let told: Vec<_> = sources
         .iter()
         .map(|one| (one.name.as_str(), one.submitted, one.accepted, one.running, one.tokens))
         .collect();
     assert_eq!(told, [("a", 1, 1, 0, 5), ("b", 1, 0, 1, 0)]);
+    let told = |source: usize| (sources[source].delivered, sources[source].last_admitted);
+    assert_eq!((told(0), told(1)), ((1, Some(0)), (0, Some(TTL))));
+}
+
+#[test]
+fn a_source_that_waits_is_told_of_with_what_others_got_meanwhile() {
+    let table = RolloutTable::new(config()).expect("a table");
+    assert_eq!(table.info().hunger, []);
+    let waiting = table.begin_wait(Side::Producers, Some("hungry"), Reason::Capacity);
+    table.apply(&admit(1)).expect("room");
+    let hunger = table.info().hunger;
+    let told: Vec<_> = hunger.iter().map(|one| (&*one.source, one.waiting, one.passed)).collect();
+    assert_eq!(told, [("hungry", 1, 1)]);
+    assert!(!hunger[0].is_starving, "it has not waited for long");
+    drop(waiting);
+    let hunger = table.info().hunger;
+    assert_eq!((hunger[0].waiting, hunger[0].passed, hunger[0].oldest_ms), (0, 0, 0));
 }
 
 #[test]
@@ -266,24 +192,6 @@ fn a_ratio_holds_producers_back() {
     let mut table = Table::new(RolloutConfig { limiter: Some(limiter), ..unpaced() });
     assert_eq!(table.admit(10).expect("some").len(), 3);
     assert_eq!(blocked(table.admit(1)), Blocked::Limiter(Reason::Ratio));
-}
-
-#[test]
-fn nothing_is_admitted_while_paused() {
-    let mut table = Table::new(config());
-    table.ledger.pause(true);
-    assert_eq!(blocked(table.admit(1)), Blocked::Paused);
-    table.ledger.pause(false);
-    assert_eq!(table.capacity(), 4);
-}
-
-#[test]
-fn a_table_that_is_too_small_is_refused_with_the_arithmetic() {
-    let small = RolloutConfig { max_lag: Some(2), max_groups: 5, ..config() };
-    let Err(error) = small.check() else { panic!("5 < 2·(2 + 1)") };
-    assert!(matches!(error, ConfigError::TooSmall { needed: 6, .. }));
-    assert!(error.to_string().contains("2 × 1 × (2 + 1) = 6"), "{error}");
-    assert!(RolloutConfig { max_groups: 6, ..small }.check().is_ok());
 }
 
 #[test]

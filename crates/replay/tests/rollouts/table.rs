@@ -1,12 +1,8 @@
 //! A ledger with a clock that stands still until it is told otherwise; all lists are recounted after each change.
-#![allow(dead_code, reason = "each test file uses some of it")]
-
-#[path = "../settings/mod.rs"]
-mod settings;
+//! And what is put into it.
 
 use std::sync::Arc;
 
-use echoic_replay::Dtype;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::item::{Finish, Group, Run, Segment};
 use echoic_replay::rollouts::ledger::{
@@ -14,7 +10,7 @@ use echoic_replay::rollouts::ledger::{
     Share, Size, Want,
 };
 
-use self::settings::{plain, schema};
+use crate::settings::plain;
 
 /// The lease of shares, and the life of permits, in milliseconds.
 pub const LEASE: u64 = 1_000;
@@ -23,8 +19,6 @@ pub const TTL: u64 = 100;
 /// Groups of one item, two of them a batch, which is one version.
 pub fn config() -> RolloutConfig {
     RolloutConfig {
-        name: "t".into(),
-        schema: schema(Dtype::UInt(1), Dtype::Float(4)),
         group_size: 1,
         max_lag: Some(1),
         max_running: 100,
@@ -39,30 +33,68 @@ pub fn unpaced() -> RolloutConfig {
     RolloutConfig { max_lag: None, ..config() }
 }
 
-pub fn segment(version: i64, tokens: u32) -> Arc<Segment> {
-    let runs = if tokens == 0 { vec![] } else { vec![Run { version, tokens }] };
-    Arc::new(Segment { runs: runs.into(), tokens, bytes: vec![1; tokens as usize * 2] })
+/// Groups of two items of three, with bounds that are met soon.
+pub fn pairs() -> RolloutConfig {
+    RolloutConfig {
+        redundancy: 1,
+        max_lag: Some(2),
+        max_running: 8,
+        max_groups: 16,
+        max_tokens: 64,
+        max_blob_bytes: 64,
+        ..plain()
+    }
 }
 
-pub fn reward(reward: f32) -> Option<Arc<Finish>> {
-    Some(Arc::new(Finish { fields: reward.to_ne_bytes().to_vec(), blobs: vec![] }))
+/// Tokens of a version, which differ by `mark`.
+pub fn segment(version: i64, tokens: u32, mark: u32) -> Arc<Segment> {
+    let ids = (0..tokens).flat_map(|at| (mark.wrapping_mul(31) + at).to_le_bytes());
+    let bytes = ids.chain((0..tokens).map(|_| 1)).collect();
+    let runs = if tokens == 0 { vec![] } else { vec![Run { version, tokens }] };
+    Arc::new(Segment { runs: runs.into(), tokens, bytes })
+}
+
+/// The end of an item: its reward, and a blob of so many bytes.
+pub fn finish(reward: f64, blob: u32) -> Option<Arc<Finish>> {
+    let blobs = match blob {
+        0 => Vec::new(),
+        len => vec![("text".to_owned(), vec![len as u8; len as usize])],
+    };
+    Some(Arc::new(Finish { fields: reward.to_le_bytes().to_vec(), blobs }))
 }
 
 /// Some tokens of an item, which is then finished.
 pub fn whole(hold: Hold, item: u32, version: i64, tokens: u32) -> Append {
-    let (segment, finish) = (segment(version, tokens), reward(0.0));
+    let (segment, finish) = (segment(version, tokens, 0), finish(0.0, 0));
     Append { hold, item, sequence: 0, segment, finish, priority: 1.0 }
 }
 
-/// Some tokens of an item that goes on.
+/// As [`whole`], where everything differs by `mark`.
+pub fn marked(hold: Hold, item: u32, version: i64, mark: u32) -> Change {
+    Change::Append(Append {
+        segment: segment(version, 3 + mark % 5, mark),
+        finish: finish(f64::from(mark % 7), mark % 3),
+        priority: 1.0 + f64::from(mark % 4),
+        ..whole(hold, item, version, 0)
+    })
+}
+
+/// A token of an item that goes on.
 pub fn part(hold: Hold, item: u32, sequence: u32, version: i64) -> Append {
-    let segment = segment(version, 1);
-    Append { hold, item, sequence, segment, finish: None, priority: 1.0 }
+    Append { sequence, finish: None, ..whole(hold, item, version, 1) }
+}
+
+pub fn admit(count: u32) -> Change {
+    Change::Admit(Admit { count, source: "s".into(), ..Admit::default() })
+}
+
+pub fn want(groups: u32, lease_ms: Option<u64>) -> Want {
+    let (size, balance) = (Size::Groups(groups), Balance::Count);
+    Want { size, rank: 0, ranks: 1, balance, lease_ms, width: 0 }
 }
 
 pub fn groups(count: u32) -> Want {
-    let (size, balance, lease_ms) = (Size::Groups(count), Balance::Count, Some(LEASE));
-    Want { size, rank: 0, ranks: 1, balance, lease_ms, width: 0 }
+    want(count, Some(LEASE))
 }
 
 pub fn ids(share: &Share) -> Vec<u64> {

@@ -6,15 +6,14 @@
 //! batch, works for [`STEP`], publishes the next version, and takes another one. The step is a little shorter than
 //! the producers need for a batch, so that they are what the throughput depends on.
 
-mod rollouts;
-
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use echoic_replay::rng::Rng;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::ledger::{Admit, Change, Hold, Ledger, Outcome};
-use rollouts::{config, groups, lags, whole};
+
+use crate::table::{config, groups, lags, whole};
 
 const PRODUCERS: u32 = 64;
 const BATCH: u32 = 32;

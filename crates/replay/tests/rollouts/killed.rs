@@ -1,23 +1,18 @@
 //! Processes that have a rollout table with a directory, and are killed at any moment.
 
-mod rolling;
-#[path = "common/waiting.rs"]
-mod waiting;
-
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 use std::time::Duration;
 
+use echoic_replay::rng::Rng;
 use echoic_replay::rollouts::kept::{Durability, History, Keeping};
 use echoic_replay::rollouts::ledger::{Change, Outcome, Want};
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::rollouts::{Order, RolloutConfig, RolloutTable};
-use rolling::{admit, config, want, whole_item};
-use waiting::soon;
 
-const DIR: &str = "ECHOIC_TEST_KEPT_ROLLOUTS";
+use crate::processes::{kill_once, orders, say, tempdir};
+use crate::table::{admit, marked, pairs, want};
+use crate::waiting::soon;
 
 fn open(dir: &Path) -> RolloutTable {
     let keeping = Keeping { durability: Durability::Async, history: true };
@@ -27,7 +22,7 @@ fn open(dir: &Path) -> RolloutTable {
         max_running: 64,
         max_groups: 256,
         permit_ttl_ms: 20,
-        ..config()
+        ..pairs()
     };
     RolloutTable::open(config, dir, keeping).unwrap()
 }
@@ -36,34 +31,27 @@ fn call(table: &RolloutTable, change: &Change) -> Result<Outcome, CallError> {
     soon(|wait| table.call(change, wait))
 }
 
-/// Tells the test something, all at once: half a line would be one that was cut off.
-fn say(line: String) {
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all((line + "\n").as_bytes());
-    let _ = out.flush();
-}
-
 #[test]
 fn the_process_that_is_killed() {
     // Run by itself, it does nothing.
-    let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else { return };
-    let table = &open(&dir);
+    let Some(dir) = orders() else { return };
+    let table = &open(Path::new(&dir));
     std::thread::scope(|scope| {
         for producer in 0..2_u32 {
             scope.spawn(move || {
                 for mark in producer << 16.. {
                     let Ok(Outcome::Admitted(permits)) = call(table, &admit(1)) else { panic!() };
                     let hold = permits[0].hold;
-                    say(format!("admitted {}", hold.group));
+                    say(&format!("admitted {}", hold.group));
                     // One that is left over expires.
                     if mark % 9 == 8 {
                         continue;
                     }
-                    call(table, &whole_item(hold, 0, 0, mark)).unwrap();
-                    if call(table, &whole_item(hold, 1, 0, mark)).unwrap()
+                    call(table, &marked(hold, 0, 0, mark)).unwrap();
+                    if call(table, &marked(hold, 1, 0, mark)).unwrap()
                         == Outcome::Appended(echoic_replay::rollouts::ledger::Fate::Complete)
                     {
-                        say(format!("complete {}", hold.group));
+                        say(&format!("complete {}", hold.group));
                     }
                 }
             });
@@ -77,21 +65,21 @@ fn the_process_that_is_killed() {
                     };
                     let ids: Vec<String> =
                         share.groups.iter().map(|group| group.id.to_string()).collect();
-                    say(format!("delivered {}", ids.join(" ")));
+                    say(&format!("delivered {}", ids.join(" ")));
                     if round % 7 == 6 {
                         call(table, &Change::Nack(share.lease)).unwrap();
                         continue;
                     }
                     call(table, &Change::Ack(share.lease)).unwrap();
-                    say(format!("acked {}", ids.join(" ")));
+                    say(&format!("acked {}", ids.join(" ")));
                 }
             });
         }
         scope.spawn(move || {
             loop {
-                std::thread::sleep(Duration::from_millis(15));
+                std::thread::sleep(Duration::from_millis(3));
                 table.checkpoint().unwrap();
-                say("checkpoint".into());
+                say("checkpoint");
             }
         });
     });
@@ -99,45 +87,18 @@ fn the_process_that_is_killed() {
 
 #[test]
 fn nothing_that_was_acknowledged_is_missing_and_nothing_acked_comes_again() {
-    let memory = Path::new("/dev/shm");
-    let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-    let dir = dir.unwrap();
+    let (dir, mut rng) = (tempdir(), Rng::new(1));
     let [mut admitted, mut complete, mut delivered, mut acked] =
         [(); 4].map(|()| BTreeSet::<u64>::new());
     let mut checkpoints = 0;
     for round in 0..6_u64 {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "the_process_that_is_killed", "--nocapture"])
-            .env(DIR, dir.path())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let killer = std::thread::spawn({
-            let (sender, killed) = std::sync::mpsc::channel::<()>();
-            let mut sender = Some(sender);
-            let mut seen = Vec::new();
-            let killing = std::thread::spawn(move || {
-                // Begins when the child has told of something.
-                let _ = killed.recv();
-                std::thread::sleep(Duration::from_millis(20 + 37 * round));
-                child.kill().unwrap();
-                child.wait().unwrap();
-            });
-            move || {
-                for line in lines.map_while(Result::ok) {
-                    if line.starts_with("admitted") {
-                        sender.take();
-                    }
-                    seen.push(line);
-                }
-                drop(sender);
-                killing.join().unwrap();
-                seen
-            }
-        });
-        for line in killer.join().unwrap() {
+        let mut left = 50 + rng.below(600);
+        let is_enough = |_: &str| {
+            left -= 1;
+            left == 0
+        };
+        let child = "killed::the_process_that_is_killed";
+        for line in kill_once(child, dir.path().to_str().unwrap(), is_enough) {
             let mut words = line.split(' ');
             let what = words.next().unwrap();
             let mut ids = words.filter_map(|word| word.parse::<u64>().ok());

@@ -1,20 +1,18 @@
 //! Rollout tables in a server's checkpoints.
 
-mod rolling;
-#[path = "common/waiting.rs"]
-mod waiting;
-
 use std::path::Path;
 use std::sync::Arc;
 
+use echoic_replay::codec::Encode;
 use echoic_replay::rollouts::batch::{Form, Layout};
 use echoic_replay::rollouts::kept::{History, Keeping};
 use echoic_replay::rollouts::ledger::{Change, Fate, Outcome, Share};
 use echoic_replay::rollouts::{Order, RolloutConfig, RolloutTable};
 use echoic_replay::table::Tables;
 use echoic_replay::table::saved::{Checkpointer, Contents, load, save};
-use rolling::{admit, config, want, whole_item};
-use waiting::soon;
+
+use crate::table::{admit, marked, pairs, want};
+use crate::waiting::soon;
 
 fn table(config: RolloutConfig) -> Arc<RolloutTable> {
     Arc::new(RolloutTable::new(config).unwrap())
@@ -32,7 +30,7 @@ fn groups(table: &RolloutTable, count: u32) {
     let Outcome::Admitted(permits) = call(table, &admit(count)) else { panic!() };
     for permit in permits {
         for item in 0..2 {
-            call(table, &whole_item(permit.hold, item, permit.version, permit.hold.group as u32));
+            call(table, &marked(permit.hold, item, permit.version, permit.hold.group as u32));
         }
     }
 }
@@ -51,14 +49,14 @@ fn laid_out(share: &Share, config: &RolloutConfig) -> Vec<u8> {
     let mut head = layout.head();
     // A table that goes on from a checkpoint gives other numbers.
     (head.lease.batch, head.lease.attempt) = (0, 0);
-    head.put(&mut bytes);
+    head.encode(&mut bytes);
     bytes
 }
 
 #[test]
 fn a_loaded_table_draws_what_the_saved_one_draws() {
     let (root, tables) = (tempfile::tempdir().unwrap(), Tables::default());
-    let config = RolloutConfig { order: Order::Weighted, max_uses: 0, max_lag: None, ..config() };
+    let config = RolloutConfig { order: Order::Weighted, max_uses: 0, max_lag: None, ..pairs() };
     let first = [table(RolloutConfig { name: "other".into(), ..config.clone() }), table(config)];
     groups(&first[1], 6);
     let out = share(&first[1]);
@@ -86,14 +84,14 @@ fn a_loaded_table_draws_what_the_saved_one_draws() {
 #[test]
 fn a_table_that_does_not_fit_is_refused_and_all_are_as_they_were() {
     let (root, tables) = (tempfile::tempdir().unwrap(), Tables::default());
-    let first = [table(config())];
+    let first = [table(pairs())];
     groups(&first[0], 3);
     save(contents(&tables, &first), root.path(), &[]).unwrap();
     let refused = |rollouts: &[Arc<RolloutTable>]| {
         load(contents(&tables, rollouts), root.path()).unwrap_err().to_string()
     };
     assert_eq!(refused(&[]), "table \"rollouts\": there is no rollout table of this name");
-    let other = [table(RolloutConfig { batch_groups: 4, ..config() })];
+    let other = [table(RolloutConfig { batch_groups: 4, ..pairs() })];
     groups(&other[0], 1);
     assert_eq!(
         refused(&other),
@@ -102,11 +100,11 @@ fn a_table_that_does_not_fit_is_refused_and_all_are_as_they_were() {
     assert_eq!(other[0].info().counts.submitted, 1);
     let dir = tempfile::tempdir().unwrap();
     let keeping = Keeping::default();
-    let kept = RolloutTable::open(config(), dir.path(), keeping).unwrap();
+    let kept = RolloutTable::open(pairs(), dir.path(), keeping).unwrap();
     let text = refused(&[Arc::new(kept)]);
     assert!(text.ends_with("it has a directory, so it goes on from there alone"), "{text}");
     // One that may be made otherwise is.
-    let narrow = [table(RolloutConfig { max_running: 3, ..config() })];
+    let narrow = [table(RolloutConfig { max_running: 3, ..pairs() })];
     load(contents(&tables, &narrow), root.path()).unwrap();
     assert_eq!(narrow[0].info().counts, first[0].info().counts);
     let Outcome::Admitted(permits) = call(&narrow[0], &admit(8)) else { panic!() };
@@ -114,60 +112,29 @@ fn a_table_that_does_not_fit_is_refused_and_all_are_as_they_were() {
 }
 
 #[test]
-fn who_comes_from_after_the_checkpoint_gets_at_nothing_of_others() {
+fn permits_have_their_full_time_in_a_table_that_is_loaded_into_but_for_those_given_later() {
     let (root, tables) = (tempfile::tempdir().unwrap(), Tables::default());
-    let first = [table(config())];
-    groups(&first[0], 2);
-    let hold = |table: &RolloutTable| match call(table, &admit(1)) {
-        Outcome::Admitted(permits) => permits[0].hold,
-        other => panic!("{other:?}"),
-    };
-    let before = hold(&first[0]);
-    save(contents(&tables, &first), root.path(), &[]).unwrap();
-    let after = hold(&first[0]);
-    let late = share(&first[0]);
-    let second = [table(config())];
-    load(contents(&tables, &second), root.path()).unwrap();
-    let (other, out) = (hold(&second[0]), share(&second[0]));
-    assert_eq!((other.group == after.group, out.lease == late.lease), (false, false));
-    let told = |hold, fate| {
-        assert_eq!(call(&second[0], &whole_item(hold, 0, 0, 1)), Outcome::Appended(fate));
-    };
-    told(after, Fate::Expired);
-    told(before, Fate::Running);
-    assert_eq!(second[0].info().counts.fenced, 1);
-    let refused = second[0].apply(&Change::Ack(late.lease)).unwrap_err().to_string();
-    let why = "the table went on from a moment that is older than the batch";
-    assert!(refused.ends_with(why), "{refused}");
-    assert_eq!(call(&second[0], &Change::Ack(out.lease)), Outcome::Count(2));
-    // What it saves is read, and goes on above that once more.
-    save(contents(&tables, &second), root.path(), &[]).unwrap();
-    load(contents(&tables, &second), root.path()).unwrap();
-    told(other, Fate::Running);
-    assert!(hold(&second[0]).group > other.group);
-}
-
-#[test]
-fn permits_and_leases_have_their_full_time_in_a_table_that_is_loaded_into() {
-    let (root, tables) = (tempfile::tempdir().unwrap(), Tables::default());
-    let config = RolloutConfig { permit_ttl_ms: 300, ..config() };
+    let config = RolloutConfig { permit_ttl_ms: 300, ..pairs() };
     let first = [table(config.clone())];
     std::thread::sleep(std::time::Duration::from_millis(40));
     call(&first[0], &admit(1));
     save(contents(&tables, &first), root.path(), &[]).unwrap();
+    let Outcome::Admitted(later) = call(&first[0], &admit(1)) else { panic!() };
     let second = [table(config)];
     load(contents(&tables, &second), root.path()).unwrap();
     let due = second[0].next_due().unwrap();
     let left = due.saturating_duration_since(std::time::Instant::now()).as_millis();
     assert!((200..=300).contains(&left), "{left}");
+    let append = call(&second[0], &marked(later[0].hold, 0, 0, 1));
+    assert_eq!(append, Outcome::Appended(Fate::Expired));
 }
 
 #[test]
 fn a_keeper_saves_tables_here_and_those_with_a_directory_there() {
     let (root, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let here = table(RolloutConfig { name: "here".into(), ..config() });
+    let here = table(RolloutConfig { name: "here".into(), ..pairs() });
     let keeping = Keeping { history: true, ..Keeping::default() };
-    let there = RolloutTable::open(config(), dir.path(), keeping).unwrap();
+    let there = RolloutTable::open(pairs(), dir.path(), keeping).unwrap();
     let rollouts = Arc::new(vec![Arc::clone(&here), Arc::new(there)]);
     let checkpointer = |rollouts| {
         let (tables, root) = (Arc::default(), root.path().to_owned());

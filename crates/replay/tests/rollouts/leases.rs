@@ -1,7 +1,5 @@
 //! Batches that are out: leases, ranks, what comes back.
 
-mod rollouts;
-
 use std::collections::HashSet;
 
 use echoic_replay::rollouts::ledger::{
@@ -9,7 +7,8 @@ use echoic_replay::rollouts::ledger::{
 };
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::rollouts::{Delivery, Order, RolloutConfig, RolloutTable};
-use rollouts::{LEASE, Table, blocked, config, groups, ids, unpaced, whole};
+
+use crate::table::{LEASE, Table, blocked, config, groups, ids, unpaced, whole};
 
 fn rank(count: u32, rank: u32, ranks: u32) -> Want {
     Want { rank, ranks, ..groups(count) }
@@ -24,16 +23,6 @@ fn two() -> Table {
 
 fn fenced(result: Result<Outcome, Refusal>) -> bool {
     matches!(result, Err(Refusal::Fenced { .. }))
-}
-
-#[test]
-fn what_is_acked_is_gone() {
-    let mut table = two();
-    let share = table.take(2).expect("a batch");
-    assert_eq!(table.apply(Change::Ack(share.lease)), Ok(Outcome::Count(2)));
-    let totals = table.ledger.totals();
-    assert_eq!((totals.queued, totals.out, table.ledger.counts().acked), (0, 0, 2));
-    assert!(fenced(table.apply(Change::Ack(share.lease))));
 }
 
 #[test]
@@ -73,33 +62,6 @@ fn without_a_lease_a_share_is_used_up_at_once() {
     let share = table.sample(Want { lease_ms: None, ..groups(2) }).expect("a batch");
     assert_eq!(table.ledger.counts().acked, 2);
     assert!(fenced(table.apply(Change::Ack(share.lease))));
-}
-
-#[test]
-fn a_share_that_is_given_back_is_delivered_again() {
-    let mut table = two();
-    let first = table.take(2).expect("a batch");
-    table.apply(Change::Nack(first.lease)).expect("given back");
-    let second = table.take(2).expect("the same batch");
-    assert_eq!((ids(&second), second.target), (ids(&first), first.target));
-    assert_eq!(second.lease, Lease { attempt: 2, ..first.lease });
-    assert_eq!(table.ledger.counts().redelivered, 1);
-}
-
-#[test]
-fn a_share_is_delivered_again_when_its_lease_is_over() {
-    let mut table = two();
-    let first = table.take(2).expect("a batch");
-    table.pass(LEASE - 1);
-    assert!(table.take(2).is_err());
-    table.pass(1);
-    let second = table.take(2).expect("the same batch");
-    assert_eq!(ids(&second), ids(&first));
-    assert!(fenced(table.apply(Change::Ack(first.lease))), "a late ack is refused");
-    assert!(fenced(table.apply(Change::Nack(first.lease))));
-    assert!(fenced(table.apply(Change::Extend { lease: first.lease, lease_ms: 1 })));
-    table.ack(second.lease);
-    assert_eq!(table.ledger.counts().expired_leases, 1);
 }
 
 #[test]

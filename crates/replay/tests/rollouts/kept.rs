@@ -1,15 +1,12 @@
 //! Rollout tables with a directory: what is there again, what is refused, and what their history tells.
 
-mod rolling;
-#[path = "common/waiting.rs"]
-mod waiting;
-
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use echoic_replay::codec::Encode;
 use echoic_replay::journal::{Journal, Options, Replay};
 use echoic_replay::rollouts::batch::{Form, Layout};
 use echoic_replay::rollouts::kept::{Durability, History, Keeping, KeptError, Point};
@@ -17,18 +14,13 @@ use echoic_replay::rollouts::ledger::{Change, Fate, Hold, Lease, Ledger, Outcome
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::rollouts::{OnStale, Order, RolloutConfig, RolloutTable};
 use proptest::prelude::*;
-use rolling::{Crowd, Step, admit, any_config, config, want, whole_item};
-use tempfile::TempDir;
-use waiting::soon;
+
+use crate::crowd::{Crowd, Step, any_table, steps};
+use crate::processes::tempdir;
+use crate::table::{admit, finish, marked, pairs, want};
+use crate::waiting::soon;
 
 const HISTORY: Keeping = Keeping { durability: Durability::Async, history: true };
-
-/// A directory in memory where there is such a thing: what a disk does to a journal is tested elsewhere.
-fn tempdir() -> TempDir {
-    let memory = Path::new("/dev/shm");
-    let made = if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() };
-    made.unwrap()
-}
 
 fn open(config: &RolloutConfig, dir: &Path) -> RolloutTable {
     RolloutTable::open(config.clone(), dir, HISTORY).unwrap()
@@ -41,7 +33,7 @@ fn call(table: &RolloutTable, change: &Change) -> Result<Outcome, CallError> {
 fn bytes(ledger: &Ledger) -> Vec<u8> {
     let moment = ledger.save();
     let mut bytes = Vec::new();
-    moment.put(&mut bytes);
+    moment.encode(&mut bytes);
     bytes.extend(moment.bulk().flatten());
     bytes
 }
@@ -59,7 +51,7 @@ fn laid_out(share: &Share, config: &RolloutConfig) -> Vec<u8> {
     let layout = Layout::new(share, config, Form::Padded { width: 0, left: false }).unwrap();
     let mut bytes = vec![0; layout.bytes()];
     layout.write(&mut bytes);
-    layout.head().put(&mut bytes);
+    layout.head().encode(&mut bytes);
     bytes
 }
 
@@ -74,27 +66,10 @@ fn do_some(table: &RolloutTable, crowd: &mut Crowd, steps: &[Step]) {
     }
 }
 
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy(&entry.path(), &target);
-        } else {
-            fs::write(&target, fs::read(entry.path()).unwrap()).unwrap();
-        }
-    }
-}
-
 /// The newest file of a journal.
 fn last_segment(dir: &Path) -> std::path::PathBuf {
     let files = fs::read_dir(dir.join("journal")).unwrap().map(|entry| entry.unwrap().path());
     files.filter(|path| path.extension().is_some_and(|end| end == "log")).max().unwrap()
-}
-
-fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
-    prop::collection::vec(any::<Step>(), 1..most)
 }
 
 proptest! {
@@ -102,14 +77,14 @@ proptest! {
 
     #[test]
     fn a_table_is_as_it_was_however_it_ended(
-        choice: u64,
+        (config, want) in any_table(),
         rounds in prop::collection::vec((steps(60), 0_u8..4), 1..5),
         history: bool,
     ) {
-        let (dir, config) = (tempdir(), any_config(choice));
+        let dir = tempdir();
         let keeping = Keeping { history, ..HISTORY };
         let again = || RolloutTable::open(config.clone(), dir.path(), keeping).unwrap();
-        let (mut crowd, mut shares) = (Crowd::default(), 0);
+        let (mut crowd, mut shares) = (Crowd::new(&config, want), 0);
         let mut table = again();
         for (steps, end) in rounds {
             do_some(&table, &mut crowd, &steps);
@@ -139,20 +114,20 @@ proptest! {
         while past.next_share(u64::MAX).unwrap().flatten().is_some() {
             seen += 1;
         }
-        prop_assert!(seen <= shares * 2 + last.counts.redelivered);
+        prop_assert!(seen <= shares * u64::from(want.ranks) + last.counts.redelivered);
         prop_assert_eq!(past.ledger().unwrap().counts(), last.counts);
     }
 
     #[test]
     fn a_torn_end_costs_what_was_torn_and_nothing_else(
-        choice: u64,
+        (config, want) in any_table(),
         before in steps(60),
         after in steps(60),
         cut: prop::sample::Index,
     ) {
-        let (dir, config) = (tempdir(), any_config(choice));
+        let dir = tempdir();
         let table = open(&config, dir.path());
-        let mut crowd = Crowd::default();
+        let mut crowd = Crowd::new(&config, want);
         do_some(&table, &mut crowd, &before);
         soon(|wait| table.keep(wait)).unwrap();
         let kept = table.receipt().unwrap();
@@ -183,7 +158,7 @@ fn give(table: &RolloutTable, given: &mut Vec<(u64, u32)>) -> (Hold, Lease) {
     let Ok(Outcome::Admitted(permits)) = table.apply(&admit(3)) else { panic!() };
     given.extend(permits.iter().map(|permit| (permit.hold.group, permit.hold.attempt)));
     for permit in &permits[1..] {
-        table.apply(&whole_item(permit.hold, 0, 0, 1)).unwrap();
+        table.apply(&marked(permit.hold, 0, 0, 1)).unwrap();
     }
     let sample = Change::Sample(want(2, Some(600_000)));
     let Ok(Outcome::Delivered(share)) = table.apply(&sample) else { panic!() };
@@ -198,7 +173,7 @@ fn what_the_lost_end_of_a_journal_gave_is_given_to_nobody_else() {
         max_lag: None,
         max_running: 64,
         max_groups: 256,
-        ..config()
+        ..pairs()
     };
     // The end is lost, all is lost, and nothing is.
     for lost in [0, 1, 2] {
@@ -222,7 +197,7 @@ fn what_the_lost_end_of_a_journal_gave_is_given_to_nobody_else() {
                 _ => {}
             }
             let table = open(&config, dir.path());
-            let fate = |hold| match table.apply(&whole_item(hold, 0, 0, 1)).unwrap() {
+            let fate = |hold| match table.apply(&marked(hold, 0, 0, 1)).unwrap() {
                 Outcome::Appended(fate) => fate,
                 other => panic!("{other:?}"),
             };
@@ -284,7 +259,7 @@ fn race(table: &RolloutTable, batches: u64) -> Vec<(u64, u32, u32, Vec<u8>)> {
                     for permit in permits {
                         for item in 0..2 {
                             let version = permit.version;
-                            let change = whole_item(permit.hold, item, version, mark);
+                            let change = marked(permit.hold, item, version, mark);
                             mark += 1;
                             table.apply(&change).unwrap();
                         }
@@ -341,7 +316,7 @@ fn a_history_delivers_bit_by_bit_what_racing_threads_got() {
         (Order::Weighted, OnStale::Mask),
     ] {
         let dir = tempdir();
-        let config = RolloutConfig { order, on_stale, ..config() };
+        let config = RolloutConfig { order, on_stale, ..pairs() };
         let mut live = Vec::new();
         // Also over the end of the process, and with checkpoints in between.
         for batches in [40, 80] {
@@ -371,7 +346,7 @@ fn a_history_delivers_bit_by_bit_what_racing_threads_got() {
 
 #[test]
 fn a_table_can_be_looked_at_as_it_was_at_any_time() {
-    let (dir, config) = (tempdir(), RolloutConfig { order: Order::Weighted, ..config() });
+    let (dir, config) = (tempdir(), RolloutConfig { order: Order::Weighted, ..pairs() });
     let table = open(&config, dir.path());
     race(&table, 20);
     table.checkpoint().unwrap();
@@ -411,7 +386,7 @@ fn a_table_can_be_looked_at_as_it_was_at_any_time() {
 
 #[test]
 fn a_history_goes_on_in_small_steps() {
-    let (dir, config) = (tempdir(), config());
+    let (dir, config) = (tempdir(), pairs());
     let table = open(&config, dir.path());
     race(&table, 20);
     drop(table);
@@ -432,7 +407,7 @@ fn a_history_goes_on_in_small_steps() {
 #[test]
 fn what_a_caller_got_that_never_hears_of_it_is_given_back() {
     let table =
-        RolloutTable::new(RolloutConfig { group_size: 1, redundancy: 0, ..config() }).unwrap();
+        RolloutTable::new(RolloutConfig { group_size: 1, redundancy: 0, ..pairs() }).unwrap();
     let outcome = call(&table, &admit(2)).unwrap();
     assert_eq!(table.info().counts.running, 2);
     table.take_back(&outcome);
@@ -450,7 +425,7 @@ fn what_a_caller_got_that_never_hears_of_it_is_given_back() {
     // A share that is leased is the next one's.
     let Outcome::Admitted(permits) = call(&table, &admit(2)).unwrap() else { panic!() };
     for permit in permits {
-        call(&table, &whole_item(permit.hold, 0, 0, 1)).unwrap();
+        call(&table, &marked(permit.hold, 0, 0, 1)).unwrap();
     }
     let leased = Change::Sample(want(2, Some(60_000)));
     let outcome = call(&table, &leased).unwrap();
@@ -467,7 +442,7 @@ fn what_a_caller_got_that_never_hears_of_it_is_given_back() {
 
 #[test]
 fn a_directory_has_one_table_at_a_time_and_nobody_writes_while_somebody_looks() {
-    let (dir, config) = (tempdir(), config());
+    let (dir, config) = (tempdir(), pairs());
     let table = open(&config, dir.path());
     let second = RolloutTable::open(config.clone(), dir.path(), HISTORY);
     assert!(matches!(second.unwrap_err(), KeptError::Locked { .. }));
@@ -492,7 +467,7 @@ fn a_directory_has_one_table_at_a_time_and_nobody_writes_while_somebody_looks() 
 
 #[test]
 fn other_settings_are_refused_but_for_those_that_may_change() {
-    let (dir, first) = (tempdir(), config());
+    let (dir, first) = (tempdir(), pairs());
     let table = open(&first, dir.path());
     race(&table, 5);
     let counts = table.info().counts;
@@ -522,7 +497,7 @@ fn other_settings_are_refused_but_for_those_that_may_change() {
 
 #[test]
 fn a_history_that_differs_says_where() {
-    let (dir, config) = (tempdir(), config());
+    let (dir, config) = (tempdir(), pairs());
     let table = open(&config, dir.path());
     race(&table, 3);
     drop(table);
@@ -568,7 +543,7 @@ fn a_history_that_differs_says_where() {
 
 #[test]
 fn a_checkpoint_cuts_the_journal_off_unless_the_history_is_kept() {
-    let mut config = config();
+    let mut config = pairs();
     (config.max_blob_bytes, config.order) = (8 << 20, Order::Submission);
     for history in [false, true] {
         let dir = tempdir();
@@ -578,9 +553,9 @@ fn a_checkpoint_cuts_the_journal_off_unless_the_history_is_kept() {
         for mark in 0..6 {
             let Outcome::Admitted(permits) = call(&table, &admit(1)).unwrap() else { panic!() };
             for item in 0..2 {
-                let mut change = whole_item(permits[0].hold, item, mark, 3 * mark as u32);
+                let mut change = marked(permits[0].hold, item, mark, 3 * mark as u32);
                 let Change::Append(append) = &mut change else { panic!() };
-                append.finish = Some(rolling::finish(1.0, 7 << 20));
+                append.finish = finish(1.0, 7 << 20);
                 call(&table, &change).unwrap();
             }
             if mark % 2 == 1 {
@@ -616,13 +591,13 @@ fn a_checkpoint_cuts_the_journal_off_unless_the_history_is_kept() {
 
 #[test]
 fn permits_and_leases_have_their_full_time_again() {
-    let (dir, mut config) = (tempdir(), config());
+    let (dir, mut config) = (tempdir(), pairs());
     config.permit_ttl_ms = 400;
     let table = open(&config, dir.path());
     let Outcome::Admitted(permits) = call(&table, &admit(3)).unwrap() else { panic!() };
     for permit in &permits[..2] {
         for item in 0..2 {
-            call(&table, &whole_item(permit.hold, item, 0, 1)).unwrap();
+            call(&table, &marked(permit.hold, item, 0, 1)).unwrap();
         }
     }
     let Outcome::Delivered(share) = call(&table, &Change::Sample(want(2, Some(300)))).unwrap()
@@ -638,46 +613,13 @@ fn permits_and_leases_have_their_full_time_again() {
     assert!(began <= time + 100);
     // Whoever had them goes on.
     assert_eq!(call(&table, &Change::Ack(share.lease)), Ok(Outcome::Count(2)));
-    let append = call(&table, &whole_item(permits[2].hold, 0, 0, 1)).unwrap();
+    let append = call(&table, &marked(permits[2].hold, 0, 0, 1)).unwrap();
     assert_eq!(append, Outcome::Appended(echoic_replay::rollouts::ledger::Fate::Running));
 }
 
 #[test]
-fn copies_at_any_moment_have_what_was_acknowledged() {
-    let (dir, config) = (tempdir(), config());
-    let table = open(&config, dir.path());
-    let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let (table, over, from) = (&table, &is_over, dir.path());
-        scope.spawn(move || {
-            for _ in 0..6 {
-                let before = table.info().counts;
-                soon(|wait| table.keep(wait)).unwrap();
-                let copied = tempdir();
-                copy(&from.join("journal"), &copied.path().join("journal"));
-                fs::write(copied.path().join("echoic-rollouts.lock"), b"").unwrap();
-                let again = open(&config_of(table), copied.path());
-                let found = again.info().counts;
-                assert!(found.submitted >= before.submitted && found.acked >= before.acked);
-                assert!(found.tokens >= before.tokens && found.delivered >= before.delivered);
-            }
-            over.store(true, Ordering::Relaxed);
-        });
-        let mut batches = 0;
-        while !is_over.load(Ordering::Relaxed) {
-            batches += 10;
-            race(table, batches);
-        }
-    });
-}
-
-fn config_of(table: &RolloutTable) -> RolloutConfig {
-    (**table.config()).clone()
-}
-
-#[test]
 fn what_time_has_ended_is_over_also_when_only_a_refusal_saw_it() {
-    let (dir, config) = (tempdir(), RolloutConfig { permit_ttl_ms: 2, ..config() });
+    let (dir, config) = (tempdir(), RolloutConfig { permit_ttl_ms: 2, ..pairs() });
     let table = open(&config, dir.path());
     call(&table, &admit(3)).unwrap();
     while table.info().counts.expired < 3 {

@@ -1,7 +1,5 @@
 //! Which groups make a batch: order, age, size, weight.
 
-mod rollouts;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -9,12 +7,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Wake, Waker};
 
 use echoic_replay::limiter::{Parameters, Reason};
-use echoic_replay::rollouts::ledger::{
-    Admit, Balance, Blocked, Change, Outcome, Refusal, Size, Want,
-};
+use echoic_replay::rollouts::ledger::{Admit, Balance, Blocked, Change, Outcome, Size, Want};
 use echoic_replay::rollouts::table::Side;
 use echoic_replay::rollouts::{OnStale, Order, RolloutConfig, RolloutTable};
-use rollouts::{Table, blocked, config, groups, lags, unpaced, whole};
+
+use crate::table::{Table, blocked, config, groups, ids, lags, unpaced, whole};
 
 #[derive(Default)]
 struct Woken(AtomicBool);
@@ -44,17 +41,6 @@ fn each_order_takes_what_it_says() {
 }
 
 #[test]
-fn submission_waits_for_what_was_admitted_first() {
-    let mut table = Table::new(RolloutConfig { order: Order::Submission, ..config() });
-    let first = table.open();
-    table.group(0);
-    table.group(0);
-    assert_eq!(blocked(table.take(1)), Blocked::Incomplete(first.group));
-    table.apply(Change::Fail { holds: vec![first] }).expect("fails");
-    assert_eq!(table.taken(2), [1, 2]);
-}
-
-#[test]
 fn a_window_passes_over_fewer_than_its_width() {
     let mut table =
         Table::new(RolloutConfig { order: Order::Window(3), max_lag: Some(9), ..config() });
@@ -67,17 +53,6 @@ fn a_window_passes_over_fewer_than_its_width() {
     assert_eq!(blocked(table.take(1)), Blocked::Incomplete(open[0].group));
     table.complete(late, 0);
     assert_eq!(table.taken(2), [late.group, beyond]);
-}
-
-#[test]
-fn drop_lets_go_of_what_would_be_too_old() {
-    let mut table = Table::new(config());
-    for version in [0, 0, 1, 1] {
-        table.group(version);
-    }
-    table.publish(2);
-    assert_eq!(table.taken(2), [2, 3]);
-    assert_eq!(table.ledger.counts().stale, 2);
 }
 
 #[test]
@@ -106,19 +81,6 @@ fn as_many_batches_as_told_make_a_version() {
 }
 
 #[test]
-fn parts_of_a_batch_count_by_their_groups() {
-    let eight = RolloutConfig { batch_groups: 8, ..config() };
-    let mut table = Table::new(eight);
-    for _ in 0..16 {
-        table.group(0);
-    }
-    let targets: Vec<_> = (0..8).map(|_| table.take(2).expect("a part").target).collect();
-    assert_eq!(targets, [0, 0, 0, 0, 1, 1, 1, 1]);
-    let counts = table.ledger.counts();
-    assert_eq!((counts.delivered, counts.stale), (16, 0));
-}
-
-#[test]
 fn keep_delivers_and_counts_what_is_too_old() {
     let mut table = Table::new(RolloutConfig { on_stale: OnStale::Keep, ..config() });
     for version in [0, 0] {
@@ -129,22 +91,6 @@ fn keep_delivers_and_counts_what_is_too_old() {
     assert_eq!(lags(&share), [5, 5]);
     let counts = table.ledger.counts();
     assert_eq!((counts.overdue, counts.stale, counts.masked_tokens), (2, 0, 0));
-}
-
-#[test]
-fn mask_counts_the_tokens_that_are_too_old() {
-    let mut table = Table::new(RolloutConfig { on_stale: OnStale::Mask, ..config() });
-    let hold = table.open();
-    let mut old = rollouts::part(hold, 0, 0, 0);
-    old.segment = rollouts::segment(0, 3);
-    table.append(old);
-    let mut young = whole(hold, 0, 4, 5);
-    young.sequence = 1;
-    table.append(young);
-    table.publish(5);
-    table.taken(1);
-    let counts = table.ledger.counts();
-    assert_eq!((counts.overdue, counts.masked_tokens, counts.delivered_tokens), (1, 3, 8));
 }
 
 #[test]
@@ -161,21 +107,6 @@ fn wait_holds_a_batch_for_what_would_become_too_old() {
     table.complete(old, 0);
     // Ready-first, and yet the last place is kept for it.
     assert_eq!(table.taken(2), [1, old.group]);
-}
-
-#[test]
-fn wait_holds_no_batch_that_it_need_not() {
-    let patient = RolloutConfig { on_stale: OnStale::Wait, ..config() };
-    let mut table = Table::new(patient);
-    let slow = table.open();
-    table.group(0);
-    table.group(0);
-    assert_eq!(table.taken(2), [1, 2], "it may be in the batch of 1");
-    let third = table.group(0);
-    assert_eq!(blocked(table.take(2)), Blocked::TooFew { complete: 1, wanted: 2 });
-    table.complete(slow, 0);
-    assert_eq!(table.taken(2), [third, slow.group]);
-    assert_eq!(table.ledger.counts().stale, 0);
 }
 
 #[test]
@@ -266,30 +197,6 @@ fn nothing_is_shed_when_what_is_made_now_would_be_no_younger() {
     assert_eq!(table.apply(Change::Shed), Ok(Outcome::Count(0)));
 }
 
-#[test]
-fn a_batch_leaves_when_the_learner_is_near_enough() {
-    let gated = RolloutConfig { target_lag: Some(1), max_lag: Some(3), ..config() };
-    let mut table = Table::new(gated);
-    for _ in 0..8 {
-        table.group(0);
-    }
-    table.taken(2);
-    table.taken(2);
-    let shipping = Blocked::Shipping { version: 0, needed: 1 };
-    assert_eq!(blocked(table.take(2)), shipping);
-    table.publish(1);
-    assert_eq!(table.take(2).expect("a batch").target, 2);
-}
-
-#[test]
-fn a_batch_is_whole_or_is_not() {
-    let mut table = Table::new(config());
-    table.group(0);
-    assert_eq!(blocked(table.take(2)), Blocked::TooFew { complete: 1, wanted: 2 });
-    table.group(0);
-    assert_eq!(table.taken(2).len(), 2);
-}
-
 fn tokens(budget: u64, ranks: u32, rank: u32) -> Want {
     Want { size: Size::Tokens(budget), rank, ranks, balance: Balance::Tokens, ..groups(0) }
 }
@@ -307,7 +214,7 @@ fn of_lengths(order: Order, lengths: &[u32]) -> Table {
 fn a_token_budget_takes_as_many_groups_as_fit() {
     let mut table = of_lengths(Order::Ready, &[40, 50, 30, 10]);
     let share = table.sample(tokens(100, 1, 0)).expect("a batch");
-    assert_eq!(rollouts::ids(&share), [0, 1]);
+    assert_eq!(ids(&share), [0, 1]);
     let waits = table.sample(tokens(100, 1, 0));
     assert_eq!(blocked(waits), Blocked::TooFew { complete: 2, wanted: 8 }, "there may be more");
 }
@@ -356,13 +263,6 @@ fn a_token_budget_keeps_to_the_bound_on_the_mean() {
 }
 
 #[test]
-fn a_token_budget_that_a_group_may_exceed_is_refused() {
-    let mut table = of_lengths(Order::Ready, &[]);
-    let refused = table.sample(tokens(99, 1, 0));
-    assert!(matches!(refused, Err(Refusal::Value { ref what, .. }) if what == "tokens of a batch"));
-}
-
-#[test]
 fn weights_are_priorities_over_lag_plus_one() {
     let replay = RolloutConfig {
         order: Order::Weighted,
@@ -399,29 +299,6 @@ fn weights_are_priorities_over_lag_plus_one() {
         .sum();
     // Of five degrees of freedom, one in a thousand is above 20.5.
     assert!(chi < 20.5, "{chi}: {drawn:?}");
-}
-
-#[test]
-fn a_group_without_priority_is_not_drawn() {
-    let mut table = Table::new(RolloutConfig { order: Order::Weighted, ..unpaced() });
-    let (one, other) = (table.group(0), table.group(0));
-    let priorities = vec![(one, 0.0)];
-    table.apply(Change::Reprioritize { priorities }).expect("a priority");
-    assert_eq!(blocked(table.take(2)), Blocked::TooFew { complete: 1, wanted: 2 });
-    assert_eq!(table.taken(1), [other]);
-}
-
-#[test]
-fn a_group_is_drawn_as_often_as_it_may_be() {
-    let twice = RolloutConfig { order: Order::Weighted, max_uses: 2, ..unpaced() };
-    let mut table = Table::new(twice);
-    let group = table.group(0);
-    for _ in 0..2 {
-        let share = table.take(1).expect("a batch");
-        assert_eq!(rollouts::ids(&share), [group]);
-        table.ack(share.lease);
-    }
-    assert!(table.take(1).is_err());
 }
 
 #[test]
@@ -497,7 +374,7 @@ fn who_takes_less_than_a_version_uses_up_is_told_that_the_learner_is_behind() {
     // Halves of a batch, of which neither makes the other too old.
     for half in 0..2 {
         let share = table.take(1).expect("half a batch");
-        assert_eq!((rollouts::ids(&share), share.target), (vec![half], 0));
+        assert_eq!((ids(&share), share.target), (vec![half], 0));
         table.ack(share.lease);
     }
     let found = blocked(table.take(1));

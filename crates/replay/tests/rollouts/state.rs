@@ -1,18 +1,21 @@
 //! A ledger as bytes: it goes on as if nothing had happened, and bytes that lie are refused.
 
-mod rolling;
-
 use std::sync::Arc;
 
+use echoic_replay::codec::Encode;
 use echoic_replay::rollouts::RolloutConfig;
-use echoic_replay::rollouts::ledger::{Ledger, StateError};
+use echoic_replay::rollouts::ledger::{Change, Ledger, StateError, Want};
 use proptest::prelude::*;
-use rolling::{Crowd, Step, any_config};
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+
+use crate::crowd::{Crowd, Step, any_table, steps};
+use crate::table::{Table, groups, unpaced};
 
 fn bytes(ledger: &Ledger) -> (Vec<u8>, Vec<u8>) {
     let moment = ledger.save();
     let mut numbers = Vec::new();
-    moment.put(&mut numbers);
+    moment.encode(&mut numbers);
     (numbers, moment.bulk().flatten().copied().collect())
 }
 
@@ -20,12 +23,9 @@ fn load(config: &Arc<RolloutConfig>, numbers: &[u8], bulk: &[u8]) -> Result<Ledg
     Ledger::load(Arc::clone(config), numbers, &mut &*bulk)
 }
 
-fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
-    prop::collection::vec(any::<Step>(), 1..most)
-}
-
-fn begun(config: &Arc<RolloutConfig>, steps: &[Step]) -> (Ledger, Crowd) {
-    let (mut ledger, mut crowd) = (Ledger::new(Arc::clone(config)).unwrap(), Crowd::default());
+fn begun(config: &Arc<RolloutConfig>, want: Want, steps: &[Step]) -> (Ledger, Crowd) {
+    let (mut ledger, mut crowd) =
+        (Ledger::new(Arc::clone(config)).unwrap(), Crowd::new(config, want));
     for step in steps {
         let (now, change) = crowd.change(*step);
         let applied = ledger.apply(now, &change);
@@ -39,12 +39,12 @@ proptest! {
 
     #[test]
     fn a_loaded_ledger_goes_on_as_the_one_that_was_saved(
-        choice: u64,
+        (config, want) in any_table(),
         before in steps(120),
         after in steps(120),
     ) {
-        let config = Arc::new(any_config(choice));
-        let (mut ledger, mut crowd) = begun(&config, &before);
+        let config = Arc::new(config);
+        let (mut ledger, mut crowd) = begun(&config, want, &before);
         let (numbers, bulk) = bytes(&ledger);
         let mut loaded = load(&config, &numbers, &bulk).unwrap();
         prop_assert_eq!(bytes(&loaded), (numbers, bulk));
@@ -63,13 +63,13 @@ proptest! {
 
     #[test]
     fn bytes_that_lie_make_an_error_or_a_ledger_that_works(
-        choice: u64,
+        (config, want) in any_table(),
         before in steps(100),
         lies in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         after in steps(40),
     ) {
-        let config = Arc::new(any_config(choice));
-        let (ledger, mut crowd) = begun(&config, &before);
+        let config = Arc::new(config);
+        let (ledger, mut crowd) = begun(&config, want, &before);
         let (mut numbers, bulk) = bytes(&ledger);
         for (at, byte) in lies {
             let at = at.index(numbers.len());
@@ -87,12 +87,12 @@ proptest! {
 
     #[test]
     fn bytes_that_are_cut_off_make_an_error(
-        choice: u64,
+        (config, want) in any_table(),
         before in steps(60),
         cut: prop::sample::Index,
     ) {
-        let config = Arc::new(any_config(choice));
-        let (ledger, _) = begun(&config, &before);
+        let config = Arc::new(config);
+        let (ledger, _) = begun(&config, want, &before);
         let (numbers, bulk) = bytes(&ledger);
         prop_assert!(load(&config, &numbers[..cut.index(numbers.len())], &bulk).is_err());
         if !bulk.is_empty() {
@@ -104,14 +104,25 @@ proptest! {
 }
 
 #[test]
+fn a_ledger_is_loaded_though_a_batch_that_is_out_updates_a_later_version_than_the_next_one() {
+    let mut table = Table::new(unpaced());
+    (0..6).for_each(|_| _ = table.group(0));
+    let (two_steps, next) = (table.take(4).unwrap(), table.take(2).unwrap());
+    table.apply(Change::Nack(two_steps.lease)).unwrap();
+    table.apply(Change::Recall(groups(2))).unwrap();
+    assert!(next.target > table.ledger.totals().target, "the learner makes no step of the first");
+    let (numbers, bulk) = bytes(&table.ledger);
+    let loaded = load(&Arc::new(unpaced()), &numbers, &bulk).unwrap();
+    assert_eq!(bytes(&loaded), (numbers, bulk));
+}
+
+#[test]
 fn what_these_tests_do_gets_everywhere() {
-    let mut rng = echoic_replay::rng::Rng::new(3);
+    let (mut runner, case) = (TestRunner::deterministic(), (any_table(), steps(250)));
     let mut sums = std::collections::BTreeMap::<&str, u64>::new();
-    for choice in 0..600 {
-        let config = Arc::new(any_config(rng.next()));
-        let steps: Vec<Step> =
-            (0..150).map(|_| (rng.next() as u8, rng.next() as u32, rng.next() as u32)).collect();
-        let (ledger, _) = begun(&config, &steps);
+    for _ in 0..600 {
+        let ((config, want), steps) = case.new_tree(&mut runner).unwrap().current();
+        let (ledger, _) = begun(&Arc::new(config), want, &steps);
         let (counts, totals) = (ledger.counts(), ledger.totals());
         for (name, count) in [
             ("accepted", counts.accepted),
@@ -136,8 +147,7 @@ fn what_these_tests_do_gets_everywhere() {
         }
         assert_eq!(
             counts.submitted,
-            counts.running + counts.accepted + counts.rejected + counts.filtered,
-            "{choice}"
+            counts.running + counts.accepted + counts.rejected + counts.filtered
         );
     }
     assert!(sums.values().all(|sum| *sum > 3), "{sums:?}");

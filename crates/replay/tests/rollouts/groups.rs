@@ -1,13 +1,12 @@
 //! Groups while they are made: items, deadlines, those that are left.
 
-mod rollouts;
-
 use std::sync::Arc;
 
 use echoic_replay::rollouts::item::Item;
 use echoic_replay::rollouts::ledger::{Append, Change, Fate, Hold, Outcome, Permit, Refusal};
 use echoic_replay::rollouts::{OnExpiry, OnStale, RolloutConfig};
-use rollouts::{TTL, Table, config, part, reward, segment, unpaced, whole};
+
+use crate::table::{TTL, Table, config, groups, part, segment, unpaced, whole};
 
 fn resume(table: &mut Table) -> (Permit, Vec<Item>) {
     match table.apply(Change::Resume { source: "other".into(), ttl_ms: None }) {
@@ -27,25 +26,10 @@ fn items_come_in_any_order() {
     assert_eq!(table.append(whole(hold, 2, 0, 3)), Fate::Running);
     assert_eq!(table.append(whole(hold, 0, 0, 1)), Fate::Running);
     assert_eq!(table.append(whole(hold, 1, 0, 2)), Fate::Complete);
-    let share = table.sample(rollouts::groups(1)).expect("a batch");
+    let share = table.sample(groups(1)).expect("a batch");
     let lengths: Vec<_> =
         share.groups[0].items.iter().map(|one| (one.index, one.tokens())).collect();
     assert_eq!(lengths, [(0, 1), (1, 2), (2, 3)]);
-}
-
-#[test]
-fn the_first_n_of_more_make_a_group() {
-    let redundant = RolloutConfig { group_size: 2, redundancy: 2, ..config() };
-    let mut table = Table::new(redundant);
-    let hold = table.open();
-    table.append(part(hold, 0, 0, 0));
-    assert_eq!(table.append(whole(hold, 3, 0, 1)), Fate::Running);
-    assert_eq!(table.append(whole(hold, 1, 0, 1)), Fate::Complete);
-    assert_eq!(table.append(whole(hold, 2, 0, 1)), Fate::Complete, "it is not needed");
-    assert_eq!(table.ledger.counts().surplus, 1);
-    let share = table.take(1).expect("a batch");
-    let indices: Vec<_> = share.groups[0].items.iter().map(|item| item.index).collect();
-    assert_eq!(indices, [1, 3]);
 }
 
 #[test]
@@ -115,45 +99,16 @@ fn an_end_without_tokens_that_comes_twice_is_taken_once() {
     assert_eq!(table.append(end.clone()), Fate::Running);
     assert_eq!(table.append(end), Fate::Running);
     assert_eq!(table.ledger.counts().duplicates, 1);
-    let mut more = part(hold, 0, 1, 0);
-    more.segment = segment(0, 1);
+    let more = part(hold, 0, 1, 0);
     let refused = table.apply(Change::Append(more));
     assert!(matches!(refused, Err(Refusal::Value { ref what, .. }) if what == "item to append to"));
-}
-
-#[test]
-fn a_segment_that_is_missing_is_asked_for() {
-    let mut table = Table::new(config());
-    let hold = table.open();
-    let refused = table.apply(Change::Append(part(hold, 0, 1, 0)));
-    assert!(
-        matches!(refused, Err(Refusal::Value { ref what, .. }) if what == "number of a segment")
-    );
-}
-
-#[test]
-fn an_item_is_extended_by_another_version_and_producer() {
-    let mut table = Table::new(config());
-    let hold = table.open();
-    table.append(part(hold, 0, 0, 0));
-    suspend(&mut table, hold);
-    table.publish(1);
-    let (permit, items) = resume(&mut table);
-    assert_eq!((items.len(), items[0].tokens()), (1, 1));
-    let mut rest = whole(permit.hold, 0, 1, 2);
-    rest.sequence = 1;
-    assert_eq!(table.append(rest), Fate::Complete);
-    let share = table.take(1).expect("a batch");
-    let group = &share.groups[0];
-    assert_eq!((group.oldest, group.newest, group.dispatched, group.tokens), (0, 1, 0, 3));
-    assert_eq!((group.admitted, group.completed), (0, 1));
 }
 
 #[test]
 fn a_producer_that_left_a_group_is_told_so() {
     let mut table = Table::new(RolloutConfig { on_expiry: OnExpiry::Suspend, ..config() });
     let hold = table.open();
-    table.pass(rollouts::TTL);
+    table.pass(TTL);
     assert_eq!(table.ledger.totals().suspended, 1);
     let (permit, _) = resume(&mut table);
     assert_eq!(permit.hold, Hold { group: hold.group, attempt: 1 });
@@ -226,11 +181,7 @@ fn what_does_not_fit_the_schema_is_refused() {
     told.runs[0].tokens = 1;
     runs.segment = told.into();
     let mut fields = good.clone();
-    fields.finish = reward(0.0).map(|finish| {
-        let mut finish = (*finish).clone();
-        finish.fields.pop();
-        finish.into()
-    });
+    fields.finish = Some(Arc::default());
     let mut priority = good.clone();
     priority.priority = f64::NAN;
     let long = whole(hold, 0, 0, 101);
@@ -242,26 +193,13 @@ fn what_does_not_fit_the_schema_is_refused() {
 }
 
 #[test]
-fn what_is_over_is_told() {
-    let mut table = Table::new(config());
-    let hold = table.open();
-    table.complete(hold, 0);
-    let other = table.group(0);
-    let share = table.take(2).expect("a batch");
-    assert_eq!(rollouts::ids(&share), [hold.group, other]);
-    assert_eq!(table.complete(hold, 0), Fate::Complete);
-    table.ack(share.lease);
-    assert_eq!(table.complete(hold, 0), Fate::Over);
-}
-
-#[test]
 fn a_group_that_nobody_could_be_told_of_is_not_left() {
     let (group_size, max_tokens, on_expiry) = (64, 1 << 24, OnExpiry::Suspend);
     let mut table = Table::new(RolloutConfig { group_size, max_tokens, on_expiry, ..config() });
     let hold = table.open();
     // The same bytes in all items, so that they are there once.
-    let segment = segment(0, 1 << 24);
-    for item in 0..33 {
+    let segment = segment(0, 1 << 24, 0);
+    for item in 0..14 {
         let segment = Arc::clone(&segment);
         table.append(Append { segment, ..part(hold, item, 0, 0) });
     }

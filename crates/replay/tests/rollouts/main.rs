@@ -1,0 +1,20 @@
+//! Rollout tables: who may make groups, what makes a batch, what comes back, and what is kept on disk.
+
+mod admission;
+mod crowd;
+mod groups;
+mod kept;
+mod killed;
+mod leases;
+mod long_tail;
+#[path = "../common/killed.rs"]
+mod processes;
+mod properties;
+mod saved;
+mod selection;
+#[path = "../common/settings.rs"]
+mod settings;
+mod state;
+mod table;
+#[path = "../common/waiting.rs"]
+mod waiting;
