@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use super::meter::ConnectionMeter;
 use super::session::{
-    Accepts, Due, Ending, MOST_SENT, Progress, Services, Session, Silence, Stop, Turn,
+    Accepts, AckDue, Ending, MOST_SENT, Progress, Services, Session, Silence, Stop, Turn,
 };
-use super::wait_queue::{Blocked, Key, Verdict, Waiter};
+use super::wait_queue::{BlockedBy, Key, Verdict, Waiter};
 use crate::auth::Side;
 use crate::transport::Link;
 use crate::wire::frame::{Control, HEADER_BYTES, Header, MAX_CONTROL, Stall, kind};
@@ -179,7 +179,7 @@ impl Connection {
         if matches!(turn, Ok(()) | Err(Stop::Again | Stop::Wait(..))) {
             // What is stored is stored: whoever flushes need not wait for the rest.
             let is_over = !self.is_readable || self.held.is_some();
-            self.acknowledge(if is_over { Due::Any } else { Due::Much }, services);
+            self.acknowledge(if is_over { AckDue::Any } else { AckDue::Much }, services);
         }
         turn
     }
@@ -414,7 +414,7 @@ impl Connection {
     pub(crate) fn attempt(
         &mut self,
         waiter: &mut Waiter,
-        ahead: Option<Blocked>,
+        ahead: Option<BlockedBy>,
         services: &mut Services<'_>,
     ) -> Verdict {
         let attempt =
@@ -470,7 +470,7 @@ impl Connection {
             }
             Stop::Refused(code, text) => {
                 self.meter.set_stall(Stall::None);
-                self.acknowledge(Due::Always, services);
+                self.acknowledge(AckDue::Always, services);
                 self.refuse(code, &text);
                 Ending::Refused(code)
             }
@@ -487,13 +487,13 @@ impl Connection {
             self.is_blocked = is_blocked;
             self.meter.set_blocked(is_blocked);
             if is_blocked {
-                self.acknowledge(Due::Always, services);
+                self.acknowledge(AckDue::Always, services);
             }
         }
     }
 
     /// Says what is stored, if that is due, and what it waits for.
-    pub(crate) fn acknowledge(&mut self, due: Due, services: &mut Services<'_>) {
+    pub(crate) fn acknowledge(&mut self, due: AckDue, services: &mut Services<'_>) {
         let stall = self.meter.stall();
         self.with_session(services, |session, turn| session.acknowledge(due, stall, turn));
     }
@@ -507,7 +507,7 @@ impl Connection {
     /// Says goodbye, after what was stored.
     pub(crate) fn take_leave(&mut self, services: &mut Services<'_>) {
         self.meter.set_stall(Stall::None);
-        self.acknowledge(Due::Always, services);
+        self.acknowledge(AckDue::Always, services);
         let text = String::new();
         self.out.write(|out| Control::Goodbye { text }.write(out));
         self.leave();

@@ -490,7 +490,7 @@ impl EventLoop {
 
     /// Tries requests again that wait and may have a better chance.
     fn serve_requests(&mut self) {
-        let mut told = Vec::new();
+        let mut answered = Vec::new();
         let Self { waits, connections, shared, serving, .. } = self;
         waits.serve(shared, &mut |waiter, ahead, waits| {
             let Some(Some(connection)) = connections.get_mut(waiter.index) else {
@@ -499,14 +499,14 @@ impl EventLoop {
             *serving = Some(waiter.index);
             let verdict = connection.attempt(waiter, ahead, &mut Services { waits, shared });
             if matches!(verdict, Verdict::Done | Verdict::Late) {
-                told.push(waiter.index);
+                answered.push(waiter.index);
             }
             verdict
         });
-        told.sort_unstable();
-        told.dedup();
-        // Of what they are told, something may have to wait for the disk or the pool.
-        told.into_iter().for_each(|index| self.take_turn(index));
+        answered.sort_unstable();
+        answered.dedup();
+        // An answer may have to wait for the disk or the pool.
+        answered.into_iter().for_each(|index| self.take_turn(index));
     }
 
     /// Answers a client that said who it is.

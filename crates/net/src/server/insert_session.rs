@@ -23,7 +23,7 @@ use echoic_replay::trajectory::{Signature, Trajectory};
 
 use super::Shared;
 use super::pool::{HEAVY, Task};
-use super::session::{Accepts, Due, Progress, Session, Stop, Turn};
+use super::session::{Accepts, AckDue, Progress, Session, Stop, Turn};
 use super::wait_queue::Key;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, HEADER_BYTES, Header, Stall, kind};
@@ -204,11 +204,11 @@ impl Session for InsertSession {
         });
     }
 
-    fn acknowledge(&mut self, due: Due, stall: Stall, turn: &mut Turn<'_>) {
+    fn acknowledge(&mut self, due: AckDue, stall: Stall, turn: &mut Turn<'_>) {
         let new = self.kept.saturating_sub(self.acknowledged);
         match due {
-            Due::Much if self.unspoken < DUE_BYTES && new < CREDIT / 4 => return,
-            Due::Much | Due::Any if new == 0 => return,
+            AckDue::Much if self.unspoken < DUE_BYTES && new < CREDIT / 4 => return,
+            AckDue::Much | AckDue::Any if new == 0 => return,
             _ => {}
         }
         self.limit = self.limit.max(self.next.saturating_add(CREDIT));

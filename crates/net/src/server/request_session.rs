@@ -15,7 +15,7 @@ use super::disk_queue::{DiskQueue, Held, Receipt, Waiting};
 use super::pool::{HEAVY, Task};
 use super::rollouts::{self, Delivery, RolloutSession};
 use super::session::{Accepts, Session, Stop, Turn};
-use super::wait_queue::{Blocked, Key, Verdict, Waiter, WaitingRequest};
+use super::wait_queue::{BlockedBy, Key, Verdict, Waiter, WaitingRequest};
 use super::{Observer, Shared};
 use crate::buffer_pool::PooledBuffer;
 use crate::wire::WireError;
@@ -104,7 +104,7 @@ impl Session for RequestSession {
     fn attempt(
         &mut self,
         waiter: &mut Waiter,
-        ahead: Option<Blocked>,
+        ahead: Option<BlockedBy>,
         turn: &mut Turn<'_>,
     ) -> Verdict {
         waiter.is_passed_over = turn.is_full() || self.busy(turn.shared).is_some();
@@ -317,7 +317,7 @@ impl RequestSession {
     }
 
     /// Serves a request, if that is possible now; else why not.
-    fn serve(&mut self, waiter: &Waiter, turn: &mut Turn<'_>) -> Result<(), Blocked> {
+    fn serve(&mut self, waiter: &Waiter, turn: &mut Turn<'_>) -> Result<(), BlockedBy> {
         match waiter.request {
             WaitingRequest::Items { count, area } => {
                 let Some(table) = turn.shared.table(waiter.table) else { return Ok(()) };
@@ -336,7 +336,7 @@ impl RequestSession {
         table: &Arc<Table>,
         (count, area): (usize, Option<Area>),
         turn: &mut Turn<'_>,
-    ) -> Result<Option<Gathering>, Blocked> {
+    ) -> Result<Option<Gathering>, BlockedBy> {
         let (id, number) = (waiter.id, waiter.table);
         match table.try_sample(count) {
             Ok(sampled) => match sampled.receipt() {
@@ -347,7 +347,7 @@ impl RequestSession {
                 }
                 _ => Ok(answer(id, table, sampled, area.zip(self.arena.as_ref()), turn)),
             },
-            Err(Obstacle::Blocked(reason)) => Err(Blocked::Items(reason)),
+            Err(Obstacle::Blocked(reason)) => Err(BlockedBy::Items(reason)),
             Err(Obstacle::Failed(error)) => {
                 refuse(id, &error, turn.out);
                 Ok(None)
@@ -514,14 +514,14 @@ fn unknown(id: u64, number: u32, out: &mut WriteBuffer) {
 }
 
 /// Tells a client that its request waited for as long as it may.
-fn time_out(waiter: &Waiter, blocked: Blocked, out: &mut WriteBuffer) {
+fn time_out(waiter: &Waiter, blocked: BlockedBy, out: &mut WriteBuffer) {
     let id = waiter.id;
     let answer = match blocked {
-        Blocked::Items(reason) => {
+        BlockedBy::Items(reason) => {
             let text = "the sample waited for as long as it may".into();
             Answer::Failed { id, code: FailureCode::TimedOut, stall: reason.into(), text }
         }
-        Blocked::Rollouts(blocked) => {
+        BlockedBy::Rollouts(blocked) => {
             Answer::RolloutRefused { id, error: CallError::TimedOut(blocked) }
         }
     };

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use super::Shared;
 use super::meter::ConnectionMeter;
 use super::pool::Task;
-use super::wait_queue::{Blocked, Key, Verdict, WaitQueue, Waiter};
+use super::wait_queue::{BlockedBy, Key, Verdict, WaitQueue, Waiter};
 use crate::transport::Link;
 use crate::wire::WireError;
 use crate::wire::frame::{Header, Stall};
@@ -93,7 +93,7 @@ pub(crate) struct Progress {
 
 /// When to acknowledge what is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Due {
+pub(crate) enum AckDue {
     /// If it is much.
     Much,
     /// If there is anything new.
@@ -154,18 +154,18 @@ pub(crate) trait Session: Send {
     fn attempt(
         &mut self,
         _waiter: &mut Waiter,
-        _ahead: Option<Blocked>,
+        _ahead: Option<BlockedBy>,
         _turn: &mut Turn<'_>,
     ) -> Verdict {
         Verdict::Done
     }
 
     /// Says what is stored, if that is due.
-    fn acknowledge(&mut self, _due: Due, _stall: Stall, _turn: &mut Turn<'_>) {}
+    fn acknowledge(&mut self, _due: AckDue, _stall: Stall, _turn: &mut Turn<'_>) {}
 
     /// Says that we are there to a client that we do not hear now, and why that is.
     fn reassure(&mut self, stall: Stall, turn: &mut Turn<'_>) {
-        self.acknowledge(Due::Always, stall, turn);
+        self.acknowledge(AckDue::Always, stall, turn);
     }
 
     /// The producer that it serves, and how far that is.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use echoic_replay::table::Waiting;
 use echoic_replay::{Blocked, Incoming, Stream, StreamError};
 
-use super::session::{Accepts, Due, Ending, Progress, Session, Stop, Turn};
+use super::session::{Accepts, AckDue, Ending, Progress, Session, Stop, Turn};
 use super::wait_queue::Key;
 use crate::transport::Link;
 use crate::wire::WireError;
@@ -93,12 +93,12 @@ impl Session for StreamSession {
         }
     }
 
-    fn acknowledge(&mut self, due: Due, stall: Stall, turn: &mut Turn<'_>) {
+    fn acknowledge(&mut self, due: AckDue, stall: Stall, turn: &mut Turn<'_>) {
         let (credit, new) = (turn.shared.credit(), self.next - self.acknowledged);
         match due {
-            Due::Much if new < (credit / 4).max(1) => return,
-            Due::Any if new == 0 => return,
-            Due::Always => {}
+            AckDue::Much if new < (credit / 4).max(1) => return,
+            AckDue::Any if new == 0 => return,
+            AckDue::Always => {}
             // What is on its way stays within what was granted: a limit never falls.
             _ => self.limit = self.limit.max(self.next.saturating_add(credit)),
         }

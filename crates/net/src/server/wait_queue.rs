@@ -79,7 +79,7 @@ pub(crate) enum WaitingRequest {
 
 /// Why a request waits.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Blocked {
+pub(crate) enum BlockedBy {
     Items(Reason),
     Rollouts(ledger::Blocked),
 }
@@ -92,14 +92,14 @@ pub(crate) enum Verdict {
     /// It is answered, since its time is over.
     Late,
     /// It has to wait for this.
-    Waits(Blocked),
+    Waits(BlockedBy),
     /// It was not tried: nothing more can be answered until its connection [says](WaitQueue::stir) so.
     PassedOver,
 }
 
 /// Tries a request that waits again; what is given is why one before it waits that wants the same, if one does.
 pub(crate) type Attempt<'a> =
-    dyn FnMut(&mut Waiter, Option<Blocked>, &mut WaitQueue) -> Verdict + 'a;
+    dyn FnMut(&mut Waiter, Option<BlockedBy>, &mut WaitQueue) -> Verdict + 'a;
 
 /// A request that waits.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ pub(crate) struct Waiter {
     pub(crate) request: WaitingRequest,
     pub(crate) deadline: Option<Instant>,
     /// What for, when it was last tried.
-    pub(crate) blocked: Option<Blocked>,
+    pub(crate) blocked: Option<BlockedBy>,
     /// It was not tried the last time, so it has nobody else wait.
     pub(crate) is_passed_over: bool,
     /// Counts it among those that wait.
@@ -167,34 +167,33 @@ impl Waiter {
     }
 
     /// Takes note of why it waits, and counts it among those that do.
-    pub(crate) fn note(&mut self, blocked: Blocked, shared: &Shared) {
+    pub(crate) fn note(&mut self, blocked: BlockedBy, shared: &Shared) {
         self.blocked = Some(blocked);
-        match (&mut self.counted, blocked) {
-            (Some(Counted::Items(waiting)), Blocked::Items(reason)) => waiting.because(reason),
-            (Some(Counted::Rollouts(waiting)), Blocked::Rollouts(blocked)) => {
-                waiting.because(blocked.reason());
-            }
-            (_, Blocked::Items(reason)) => {
-                let table = shared.table(self.table);
-                self.counted = table.map(|table| {
-                    let waiting = table.begin_wait(Call::Sample);
-                    waiting.because(reason);
-                    Counted::Items(waiting)
-                });
-            }
-            (_, Blocked::Rollouts(blocked)) => {
-                let (side, applicant) = match &self.request {
-                    WaitingRequest::Change(change) => (Side::Producers, change.applicant()),
-                    WaitingRequest::Share(_) => (Side::Consumers, None),
-                    _ => return,
-                };
-                let table = shared.rollout_table(self.table);
-                let begin = |table: &Arc<RolloutTable>| {
-                    Counted::Rollouts(table.begin_wait(side, applicant, blocked.reason()))
-                };
-                self.counted = table.map(begin);
-            }
+        let reason = match blocked {
+            BlockedBy::Items(reason) => reason,
+            BlockedBy::Rollouts(blocked) => blocked.reason(),
+        };
+        if self.counted.is_none() {
+            self.counted = self.count(reason, shared);
         }
+        match &mut self.counted {
+            Some(Counted::Items(waiting)) => waiting.because(reason),
+            Some(Counted::Rollouts(waiting)) => waiting.because(reason),
+            None => {}
+        }
+    }
+
+    fn count(&self, reason: Reason, shared: &Shared) -> Option<Counted> {
+        let (side, applicant) = match &self.request {
+            WaitingRequest::Items { .. } => {
+                return Some(Counted::Items(shared.table(self.table)?.begin_wait(Call::Sample)));
+            }
+            WaitingRequest::Change(change) => (Side::Producers, change.applicant()),
+            WaitingRequest::Share(_) => (Side::Consumers, None),
+            WaitingRequest::Version { .. } => return None,
+        };
+        let table = shared.rollout_table(self.table)?;
+        Some(Counted::Rollouts(table.begin_wait(side, applicant, reason)))
     }
 
     /// Whether it has waited for as long as it may.
@@ -305,7 +304,7 @@ impl WaitQueue {
     }
 
     /// Why a request has to wait for one that came before it, if so.
-    pub(crate) fn ahead(&self, waiter: &Waiter) -> Option<Blocked> {
+    pub(crate) fn ahead(&self, waiter: &Waiter) -> Option<BlockedBy> {
         let (class, count) = waiter.class()?;
         let wants_the_same = |other: &&Waiter| {
             !other.is_passed_over
@@ -466,7 +465,7 @@ impl WaitQueue {
     /// Tries each request that waits for this once, in order.
     fn pass(&mut self, key: Key, attempt: &mut Attempt<'_>) {
         // What the first of each class waits for, and how many items it wants.
-        let mut ahead: HashMap<Class, (usize, Blocked)> = HashMap::new();
+        let mut ahead: HashMap<Class, (usize, BlockedBy)> = HashMap::new();
         self.row(key).deadline = None;
         while let Some(mut waiter) = self.row(key).requests.pop_front() {
             let class = waiter.class();
@@ -507,7 +506,7 @@ mod tests {
     use super::*;
 
     const KEY: Key = Key::Items(0);
-    const BLOCKED: Blocked = Blocked::Items(Reason::MinSize);
+    const BLOCKED: BlockedBy = BlockedBy::Items(Reason::MinSize);
 
     fn queue() -> WaitQueue {
         let poll = mio::Poll::new().unwrap();
@@ -553,7 +552,7 @@ mod tests {
                     }
                     Step::Serve(items, deaf, until_panic) => {
                         let (mut left, mut tries, mut served) = (items, until_panic, Vec::new());
-                        let mut attempt = |waiter: &mut Waiter, ahead: Option<Blocked>, _: &mut WaitQueue| {
+                        let mut attempt = |waiter: &mut Waiter, ahead: Option<BlockedBy>, _: &mut WaitQueue| {
                             let WaitingRequest::Items { count, .. } = waiter.request else {
                                 return Verdict::Done;
                             };

@@ -13,7 +13,7 @@ use crate::server::Shared;
 use crate::server::disk_queue::{Held, Receipt};
 use crate::server::request_session::{RequestSession, check_area, fail};
 use crate::server::session::{Stop, Turn};
-use crate::server::wait_queue::{Blocked, Waiter, WaitingRequest};
+use crate::server::wait_queue::{BlockedBy, Waiter, WaitingRequest};
 use crate::wire::WireError;
 use crate::wire::frame::{HEADER_BYTES, MAX_CONTROL, frame, kind};
 use crate::wire::rollouts::{Bulk, Changes, Outcomes, write_list};
@@ -155,12 +155,12 @@ pub(crate) fn serve(
     session: &mut RequestSession,
     waiter: &Waiter,
     turn: &mut Turn<'_>,
-) -> Result<(), Blocked> {
+) -> Result<(), BlockedBy> {
     let Some(table) = turn.shared.rollout_table(waiter.table) else { return Ok(()) };
     let error = match try_to_serve(session, waiter, table, turn) {
         Ok(()) => return Ok(()),
         Err(CallError::Refused(Refusal::Blocked(blocked))) => match failure(table) {
-            None => return Err(Blocked::Rollouts(blocked)),
+            None => return Err(BlockedBy::Rollouts(blocked)),
             Some(error) => error,
         },
         Err(error) => error,
