@@ -9,14 +9,6 @@ pub enum BufferError {
     /// Give it room for something.
     #[error("the capacity must be at least 1, got 0")]
     NoCapacity,
-    /// Use a smaller buffer: positions of rows are kept in 32 bits where there are priorities.
-    #[error("the capacity of a prioritized buffer is at most {most}, got {got}")]
-    TooLarge {
-        /// The most there can be.
-        most: u64,
-        /// What was asked for.
-        got: u64,
-    },
     /// Push something first.
     #[error("the buffer is empty: there is nothing to sample")]
     Empty,
@@ -42,28 +34,9 @@ pub enum BufferError {
         /// Where it stood in what was given.
         at: usize,
     },
-    /// Use an index that a sample has given.
-    #[error("index {got} at position {at} was never given: the next one will be {next}")]
-    Index {
-        /// The index.
-        got: i128,
-        /// Where it stood in what was given.
-        at: usize,
-        /// Indices are below this.
-        next: u64,
-    },
-    /// Two things that belong together differ in length.
-    #[error("expected as many {what} as {of}, got {got} and {expected}")]
-    Lengths {
-        /// What there are too many or too few of.
-        what: &'static str,
-        /// What they belong to.
-        of: &'static str,
-        /// How many there are.
-        got: usize,
-        /// How many there should be.
-        expected: usize,
-    },
+    /// Give what the text asks for.
+    #[error("{0}")]
+    Argument(String),
     /// A setting is out of its range.
     #[error("{name} must be {range}, got {got}")]
     Setting {
@@ -77,4 +50,23 @@ pub enum BufferError {
     /// The memory could not be had.
     #[error(transparent)]
     Memory(#[from] AllocError),
+}
+
+impl BufferError {
+    /// Positions of rows are kept in 32 bits where there are priorities.
+    pub(crate) fn too_large(most: u64, got: u64) -> Self {
+        let what = "the capacity of a prioritized buffer";
+        Self::Argument(format!("{what} is at most {most}, got {got}"))
+    }
+
+    /// No sample has given this index, at a place in what was given. All are below `next`.
+    pub(crate) fn index(got: i128, at: usize, next: u64) -> Self {
+        let never = "was never given: the next one will be";
+        Self::Argument(format!("index {got} at position {at} {never} {next}"))
+    }
+
+    /// Two things that belong together differ in length.
+    pub fn lengths(what: &str, of: &str, got: usize, expected: usize) -> Self {
+        Self::Argument(format!("expected as many {what} as {of}, got {got} and {expected}"))
+    }
 }

@@ -61,8 +61,7 @@ impl Frames {
     ) -> Result<Self, BufferError> {
         let most = u64::from(u32::MAX);
         let room = (slots + capacity / 4).saturating_add(4 * stack as u64 + 64);
-        let rows =
-            u32::try_from(room).map_err(|_| BufferError::TooLarge { most, got: capacity })?;
+        let rows = u32::try_from(room).map_err(|_| BufferError::too_large(most, capacity))?;
         let slab = Arc::new(Slab::new(rows, frame_bytes)?);
         Ok(Self {
             slab,

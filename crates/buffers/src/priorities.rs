@@ -47,8 +47,7 @@ impl Priorities {
     ///
     /// # Errors
     ///
-    /// [`BufferError::Setting`] when `alpha` is negative or not finite, [`BufferError::TooLarge`] when
-    /// there are more slots than are counted.
+    /// [`BufferError`] when `alpha` is negative or not finite, or there are more slots than are counted.
     pub fn new(slots: u64, alpha: f64) -> Result<Self, BufferError> {
         if !(alpha >= 0.0 && alpha.is_finite()) {
             return Err(BufferError::Setting {
@@ -58,7 +57,7 @@ impl Priorities {
             });
         }
         let most = u64::from(u32::MAX);
-        let count = u32::try_from(slots).map_err(|_| BufferError::TooLarge { most, got: slots })?;
+        let count = u32::try_from(slots).map_err(|_| BufferError::too_large(most, slots))?;
         let (sums, minima) = (
             SumTree::with_room(count),
             Minima::new(slots.div_ceil(sum_tree::WIDTH as u64) as usize),
@@ -106,12 +105,8 @@ impl Priorities {
     /// That there is a priority for each of so many indices.
     pub(crate) fn check_updates(indices: usize, priorities: &[f64]) -> Result<(), BufferError> {
         if indices != priorities.len() {
-            return Err(BufferError::Lengths {
-                what: "priorities",
-                of: "indices",
-                got: priorities.len(),
-                expected: indices,
-            });
+            let got = priorities.len();
+            return Err(BufferError::lengths("priorities", "indices", got, indices));
         }
         Self::check_all(priorities)
     }

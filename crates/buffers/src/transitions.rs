@@ -406,8 +406,7 @@ impl Transitions {
         let mut updates = Vec::with_capacity(positions.len());
         for (at, (got, priority)) in positions.iter().zip(priorities).enumerate() {
             let position = u64::try_from(*got).ok().filter(|position| *position < window.end);
-            let position =
-                position.ok_or(BufferError::Index { got: *got, at, next: window.end })?;
+            let position = position.ok_or_else(|| BufferError::index(*got, at, window.end))?;
             if position >= window.start {
                 updates.push(((position % self.ring.slots()) as u32, *priority));
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::limiter::{Counts, Limiter, LimiterError, Parameters, Reason};
-use echoic_replay::selectors::SelectorKind;
+use echoic_replay::selectors::{DrawnItem, Entry, SelectorKind, Slot};
 use echoic_replay::spec::ANY_LENGTH;
 use echoic_replay::table::{
     Form, Infos, MAX_METADATA, Obstacle, Sampled, Stack, Table, TableConfig, TableError, Tables,
@@ -16,9 +16,13 @@ use echoic_replay::{Dtype, Leaf, Spec};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
+#[allow(dead_code, reason = "the tests of selectors use the rest")]
+#[path = "../src/selectors/tests/model.rs"]
+mod model;
 #[path = "common/waiting.rs"]
 mod waiting;
 
+use model::Model;
 use waiting::within;
 
 const KINDS: [SelectorKind; 8] = [
@@ -121,102 +125,13 @@ struct Item {
     priority: f64,
     version: u64,
     times_sampled: u32,
-    /// When it was inserted or updated.
-    moment: u64,
 }
 
-/// What a selector would do, as odds.
-#[derive(Debug)]
-struct Chooser {
-    kind: SelectorKind,
-    /// Drawn in this epoch.
-    drawn: HashSet<u64>,
-    /// Draws that had a choice between hot and cold.
-    draws: u64,
-    /// Of the draws under way.
-    hot: usize,
-}
-
-impl Chooser {
-    fn new(kind: SelectorKind) -> Self {
-        Self { kind, drawn: HashSet::new(), draws: 0, hot: 0 }
+impl Item {
+    /// Its name in the models of selectors.
+    fn slot(&self) -> Slot {
+        self.id as Slot
     }
-
-    fn is_random(&self) -> bool {
-        !self.kind.is_deterministic()
-    }
-
-    /// Begins `count` draws.
-    fn begin(&mut self, items: &[Item], now: u64, count: usize) {
-        let SelectorKind::HotCold { age_threshold, hot_fraction, .. } = self.kind else { return };
-        let hot = items.iter().filter(|item| is_hot(item, now, age_threshold)).count();
-        self.hot = if hot == 0 {
-            0
-        } else if hot == items.len() {
-            count
-        } else {
-            let share = |draws: u64| (draws as f64 * hot_fraction) as u64;
-            let before = share(self.draws);
-            self.draws += count as u64;
-            (share(self.draws) - before) as usize
-        };
-    }
-
-    /// The probability of each item in draw `index` of `count`.
-    fn odds(&mut self, items: &[Item], now: u64, index: usize, count: usize) -> Vec<f64> {
-        let one = |chosen: Option<&Item>| -> Vec<f64> {
-            let chosen = chosen.map(|item| item.key);
-            items.iter().map(|item| f64::from(Some(item.key) == chosen)).collect()
-        };
-        let alike = |weights: Vec<f64>| -> Vec<f64> {
-            let total: f64 = weights.iter().sum();
-            weights.iter().map(|weight| weight / total).collect()
-        };
-        let by_priority = |exponent: f64, tier: &dyn Fn(&Item) -> bool| -> Vec<f64> {
-            let power = |priority: f64| if priority > 0.0 { priority.powf(exponent) } else { 0.0 };
-            let some = items.iter().any(|item| tier(item) && item.priority > 0.0);
-            let weight = |item: &Item| match (tier(item), some) {
-                (false, _) => 0.0,
-                (true, false) => 1.0,
-                (true, true) => power(item.priority),
-            };
-            alike(items.iter().map(weight).collect())
-        };
-        // Zero and minus zero are one priority.
-        let compare = |left: f64, right: f64| left.partial_cmp(&right).unwrap();
-        let by_rank = |left: &Item, right: &Item| {
-            compare(left.priority, right.priority).then(left.moment.cmp(&right.moment))
-        };
-        let by_inverse_rank = |left: &Item, right: &Item| {
-            compare(right.priority, left.priority).then(left.moment.cmp(&right.moment))
-        };
-        match self.kind {
-            SelectorKind::Uniform => alike(vec![1.0; items.len()]),
-            SelectorKind::Prioritized { exponent } => by_priority(exponent, &|_| true),
-            SelectorKind::Fifo => one(items.first()),
-            SelectorKind::Lifo => one(items.last()),
-            SelectorKind::MinHeap => one(items.iter().min_by(|a, b| by_rank(a, b))),
-            SelectorKind::MaxHeap => one(items.iter().min_by(|a, b| by_inverse_rank(a, b))),
-            SelectorKind::Epoch => {
-                if items.iter().all(|item| self.drawn.contains(&item.key)) {
-                    self.drawn.clear();
-                }
-                let left = |item: &Item| f64::from(!self.drawn.contains(&item.key));
-                alike(items.iter().map(left).collect())
-            }
-            SelectorKind::HotCold { age_threshold, exponent, .. } => {
-                let hot = index < self.hot;
-                let share = if hot { self.hot } else { count - self.hot } as f64 / count as f64;
-                let odds = by_priority(exponent, &|item| is_hot(item, now, age_threshold) == hot);
-                odds.iter().map(|odds| odds * share).collect()
-            }
-            other => unreachable!("{other}"),
-        }
-    }
-}
-
-fn is_hot(item: &Item, now: u64, age_threshold: u64) -> bool {
-    now.saturating_sub(item.version) <= age_threshold
 }
 
 #[derive(Debug, Clone)]
@@ -241,14 +156,13 @@ struct Pair {
     table: Arc<Table>,
     /// In the order of their insertion.
     items: Vec<Item>,
-    sampler: Chooser,
-    remover: Chooser,
+    sampler: Model,
+    remover: Model,
     counts: Counts,
     unique_samples: u64,
     limiter: Parameters,
     paused: bool,
     version: u64,
-    clock: u64,
     next_id: u64,
     gone: Vec<u64>,
     seen: HashSet<u64>,
@@ -260,14 +174,13 @@ impl Pair {
     fn new(config: TableConfig) -> Self {
         Self {
             items: Vec::new(),
-            sampler: Chooser::new(config.sampler),
-            remover: Chooser::new(config.remover),
+            sampler: Model::new(config.sampler),
+            remover: Model::new(config.remover),
             counts: Counts::default(),
             unique_samples: 0,
             limiter: *config.limiter.parameters(),
             paused: false,
             version: 0,
-            clock: 0,
             next_id: 0,
             gone: Vec::new(),
             seen: HashSet::new(),
@@ -320,6 +233,12 @@ impl Pair {
         self.table.config().max_times_sampled > 0 && self.items.len() < floor + count - 1
     }
 
+    /// Has both models follow what happened.
+    fn models(&mut self, follow: impl Fn(&mut Model)) {
+        follow(&mut self.sampler);
+        follow(&mut self.remover);
+    }
+
     fn run(&mut self, op: &Op) -> Result<(), TestCaseError> {
         match op {
             Op::Insert { priorities, version } => self.insert(priorities, *version)?,
@@ -339,7 +258,7 @@ impl Pair {
                 self.gone.extend(self.items.drain(..).map(|item| item.key));
                 self.counts = Counts::default();
                 self.unique_samples = 0;
-                self.sampler.drawn.clear();
+                self.models(Model::clear);
             }
             Op::Pause => {
                 self.table.pause();
@@ -352,6 +271,7 @@ impl Pair {
             Op::Advance(version) => {
                 self.table.advance(*version);
                 self.version = self.version.max(*version);
+                self.models(|model| model.advance(*version));
             }
             Op::SetLimiter(parameters) => {
                 let set = Limiter::raw(*parameters)
@@ -392,10 +312,14 @@ impl Pair {
         Ok(())
     }
 
+    fn removes_at_random(&self) -> bool {
+        !self.table.config().remover.is_deterministic()
+    }
+
     /// What [`Table::try_reserve`] does, once nobody reads rows that could be used again.
     fn insert(&mut self, priorities: &[f64], version: Option<u64>) -> Result<(), TestCaseError> {
         let mut count = priorities.len();
-        if self.remover.is_random() {
+        if self.removes_at_random() {
             // Of several that go in one call nobody could tell which went first.
             count = count.min(self.max_size() + 1 - self.items.len());
         }
@@ -448,32 +372,30 @@ impl Pair {
     ) -> Result<(), TestCaseError> {
         prop_assert!(self.seen.insert(key), "the key {} was another item's", key);
         let version = version.unwrap_or(self.version);
-        let (id, moment) = (self.next_id, self.tick());
+        let item = Item { key, id: self.next_id, priority, version, times_sampled: 0 };
         self.next_id += 1;
-        self.items.push(Item { key, id, priority, version, times_sampled: 0, moment });
+        self.models(|model| model.insert(item.slot(), Entry { priority, version }));
+        self.items.push(item);
         self.counts.inserts += 1;
         if self.items.len() <= self.max_size() {
             return Ok(());
         }
-        self.remover.begin(&self.items, self.version, 1);
-        let odds = self.remover.odds(&self.items, self.version, 0, 1);
-        let at = if self.remover.is_random() {
-            self.find_gone()?
-        } else {
-            odds.iter().position(|odds| *odds > 0.0).unwrap()
+        let chances = self.remover.chances();
+        let at = match self.removes_at_random() {
+            true => self.find_gone()?,
+            false => self.items.iter().position(|item| item.slot() == chances[0].0).unwrap(),
         };
-        prop_assert!(odds[at] > 0.0, "{:?} was removed, at odds {:?}", self.items[at], odds);
+        let slot = self.items[at].slot();
+        let is_likely = chances.iter().any(|(other, chance)| *other == slot && *chance > 0.0);
+        prop_assert!(is_likely, "{:?} was removed, of {:?}", self.items[at], chances);
         self.remove(at);
         Ok(())
     }
 
-    fn tick(&mut self) -> u64 {
-        self.clock += 1;
-        self.clock
-    }
-
     fn remove(&mut self, at: usize) {
-        self.gone.push(self.items.remove(at).key);
+        let item = self.items.remove(at);
+        self.models(|model| model.remove(item.slot()));
+        self.gone.push(item.key);
         self.counts.deletions += 1;
     }
 
@@ -481,8 +403,9 @@ impl Pair {
     fn find_gone(&mut self) -> Result<usize, TestCaseError> {
         let mut gone = Vec::new();
         for at in 0..self.items.len() {
-            let (key, priority) = (self.items[at].key, self.items[at].priority);
-            self.items[at].moment = self.tick();
+            let Item { key, priority, .. } = self.items[at];
+            let slot = self.items[at].slot();
+            self.models(|model| model.update(slot, priority));
             if self.table.update_priorities(&[key], &[priority]).unwrap() == 0 {
                 gone.push(at);
             }
@@ -527,28 +450,22 @@ impl Pair {
         prop_assert_eq!(infos.table_size as usize, self.items.len());
         let max_times = self.table.config().max_times_sampled;
         let mut expected = Vec::new();
+        let mut draws = Vec::new();
+        for (key, probability) in infos.keys.iter().zip(&infos.probabilities) {
+            let Some(item) = self.items.iter().find(|item| item.key == *key) else {
+                return Err(TestCaseError::fail(format!("{key} is not in the table")));
+            };
+            draws.push(DrawnItem { slot: item.slot(), probability: *probability });
+        }
         if max_times == 0 {
-            self.sampler.begin(&self.items, self.version, count);
+            self.sampler.check(count, &draws);
         }
         for draw in 0..count {
-            let (index, of) = if max_times == 0 { (draw, count) } else { (0, 1) };
             if max_times > 0 {
-                self.sampler.begin(&self.items, self.version, 1);
+                self.sampler.check(1, &draws[draw..=draw]);
             }
-            let odds = self.sampler.odds(&self.items, self.version, index, of);
-            let at = self.items.iter().position(|item| item.key == infos.keys[draw]);
-            let Some(at) = at else {
-                return Err(TestCaseError::fail(format!("draw {draw} is not in the table")));
-            };
-            let got = infos.probabilities[draw];
-            prop_assert!(
-                odds[at] > 0.0 && (got / odds[at] - 1.0).abs() < 1e-9,
-                "draw {} was {:?} with probability {}, in truth {}",
-                draw,
-                self.items[at],
-                got,
-                odds[at]
-            );
+            let at = self.items.iter().position(|item| item.slot() == draws[draw].slot);
+            let at = at.expect("an item is drawn no more once it was used up");
             let item = &mut self.items[at];
             item.times_sampled += 1;
             self.unique_samples += u64::from(item.times_sampled == 1);
@@ -556,7 +473,6 @@ impl Pair {
             prop_assert_eq!(infos.priorities[draw], item.priority);
             prop_assert_eq!(infos.versions[draw], item.version);
             expected.push(item.id);
-            self.sampler.drawn.insert(item.key);
             if item.times_sampled == max_times {
                 self.remove(at);
             }
@@ -593,9 +509,10 @@ impl Pair {
             updates.iter().map(|(which, priority)| (self.key(*which), *priority)).unzip();
         let mut updated = 0;
         for (key, priority) in keys.iter().zip(&priorities) {
-            let moment = self.tick();
             if let Some(item) = self.items.iter_mut().find(|item| item.key == *key) {
-                (item.priority, item.moment) = (*priority, moment);
+                item.priority = *priority;
+                let slot = item.slot();
+                self.models(|model| model.update(slot, *priority));
                 updated += 1;
             }
         }

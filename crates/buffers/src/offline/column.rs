@@ -60,7 +60,7 @@ impl Column {
             return Ok(());
         }
         let got = bytes.checked_div(self.row_bytes).unwrap_or(0);
-        Err(DatasetError::Length { column: self.name.clone(), expected, got })
+        Err(DatasetError::length(&self.name, expected, got))
     }
 
     /// Mean and spread of the rows that steps have as their own.
@@ -94,7 +94,7 @@ impl Column {
     pub(super) fn into_part(self, episodes: &Episodes) -> Result<Part, DatasetError> {
         let expected = self.rows(episodes);
         let (stride, on_disk) = (self.row_bytes, self.on_disk);
-        let missing = || DatasetError::Length { column: self.name, expected, got: 0 };
+        let missing = || DatasetError::length(&self.name, expected, 0);
         Part::borrowed(self.bytes, stride, expected, on_disk).ok_or_else(missing)
     }
 

@@ -22,7 +22,7 @@ impl Episodes {
     pub fn new(terminated: &[u8], truncated: &[u8]) -> Result<Self, DatasetError> {
         if terminated.len() != truncated.len() {
             let (expected, got) = (terminated.len(), truncated.len());
-            return Err(DatasetError::Length { column: "truncated".into(), expected, got });
+            return Err(DatasetError::length("truncated", expected, got));
         }
         let mut starts = vec![0];
         for (step, flags) in terminated.iter().zip(truncated).enumerate() {

@@ -55,7 +55,7 @@ impl Given {
     ///
     /// # Errors
     ///
-    /// [`DatasetError::Unknown`] when it is neither.
+    /// When it is neither.
     pub fn output(&mut self, name: &str) -> Result<Output, DatasetError> {
         match name {
             "returns_to_go" => return Ok(Output::ReturnsToGo),
@@ -67,7 +67,8 @@ impl Given {
             return Ok(Output::Value(self.number(Value { column, next: false })));
         }
         let own = name.strip_prefix("next_").and_then(|name| self.find(name));
-        let column = own.ok_or_else(|| DatasetError::Unknown { column: name.to_owned() })?;
+        let unknown = || DatasetError::Argument(format!("leaf `{name}`: there is no such column"));
+        let column = own.ok_or_else(unknown)?;
         Ok(Output::Value(self.number(Value { column, next: true })))
     }
 
@@ -86,7 +87,7 @@ impl Given {
         if self.columns.iter().any(|column| is_part_of(&column.name, "next_obs")) {
             if let Some(value) = self.values.iter().find(|value| value.next) {
                 let column = format!("next_{}", self.columns[value.column].name);
-                return Err(DatasetError::Missing { column });
+                return Err(DatasetError::missing(&column));
             }
         } else {
             let columns = self.columns.iter_mut();
@@ -96,7 +97,10 @@ impl Given {
         let (terminated, truncated) = (self.named("terminated")?, self.named("truncated")?);
         let column = self.named("rewards")?;
         let dtype = self.columns[column].dtype;
-        let float = Float::of(dtype).ok_or(DatasetError::NoFloat { dtype })?;
+        let float = Float::of(dtype).ok_or_else(|| {
+            let text = format!("leaf `rewards`: expected float32 or float64, got {dtype}");
+            DatasetError::Argument(text)
+        })?;
         let rewards = (self.number(Value { column, next: false }), float);
         let bytes = |column: usize| (*self.columns[column].bytes).as_ref();
         let episodes = Episodes::new(bytes(terminated), bytes(truncated))?;
@@ -111,7 +115,7 @@ impl Given {
     }
 
     fn named(&self, name: &str) -> Result<usize, DatasetError> {
-        self.find(name).ok_or_else(|| DatasetError::Missing { column: name.to_owned() })
+        self.find(name).ok_or_else(|| DatasetError::missing(name))
     }
 
     /// The number of a value, which is noted if it is new.

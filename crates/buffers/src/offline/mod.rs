@@ -24,7 +24,6 @@ use std::sync::{Arc, OnceLock};
 
 use echoic_memory::AllocError;
 use echoic_memory::slab::Field;
-use echoic_replay::Dtype;
 use echoic_replay::rng::Rng;
 use smallvec::SmallVec;
 
@@ -44,34 +43,9 @@ pub enum DatasetError {
     /// Give at least one step.
     #[error("the data set has no steps")]
     Empty,
-    /// Give the column.
-    #[error("leaf `{column}`: it is missing")]
-    Missing {
-        /// Which column.
-        column: String,
-    },
-    /// Ask for a column that was given.
-    #[error("leaf `{column}`: there is no such column")]
-    Unknown {
-        /// What was asked for.
-        column: String,
-    },
-    /// Give rewards as floats.
-    #[error("leaf `rewards`: expected float32 or float64, got {dtype}")]
-    NoFloat {
-        /// What they are.
-        dtype: Dtype,
-    },
-    /// Give each column a row for each step.
-    #[error("`{column}`: expected {expected} rows, got {got}")]
-    Length {
-        /// Which column.
-        column: String,
-        /// How many rows there must be.
-        expected: usize,
-        /// How many there are.
-        got: usize,
-    },
+    /// Give the column, or the rows, that the text asks for.
+    #[error("{0}")]
+    Argument(String),
     /// Flags are booleans, or numbers that are 0 or 1.
     #[error("`{column}`: expected 0 or 1, got {value} at step {step}")]
     Flag {
@@ -103,6 +77,17 @@ pub enum DatasetError {
     /// Leave the columns where they are, or map them from a file.
     #[error(transparent)]
     Memory(#[from] AllocError),
+}
+
+impl DatasetError {
+    fn missing(column: &str) -> Self {
+        Self::Argument(format!("leaf `{column}`: it is missing"))
+    }
+
+    /// A column, or flags, that have not a row for each step.
+    fn length(column: &str, expected: usize, got: usize) -> Self {
+        Self::Argument(format!("`{column}`: expected {expected} rows, got {got}"))
+    }
 }
 
 /// One thing that a batch has of each step.

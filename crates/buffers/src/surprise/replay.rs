@@ -189,8 +189,8 @@ impl SurpriseReplay {
         };
         // Rows that are being filled, and as many that are being read or moved.
         let most = in_memory.saturating_add(2 * MOST_AT_ONCE);
-        let too_large = BufferError::TooLarge { most: 1 << 31, got: most as u64 };
-        let most = u32::try_from(most).ok().filter(|most| *most <= 1 << 31).ok_or(too_large)?;
+        let fitting = u32::try_from(most).ok().filter(|most| *most <= 1 << 31);
+        let most = fitting.ok_or_else(|| BufferError::too_large(1 << 31, most as u64))?;
         let archive = settings.archive.as_ref().map(|(path, overwrite)| {
             Archive::new(path, *overwrite, sizes.cold, layout.row_bytes(), &settings.text)
         });
@@ -433,7 +433,7 @@ impl SurpriseReplay {
         let mut index = self.index.lock();
         for (at, got) in keys.iter().enumerate() {
             if !u64::try_from(*got).is_ok_and(|key| index.was_given(key)) {
-                return Err(BufferError::Index { got: *got, at, next: index.slots() as u64 });
+                return Err(BufferError::index(*got, at, index.slots() as u64));
             }
         }
         let mut known = 0;

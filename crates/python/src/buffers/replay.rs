@@ -663,9 +663,8 @@ impl ReplayBuffer {
         fields: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<usize> {
         let values = self.form.values(py, given, fields)?;
-        let wrong = |what: &'static str, got: usize, rows: usize| {
-            let of = "transitions";
-            buffer_error(py, &BufferError::Lengths { what, of, got, expected: rows })
+        let wrong = |what: &str, got: usize, rows: usize| {
+            buffer_error(py, &BufferError::lengths(what, "transitions", got, rows))
         };
         self.store(py, &values, true, |rows| {
             let mut notes = Notes::default();

@@ -1,6 +1,6 @@
-//! What a table's items are, in a plain list, and who may be picked from it how often.
+//! What a table's items are, in a plain list, and who may be picked from it how often. Tests of tables use it, too.
 
-use crate::selectors::{DrawnItem, Entry, SelectorKind, Slot};
+use super::{DrawnItem, Entry, SelectorKind, Slot};
 
 #[derive(Debug, Clone, Copy)]
 struct Item {
@@ -80,6 +80,13 @@ impl Model {
         }
     }
 
+    /// What the next single draw may be, and how likely each is.
+    #[allow(dead_code, reason = "for tests of tables")]
+    pub(super) fn chances(&mut self) -> Vec<(Slot, f64)> {
+        let hot = self.hot_of(1);
+        self.distribution(hot > 0, hot, 1)
+    }
+
     fn is_hot(&self, item: &Item) -> bool {
         let SelectorKind::HotCold { age_threshold, .. } = self.kind else { return false };
         self.learner <= item.entry.version || self.learner - item.entry.version <= age_threshold
@@ -130,6 +137,8 @@ impl Model {
                 likely.iter_mut().for_each(|(_, probability)| *probability *= share);
                 likely
             }
+            #[allow(unreachable_patterns, reason = "to tests of tables the enum may have more")]
+            other => unreachable!("{other}"),
         }
     }
 
