@@ -6,8 +6,8 @@ use super::key::{Key, MAX_GENERATION};
 use super::spread::{self, Spread};
 use crate::selectors::{Entries, Entry, Slot};
 
-/// One item.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// One item, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Item {
     pub(super) priority: f64,
     pub(super) version: u64,
@@ -43,33 +43,34 @@ impl Items {
         self.slots.len() as u32
     }
 
-    /// Appends what is known of each slot.
-    pub(super) fn save(&self, bytes: &mut Vec<u8>) {
-        for item in &self.slots {
-            let mut saved = [0; 24];
-            saved[..8].copy_from_slice(&item.priority.to_le_bytes());
-            saved[8..16].copy_from_slice(&item.version.to_le_bytes());
-            saved[16..20].copy_from_slice(&item.times_sampled.to_le_bytes());
-            saved[20..].copy_from_slice(&item.state.to_le_bytes());
-            bytes.extend_from_slice(&saved);
-        }
+    /// Each slot, to be [written](Saved::write).
+    pub(super) fn all(&self) -> &[Item] {
+        &self.slots
     }
 
-    /// Adds a slot as it was saved; whether it made sense.
-    pub(super) fn load(&mut self, bytes: &[u8; 24]) -> bool {
-        let &[priority, version, rest] = bytes.as_chunks::<8>().0 else { return false };
-        let (priority, version) = (f64::from_le_bytes(priority), u64::from_le_bytes(version));
-        let rest = u64::from_le_bytes(rest);
-        let (times_sampled, state) = (rest as u32, (rest >> 32) as u32);
-        if !priority.is_finite() || priority < 0.0 || state & !LIVE > MAX_GENERATION {
-            return false;
+    /// Adds slots as they were saved; whether they made sense.
+    pub(super) fn load(&mut self, saved: &Saved, count: usize) -> bool {
+        let bits = saved.priorities.iter().zip(&saved.versions);
+        let numbers = bits.zip(saved.times_sampled.iter().zip(&saved.states));
+        self.slots.reserve(count);
+        for ((priority, version), (times_sampled, state)) in numbers.take(count) {
+            let item = Item {
+                priority: f64::from_le_bytes(*priority),
+                version: u64::from_le_bytes(*version),
+                times_sampled: u32::from_le_bytes(*times_sampled),
+                state: u32::from_le_bytes(*state),
+            };
+            let Item { priority, times_sampled, state, .. } = item;
+            if !priority.is_finite() || priority < 0.0 || state & !LIVE > MAX_GENERATION {
+                return false;
+            }
+            if state & LIVE != 0 {
+                self.live += 1;
+                self.times.add(spread::of_count(times_sampled.into()));
+                self.priorities.add(spread::of_priority(priority));
+            }
+            self.slots.push(item);
         }
-        self.live += u32::from(state & LIVE != 0);
-        if state & LIVE != 0 {
-            self.times.add(spread::of_count(times_sampled.into()));
-            self.priorities.add(spread::of_priority(priority));
-        }
-        self.slots.push(Item { priority, version, times_sampled, state });
         true
     }
 
@@ -77,8 +78,7 @@ impl Items {
     pub(super) fn insert(&mut self, slot: Slot, priority: f64, version: u64) -> Key {
         let index = slot as usize;
         if index >= self.slots.len() {
-            let empty = Item { priority: 0.0, version: 0, times_sampled: 0, state: 0 };
-            self.slots.resize(index + 1, empty);
+            self.slots.resize(index + 1, Item::default());
         }
         let generation = self.slots[index].state;
         debug_assert!(generation & LIVE == 0, "slot {slot} is taken");
@@ -97,8 +97,7 @@ impl Items {
             return false;
         }
         if index >= self.slots.len() {
-            let empty = Item { priority: 0.0, version: 0, times_sampled: 0, state: 0 };
-            self.slots.resize(index + 1, empty);
+            self.slots.resize(index + 1, Item::default());
         }
         if self.slots[index].state & LIVE != 0 {
             return false;
@@ -199,9 +198,55 @@ impl Items {
     }
 }
 
+/// What is known of some slots, as it is saved: field by field. A field that all of them have alike is
+/// there once.
+#[derive(Debug)]
+pub(super) struct Saved {
+    pub(super) priorities: [[u8; 8]; Saved::SLOTS],
+    pub(super) versions: [[u8; 8]; Saved::SLOTS],
+    pub(super) times_sampled: [[u8; 4]; Saved::SLOTS],
+    pub(super) states: [[u8; 4]; Saved::SLOTS],
+}
+
+impl Saved {
+    /// How many are saved together.
+    pub(super) const SLOTS: usize = 1024;
+
+    /// Room to read them.
+    pub(super) fn room() -> Box<Self> {
+        let (long, short) = ([[0; 8]; Self::SLOTS], [[0; 4]; Self::SLOTS]);
+        let (priorities, versions, times_sampled, states) = (long, long, short, short);
+        Box::new(Self { priorities, versions, times_sampled, states })
+    }
+
+    /// Appends up to so many slots.
+    pub(super) fn write(slots: &[Item], bytes: &mut Vec<u8>) {
+        write_field(slots, |item| item.priority.to_le_bytes(), bytes);
+        write_field(slots, |item| item.version.to_le_bytes(), bytes);
+        write_field(slots, |item| item.times_sampled.to_le_bytes(), bytes);
+        write_field(slots, |item| item.state.to_le_bytes(), bytes);
+    }
+}
+
+/// Appends whether all slots have the same value, and that, or theirs.
+fn write_field<const N: usize>(
+    slots: &[Item],
+    value: impl Fn(&Item) -> [u8; N],
+    bytes: &mut Vec<u8>,
+) {
+    let alike = slots.iter().all(|item| value(item) == value(&slots[0]));
+    bytes.push(alike.into());
+    let slots = if alike { &slots[..1] } else { slots };
+    slots.iter().for_each(|item| bytes.extend_from_slice(&value(item)));
+}
+
 impl Entries for Items {
     fn count(&self) -> usize {
         self.live as usize
+    }
+
+    fn end(&self) -> usize {
+        self.slots.len()
     }
 
     fn each(&self, see: &mut dyn FnMut(Slot, Entry)) {
