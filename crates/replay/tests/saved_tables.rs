@@ -413,7 +413,7 @@ fn runs_and_fields_that_lie_are_refused() {
     // The first field is five different priorities.
     for (at, byte, what) in [
         (0, 2, "what is known of items has form 2"),
-        (0, 1, "0 items, expected 4"),
+        (0, 1, "what is known of an item makes no sense"),
         (1 + 7, 0xff, "what is known of an item makes no sense"),
     ] {
         let error = lie("table-0.items", &|bytes| bytes[at] = byte);

@@ -83,10 +83,10 @@ impl Summed {
         self.crc = crc32c_append(self.crc, head);
     }
 
-    /// The file of this name for the manifest, and to be made durable before that.
-    pub(super) fn finish(self, file: String) -> (FileEntry, Output) {
-        let (bytes, crc32c) = (self.output.len(), Checksum(self.crc));
-        (FileEntry { file, bytes, crc32c }, self.output)
+    /// Makes it durable: its entry in the manifest, under this name.
+    pub(super) fn finish(mut self, file: String) -> Result<FileEntry, Error> {
+        self.output.sync()?;
+        Ok(FileEntry { file, bytes: self.output.len(), crc32c: Checksum(self.crc) })
     }
 }
 
@@ -138,19 +138,13 @@ impl BlockWriter {
         Ok(())
     }
 
-    /// Ends the stream of this name, in a file of that one: its entry in the manifest, and what is to be
-    /// made durable before that.
-    pub(super) fn finish(
-        mut self,
-        name: String,
-        file: String,
-    ) -> Result<(SectionEntry, Output), Error> {
+    /// Ends the stream of this name, durably, in a file of that one: its entry in the manifest.
+    pub(super) fn finish(mut self, name: String, file: String) -> Result<SectionEntry, Error> {
         if self.block.len() > BLOCK_HEAD {
             self.flush(&[])?;
         }
         self.flush(&[])?;
-        let (file, output) = self.file.finish(file);
-        Ok((SectionEntry { name, data_bytes: self.data_bytes, file }, output))
+        Ok(SectionEntry { name, data_bytes: self.data_bytes, file: self.file.finish(file)? })
     }
 }
 

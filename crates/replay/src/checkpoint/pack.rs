@@ -114,9 +114,7 @@ impl PackWriter {
 
     pub(super) fn finish(mut self) -> Result<FileEntry, Error> {
         self.flush()?;
-        let (entry, mut output) = self.file.finish(self.name);
-        output.sync()?;
-        Ok(entry)
+        self.file.finish(self.name)
     }
 }
 

@@ -16,13 +16,8 @@ use crate::files::Output;
 /// The first bytes of a section's file.
 pub(super) const MAGIC: [u8; 8] = *b"EchoSect";
 
-/// Sections of one writer: `None` while being written. A finished one is made durable by the commit, if there
-/// is an output.
-pub(super) type Sections =
-    Arc<Mutex<BTreeMap<usize, (String, Option<(SectionEntry, Option<Output>)>)>>>;
-
-/// Of a writer that has more sections, the others are not kept open for the commit.
-const OPEN_SECTIONS: usize = 64;
+/// Sections of one writer: `None` while being written.
+pub(super) type Sections = Arc<Mutex<BTreeMap<usize, (String, Option<SectionEntry>)>>>;
 
 /// Writes one section, while others and blobs are written too. [Finish](SectionWriter::finish) it.
 #[must_use = "a section that is not finished can't be committed"]
@@ -48,7 +43,7 @@ impl SectionWriter {
         Ok(Self { blocks, name: name.into(), file, number, sections, failed: false })
     }
 
-    /// Makes the section part of the checkpoint; the commit makes it durable. Returns its bytes.
+    /// Makes the section durable, and part of the checkpoint. Returns its bytes.
     ///
     /// # Errors
     ///
@@ -57,15 +52,9 @@ impl SectionWriter {
         if self.failed {
             return Err(Error::Failed);
         }
-        let (entry, mut output) = self.blocks.finish(self.name.clone(), self.file)?;
+        let entry = self.blocks.finish(self.name.clone(), self.file)?;
         let data_bytes = entry.data_bytes;
-        let output = if self.number < OPEN_SECTIONS {
-            Some(output)
-        } else {
-            output.sync()?;
-            None
-        };
-        self.sections.lock().insert(self.number, (self.name, Some((entry, output))));
+        self.sections.lock().insert(self.number, (self.name, Some(entry)));
         Ok(data_bytes)
     }
 }

@@ -305,8 +305,7 @@ impl Writer {
         self.check()?;
         let sections = std::mem::take(&mut *self.sections.lock());
         for (name, entry) in sections.into_values() {
-            let (entry, output) = entry.ok_or(Error::Unfinished { name })?;
-            output.map_or(Ok(()), |mut output| output.sync())?;
+            let entry = entry.ok_or(Error::Unfinished { name })?;
             self.written_bytes += entry.file.bytes;
             self.manifest.sections.push(entry);
         }
@@ -343,8 +342,7 @@ impl Writer {
         let index = Index::new(self.blobs.iter().map(|(id, at)| (*id, *at)).collect());
         let mut writer = BlockWriter::begin(self.dir.create(INDEX)?, &index::MAGIC)?;
         index.write(|bytes| writer.write(bytes))?;
-        let (entry, mut output) = writer.finish(INDEX.into(), INDEX.into())?;
-        output.sync()?;
+        let entry = writer.finish(INDEX.into(), INDEX.into())?;
         self.written_bytes += entry.file.bytes;
         self.manifest.blobs = Some(BlobsEntry {
             count: index.entries().len() as u64,

@@ -43,34 +43,24 @@ impl Items {
         self.slots.len() as u32
     }
 
-    /// Each slot, to be [written](Saved::write).
+    /// All slots, for [`write`].
     pub(super) fn all(&self) -> &[Item] {
         &self.slots
     }
 
-    /// Adds slots as they were saved; whether they made sense.
-    pub(super) fn load(&mut self, saved: &Saved, count: usize) -> bool {
-        let bits = saved.priorities.iter().zip(&saved.versions);
-        let numbers = bits.zip(saved.times_sampled.iter().zip(&saved.states));
-        self.slots.reserve(count);
-        for ((priority, version), (times_sampled, state)) in numbers.take(count) {
-            let item = Item {
-                priority: f64::from_le_bytes(*priority),
-                version: u64::from_le_bytes(*version),
-                times_sampled: u32::from_le_bytes(*times_sampled),
-                state: u32::from_le_bytes(*state),
-            };
-            let Item { priority, times_sampled, state, .. } = item;
-            if !priority.is_finite() || priority < 0.0 || state & !LIVE > MAX_GENERATION {
-                return false;
-            }
-            if state & LIVE != 0 {
-                self.live += 1;
-                self.times.add(spread::of_count(times_sampled.into()));
-                self.priorities.add(spread::of_priority(priority));
-            }
-            self.slots.push(item);
+    /// Adds a slot as it was saved; whether it made sense.
+    pub(super) fn load(&mut self, [priority, version, rest]: [u64; WORDS]) -> bool {
+        let (priority, times_sampled, state) =
+            (f64::from_bits(priority), rest as u32, (rest >> 32) as u32);
+        if !priority.is_finite() || priority < 0.0 || state & !LIVE > MAX_GENERATION {
+            return false;
         }
+        if state & LIVE != 0 {
+            self.live += 1;
+            self.times.add(spread::of_count(times_sampled.into()));
+            self.priorities.add(spread::of_priority(priority));
+        }
+        self.slots.push(Item { priority, version, times_sampled, state });
         true
     }
 
@@ -198,46 +188,23 @@ impl Items {
     }
 }
 
-/// What is known of some slots, as it is saved: field by field. A field that all of them have alike is
-/// there once.
-#[derive(Debug)]
-pub(super) struct Saved {
-    pub(super) priorities: [[u8; 8]; Saved::SLOTS],
-    pub(super) versions: [[u8; 8]; Saved::SLOTS],
-    pub(super) times_sampled: [[u8; 4]; Saved::SLOTS],
-    pub(super) states: [[u8; 4]; Saved::SLOTS],
-}
+/// How many slots are saved together, and in how many words each.
+pub(super) const GROUP: usize = 1024;
+pub(super) const WORDS: usize = 3;
 
-impl Saved {
-    /// How many are saved together.
-    pub(super) const SLOTS: usize = 1024;
-
-    /// Room to read them.
-    pub(super) fn room() -> Box<Self> {
-        let (long, short) = ([[0; 8]; Self::SLOTS], [[0; 4]; Self::SLOTS]);
-        let (priorities, versions, times_sampled, states) = (long, long, short, short);
-        Box::new(Self { priorities, versions, times_sampled, states })
+/// Appends a group of slots as it is saved: all their first words, all second ones, all third ones; behind a
+/// byte that says whether these are alike, and there once.
+pub(super) fn write(group: &[Item], bytes: &mut Vec<u8>) {
+    for word in 0..WORDS {
+        let value = |item: &Item| {
+            let rest = u64::from(item.times_sampled) | u64::from(item.state) << 32;
+            [item.priority.to_bits(), item.version, rest][word].to_le_bytes()
+        };
+        let alike = group.iter().all(|item| value(item) == value(&group[0]));
+        bytes.push(alike.into());
+        let group = if alike { &group[..1] } else { group };
+        group.iter().for_each(|item| bytes.extend_from_slice(&value(item)));
     }
-
-    /// Appends up to so many slots.
-    pub(super) fn write(slots: &[Item], bytes: &mut Vec<u8>) {
-        write_field(slots, |item| item.priority.to_le_bytes(), bytes);
-        write_field(slots, |item| item.version.to_le_bytes(), bytes);
-        write_field(slots, |item| item.times_sampled.to_le_bytes(), bytes);
-        write_field(slots, |item| item.state.to_le_bytes(), bytes);
-    }
-}
-
-/// Appends whether all slots have the same value, and that, or theirs.
-fn write_field<const N: usize>(
-    slots: &[Item],
-    value: impl Fn(&Item) -> [u8; N],
-    bytes: &mut Vec<u8>,
-) {
-    let alike = slots.iter().all(|item| value(item) == value(&slots[0]));
-    bytes.push(alike.into());
-    let slots = if alike { &slots[..1] } else { slots };
-    slots.iter().for_each(|item| bytes.extend_from_slice(&value(item)));
 }
 
 impl Entries for Items {

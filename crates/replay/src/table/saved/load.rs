@@ -2,10 +2,8 @@
 
 use std::io::Read;
 use std::ops::Range;
-use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::{Arc, Weak};
-use std::thread;
 
 use echoic_memory::slab::{Order, Slab};
 
@@ -21,7 +19,7 @@ use crate::rng::Rng;
 use crate::selectors::SelectorKind;
 use crate::spec::{Leaf, Spec};
 use crate::table::core::{Core, Payload};
-use crate::table::items::{Items, Saved as SavedItems};
+use crate::table::items::{GROUP, Items, WORDS};
 use crate::table::sessions::{MAX_SESSIONS, SESSION_BYTES, Sessions};
 use crate::table::{Form, Table, TableConfig, Tables};
 use crate::trajectory::{Column, Signature, Trajectory};
@@ -29,9 +27,6 @@ use crate::trajectory::{Column, Signature, Trajectory};
 /// The most bytes of a head, and the most slices of a column: more than any table of ours has.
 const MAX_HEAD: u64 = 64 << 20;
 const MAX_SLICES: u32 = 1 << 24;
-
-/// How many words are read at a time.
-const PIECE: usize = 4096;
 
 /// What was loaded.
 #[derive(Debug, Clone, PartialEq)]
@@ -181,16 +176,6 @@ impl Source {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// A field of some slots: see [`SavedItems`].
-    fn field<const N: usize>(&mut self, values: &mut [[u8; N]]) -> Result<(), SavedError> {
-        match self.array()? {
-            [0] => self.fill(values.as_flattened_mut())?,
-            [1] => values.fill(self.array()?),
-            [got] => return Err(self.wrong(format!("what is known of items has form {got}"))),
-        }
-        Ok(())
-    }
-
     /// That the section ends here.
     fn end(mut self) -> Result<(), SavedError> {
         match self.section.next_bytes()?.len() {
@@ -308,38 +293,25 @@ fn read_core(
         return Err(no_room());
     }
     let mut items = std::mem::take(&mut core.items);
-    let Core { payload, sampler, remover, .. } = &mut core;
-    // The bytes of rows are read by another thread meanwhile: most of its time is the system's, which clears memory.
-    let runs = thread::scope(|scope| {
-        let mut rows = None;
-        // Nobody else has it yet.
-        if let Payload::Rows(slab) = payload
-            && let Some(slab) = Arc::get_mut(slab)
-        {
-            let (runs, bytes) = (open("runs")?, open("rows")?);
-            let read = || read_rows(slab, runs, bytes);
-            rows =
-                Some(thread::Builder::new().spawn_scoped(scope, read).map_err(SavedError::Thread)?);
-        }
-        read_items(&mut items, head, open("items")?)?;
-        for (part, selector) in [("sampler", sampler), ("remover", remover)] {
-            let saved = has(reader, &section(number, part)).then(|| open(part)).transpose()?;
-            let words = saved.map_or(Ok(Vec::new()), |source| read_words(source, head))?;
-            selector.advance(head.policy_version);
-            let restored = selector.restore(&words, &items);
-            restored.map_err(|error| wrong(error.to_string()))?;
-        }
-        rows.map_or(Ok(Vec::new()), |rows| rows.join().unwrap_or_else(|panic| resume_unwind(panic)))
-    })?;
+    read_items(&mut items, head, open("items")?)?;
+    for (part, selector) in [("sampler", &mut core.sampler), ("remover", &mut core.remover)] {
+        let saved = has(reader, &section(number, part)).then(|| open(part)).transpose()?;
+        let words = saved.map_or(Ok(Vec::new()), |source| read_words(source, head))?;
+        selector.advance(head.policy_version);
+        selector.restore(&words, &items).map_err(|error| wrong(error.to_string()))?;
+    }
     match &mut core.payload {
         Payload::Rows(slab) => {
             let (used, free, freed) = head.order.clone();
             let order = Order { used, free, freed };
+            // Nobody else has it yet.
+            let slab = Arc::get_mut(slab).ok_or_else(no_room)?;
+            if !slab.adopt(items.live(), &order) {
+                return Err(no_room());
+            }
+            let runs = read_rows(slab, open("runs")?, open("rows")?)?;
             if !runs.into_iter().flatten().eq(items.live()) {
                 return Err(wrong("its rows are not those of its items".into()));
-            }
-            if !Arc::get_mut(slab).is_some_and(|slab| slab.adopt(items.live(), &order)) {
-                return Err(no_room());
             }
         }
         Payload::Trajectories { slots, free } => {
@@ -484,15 +456,20 @@ struct Parts {
 
 /// What is known of all slots.
 fn read_items(items: &mut Items, head: &Head, mut source: Source) -> Result<(), SavedError> {
-    let mut saved = SavedItems::room();
+    let mut words = [[[0; 8]; GROUP]; WORDS];
     let mut left = head.slots as usize;
     while left > 0 {
-        let count = left.min(SavedItems::SLOTS);
-        source.field(&mut saved.priorities[..count])?;
-        source.field(&mut saved.versions[..count])?;
-        source.field(&mut saved.times_sampled[..count])?;
-        source.field(&mut saved.states[..count])?;
-        if !items.load(&saved, count) {
+        let count = left.min(GROUP);
+        for values in &mut words {
+            match source.array()? {
+                [0] => source.fill(values[..count].as_flattened_mut())?,
+                [1] => values.fill(source.array()?),
+                [got] => return Err(source.wrong(format!("what is known of items has form {got}"))),
+            }
+        }
+        let mut all =
+            (0..count).map(|slot| words.each_ref().map(|values| u64::from_le_bytes(values[slot])));
+        if !all.all(|words| items.load(words)) {
             return Err(source.wrong("what is known of an item makes no sense"));
         }
         left -= count;
@@ -507,22 +484,21 @@ fn read_items(items: &mut Items, head: &Head, mut source: Source) -> Result<(), 
 fn read_words(mut source: Source, head: &Head) -> Result<Vec<u64>, SavedError> {
     let bytes = source.section.data_bytes();
     // Each kind saves a few words for an item at most.
-    if bytes % 8 != 0 || bytes / 8 > 64 + 8 * u64::from(head.slots) {
+    if !bytes.is_multiple_of(8) || bytes / 8 > 64 + 8 * u64::from(head.slots) {
         return Err(source.wrong(format!("the state of a selector has {bytes} bytes")));
     }
-    let mut words = Vec::with_capacity((bytes / 8) as usize);
-    let mut piece = [[0; 8]; PIECE];
-    while words.len() as u64 * 8 < bytes {
-        let piece = &mut piece[..((bytes / 8) as usize - words.len()).min(PIECE)];
-        source.fill(piece.as_flattened_mut())?;
-        words.extend(piece.iter().map(|word| u64::from_le_bytes(*word)));
-    }
+    let mut words = vec![[0; 8]; (bytes / 8) as usize];
+    source.fill(words.as_flattened_mut())?;
     source.end()?;
-    Ok(words)
+    Ok(words.into_iter().map(u64::from_le_bytes).collect())
 }
 
 /// Puts rows where they were. Returns their runs, by their first rows; that they are items' is not known yet.
-fn read_rows(slab: &mut Slab, mut runs: Source, mut rows: Source) -> Result<Runs, SavedError> {
+fn read_rows(
+    slab: &mut Slab,
+    mut runs: Source,
+    mut rows: Source,
+) -> Result<Vec<Range<u32>>, SavedError> {
     let mut all = Vec::new();
     for _ in 0..runs.section.data_bytes() / 8 {
         let (first, count) = (runs.u32()?, runs.u32()?);
@@ -537,6 +513,3 @@ fn read_rows(slab: &mut Slab, mut runs: Source, mut rows: Source) -> Result<Runs
     all.sort_unstable_by_key(|run| run.start);
     Ok(all)
 }
-
-/// Rows that lie behind each other.
-type Runs = Vec<Range<u32>>;

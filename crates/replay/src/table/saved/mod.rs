@@ -6,7 +6,7 @@
 //!
 //! - `stream.head`, `stream.samples`: see `unread`. `rollouts-N.*`: see `rollouts`.
 //! - `table-N.head`: JSON: name, form, settings, counts, the state of the generator ([`Head`]).
-//! - `table-N.items`: what is known about each slot: see `items::Saved`.
+//! - `table-N.items`: what is known about each slot: see `items::write`.
 //! - `table-N.sampler` and `.remover`: their states. `table-N.sessions`: how far those have come who insert
 //!   from elsewhere. Each of these is not there when it is empty.
 //! - `table-N.rows`: the bytes of the items, and `table-N.runs`: in which slots they were: the first of a run

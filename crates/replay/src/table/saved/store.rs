@@ -16,18 +16,15 @@ use crate::checkpoint::{Summary, Writer};
 use crate::table::Table;
 use crate::table::core::Payload;
 use crate::table::gate::Gate;
-use crate::table::items::{Item, Saved as SavedItems};
+use crate::table::items::{self, Item};
 use crate::table::journalled::Log;
 use crate::table::pinned::{self, PinnedTrajectories};
 use crate::table::sessions::{Session, Sessions};
 use crate::trajectory::{Signature, Trajectory};
 
-/// How many rows are read at a time, and about how many bytes of them: a slab is locked to turn to the next.
+/// How many rows or words are written at a time, and about how many bytes of rows, for which a slab is locked.
 const ROWS: usize = 8192;
 const ROW_BYTES: usize = 4 << 20;
-
-/// How many words are written at a time.
-const WORDS: usize = 4096;
 
 /// How many trajectories are taken at a time.
 const TRAJECTORIES: usize = 512;
@@ -180,15 +177,20 @@ impl Moment {
     fn write(mut self, number: usize, writer: &mut Writer) -> Result<(), SavedError> {
         let mut bytes = Vec::new();
         writer.put_section(&section(number, "items"), |out| {
-            self.items.chunks(SavedItems::SLOTS).try_for_each(|slots| {
+            self.items.chunks(items::GROUP).try_for_each(|group| {
                 bytes.clear();
-                SavedItems::write(slots, &mut bytes);
+                items::write(group, &mut bytes);
                 out.write_all(&bytes)
             })
         })?;
         for (name, words) in [("sampler", &self.sampler), ("remover", &self.remover)] {
             if !words.is_empty() {
-                writer.put_section(&section(number, name), |out| write_words(out, words))?;
+                writer.put_section(&section(number, name), |out| {
+                    words.chunks(ROWS).try_for_each(|words| {
+                        let words = words.iter().map(|word| word.to_le_bytes());
+                        out.write_all(words.collect::<Vec<_>>().as_flattened())
+                    })
+                })?;
             }
         }
         let sessions = Sessions::write(std::mem::take(&mut self.sessions));
@@ -250,13 +252,6 @@ impl Moment {
         writer.put_section(&section(number, "head"), |out| out.write_all(&head))?;
         Ok(())
     }
-}
-
-fn write_words(out: &mut impl Write, words: &[u64]) -> std::io::Result<()> {
-    words.chunks(WORDS).try_for_each(|words| {
-        let words: Vec<[u8; 8]> = words.iter().map(|word| word.to_le_bytes()).collect();
-        out.write_all(words.as_flattened())
-    })
 }
 
 /// An empty vector whose memory for so many values is there.
