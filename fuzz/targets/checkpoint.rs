@@ -162,20 +162,22 @@ impl Target {
         let all = lengths.fold(0_u64, u64::saturating_add);
         let data = entries.concat();
         let mut bytes = good[..16].to_vec();
+        let mut sum = crc32c(&bytes);
         for (number, block) in [(0_u64, &data[..]), (1, &[])] {
             let len = (block.len() as u32).to_le_bytes();
             let crc = crc32c_append(crc32c_append(crc32c(block), &number.to_le_bytes()), &len);
-            bytes.extend([&len[..], &crc.to_le_bytes(), block].concat());
+            let head = [len, crc.to_le_bytes()].concat();
+            sum = crc32c_append(sum, &head);
+            bytes.extend([&head[..], block].concat());
         }
         let (manifest, inner) = self.manifest();
         let value: &str = &inner[inner.find("\"blobs\"").expect("blobs")..];
         let forged = format!(
             "\"blobs\": {{\"count\": {}, \"data_bytes\": {all}, \"index\": {{\"name\": \"index.bin\", \
-             \"data_bytes\": {}, \"file\": \"index.bin\", \"bytes\": {}, \"crc32c\": \"{:08x}\"}}}}}}",
+             \"data_bytes\": {}, \"file\": \"index.bin\", \"bytes\": {}, \"crc32c\": \"{sum:08x}\"}}}}}}",
             entries.len(),
             data.len(),
             bytes.len(),
-            crc32c(&bytes),
         );
         let text = inner.replace(value, &forged);
         self.put(path, bytes);

@@ -253,16 +253,17 @@ impl Slab {
         true
     }
 
-    /// The bytes of any row, of a slab that nobody else has: to put rows where they were in another one.
-    /// See [`Slab::adopt`] and [`Slab::settle`]. `None` when there is no such row.
-    pub fn place(&mut self, row: u32) -> Option<&mut [u8]> {
-        if row >= self.rows {
+    /// The bytes of `count` rows from the `first` on, at least one, of a slab that nobody else has: to put
+    /// rows where they were in another one. See [`Slab::adopt`] and [`Slab::settle`]. `None` when there are
+    /// no such rows.
+    pub fn place(&mut self, first: u32, count: u32) -> Option<&mut [u8]> {
+        if count == 0 || first.checked_add(count)? > self.rows {
             return None;
         }
-        let start = self.start(row);
+        let (start, bytes) = (self.start(first), count as usize * self.row_bytes);
         // SAFETY: inside the memory and initialised. Writers, pins and snapshots have an `Arc` of the
         // slab; while this is borrowed mutably there is none.
-        Some(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.row_bytes) })
+        Some(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) })
     }
 
     /// Publishes just these rows of a slab that nobody else has; all others are free, and those from `used`
@@ -460,27 +461,25 @@ impl Snapshot {
         !self.reading.is_empty()
     }
 
+    /// Bytes of a row.
+    pub fn row_bytes(&self) -> usize {
+        self.slab.row_bytes
+    }
+
     /// In which order rows would have been lent at that moment.
     pub fn order(&self) -> &Order {
         &self.order
     }
 
-    /// The rows turned to.
-    pub fn rows(&self) -> &[u32] {
-        &self.reading
-    }
-
-    /// The bytes of the row at this place.
-    ///
-    /// # Panics
-    ///
-    /// When there are not so many rows.
-    pub fn row(&self, index: usize) -> &[u8] {
-        let start = self.slab.start(self.reading[index]);
-        // SAFETY: inside the memory and initialised. The row was published when the snapshot was made,
-        // under the lock, and its bit in `kept` is set until `release`, for which this is borrowed
-        // mutably; until then, by invariant 4, no writer gets it.
-        unsafe { std::slice::from_raw_parts(start.as_ptr(), self.slab.row_bytes) }
+    /// The rows turned to, those together that lie behind each other: their numbers, and the bytes of all.
+    pub fn runs(&self) -> impl Iterator<Item = (&[u32], &[u8])> {
+        self.reading.chunk_by(|row, next| row.checked_add(1) == Some(*next)).map(|rows| {
+            let (start, bytes) = (self.slab.start(rows[0]), rows.len() * self.slab.row_bytes);
+            // SAFETY: inside the memory and initialised. The rows were published when the snapshot was
+            // made, under the lock, and their bits in `kept` are set until `release`, for which this is
+            // borrowed mutably; until then, by invariant 4, no writer gets them.
+            (rows, unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) })
+        })
     }
 
     /// Lets go of the rows that were turned to.
@@ -725,7 +724,7 @@ mod tests {
         assert!(!adopt(&mut slab(6), &[0], 7, &[], &[]), "more rows than there are");
         let mut slab = slab(6);
         assert!(adopt(&mut slab, &[2, 0], 5, &[1], &[3]));
-        Arc::get_mut(&mut slab).unwrap().place(2).unwrap().fill(7);
+        Arc::get_mut(&mut slab).unwrap().place(2, 1).unwrap().fill(7);
         assert_eq!(value(&slab.pin(vec![2, 0]), 0), u64::from_ne_bytes([7; 8]));
         assert_eq!(slab.try_reserve(9).rows(), [1, 5, 4, 3]);
         assert!(!adopt(&mut slab, &[], 0, &[], &[]), "it is in use");
@@ -804,10 +803,13 @@ mod tests {
                         break;
                     }
                 }
-                seen.extend(
-                    (0..snapshot.rows().len())
-                        .map(|index| u64::from_le_bytes(snapshot.row(index).try_into().unwrap())),
-                );
+                for (rows, bytes) in snapshot.runs() {
+                    assert!(rows.windows(2).all(|pair| pair[0] + 1 == pair[1]));
+                    let values = bytes.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
+                    let before = seen.len();
+                    seen.extend(values);
+                    assert_eq!(seen.len() - before, rows.len());
+                }
                 if rows.len() < 10 {
                     break;
                 }
@@ -829,9 +831,10 @@ mod tests {
         {
             let alone = Arc::get_mut(&mut slab).unwrap();
             for row in [3, 66] {
-                alone.place(row).unwrap().fill(row as u8);
+                alone.place(row, 1).unwrap().fill(row as u8);
             }
-            assert!(alone.place(70).is_none());
+            assert!(alone.place(69, 1).is_some() && alone.place(69, 2).is_none());
+            assert!(alone.place(u32::MAX, 1).is_none() && alone.place(0, 0).is_none());
             let none =
                 |alone: &mut Slab, rows: [u32; 2], used| !alone.settle(rows.into_iter(), used);
             assert!(none(alone, [3, 68], 68) && none(alone, [3, 4], 71));

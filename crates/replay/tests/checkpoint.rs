@@ -283,9 +283,9 @@ fn nothing_is_removed_while_a_manifest_can_not_be_read() {
     for round in 0..3 {
         write(root.path(), small_packs(50), &[round], &blobs(0..9)).unwrap();
     }
-    forge(root.path(), "\"version\": 1", "\"version\": 2");
+    forge(root.path(), "\"version\": 2", "\"version\": 3");
     let before = files(root.path());
-    assert!(matches!(retain(root.path(), 1), Err(Error::Format { expected: 1, got: 2, .. })));
+    assert!(matches!(retain(root.path(), 1), Err(Error::Format { expected: 2, got: 3, .. })));
     assert_eq!(files(root.path()), before);
     // A new one is written all the same, without help of the one that can't be read.
     let mut writer = Writer::begin(root.path()).unwrap();
@@ -461,14 +461,14 @@ fn a_link_in_the_place_of_a_file_is_not_followed() {
 
 #[test]
 fn a_manifest_of_another_format_says_so() {
-    for other in [0, 7] {
+    for other in [1, 3] {
         let root = tempdir().unwrap();
         write(root.path(), Options::default(), b"", &blobs(0..1)).unwrap();
         let version = format!("\"version\": {other}, \"novelty\": {{}}");
-        forge(root.path(), "\"version\": 1", &version);
+        forge(root.path(), "\"version\": 2", &version);
         let error = Reader::open(root.path()).unwrap_err();
         assert!(matches!(error, Error::Format { .. }), "{error}");
-        let what = format!("manifest.json has format {other}; this release reads format 1");
+        let what = format!("manifest.json has format {other}; this release reads format 2");
         assert!(error.to_string().ends_with(&what), "{error}");
     }
 }

@@ -326,21 +326,14 @@ fn an_insert_under_way_does_not_outlive_a_load() {
     assert!(matches!(load(&tables, root.path().join("nothing")), Err(SavedError::Files(_))));
 }
 
-/// A checkpoint whose heads of tables are changed so.
-fn rewritten(
-    from: &Path,
-    change: impl Fn(&mut serde_json::Map<String, serde_json::Value>),
-) -> TempDir {
+/// A checkpoint whose sections are changed so, by their names.
+fn rewritten(from: &Path, change: impl Fn(&str, &mut Vec<u8>)) -> TempDir {
     let (reader, root) = (Reader::open(from).unwrap(), tempfile::tempdir().unwrap());
     let mut writer = Writer::begin(root.path()).unwrap();
     for name in reader.sections() {
         let mut bytes = Vec::new();
         reader.section(name).unwrap().read_to_end(&mut bytes).unwrap();
-        if name.ends_with(".head") {
-            let mut head = serde_json::from_slice(&bytes).unwrap();
-            change(&mut head);
-            bytes = serde_json::to_vec(&head).unwrap();
-        }
+        change(name, &mut bytes);
         let mut section = writer.section(name).unwrap();
         section.write_all(&bytes).unwrap();
         section.finish().unwrap();
@@ -350,6 +343,103 @@ fn rewritten(
     }
     writer.commit().unwrap();
     root
+}
+
+/// As [`rewritten`], with other heads of tables.
+fn with_heads(
+    from: &Path,
+    change: impl Fn(&mut serde_json::Map<String, serde_json::Value>),
+) -> TempDir {
+    rewritten(from, |name, bytes| {
+        if name.ends_with(".head") {
+            let mut head = serde_json::from_slice(bytes).unwrap();
+            change(&mut head);
+            *bytes = serde_json::to_vec(&head).unwrap();
+        }
+    })
+}
+
+/// Rows 0 to 2 and 4 have items; the checkpoint says otherwise, with good checksums.
+#[test]
+fn runs_and_fields_that_lie_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let saved = tables();
+    let table = &saved.all()[0];
+    (0..5).for_each(|number| assert!(put(table, number)));
+    table.delete(&table.items().keys[3..4]);
+    save(&saved, root.path(), &[]).unwrap();
+    let lie = |section: &str, lie: &dyn Fn(&mut Vec<u8>)| {
+        let lies = rewritten(root.path(), |name, bytes| {
+            if name == section {
+                lie(bytes);
+            }
+        });
+        let fresh = tables();
+        let error = load(&fresh, lies.path()).unwrap_err().to_string();
+        assert_eq!(fresh.all()[0].info().size, 0);
+        error
+    };
+    let last = u32::MAX;
+    for (runs, what) in [
+        (&[[0, 3], [4, 1]][..], ""),
+        (&[[4, 1], [0, 3]], ""),
+        (&[[0, 2], [2, 1], [4, 1]], ""),
+        (&[[0, 3], [2, 1]], "its rows are not those of its items"),
+        (&[[0, 4]], "its rows are not those of its items"),
+        (&[[0, 3], [3, 1]], "its rows are not those of its items"),
+        (&[[0, 3]], "a section has bytes behind its end"),
+        (&[[0, 3], [4, 2]], "unexpected end of file"),
+        (&[[0, 3], [4, 0]], "there are no 0 rows from 4 on"),
+        (&[[0, 3], [last, 1]], "there are no 1 rows from 4294967295 on"),
+        (&[[0, last]], "there are no 4294967295 rows from 0 on"),
+    ] {
+        let bytes: Vec<u8> =
+            runs.as_flattened().iter().flat_map(|word| word.to_le_bytes()).collect();
+        let change = |saved: &mut Vec<u8>| *saved = bytes.clone();
+        if what.is_empty() {
+            let good = rewritten(root.path(), |name, saved| {
+                if name == "table-0.runs" {
+                    change(saved);
+                }
+            });
+            load(&tables(), good.path()).unwrap();
+        } else {
+            let error = lie("table-0.runs", &change);
+            assert!(error.contains(what), "{runs:?}: {error}");
+        }
+    }
+    let runs = lie("table-0.runs", &|bytes| bytes.extend([0; 3]));
+    assert!(runs.contains("a section has bytes behind its end"), "{runs}");
+    // The first field is five different priorities.
+    for (at, byte, what) in [
+        (0, 2, "what is known of items has form 2"),
+        (0, 1, "what is known of an item makes no sense"),
+        (1 + 7, 0xff, "what is known of an item makes no sense"),
+    ] {
+        let error = lie("table-0.items", &|bytes| bytes[at] = byte);
+        assert!(error.contains(what), "{at}: {error}");
+    }
+    let longer = lie("table-0.items", &|bytes| bytes.push(0));
+    assert!(longer.contains("a section has bytes behind its end"), "{longer}");
+}
+
+/// A small file must not say that there is much to be had memory for.
+#[test]
+fn more_slots_than_the_table_has_are_refused_first() {
+    let root = tempfile::tempdir().unwrap();
+    let saved = tables();
+    assert!(put(&saved.all()[0], 1));
+    put_trajectories(&saved.all()[2], 1);
+    save(&saved, root.path(), &[]).unwrap();
+    for name in ["rows", "trajectories"] {
+        let lies = with_heads(root.path(), |head| {
+            if head["name"] == name {
+                head["slots"] = u32::MAX.into();
+            }
+        });
+        let error = load(&tables(), lies.path()).unwrap_err().to_string();
+        assert!(error.contains("its items are where the table has no room"), "{error}");
+    }
 }
 
 #[test]
@@ -362,7 +452,7 @@ fn more_or_fewer_samples_than_there_can_have_been_are_refused() {
     save(&first, root.path(), &[]).unwrap();
     assert_eq!(first.all()[1].info().unique_samples, 2);
     for lie in [0, 4] {
-        let lies = rewritten(root.path(), |head| {
+        let lies = with_heads(root.path(), |head| {
             if head["name"] == "epoch" {
                 head["unique_samples"] = lie.into();
             }
@@ -376,10 +466,10 @@ fn more_or_fewer_samples_than_there_can_have_been_are_refused() {
 fn tables_of_another_format_say_so() {
     let root = tempfile::tempdir().unwrap();
     save(&tables(), root.path(), &[]).unwrap();
-    for other in [1, 3] {
-        let root = rewritten(root.path(), |head| head["version"] = other.into());
+    for other in [2, 4] {
+        let root = with_heads(root.path(), |head| head["version"] = other.into());
         let error = load(&tables(), root.path()).unwrap_err().to_string();
-        let what = format!("it has format {other}; this release reads format 2");
+        let what = format!("it has format {other}; this release reads format 3");
         assert!(error.ends_with(&what), "{error}");
     }
 }

@@ -8,15 +8,17 @@
 //!
 //! Numbers are little-endian. A checksum is the CRC-32C of a block's bytes, then of its number in the
 //! file (u64, from 0) and of its length (u32): blocks that changed places are found, and so is an end
-//! that comes too early.
+//! that comes too early. The checksum of a file, which the manifest has, is that of its header and of the
+//! heads of its blocks: they have the checksums of all other bytes, so no byte is summed twice.
 
+use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use crc32c::{crc32c, crc32c_append};
 
 use super::error::Error;
-use super::manifest::VERSION;
+use super::manifest::{Checksum, FileEntry, SectionEntry, VERSION};
 use crate::files::{FileError, Output};
 
 /// Bytes of a file's header.
@@ -51,41 +53,40 @@ pub(super) fn check_header(
     Err(Error::damaged(path, 0, "the header", show(&expected), show(found)))
 }
 
-fn checksum(data: &[u8], number: u64) -> u32 {
-    let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
-    let crc = crc32c_append(crc32c(data), &number.to_le_bytes());
-    crc32c_append(crc, &len.to_le_bytes())
+/// The checksum of a block whose bytes have this one.
+fn checksum(data: u32, number: u64, len: u32) -> u32 {
+    crc32c_append(crc32c_append(data, &number.to_le_bytes()), &len.to_le_bytes())
 }
 
-/// A file being written, and the checksum of all its bytes.
+/// A file being written, and its checksum.
 #[derive(Debug)]
 pub(super) struct Summed {
-    output: Output,
+    pub(super) output: Output,
     crc: u32,
 }
 
 impl Summed {
     /// Begins a file with its header.
-    pub(super) fn begin(output: Output, magic: &[u8; 8]) -> Result<Self, Error> {
-        let mut summed = Self { output, crc: 0 };
-        summed.write(&header(magic))?;
-        Ok(summed)
+    pub(super) fn begin(mut output: Output, magic: &[u8; 8]) -> Result<Self, Error> {
+        let header = header(magic);
+        output.write(&header)?;
+        Ok(Self { output, crc: crc32c(&header) })
     }
 
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.output.write(bytes)?;
-        self.crc = crc32c_append(self.crc, bytes);
-        Ok(())
+        Ok(self.output.begin_sync()?)
     }
 
-    pub(super) fn len(&self) -> u64 {
-        self.output.len()
+    /// Takes a head, written now or later, into the checksum of the file.
+    pub(super) fn sum(&mut self, head: &[u8]) {
+        self.crc = crc32c_append(self.crc, head);
     }
 
-    /// Makes it durable: its length and checksum.
-    pub(super) fn finish(self) -> Result<(u64, u32), Error> {
+    /// Makes it durable: its entry in the manifest, under this name.
+    pub(super) fn finish(mut self, file: String) -> Result<FileEntry, Error> {
         self.output.sync()?;
-        Ok((self.output.len(), self.crc))
+        Ok(FileEntry { file, bytes: self.output.len(), crc32c: Checksum(self.crc) })
     }
 }
 
@@ -108,46 +109,49 @@ impl BlockWriter {
     }
 
     pub(super) fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
-        while !bytes.is_empty() {
-            let room = (BLOCK_HEAD + MAX_BLOCK).saturating_sub(self.block.len());
-            let (now, later) = bytes.split_at(room.min(bytes.len()));
-            self.block.extend_from_slice(now);
-            self.data_bytes += now.len() as u64;
+        self.data_bytes += bytes.len() as u64;
+        // What makes a block full is written from where it lies.
+        let room = |block: &Vec<u8>| (BLOCK_HEAD + MAX_BLOCK).saturating_sub(block.len());
+        while let Some((now, later)) = bytes.split_at_checked(room(&self.block)) {
+            self.flush(now)?;
             bytes = later;
-            if self.block.len() == BLOCK_HEAD + MAX_BLOCK {
-                self.flush()?;
-            }
         }
+        self.block.extend_from_slice(bytes);
         Ok(())
     }
 
-    /// Writes the block so far, also an empty one.
-    fn flush(&mut self) -> Result<(), Error> {
+    /// Writes a block of the bytes so far and of the `rest`, also an empty one.
+    fn flush(&mut self, rest: &[u8]) -> Result<(), Error> {
         let (head, data) = self.block.split_at_mut(BLOCK_HEAD);
-        let (len, crc) = head.split_at_mut(4);
-        len.copy_from_slice(&u32::try_from(data.len()).unwrap_or(u32::MAX).to_le_bytes());
-        crc.copy_from_slice(&checksum(data, self.number).to_le_bytes());
+        let len = u32::try_from(data.len() + rest.len()).unwrap_or(u32::MAX);
+        let crc = checksum(crc32c_append(crc32c(data), rest), self.number, len);
+        let (len_bytes, crc_bytes) = head.split_at_mut(4);
+        len_bytes.copy_from_slice(&len.to_le_bytes());
+        crc_bytes.copy_from_slice(&crc.to_le_bytes());
+        self.file.sum(head);
         self.file.write(&self.block)?;
+        if !rest.is_empty() {
+            self.file.write(rest)?;
+        }
         self.block.truncate(BLOCK_HEAD);
         self.number += 1;
         Ok(())
     }
 
-    /// Ends the stream, durably: bytes of the stream, bytes of the file, and the file's checksum.
-    pub(super) fn finish(mut self) -> Result<(u64, u64, u32), Error> {
+    /// Ends the stream of this name, durably, in a file of that one: its entry in the manifest.
+    pub(super) fn finish(mut self, name: String, file: String) -> Result<SectionEntry, Error> {
         if self.block.len() > BLOCK_HEAD {
-            self.flush()?;
+            self.flush(&[])?;
         }
-        self.flush()?;
-        let (bytes, crc) = self.file.finish()?;
-        Ok((self.data_bytes, bytes, crc))
+        self.flush(&[])?;
+        Ok(SectionEntry { name, data_bytes: self.data_bytes, file: self.file.finish(file)? })
     }
 }
 
 /// Reads a stream block by block.
 #[derive(Debug)]
-pub(super) struct BlockReader<R> {
-    file: R,
+pub(super) struct BlockReader {
+    file: File,
     path: PathBuf,
     offset: u64,
     crc: u32,
@@ -156,8 +160,8 @@ pub(super) struct BlockReader<R> {
     data_bytes: u64,
 }
 
-impl<R: Read> BlockReader<R> {
-    pub(super) fn begin(file: R, path: PathBuf, magic: &[u8; 8]) -> Result<Self, Error> {
+impl BlockReader {
+    pub(super) fn begin(file: File, path: PathBuf, magic: &[u8; 8]) -> Result<Self, Error> {
         let mut reader =
             Self { file, path, offset: 0, crc: 0, number: 0, block: Vec::new(), data_bytes: 0 };
         let found = reader.array::<HEADER_BYTES>()?;
@@ -173,8 +177,9 @@ impl<R: Read> BlockReader<R> {
         Ok(bytes)
     }
 
-    /// The next block, whose checksum is right. An empty one is the end.
-    pub(super) fn next_block(&mut self) -> Result<&[u8], Error> {
+    /// Reads the next block, whose checksum is right: into `room` if it is as long at least, else into a
+    /// block of its own. How much of `room` it took, and whether it was the end, which is empty.
+    pub(super) fn next_block(&mut self, room: &mut [u8]) -> Result<(usize, bool), Error> {
         let start = self.offset;
         let [len, expected] = [self.array::<4>()?, self.array::<4>()?].map(u32::from_le_bytes);
         let len = len as usize;
@@ -182,10 +187,17 @@ impl<R: Read> BlockReader<R> {
             let limit = format!("at most {MAX_BLOCK}");
             return Err(Error::damaged(&self.path, start, "the length of a block", limit, len));
         }
-        self.block.resize(len, 0);
-        read_exact(&mut self.file, &mut self.block, &self.path, self.offset)?;
+        self.block.clear();
+        let (bytes, taken) = match room.get_mut(..len) {
+            Some(room) => (room, len),
+            None => {
+                self.block.resize(len, 0);
+                (&mut self.block[..], 0)
+            }
+        };
+        read_exact(&mut self.file, bytes, &self.path, self.offset)?;
         self.offset += len as u64;
-        let got = checksum(&self.block, self.number);
+        let got = checksum(crc32c(bytes), self.number, len as u32);
         if got != expected {
             return Err(Error::checksum(
                 &self.path,
@@ -195,13 +207,12 @@ impl<R: Read> BlockReader<R> {
                 got,
             ));
         }
-        self.crc = crc32c_append(self.crc, &self.block);
         self.number += 1;
         self.data_bytes += len as u64;
-        Ok(&self.block)
+        Ok((taken, len == 0))
     }
 
-    /// The block that [`BlockReader::next_block`] returned last.
+    /// The block that [`BlockReader::next_block`] read last, if there was no room for it.
     pub(super) fn block(&self) -> &[u8] {
         &self.block
     }

@@ -4,6 +4,7 @@
 //! id: u128, pack: u32 (its position in the manifest), crc32c of the bytes: u32, offset in the pack: u64,
 //! length: u64.
 
+use std::io::Read;
 use std::path::Path;
 
 use super::blocks::HEADER_BYTES;
@@ -87,53 +88,32 @@ impl Index {
         let mut entries: Vec<(u128, Location)> =
             Vec::with_capacity(usize::try_from(most).unwrap_or(0));
         let mut data_bytes = 0_u64;
-        let mut partial = Vec::with_capacity(ENTRY_BYTES);
-        loop {
-            let mut next = reader.next_bytes()?;
-            let len = next.len();
-            if len == 0 {
-                break;
+        let mut bytes = [0; ENTRY_BYTES];
+        for number in 0..entry.count {
+            let bad = |what, expected: &str, got: String| {
+                let offset = number.saturating_mul(ENTRY_BYTES as u64);
+                Error::damaged(path, offset, what, expected, got)
+            };
+            reader.read_exact(&mut bytes).map_err(|error| match error.downcast() {
+                Ok(error) => error,
+                Err(error) => bad("an entry", "40 bytes", error.to_string()),
+            })?;
+            let (id, location) = parse(&bytes);
+            if entries.last().is_some_and(|(last, _)| *last >= id) {
+                return Err(bad("an id", "greater than the last", format!("{id:032x}")));
             }
-            while !next.is_empty() {
-                let missing = ENTRY_BYTES.saturating_sub(partial.len());
-                let (now, later) = next.split_at(missing.min(next.len()));
-                next = later;
-                // Nearly all are whole in their block.
-                let whole = if partial.is_empty() { parse(now) } else { None };
-                let (id, location) = match whole {
-                    Some(entry) => entry,
-                    None => {
-                        partial.extend_from_slice(now);
-                        let Some(entry) = parse(&partial) else { continue };
-                        partial.clear();
-                        entry
-                    }
-                };
-                let number = entries.len();
-                let bad = |what, expected: &str, got: String| {
-                    let offset = (number * ENTRY_BYTES) as u64;
-                    Error::damaged(path, offset, what, expected, got)
-                };
-                if entries.last().is_some_and(|(last, _)| *last >= id) {
-                    return Err(bad("an id", "greater than the last", format!("{id:032x}")));
-                }
-                let pack = packs.get(location.pack as usize);
-                let end = location.offset.checked_add(location.stored());
-                let fits = pack.zip(end).is_some_and(|(pack, end)| end <= pack.bytes);
-                if !fits || location.len > MAX_BLOB || location.offset < HEADER_BYTES as u64 {
-                    return Err(bad("a place", "within a pack", format!("{location:?}")));
-                }
-                data_bytes = data_bytes.saturating_add(location.len);
-                entries.push((id, location));
+            let pack = packs.get(location.pack as usize);
+            let end = location.offset.checked_add(location.stored());
+            let fits = pack.zip(end).is_some_and(|(pack, end)| end <= pack.bytes);
+            if !fits || location.len > MAX_BLOB || location.offset < HEADER_BYTES as u64 {
+                return Err(bad("a place", "within a pack", format!("{location:?}")));
             }
-            reader.take_bytes(len);
+            data_bytes = data_bytes.saturating_add(location.len);
+            entries.push((id, location));
         }
-        if !partial.is_empty() {
-            let (offset, got) = ((entries.len() * ENTRY_BYTES) as u64, partial.len());
-            return Err(Error::damaged(path, offset, "an entry", ENTRY_BYTES, got));
-        }
+        let behind = reader.next_bytes()?.len();
         for (what, expected, got) in [
-            ("the number of blobs", entry.count, entries.len() as u64),
+            ("the bytes behind the last entry", 0, behind as u64),
             ("the bytes of all blobs", entry.data_bytes, data_bytes),
         ] {
             if expected != got {
@@ -144,19 +124,11 @@ impl Index {
     }
 }
 
-/// An entry, once all its bytes are there.
-fn parse(bytes: &[u8]) -> Option<(u128, Location)> {
-    let bytes: &[u8; ENTRY_BYTES] = bytes.try_into().ok()?;
-    let (id, rest) = bytes.split_first_chunk()?;
-    let (pack, rest) = rest.split_first_chunk()?;
-    let (crc, rest) = rest.split_first_chunk()?;
-    let (offset, rest) = rest.split_first_chunk()?;
-    let (len, _) = rest.split_first_chunk()?;
-    let location = Location {
-        pack: u32::from_le_bytes(*pack),
-        crc: u32::from_le_bytes(*crc),
-        offset: u64::from_le_bytes(*offset),
-        len: u64::from_le_bytes(*len),
+fn parse(bytes: &[u8; ENTRY_BYTES]) -> (u128, Location) {
+    let [low, high, pack_and_crc, offset, len] = {
+        let mut words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+        std::array::from_fn(|_| words.next().unwrap_or_default())
     };
-    Some((u128::from_le_bytes(*id), location))
+    let (pack, crc) = (pack_and_crc as u32, (pack_and_crc >> 32) as u32);
+    (u128::from(high) << 64 | u128::from(low), Location { pack, crc, offset, len })
 }

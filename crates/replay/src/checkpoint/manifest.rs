@@ -14,7 +14,7 @@ use super::error::Error;
 use super::layout;
 
 /// The format that this release writes and reads.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of the longest manifest.
 pub const MAX_BYTES: u64 = 64 << 20;
 /// Says whose file it is.
@@ -47,7 +47,7 @@ pub struct FileEntry {
     pub file: String,
     /// Its length.
     pub bytes: u64,
-    /// The checksum of all these bytes.
+    /// The checksum of its header and of the heads in it, which have those of all other bytes.
     pub crc32c: Checksum,
 }
 

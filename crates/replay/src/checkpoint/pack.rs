@@ -4,6 +4,8 @@
 //! header   as in a section, with a magic of its own
 //! blob     id: u128, length: u64, crc32c of the bytes: u32, crc32c of these 28: u32, the bytes
 //! ```
+//!
+//! The checksum of the file is that of its header and of the heads of its blobs.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,7 +17,7 @@ use crc32c::{crc32c, crc32c_append};
 use super::blocks::{HEADER_BYTES, Summed, check_header, read_exact};
 use super::error::Error;
 use super::index::Location;
-use super::manifest::{Checksum, FileEntry};
+use super::manifest::FileEntry;
 use crate::files::{FileError, Output};
 
 /// The first bytes of a pack.
@@ -83,13 +85,15 @@ impl PackWriter {
     }
 
     pub(super) fn len(&self) -> u64 {
-        self.file.len().saturating_add(self.waiting.len() as u64)
+        self.file.output.len().saturating_add(self.waiting.len() as u64)
     }
 
     /// Where the blob is in this pack, from its head on.
     pub(super) fn write(&mut self, head: Head, blob: &[u8]) -> Result<u64, Error> {
         let offset = self.len();
-        self.waiting.extend_from_slice(&head.write());
+        let head = head.write();
+        self.file.sum(&head);
+        self.waiting.extend_from_slice(&head);
         if blob.len() < PIECE {
             self.waiting.extend_from_slice(blob);
         }
@@ -110,8 +114,7 @@ impl PackWriter {
 
     pub(super) fn finish(mut self) -> Result<FileEntry, Error> {
         self.flush()?;
-        let (bytes, crc) = self.file.finish()?;
-        Ok(FileEntry { file: self.name, bytes, crc32c: Checksum(crc) })
+        self.file.finish(self.name)
     }
 }
 
@@ -266,7 +269,6 @@ pub(super) fn verify(
             let piece = piece.get_mut(..len).unwrap_or_default();
             read_exact(file, piece, path, offset)?;
             got = crc32c_append(got, piece);
-            crc = crc32c_append(crc, piece);
             left = left.saturating_sub(len as u64);
             offset = offset.saturating_add(len as u64);
             progress(len as u64)?;

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use super::error::Error;
 use super::layout::{self, MANIFEST, MANIFEST_PART, PACKS, State};
@@ -19,6 +20,9 @@ pub(super) const MARKER: Marker<Error> = Marker {
         Error::Foreign { path, expected, found }
     },
 };
+
+/// How many removed files are kept open until another thread closes them.
+const FREED_LATER: usize = 64;
 
 /// A complete checkpoint in a root.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +86,7 @@ impl Root {
             Err(error) if error.is_missing() => dir.make_dir(PACKS)?,
             opened => opened?,
         };
-        dir.sync()?;
+        // Whatever is changed in it makes these names durable, too.
         Ok(Self { dir, packs, _lock: lock })
     }
 
@@ -142,6 +146,15 @@ impl Root {
             let manifest = read_manifest(&self.checkpoint(number, State::Complete)?)?;
             needed.extend(manifest.packs.into_iter().map(|pack| pack.file));
         }
+        // The memory of a file is freed when nobody has it open any more, which takes nearly as long as to write it.
+        let mut open = Vec::new();
+        let mut remove = |dir: &Dir, name: &str| {
+            if open.len() < FREED_LATER {
+                open.extend(dir.file(name).ok());
+            }
+            removed.push(dir.at(name));
+            dir.remove_file(name)
+        };
         for number in old {
             let dir = self.checkpoint(number, State::Old)?;
             let manifest = match read_manifest(&dir) {
@@ -153,22 +166,24 @@ impl Root {
                 }
                 Err(error) => return Err(error),
             };
-            for pack in manifest.packs.iter().filter(|pack| !needed.contains(&pack.file)) {
-                self.packs.remove_file(&pack.file)?;
-                removed.push(self.packs.at(&pack.file));
+            let unneeded = manifest.packs.iter().filter(|pack| !needed.contains(&pack.file));
+            for pack in unneeded.clone() {
+                remove(&self.packs, &pack.file)?;
             }
-            self.packs.sync()?;
+            if unneeded.count() > 0 {
+                self.packs.sync()?;
+            }
             let index = manifest.blobs.iter().map(|blobs| &blobs.index);
             for section in manifest.sections.iter().chain(index) {
-                dir.remove_file(&section.file.file)?;
-                removed.push(dir.at(&section.file.file));
+                remove(&dir, &section.file.file)?;
             }
             dir.sync()?;
-            dir.remove_file(MANIFEST)?;
-            removed.push(dir.at(MANIFEST));
+            remove(&dir, MANIFEST)?;
+            // Should this not be durable, the next time there is nothing left to remove in it.
             self.remove_checkpoint_dir(number, State::Old)?;
         }
-        self.dir.sync()?;
+        // Without a thread they are closed here.
+        let _ = thread::Builder::new().spawn(move || drop(open));
         Ok(())
     }
 }

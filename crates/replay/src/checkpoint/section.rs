@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use echoic_memory::sync::Mutex;
 
 use super::blocks::{BlockReader, BlockWriter};
 use super::error::Error;
-use super::manifest::{Checksum, FileEntry, SectionEntry};
+use super::manifest::SectionEntry;
 use crate::files::Output;
 
 /// The first bytes of a section's file.
@@ -52,11 +52,9 @@ impl SectionWriter {
         if self.failed {
             return Err(Error::Failed);
         }
-        let (data_bytes, bytes, crc) = self.blocks.finish()?;
-        let file = FileEntry { file: self.file, bytes, crc32c: Checksum(crc) };
-        let entry = SectionEntry { name: self.name.clone(), data_bytes, file };
-        let mut sections = self.sections.lock();
-        sections.insert(self.number, (self.name, Some(entry)));
+        let entry = self.blocks.finish(self.name.clone(), self.file)?;
+        let data_bytes = entry.data_bytes;
+        self.sections.lock().insert(self.number, (self.name, Some(entry)));
         Ok(data_bytes)
     }
 }
@@ -84,7 +82,7 @@ impl Write for SectionWriter {
 /// missing is known when it ends without an error.
 #[derive(Debug)]
 pub struct SectionReader {
-    blocks: BlockReader<BufReader<File>>,
+    blocks: BlockReader,
     entry: SectionEntry,
     /// How much of the block was handed out.
     taken: usize,
@@ -105,7 +103,7 @@ impl SectionReader {
         entry: &SectionEntry,
         magic: &[u8; 8],
     ) -> Result<Self, Error> {
-        let blocks = BlockReader::begin(BufReader::with_capacity(64 << 10, file), path, magic)?;
+        let blocks = BlockReader::begin(file, path, magic)?;
         Ok(Self { blocks, entry: entry.clone(), taken: 0, progress: Progress::Reading })
     }
 
@@ -116,26 +114,28 @@ impl SectionReader {
 
     /// The next bytes, which are none at the end.
     pub fn next_bytes(&mut self) -> Result<&[u8], Error> {
-        match self.progress {
-            Progress::Failed => return Err(Error::Failed),
-            Progress::Reading if self.taken >= self.blocks.block().len() => {
-                // Should anything go wrong, nothing more is handed out.
-                self.progress = Progress::Failed;
-                self.progress = self.advance()?;
-            }
-            Progress::Reading | Progress::Ended => {}
-        }
+        self.advance(&mut [])?;
         Ok(self.blocks.block().get(self.taken..).unwrap_or_default())
     }
 
-    fn advance(&mut self) -> Result<Progress, Error> {
-        self.taken = 0;
-        if !self.blocks.next_block()?.is_empty() {
-            return Ok(Progress::Reading);
+    /// Turns to the next block if all of this one was handed out; how many bytes of it are in `room`.
+    fn advance(&mut self, room: &mut [u8]) -> Result<usize, Error> {
+        match self.progress {
+            Progress::Failed => return Err(Error::Failed),
+            Progress::Reading if self.taken >= self.blocks.block().len() => {}
+            Progress::Reading | Progress::Ended => return Ok(0),
         }
-        let SectionEntry { data_bytes, file, .. } = &self.entry;
-        self.blocks.check_end(*data_bytes, file.bytes, file.crc32c.0)?;
-        Ok(Progress::Ended)
+        // Should anything go wrong, nothing more is handed out.
+        self.progress = Progress::Failed;
+        self.taken = 0;
+        let (taken, is_end) = self.blocks.next_block(room)?;
+        self.progress = Progress::Reading;
+        if is_end {
+            let SectionEntry { data_bytes, file, .. } = &self.entry;
+            self.blocks.check_end(*data_bytes, file.bytes, file.crc32c.0)?;
+            self.progress = Progress::Ended;
+        }
+        Ok(taken)
     }
 
     /// Bytes of the file read so far.
@@ -150,8 +150,13 @@ impl SectionReader {
 }
 
 impl Read for SectionReader {
+    /// A block for which there is room is read there: nothing is copied.
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let mut next = self.next_bytes()?;
+        let len = self.advance(bytes)?;
+        if len > 0 {
+            return Ok(len);
+        }
+        let mut next = self.blocks.block().get(self.taken..).unwrap_or_default();
         let len = next.read(bytes)?;
         self.take_bytes(len);
         Ok(len)

@@ -9,7 +9,7 @@ use super::blocks::BlockWriter;
 use super::error::Error;
 use super::index::{self, Index, Location};
 use super::layout::{self, INDEX, MANIFEST, MANIFEST_PART, State};
-use super::manifest::{BlobsEntry, Checksum, FileEntry, Manifest, SectionEntry};
+use super::manifest::{BlobsEntry, Checksum, FileEntry, Manifest};
 use super::pack::{Head, MAX_BLOB, PackWriter};
 use super::reader::Reader;
 use super::root::Root;
@@ -310,7 +310,9 @@ impl Writer {
             self.manifest.sections.push(entry);
         }
         self.finish_pack()?;
-        self.root.packs.sync()?;
+        if self.parts > 0 {
+            self.root.packs.sync()?;
+        }
         self.write_index()?;
         let text = self.manifest.write()?;
         let mut part = self.dir.create(MANIFEST_PART)?;
@@ -340,13 +342,12 @@ impl Writer {
         let index = Index::new(self.blobs.iter().map(|(id, at)| (*id, *at)).collect());
         let mut writer = BlockWriter::begin(self.dir.create(INDEX)?, &index::MAGIC)?;
         index.write(|bytes| writer.write(bytes))?;
-        let (data_bytes, bytes, crc) = writer.finish()?;
-        self.written_bytes += bytes;
-        let file = FileEntry { file: INDEX.into(), bytes, crc32c: Checksum(crc) };
+        let entry = writer.finish(INDEX.into(), INDEX.into())?;
+        self.written_bytes += entry.file.bytes;
         self.manifest.blobs = Some(BlobsEntry {
             count: index.entries().len() as u64,
             data_bytes: index.entries().iter().map(|(_, at)| at.len).sum(),
-            index: SectionEntry { name: INDEX.into(), data_bytes, file },
+            index: entry,
         });
         Ok(())
     }

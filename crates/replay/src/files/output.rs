@@ -3,8 +3,12 @@
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::PathBuf;
+use std::thread::{self, JoinHandle};
 
 use super::FileError;
+
+/// How many bytes are worth a thread that has the disk begin with them.
+const EARLY: u64 = 16 << 20;
 
 /// A file that only this process writes, from a known length on.
 #[derive(Debug)]
@@ -12,11 +16,14 @@ pub(crate) struct Output {
     file: File,
     path: PathBuf,
     len: u64,
+    /// Up to where a thread has the disk begin, and that thread.
+    begun: u64,
+    early: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl Output {
     pub(super) fn new(file: File, path: PathBuf, len: u64) -> Self {
-        Self { file, path, len }
+        Self { file, path, len, begun: len, early: None }
     }
 
     /// Bytes written so far, and bytes that were there before.
@@ -59,9 +66,31 @@ impl Output {
         Ok(())
     }
 
+    /// Has the disk begin with what was written so far, if that is much, while more is written.
+    pub(crate) fn begin_sync(&mut self) -> Result<(), FileError> {
+        let is_busy = self.early.as_ref().is_some_and(|early| !early.is_finished());
+        if self.len - self.begun < EARLY || is_busy {
+            return Ok(());
+        }
+        self.join().map_err(|source| FileError::new("sync", &self.path, source))?;
+        self.begun = self.len;
+        if let Ok(file) = self.file.try_clone() {
+            self.early = thread::Builder::new().spawn(move || file.sync_data()).ok();
+        }
+        Ok(())
+    }
+
+    /// Waits for the last [`Output::begin_sync`]. The system tells an error once: the next sync would not know of it.
+    fn join(&mut self) -> io::Result<()> {
+        let Some(early) = self.early.take() else { return Ok(()) };
+        early.join().unwrap_or_else(|_| Err(io::Error::other("the thread that did it panicked")))
+    }
+
     /// Makes the bytes written so far durable.
-    pub(crate) fn sync(&self) -> Result<(), FileError> {
+    pub(crate) fn sync(&mut self) -> Result<(), FileError> {
+        let early = self.join();
         let sync = || {
+            early?;
             #[cfg(test)]
             {
                 super::faults::step(&self.path)?;

@@ -67,7 +67,7 @@ pub(super) fn recover(path: &Path, options: &Options) -> Result<Recovered, Error
     let replay = Replay::new(Arc::clone(&dir), segments.clone(), options.from, next, torn);
     let last = match segments.last() {
         Some(last) => {
-            let file = dir.extend(&segment::name(last.first), last.len)?;
+            let mut file = dir.extend(&segment::name(last.first), last.len)?;
             // What is replayed now must be there the next time, too.
             file.sync()?;
             (last.first, file)

@@ -166,7 +166,7 @@ impl Selector for Heap {
             End::Highest => "max_heap",
         });
         let slots = saved::read_slots(state, entries, damaged)?;
-        let end = saved::end(entries);
+        let end = entries.end();
         let mut priorities = vec![0.0; end];
         entries.each(&mut |slot, entry| priorities[slot as usize] = entry.priority);
         *self = Self::new(self.end);

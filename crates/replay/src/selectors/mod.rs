@@ -145,6 +145,9 @@ pub trait Entries {
     /// How many there are.
     fn count(&self) -> usize;
 
+    /// All slots are below this one, which is not much more than the last.
+    fn end(&self) -> usize;
+
     /// Calls `see` with each, always in the same order.
     fn each(&self, see: &mut dyn FnMut(Slot, Entry));
 }
@@ -152,6 +155,10 @@ pub trait Entries {
 impl Entries for Vec<(Slot, Entry)> {
     fn count(&self) -> usize {
         self.len()
+    }
+
+    fn end(&self) -> usize {
+        self.iter().map(|(slot, _)| *slot as usize + 1).max().unwrap_or(0)
     }
 
     fn each(&self, see: &mut dyn FnMut(Slot, Entry)) {

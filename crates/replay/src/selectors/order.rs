@@ -64,7 +64,7 @@ impl Selector for Order {
         let name = if self.newest { "lifo" } else { "fifo" };
         let slots = saved::read_slots(state, entries, Damaged(name))?;
         self.clear();
-        self.links.widen(saved::end(entries));
+        self.links.widen(entries.end());
         for slot in slots {
             self.links.push(&mut self.list, slot);
             self.len += 1;

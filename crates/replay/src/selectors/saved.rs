@@ -40,23 +40,18 @@ pub(super) fn check_entries(entries: &dyn Entries, damaged: Damaged) -> Result<(
     marks(entries, damaged).map(|_| ())
 }
 
-/// One more than the last slot of entries.
-pub(super) fn end(entries: &dyn Entries) -> usize {
-    let mut end = 0;
-    entries.each(&mut |slot, _| end = end.max(slot as usize + 1));
-    end
-}
-
-/// A bit for each slot of the entries, if none comes twice, or with a priority that no item has. Sorting
+/// A bit for each slot of the entries, up to the word of the last, if none comes twice, or with a priority that no item has. Sorting
 /// them would take longer than all the rest of a restore.
 pub(super) fn marks(entries: &dyn Entries, damaged: Damaged) -> Result<Vec<u64>, Damaged> {
-    let mut marks = vec![0; end(entries).div_ceil(u64::BITS as usize)];
+    let mut marks = vec![0_u64; entries.end().div_ceil(u64::BITS as usize)];
     let mut sound = true;
     entries.each(&mut |slot, entry| {
         let (word, bit) = place(slot);
         sound &= marks[word] & bit == 0 && (0.0..f64::INFINITY).contains(&entry.priority);
         marks[word] |= bit;
     });
+    let used = marks.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
+    marks.truncate(used);
     if sound { Ok(marks) } else { Err(damaged) }
 }
 

@@ -6,8 +6,8 @@ use super::key::{Key, MAX_GENERATION};
 use super::spread::{self, Spread};
 use crate::selectors::{Entries, Entry, Slot};
 
-/// One item.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// One item, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Item {
     pub(super) priority: f64,
     pub(super) version: u64,
@@ -43,29 +43,20 @@ impl Items {
         self.slots.len() as u32
     }
 
-    /// Appends what is known of each slot.
-    pub(super) fn save(&self, bytes: &mut Vec<u8>) {
-        for item in &self.slots {
-            let mut saved = [0; 24];
-            saved[..8].copy_from_slice(&item.priority.to_le_bytes());
-            saved[8..16].copy_from_slice(&item.version.to_le_bytes());
-            saved[16..20].copy_from_slice(&item.times_sampled.to_le_bytes());
-            saved[20..].copy_from_slice(&item.state.to_le_bytes());
-            bytes.extend_from_slice(&saved);
-        }
+    /// All slots, for [`write`].
+    pub(super) fn all(&self) -> &[Item] {
+        &self.slots
     }
 
     /// Adds a slot as it was saved; whether it made sense.
-    pub(super) fn load(&mut self, bytes: &[u8; 24]) -> bool {
-        let &[priority, version, rest] = bytes.as_chunks::<8>().0 else { return false };
-        let (priority, version) = (f64::from_le_bytes(priority), u64::from_le_bytes(version));
-        let rest = u64::from_le_bytes(rest);
-        let (times_sampled, state) = (rest as u32, (rest >> 32) as u32);
+    pub(super) fn load(&mut self, [priority, version, rest]: [u64; WORDS]) -> bool {
+        let (priority, times_sampled, state) =
+            (f64::from_bits(priority), rest as u32, (rest >> 32) as u32);
         if !priority.is_finite() || priority < 0.0 || state & !LIVE > MAX_GENERATION {
             return false;
         }
-        self.live += u32::from(state & LIVE != 0);
         if state & LIVE != 0 {
+            self.live += 1;
             self.times.add(spread::of_count(times_sampled.into()));
             self.priorities.add(spread::of_priority(priority));
         }
@@ -77,8 +68,7 @@ impl Items {
     pub(super) fn insert(&mut self, slot: Slot, priority: f64, version: u64) -> Key {
         let index = slot as usize;
         if index >= self.slots.len() {
-            let empty = Item { priority: 0.0, version: 0, times_sampled: 0, state: 0 };
-            self.slots.resize(index + 1, empty);
+            self.slots.resize(index + 1, Item::default());
         }
         let generation = self.slots[index].state;
         debug_assert!(generation & LIVE == 0, "slot {slot} is taken");
@@ -97,8 +87,7 @@ impl Items {
             return false;
         }
         if index >= self.slots.len() {
-            let empty = Item { priority: 0.0, version: 0, times_sampled: 0, state: 0 };
-            self.slots.resize(index + 1, empty);
+            self.slots.resize(index + 1, Item::default());
         }
         if self.slots[index].state & LIVE != 0 {
             return false;
@@ -199,9 +188,32 @@ impl Items {
     }
 }
 
+/// How many slots are saved together, and in how many words each.
+pub(super) const GROUP: usize = 1024;
+pub(super) const WORDS: usize = 3;
+
+/// Appends a group of slots as it is saved: all their first words, all second ones, all third ones; behind a
+/// byte that says whether these are alike, and there once.
+pub(super) fn write(group: &[Item], bytes: &mut Vec<u8>) {
+    for word in 0..WORDS {
+        let value = |item: &Item| {
+            let rest = u64::from(item.times_sampled) | u64::from(item.state) << 32;
+            [item.priority.to_bits(), item.version, rest][word].to_le_bytes()
+        };
+        let alike = group.iter().all(|item| value(item) == value(&group[0]));
+        bytes.push(alike.into());
+        let group = if alike { &group[..1] } else { group };
+        group.iter().for_each(|item| bytes.extend_from_slice(&value(item)));
+    }
+}
+
 impl Entries for Items {
     fn count(&self) -> usize {
         self.live as usize
+    }
+
+    fn end(&self) -> usize {
+        self.slots.len()
     }
 
     fn each(&self, see: &mut dyn FnMut(Slot, Entry)) {

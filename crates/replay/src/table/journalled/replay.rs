@@ -212,7 +212,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
         let Payload::Rows(slab) = &mut self.core.payload else {
             return Err("it has a row, the table has trajectories".into());
         };
-        let place = Arc::get_mut(slab).and_then(|slab| slab.place(key.slot()));
+        let place = Arc::get_mut(slab).and_then(|slab| slab.place(key.slot(), 1));
         match place {
             Some(place) if place.len() == row.len() => place.copy_from_slice(row),
             _ => return Err(format!("there is no row {}", key.slot())),

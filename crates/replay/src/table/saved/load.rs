@@ -1,13 +1,14 @@
 //! From sections to tables.
 
 use std::io::Read;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
-use echoic_memory::slab::Order;
+use echoic_memory::slab::{Order, Slab};
 
 use super::{
-    Contents, Head, ITEM_BYTES, LeafText, SavedError, SignatureText, VERSION, form_text,
+    Contents, Head, LeafText, SavedError, SignatureText, VERSION, form_text,
     rollouts as rollout_tables, section, unread,
 };
 use crate::checkpoint::{Reader, SectionReader, Trail};
@@ -15,10 +16,10 @@ use crate::chunk::{Chunk, ChunkKey, ColumnKind, Slice};
 use crate::kinds::Kinds;
 use crate::limiter::{Counts, Limiter, Parameters};
 use crate::rng::Rng;
-use crate::selectors::{SelectorKind, Slot};
+use crate::selectors::SelectorKind;
 use crate::spec::{Leaf, Spec};
 use crate::table::core::{Core, Payload};
-use crate::table::items::Items;
+use crate::table::items::{GROUP, Items, WORDS};
 use crate::table::sessions::{MAX_SESSIONS, SESSION_BYTES, Sessions};
 use crate::table::{Form, Table, TableConfig, Tables};
 use crate::trajectory::{Column, Signature, Trajectory};
@@ -26,9 +27,6 @@ use crate::trajectory::{Column, Signature, Trajectory};
 /// The most bytes of a head, and the most slices of a column: more than any table of ours has.
 const MAX_HEAD: u64 = 64 << 20;
 const MAX_SLICES: u32 = 1 << 24;
-
-/// Of how many items what is known is read at a time.
-const PIECE: usize = 256;
 
 /// What was loaded.
 #[derive(Debug, Clone, PartialEq)]
@@ -178,25 +176,12 @@ impl Source {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// So many words, of which the section has the bytes.
-    fn words(&mut self, count: usize) -> Result<Vec<u64>, SavedError> {
-        let mut words = Vec::with_capacity(count);
-        let mut piece = [[0; 8]; PIECE];
-        while words.len() < count {
-            let piece = &mut piece[..(count - words.len()).min(PIECE)];
-            self.fill(piece.as_flattened_mut())?;
-            words.extend(piece.iter().map(|word| u64::from_le_bytes(*word)));
+    /// That the section ends here.
+    fn end(mut self) -> Result<(), SavedError> {
+        match self.section.next_bytes()?.len() {
+            0 => Ok(()),
+            _ => Err(self.wrong("a section has bytes behind its end")),
         }
-        Ok(words)
-    }
-
-    /// That the section has so many bytes.
-    fn expect(&self, bytes: u64) -> Result<(), SavedError> {
-        let got = self.section.data_bytes();
-        if got == bytes {
-            return Ok(());
-        }
-        Err(self.wrong(format!("a section has {got} bytes, expected {bytes}")))
     }
 }
 
@@ -298,52 +283,35 @@ fn read_core(
     let mut core = Core::new(config, &table.room)?;
     let reader = chunks.reader;
     let open = |part: &str| Source::open(reader, number, part, head.name.clone());
-    let mut source = open("items")?;
-    source.expect(u64::from(head.slots) * ITEM_BYTES as u64)?;
+    let no_room = || wrong("its items are where the table has no room".into());
+    let room = match &core.payload {
+        Payload::Rows(slab) => slab.rows() as usize,
+        // Each that has no item is in the head.
+        Payload::Trajectories { .. } => head.items as usize + head.order.1.len(),
+    };
+    if head.slots as usize > room {
+        return Err(no_room());
+    }
     let mut items = std::mem::take(&mut core.items);
-    let mut piece = [[0; ITEM_BYTES]; PIECE];
-    let mut left = head.slots as usize;
-    while left > 0 {
-        let piece = &mut piece[..left.min(PIECE)];
-        source.fill(piece.as_flattened_mut())?;
-        if !piece.iter().all(|bytes| items.load(bytes)) {
-            return Err(source.wrong("what is known of an item makes no sense"));
-        }
-        left -= piece.len();
-    }
-    if items.len() != head.items {
-        return Err(source.wrong(format!("{} items, expected {}", items.len(), head.items)));
-    }
+    read_items(&mut items, head, open("items")?)?;
     for (part, selector) in [("sampler", &mut core.sampler), ("remover", &mut core.remover)] {
-        let mut source = open(part)?;
-        let bytes = source.section.data_bytes();
-        // Each kind saves a few words for an item at most.
-        if bytes % 8 != 0 || bytes / 8 > 64 + 8 * u64::from(head.slots) {
-            return Err(source.wrong(format!("the state of its {part} has {bytes} bytes")));
-        }
-        let words = source.words((bytes / 8) as usize)?;
+        let saved = has(reader, &section(number, part)).then(|| open(part)).transpose()?;
+        let words = saved.map_or(Ok(Vec::new()), |source| read_words(source, head))?;
         selector.advance(head.policy_version);
-        selector.restore(&words, &items).map_err(|error| source.wrong(error.to_string()))?;
+        selector.restore(&words, &items).map_err(|error| wrong(error.to_string()))?;
     }
     match &mut core.payload {
         Payload::Rows(slab) => {
-            let mut source = open("rows")?;
-            let row_bytes = slab.row_bytes();
-            source.expect(u64::from(head.items) * (4 + row_bytes as u64))?;
             let (used, free, freed) = head.order.clone();
             let order = Order { used, free, freed };
             // Nobody else has it yet.
-            let slab = Arc::get_mut(slab)
-                .and_then(|slab| slab.adopt(items.live(), &order).then_some(slab))
-                .ok_or_else(|| source.wrong("its items are where the table has no room"))?;
-            let mut left = Left::of(&items);
-            for _ in 0..head.items {
-                let slot = source.u32()?;
-                let place = if left.take(slot) { slab.place(slot) } else { None };
-                match place {
-                    Some(place) => source.fill(place)?,
-                    None => return Err(source.wrong(format!("no item is in row {slot}"))),
-                }
+            let slab = Arc::get_mut(slab).ok_or_else(no_room)?;
+            if !slab.adopt(items.live(), &order) {
+                return Err(no_room());
+            }
+            let runs = read_rows(slab, open("runs")?, open("rows")?)?;
+            if !runs.into_iter().flatten().eq(items.live()) {
+                return Err(wrong("its rows are not those of its items".into()));
             }
         }
         Payload::Trajectories { slots, free } => {
@@ -352,22 +320,25 @@ fn read_core(
                 signatures.collect::<Result<_, _>>().map_err(wrong)?;
             let mut source = open("trajectories")?;
             slots.resize(head.slots as usize, None);
-            let mut left = Left::of(&items);
             let mut parts = Parts::default();
             for _ in 0..head.items {
                 let slot = source.u32()?;
                 let trajectory = read_trajectory(&mut source, &signatures, chunks, &mut parts)?;
-                if !left.take(slot) {
-                    return Err(source.wrong(format!("no item is in slot {slot}")));
+                let place = slots.get_mut(slot as usize).filter(|place| place.is_none());
+                match place.filter(|_| items.is_taken(slot)) {
+                    Some(place) => {
+                        core.episodes.enter(&trajectory);
+                        *place = Some(Arc::new(trajectory));
+                    }
+                    None => return Err(source.wrong(format!("no item is in slot {slot}"))),
                 }
-                core.episodes.enter(&trajectory);
-                slots[slot as usize] = Some(Arc::new(trajectory));
             }
+            source.end()?;
             let empty = (0..head.slots).filter(|slot| slots[*slot as usize].is_none());
             let mut saved = head.order.1.clone();
             saved.sort_unstable();
             if !saved.iter().copied().eq(empty) {
-                return Err(source.wrong("its free slots are not those without an item"));
+                return Err(wrong("its free slots are not those without an item".into()));
             }
             free.clone_from(&head.order.1);
         }
@@ -483,25 +454,62 @@ struct Parts {
     ends: Vec<u32>,
 }
 
-/// The items of which nothing was read yet but that they are there.
-struct Left(Vec<u64>);
-
-impl Left {
-    fn of(items: &Items) -> Self {
-        let mut left = vec![0; (items.slots() as usize).div_ceil(64)];
-        items.live().for_each(|slot| left[slot as usize / 64] |= 1 << (slot % 64));
-        Self(left)
-    }
-
-    /// Whether there is one in this slot; it is not left any more.
-    fn take(&mut self, slot: Slot) -> bool {
-        let (word, bit) = (slot as usize / 64, 1 << (slot % 64));
-        match self.0.get_mut(word) {
-            Some(left) if *left & bit != 0 => {
-                *left &= !bit;
-                true
+/// What is known of all slots.
+fn read_items(items: &mut Items, head: &Head, mut source: Source) -> Result<(), SavedError> {
+    let mut words = [[[0; 8]; GROUP]; WORDS];
+    let mut left = head.slots as usize;
+    while left > 0 {
+        let count = left.min(GROUP);
+        for values in &mut words {
+            match source.array()? {
+                [0] => source.fill(values[..count].as_flattened_mut())?,
+                [1] => values.fill(source.array()?),
+                [got] => return Err(source.wrong(format!("what is known of items has form {got}"))),
             }
-            _ => false,
         }
+        let mut all =
+            (0..count).map(|slot| words.each_ref().map(|values| u64::from_le_bytes(values[slot])));
+        if !all.all(|words| items.load(words)) {
+            return Err(source.wrong("what is known of an item makes no sense"));
+        }
+        left -= count;
     }
+    if items.len() != head.items {
+        return Err(source.wrong(format!("{} items, expected {}", items.len(), head.items)));
+    }
+    source.end()
+}
+
+/// The state of a selector.
+fn read_words(mut source: Source, head: &Head) -> Result<Vec<u64>, SavedError> {
+    let bytes = source.section.data_bytes();
+    // Each kind saves a few words for an item at most.
+    if !bytes.is_multiple_of(8) || bytes / 8 > 64 + 8 * u64::from(head.slots) {
+        return Err(source.wrong(format!("the state of a selector has {bytes} bytes")));
+    }
+    let mut words = vec![[0; 8]; (bytes / 8) as usize];
+    source.fill(words.as_flattened_mut())?;
+    source.end()?;
+    Ok(words.into_iter().map(u64::from_le_bytes).collect())
+}
+
+/// Puts rows where they were. Returns their runs, by their first rows; that they are items' is not known yet.
+fn read_rows(
+    slab: &mut Slab,
+    mut runs: Source,
+    mut rows: Source,
+) -> Result<Vec<Range<u32>>, SavedError> {
+    let mut all = Vec::new();
+    for _ in 0..runs.section.data_bytes() / 8 {
+        let (first, count) = (runs.u32()?, runs.u32()?);
+        match slab.place(first, count) {
+            Some(place) => rows.fill(place)?,
+            None => return Err(runs.wrong(format!("there are no {count} rows from {first} on"))),
+        }
+        all.push(first..first + count);
+    }
+    runs.end()?;
+    rows.end()?;
+    all.sort_unstable_by_key(|run| run.start);
+    Ok(all)
 }

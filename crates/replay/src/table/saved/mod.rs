@@ -6,9 +6,11 @@
 //!
 //! - `stream.head`, `stream.samples`: see `unread`. `rollouts-N.*`: see `rollouts`.
 //! - `table-N.head`: JSON: name, form, settings, counts, the state of the generator ([`Head`]).
-//! - `table-N.items`: what is known about each slot; `table-N.sampler` and `.remover`: their states.
-//! - `table-N.sessions`: how far those have come who insert from elsewhere; not there when there are none.
-//! - `table-N.rows`: slot and bytes of each item, or
+//! - `table-N.items`: what is known about each slot: see `items::write`.
+//! - `table-N.sampler` and `.remover`: their states. `table-N.sessions`: how far those have come who insert
+//!   from elsewhere. Each of these is not there when it is empty.
+//! - `table-N.rows`: the bytes of the items, and `table-N.runs`: in which slots they were: the first of a run
+//!   and how many it has, u32 each; or
 //! - `table-N.trajectories`: slot and slices of each, whose chunks are blobs, so that a chunk is written
 //!   once, however many items, tables and checkpoints have it.
 //!
@@ -44,10 +46,7 @@ pub use store::save;
 pub(super) use unread::read as read_unread;
 
 /// The version of the sections described above.
-const VERSION: u32 = 2;
-
-/// Bytes of what is known about a slot: priority, version, times sampled, state.
-const ITEM_BYTES: usize = 24;
+const VERSION: u32 = 3;
 
 /// Why tables can't be saved or loaded.
 #[derive(Debug, thiserror::Error)]

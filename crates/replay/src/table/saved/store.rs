@@ -9,20 +9,22 @@ use echoic_memory::roomy;
 use echoic_memory::slab::{Order, Snapshot};
 
 use super::{
-    Contents, Head, ITEM_BYTES, SavedError, VERSION, form_text, rollouts as rollout_tables,
-    section, signature_text, unread,
+    Contents, Head, SavedError, VERSION, form_text, rollouts as rollout_tables, section,
+    signature_text, unread,
 };
 use crate::checkpoint::{Summary, Writer};
 use crate::table::Table;
 use crate::table::core::Payload;
 use crate::table::gate::Gate;
+use crate::table::items::{self, Item};
 use crate::table::journalled::Log;
 use crate::table::pinned::{self, PinnedTrajectories};
 use crate::table::sessions::{Session, Sessions};
 use crate::trajectory::{Signature, Trajectory};
 
-/// How many rows are read at a time.
-const ROWS: usize = 1024;
+/// How many rows or words are written at a time, and about how many bytes of rows, for which a slab is locked.
+const ROWS: usize = 8192;
+const ROW_BYTES: usize = 4 << 20;
 
 /// How many trajectories are taken at a time.
 const TRAJECTORIES: usize = 512;
@@ -30,7 +32,7 @@ const TRAJECTORIES: usize = 512;
 /// A table at one moment.
 struct Moment {
     head: Head,
-    items: Vec<u8>,
+    items: Vec<Item>,
     sampler: Vec<u64>,
     remover: Vec<u64>,
     sessions: Vec<Session>,
@@ -118,7 +120,7 @@ impl Moment {
         let slots = table.lock().items.slots() as usize;
         let mut sampler = touched::<u64>(slots / 2 + 1);
         let mut remover = touched::<u64>(slots / 2 + 1);
-        let mut items = touched::<u8>(slots * ITEM_BYTES);
+        let mut items = touched::<Item>(slots);
         let core = &mut *table.lock();
         let busy = || SavedError::Busy(config.name.clone());
         let (payload, order) = match &core.payload {
@@ -138,7 +140,7 @@ impl Moment {
         };
         core.sampler.save(&mut sampler);
         core.remover.save(&mut remover);
-        core.items.save(&mut items);
+        items.extend_from_slice(core.items.all());
         let sessions = core.sessions.all();
         core.sessions.tell_anew();
         let Gate { limiter, counts, .. } = &core.gate;
@@ -173,11 +175,23 @@ impl Moment {
     }
 
     fn write(mut self, number: usize, writer: &mut Writer) -> Result<(), SavedError> {
-        writer.put_section(&section(number, "items"), |out| out.write_all(&self.items))?;
+        let mut bytes = Vec::new();
+        writer.put_section(&section(number, "items"), |out| {
+            self.items.chunks(items::GROUP).try_for_each(|group| {
+                bytes.clear();
+                items::write(group, &mut bytes);
+                out.write_all(&bytes)
+            })
+        })?;
         for (name, words) in [("sampler", &self.sampler), ("remover", &self.remover)] {
-            writer.put_section(&section(number, name), |out| {
-                words.iter().try_for_each(|word| out.write_all(&word.to_le_bytes()))
-            })?;
+            if !words.is_empty() {
+                writer.put_section(&section(number, name), |out| {
+                    words.chunks(ROWS).try_for_each(|words| {
+                        let words = words.iter().map(|word| word.to_le_bytes());
+                        out.write_all(words.collect::<Vec<_>>().as_flattened())
+                    })
+                })?;
+            }
         }
         let sessions = Sessions::write(std::mem::take(&mut self.sessions));
         if !sessions.is_empty() {
@@ -185,14 +199,25 @@ impl Moment {
         }
         match &mut self.payload {
             Saved::Rows(snapshot) => {
+                let count = (ROW_BYTES / snapshot.row_bytes().max(1)).clamp(1, ROWS);
+                let mut runs: Vec<[u32; 2]> = Vec::new();
                 writer.put_section(&section(number, "rows"), |out| {
-                    while snapshot.advance(ROWS) {
-                        for (index, row) in snapshot.rows().iter().enumerate() {
-                            out.write_all(&row.to_le_bytes())?;
-                            out.write_all(snapshot.row(index))?;
+                    while snapshot.advance(count) {
+                        for (rows, bytes) in snapshot.runs() {
+                            out.write_all(bytes)?;
+                            match runs.last_mut() {
+                                Some([first, count]) if *first + *count == rows[0] => {
+                                    *count += rows.len() as u32;
+                                }
+                                _ => runs.push([rows[0], rows.len() as u32]),
+                            }
                         }
                     }
                     Ok(())
+                })?;
+                writer.put_section(&section(number, "runs"), |out| {
+                    let words = runs.iter().flatten().map(|word| word.to_le_bytes());
+                    out.write_all(words.collect::<Vec<_>>().as_flattened())
                 })?;
             }
             Saved::Trajectories(kept) => {
