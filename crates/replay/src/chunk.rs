@@ -91,6 +91,17 @@ pub struct Slice {
     pub len: u32,
 }
 
+/// A [`Slice`] of a chunk that somebody else holds.
+#[derive(Debug, Clone, Copy)]
+pub struct SliceRef<'a> {
+    /// Where the values are.
+    pub chunk: &'a Arc<Chunk>,
+    /// The first step.
+    pub offset: u32,
+    /// How many steps.
+    pub len: u32,
+}
+
 /// Bytes that make no chunk.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -509,7 +509,7 @@ impl InsertSession {
         let columns = columns.collect::<Result<_, _>>()?;
         let trajectory = Trajectory::new(Arc::clone(signature), columns)
             .map_err(|error| held(item.table, table, TableError::from(error).into()))?;
-        let (trajectory, origin) = (Arc::new(trajectory), self.origin());
+        let origin = self.origin();
         let inserted =
             table.try_insert_from(&trajectory, item.priority, item.version, Some(&origin));
         if inserted.map_err(|obstacle| held(item.table, table, obstacle))?.is_none() {

@@ -309,12 +309,13 @@ impl Column {
         (segment, &mut self.chooser)
     }
 
-    /// Takes back one slice's name of a segment that was handed over.
-    pub fn unname(&mut self, number: u64, released: &mut Vec<ChunkId>) {
-        let segment = self.segment_mut(number);
+    /// Takes back one slice's name of a segment, once it and those up to `reach` values later were handed over.
+    pub fn unname(&mut self, part: Part, reach: u32, released: &mut Vec<ChunkId>) {
+        let segment = self.segment_mut(part.segment);
+        segment.note_used(part.offset, part.len + reach);
         segment.named -= 1;
         if segment.named == 0
-            && let Some(segment) = self.pinned.remove(&number)
+            && let Some(segment) = self.pinned.remove(&part.segment)
         {
             self.retire(&segment, released);
         }

@@ -3,6 +3,9 @@
 //! Steps are counted over the whole life of a writer and never begin again at zero, so that a name kept
 //! from an earlier episode can't come to mean another step.
 
+use super::structured::Take;
+use super::{TrajectoryWriter, WriterError};
+
 /// The value of one column in one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StepRef {
@@ -54,6 +57,34 @@ impl ItemSteps {
     pub fn column(&mut self, spans: impl IntoIterator<Item = Span>) {
         self.spans.extend(spans);
         self.ends.push(self.spans.len());
+    }
+
+    /// Adds the next column: steps counted from the newest value of a column of the writer. Whether that has all of
+    /// them; if not, nothing is added.
+    pub(super) fn latest(
+        &mut self,
+        writer: &TrajectoryWriter,
+        column: u32,
+        take: Take,
+    ) -> Result<bool, WriterError> {
+        let (start, stop, step) = take.range();
+        let len: u64 = writer.history(column)?.map(|run| run.end - run.start).sum();
+        let back = |steps: i64| len.checked_sub(steps.unsigned_abs());
+        let (Some(first), Some(end)) = (back(start), back(stop)) else { return Ok(false) };
+        // Positions in the history become steps run by run; the next one that is wanted is `at`.
+        let (mut at, mut seen) = (first, 0);
+        for run in writer.history(column)? {
+            let after = seen + (run.end - run.start);
+            while at < after.min(end) {
+                let first = run.start + (at - seen);
+                let len = if step == 1 { after.min(end) - at } else { 1 };
+                self.spans.push(Span { column, first, len: len as u32 });
+                at += if step == 1 { len } else { u64::from(step) };
+            }
+            seen = after;
+        }
+        self.ends.push(self.spans.len());
+        Ok(true)
     }
 
     /// Forgets all columns.

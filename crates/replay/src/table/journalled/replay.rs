@@ -84,7 +84,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
             }
             Entry::Item { form, priority, slices, ends, effect, sent } => {
                 let trajectory = self.trajectory(form, &slices, &ends)?;
-                self.place_trajectory(effect.key, Arc::new(trajectory))?;
+                self.place_trajectory(effect.key, trajectory)?;
                 self.enter(&effect, priority)?;
                 self.credit(sent, 1)?;
             }
@@ -220,7 +220,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
         Ok(())
     }
 
-    fn place_trajectory(&mut self, key: Key, trajectory: Arc<Trajectory>) -> Result<(), String> {
+    fn place_trajectory(&mut self, key: Key, trajectory: Trajectory) -> Result<(), String> {
         self.check_slot(key)?;
         if let Form::Trajectories(Some(spec)) = &self.config.form {
             trajectory.check(spec)?;

@@ -361,7 +361,7 @@ fn read_core(
                     return Err(source.wrong(format!("no item is in slot {slot}")));
                 }
                 core.episodes.enter(&trajectory);
-                slots[slot as usize] = Some(Arc::new(trajectory));
+                slots[slot as usize] = Some(trajectory);
             }
             let empty = (0..head.slots).filter(|slot| slots[*slot as usize].is_none());
             let mut saved = head.order.1.clone();
