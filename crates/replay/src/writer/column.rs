@@ -399,6 +399,14 @@ impl Column {
         })
     }
 
+    /// The last of [`history`](Self::history), if there is any.
+    pub fn last_run(&self) -> Option<std::ops::Range<u64>> {
+        let (start, run) = (self.window_start(), self.runs.back()?);
+        let first = start.max(run.value);
+        (first < self.next)
+            .then(|| run.step + (first - run.value)..run.step + (self.next - run.value))
+    }
+
     /// Bytes of all values that it holds, and of their other forms.
     pub fn held_bytes(&self) -> usize {
         let segments = self.segments.iter().chain(self.pinned.values());

@@ -129,7 +129,7 @@ fn resolve(
         let mut total = 0u64;
         for span in spans.iter().filter(|span| span.len > 0) {
             let source = columns.get(span.column as usize);
-            let source = source.ok_or(WriterError::Column {
+            let source = source.ok_or_else(|| WriterError::Column {
                 column: span.column as usize,
                 columns: columns.len(),
             })?;

@@ -296,7 +296,7 @@ impl TrajectoryWriter {
 
     fn get(&self, column: u32) -> Result<&Column, WriterError> {
         let (index, columns) = (column as usize, self.columns.len());
-        self.columns.get(index).ok_or(WriterError::Column { column: index, columns })
+        self.columns.get(index).ok_or_else(|| WriterError::Column { column: index, columns })
     }
 
     /// Begins another episode: the open step is complete as it is, the items in the queue are

@@ -3,6 +3,8 @@
 //! Steps are counted over the whole life of a writer and never begin again at zero, so that a name kept
 //! from an earlier episode can't come to mean another step.
 
+use std::ops::Range;
+
 use super::structured::Take;
 use super::{TrajectoryWriter, WriterError};
 
@@ -67,13 +69,34 @@ impl ItemSteps {
         column: u32,
         take: Take,
     ) -> Result<bool, WriterError> {
+        let (column, number) = (writer.get(column)?, column);
+        // Most items name steps of the last run.
+        let last = column.last_run().unwrap_or_default();
+        if take.reach() <= last.end - last.start {
+            self.add(number, take, last.end - last.start, [last]);
+            return Ok(true);
+        }
+        let len = column.history().map(|run| run.end - run.start).sum();
+        let found = take.reach() <= len;
+        if found {
+            self.add(number, take, len, column.history());
+        }
+        Ok(found)
+    }
+
+    /// Adds a column of steps counted from the end of these runs, which have `len` steps.
+    fn add(
+        &mut self,
+        column: u32,
+        take: Take,
+        len: u64,
+        runs: impl IntoIterator<Item = Range<u64>>,
+    ) {
         let (start, stop, step) = take.range();
-        let len: u64 = writer.history(column)?.map(|run| run.end - run.start).sum();
-        let back = |steps: i64| len.checked_sub(steps.unsigned_abs());
-        let (Some(first), Some(end)) = (back(start), back(stop)) else { return Ok(false) };
-        // Positions in the history become steps run by run; the next one that is wanted is `at`.
-        let (mut at, mut seen) = (first, 0);
-        for run in writer.history(column)? {
+        let end = len - stop.unsigned_abs();
+        // Positions in the runs become steps run by run; the next one that is wanted is `at`.
+        let (mut at, mut seen) = (len - start.unsigned_abs(), 0);
+        for run in runs {
             let after = seen + (run.end - run.start);
             while at < after.min(end) {
                 let first = run.start + (at - seen);
@@ -84,7 +107,6 @@ impl ItemSteps {
             seen = after;
         }
         self.ends.push(self.spans.len());
-        Ok(true)
     }
 
     /// Forgets all columns.
