@@ -2,7 +2,7 @@
 
 mod gather;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
 
@@ -301,6 +301,49 @@ fn shifted(
     })
 }
 
+impl Parts {
+    /// How many steps later the slices of another begin, if that is all in which they differ.
+    fn shift_to(&self, other: &Self) -> Option<u32> {
+        let shift = other.slices.first()?.offset.checked_sub(self.slices.first()?.offset)?;
+        let same = Arc::ptr_eq(&self.signature, &other.signature)
+            && self.ends == other.ends
+            && self.slices.len() == other.slices.len();
+        let moved = |(one, other): (&Slice, &Slice)| {
+            Arc::ptr_eq(&one.chunk, &other.chunk)
+                && one.len == other.len
+                && one.offset.checked_add(shift) == Some(other.offset)
+        };
+        (same && self.slices.iter().zip(&other.slices).all(moved)).then_some(shift)
+    }
+}
+
+/// Lets trajectories that come from elsewhere, one after the other, share what those of a writer share.
+///
+/// It keeps none of them.
+#[derive(Debug, Default)]
+pub struct Sharing {
+    /// As many as there are kinds of items at a step, mostly.
+    recent: [Weak<Parts>; 4],
+    oldest: usize,
+}
+
+impl Sharing {
+    /// The trajectory, as a shift of an earlier one if it is one.
+    #[must_use]
+    pub fn share(&mut self, trajectory: Trajectory) -> Trajectory {
+        let shifted = self.recent.iter().find_map(|recent| {
+            let parts = recent.upgrade()?;
+            let shift = parts.shift_to(&trajectory.parts)? + trajectory.shift;
+            Some(Trajectory { parts, shift })
+        });
+        shifted.unwrap_or_else(|| {
+            self.recent[self.oldest] = Arc::downgrade(&trajectory.parts);
+            self.oldest = (self.oldest + 1) % self.recent.len();
+            trajectory
+        })
+    }
+}
+
 /// Of all chunks, each once.
 fn episodes(slices: &[Slice]) -> SmallVec<[Episode; 1]> {
     let mut episodes = SmallVec::new();
@@ -340,5 +383,73 @@ fn check<'a>(
             Err(TrajectoryError::Steps { path: path(), expected: "just 1", got })
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::chunk::Chunk;
+    use crate::spec::Dtype;
+
+    fn signature(columns: usize) -> Arc<Signature> {
+        let kind = ColumnKind { dtype: Dtype::UInt(1), shape: vec![] };
+        let column = Column { path: String::new(), kind, squeezed: false };
+        Arc::new(Signature { structure: String::new(), columns: vec![column; columns] })
+    }
+
+    proptest! {
+        #[test]
+        fn a_shared_trajectory_has_the_slices_that_it_had(
+            items in prop::collection::vec((any::<bool>(), prop::collection::vec((0usize..2, 0u32..4, 1u32..3), 1..3)), 1..40),
+            keep in prop::collection::vec(any::<bool>(), 40),
+        ) {
+            let kind = Arc::new(ColumnKind { dtype: Dtype::UInt(1), shape: vec![] });
+            let chunk = || Arc::new(Chunk::raw(Arc::clone(&kind), 8, [0; 8].into()).unwrap());
+            let (chunks, forms) = ([chunk(), chunk()], [signature(1), signature(2)]);
+            let (mut sharing, mut kept) = (Sharing::default(), vec![]);
+            for ((split, slices), keep) in items.into_iter().zip(keep) {
+                let slices = slices.into_iter().map(|(chunk, offset, len)| {
+                    Slice { chunk: Arc::clone(&chunks[chunk]), offset, len }
+                });
+                let slices: Vec<Slice> = slices.collect();
+                let columns = match split && slices.len() > 1 {
+                    true => slices.into_iter().map(|slice| vec![slice]).collect(),
+                    false => vec![slices],
+                };
+                let form = Arc::clone(&forms[columns.len() - 1]);
+                let one = Trajectory::new(form, columns).unwrap();
+                let shared = sharing.share(one.clone());
+                let each = |one: &Trajectory| -> Vec<_> {
+                    let columns = 0..one.signature().columns.len();
+                    let slices = columns.map(|column| one.column(column).collect::<Vec<_>>());
+                    let slice = |slice: SliceRef<'_>| (Arc::as_ptr(slice.chunk), slice.offset, slice.len);
+                    slices.map(|slices| slices.into_iter().map(slice).collect::<Vec<_>>()).collect()
+                };
+                prop_assert_eq!(each(&shared), each(&one));
+                prop_assert!(Arc::ptr_eq(shared.signature(), one.signature()));
+                kept.extend(keep.then_some(shared));
+            }
+        }
+    }
+
+    #[test]
+    fn a_trajectory_some_steps_later_in_the_same_chunk_shares_the_slices_of_the_first() {
+        let kind = Arc::new(ColumnKind { dtype: Dtype::UInt(1), shape: vec![] });
+        let chunk = Arc::new(Chunk::raw(kind, 8, [0; 8].into()).unwrap());
+        let form = signature(1);
+        let at = |offset| {
+            let slice = Slice { chunk: Arc::clone(&chunk), offset, len: 2 };
+            Trajectory::new(Arc::clone(&form), vec![vec![slice]]).unwrap()
+        };
+        let mut sharing = Sharing::default();
+        let first = sharing.share(at(1));
+        assert!(Arc::ptr_eq(&sharing.share(at(4)).parts, &first.parts));
+        assert!(!Arc::ptr_eq(&sharing.share(at(0)).parts, &first.parts), "it is before the first");
+        let weak = Arc::downgrade(&first.parts);
+        drop(first);
+        assert!(weak.upgrade().is_none(), "nothing is kept for those that may come");
     }
 }

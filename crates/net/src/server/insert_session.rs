@@ -18,7 +18,7 @@ use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::table::{
     Call, Form, Insertion, Obstacle, Origin, Receipt, Table, TableError, Waiting,
 };
-use echoic_replay::trajectory::{Signature, Trajectory};
+use echoic_replay::trajectory::{Sharing, Signature, Trajectory};
 
 use crate::server::pool::Task;
 use crate::server::services::{HEAVY, Services};
@@ -143,6 +143,7 @@ pub(crate) struct InsertSession {
     chunks: HashMap<u64, Arc<Chunk>>,
     chunk_bytes: usize,
     signatures: HashMap<u32, Arc<Signature>>,
+    sharing: Sharing,
     /// So that chunks of one kind share it.
     kinds: Kinds,
     /// Rows that are to be inserted elsewhere.
@@ -178,6 +179,7 @@ impl InsertSession {
             chunks: HashMap::new(),
             chunk_bytes: 0,
             signatures: HashMap::new(),
+            sharing: Sharing::default(),
             kinds: Kinds::new(),
             filling: None,
             working: None,
@@ -509,7 +511,7 @@ impl InsertSession {
         let columns = columns.collect::<Result<_, _>>()?;
         let trajectory = Trajectory::new(Arc::clone(signature), columns)
             .map_err(|error| held(item.table, table, TableError::from(error).into()))?;
-        let origin = self.origin();
+        let (trajectory, origin) = (self.sharing.share(trajectory), self.origin());
         let inserted =
             table.try_insert_from(&trajectory, item.priority, item.version, Some(&origin));
         if inserted.map_err(|obstacle| held(item.table, table, obstacle))?.is_none() {
