@@ -71,13 +71,13 @@ fn tables(session: &Session) -> Tables {
     Tables::new(vec![Arc::new(table)]).expect("one table")
 }
 
-fn trajectory(number: u8) -> Arc<Trajectory> {
+fn trajectory(number: u8) -> Trajectory {
     let kind = ColumnKind { dtype: Dtype::UInt(2), shape: vec![2] };
     let column = Column { path: "x".into(), kind: kind.clone(), squeezed: false };
     let signature = Arc::new(Signature { structure: String::new(), columns: vec![column] });
     let chunk = Chunk::raw(Arc::new(kind), 3, vec![number; 12].into()).expect("a chunk");
     let slice = Slice { chunk: Arc::new(chunk), offset: 1, len: 2 };
-    Arc::new(Trajectory::new(signature, vec![vec![slice]]).expect("a trajectory"))
+    Trajectory::new(signature, vec![vec![slice]]).expect("a trajectory")
 }
 
 fn insert(table: &Arc<Table>, number: u8, origin: Option<&Origin>) {

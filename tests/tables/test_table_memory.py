@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import echoic
 import numpy as np
 import pytest
 from echoic import selectors
 from echoic._native import allocation_count
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -73,6 +77,57 @@ def test_small_items_take_little_more_than_their_bytes(run_script: Callable[...,
     assert ITEMS * ITEM_BYTES <= rows <= 1.01 * ITEMS * ITEM_BYTES
 
 
+# Steps of 48 bytes, and an item of each: appended here, or by a process that connects.
+APPENDED = 200_000
+APPEND = f"""
+import subprocess, sys
+import numpy as np, echoic, gc
+
+def resident():
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+def append(client, items):
+    step = {{"obs": np.zeros(8, np.float32), "action": np.int64(0), "reward": 0.0}}
+    with client.trajectory_writer(num_keep_alive_refs=256) as writer:
+        for _ in range(items):
+            writer.append(step)
+            writer.create_item("t", 1.0)
+
+if len(sys.argv) > 2:
+    with echoic.connect(sys.argv[1]) as client:
+        append(client, int(sys.argv[2]))
+    sys.exit()
+
+table = echoic.Table("t", max_size=1_000_000)
+with echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) as server:
+    def fill(items):
+        if sys.argv[1] == "here":
+            append(server.client(), items)
+        else:
+            address = server.addresses[0]
+            subprocess.run([sys.executable, __file__, address, str(items)], check=True)
+
+    fill(20_000)
+    before = resident()
+    fill({APPENDED})
+    print(resident() - before, table.info["size"])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_small_items_of_a_writer_share_all_but_where_they_begin(tmp_path: Path, where: str) -> None:
+    script = tmp_path / "append.py"
+    script.write_text(APPEND)
+    command = [sys.executable, str(script), where]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    taken, size = map(int, ended.stdout.split())
+    assert size == APPENDED + 20_000
+    assert taken <= 130 * APPENDED, f"{taken / APPENDED:.0f} bytes an item"
+
+
 def rounds(table: echoic.Table, item: Any, count: int) -> int:
     """Allocations of Rust in rounds of all that learners and actors do."""
     before = allocation_count()
@@ -107,3 +162,18 @@ def test_inserting_into_a_full_table_hardly_allocates(make_table: MakeTable) -> 
         table.insert(ITEM)
     # Lists of the rows that went, one list for hundreds of them.
     assert allocation_count() - before <= 250
+
+
+def test_appending_steps_and_items_of_them_hardly_allocates(make_table: MakeTable) -> None:
+    table = make_table(None, max_size=5_000)
+    writer = echoic.TrajectoryWriter([table], num_keep_alive_refs=256)
+    counts = []
+    for _ in range(3):
+        before = allocation_count()
+        for _ in range(5_000):
+            writer.append(ITEM)
+            writer.create_item(table.name, 1.0)
+            writer.create_item(table.name, 1.0, last=1)
+        counts.append(allocation_count() - before)
+    # A few for each chunk, and for the items that name it: none for most items.
+    assert min(counts) <= 5_000 * 0.2

@@ -135,7 +135,7 @@ impl Source {
         let slice = Slice { chunk: Arc::clone(&self.chunk), offset, len: 1 };
         let signature = Arc::clone(&self.signature);
         let trajectory = Trajectory::new(signature, vec![vec![slice]]).expect("a trajectory");
-        match table.try_insert(&Arc::new(trajectory), f64::from(self.made % 100), None) {
+        match table.try_insert(&trajectory, f64::from(self.made % 100), None) {
             Ok(_) => true,
             Err(Obstacle::Blocked(_)) => false,
             Err(Obstacle::Failed(error)) => panic!("{error}"),

@@ -106,7 +106,7 @@ fn fill_trajectories(table: &Arc<Table>, bytes: usize, items: usize) {
         let chunk = Chunk::raw(Arc::clone(&kind), 1, vec![number as u8; bytes].into());
         let slice = Slice { chunk: Arc::new(chunk.expect("a chunk")), offset: 0, len: 1 };
         let one = Trajectory::new(Arc::clone(&signature), vec![vec![slice]]);
-        let one = Arc::new(one.expect("a trajectory"));
+        let one = one.expect("a trajectory");
         while table.try_insert(&one, (number % 100) as f64, None).is_err() {
             keep(table);
         }

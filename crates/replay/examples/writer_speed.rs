@@ -108,7 +108,8 @@ fn main() {
     writer.flush(&mut sink);
     let mut bytes = [0; 16];
     let first = sink.items[0].as_ref().expect("it came");
-    first.column(3)[0].chunk.copy_to(0, &mut bytes);
+    let slice = first.column(3).next().expect("a column has steps");
+    slice.chunk.copy_to(0, &mut bytes);
     assert_eq!(bytes, data);
 
     let append = |writer: &mut TrajectoryWriter| {

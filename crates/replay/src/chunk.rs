@@ -45,12 +45,20 @@ pub const MAX_BYTES: usize = 1 << 30;
 pub const MAX_AXES: usize = 64;
 
 /// What the values of a column are: dtype and shape of one step.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Eq, Hash)]
+#[expect(clippy::derived_hash_with_manual_eq, reason = "what is equal is as derived")]
 pub struct ColumnKind {
     /// Type of the elements.
     pub dtype: Dtype,
     /// Shape of one step.
     pub shape: Vec<usize>,
+}
+
+impl PartialEq for ColumnKind {
+    fn eq(&self, other: &Self) -> bool {
+        // Of few axes: a call that compares memory costs more. Items of a writer are compared so, column by column.
+        self.dtype == other.dtype && self.shape.iter().eq(&other.shape)
+    }
 }
 
 impl ColumnKind {
@@ -86,6 +94,17 @@ impl From<&Leaf> for ColumnKind {
 pub struct Slice {
     /// Where the values are.
     pub chunk: Arc<Chunk>,
+    /// The first step.
+    pub offset: u32,
+    /// How many steps.
+    pub len: u32,
+}
+
+/// A [`Slice`] of a chunk that somebody else holds.
+#[derive(Debug, Clone, Copy)]
+pub struct SliceRef<'a> {
+    /// Where the values are.
+    pub chunk: &'a Arc<Chunk>,
     /// The first step.
     pub offset: u32,
     /// How many steps.

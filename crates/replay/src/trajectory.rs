@@ -2,11 +2,11 @@
 
 mod gather;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
 
-use crate::chunk::{ColumnKind, Slice};
+use crate::chunk::{ColumnKind, Slice, SliceRef};
 use crate::encoding::Encoding;
 use crate::episode::Episode;
 use crate::spec::{ANY_LENGTH, Leaf, Spec};
@@ -68,8 +68,19 @@ impl Signature {
 }
 
 /// Slices of chunks for each leaf.
+///
+/// The items of a writer mostly differ in where they begin in the same chunks. So they share all but that, and a
+/// trajectory takes 16 bytes.
 #[derive(Debug, Clone)]
 pub struct Trajectory {
+    parts: Arc<Parts>,
+    /// How many steps after those of `parts` its slices begin.
+    shift: u32,
+}
+
+/// What trajectories share.
+#[derive(Debug)]
+struct Parts {
     signature: Arc<Signature>,
     /// The slices of all columns, one after the other.
     slices: Box<[Slice]>,
@@ -148,25 +159,33 @@ impl Trajectory {
         }
         let (mut start, mut plain) = (0, true);
         for (column, end) in signature.columns.iter().zip(ends) {
-            check(column, &slices[start as usize..*end as usize])?;
+            check(column, shifted(&slices[start as usize..*end as usize], 0))?;
             plain &= end - start == 1;
             start = *end;
         }
         let ends = (!plain).then(|| ends.into());
-        let episodes = episodes(&slices);
-        Ok(Self { signature, slices, ends, episodes })
+        Ok(Self::of(signature, slices, ends))
     }
 
-    /// Slices that were checked before, already one column after the other: see the fields.
+    /// Slices that were checked before, already one column after the other: see the fields of [`Parts`].
     pub(crate) fn checked(
         signature: Arc<Signature>,
         slices: Box<[Slice]>,
         ends: Option<Box<[u32]>>,
     ) -> Self {
+        Self::of(signature, slices, ends).shifted(0)
+    }
+
+    fn of(signature: Arc<Signature>, slices: Box<[Slice]>, ends: Option<Box<[u32]>>) -> Self {
         let episodes = episodes(&slices);
-        let trajectory = Self { signature, slices, ends, episodes };
+        Self { parts: Arc::new(Parts { signature, slices, ends, episodes }), shift: 0 }
+    }
+
+    /// The one whose slices all begin so many steps later in the same chunks, which was checked before.
+    pub(crate) fn shifted(&self, by: u32) -> Self {
+        let trajectory = Self { parts: Arc::clone(&self.parts), shift: self.shift + by };
         #[cfg(debug_assertions)]
-        for (index, column) in trajectory.signature.columns.iter().enumerate() {
+        for (index, column) in trajectory.signature().columns.iter().enumerate() {
             assert_eq!(check(column, trajectory.column(index)), Ok(()));
         }
         trajectory
@@ -174,7 +193,7 @@ impl Trajectory {
 
     /// What the trajectory looks like.
     pub fn signature(&self) -> &Arc<Signature> {
-        &self.signature
+        &self.parts.signature
     }
 
     /// The slices of a column, in the order of time.
@@ -182,14 +201,19 @@ impl Trajectory {
     /// # Panics
     ///
     /// When there is no such column.
-    pub fn column(&self, column: usize) -> &[Slice] {
-        match &self.ends {
-            None => &self.slices[column..=column],
+    pub fn column(
+        &self,
+        column: usize,
+    ) -> impl ExactSizeIterator<Item = SliceRef<'_>> + Clone + use<'_> {
+        let Parts { slices, ends, .. } = &*self.parts;
+        let slices = match ends {
+            None => &slices[column..=column],
             Some(ends) => {
                 let start = if column == 0 { 0 } else { ends[column - 1] };
-                &self.slices[start as usize..ends[column] as usize]
+                &slices[start as usize..ends[column] as usize]
             }
-        }
+        };
+        shifted(slices, self.shift)
     }
 
     /// How many steps a column has.
@@ -198,7 +222,7 @@ impl Trajectory {
     ///
     /// When there is no such column.
     pub fn steps(&self, column: usize) -> u64 {
-        self.column(column).iter().map(|slice| u64::from(slice.len)).sum()
+        self.column(column).map(|slice| u64::from(slice.len)).sum()
     }
 
     /// Bytes of a column.
@@ -207,7 +231,7 @@ impl Trajectory {
     ///
     /// When there is no such column.
     pub fn column_bytes(&self, column: usize) -> usize {
-        let step = self.signature.columns[column].kind.step_bytes().unwrap_or(0);
+        let step = self.signature().columns[column].kind.step_bytes().unwrap_or(0);
         self.steps(column) as usize * step
     }
 
@@ -229,7 +253,7 @@ impl Trajectory {
         to: &'b mut [u8],
         gather: &mut Gather<'a, 'b>,
     ) {
-        let step = self.signature.columns[column].kind.step_bytes().unwrap_or(0);
+        let step = self.signature().columns[column].kind.step_bytes().unwrap_or(0);
         let mut rest = to;
         for slice in self.column(column) {
             let (part, after) = rest.split_at_mut(slice.len as usize * step);
@@ -245,23 +269,78 @@ impl Trajectory {
     ///
     /// What differs.
     pub fn check(&self, spec: &Spec) -> Result<(), String> {
-        let steps = (0..self.signature.columns.len()).map(|column| self.steps(column));
-        self.signature.check(spec, &steps.collect::<SmallVec<[u64; 8]>>())
+        let steps = (0..self.signature().columns.len()).map(|column| self.steps(column));
+        self.signature().check(spec, &steps.collect::<SmallVec<[u64; 8]>>())
     }
 
     /// Whether reading it means to decode.
     pub fn is_encoded(&self) -> bool {
-        self.slices.iter().any(|slice| slice.chunk.encoding() != Encoding::Raw)
+        self.parts.slices.iter().any(|slice| slice.chunk.encoding() != Encoding::Raw)
     }
 
     /// The episodes that steps of it are from, as far as chunks know them, each once.
     pub fn episodes(&self) -> &[Episode] {
-        &self.episodes
+        &self.parts.episodes
     }
 
     /// Every slice.
-    pub fn slices(&self) -> &[Slice] {
-        &self.slices
+    pub fn slices(&self) -> impl ExactSizeIterator<Item = SliceRef<'_>> + Clone + use<'_> {
+        shifted(&self.parts.slices, self.shift)
+    }
+}
+
+/// These slices, so many steps later.
+fn shifted(
+    slices: &[Slice],
+    by: u32,
+) -> impl ExactSizeIterator<Item = SliceRef<'_>> + Clone + use<'_> {
+    slices.iter().map(move |Slice { chunk, offset, len }| SliceRef {
+        chunk,
+        offset: offset + by,
+        len: *len,
+    })
+}
+
+impl Parts {
+    /// How many steps later the slices of another begin, if that is all in which they differ.
+    fn shift_to(&self, other: &Self) -> Option<u32> {
+        let shift = other.slices.first()?.offset.checked_sub(self.slices.first()?.offset)?;
+        let same = Arc::ptr_eq(&self.signature, &other.signature)
+            && self.ends == other.ends
+            && self.slices.len() == other.slices.len();
+        let moved = |(one, other): (&Slice, &Slice)| {
+            Arc::ptr_eq(&one.chunk, &other.chunk)
+                && one.len == other.len
+                && one.offset.checked_add(shift) == Some(other.offset)
+        };
+        (same && self.slices.iter().zip(&other.slices).all(moved)).then_some(shift)
+    }
+}
+
+/// Lets trajectories that come from elsewhere, one after the other, share what those of a writer share.
+///
+/// It keeps none of them.
+#[derive(Debug, Default)]
+pub struct Sharing {
+    /// As many as there are kinds of items at a step, mostly.
+    recent: [Weak<Parts>; 4],
+    oldest: usize,
+}
+
+impl Sharing {
+    /// The trajectory, as a shift of an earlier one if it is one.
+    #[must_use]
+    pub fn share(&mut self, trajectory: Trajectory) -> Trajectory {
+        let shifted = self.recent.iter().find_map(|recent| {
+            let parts = recent.upgrade()?;
+            let shift = parts.shift_to(&trajectory.parts)? + trajectory.shift;
+            Some(Trajectory { parts, shift })
+        });
+        shifted.unwrap_or_else(|| {
+            self.recent[self.oldest] = Arc::downgrade(&trajectory.parts);
+            self.oldest = (self.oldest + 1) % self.recent.len();
+            trajectory
+        })
     }
 }
 
@@ -281,7 +360,10 @@ fn episodes(slices: &[Slice]) -> SmallVec<[Episode; 1]> {
     episodes
 }
 
-fn check(column: &Column, slices: &[Slice]) -> Result<(), TrajectoryError> {
+fn check<'a>(
+    column: &Column,
+    slices: impl Iterator<Item = SliceRef<'a>>,
+) -> Result<(), TrajectoryError> {
     let path = || column.path.clone();
     let mut steps = 0;
     for slice in slices {
@@ -301,5 +383,73 @@ fn check(column: &Column, slices: &[Slice]) -> Result<(), TrajectoryError> {
             Err(TrajectoryError::Steps { path: path(), expected: "just 1", got })
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::chunk::Chunk;
+    use crate::spec::Dtype;
+
+    fn signature(columns: usize) -> Arc<Signature> {
+        let kind = ColumnKind { dtype: Dtype::UInt(1), shape: vec![] };
+        let column = Column { path: String::new(), kind, squeezed: false };
+        Arc::new(Signature { structure: String::new(), columns: vec![column; columns] })
+    }
+
+    proptest! {
+        #[test]
+        fn a_shared_trajectory_has_the_slices_that_it_had(
+            items in prop::collection::vec((any::<bool>(), prop::collection::vec((0usize..2, 0u32..4, 1u32..3), 1..3)), 1..40),
+            keep in prop::collection::vec(any::<bool>(), 40),
+        ) {
+            let kind = Arc::new(ColumnKind { dtype: Dtype::UInt(1), shape: vec![] });
+            let chunk = || Arc::new(Chunk::raw(Arc::clone(&kind), 8, [0; 8].into()).unwrap());
+            let (chunks, forms) = ([chunk(), chunk()], [signature(1), signature(2)]);
+            let (mut sharing, mut kept) = (Sharing::default(), vec![]);
+            for ((split, slices), keep) in items.into_iter().zip(keep) {
+                let slices = slices.into_iter().map(|(chunk, offset, len)| {
+                    Slice { chunk: Arc::clone(&chunks[chunk]), offset, len }
+                });
+                let slices: Vec<Slice> = slices.collect();
+                let columns = match split && slices.len() > 1 {
+                    true => slices.into_iter().map(|slice| vec![slice]).collect(),
+                    false => vec![slices],
+                };
+                let form = Arc::clone(&forms[columns.len() - 1]);
+                let one = Trajectory::new(form, columns).unwrap();
+                let shared = sharing.share(one.clone());
+                let each = |one: &Trajectory| -> Vec<_> {
+                    let columns = 0..one.signature().columns.len();
+                    let slices = columns.map(|column| one.column(column).collect::<Vec<_>>());
+                    let slice = |slice: SliceRef<'_>| (Arc::as_ptr(slice.chunk), slice.offset, slice.len);
+                    slices.map(|slices| slices.into_iter().map(slice).collect::<Vec<_>>()).collect()
+                };
+                prop_assert_eq!(each(&shared), each(&one));
+                prop_assert!(Arc::ptr_eq(shared.signature(), one.signature()));
+                kept.extend(keep.then_some(shared));
+            }
+        }
+    }
+
+    #[test]
+    fn a_trajectory_some_steps_later_in_the_same_chunk_shares_the_slices_of_the_first() {
+        let kind = Arc::new(ColumnKind { dtype: Dtype::UInt(1), shape: vec![] });
+        let chunk = Arc::new(Chunk::raw(kind, 8, [0; 8].into()).unwrap());
+        let form = signature(1);
+        let at = |offset| {
+            let slice = Slice { chunk: Arc::clone(&chunk), offset, len: 2 };
+            Trajectory::new(Arc::clone(&form), vec![vec![slice]]).unwrap()
+        };
+        let mut sharing = Sharing::default();
+        let first = sharing.share(at(1));
+        assert!(Arc::ptr_eq(&sharing.share(at(4)).parts, &first.parts));
+        assert!(!Arc::ptr_eq(&sharing.share(at(0)).parts, &first.parts), "it is before the first");
+        let weak = Arc::downgrade(&first.parts);
+        drop(first);
+        assert!(weak.upgrade().is_none(), "nothing is kept for those that may come");
     }
 }

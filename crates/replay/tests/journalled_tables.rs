@@ -137,7 +137,6 @@ impl Steps {
         let mut slices: Vec<Slice> = self.last.iter().map(|last| slice(last, 2)).collect();
         slices.push(slice(&self.chunk, 0));
         let trajectory = Trajectory::new(Arc::clone(&self.signature), vec![slices]).unwrap();
-        let trajectory = Arc::new(trajectory);
         table.try_insert_from(&trajectory, priority, None, origin.as_ref()).unwrap().is_some()
     }
 }
@@ -791,7 +790,7 @@ fn chunks_that_tables_shared_are_shared_again() {
     let second = make();
     let chunks = second.all().iter().map(|table| {
         let sampled = table.try_sample(1).unwrap();
-        Arc::as_ptr(&sampled.trajectories()[0].slices()[0].chunk)
+        Arc::as_ptr(sampled.trajectories()[0].slices().next().unwrap().chunk)
     });
     let chunks: Vec<_> = chunks.collect();
     assert_eq!(chunks[0], chunks[1]);

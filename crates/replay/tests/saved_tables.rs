@@ -78,7 +78,7 @@ fn put_trajectories(table: &Arc<Table>, chunks: u64) {
         for offset in 0..4 {
             let slice = Slice { chunk: Arc::clone(&chunk), offset, len: 4 };
             let trajectory = Trajectory::new(Arc::clone(&signature), vec![vec![slice]]).unwrap();
-            table.try_insert(&Arc::new(trajectory), 1.0, None).unwrap();
+            table.try_insert(&trajectory, 1.0, None).unwrap();
         }
     }
 }

@@ -73,7 +73,7 @@ fn write(row: &mut [u8], id: u64) {
 }
 
 /// An item made of one chunk for each leaf.
-fn trajectory(id: u64) -> Arc<Trajectory> {
+fn trajectory(id: u64) -> Trajectory {
     let columns = leaves().into_iter().map(|leaf| Column {
         kind: ColumnKind::from(&leaf),
         path: leaf.path,
@@ -86,7 +86,7 @@ fn trajectory(id: u64) -> Arc<Trajectory> {
         vec![Slice { chunk: Arc::new(chunk), offset: 0, len: 1 }]
     });
     let slices = slices.collect();
-    Arc::new(Trajectory::new(Arc::new(signature), slices).unwrap())
+    Trajectory::new(Arc::new(signature), slices).unwrap()
 }
 
 /// Inserts a row at once; its key.
@@ -807,14 +807,14 @@ fn chunk(signature: &Signature, steps: &[u8]) -> Arc<Chunk> {
     Arc::new(Chunk::raw(kind, steps.len() as u32, steps.into()).unwrap())
 }
 
-fn slices(signature: &Arc<Signature>, parts: &[(&Arc<Chunk>, u32, u32)]) -> Arc<Trajectory> {
+fn slices(signature: &Arc<Signature>, parts: &[(&Arc<Chunk>, u32, u32)]) -> Trajectory {
     let slice = |&(chunk, offset, len): &(&Arc<Chunk>, u32, u32)| Slice {
         chunk: Arc::clone(chunk),
         offset,
         len,
     };
     let column = parts.iter().map(slice).collect();
-    Arc::new(Trajectory::new(Arc::clone(signature), vec![column]).unwrap())
+    Trajectory::new(Arc::clone(signature), vec![column]).unwrap()
 }
 
 fn chunks(max_size: u32) -> Arc<Table> {
@@ -879,7 +879,7 @@ fn a_leaf_of_any_length_takes_any_number_of_steps() {
     for len in 1..5 {
         any.try_insert(&slices(&long, &[(&steps, 0, len)]), 1.0, None).unwrap();
     }
-    let refused = |item: &Arc<Trajectory>| match any.try_insert(item, 1.0, None).unwrap_err() {
+    let refused = |item: &Trajectory| match any.try_insert(item, 1.0, None).unwrap_err() {
         Obstacle::Failed(TableError::Spec(text)) => text,
         other => panic!("{other:?}"),
     };

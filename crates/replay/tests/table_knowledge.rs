@@ -136,7 +136,7 @@ fn those_who_wait_in_their_own_way_say_so() {
 }
 
 /// A step of each of these episodes; of none, where it is 0.
-fn item(episodes: &[u64]) -> Arc<Trajectory> {
+fn item(episodes: &[u64]) -> Trajectory {
     let kind = ColumnKind { dtype: Dtype::UInt(1), shape: vec![] };
     let column = Column { path: "x".into(), kind: kind.clone(), squeezed: false };
     let signature = Arc::new(Signature { structure: String::new(), columns: vec![column] });
@@ -147,7 +147,7 @@ fn item(episodes: &[u64]) -> Arc<Trajectory> {
         Slice { chunk, offset: 0, len: 1 }
     };
     let slices = vec![episodes.iter().map(slice).collect()];
-    Arc::new(Trajectory::new(signature, slices).unwrap())
+    Trajectory::new(signature, slices).unwrap()
 }
 
 #[derive(Debug, Clone)]

@@ -35,7 +35,7 @@ impl Sink for Items {
 
     fn item(&mut self, item: OutgoingItem<'_>) {
         for (id, slice) in item.chunks.iter().zip(item.trajectory.slices()) {
-            assert!(Arc::ptr_eq(&self.chunks[id], &slice.chunk));
+            assert!(Arc::ptr_eq(&self.chunks[id], slice.chunk));
             assert!(!self.released.contains(id), "{id:?} was released");
         }
         let columns = (0..item.trajectory.signature().columns.len()).map(|column| {

@@ -25,7 +25,7 @@ const POLICIES: [Policy; 6] = [
 #[derive(Default)]
 struct Kept {
     chunks: Vec<Arc<Chunk>>,
-    items: Vec<Arc<Trajectory>>,
+    items: Vec<Trajectory>,
 }
 
 impl Sink for Kept {
@@ -34,7 +34,7 @@ impl Sink for Kept {
     }
 
     fn item(&mut self, item: OutgoingItem<'_>) {
-        self.items.push(Arc::new(item.trajectory));
+        self.items.push(item.trajectory);
     }
 }
 
@@ -79,7 +79,7 @@ fn a_chunk_has_one_form_however_many_items_name_it() {
     }
     assert_eq!(kept.chunks.len(), 2);
     for slice in kept.items.iter().flat_map(|item| item.slices()) {
-        assert!(kept.chunks.iter().any(|chunk| Arc::ptr_eq(chunk, &slice.chunk)));
+        assert!(kept.chunks.iter().any(|chunk| Arc::ptr_eq(chunk, slice.chunk)));
     }
     // The writer still has the values themselves.
     let mut value = [0; 400];

@@ -131,16 +131,16 @@ impl Sink for Checker {
         assert_eq!((item.ticket, item.table, item.priority), (ticket, 7, ticket.0 as f64));
         assert_eq!(item.chunks.len(), item.trajectory.slices().len());
         for (id, slice) in item.chunks.iter().zip(item.trajectory.slices()) {
-            assert!(Arc::ptr_eq(&self.chunks[id.0 as usize], &slice.chunk));
+            assert!(Arc::ptr_eq(&self.chunks[id.0 as usize], slice.chunk));
             assert!(!self.released.contains(id), "{id:?} was released");
             self.fresh.remove(id);
         }
         assert!(self.fresh.is_empty(), "chunks that no item names: {:?}", self.fresh);
         for (column, expected) in expected.iter().enumerate() {
-            let slices = item.trajectory.column(column);
+            let slices: Vec<_> = item.trajectory.column(column).collect();
             let joined = slices.windows(2).all(|pair| {
                 let [left, right] = pair else { return true };
-                !Arc::ptr_eq(&left.chunk, &right.chunk) || left.offset + left.len != right.offset
+                !Arc::ptr_eq(left.chunk, right.chunk) || left.offset + left.len != right.offset
             });
             assert!(joined, "neighbours in a chunk are one slice: {slices:?}");
             let mut got = vec![0; item.trajectory.column_bytes(column)];

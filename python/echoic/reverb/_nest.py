@@ -38,6 +38,9 @@ class _Kind(enum.Enum):
     SEQUENCE = enum.auto()
 
 
+_LEAF = _Kind.LEAF
+
+
 def _classify(of: type) -> _Kind:
     if issubclass(of, (np.ndarray, np.generic, str, bytes, bytearray)):
         return _Kind.LEAF
@@ -95,13 +98,20 @@ def flatten(value: Any) -> list[Any]:
 
 def _flatten(value: Any, leaves: list[Any]) -> None:
     kind = _kind(type(value))
-    if kind is _Kind.LEAF:
+    if kind is _LEAF:
         leaves.append(value)
-    elif kind is _Kind.SEQUENCE or kind is _Kind.NAMED:
-        for child in value:
-            _flatten(child, leaves)
+        return
+    if kind is _Kind.MAPPING:
+        children: Iterable[Any] = map(value.__getitem__, _keys(value, kind))
+    elif kind is _Kind.ATTRS:
+        children = [child for _, child in _children(value)]
     else:
-        for _, child in _children(value):
+        children = value
+    for child in children:
+        # Most children are leaves, and a call for each would be most of the time.
+        if _kind(type(child)) is _LEAF:
+            leaves.append(child)
+        else:
             _flatten(child, leaves)
 
 

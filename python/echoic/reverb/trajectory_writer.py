@@ -209,7 +209,7 @@ class TrajectoryWriter:
         self._writer.CreateItem(
             table,
             priority,
-            [list(column) for column in columns],
+            [column._cells for column in columns],
             [column.is_squeezed for column in columns],
         )
 
@@ -280,7 +280,10 @@ def _copied(history: Any) -> Any:
     if type(history) is _ColumnHistory:
         return history
     if type(history) is dict:
-        return {key: _copied(child) for key, child in history.items()}
+        return {
+            key: child if type(child) is _ColumnHistory else _copied(child)
+            for key, child in history.items()
+        }
     return _nest.map_leaves(lambda column: column, history)
 
 
@@ -351,6 +354,8 @@ class _ColumnHistory:
 
     def _one(self, index: int) -> Any:
         """The step at an index; ``None`` where it is gone."""
+        if -len(self._cells) <= index < 0:
+            return self._cells[index]
         at = index if index >= 0 else index + len(self)
         if index >= len(self):
             raise IndexError("list index out of range")

@@ -19,7 +19,7 @@ use echoic_replay::codec::Reader;
 use echoic_replay::table::{
     Call, Form, Insertion, Obstacle, Origin, Receipt, Table, TableError, Waiting,
 };
-use echoic_replay::trajectory::{Signature, Trajectory};
+use echoic_replay::trajectory::{Sharing, Signature, Trajectory};
 
 use super::Shared;
 use super::pool::{HEAVY, Task};
@@ -128,6 +128,7 @@ pub(crate) struct InsertSession {
     chunks: HashMap<u64, Arc<Chunk>>,
     chunk_bytes: usize,
     signatures: HashMap<u32, Arc<Signature>>,
+    sharing: Sharing,
     /// So that chunks of one kind share it.
     kinds: Kinds,
     /// Rows that are to be inserted elsewhere.
@@ -258,6 +259,7 @@ impl InsertSession {
             chunks: HashMap::new(),
             chunk_bytes: 0,
             signatures: HashMap::new(),
+            sharing: Sharing::default(),
             kinds: Kinds::new(),
             filling: None,
             working: None,
@@ -500,7 +502,7 @@ impl InsertSession {
         let columns = columns.collect::<Result<_, _>>()?;
         let trajectory = Trajectory::new(Arc::clone(signature), columns)
             .map_err(|error| held(item.table, table, TableError::from(error).into()))?;
-        let (trajectory, origin) = (Arc::new(trajectory), self.origin());
+        let (trajectory, origin) = (self.sharing.share(trajectory), self.origin());
         let inserted =
             table.try_insert_from(&trajectory, item.priority, item.version, Some(&origin));
         if inserted.map_err(|obstacle| held(item.table, table, obstacle))?.is_none() {

@@ -417,7 +417,7 @@ impl Table {
     fn insert_trajectory(
         &self,
         py: Python<'_>,
-        trajectory: &Arc<Trajectory>,
+        trajectory: &Trajectory,
         priority: f64,
         version: Option<u64>,
         deadline: Option<Instant>,

@@ -80,7 +80,7 @@ impl Shape {
         &self,
         tree: &Bound<'_, PyAny>,
         row: impl FnOnce(&Items<'_>) -> PyResult<()>,
-        trajectory: impl FnOnce(&Arc<Trajectory>) -> PyResult<()>,
+        trajectory: impl FnOnce(&Trajectory) -> PyResult<()>,
     ) -> PyResult<()> {
         match self {
             Self::Rows { tree: example, offsets } => with_sources(
@@ -124,13 +124,12 @@ impl Shape {
     }
 
     /// A tree as a trajectory of chunks that have one step.
-    fn trajectory_of(forms: &Forms, tree: &Bound<'_, PyAny>) -> PyResult<Arc<Trajectory>> {
+    fn trajectory_of(forms: &Forms, tree: &Bound<'_, PyAny>) -> PyResult<Trajectory> {
         let (known, chunks) = Self::chunks_of(forms, tree)?;
         let slice = |chunk| vec![Slice { chunk: Arc::new(chunk), offset: 0, len: 1 }];
         let columns = chunks.into_iter().map(slice).collect();
         let trajectory = Trajectory::new(Arc::clone(&known.signature), columns);
-        let trajectory = trajectory.map_err(|error| trajectory_error(tree.py(), error.to_string()));
-        trajectory.map(Arc::new)
+        trajectory.map_err(|error| trajectory_error(tree.py(), error.to_string()))
     }
 
     /// The leaves of a tree as chunks of one step.

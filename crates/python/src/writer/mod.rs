@@ -72,7 +72,7 @@ struct Free {
     writer: Writer,
     items: RecentForms<ItemForm>,
     /// Of items that have the last steps of every column, and of those that have the last step.
-    whole: [Option<Whole>; 2],
+    whole: [Option<Arc<Whole>>; 2],
     /// Used again by each item.
     spans: ItemSteps,
 }
@@ -246,16 +246,32 @@ impl TrajectoryWriter {
         let (py, this) = (slf.py(), slf.get());
         check_priorities(&[priority]).or_raise(py)?;
         let number = table_number(py, &this.inlet.tables, table)?;
-        let (form, columns) = match (trajectory, last) {
-            (Some(trajectory), None) => this.item_form(slf, trajectory)?,
-            (None, Some(0)) => return Err(PyValueError::new_err("an item has at least 1 step")),
-            (None, last) => this.last_form(slf, last)?,
-            _ => return Err(PyTypeError::new_err("give either a trajectory, or last=N steps")),
-        };
-        let mut state = this.inlet.open(py)?;
-        let created = create(&mut state, number, priority, &form.signature, &columns);
-        drop(state);
-        created.or_raise(py)
+        match (trajectory, last) {
+            (Some(trajectory), None) => {
+                let (form, columns) = this.item_form(slf, trajectory)?;
+                let mut state = this.inlet.open(py)?;
+                state.core.spans.clear();
+                for spans in columns {
+                    state.core.spans.column(spans);
+                }
+                let created = create(&mut state, number, priority, &form.signature);
+                drop(state);
+                created.or_raise(py)
+            }
+            (None, Some(0)) => Err(PyValueError::new_err("an item has at least 1 step")),
+            (None, last) => {
+                let whole = this.whole(slf, last.is_none())?;
+                let mut state = this.inlet.open(py)?;
+                let Free { writer, spans, .. } = &mut state.core;
+                let named = writer.last_steps(&whole.columns, last.unwrap_or(1), spans);
+                let created = named
+                    .map_err(Refusal::from)
+                    .and_then(|()| create(&mut state, number, priority, &whole.form.signature));
+                drop(state);
+                created.or_raise(py)
+            }
+            _ => Err(PyTypeError::new_err("give either a trajectory, or last=N steps")),
+        }
     }
 
     /// Hands over all items, and waits until at most so many are left.
@@ -332,73 +348,32 @@ impl TrajectoryWriter {
         Ok(all)
     }
 
-    /// The form of an item of the last steps of every column, and these; without a number it is one step,
-    /// which has no axis of time.
-    fn last_form(
-        &self,
-        slf: &Bound<'_, Self>,
-        number: Option<u32>,
-    ) -> PyResult<(Arc<ItemForm>, ItemColumns)> {
-        let (py, last) = (slf.py(), number.unwrap_or(1));
+    /// The form of items of the last steps of every column; `squeezed`, of one step without an axis of time.
+    fn whole(&self, slf: &Bound<'_, Self>, squeezed: bool) -> PyResult<Arc<Whole>> {
+        let py = slf.py();
         let state = self.inlet.lock(py);
-        let count = state.core.writer.columns().count();
-        let known = state.core.whole[usize::from(number.is_none())]
-            .as_ref()
-            .filter(|whole| whole.columns.len() == count);
-        let Some(Whole { form, columns }) = known else {
-            drop(state);
-            return self.first_last_form(slf, number);
-        };
-        let mut all = ItemColumns::new();
-        let short = columns.iter().find_map(|column| {
-            let mut runs = Runs::new();
-            runs.extend(state.core.writer.history(*column).into_iter().flatten());
-            let (steps, found) = last_steps(*column, &runs, last);
-            all.push(steps);
-            (found < u64::from(last)).then_some((*column, found))
-        });
-        let form = Arc::clone(form);
-        let path = short.and_then(|(column, _)| state.core.writer.columns().nth(column as usize));
-        match short.zip(path) {
-            Some(((_, found), (path, _))) => {
-                let error = too_short(last, path, found);
-                drop(state);
-                Err(trajectory_error(py, error))
-            }
-            None => Ok((form, all)),
+        let columns = state.core.writer.columns().len();
+        let known = state.core.whole[usize::from(squeezed)].clone();
+        drop(state);
+        if let Some(whole) = known.filter(|whole| whole.columns.len() == columns) {
+            return Ok(whole);
         }
-    }
-
-    /// As [`Self::last_form`], and remembers the form.
-    fn first_last_form(
-        &self,
-        slf: &Bound<'_, Self>,
-        number: Option<u32>,
-    ) -> PyResult<(Arc<ItemForm>, ItemColumns)> {
-        let (py, last, squeezed) = (slf.py(), number.unwrap_or(1), number.is_none());
         let kinds = self.kinds(py);
         let tree = self.inlet.like_steps(py, |column| {
             let kind = Arc::clone(&kinds[column as usize]);
-            let (spans, found) = last_steps(column, &self.runs(py, column), last);
-            if found < u64::from(last) {
-                let path = self.path(py, column);
-                return Err(trajectory_error(py, too_short(last, &path, found)));
-            }
+            // Any step, for the form.
+            let spans = SmallVec::from_buf([Span { column, first: 0, len: 1 }]);
             let steps = Steps { writer: slf.clone().unbind(), kind, spans, squeezed };
             Ok(Bound::new(py, steps)?.into_any())
         })?;
         let (form, columns) = self.item_form(slf, &tree)?;
-        let order = columns.iter().filter_map(|spans| spans.first().map(|span| span.column));
-        let whole = Whole { form: Arc::clone(&form), columns: order.collect() };
-        let before = self.inlet.lock(py).core.whole[usize::from(squeezed)].replace(whole);
+        let columns = columns.iter().filter_map(|spans| spans.first().map(|span| span.column));
+        let whole = Arc::new(Whole { form, columns: columns.collect() });
+        let mut state = self.inlet.lock(py);
+        let before = state.core.whole[usize::from(squeezed)].replace(Arc::clone(&whole));
+        drop(state);
         drop(before);
-        Ok((form, columns))
-    }
-
-    fn path(&self, py: Python<'_>, column: u32) -> String {
-        let state = self.inlet.lock(py);
-        let name = state.core.writer.columns().nth(column as usize);
-        name.map_or_else(String::new, |(path, _)| path.to_owned())
+        Ok(whole)
     }
 
     /// The form of an item and the steps of each column.
@@ -445,20 +420,6 @@ impl TrajectoryWriter {
     }
 }
 
-/// The last steps of a column, and how many they are: fewer where there are no more.
-fn last_steps(column: u32, runs: &[std::ops::Range<u64>], last: u32) -> (SmallVec<[Span; 1]>, u64) {
-    let len: u64 = runs.iter().map(|run| run.end - run.start).sum();
-    let found = len.min(last.into());
-    let mut spans = SmallVec::new();
-    history::cut(column, runs, len - found, found, &mut spans);
-    (spans, found)
-}
-
-fn too_short(last: u32, path: &str, found: u64) -> String {
-    let name = display(path);
-    format!("the last {last} steps: the history of column `{name}` has {found}")
-}
-
 /// A leaf of a trajectory, which must be steps of this writer.
 fn own<'a>(
     writer: &Bound<'_, TrajectoryWriter>,
@@ -483,21 +444,16 @@ fn own<'a>(
     Ok(steps)
 }
 
-/// Makes an item of these steps of each column.
+/// Makes an item of the steps in `spans`.
 fn create(
     state: &mut State<Free>,
     table: usize,
     priority: f64,
     signature: &Arc<Signature>,
-    columns: &[SmallVec<[Span; 1]>],
 ) -> Result<(), Refusal> {
-    let steps = columns.iter().map(|spans| spans.iter().map(|span| u64::from(span.len)).sum());
-    check_item(&state.queue.tables()[table], signature, steps)?;
     let Free { writer, spans, .. } = &mut state.core;
-    spans.clear();
-    for column in columns {
-        spans.column(column.iter().copied());
-    }
+    let steps = spans.iter().map(|spans| spans.iter().map(|span| u64::from(span.len)).sum());
+    check_item(&state.queue.tables()[table], signature, steps)?;
     writer.create_item(table as u32, priority, signature, spans)?;
     state.deliver(Ok(()))
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use echoic_memory::signal::Signal;
 use echoic_memory::slab::{Pinned, RowWriter, Slab};
+use smallvec::SmallVec;
 
 use super::error::{Obstacle, TableError};
 use super::gate::Gate;
@@ -31,7 +32,7 @@ pub(super) enum Payload {
     /// In the row of the slot's number.
     Rows(Arc<Slab>),
     Trajectories {
-        slots: Vec<Option<Arc<Trajectory>>>,
+        slots: Vec<Option<Trajectory>>,
         free: Vec<Slot>,
     },
 }
@@ -81,11 +82,11 @@ impl Infos {
 #[derive(Debug)]
 pub(super) enum Drawn {
     Rows(Pinned),
-    Trajectories(Vec<Arc<Trajectory>>),
+    Trajectories(Vec<Trajectory>),
 }
 
 /// Trajectories to be dropped when the lock is no longer held: freeing memory may take a system call.
-pub(super) type DeferredDrops = Vec<Arc<Trajectory>>;
+pub(super) type DeferredDrops = SmallVec<[Trajectory; 2]>;
 
 #[derive(Debug)]
 pub(super) struct Core {
@@ -207,7 +208,7 @@ impl Core {
     /// Makes an item of a trajectory.
     pub(super) fn insert_trajectory(
         &mut self,
-        trajectory: Arc<Trajectory>,
+        trajectory: Trajectory,
         priority: f64,
         version: Option<u64>,
         deferred: &mut DeferredDrops,

@@ -268,7 +268,7 @@ impl Table {
     /// [`Obstacle`], and then nothing is inserted.
     pub fn try_insert(
         self: &Arc<Self>,
-        trajectory: &Arc<Trajectory>,
+        trajectory: &Trajectory,
         priority: f64,
         version: Option<u64>,
     ) -> Result<Key, Obstacle> {
@@ -286,7 +286,7 @@ impl Table {
     /// As [`Table::try_insert`], and [`TableError::Stale`].
     pub fn try_insert_from(
         self: &Arc<Self>,
-        trajectory: &Arc<Trajectory>,
+        trajectory: &Trajectory,
         priority: f64,
         version: Option<u64>,
         origin: Option<&Origin>,
@@ -312,7 +312,7 @@ impl Table {
                 if core.has(origin)? {
                     return Ok(None);
                 }
-                let trajectory = Arc::clone(trajectory);
+                let trajectory = trajectory.clone();
                 let key = core.insert_trajectory(trajectory, priority, version, &mut deferred)?;
                 core.take_note(origin.map(|origin| (origin, 1)));
                 return Ok(Some(key));
@@ -327,7 +327,7 @@ impl Table {
     /// [`TableError`], and then nothing is inserted.
     pub fn insert(
         self: &Arc<Self>,
-        trajectory: &Arc<Trajectory>,
+        trajectory: &Trajectory,
         priority: f64,
         version: Option<u64>,
         wait: Wait<'_, Reason>,

@@ -90,7 +90,7 @@ impl Sampled {
         let trajectories = self.trajectories();
         let Some(first) = trajectories.first() else { return Stack::Rows };
         let signature = first.signature();
-        let same = |one: &Arc<Trajectory>| {
+        let same = |one: &Trajectory| {
             Arc::ptr_eq(one.signature(), signature) || one.signature() == signature
         };
         if !trajectories.iter().all(same) {
@@ -103,7 +103,7 @@ impl Sampled {
     }
 
     /// The trajectories; none when the table has rows.
-    pub fn trajectories(&self) -> &[Arc<Trajectory>] {
+    pub fn trajectories(&self) -> &[Trajectory] {
         match &self.drawn {
             Some(Drawn::Trajectories(trajectories)) => trajectories,
             _ => &[],
@@ -116,7 +116,7 @@ impl Sampled {
         let slices = self.trajectories().iter().flat_map(|trajectory| trajectory.slices());
         let mut last = None;
         let cost = slices.map(|slice| {
-            let is_new = last.replace(Arc::as_ptr(&slice.chunk)) != Some(Arc::as_ptr(&slice.chunk));
+            let is_new = last.replace(Arc::as_ptr(slice.chunk)) != Some(Arc::as_ptr(slice.chunk));
             match slice.chunk.encoding() {
                 Encoding::Raw => {
                     slice.chunk.raw_len() / slice.chunk.len() as usize * slice.len as usize

@@ -309,12 +309,13 @@ impl Column {
         (segment, &mut self.chooser)
     }
 
-    /// Takes back one slice's name of a segment that was handed over.
-    pub fn unname(&mut self, number: u64, released: &mut Vec<ChunkId>) {
-        let segment = self.segment_mut(number);
+    /// Takes back one slice's name of a segment, once it and those up to `reach` values later were handed over.
+    pub fn unname(&mut self, part: Part, reach: u32, released: &mut Vec<ChunkId>) {
+        let segment = self.segment_mut(part.segment);
+        segment.note_used(part.offset, part.len + reach);
         segment.named -= 1;
         if segment.named == 0
-            && let Some(segment) = self.pinned.remove(&number)
+            && let Some(segment) = self.pinned.remove(&part.segment)
         {
             self.retire(&segment, released);
         }
@@ -396,6 +397,14 @@ impl Column {
             let first = start.max(run.value);
             (first < end).then(|| run.step + (first - run.value)..run.step + (end - run.value))
         })
+    }
+
+    /// The last of [`history`](Self::history), if there is any.
+    pub fn last_run(&self) -> Option<std::ops::Range<u64>> {
+        let (start, run) = (self.window_start(), self.runs.back()?);
+        let first = start.max(run.value);
+        (first < self.next)
+            .then(|| run.step + (first - run.value)..run.step + (self.next - run.value))
     }
 
     /// Bytes of all values that it holds, and of their other forms.

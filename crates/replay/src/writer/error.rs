@@ -79,6 +79,16 @@ pub enum WriterError {
         /// Steps kept.
         keep_alive: u64,
     },
+    /// Append so many steps before they are named together.
+    #[error("the last {last} steps: the history of column `{path}` has {found}")]
+    Short {
+        /// Which column.
+        path: String,
+        /// Steps asked for.
+        last: u32,
+        /// Steps that can be named.
+        found: u64,
+    },
     /// Name steps that have a value in this column.
     #[error("column `{path}` has no value in step {step}")]
     Absent {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::queue::Pending;
+use super::column::Column;
+use super::queue::Parts;
 use super::{ChunkId, ItemSteps, ItemTicket, OutgoingItem, Sink, TrajectoryWriter, WriterError};
 use crate::chunk::Slice;
 use crate::trajectory::{Signature, Trajectory, TrajectoryError};
@@ -24,90 +25,25 @@ impl TrajectoryWriter {
         if !priority.is_finite() || priority < 0.0 {
             return Err(WriterError::Priority(priority));
         }
-        let (parts, ends) = (self.queue.parts.len(), self.queue.ends.len());
-        match self.resolve(signature, steps) {
-            Ok((plain, wait)) => {
-                for index in parts..self.queue.parts.len() {
-                    let (column, part) = self.queue.parts[index];
-                    let column = &mut self.columns[column as usize];
-                    column.segment_mut(part.segment).name(part.offset, part.len);
-                }
-                if plain {
-                    self.queue.ends.truncate(ends);
-                }
-                let ticket = ItemTicket(self.next_ticket);
-                self.next_ticket += 1;
-                self.queue.items.push_back(Pending {
-                    ticket,
-                    table,
-                    // There is one zero less to think of.
-                    priority: priority.abs(),
-                    signature: Arc::clone(signature),
-                    parts: (self.queue.parts.len() - parts) as u32,
-                    plain,
-                    due: self.steps.saturating_add(wait),
-                });
-                Ok(ticket)
-            }
-            Err(error) => {
-                self.queue.parts.truncate(parts);
-                self.queue.ends.truncate(ends);
-                Err(error)
-            }
+        let Self { columns, queue, slices, .. } = self;
+        let wait = resolve(columns, signature, steps, slices);
+        let joins = wait.as_ref().ok().and_then(|_| queue.group_of(signature, slices));
+        if joins.is_none() {
+            // Those that join a group have the kinds of its first.
+            check_kinds(columns, signature, steps)?;
         }
-    }
-
-    /// Queues the parts of an item; says whether each column is one part, and how many steps the item may
-    /// wait for its data.
-    fn resolve(
-        &mut self,
-        signature: &Signature,
-        steps: &ItemSteps,
-    ) -> Result<(bool, u64), WriterError> {
-        let (expected, got) = (signature.columns.len(), steps.columns());
-        if expected != got {
-            return Err(TrajectoryError::Columns { expected, got }.into());
-        }
-        let start = self.queue.parts.len();
-        let (mut plain, mut wait) = (true, 0);
-        for (column, spans) in signature.columns.iter().zip(steps.iter()) {
-            let begin = self.queue.parts.len();
-            let mut total = 0u64;
-            for span in spans.iter().filter(|span| span.len > 0) {
-                let source = self.columns.get(span.column as usize);
-                let source = source.ok_or(WriterError::Column {
-                    column: span.column as usize,
-                    columns: self.columns.len(),
-                })?;
-                if *source.kind != column.kind {
-                    return Err(TrajectoryError::Kind { path: column.path.clone() }.into());
-                }
-                total += u64::from(span.len);
-                let value = source.locate(span.first, span.len)?;
-                wait = wait.max(source.wait(value + u64::from(span.len)));
-                let queue = &mut self.queue.parts;
-                source.parts(value, span.len, |part| {
-                    if queue.len() > begin
-                        && let Some((last_column, last)) = queue.back_mut()
-                        && *last_column == span.column
-                        && last.segment == part.segment
-                        && last.offset + last.len == part.offset
-                    {
-                        last.len += part.len;
-                    } else {
-                        queue.push_back((span.column, part));
-                    }
-                });
+        let due = self.steps.saturating_add(wait?);
+        let group = joins.unwrap_or_else(|| {
+            for (column, part) in &slices.parts {
+                columns[*column as usize].segment_mut(part.segment).named += 1;
             }
-            if total == 0 || (column.squeezed && total > 1) {
-                let expected = if column.squeezed { "just 1" } else { "at least 1" };
-                let path = column.path.clone();
-                return Err(TrajectoryError::Steps { path, expected, got: total }.into());
-            }
-            plain &= self.queue.parts.len() == begin + 1;
-            self.queue.ends.push_back((self.queue.parts.len() - start) as u32);
-        }
-        Ok((plain, wait))
+            (queue.open_group(signature, slices), 0)
+        });
+        let ticket = ItemTicket(self.next_ticket);
+        self.next_ticket += 1;
+        // There is one zero less to think of.
+        queue.push(ticket, (table, priority.abs()), group, due);
+        Ok(ticket)
     }
 
     /// Hands over the items whose data is complete, with the chunks that they need first, and says how
@@ -115,9 +51,7 @@ impl TrajectoryWriter {
     pub fn emit<S: Sink + ?Sized>(&mut self, sink: &mut S) -> usize {
         self.queue.settle(&mut self.columns, self.steps);
         let mut emitted = 0;
-        while self.queue.settled() > 0 && sink.has_room() {
-            let Some(item) = self.queue.pop() else { break };
-            self.emit_item(item, sink);
+        while self.queue.settled() > 0 && sink.has_room() && self.emit_next(sink) {
             emitted += 1;
         }
         if !self.released.is_empty() {
@@ -127,35 +61,41 @@ impl TrajectoryWriter {
         emitted
     }
 
-    fn emit_item<S: Sink + ?Sized>(&mut self, item: Pending, sink: &mut S) {
-        let mut slices = Vec::with_capacity(item.parts as usize);
-        self.chunks.clear();
-        for (number, part) in self.queue.parts.drain(..item.parts as usize) {
-            let column = &mut self.columns[number as usize];
-            let (segment, chooser) = column.segment_and_chooser(part.segment);
-            if segment.id.is_none() {
-                segment.encode(chooser);
+    fn emit_next<S: Sink + ?Sized>(&mut self, sink: &mut S) -> bool {
+        let Self { columns, queue, next_chunk, released, .. } = self;
+        let Some((item, group)) = queue.pop() else { return false };
+        let first = group.trajectory.get_or_insert_with(|| {
+            let mut slices = Vec::with_capacity(group.slices.parts.len());
+            for (column, part) in &group.slices.parts {
+                let (segment, chooser) =
+                    columns[*column as usize].segment_and_chooser(part.segment);
+                if segment.id.is_none() {
+                    segment.encode(chooser);
+                }
+                let chunk = segment.chunk.as_ref().expect("a settled item's chunks are cut");
+                let id = *segment.id.get_or_insert_with(|| {
+                    let id = ChunkId(*next_chunk);
+                    *next_chunk += 1;
+                    sink.chunk(id, chunk);
+                    id
+                });
+                group.chunks.push(id);
+                slices.push(Slice { chunk: Arc::clone(chunk), offset: part.offset, len: part.len });
             }
-            let chunk = segment.chunk.as_ref().expect("a settled item's chunks are cut");
-            let id = *segment.id.get_or_insert_with(|| {
-                let id = ChunkId(self.next_chunk);
-                self.next_chunk += 1;
-                sink.chunk(id, chunk);
-                id
-            });
-            self.chunks.push(id);
-            slices.push(Slice { chunk: Arc::clone(chunk), offset: part.offset, len: part.len });
-            column.unname(part.segment, &mut self.released);
-        }
-        let columns = item.signature.columns.len();
-        let ends = (!item.plain).then(|| self.queue.ends.drain(..columns).collect());
+            let ends = (!group.slices.is_plain()).then(|| group.slices.ends.as_slice().into());
+            Trajectory::checked(Arc::clone(&group.signature), slices.into(), ends)
+        });
         sink.item(OutgoingItem {
             ticket: item.ticket,
             table: item.table,
             priority: item.priority,
-            trajectory: Trajectory::checked(item.signature, slices.into(), ends),
-            chunks: &self.chunks,
+            trajectory: first.shifted(item.shift),
+            chunks: &group.chunks,
         });
+        queue.end_group(&item, |column, part, reach| {
+            columns[column as usize].unname(part, reach, released);
+        });
+        true
     }
 
     /// Cuts the chunks that items in the queue need, so that the next [`emit`](Self::emit) hands over all.
@@ -168,4 +108,70 @@ impl TrajectoryWriter {
         self.seal();
         self.emit(sink)
     }
+}
+
+/// Finds what an item is made of, and how many steps it may wait for its data.
+fn resolve(
+    columns: &[Column],
+    signature: &Signature,
+    steps: &ItemSteps,
+    Parts { parts, ends }: &mut Parts,
+) -> Result<u64, WriterError> {
+    let (expected, got) = (signature.columns.len(), steps.columns());
+    if expected != got {
+        return Err(TrajectoryError::Columns { expected, got }.into());
+    }
+    parts.clear();
+    ends.clear();
+    let mut wait = 0;
+    for (column, spans) in signature.columns.iter().zip(steps.iter()) {
+        let begin = parts.len();
+        let mut total = 0u64;
+        for span in spans.iter().filter(|span| span.len > 0) {
+            let source = columns.get(span.column as usize);
+            let source = source.ok_or_else(|| WriterError::Column {
+                column: span.column as usize,
+                columns: columns.len(),
+            })?;
+            total += u64::from(span.len);
+            let value = source.locate(span.first, span.len)?;
+            wait = wait.max(source.wait(value + u64::from(span.len)));
+            source.parts(value, span.len, |part| {
+                if parts.len() > begin
+                    && let Some((last_column, last)) = parts.last_mut()
+                    && *last_column == span.column
+                    && last.segment == part.segment
+                    && last.offset + last.len == part.offset
+                {
+                    last.len += part.len;
+                } else {
+                    parts.push((span.column, part));
+                }
+            });
+        }
+        if total == 0 || (column.squeezed && total > 1) {
+            let expected = if column.squeezed { "just 1" } else { "at least 1" };
+            let path = column.path.clone();
+            return Err(TrajectoryError::Steps { path, expected, got: total }.into());
+        }
+        ends.push(parts.len() as u32);
+    }
+    Ok(wait)
+}
+
+/// Refuses steps of columns of other kinds than those of the signature.
+fn check_kinds(
+    columns: &[Column],
+    signature: &Signature,
+    steps: &ItemSteps,
+) -> Result<(), WriterError> {
+    for (column, spans) in signature.columns.iter().zip(steps.iter()) {
+        for span in spans.iter().filter(|span| span.len > 0) {
+            let source = columns.get(span.column as usize);
+            if source.is_some_and(|source| *source.kind != column.kind) {
+                return Err(TrajectoryError::Kind { path: column.path.clone() }.into());
+            }
+        }
+    }
+    Ok(())
 }

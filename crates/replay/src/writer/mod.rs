@@ -43,7 +43,8 @@ use std::sync::Arc;
 use crate::chunk::ColumnKind;
 use crate::episode::Episode;
 use column::Column;
-use queue::Queue;
+use queue::{Parts, Queue};
+use structured::Take;
 
 pub use config::{ChunkLength, ColumnConfig};
 pub use error::WriterError;
@@ -109,8 +110,8 @@ pub struct TrajectoryWriter {
     next_chunk: u64,
     /// Chunks to tell the sink about.
     released: Vec<ChunkId>,
-    /// Chunks of the item that is being handed over.
-    chunks: Vec<ChunkId>,
+    /// What the item that is being created is made of.
+    slices: Parts,
 }
 
 impl TrajectoryWriter {
@@ -131,7 +132,7 @@ impl TrajectoryWriter {
             next_ticket: 0,
             next_chunk: 0,
             released: Vec::new(),
-            chunks: Vec::new(),
+            slices: Parts::default(),
         })
     }
 
@@ -295,7 +296,7 @@ impl TrajectoryWriter {
 
     fn get(&self, column: u32) -> Result<&Column, WriterError> {
         let (index, columns) = (column as usize, self.columns.len());
-        self.columns.get(index).ok_or(WriterError::Column { column: index, columns })
+        self.columns.get(index).ok_or_else(|| WriterError::Column { column: index, columns })
     }
 
     /// Begins another episode: the open step is complete as it is, the items in the queue are
@@ -318,6 +319,29 @@ impl TrajectoryWriter {
     /// The steps of a column that can be named, oldest first, as runs of consecutive ones.
     pub fn history(&self, column: u32) -> Result<impl Iterator<Item = Range<u64>>, WriterError> {
         Ok(self.get(column)?.history())
+    }
+
+    /// Names the last steps of each of these columns, instead of what `steps` had.
+    ///
+    /// # Errors
+    ///
+    /// [`WriterError::Column`] or [`WriterError::Short`].
+    pub fn last_steps(
+        &self,
+        columns: &[u32],
+        last: u32,
+        steps: &mut ItemSteps,
+    ) -> Result<(), WriterError> {
+        steps.clear();
+        let take = Take::Slice { start: -i64::from(last), stop: 0, step: 1 };
+        for number in columns {
+            if !steps.latest(self, *number, take)? {
+                let column = self.get(*number)?;
+                let found = column.history().map(|run| run.end - run.start).sum();
+                return Err(WriterError::Short { path: column.path.clone(), last, found });
+            }
+        }
+        Ok(())
     }
 
     /// Copies the value of a step that can be named.
@@ -369,7 +393,7 @@ impl TrajectoryWriter {
     /// How many items were created and not handed over yet. Nothing here bounds them: a caller whose sink
     /// has no room should wait before it creates more.
     pub fn pending(&self) -> usize {
-        self.queue.items.len()
+        self.queue.len()
     }
 
     /// Bytes of the values that the writer holds, whether a sink holds them too or not.

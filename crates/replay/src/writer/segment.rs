@@ -17,7 +17,7 @@ pub(super) struct Segment {
     pub id: Option<ChunkId>,
     /// The values as they are, where that is another form: so that they can be read at no cost.
     plain: Option<Arc<Chunk>>,
-    /// How many slices of items that are not handed over yet name it.
+    /// How many slices of groups of items that are not handed over yet name it.
     pub named: u32,
     /// From the first to the last value that an item ever named.
     used: (u32, u32),
@@ -34,9 +34,8 @@ impl Segment {
         self.chunk.as_ref().map(|chunk| self.first + u64::from(chunk.len()))
     }
 
-    /// Notes that an item names these values.
-    pub fn name(&mut self, offset: u32, len: u32) {
-        self.named += 1;
+    /// Notes that items have named these values.
+    pub fn note_used(&mut self, offset: u32, len: u32) {
         self.used = (self.used.0.min(offset), self.used.1.max(offset + len));
     }
 

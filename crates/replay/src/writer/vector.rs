@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use super::structured::Take;
 use super::{
-    ChunkId, ColumnConfig, ItemSteps, ItemTicket, OutgoingItem, Sink, Span, TrajectoryWriter,
+    ChunkId, ColumnConfig, ItemSteps, ItemTicket, OutgoingItem, Sink, TrajectoryWriter,
     WriterError, length_error,
 };
 use crate::chunk::{Chunk, ColumnKind};
@@ -74,7 +74,6 @@ pub struct VectorWriter {
     next_call: u64,
     /// Used again by each item.
     steps: ItemSteps,
-    spans: Vec<Span>,
     /// The oldest item of each environment, by its call. Used again whenever items are handed over.
     oldest: BinaryHeap<Reverse<(u64, usize)>>,
 }
@@ -95,7 +94,6 @@ impl VectorWriter {
             calls: vec![VecDeque::new(); environments],
             next_call: 0,
             steps: ItemSteps::default(),
-            spans: Vec::new(),
             oldest: BinaryHeap::new(),
         })
     }
@@ -205,12 +203,10 @@ impl VectorWriter {
             self.steps.clear();
             let mut complete = true;
             for (column, take) in takes {
-                self.spans.clear();
-                if !latest(writer, *column, *take, &mut self.spans)? {
+                if !self.steps.latest(writer, *column, *take)? {
                     complete = false;
                     break;
                 }
-                self.steps.column(self.spans.iter().copied());
             }
             if complete {
                 // What it refuses now it refuses in the first environment: the rest was checked.
@@ -300,33 +296,6 @@ impl VectorWriter {
 
 /// What is done with the row of an environment.
 type Call<'a> = dyn FnMut(&mut TrajectoryWriter, &[Option<&[u8]>]) -> Result<(), WriterError> + 'a;
-
-/// Appends the spans of steps, counted from the newest; whether the history has all of them.
-fn latest(
-    writer: &TrajectoryWriter,
-    column: u32,
-    take: Take,
-    spans: &mut Vec<Span>,
-) -> Result<bool, WriterError> {
-    let (start, stop, step) = take.range();
-    let column_of = |first: u64, len: u64| Span { column, first, len: len as u32 };
-    let len: u64 = writer.history(column)?.map(|run| run.end - run.start).sum();
-    let back = |steps: i64| len.checked_sub(steps.unsigned_abs());
-    let (Some(first), Some(end)) = (back(start), back(stop)) else { return Ok(false) };
-    // Positions in the history become steps run by run; the next one that is wanted is `at`.
-    let (mut at, mut seen) = (first, 0);
-    for run in writer.history(column)? {
-        let after = seen + (run.end - run.start);
-        while at < after.min(end) {
-            let from = run.start + (at - seen);
-            let len = if step == 1 { after.min(end) - at } else { 1 };
-            spans.push(column_of(from, len));
-            at += if step == 1 { len } else { u64::from(step) };
-        }
-        seen = after;
-    }
-    Ok(true)
-}
 
 /// The sink of one environment: its numbers are told apart from those of the others.
 struct Lane<'a, S: ?Sized> {

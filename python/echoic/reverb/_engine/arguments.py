@@ -30,6 +30,8 @@ def priority(value: Any) -> float:
     Raises:
         ValueError: It is negative, infinite or not a number.
     """
+    if type(value) is float and 0.0 <= value < math.inf:
+        return value
     number = real(value, "a priority")
     if math.isnan(number):
         raise ValueError("Priority must not be NaN.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 __all__ = ["Client", "TimeoutExceeded"]
 
 T = TypeVar("T")
+
+# Dtypes and shapes that the items of each table must have.
+Signatures: TypeAlias = "dict[str, tuple[_signature.Column, ...] | None]"
 
 # Seconds that a checkpoint waits for the server to be there.
 _CHECKPOINT_PATIENCE = 2.0
@@ -120,6 +123,8 @@ class Client:
         self._lock = threading.Lock()
         self._tables: TableClient | None = None
         self._inserters = Inserters()
+        # What the tables of a server, or of a connection, must have.
+        self._signatures: tuple[TableClient | None, Signatures] = (None, {})
 
     def _connect(self, timeout: float | None = None, **options: Any) -> TableClient:
         wait = float("inf") if timeout is None else timeout
@@ -189,10 +194,15 @@ class Client:
         table = self._table(name)
         return Source(table, table.info["max_times_sampled"])
 
-    def signatures(self) -> dict[str, tuple[_signature.Column, ...] | None]:
+    def signatures(self) -> Signatures:
         """Dtypes and shapes that the items of each table must have."""
-        tables = self.tables()._tables
-        return {name: columns_of(table.metadata) for name, table in tables.items()}
+        tables = self.tables()
+        known, signatures = self._signatures
+        if known is not tables:
+            found = tables._tables.items()
+            signatures = {name: columns_of(table.metadata) for name, table in found}
+            self._signatures = (tables, signatures)
+        return signatures
 
     def Insert(self, leaves: list[Any], priorities: Mapping[str, float]) -> None:
         """Insert one item of one step into tables, and wait until it is there."""

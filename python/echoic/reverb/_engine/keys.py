@@ -45,7 +45,7 @@ def unmixed(table: str, keys: Sequence[int]) -> np.ndarray[Any, np.dtype[np.uint
         TypeError: One is no whole number of 64 bits.
     """
     try:
-        seen = np.array([operator.index(key) for key in keys], np.uint64)
+        seen = np.array(list(map(operator.index, keys)), np.uint64)
     except OverflowError:
         raise TypeError(f"keys are whole numbers of 64 bits, got {list(keys)}") from None
     return (seen ^ _flip(table)) * _INVERSE

@@ -116,6 +116,7 @@ class Server:
             transport=TcpTransport(operator.index(port), host, token=token()),
             checkpointer=None if checkpointer is None else checkpointer.setting(),
         )
+        self._client = self._server.client()
         self._stopped = threading.Event()
         try:
             if checkpointer is not None and checkpointer.load is not None:
@@ -143,7 +144,7 @@ class Server:
 
     def client(self) -> TableClient:
         """The tables, without a connection."""
-        return self._server.client()
+        return self._client
 
     def check_checkpoints(self) -> None:
         """Refuse to write checkpoints of a group.

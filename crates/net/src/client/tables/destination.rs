@@ -76,7 +76,7 @@ impl Destination {
     /// Inserts an item, whose chunks have these numbers; whether it could be done without waiting.
     pub(super) fn try_insert(
         &self,
-        trajectory: &Arc<Trajectory>,
+        trajectory: &Trajectory,
         priority: f64,
         chunks: &[u64],
     ) -> Result<bool, TablesError> {
@@ -95,7 +95,7 @@ impl Destination {
     /// As [`Destination::try_insert`], waiting.
     pub(super) fn insert(
         &self,
-        trajectory: &Arc<Trajectory>,
+        trajectory: &Trajectory,
         priority: f64,
         chunks: &[u64],
         wait: Wait<'_, Waiting>,

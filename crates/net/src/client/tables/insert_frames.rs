@@ -139,7 +139,7 @@ impl InsertFrames {
         }
         let start = self.written.len();
         let signature = self.name(item.trajectory.signature());
-        for (slice, id) in item.trajectory.slices().iter().zip(&item.chunks) {
+        for (slice, id) in item.trajectory.slices().zip(&item.chunks) {
             if self.chunks.insert(*id) {
                 // One that does not fit into a frame is refused before.
                 write_chunk(&mut self.written, *id, |out| slice.chunk.write(out));
@@ -148,7 +148,7 @@ impl InsertFrames {
         let mut ids = item.chunks.iter();
         let columns = 0..item.trajectory.signature().columns.len();
         let columns = columns.map(|column| {
-            let slices = item.trajectory.column(column).iter().zip(ids.by_ref());
+            let slices = item.trajectory.column(column).zip(ids.by_ref());
             let head = slices.map(|(slice, id)| SliceHead {
                 chunk: *id,
                 offset: slice.offset,

@@ -14,7 +14,7 @@ use super::{Destination, TableConnection, TablesError, Waiting};
 /// An item that its table has not taken yet.
 struct Item {
     table: usize,
-    trajectory: Arc<Trajectory>,
+    trajectory: Trajectory,
     priority: f64,
     /// Numbers of its chunks, for a server.
     chunks: Vec<u64>,
@@ -68,7 +68,7 @@ impl Sink for ItemQueue {
         self.items += 1;
         self.queue.push_back(Entry::Item(Item {
             table: item.table as usize,
-            trajectory: Arc::new(item.trajectory),
+            trajectory: item.trajectory,
             priority: item.priority,
             chunks,
         }));

@@ -185,7 +185,7 @@ impl Queue {
     pub(super) fn weigh(&self, trajectory: &Trajectory, chunks: &[u64]) -> usize {
         let slices = trajectory.slices();
         let mut weight = ITEM_BYTES + slices.len() * SLICE_BYTES;
-        for (index, (slice, id)) in slices.iter().zip(chunks).enumerate() {
+        for (index, (slice, id)) in slices.zip(chunks).enumerate() {
             if !self.known.contains(id) && !chunks[..index].ends_with(&[*id]) {
                 weight += slice.chunk.memory_bytes();
             }

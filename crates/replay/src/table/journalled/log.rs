@@ -238,7 +238,7 @@ impl Log {
     fn try_insert_once(
         &self,
         table: &Arc<Table>,
-        trajectory: &Arc<Trajectory>,
+        trajectory: &Trajectory,
         priority: f64,
         version: Option<u64>,
         origin: Option<&Origin>,
@@ -263,8 +263,7 @@ impl Log {
         if core.has(origin)? {
             return Ok(ControlFlow::Break(None));
         }
-        let key =
-            core.insert_trajectory(Arc::clone(trajectory), priority, version, &mut deferred)?;
+        let key = core.insert_trajectory(trajectory.clone(), priority, version, &mut deferred)?;
         let mut taken = true;
         for record in records {
             taken &= self.journal.push(record, Some(&mut room));
@@ -283,7 +282,7 @@ impl Log {
     pub(in crate::table) fn try_insert(
         &self,
         table: &Arc<Table>,
-        trajectory: &Arc<Trajectory>,
+        trajectory: &Trajectory,
         priority: f64,
         version: Option<u64>,
         origin: Option<&Origin>,
@@ -312,7 +311,7 @@ impl Log {
             let key = slice.chunk.key();
             let is_planned = || chunks.iter().any(|chunk| chunk.key() == key);
             if !known.chunks.contains(&key.0) && !is_planned() {
-                chunks.push(Arc::clone(&slice.chunk));
+                chunks.push(Arc::clone(slice.chunk));
             }
         }
         let form = known.forms.get(&address(signature)).map(|(_, number)| *number);

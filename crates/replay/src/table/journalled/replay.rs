@@ -16,7 +16,7 @@ use crate::names::ByName;
 use crate::selectors::{Entry as Member, Slot};
 use crate::table::saved::{SignatureText, read_signature};
 use crate::table::sessions::{MAX_SESSIONS, Origin, Producer};
-use crate::trajectory::{Signature, Trajectory};
+use crate::trajectory::{Sharing, Signature, Trajectory};
 
 /// A table on its way back; see the [module](self).
 pub(super) struct Replayer<'a, 'b> {
@@ -27,6 +27,7 @@ pub(super) struct Replayer<'a, 'b> {
     /// What entries may name.
     chunks: ByName<Arc<Chunk>>,
     forms: HashMap<u32, Arc<Signature>>,
+    sharing: Sharing,
     sessions: HashMap<u32, (Producer, u64)>,
     /// A form number that was not used.
     next_form: u32,
@@ -51,6 +52,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
             kinds: Kinds::default(),
             chunks: ByName::default(),
             forms: HashMap::new(),
+            sharing: Sharing::default(),
             sessions: HashMap::new(),
             next_form: 0,
             most_slots: rows(config.max_size),
@@ -84,7 +86,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
             }
             Entry::Item { form, priority, slices, ends, effect, sent } => {
                 let trajectory = self.trajectory(form, &slices, &ends)?;
-                self.place_trajectory(effect.key, Arc::new(trajectory))?;
+                self.place_trajectory(effect.key, trajectory)?;
                 self.enter(&effect, priority)?;
                 self.credit(sent, 1)?;
             }
@@ -220,7 +222,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
         Ok(())
     }
 
-    fn place_trajectory(&mut self, key: Key, trajectory: Arc<Trajectory>) -> Result<(), String> {
+    fn place_trajectory(&mut self, key: Key, trajectory: Trajectory) -> Result<(), String> {
         self.check_slot(key)?;
         if let Form::Trajectories(Some(spec)) = &self.config.form {
             trajectory.check(spec)?;
@@ -301,7 +303,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
     }
 
     fn trajectory(
-        &self,
+        &mut self,
         form: u32,
         slices: &[SliceOf],
         ends: &[u32],
@@ -314,7 +316,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
             let chunk = chunk.ok_or_else(|| format!("chunk {:x} was not told", slice.chunk))?;
             found.push(Slice { chunk: Arc::clone(chunk), offset: slice.offset, len: slice.len });
         }
-        Trajectory::joined(Arc::clone(signature), found.into(), ends)
-            .map_err(|error| error.to_string())
+        let trajectory = Trajectory::joined(Arc::clone(signature), found.into(), ends);
+        trajectory.map(|one| self.sharing.share(one)).map_err(|error| error.to_string())
     }
 }

@@ -328,7 +328,7 @@ fn read_core(
                 match place.filter(|_| items.is_taken(slot)) {
                     Some(place) => {
                         core.episodes.enter(&trajectory);
-                        *place = Some(Arc::new(trajectory));
+                        *place = Some(trajectory);
                     }
                     None => return Err(source.wrong(format!("no item is in slot {slot}"))),
                 }

@@ -80,7 +80,7 @@ impl Take {
     }
 
     /// How far back it goes, at least 1.
-    pub(super) fn reach(self) -> u64 {
+    pub(in crate::writer) fn reach(self) -> u64 {
         self.range().0.unsigned_abs()
     }
 }
