@@ -128,11 +128,10 @@ fn resolve(
         let begin = parts.len();
         let mut total = 0u64;
         for span in spans.iter().filter(|span| span.len > 0) {
-            let source = columns.get(span.column as usize);
-            let source = source.ok_or_else(|| WriterError::Column {
-                column: span.column as usize,
-                columns: columns.len(),
-            })?;
+            let column = span.column as usize;
+            let Some(source) = columns.get(column) else {
+                return Err(WriterError::Column { column, columns: columns.len() });
+            };
             total += u64::from(span.len);
             let value = source.locate(span.first, span.len)?;
             wait = wait.max(source.wait(value + u64::from(span.len)));

@@ -295,8 +295,11 @@ impl TrajectoryWriter {
     }
 
     fn get(&self, column: u32) -> Result<&Column, WriterError> {
-        let (index, columns) = (column as usize, self.columns.len());
-        self.columns.get(index).ok_or_else(|| WriterError::Column { column: index, columns })
+        let (column, columns) = (column as usize, self.columns.len());
+        match self.columns.get(column) {
+            Some(found) => Ok(found),
+            None => Err(WriterError::Column { column, columns }),
+        }
     }
 
     /// Begins another episode: the open step is complete as it is, the items in the queue are
