@@ -137,14 +137,7 @@ def empty_call(tree: Any) -> None:
     """Do nothing with the argument: the cost of a call into this module, for benchmarks."""
 
 def ping(
-    address: str,
-    token: bytes | None = None,
-    timeout: float = 5.0,
-    count: int = 4,
-    ca: str | os.PathLike[str] | None = None,
-    certificate: str | os.PathLike[str] | None = None,
-    key: str | os.PathLike[str] | None = None,
-    server_name: str | None = None,
+    address: str, options: dict[str, Any], timeout: float = 5.0, count: int = 4
 ) -> dict[str, Any]:
     """Ask a server what it is, without sending it a sample.
 
@@ -164,17 +157,7 @@ def take_logs(timeout: float) -> tuple[list[tuple[int, str, str]], int]:
 class Watcher:
     """A connection of :class:`echoic.Watch`."""
 
-    def __new__(
-        cls,
-        address: str,
-        token: bytes | None = None,
-        timeout: float = 5.0,
-        ca: str | os.PathLike[str] | None = None,
-        certificate: str | os.PathLike[str] | None = None,
-        key: str | os.PathLike[str] | None = None,
-        server_name: str | None = None,
-        name: str | None = None,
-    ) -> Self:
+    def __new__(cls, address: str, options: dict[str, Any], timeout: float) -> Self:
         """Connect."""
 
     @property
@@ -195,23 +178,7 @@ class Watcher:
 class Client:
     """The native part of :class:`echoic.Client`: everything that runs per sample."""
 
-    def __new__(
-        cls,
-        address: str,
-        example: Any,
-        token: bytes | None,
-        window_bytes: int,
-        linger: float,
-        deadline: float | None,
-        max_retry: int | None,
-        connect_timeout: float,
-        producer: bytes | None,
-        ca: str | os.PathLike[str] | None,
-        certificate: str | os.PathLike[str] | None,
-        key: str | os.PathLike[str] | None,
-        server_name: str | None,
-        name: str | None,
-    ) -> Self: ...
+    def __new__(cls, address: str, example: Any, options: dict[str, Any]) -> Self: ...
     def send(self, tree: Any, timeout: float | None = None) -> None:
         """Send one sample.
 
@@ -896,22 +863,7 @@ class Shards:
     def delete(self, tables: list[tuple[RemoteTable, int] | None], keys: Any) -> tuple[int, int]:
         """Remove items; how many were there, and how many keys are of absent shards."""
 
-def connect_tables(
-    address: str,
-    token: bytes | None,
-    window_bytes: int,
-    linger: float,
-    deadline: float | None,
-    max_retry: int | None,
-    connect_timeout: float,
-    producer: bytes | None,
-    ca: str | os.PathLike[str] | None,
-    certificate: str | os.PathLike[str] | None,
-    key: str | os.PathLike[str] | None,
-    server_name: str | None,
-    name: str | None,
-    steadfast: bool = False,
-) -> Tables:
+def connect_tables(address: str, options: dict[str, Any]) -> Tables:
     """Connect to a server that has tables, for :func:`echoic.connect`."""
 
 @disjoint_base
@@ -1381,20 +1333,7 @@ class WeightStore:
 class WeightClient:
     """The native part of :class:`echoic.weights.WeightClient`."""
 
-    def __new__(
-        cls,
-        address: str,
-        token: bytes | None,
-        max_publications: int,
-        deadline: float | None,
-        max_retry: int | None,
-        connect_timeout: float,
-        ca: str | os.PathLike[str] | None,
-        certificate: str | os.PathLike[str] | None,
-        key: str | os.PathLike[str] | None,
-        server_name: str | None,
-        name: str | None,
-    ) -> Self: ...
+    def __new__(cls, address: str, max_publications: int, options: dict[str, Any]) -> Self: ...
     def publish(self, tree: Any, version: int, *, timeout: float | None = None) -> None:
         """Make a tree the latest of the server, and wait until it is.
 
@@ -1609,18 +1548,7 @@ class RolloutLink:
     def close(self, timeout: float | None = None) -> None:
         """End the connection."""
 
-def connect_rollouts(
-    address: str,
-    token: bytes | None,
-    deadline: float | None,
-    max_retry: int | None,
-    connect_timeout: float,
-    ca: str | os.PathLike[str] | None,
-    certificate: str | os.PathLike[str] | None,
-    key: str | os.PathLike[str] | None,
-    server_name: str | None,
-    name: str | None,
-) -> RolloutLink:
+def connect_rollouts(address: str, options: dict[str, Any]) -> RolloutLink:
     """Connect to a server that has rollout tables."""
 
 @disjoint_base

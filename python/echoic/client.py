@@ -101,7 +101,7 @@ class Client(_native.Client):
             server_name=server_name,
             name=name,
         )
-        self = super().__new__(cls, address, example, **options)
+        self = super().__new__(cls, address, example, options)
         # A copy is another producer: two with one identity would take each other's place.
         self._options = {**options, "producer": None}
         _open_clients.add(self)

@@ -322,7 +322,7 @@ class TableClient:
 
 def connect_again(address: str, options: Mapping[str, Any]) -> TableClient:
     """Connect to the tables of a server, with options as the native core takes them."""
-    connection = _native.connect_tables(address, **options)
+    connection = _native.connect_tables(address, dict(options))
     tables = [RemoteTable(connection, number) for number in range(len(connection))]
     return TableClient(tables, connection, options)
 

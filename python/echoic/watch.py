@@ -187,7 +187,7 @@ class Watch:
         self._watcher: _native.Watcher | None = self._connect(timeout)
 
     def _connect(self, timeout: float) -> _native.Watcher:
-        return _native.Watcher(self.address, **{**self._options, "timeout": timeout})
+        return _native.Watcher(self.address, self._options, timeout)
 
     def look(self) -> Observation:
         """Look at the server as it is now.

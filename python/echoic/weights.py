@@ -126,8 +126,7 @@ class WeightClient(_native.WeightClient):
         if address is None:
             options = options_for(options)
             address = address_for("a client of weights", options.get("connect_timeout", 10.0))
-        known = link_options(**options)
-        return super().__new__(cls, address, max_publications=max_publications, **known)
+        return super().__new__(cls, address, max_publications, link_options(**options))
 
     def publish(self, tree: Any, version: int, *, timeout: float | None = None) -> None:
         """Make a tree the latest of the server; see the native class."""

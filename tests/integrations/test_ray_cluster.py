@@ -7,6 +7,8 @@ import random
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -616,3 +618,24 @@ def test_a_second_call_moves_what_the_first_has_left_and_nothing_twice(monkeypat
         monkeypatch.undo()
         assert moving.move_rest([here], others, "secret", 30.0, done) == {"queue": 1000}
         assert there.sample(1000).data.tolist() == list(range(1000))
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(400)
+def test_the_example_reaches_its_target_though_a_shard_and_a_worker_are_killed() -> None:
+    for needed in ("torch", "gymnasium", "rich"):
+        pytest.importorskip(needed)
+    # A busy machine is given time to start Ray.
+    environment = os.environ | {"RAY_agent_register_timeout_ms": "120000", "COLUMNS": "200"}
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.ray_distributed_dqn", "--target", "100"],
+        cwd=Path(__file__).parents[2],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=380,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for said in ("is killed; it held", "Shard 1 is back", "Worker 0 is back", "Reached the target"):
+        assert said in done.stdout

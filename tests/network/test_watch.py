@@ -60,7 +60,7 @@ def test_every_number_comes_with_its_name_and_meaning(kind: str, tmp_path: Path)
             client.flush()
             seen = watch.look()
         flat = server.metrics()
-        assert seen.release == echoic._native.ping(server.addresses[0])["server_version"]
+        assert seen.release == echoic._native.ping(server.addresses[0], {})["server_version"]
         assert seen.age > 0
         assert seen.value("stream_inserted_samples_total") == 7
         assert seen.families["stream_inserted_samples_total"].kind == "counter"
@@ -249,7 +249,7 @@ def test_a_watch_that_looks_seldom_connects_again() -> None:
 def test_a_ping_of_a_server_of_tables_alone_names_them() -> None:
     tables = [Table("a", EXAMPLE, max_size=1), Table("b", EXAMPLE, max_size=1)]
     with Server(tables=tables, transport=TcpTransport(0)) as server:
-        answer = echoic._native.ping(server.addresses[0], count=3)
+        answer = echoic._native.ping(server.addresses[0], {}, count=3)
     assert (answer["spec"], answer["tables"], len(answer["rtt"])) == (None, ["a", "b"], 3)
 
 

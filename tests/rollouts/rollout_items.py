@@ -1,10 +1,15 @@
-"""What the tests put into tables of rollouts."""
+"""What the tests put into tables of rollouts; as a program, a producer or a consumer."""
+
+# ruff: noqa: T201 - what it says is read by the test
 
 from __future__ import annotations
 
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from echoic.rollouts import RolloutTable, connect
 
 if TYPE_CHECKING:
     from echoic.rollouts import Permit
@@ -29,3 +34,28 @@ def fill(permit: Permit, rewards: list[float], length: int = 3, **options: Any) 
         fields = {"reward": reward, "prompt": permit.group}
         permit.add(columns(length, 10 * item), fields, **options)
     return permit.fate
+
+
+def produce(table: RolloutTable, seed: str) -> None:
+    """Make groups until the table is closed or this is killed."""
+    rng = np.random.default_rng(int(seed))
+    print("ready", flush=True)
+    while True:
+        permit = table.admit(source=seed, ttl=1.0)
+        for item in range(2):
+            length = int(rng.integers(1, 30))
+            # A kill is likely between two segments.
+            permit.extend(item, columns(length))
+            permit.finish(item, {"reward": item, "prompt": permit.group})
+
+
+def consume(table: RolloutTable, lease: str) -> None:
+    """Take a batch, say so, and keep it for ever."""
+    batch = table.sample(lease=float(lease))
+    print(*batch.group_ids.tolist(), flush=True)
+    time.sleep(1000)
+
+
+if __name__ == "__main__":
+    with connect(sys.argv[1]) as client:
+        {"produce": produce, "consume": consume}[sys.argv[2]](client["math"], sys.argv[3])

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from conftest import Background
 
-WORKER = Path(__file__).with_name("rollout_worker.py")
+WORKER = Path(__file__).with_name("rollout_items.py")
 
 
 class Served:

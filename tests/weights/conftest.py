@@ -17,7 +17,7 @@ from echoic.weights import WeightClient, WeightStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-WORKER = Path(__file__).with_name("weights_worker.py")
+WORKER = Path(__file__).with_name("weights_trees.py")
 
 
 class Door:

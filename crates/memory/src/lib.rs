@@ -12,6 +12,7 @@
 //!   and others read.
 //! - [`window`]: rows kept until they are known to have arrived.
 //! - [`event`]: parking and waking without lost wake-ups, across processes; [`signal`]: for tasks too.
+//! - [`lead`]: which of several threads drives what they share.
 //! - [`sync`]: locks that go on after a panic.
 //!
 //! All `unsafe` code about memory lives in `advice`, `arena`, `row_ring`, `block`, `mapping`, `control`, `event` (the system
@@ -29,6 +30,7 @@ mod control;
 #[cfg(any(test, loom))]
 pub mod death;
 pub mod event;
+pub mod lead;
 #[cfg(target_os = "linux")]
 mod mapping;
 mod producer;

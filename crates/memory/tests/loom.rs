@@ -1,14 +1,19 @@
-//! The ring, the rows of tables, the window, and what wakes those who wait for them, under every
+//! The ring, the rows of tables, the window, what wakes those who wait for them, and who drives a connection, under every
 //! interleaving that loom can find. Run with `make loom`.
 #![cfg(loom)]
 
 use echoic_memory::death;
+use echoic_memory::lead::{Drive, Lead, Slot};
 use echoic_memory::ring::{Claim, Place, Refusal, Ring, Run};
 use echoic_memory::signal::Signal;
 use echoic_memory::slab::{RowWriter, Slab};
 use echoic_memory::window::Window;
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -661,4 +666,255 @@ fn a_release_wakes_whoever_waits_for_a_full_window() {
 fn a_window_gives_no_row_away_that_was_not_released() {
     through_a_window(1, 1, [2, 1]);
     through_a_window(1, 2, [2, 2]);
+}
+
+/// A connection whose server answers whatever is asked, of which one answer is read at a time.
+struct Wire {
+    state: loom::sync::Mutex<WireState>,
+    rung: loom::sync::Condvar,
+    answered: loom::sync::Condvar,
+}
+
+#[derive(Default)]
+struct WireState {
+    /// Requests without an answer, and whether a caller waits for it.
+    asked: VecDeque<(std::sync::Arc<Slot<u64>>, bool)>,
+    /// The last one is answered first; or none is.
+    is_reversed: bool,
+    is_mute: bool,
+    /// Whoever drives sleeps; it is woken from that.
+    sleeps: bool,
+    is_rung: bool,
+    /// The connection broke; the next one is made by the background.
+    is_lost: bool,
+    /// A caller that drives until some time panics.
+    panics: bool,
+    is_closing: bool,
+    is_over: bool,
+}
+
+struct WireDriver(Arc<Wire>);
+
+impl Drive for WireDriver {
+    type Reply = u64;
+
+    fn drive(&mut self, until: Option<Instant>) -> ControlFlow<()> {
+        let mut state = self.0.state.lock().unwrap();
+        loop {
+            if state.is_closing || state.is_lost {
+                return ControlFlow::Break(());
+            }
+            if until.is_some() && state.panics {
+                drop(state);
+                std::panic::resume_unwind(Box::new("while it drives"));
+            }
+            let next = match (state.is_mute, state.is_reversed) {
+                (true, _) => None,
+                (_, true) => state.asked.pop_back(),
+                (_, false) => state.asked.pop_front(),
+            };
+            if let Some((slot, _)) = next {
+                // With the lock, so that nobody who waits for `answered` misses it.
+                slot.fill(1);
+                self.0.answered.notify_all();
+                return ControlFlow::Continue(());
+            }
+            // An `until` here has always passed.
+            if std::mem::take(&mut state.is_rung) || until.is_some() {
+                return ControlFlow::Continue(());
+            }
+            state.sleeps = true;
+            state = self.0.rung.wait(state).unwrap();
+            state.sleeps = false;
+        }
+    }
+
+    fn is_needed(&self) -> bool {
+        let state = self.0.state.lock().unwrap();
+        state.is_closing || state.asked.iter().any(|(_, is_awaited)| !is_awaited)
+    }
+
+    fn fail(&mut self) {
+        self.0.state.lock().unwrap().is_lost = true;
+    }
+}
+
+/// A client of a [`Wire`], and its thread in the background.
+#[derive(Clone)]
+struct Caller {
+    wire: Arc<Wire>,
+    lead: Arc<Lead<WireDriver>>,
+}
+
+impl Caller {
+    fn new(pause: Duration, wire: WireState) -> (Self, thread::JoinHandle<()>) {
+        let [rung, answered] = [(); 2].map(|()| loom::sync::Condvar::new());
+        let wire = Arc::new(Wire { state: loom::sync::Mutex::new(wire), rung, answered });
+        let this = Self { wire, lead: Arc::new(Lead::default()) };
+        let background = this.clone();
+        (this, thread::spawn(move || background.run(pause)))
+    }
+
+    /// The background, which reconnects until it is closed.
+    fn run(&self, pause: Duration) {
+        let mut driver = Box::new(WireDriver(self.wire.clone()));
+        loop {
+            driver = self.lead.lend(driver, pause);
+            if driver.drive(None).is_continue() {
+                continue;
+            }
+            let mut state = self.wire.state.lock().unwrap();
+            state.is_lost = false;
+            if state.is_closing {
+                state.is_over = true;
+                let left = std::mem::take(&mut state.asked);
+                drop(state);
+                return left.iter().for_each(|(slot, _)| slot.wake());
+            }
+        }
+    }
+
+    /// Wakes whoever drives, if that sleeps.
+    fn ring(&self) -> bool {
+        let mut state = self.wire.state.lock().unwrap();
+        if state.sleeps {
+            state.is_rung = true;
+            self.wire.rung.notify_one();
+        }
+        state.sleeps
+    }
+
+    fn hurry(&self) {
+        self.ring();
+    }
+
+    /// Has somebody look at a change.
+    fn announce(&self) {
+        if !self.ring() {
+            self.lead.call_background();
+        }
+    }
+
+    fn ask(&self, is_awaited: bool) -> std::sync::Arc<Slot<u64>> {
+        let slot = std::sync::Arc::<Slot<u64>>::default();
+        self.wire.state.lock().unwrap().asked.push_back((slot.clone(), is_awaited));
+        slot
+    }
+
+    /// Waits for an answer; `None` when it is late, or all is over.
+    fn wait(&self, slot: &std::sync::Arc<Slot<u64>>, until: Option<Instant>) -> Option<u64> {
+        let poll = || {
+            // Once more after the end was seen: it may have brought the answer.
+            let is_over = self.wire.state.lock().unwrap().is_over;
+            let reply = slot.take();
+            if reply.is_none() && is_over { Some(None) } else { reply.map(Some) }
+        };
+        self.lead.wait(slot, until, || self.hurry(), poll).flatten()
+    }
+
+    fn call(&self) -> Option<u64> {
+        self.wait(&self.ask(true), None)
+    }
+
+    fn close(&self, background: thread::JoinHandle<()>) {
+        self.wire.state.lock().unwrap().is_closing = true;
+        self.announce();
+        background.join().unwrap();
+    }
+}
+
+const LONG: Duration = Duration::from_secs(3600);
+
+#[test]
+fn two_callers_get_their_answers_in_any_order() {
+    for is_reversed in [false, true] {
+        model(2, move || {
+            let wire = WireState { is_reversed, ..WireState::default() };
+            let (caller, background) = Caller::new(LONG, wire);
+            let other = caller.clone();
+            let other = thread::spawn(move || other.call());
+            assert_eq!(caller.call(), Some(1));
+            assert_eq!(other.join().unwrap(), Some(1));
+            caller.close(background);
+        });
+    }
+}
+
+#[test]
+fn a_caller_whose_time_is_up_passes_the_lead_on() {
+    model(2, || {
+        let (caller, background) = Caller::new(LONG, WireState::default());
+        let late = caller.clone();
+        let late = thread::spawn(move || late.wait(&late.ask(true), Some(Instant::now())));
+        assert_eq!(caller.call(), Some(1));
+        assert_eq!(caller.call(), Some(1));
+        late.join().unwrap();
+        caller.close(background);
+    });
+}
+
+#[test]
+fn the_background_gets_answers_that_nobody_waits_for() {
+    for pause in [LONG, Duration::ZERO] {
+        model(2, move || {
+            let (caller, background) = Caller::new(pause, WireState::default());
+            let other = caller.clone();
+            let other = thread::spawn(move || other.call());
+            let slot = caller.ask(false);
+            caller.announce();
+            let mut state = caller.wire.state.lock().unwrap();
+            while !slot.is_filled() {
+                state = caller.wire.answered.wait(state).unwrap();
+            }
+            drop(state);
+            assert_eq!(other.join().unwrap(), Some(1));
+            caller.close(background);
+        });
+    }
+}
+
+#[test]
+fn callers_stay_when_a_connection_is_lost() {
+    model(2, || {
+        let wire = WireState { is_lost: true, ..WireState::default() };
+        let (caller, background) = Caller::new(LONG, wire);
+        let other = caller.clone();
+        let other = thread::spawn(move || other.call());
+        assert_eq!(caller.call(), Some(1));
+        caller.wire.state.lock().unwrap().is_lost = true;
+        assert_eq!(caller.call(), Some(1));
+        assert_eq!(other.join().unwrap(), Some(1));
+        caller.close(background);
+    });
+}
+
+#[test]
+fn a_panic_of_whoever_drives_keeps_no_other_waiting() {
+    model(2, || {
+        let (caller, background) = Caller::new(LONG, WireState::default());
+        caller.wire.state.lock().unwrap().panics = true;
+        let other = caller.clone();
+        let other = thread::spawn(move || {
+            let slot = other.ask(true);
+            let wait = AssertUnwindSafe(|| other.wait(&slot, Some(Instant::now())));
+            // If it leads; the background may have answered as well.
+            let _ = catch_unwind(wait);
+        });
+        assert_eq!(caller.call(), Some(1));
+        other.join().unwrap();
+        assert_eq!(caller.call(), Some(1));
+        caller.close(background);
+    });
+}
+
+#[test]
+fn closing_ends_every_wait() {
+    model(2, || {
+        let wire = WireState { is_mute: true, ..WireState::default() };
+        let (caller, background) = Caller::new(LONG, wire);
+        let other = caller.clone();
+        let other = thread::spawn(move || other.call());
+        caller.close(background);
+        assert_eq!(other.join().unwrap(), None);
+    });
 }

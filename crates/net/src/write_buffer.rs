@@ -87,11 +87,6 @@ impl WriteBuffer {
         }
     }
 
-    /// How many bytes are not sent.
-    pub(crate) fn unsent(&self) -> usize {
-        self.unsent
-    }
-
     /// Whether everything is sent.
     pub(crate) fn is_empty(&self) -> bool {
         self.unsent == 0
@@ -235,7 +230,7 @@ mod tests {
                 for _ in 0..sends {
                     prop_assert!(out.send(&mut link, most).unwrap() <= most);
                 }
-                prop_assert_eq!(out.unsent(), all.len() - link.got.len());
+                prop_assert_eq!(out.unsent, all.len() - link.got.len());
             }
             while !out.is_empty() {
                 out.send(&mut link, most).unwrap();
@@ -249,7 +244,7 @@ mod tests {
     fn who_asks_without_end_whether_we_are_there_gets_no_more_memory() {
         let mut out = WriteBuffer::default();
         (0..10_000).for_each(|number| out.pong(number));
-        assert!(out.unsent() < 2 * MAX_CONTROL as usize, "{} bytes", out.unsent());
+        assert!(out.unsent < 2 * MAX_CONTROL as usize, "{} bytes", out.unsent);
         let frame = out.slices(usize::MAX).next().unwrap().len();
         out.wrote(frame);
         out.pong(1);

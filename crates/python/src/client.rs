@@ -1,6 +1,5 @@
 //! A producer in another process than the server.
 
-use std::path::PathBuf;
 use std::time::Instant;
 
 use echoic_net::Address;
@@ -9,16 +8,15 @@ use echoic_net::client::{Client as WindowClient, ClientError, ClientInfo, Option
 use echoic_net::transport::Dial;
 use echoic_replay::Spec as CoreSpec;
 use echoic_replay::stream::Wait;
-use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::array;
-use crate::connect::{self, Peer, link_error};
+use crate::connect::{ConnectOptions, link_error};
 use crate::error::{OrRaise, Raise, closed_error, set, spec_error, timeout_error};
 use crate::fork::Process;
 use crate::leaf::{Many, One, Source};
-use crate::server::size;
 use crate::sources::{DETACH_BYTES, recheck, with_sources};
 use crate::spec::{Spec, core_spec};
 use crate::table::offsets;
@@ -133,40 +131,14 @@ impl Carrier {
 #[pymethods]
 impl Client {
     #[new]
-    #[pyo3(signature = (
-        address, example, token, window_bytes, linger, deadline, max_retry, connect_timeout, producer,
-        ca, certificate, key, server_name, name
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         py: Python<'_>,
         address: &str,
         example: &Bound<'_, PyAny>,
-        token: Option<&[u8]>,
-        window_bytes: i64,
-        linger: f64,
-        deadline: Option<f64>,
-        max_retry: Option<u32>,
-        connect_timeout: f64,
-        producer: Option<&[u8]>,
-        ca: Option<PathBuf>,
-        certificate: Option<PathBuf>,
-        key: Option<PathBuf>,
-        server_name: Option<String>,
-        name: Option<String>,
+        options: &Bound<'_, PyDict>,
     ) -> PyResult<Self> {
-        let peer = Peer::new(address, ca, certificate, key, server_name)?;
-        let producer = producer.map(|id| {
-            <[u8; 16]>::try_from(id).map_err(|_| {
-                PyValueError::new_err(format!("producer must be 16 bytes, got {}", id.len()))
-            })
-        });
-        let options = Options {
-            window_bytes: size("window_bytes", window_bytes)?,
-            linger: wait::seconds("linger", linger)?,
-            producer: producer.transpose()?,
-            ..connect::options(token, deadline, max_retry, connect_timeout, name)?
-        };
+        let given = ConnectOptions(options);
+        let (peer, options) = (given.peer(address)?, given.options()?);
         let tree = Tree::compile(example, "")?;
         let spec = core_spec(py, &tree)?;
         let carrier = Carrier::new(peer.dial(py)?, spec, options).or_raise(py)?;

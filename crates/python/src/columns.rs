@@ -3,9 +3,8 @@
 use numpy::{PyArrayDescr, PyArrayDescrMethods};
 use pyo3::prelude::*;
 
-use crate::arena::Arena;
 use crate::array;
-use crate::memory::Memory;
+use crate::memory::{Arena, Memory};
 use crate::sources::DETACH_BYTES;
 
 /// Each column starts at a multiple of this, as XLA and AVX-512 want.

@@ -1,6 +1,5 @@
 //! How Python says where a server is, and how a client is to reach it.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use echoic_net::auth::TokenError;
@@ -8,11 +7,14 @@ use echoic_net::client::{LinkError, Options, probe};
 use echoic_net::transport::{Dial, TlsFiles, dial_to};
 use echoic_net::wire::handshake::{MAX_CLIENT_NAME, check_name};
 use echoic_net::{Address, Token};
-use pyo3::exceptions::PyValueError;
+use pyo3::conversion::FromPyObjectOwned;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyDict;
 
 use crate::error::{OrRaise, closed_error, disconnected_error, refused_error, set, spec_error};
+use crate::server::size;
 use crate::wait;
 
 /// A server elsewhere.
@@ -22,18 +24,6 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// At an address, with the files that TLS needs.
-    pub fn new(
-        address: &str,
-        ca: Option<PathBuf>,
-        certificate: Option<PathBuf>,
-        key: Option<PathBuf>,
-        server_name: Option<String>,
-    ) -> PyResult<Self> {
-        let files = TlsFiles { certificate, key, authority: ca, server_name };
-        Ok(Self { address: self::address(address)?, files })
-    }
-
     /// A way to it.
     pub fn dial(&self, py: Python<'_>) -> PyResult<Box<dyn Dial>> {
         dial_to(&self.address, &self.files).or_raise(py)
@@ -50,22 +40,70 @@ impl Peer {
     }
 }
 
-/// How a client behaves that has no window.
-pub fn options(
-    token: Option<&[u8]>,
-    deadline: Option<f64>,
-    max_retry: Option<u32>,
-    connect_timeout: f64,
-    name: Option<String>,
-) -> PyResult<Options> {
-    Ok(Options {
-        token: self::token(token)?,
-        deadline: deadline.map(|value| wait::seconds("deadline", value)).transpose()?,
-        max_retry,
-        connect_timeout: wait::seconds("connect_timeout", connect_timeout)?,
-        name: self::name(name)?,
-        ..Options::default()
-    })
+/// How a server is reached, as Python says it: a dict of options, each of which may be left out.
+pub struct ConnectOptions<'a, 'py>(pub &'a Bound<'py, PyDict>);
+
+impl<'py> ConnectOptions<'_, 'py> {
+    /// The value of an option; none, if it is not given or `None`.
+    fn get<T: FromPyObjectOwned<'py>>(&self, name: &str) -> PyResult<Option<T>> {
+        let Some(value) = self.0.get_item(name)?.filter(|value| !value.is_none()) else {
+            return Ok(None);
+        };
+        value.extract().map(Some).map_err(|error: T::Error| {
+            let (py, error): (_, PyErr) = (self.0.py(), error.into());
+            if !error.is_instance_of::<PyTypeError>(py) {
+                return error;
+            }
+            PyTypeError::new_err(format!("argument '{name}': {}", error.value(py)))
+        })
+    }
+
+    fn seconds(&self, name: &str) -> PyResult<Option<Duration>> {
+        self.get(name)?.map(|value| wait::seconds(name, value)).transpose()
+    }
+
+    /// The server at an address, with the files that TLS needs.
+    pub fn peer(&self, address: &str) -> PyResult<Peer> {
+        let files = TlsFiles {
+            certificate: self.get("certificate")?,
+            key: self.get("key")?,
+            authority: self.get("ca")?,
+            server_name: self.get("server_name")?,
+        };
+        Ok(Peer { address: self::address(address)?, files })
+    }
+
+    /// What the server asks for.
+    pub fn token(&self) -> PyResult<Option<Token>> {
+        token(self.get::<PyBackedBytes>("token")?.as_deref())
+    }
+
+    /// What people know the client by.
+    pub fn name(&self) -> PyResult<Option<String>> {
+        name(self.get("name")?)
+    }
+
+    /// How the client behaves.
+    pub fn options(&self) -> PyResult<Options> {
+        let known = Options::default();
+        let producer = self.get::<PyBackedBytes>("producer")?.map(|id| {
+            <[u8; 16]>::try_from(&*id).map_err(|_| {
+                PyValueError::new_err(format!("producer must be 16 bytes, got {}", id.len()))
+            })
+        });
+        let window_bytes = self.get("window_bytes")?.map(|bytes| size("window_bytes", bytes));
+        Ok(Options {
+            token: self.token()?,
+            window_bytes: window_bytes.transpose()?.unwrap_or(known.window_bytes),
+            linger: self.seconds("linger")?.unwrap_or(known.linger),
+            deadline: self.seconds("deadline")?,
+            max_retry: self.get("max_retry")?,
+            connect_timeout: self.seconds("connect_timeout")?.unwrap_or(known.connect_timeout),
+            producer: producer.transpose()?,
+            name: self.name()?,
+            steadfast: self.get("steadfast")?.unwrap_or(false),
+        })
+    }
 }
 
 /// Reads an address.
@@ -84,7 +122,7 @@ pub fn token(secret: Option<&[u8]>) -> PyResult<Option<Token>> {
 }
 
 /// Reads what people know a client by.
-pub fn name(name: Option<String>) -> PyResult<Option<String>> {
+fn name(name: Option<String>) -> PyResult<Option<String>> {
     let Some(name) = name else { return Ok(None) };
     check_name(&name).map_err(|_| {
         PyValueError::new_err(format!(
@@ -109,23 +147,16 @@ pub fn link_error(py: Python<'_>, error: &LinkError, text: String) -> PyErr {
 
 /// Asks a server what it is.
 #[pyfunction]
-#[pyo3(signature = (
-    address, token=None, timeout=5.0, count=4, ca=None, certificate=None, key=None, server_name=None
-))]
-#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+#[pyo3(signature = (address, options, timeout=5.0, count=4))]
 pub fn ping<'py>(
     py: Python<'py>,
     address: &str,
-    token: Option<&[u8]>,
+    options: &Bound<'py, PyDict>,
     timeout: f64,
     count: usize,
-    ca: Option<PathBuf>,
-    certificate: Option<PathBuf>,
-    key: Option<PathBuf>,
-    server_name: Option<String>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let peer = Peer::new(address, ca, certificate, key, server_name)?;
-    let token = self::token(token)?;
+    let peer = ConnectOptions(options).peer(address)?;
+    let token = ConnectOptions(options).token()?;
     let dial = peer.dial(py)?;
     let deadline = Instant::now() + wait::seconds("timeout", timeout)?;
     let probed = py

@@ -11,14 +11,13 @@
 //! - `agents`: kernels of agents that plan.
 //! - `weights`: what a learner publishes, for the workers.
 //! - `array`: the thin edge to numpy's C API, and the only file that calls it.
-//! - `pending`: a batch on its way. `numbers`: keys and priorities from arrays. `memory`: bytes for arrays of our own; `arena` keeps them for later batches, `columns` divides them. `fork`: servers stay in their process.
+//! - `pending`: a batch on its way. `numbers`: keys and priorities from arrays. `memory`: bytes for arrays of our own, and those of past batches; `columns` divides them. `fork`: servers stay in their process.
 //! - `wait`: waiting without the GIL, with Ctrl-C and deadlines.
 //! - `error`: Rust errors as the classes of `echoic.errors`.
 
 mod accumulator;
 mod agents;
 mod allocations;
-mod arena;
 mod array;
 mod buffers;
 mod checkpoints;

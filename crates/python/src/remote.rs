@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use echoic_net::client::Options;
 use echoic_net::client::tables::{
     FailureCode, Requests, TableConnection, TableEntry, TablesError, Waiting,
 };
@@ -14,7 +13,7 @@ use pyo3::exceptions::{PyIndexError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::connect::{self, Peer, link_error};
+use crate::connect::{self, ConnectOptions, Peer, link_error};
 use crate::error::{
     OrRaise, Raise, checkpoint_error, closed_error, limiter_error, set, spec_error,
     table_not_found_error, timeout_error,
@@ -22,7 +21,6 @@ use crate::error::{
 use crate::fork::Process;
 use crate::numbers::{float_numbers, key_numbers};
 use crate::pending::PendingBatch;
-use crate::server::size;
 use crate::sources::DETACH_BYTES;
 use crate::spec::Spec;
 use crate::table::{Batch, BatchInfo, Items, Settings, Shape, check_draw, check_size, info_dict};
@@ -33,36 +31,13 @@ const BLOCK_BYTES: usize = 1 << 20;
 
 /// Connects to a server that has tables.
 #[pyfunction]
-#[pyo3(signature = (
-    address, token, window_bytes, linger, deadline, max_retry, connect_timeout, producer, ca, certificate, key,
-    server_name, name, steadfast=false
-))]
-#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub fn connect_tables(
     py: Python<'_>,
     address: &str,
-    token: Option<&[u8]>,
-    window_bytes: i64,
-    linger: f64,
-    deadline: Option<f64>,
-    max_retry: Option<u32>,
-    connect_timeout: f64,
-    producer: Option<[u8; 16]>,
-    ca: Option<PathBuf>,
-    certificate: Option<PathBuf>,
-    key: Option<PathBuf>,
-    server_name: Option<String>,
-    name: Option<String>,
-    steadfast: bool,
+    options: &Bound<'_, PyDict>,
 ) -> PyResult<Tables> {
-    let peer = Peer::new(address, ca, certificate, key, server_name)?;
-    let options = Options {
-        window_bytes: size("window_bytes", window_bytes)?,
-        linger: wait::seconds("linger", linger)?,
-        producer,
-        steadfast,
-        ..connect::options(token, deadline, max_retry, connect_timeout, name)?
-    };
+    let given = ConnectOptions(options);
+    let (peer, options) = (given.peer(address)?, given.options()?);
     let dials = [peer.dial(py)?, peer.dial(py)?];
     let connection = wait::until(py, None, |wait| TableConnection::connect(dials, options, wait))?;
     Ok(Tables { connection: Arc::new(connection), peer, process: Process::current() })

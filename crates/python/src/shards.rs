@@ -9,9 +9,9 @@ use echoic_replay::stream::Wait;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::arena::Arena;
 use crate::error::{Raise, spec_error};
 use crate::fork::Process;
+use crate::memory::Arena;
 use crate::numbers::{float_numbers, key_numbers};
 use crate::remote::RemoteTable;
 use crate::table::{Batch, BatchInfo, check_draw};

@@ -1,6 +1,5 @@
 //! Looking at a server from elsewhere.
 
-use std::path::PathBuf;
 use std::time::Instant;
 
 use echoic_memory::sync::Mutex;
@@ -9,7 +8,7 @@ use echoic_net::wire::observed::{Connected, Family, Number, Observation};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::connect::{self, Peer};
+use crate::connect::{ConnectOptions, Peer};
 use crate::wait;
 
 /// A connection that looks at a server.
@@ -27,24 +26,14 @@ fn deadline(timeout: f64) -> PyResult<Instant> {
 #[pymethods]
 impl Watcher {
     #[new]
-    #[pyo3(signature = (
-        address, token=None, timeout=5.0, ca=None, certificate=None, key=None, server_name=None,
-        name=None
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         py: Python<'_>,
         address: &str,
-        token: Option<&[u8]>,
+        options: &Bound<'_, PyDict>,
         timeout: f64,
-        ca: Option<PathBuf>,
-        certificate: Option<PathBuf>,
-        key: Option<PathBuf>,
-        server_name: Option<String>,
-        name: Option<String>,
     ) -> PyResult<Self> {
-        let peer = Peer::new(address, ca, certificate, key, server_name)?;
-        let (token, name) = (connect::token(token)?, connect::name(name)?);
+        let given = ConnectOptions(options);
+        let (peer, token, name) = (given.peer(address)?, given.token()?, given.name()?);
         let dial = peer.dial(py)?;
         let deadline = deadline(timeout)?;
         let watcher = py

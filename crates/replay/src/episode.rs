@@ -1,9 +1,12 @@
 //! Names of episodes, which chunks carry so that tables can count them.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU64;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::trajectory::Trajectory;
 
 /// Names an episode: a random number of its own, so that the writers of many processes need not agree.
 ///
@@ -29,5 +32,40 @@ impl Episode {
     /// Its number, which is not 0.
     pub fn number(self) -> u64 {
         self.0.get()
+    }
+}
+
+/// Counts, for each episode, the items that have steps of it.
+#[derive(Debug, Default)]
+pub(crate) struct EpisodeCounts {
+    items: HashMap<Episode, u32>,
+    /// How many had items once, and have none now.
+    pub(crate) deleted: u64,
+}
+
+impl EpisodeCounts {
+    /// How many have items.
+    pub(crate) fn len(&self) -> u64 {
+        self.items.len() as u64
+    }
+
+    /// An item comes.
+    pub(crate) fn enter(&mut self, item: &Trajectory) {
+        for episode in item.episodes() {
+            *self.items.entry(*episode).or_default() += 1;
+        }
+    }
+
+    /// An item that had come goes.
+    pub(crate) fn leave(&mut self, item: &Trajectory) {
+        for episode in item.episodes() {
+            if let Some(items) = self.items.get_mut(episode) {
+                *items -= 1;
+                if *items == 0 {
+                    self.items.remove(episode);
+                    self.deleted = self.deleted.saturating_add(1);
+                }
+            }
+        }
     }
 }

@@ -75,7 +75,7 @@ def reach(  # noqa: PLR0913, PLR0917 - what all commands that ask have
 def ask(address: str, options: Mapping[str, Any], count: int, timeout: float) -> Answer:
     """Connect, ask and measure round trips; ends the command if nobody answers."""
     try:
-        answer = _native.ping(address, count=count, timeout=timeout, **options)
+        answer = _native.ping(address, dict(options), timeout, count)
     except UNREACHABLE as error:
         fail(unreachable(address, error))
     return Answer(

@@ -1,6 +1,6 @@
-"""How the commands write numbers and errors."""
+"""How numbers, errors and text from elsewhere are written for a person."""
 
-__all__ = ["amount", "duration", "size", "why"]
+__all__ = ["amount", "duration", "printable", "size", "why"]
 
 THOUSAND = 1000
 
@@ -37,3 +37,13 @@ def why(error: BaseException) -> str:
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error) or type(error).__name__
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+
+
+def printable(text: str) -> str:
+    r"""Write out what a terminal would obey instead of showing it: a server may say anything.
+
+    Examples:
+        >>> print(printable("replay"), printable("\x1b[2J"))
+        replay \x1b[2J
+    """
+    return text if text.isprintable() else text.encode("unicode_escape").decode()

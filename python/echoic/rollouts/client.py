@@ -133,5 +133,5 @@ def connect(address: str | None = None, **options: Unpack[LinkOptions]) -> Rollo
     if address is None:
         options = options_for(options)
         address = address_for("a client of rollouts", options.get("connect_timeout", 10.0))
-    link = _native.connect_rollouts(address, **link_options(**options))
+    link = _native.connect_rollouts(address, link_options(**options))
     return RolloutClient(link)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from echoic.views.printable import printable
+from echoic.cli.text import printable
 from echoic.views.rollout_reading import RolloutReading, read_rollouts
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from echoic.views.printable import printable
+from echoic.cli.text import printable
 
 if TYPE_CHECKING:
     from echoic.watch import Observation

@@ -3,6 +3,8 @@
 //! It sleeps until there is something to carry, and then carries what there is with one system call. When
 //! the connection breaks it comes back, and goes on where the server says. What it carries is an [`OutboundQueue`]:
 //! samples, items, or requests and their answers.
+//!
+//! A connection that stands is in a [`Driver`], which the thread may lend to threads that wait for answers.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
@@ -113,6 +115,14 @@ struct IoThread<C> {
     outbound: C,
 }
 
+/// A connection that stands and what goes over it, for one thread at a time.
+pub(super) struct Driver<C> {
+    io: IoThread<C>,
+    established: Established,
+    /// How it ended.
+    ended: Option<Result<(), LinkError>>,
+}
+
 /// A connection that stands.
 struct Established {
     link: Box<dyn Link>,
@@ -153,8 +163,13 @@ fn given_up(reconnector: &Reconnector, failure: Failure) -> State {
 }
 
 impl<C: OutboundQueue> IoThread<C> {
-    /// Carries until the client is closed or gives up; returns what was not delivered.
-    fn run(mut self, end: impl FnOnce(&mut C)) -> C {
+    /// Carries until the client is closed or gives up; returns what was not delivered. `lend` is called whenever the
+    /// thread may let others drive.
+    fn run(
+        mut self,
+        mut lend: impl FnMut(Box<Driver<C>>) -> Box<Driver<C>>,
+        end: impl FnOnce(&mut C),
+    ) -> C {
         let mut patience = Patience::default();
         let state = loop {
             let reconnector = Arc::clone(&self.reconnector);
@@ -165,7 +180,7 @@ impl<C: OutboundQueue> IoThread<C> {
                 }
                 attempt(&reconnector, outbound, deadline).map(Some)
             });
-            let mut established = match connected {
+            let established = match connected {
                 Ok(Some(established)) => established,
                 Ok(None) => break State::Closed,
                 Err(failure) => {
@@ -173,7 +188,18 @@ impl<C: OutboundQueue> IoThread<C> {
                 }
             };
             debug!(address = %established.address, "connected");
-            match self.carry(&mut established) {
+            let mut driver = Box::new(Driver { io: self, established, ended: None });
+            driver.start();
+            let ended = loop {
+                if let Some(ended) = driver.ended.take() {
+                    break ended;
+                }
+                driver = lend(driver);
+                driver.drive(None);
+            };
+            let established;
+            Driver { io: self, established, .. } = *driver;
+            match ended {
                 Ok(()) => break State::Closed,
                 Err(error) if reconnector.quits().is_none() && reconnector.bears(&error) => {
                     if established.leaving.is_some() {
@@ -207,32 +233,36 @@ impl<C: OutboundQueue> IoThread<C> {
         self.outbound
     }
 
-    /// Carries over a connection until everything is delivered and the client is closed.
-    fn carry(&mut self, established: &mut Established) -> Result<(), LinkError> {
+    /// Uses what came with the handshake.
+    fn start(&mut self, established: &mut Established) -> Result<bool, LinkError> {
         established.use_input(&mut self.outbound)?;
-        // What came with the handshake may lie in the link already, where no poll sees it.
+        // Some may lie in the link already, where no poll sees it.
         established.read(&mut self.outbound)?;
-        loop {
-            let now = Instant::now();
-            established.look_after(&self.outbound, now)?;
-            if established.in_doubt && self.outbound.acknowledged() > established.acknowledged {
-                established.in_doubt = false;
-                self.reconnector.note_served();
-            }
-            let done = self.reconnector.is_closing() && self.outbound.is_delivered();
-            if !done && let Some(error) = self.reconnector.quits() {
-                return Err(error);
-            }
-            self.leave_if_moved(established, now)?;
-            while !established.jammed && established.has_to_write(&mut self.outbound, now) {
-                established.write(&mut self.outbound)?;
-            }
-            let done = self.reconnector.is_closing() && self.outbound.is_delivered();
-            if done && !self.outbound.is_loaded() && !established.dismissed {
-                return self.say_goodbye(established);
-            }
-            self.sleep(established)?;
+        self.advance(established)
+    }
+
+    /// Does what there is to do now. Whether everything is delivered and the client is closed, which ends the connection.
+    fn advance(&mut self, established: &mut Established) -> Result<bool, LinkError> {
+        let now = Instant::now();
+        established.look_after(&self.outbound, now)?;
+        if established.in_doubt && self.outbound.acknowledged() > established.acknowledged {
+            established.in_doubt = false;
+            self.reconnector.note_served();
         }
+        let done = self.reconnector.is_closing() && self.outbound.is_delivered();
+        if !done && let Some(error) = self.reconnector.quits() {
+            return Err(error);
+        }
+        self.leave_if_moved(established, now)?;
+        while !established.jammed && established.has_to_write(&mut self.outbound, now) {
+            established.write(&mut self.outbound)?;
+        }
+        let done = self.reconnector.is_closing() && self.outbound.is_delivered();
+        let ends = done && !self.outbound.is_loaded() && !established.dismissed;
+        if ends {
+            self.say_goodbye(established);
+        }
+        Ok(ends)
     }
 
     /// Leaves a server that is somewhere else now, when it has acknowledged what it was sent: else it could have what
@@ -250,19 +280,23 @@ impl<C: OutboundQueue> IoThread<C> {
     }
 
     /// Ends a connection over which everything was delivered.
-    fn say_goodbye(&mut self, established: &mut Established) -> Result<(), LinkError> {
+    fn say_goodbye(&mut self, established: &mut Established) {
         Control::Goodbye { text: String::new() }.write(&mut established.control);
         established.finished = true;
         // Everything is stored, so it does not matter whether the server hears it.
         let _ = established.write(&mut self.outbound);
         let _ = established.link.finish();
-        Ok(())
     }
 
-    /// Sleeps until there is something to do.
-    fn sleep(&mut self, established: &mut Established) -> Result<(), LinkError> {
+    /// Sleeps until there is something to do, and reads what came.
+    fn sleep(
+        &mut self,
+        established: &mut Established,
+        until: Option<Instant>,
+    ) -> Result<(), LinkError> {
         let now = Instant::now();
-        let mut until = established.last_heard + established.heartbeat * 3;
+        let silent = established.last_heard + established.heartbeat * 3;
+        let mut until = until.map_or(silent, |until| until.min(silent));
         if !established.jammed {
             until = until.min(established.last_spoke + established.heartbeat);
         }
@@ -311,18 +345,65 @@ impl<C: OutboundQueue> IoThread<C> {
     }
 }
 
-/// Begins the thread. `end` is called when nothing more will be carried, before anyone is told.
+impl<C: OutboundQueue> Driver<C> {
+    pub(super) fn outbound(&self) -> &C {
+        &self.io.outbound
+    }
+
+    /// Whether there is more to do with the connection than to wait for answers.
+    pub(super) fn is_busy(&self) -> bool {
+        let Self { io: IoThread { reconnector, outbound, .. }, established, .. } = self;
+        outbound.is_loaded()
+            || !established.control.is_empty()
+            || established.link.has_unflushed()
+            || !established.takes_more()
+            || reconnector.is_closing()
+            || reconnector.moves() != established.moves
+    }
+
+    fn start(&mut self) {
+        let started = self.io.start(&mut self.established);
+        self.note(started);
+    }
+
+    /// Sleeps until `until` or until there is something to do, unless there is already, and does it. Whether the
+    /// connection goes on; if not, the I/O thread has to see to it.
+    pub(super) fn drive(&mut self, until: Option<Instant>) -> bool {
+        if self.ended.is_none() {
+            let slept = self.io.sleep(&mut self.established, until);
+            let advanced = slept.and_then(|()| self.io.advance(&mut self.established));
+            self.note(advanced);
+        }
+        self.ended.is_none()
+    }
+
+    fn note(&mut self, advanced: Result<bool, LinkError>) {
+        self.ended = match advanced {
+            Ok(false) => None,
+            ended => Some(ended.map(drop)),
+        };
+    }
+
+    /// Ends the connection: what is on its way goes over the next one.
+    pub(super) fn fail(&mut self, why: &str) {
+        self.ended = Some(Err(LinkError::Lost(why.into())));
+    }
+}
+
+/// Begins the thread. `lend` is called whenever it may let others drive, and returns when it is to drive again. `end` is
+/// called when nothing more will be carried, before anyone is told.
 pub(super) fn spawn<C: OutboundQueue>(
     reconnector: &Arc<Reconnector>,
     wakes: WakeReceiver,
     outbound: C,
+    lend: impl FnMut(Box<Driver<C>>) -> Box<Driver<C>> + Send + 'static,
     end: impl FnOnce(&mut C) + Send + 'static,
 ) -> io::Result<JoinHandle<C>> {
     let io_thread = IoThread { reconnector: Arc::clone(reconnector), wakes, outbound };
     let mourner = Arc::clone(reconnector);
     std::thread::Builder::new().name("echoic-io".into()).spawn(move || {
         let _mourned = on_death(&mourner);
-        io_thread.run(end)
+        io_thread.run(lend, end)
     })
 }
 
@@ -434,6 +515,7 @@ impl Established {
         loop {
             let place = outbound.place();
             let awaited = place.len();
+            let room = awaited + self.buffer.len();
             let read = if place.is_empty() {
                 self.link.read(&mut self.buffer)
             } else {
@@ -457,6 +539,9 @@ impl Established {
                     let fresh = read.saturating_sub(awaited);
                     self.input.extend_from_slice(&self.buffer[..fresh]);
                     self.use_input(outbound)?;
+                    if read < room && self.link.drains_on_short_read() {
+                        return Ok(());
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -328,7 +328,9 @@ impl Client {
             stats: Stats::default(),
         });
         let samples = Samples::new(Arc::clone(&shared), reader);
-        let io_thread = io_thread::spawn(&shared.reconnector, wakes, samples, Samples::settle);
+        let reconnector = &shared.reconnector;
+        let io_thread =
+            io_thread::spawn(reconnector, wakes, samples, |driver| driver, Samples::settle);
         let io_thread = io_thread.map_err(system)?;
         Ok(Self { shared, io_thread: Mutex::new(Some(io_thread)), remains: Mutex::new(None) })
     }

@@ -9,8 +9,9 @@ use std::collections::VecDeque;
 use echoic_replay::rollouts::{RolloutTable, kept};
 use echoic_replay::table::{self, Sampled};
 
+use super::Shared;
 use super::request_session::failed;
-use super::services::Services;
+use super::wait_queue::Key;
 use crate::wire::tables::{Answer, Area, MAX_WAITING};
 use crate::write_buffer::Piece;
 
@@ -28,25 +29,25 @@ impl Receipt {
     }
 
     /// Whether that is durable; what to answer, if it never will be.
-    pub(crate) fn is_durable(self, id: u64, services: &Services) -> Result<bool, Box<Answer>> {
+    pub(crate) fn is_durable(self, id: u64, shared: &Shared) -> Result<bool, Box<Answer>> {
         match self {
             Self::Items(number, receipt) => {
-                let durable = services.table(number).map_or(Ok(true), |one| one.is_kept(receipt));
+                let durable = shared.table(number).map_or(Ok(true), |one| one.is_kept(receipt));
                 durable.map_err(|error| failed(id, &error).into())
             }
             Self::Rollouts(number, receipt) => {
-                let table = services.rollout_table(number);
+                let table = shared.rollout_table(number);
                 let durable = table.map_or(Ok(true), |one| one.is_kept(receipt));
                 durable.map_err(|error| Answer::RolloutRefused { id, error }.into())
             }
         }
     }
 
-    /// The place of its table's waker in [`Services::durable`].
-    pub(crate) fn place(self, services: &Services) -> usize {
+    /// What to wait for, if it is not.
+    pub(crate) fn key(self) -> Key {
         match self {
-            Self::Items(number, _) => number,
-            Self::Rollouts(number, _) => services.wakers.len() + number,
+            Self::Items(number, _) => Key::Durable(number),
+            Self::Rollouts(number, _) => Key::DurableRollouts(number),
         }
     }
 }

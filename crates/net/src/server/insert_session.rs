@@ -21,10 +21,12 @@ use echoic_replay::table::{
 };
 use echoic_replay::trajectory::{Signature, Trajectory};
 
-use crate::server::pool::Task;
-use crate::server::services::{HEAVY, Services};
+use super::Shared;
+use super::pool::{HEAVY, Task};
+use super::session::{Accepts, Due, Progress, Session, Stop, Turn};
+use super::wait_queue::Key;
 use crate::wire::WireError;
-use crate::wire::frame::{HEADER_BYTES, Header, Stall, kind};
+use crate::wire::frame::{Control, HEADER_BYTES, Header, Stall, kind};
 use crate::wire::handshake::{ProducerId, RefusalCode};
 use crate::wire::tables::{
     ItemHead, MAX_CHUNK_BYTES, MAX_CHUNKS, MAX_INSERT, MAX_ITEM, MAX_SIGNATURES, Release, RowsHead,
@@ -94,25 +96,6 @@ enum Filled {
     Elsewhere,
 }
 
-/// Why a frame was not used.
-#[derive(Debug)]
-pub(crate) enum Hold {
-    /// It takes long: see [`InsertSession::work`].
-    Heavy,
-    /// The table does not take more now.
-    Blocked { table: usize, stall: Stall },
-    /// It makes no sense.
-    Malformed(WireError),
-    /// It makes sense, but the table does not want it.
-    Refused(RefusalCode, String),
-}
-
-impl From<WireError> for Hold {
-    fn from(error: WireError) -> Self {
-        Self::Malformed(error)
-    }
-}
-
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct InsertSession {
@@ -121,11 +104,13 @@ pub(crate) struct InsertSession {
     /// Tables that were asked how far they have come, and had none of what comes now.
     asked: HashSet<u32>,
     /// Operations that were in their tables before they came through this listener.
-    pub(crate) passed: u64,
+    passed: u64,
     /// Number of the first operation that is not done.
-    pub(crate) next: u64,
+    next: u64,
     /// Number of the first operation that is not known to be kept: what is acknowledged.
-    pub(crate) kept: u64,
+    kept: u64,
+    /// The same when it was last told.
+    acknowledged: u64,
     /// Number of the first operation that did not come through this connection: a client that sends some
     /// again is not told of those that it has not sent again yet.
     seen: u64,
@@ -133,7 +118,7 @@ pub(crate) struct InsertSession {
     /// Number of the first operation that may not come yet.
     pub(crate) limit: u64,
     /// Operations that came again and were dropped.
-    pub(crate) duplicates: u64,
+    duplicates: u64,
     /// Bytes used since the last acknowledgement.
     unspoken: usize,
     /// The frame that comes now has been looked at before.
@@ -152,6 +137,100 @@ pub(crate) struct InsertSession {
     working: Option<Task<Used>>,
 }
 
+impl Session for InsertSession {
+    fn accepts(&self, kind: u8) -> Result<Accepts, &'static str> {
+        match kind {
+            kind::ROWS | kind::CHUNK => Ok(Accepts::Whole(MAX_INSERT)),
+            kind::ITEM | kind::SIGNATURE | kind::RELEASE => Ok(Accepts::Whole(MAX_ITEM)),
+            _ => Err("a frame of an insert, PING, PONG or GOODBYE"),
+        }
+    }
+
+    fn frame(&mut self, header: Header, payload: &[u8], turn: &mut Turn<'_>) -> Result<(), Stop> {
+        let before = (self.next - self.passed, self.duplicates);
+        let used = self.use_frame(header, payload, turn.shared);
+        turn.count(self.next - self.passed - before.0, self.duplicates - before.1);
+        // An operation that is done waits no more, also when the one behind it now does.
+        self.waiting.take_if(|(number, _)| *number != self.next);
+        match used {
+            Ok(()) => {
+                self.waiting = None;
+                self.resumed = false;
+                self.unspoken += payload.len();
+            }
+            Err(Stop::Wait(Key::Room(number), _)) => {
+                self.resumed = true;
+                if self.waiting.is_none() {
+                    let table = turn.shared.table(number);
+                    self.waiting = table.map(|table| (self.next, table.begin_wait(Call::Insert)));
+                }
+            }
+            Err(_) => self.waiting = None,
+        }
+        // What a table without a journal has is kept at once. What never will be is told when the connection
+        // is looked at next.
+        let _ = self.note_kept(turn.shared);
+        used
+    }
+
+    fn resume(&mut self, turn: &mut Turn<'_>) -> Result<(), Stop> {
+        let finished = self.finish(turn);
+        let refused = |error: TableError| Stop::Refused(RefusalCode::Journal, error.to_string());
+        while let Some(number) = self.note_kept(turn.shared).map_err(refused)? {
+            if !turn.park(Key::Durable(number)) {
+                break;
+            }
+        }
+        finished
+    }
+
+    fn work(&mut self, input: Vec<u8>, end: usize, turn: &mut Turn<'_>) {
+        let payload = HEADER_BYTES..end;
+        self.working = Some(match self.filling.take() {
+            Some(filling) => turn.run(move || {
+                let rows = input.get(payload).and_then(|payload| payload.get(filling.start..));
+                let (number, rows) = (filling.number, rows.unwrap_or_default());
+                let (count, filled) = filling.run(rows);
+                Used { input, end, of: Work::Rows(number, count, filled) }
+            }),
+            None => {
+                let mut kinds = std::mem::take(&mut self.kinds);
+                turn.run(move || {
+                    let bytes = input.get(payload).and_then(|payload| payload.get(8..));
+                    let chunk = read_chunk(bytes.unwrap_or_default(), &mut kinds);
+                    Used { input, end, of: Work::Chunk(chunk, kinds) }
+                })
+            }
+        });
+    }
+
+    fn acknowledge(&mut self, due: Due, stall: Stall, turn: &mut Turn<'_>) {
+        let new = self.kept.saturating_sub(self.acknowledged);
+        match due {
+            Due::Much if self.unspoken < DUE_BYTES && new < CREDIT / 4 => return,
+            Due::Much | Due::Any if new == 0 => return,
+            _ => {}
+        }
+        self.limit = self.limit.max(self.next.saturating_add(CREDIT));
+        (self.acknowledged, self.unspoken) = (self.kept, 0);
+        let (next, limit) = (self.kept, self.limit);
+        turn.out.write(|out| Control::Ack { next, limit, stall }.write(out));
+    }
+
+    fn progress(&self) -> Option<Progress> {
+        Some(Progress { producer: self.producer, next: self.next, of_tables: true })
+    }
+
+    fn rest(&mut self) {
+        if self.marks.is_empty() {
+            self.marks = VecDeque::new();
+        }
+        if self.chunks.is_empty() {
+            self.chunks = HashMap::new();
+        }
+    }
+}
+
 impl InsertSession {
     /// Goes on with operation `next` of a life of a producer. Those from `kept` on are in their tables and
     /// perhaps not kept.
@@ -159,7 +238,7 @@ impl InsertSession {
         (producer, epoch): (ProducerId, u64),
         next: u64,
         kept: u64,
-        services: &Services,
+        shared: &Shared,
     ) -> Self {
         let mut session = Self {
             producer,
@@ -168,6 +247,7 @@ impl InsertSession {
             passed: 0,
             next,
             kept,
+            acknowledged: kept,
             seen: kept,
             marks: VecDeque::new(),
             limit: next.saturating_add(CREDIT),
@@ -183,7 +263,7 @@ impl InsertSession {
             working: None,
         };
         if kept < next {
-            for (number, table) in services.shared.tables.all().iter().enumerate() {
+            for (number, table) in shared.tables.all().iter().enumerate() {
                 let mark = |receipt| Mark { first: kept, table: number, receipt };
                 session.marks.extend(table.receipt().map(mark));
             }
@@ -191,10 +271,15 @@ impl InsertSession {
         session
     }
 
+    /// Number of the first operation that may not come yet.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
     /// Takes note of what is kept. Of what is not, the table to wait for.
-    pub(crate) fn settle(&mut self, services: &Services) -> Result<Option<usize>, TableError> {
+    fn note_kept(&mut self, shared: &Shared) -> Result<Option<usize>, TableError> {
         while let Some(Mark { first, table: number, receipt }) = self.marks.front() {
-            let table = services.table(*number);
+            let table = shared.table(*number);
             if !table.map_or(Ok(true), |table| table.is_kept(*receipt))? {
                 self.kept = self.seen.min(*first);
                 return Ok(Some(*number));
@@ -217,63 +302,14 @@ impl InsertSession {
         }
     }
 
-    /// Gives up memory that is only of use while items come.
-    pub(crate) fn rest(&mut self) {
-        if self.marks.is_empty() {
-            self.marks = VecDeque::new();
-        }
-        if self.chunks.is_empty() {
-            self.chunks = HashMap::new();
-        }
-    }
-
-    /// Lets more come, and takes note that this is said.
-    pub(crate) fn grant(&mut self) {
-        self.limit = self.limit.max(self.next.saturating_add(CREDIT));
-        self.unspoken = 0;
-    }
-
-    /// Whether enough was done for an acknowledgement.
-    pub(crate) fn is_due(&self, acknowledged: u64) -> bool {
-        self.unspoken >= DUE_BYTES || self.kept.saturating_sub(acknowledged) >= CREDIT / 4
-    }
-
-    /// Whether to use this frame takes long, because it is a chunk of which much is to be copied or decoded.
-    pub(crate) fn is_heavy(kind: u8, payload: &[u8]) -> bool {
-        kind == kind::CHUNK
-            && payload.get(8..).is_some_and(|bytes| Chunk::read_cost(bytes) >= HEAVY)
-    }
-
-    /// Whether it does nothing more for now, because a frame is used elsewhere.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.working.is_some()
-    }
-
-    /// Has the heavy frame used elsewhere that is the first in `input` and ends at `end`.
-    pub(crate) fn work(&mut self, input: Vec<u8>, end: usize, services: &Services) {
-        let payload = HEADER_BYTES..end;
-        self.working = Some(match self.filling.take() {
-            Some(filling) => services.run(move || {
-                let rows = input.get(payload).and_then(|payload| payload.get(filling.start..));
-                let (number, rows) = (filling.number, rows.unwrap_or_default());
-                let (count, filled) = filling.run(rows);
-                Used { input, end, of: Work::Rows(number, count, filled) }
-            }),
-            None => {
-                let mut kinds = std::mem::take(&mut self.kinds);
-                services.run(move || {
-                    let bytes = input.get(payload).and_then(|payload| payload.get(8..));
-                    let chunk = read_chunk(bytes.unwrap_or_default(), &mut kinds);
-                    Used { input, end, of: Work::Chunk(chunk, kinds) }
-                })
-            }
-        });
-    }
-
-    /// Goes on with a frame that was used elsewhere, if it was: the rest of the input, with the frame if not all of it is
-    /// inserted.
-    pub(crate) fn finish(&mut self, services: &Services) -> Result<Option<Vec<u8>>, Hold> {
-        let Some(used) = self.working.as_ref().and_then(Task::take) else { return Ok(None) };
+    /// Goes on with a frame that was used elsewhere, if it was: the rest of the input comes back, with the frame if not all
+    /// of it is inserted.
+    fn finish(&mut self, turn: &mut Turn<'_>) -> Result<(), Stop> {
+        let Some(task) = &self.working else { return Ok(()) };
+        let Some(used) = task.take() else {
+            turn.park(Key::Pool);
+            return Err(Stop::Wait(Key::Pool, Stall::None));
+        };
         self.working = None;
         // A panic there is one of this connection.
         let Used { mut input, end, of } = used.unwrap_or_else(|panic| resume_unwind(panic));
@@ -281,85 +317,45 @@ impl InsertSession {
             Work::Chunk(chunk, kinds) => {
                 self.kinds = kinds;
                 let id = self.begin_chunk(input.get(HEADER_BYTES..end).unwrap_or_default())?.0;
-                self.put_chunk(id, chunk?, services)?;
+                self.put_chunk(id, chunk?, turn.shared)?;
             }
             Work::Rows(number, count, filled) => {
-                self.note_filled(number, count, services)?;
+                self.note_filled(number, count, turn.shared)?;
+                turn.count(count as u64, 0);
                 match filled {
                     Ok(Filled::All) => self.resumed = false,
                     Ok(Filled::Elsewhere) | Err(Obstacle::Blocked(_)) => {
                         self.asked.remove(&number);
                         self.resumed = true;
-                        return Ok(Some(input));
+                        *turn.input = input;
+                        return Ok(());
                     }
-                    Err(obstacle) => return Err(held(number, find(services, number)?, obstacle)),
+                    Err(obstacle) => {
+                        return Err(held(number, find(turn.shared, number)?, obstacle));
+                    }
                 }
             }
         }
         self.unspoken += end - HEADER_BYTES;
-        let rest = input.split_off(end);
+        *turn.input = input.split_off(end);
         if input.capacity() >= HEAVY {
             // To give it back to the system takes a while. Nobody waits for it.
-            drop(services.run(|| drop(input)));
+            drop(turn.run(|| drop(input)));
         }
-        Ok(Some(rest))
+        Ok(())
     }
 
-    /// The largest payload of a frame of a kind; `None` for kinds that may not come.
-    pub(crate) fn most(kind: u8) -> Option<u32> {
-        match kind {
-            kind::ROWS | kind::CHUNK => Some(MAX_INSERT),
-            kind::ITEM | kind::SIGNATURE | kind::RELEASE => Some(MAX_ITEM),
-            _ => None,
-        }
-    }
-
-    /// Uses a frame. One that is held comes again.
-    pub(crate) fn take(
-        &mut self,
-        header: Header,
-        payload: &[u8],
-        services: &Services,
-    ) -> Result<(), Hold> {
-        let mut used = self.use_frame(header, payload, services);
-        if let Err(Hold::Blocked { table: number, .. }) = used
-            && let Some(table) = services.table(number)
-        {
-            // Room that comes from here on rings; room that came before is found by one more try.
-            table.wake_on_room(&services.wakers[number].room.waker);
-            self.resumed = true;
-            used = self.use_frame(header, payload, services);
-        }
-        // An operation that is done waits no more, also when the one behind it now does.
-        self.waiting.take_if(|(number, _)| *number != self.next);
-        match used {
-            Err(Hold::Blocked { table: number, .. }) if self.waiting.is_none() => {
-                let table = services.table(number);
-                self.waiting = table.map(|table| (self.next, table.begin_wait(Call::Insert)));
-            }
-            Err(Hold::Blocked { .. }) => {}
-            _ => self.waiting = None,
-        }
-        // What a table without a journal has is kept at once. What never will be is told when the connection
-        // is looked at next.
-        let _ = self.settle(services);
-        if used.is_ok() {
-            self.resumed = false;
-            self.unspoken += payload.len();
-        }
-        used
-    }
-
-    fn use_frame(
-        &mut self,
-        header: Header,
-        payload: &[u8],
-        services: &Services,
-    ) -> Result<(), Hold> {
+    fn use_frame(&mut self, header: Header, payload: &[u8], shared: &Shared) -> Result<(), Stop> {
         match header.kind {
-            kind::ROWS => self.take_rows(payload, services)?,
-            kind::ITEM => self.take_item(payload, services)?,
-            kind::CHUNK => self.take_chunk(payload, services)?,
+            kind::ROWS => self.take_rows(payload, shared)?,
+            kind::ITEM => self.take_item(payload, shared)?,
+            // Much of it is to be copied or decoded.
+            kind::CHUNK
+                if payload.get(8..).is_some_and(|bytes| Chunk::read_cost(bytes) >= HEAVY) =>
+            {
+                return Err(Stop::Heavy);
+            }
+            kind::CHUNK => self.take_chunk(payload, shared)?,
             kind::SIGNATURE => self.take_signature(payload)?,
             kind::RELEASE => {
                 for id in Release::read(payload)?.chunks {
@@ -399,7 +395,7 @@ impl InsertSession {
     }
 
     /// Passes over those operations before `end`, all for one table, that are in it already; how many.
-    fn pass(&mut self, number: u32, table: &Table, end: u64) -> Result<u64, Hold> {
+    fn pass(&mut self, number: u32, table: &Table, end: u64) -> Result<u64, Stop> {
         if self.asked.contains(&number) {
             return Ok(0);
         }
@@ -418,8 +414,8 @@ impl InsertSession {
         Ok(passed)
     }
 
-    fn take_rows(&mut self, payload: &[u8], services: &Services) -> Result<(), Hold> {
-        let row_bytes = |number| match services.table(number as usize) {
+    fn take_rows(&mut self, payload: &[u8], shared: &Shared) -> Result<(), Stop> {
+        let row_bytes = |number| match shared.table(number as usize) {
             Some(table) => match &table.config().form {
                 Form::Rows(spec) => Ok(spec.nbytes()),
                 Form::Trajectories(_) => Err(no_table("number of a table with rows", number)),
@@ -431,7 +427,7 @@ impl InsertSession {
         // What a table refuses is refused as a whole, before the first row is in.
         check_priorities(&priorities)?;
         let again = self.check_sequence(head.first, end)?;
-        let table = find(services, head.table)?;
+        let table = find(shared, head.table)?;
         let row = rows.len() / head.count as usize;
         if !self.resumed {
             self.duplicates += again;
@@ -455,12 +451,12 @@ impl InsertSession {
                 let start = payload.len() - rest.len();
                 self.filling =
                     Some(Filling { number, table, insertion, version, priorities, start, origin });
-                return Err(Hold::Heavy);
+                return Err(Stop::Heavy);
             }
             let (taken, filled) =
                 fill(table, insertion, (&priorities[done..], version, origin), rest);
             done += taken;
-            self.note_filled(number, taken, services)?;
+            self.note_filled(number, taken, shared)?;
             if filled.map_err(|obstacle| held(number, table, obstacle))? == Filled::Elsewhere {
                 self.asked.remove(&number);
             }
@@ -469,27 +465,22 @@ impl InsertSession {
     }
 
     /// Takes note that so many more rows are in a table.
-    fn note_filled(
-        &mut self,
-        number: u32,
-        count: usize,
-        services: &Services,
-    ) -> Result<(), WireError> {
+    fn note_filled(&mut self, number: u32, count: usize, shared: &Shared) -> Result<(), WireError> {
         if count > 0 {
-            self.mark(self.next, number, find(services, number)?);
+            self.mark(self.next, number, find(shared, number)?);
             self.next += count as u64;
         }
         Ok(())
     }
 
-    fn take_item(&mut self, payload: &[u8], services: &Services) -> Result<(), Hold> {
+    fn take_item(&mut self, payload: &[u8], shared: &Shared) -> Result<(), Stop> {
         let item = ItemHead::read(payload)?;
         let again = self.check_sequence(item.sequence, item.sequence.saturating_add(1))?;
         if again > 0 {
             self.duplicates += 1;
             return Ok(());
         }
-        let table = find(services, item.table)?;
+        let table = find(shared, item.table)?;
         if self.pass(item.table, table, item.sequence.saturating_add(1))? > 0 {
             return Ok(());
         }
@@ -522,10 +513,10 @@ impl InsertSession {
         Ok(())
     }
 
-    fn take_chunk(&mut self, payload: &[u8], services: &Services) -> Result<(), WireError> {
+    fn take_chunk(&mut self, payload: &[u8], shared: &Shared) -> Result<(), WireError> {
         let (id, bytes) = self.begin_chunk(payload)?;
         let chunk = read_chunk(bytes, &mut self.kinds)?;
-        self.put_chunk(id, chunk, services)
+        self.put_chunk(id, chunk, shared)
     }
 
     /// The number and the serial form of a chunk for which there is room.
@@ -545,18 +536,18 @@ impl InsertSession {
         Ok((id, bytes))
     }
 
-    fn put_chunk(&mut self, id: u64, chunk: Chunk, services: &Services) -> Result<(), WireError> {
+    fn put_chunk(&mut self, id: u64, chunk: Chunk, shared: &Shared) -> Result<(), WireError> {
         match self.chunks.entry(id) {
             Entry::Occupied(_) => Err(WireError::meaningless("number of a new chunk", id)),
             Entry::Vacant(place) => {
                 self.chunk_bytes += chunk.memory_bytes();
-                place.insert(Arc::new(chunk.metered(&services.shared.meter.chunks)));
+                place.insert(Arc::new(chunk.metered(&shared.meter.chunks)));
                 Ok(())
             }
         }
     }
 
-    fn take_signature(&mut self, payload: &[u8]) -> Result<(), Hold> {
+    fn take_signature(&mut self, payload: &[u8]) -> Result<(), Stop> {
         let SignatureHead { id, signature } = SignatureHead::read(payload)?;
         let (limit, got) = (MAX_SIGNATURES as u64, self.signatures.len() as u64 + 1);
         match self.signatures.entry(id) {
@@ -641,38 +632,38 @@ fn no_table(field: &'static str, number: u32) -> WireError {
     WireError::meaningless(field, number.into())
 }
 
-fn find(services: &Services, number: u32) -> Result<&Arc<Table>, WireError> {
-    let found = services.table(number as usize);
+fn find(shared: &Shared, number: u32) -> Result<&Arc<Table>, WireError> {
+    let found = shared.table(number as usize);
     found.ok_or_else(|| no_table("number of a table", number))
 }
 
-fn check_priorities(priorities: &[f64]) -> Result<(), Hold> {
+fn check_priorities(priorities: &[f64]) -> Result<(), Stop> {
     match bad_priority(priorities) {
         Some(index) => {
             let error = TableError::Priority { index, got: priorities[index] };
-            Err(Hold::Refused(RefusalCode::Table, error.to_string()))
+            Err(Stop::Refused(RefusalCode::Table, error.to_string()))
         }
         None => Ok(()),
     }
 }
 
-fn held(number: u32, table: &Table, obstacle: Obstacle) -> Hold {
+fn held(number: u32, table: &Table, obstacle: Obstacle) -> Stop {
     match obstacle {
-        Obstacle::Blocked(reason) => Hold::Blocked { table: number as usize, stall: reason.into() },
+        Obstacle::Blocked(reason) => Stop::Wait(Key::Room(number as usize), reason.into()),
         // What was not inserted stays with the client.
-        Obstacle::Failed(TableError::Closed) => Hold::Refused(
+        Obstacle::Failed(TableError::Closed) => Stop::Refused(
             RefusalCode::Closed,
             format!("the table {:?} is closed", table.config().name),
         ),
         Obstacle::Failed(error @ TableError::Spec(_)) => {
-            Hold::Refused(RefusalCode::Spec, error.to_string())
+            Stop::Refused(RefusalCode::Spec, error.to_string())
         }
         Obstacle::Failed(error @ TableError::Stale) => {
-            Hold::Refused(RefusalCode::Stale, error.to_string())
+            Stop::Refused(RefusalCode::Stale, error.to_string())
         }
         Obstacle::Failed(error @ TableError::Journal(_)) => {
-            Hold::Refused(RefusalCode::Journal, error.to_string())
+            Stop::Refused(RefusalCode::Journal, error.to_string())
         }
-        Obstacle::Failed(error) => Hold::Refused(RefusalCode::Table, error.to_string()),
+        Obstacle::Failed(error) => Stop::Refused(RefusalCode::Table, error.to_string()),
     }
 }

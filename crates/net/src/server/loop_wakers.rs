@@ -33,27 +33,9 @@ impl LoopWaker {
         Self { waker: Waker::from(Arc::clone(&mark)), mark }
     }
 
-    /// Marks it, for the next round of the loop.
-    pub(crate) fn set(&self) {
-        self.mark.is_set.store(true, Ordering::Release);
-    }
-
     /// Takes the mark off; whether it was there.
     pub(crate) fn take(&self) -> bool {
         let is_set = &self.mark.is_set;
         is_set.load(Ordering::Relaxed) && is_set.swap(false, Ordering::AcqRel)
-    }
-}
-
-/// The wakers of one table of items: more may be sampled, more may be inserted.
-#[derive(Debug)]
-pub(crate) struct TableWakers {
-    pub(crate) items: LoopWaker,
-    pub(crate) room: LoopWaker,
-}
-
-impl TableWakers {
-    pub(crate) fn new(waker: &Arc<mio::Waker>) -> Self {
-        Self { items: LoopWaker::new(waker), room: LoopWaker::new(waker) }
     }
 }

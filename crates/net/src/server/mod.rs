@@ -1,28 +1,30 @@
 //! The server's end of connections: from links to samples in a stream.
 //!
-//! - `worker`: the event loops, of which there is a fixed number whatever the number of clients.
-//! - `connection`: one client, from its first byte on.
-//! - `stream_session`: from data frames into the ring.
-//! - `request_session`: requests. `rollouts`: those about rollout tables, and who waits for them. `insert_session`:
-//!   inserts. `weights_session`: weights.
-//! - `loop_wakers`: what wakes an event loop. `pool`: who does what takes long.
-//! - `services`: what the sessions of an event loop work with. `disk_queue`: answers that wait for the disk.
-//! - `sessions`: what each producer has delivered, so that nothing is stored twice.
+//! - `event_loop`: the event loops, of which there is a fixed number whatever the number of clients.
+//! - `connection`: one client, from its first byte on: the handshake, and what comes cut into frames.
+//! - `session`: what a connection does for its client. `stream_session`: from data frames into the ring.
+//!   `insert_session`: inserts. `request_session`: requests, and `rollouts` those about rollout tables.
+//!   `weights_session`: weights. `ring_session`: clients that write into the ring's memory.
+//! - `wait_queue`: those who wait. `loop_wakers`: what wakes an event loop. `pool`: who does what takes long.
+//!   `disk_queue`: answers that wait for the disk.
+//! - `producers`: what each producer has delivered, so that nothing is stored twice.
 //! - `meter`: the numbers.
 
 mod connection;
 mod disk_queue;
+mod event_loop;
 mod insert_session;
 mod loop_wakers;
 mod meter;
 mod pool;
+mod producers;
 mod request_session;
+mod ring_session;
 mod rollouts;
-mod services;
-mod sessions;
+mod session;
 mod stream_session;
+mod wait_queue;
 mod weights_session;
-mod worker;
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -35,17 +37,17 @@ use std::time::{Duration, Instant};
 
 use echoic_replay::Stream;
 use echoic_replay::rollouts::{RolloutConfig, RolloutTable};
-use echoic_replay::table::Tables;
 use echoic_replay::table::saved::Checkpointer;
+use echoic_replay::table::{Table, Tables};
 use echoic_replay::weights::WeightStore;
 use tracing::info;
 
 pub use meter::{Flow, ListenerStats};
 
 use self::connection::{CHUNK, Connection};
+use self::event_loop::EventLoop;
 use self::meter::Meter;
 use self::pool::Pool;
-use self::worker::Worker;
 use crate::address::Address;
 use crate::auth::{Token, random};
 use crate::buffer_pool::BufferPool;
@@ -230,26 +232,49 @@ pub(crate) struct Shared {
     options: Options,
     meter: Meter,
     instance: [u8; 16],
-    workers: Vec<(Sender<Message>, Arc<mio::Waker>)>,
+    event_loops: Vec<(Sender<Message>, Arc<mio::Waker>)>,
     turns: AtomicU64,
     ids: AtomicU64,
     connected: AtomicUsize,
 }
 
 impl Shared {
-    fn send(&self, worker: usize, message: Message) {
-        let (sender, waker) = &self.workers[worker];
+    fn send(&self, event_loop: usize, message: Message) {
+        let (sender, waker) = &self.event_loops[event_loop];
         // A loop that has ended has closed its connections, and so does the one that is dropped here.
         if sender.send(message).is_ok() {
             let _ = waker.wake();
         }
     }
 
+    /// The table of items of this number.
+    fn table(&self, number: usize) -> Option<&Arc<Table>> {
+        self.tables.all().get(number)
+    }
+
+    /// The rollout table of this number.
+    fn rollout_table(&self, number: usize) -> Option<&Arc<RolloutTable>> {
+        self.rollouts.get(number)
+    }
+
+    /// Whether there are rollout tables, and all are closed.
+    fn are_rollouts_closed(&self) -> bool {
+        !self.rollouts.is_empty() && self.rollouts.iter().all(|table| table.is_closed())
+    }
+
+    /// Whether all that was changed so far in tables of items is durable.
+    fn is_all_durable(&self) -> bool {
+        let is_durable = |table: &Arc<Table>| {
+            table.receipt().is_none_or(|receipt| table.is_kept(receipt) == Ok(true))
+        };
+        self.tables.all().iter().all(is_durable)
+    }
+
     /// The event loop that serves a producer.
     fn home(&self, producer: &ProducerId) -> usize {
         let mut hasher = DefaultHasher::new();
         producer.hash(&mut hasher);
-        (hasher.finish() % self.workers.len() as u64) as usize
+        (hasher.finish() % self.event_loops.len() as u64) as usize
     }
 
     /// How much to read from a client at once. What finds no room in the ring is kept, so it is less when
@@ -319,12 +344,12 @@ impl Server {
             return Err(OpenError::NeedsToken(address));
         }
         let mut parts = Vec::new();
-        let mut workers = Vec::new();
+        let mut event_loops = Vec::new();
         for _ in 0..options.threads {
             let poll = mio::Poll::new()?;
-            let waker = Worker::waker(&poll)?;
+            let waker = EventLoop::waker(&poll)?;
             let (sender, inbox) = channel();
-            workers.push((sender, Arc::clone(&waker)));
+            event_loops.push((sender, Arc::clone(&waker)));
             parts.push((poll, waker, inbox));
         }
         let shared = Arc::new(Shared {
@@ -344,7 +369,7 @@ impl Server {
             options,
             meter: Meter::default(),
             instance: instance.map_or_else(random, Ok)?,
-            workers,
+            event_loops,
             turns: AtomicU64::new(0),
             ids: AtomicU64::new(0),
             connected: AtomicUsize::new(0),
@@ -354,9 +379,9 @@ impl Server {
         let mut listener = Some(listener);
         for (index, (poll, waker, inbox)) in parts.into_iter().enumerate() {
             let shared = Arc::clone(&server.shared);
-            let worker = Worker::new(index, shared, inbox, poll, waker, listener.take())?;
+            let event_loop = EventLoop::new(index, shared, inbox, poll, waker, listener.take())?;
             let name = format!("echoic-listen-{index}");
-            let thread = std::thread::Builder::new().name(name).spawn(move || worker.run())?;
+            let thread = std::thread::Builder::new().name(name).spawn(move || event_loop.run())?;
             server.threads.push(thread);
         }
         Ok(server)
@@ -388,8 +413,8 @@ impl Server {
         if !self.threads.is_empty() {
             info!(address = %self.address, "closing a listener");
         }
-        for worker in 0..self.shared.workers.len() {
-            self.shared.send(worker, Message::Close(deadline));
+        for event_loop in 0..self.shared.event_loops.len() {
+            self.shared.send(event_loop, Message::Close(deadline));
         }
         let own = std::thread::current().id();
         let wait_for = |thread: JoinHandle<()>| {

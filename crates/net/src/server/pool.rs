@@ -13,6 +13,10 @@ use std::thread::{self, JoinHandle};
 
 use echoic_memory::sync::{Condvar, Mutex};
 
+/// From how many bytes on, copied or as good as that, something is not done by the event loop: about a millisecond. Less
+/// takes not much longer than to hand it over.
+pub(crate) const HEAVY: usize = 4 << 20;
+
 /// See the [module](self).
 pub(crate) struct Pool {
     /// The most threads.

@@ -1,6 +1,5 @@
 //! A connection for requests: each is answered, at once or when the table allows it.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -9,46 +8,24 @@ use std::time::{Duration, Instant};
 use echoic_memory::arena::{Arena, Claim};
 use echoic_memory::sync::Mutex;
 use echoic_replay::limiter::Limiter;
-use echoic_replay::table::{
-    Call, Form, Obstacle, Sampled, Stack, Table, TableError, Waiting as WaitStart,
-};
+use echoic_replay::rollouts::table::CallError;
+use echoic_replay::table::{Form, Obstacle, Sampled, Stack, Table, TableError};
 
+use super::disk_queue::{DiskQueue, Held, Receipt, Waiting};
+use super::pool::{HEAVY, Task};
+use super::rollouts::{self, Delivery, RolloutSession};
+use super::session::{Accepts, Session, Stop, Turn};
+use super::wait_queue::{Blocked, Key, Verdict, Waiter, WaitingRequest};
+use super::{Observer, Shared};
 use crate::buffer_pool::PooledBuffer;
-use crate::server::Observer;
-use crate::server::disk_queue::{DiskQueue, Held, Receipt, Waiting};
-use crate::server::pool::Task;
-use crate::server::rollouts::{self, Delivery, RolloutSession};
-use crate::server::services::{HEAVY, Services};
 use crate::wire::WireError;
-use crate::wire::frame::{HEADER_BYTES, Header, Stall, frame, kind};
+use crate::wire::frame::{Control, HEADER_BYTES, Header, Stall, frame, kind};
+use crate::wire::handshake::RefusalCode;
 use crate::wire::tables::{
-    ALL_TABLES, Answer, Area, BatchHead, FailureCode, Layout, MAX_WAITING, Numbers, Operation,
-    Request,
+    ALL_TABLES, Answer, Area, BatchHead, FailureCode, Layout, MAX_REQUEST, MAX_WAITING, Numbers,
+    Operation, Request,
 };
 use crate::write_buffer::{Piece, WriteBuffer};
-
-/// A sample that has to wait.
-#[derive(Debug)]
-struct Parked {
-    id: u64,
-    table: usize,
-    count: usize,
-    area: Option<Area>,
-    deadline: Option<Instant>,
-    /// What for, when it was last tried.
-    stall: Stall,
-    /// Counts it among those that wait.
-    waiting: Option<WaitStart>,
-}
-
-impl Parked {
-    /// Tells its table what it waits for.
-    fn say_why(&self) {
-        if let (Some(waiting), Some(reason)) = (&self.waiting, self.stall.reason()) {
-            waiting.because(reason);
-        }
-    }
-}
 
 /// Where a checkpoint is, or why there is none; once that is known.
 type Saved = Arc<Mutex<Option<Result<String, String>>>>;
@@ -76,12 +53,10 @@ enum Target {
 pub(crate) struct RequestSession {
     /// Answers that tell of what is not durable yet.
     disk: DiskQueue,
-    /// In the order in which they came.
-    parked: Vec<Parked>,
-    /// One of them may have a better chance now.
-    recalled: bool,
-    /// The tables on whose lists of waiting connections this one is.
-    listed: BTreeSet<usize>,
+    /// How many of its requests are in the wait queue.
+    waiting: usize,
+    /// One of them was passed over, since no more could be answered.
+    passed_over: bool,
     /// Checkpoints that are being written, by the requests for them.
     saving: Vec<(u64, Saved)>,
     /// A batch that is gathered elsewhere, or a share of one of rollouts. Nothing else is done meanwhile, so batches are
@@ -93,78 +68,139 @@ pub(crate) struct RequestSession {
     pub(crate) rollouts: RolloutSession,
 }
 
-impl RequestSession {
-    /// Whether it does nothing more for now: a batch is being gathered, or as much as it may remember waits for the disk.
-    pub(crate) fn is_busy(&self, services: &Services) -> bool {
-        self.gathering.is_some()
-            || self.saving.len() >= MAX_WAITING
-            || self.disk.is_full(services.most_unsent())
+impl Session for RequestSession {
+    fn accepts(&self, kind: u8) -> Result<Accepts, &'static str> {
+        match kind {
+            kind::REQUEST => Ok(Accepts::Whole(MAX_REQUEST)),
+            _ => Err("REQUEST, PING, PONG or GOODBYE"),
+        }
     }
 
-    /// Whether a batch is gathered elsewhere.
-    pub(crate) fn is_gathering(&self) -> bool {
-        self.gathering.is_some()
+    fn frame(&mut self, _header: Header, payload: &[u8], turn: &mut Turn<'_>) -> Result<(), Stop> {
+        if let Some(key) = self.busy(turn.shared) {
+            return Err(Stop::Wait(key, Stall::None));
+        }
+        let request = Request::read(payload)?;
+        if lacks_room(&request, turn.shared) {
+            return Err(Stop::Wait(Key::Room(request.table as usize), Stall::Capacity));
+        }
+        self.take(request, turn)
+    }
+
+    fn resume(&mut self, turn: &mut Turn<'_>) -> Result<(), Stop> {
+        self.finish(turn);
+        self.tell_saved(turn);
+        self.settle(turn);
+        if turn.is_full() {
+            return Err(Stop::Unsent(turn.shared.credit_bytes()));
+        }
+        if self.passed_over && self.busy(turn.shared).is_none() {
+            self.passed_over = false;
+            turn.waits.stir(turn.index);
+        }
+        Ok(())
+    }
+
+    fn attempt(
+        &mut self,
+        waiter: &mut Waiter,
+        ahead: Option<Blocked>,
+        turn: &mut Turn<'_>,
+    ) -> Verdict {
+        waiter.is_passed_over = turn.is_full() || self.busy(turn.shared).is_some();
+        let tried = match waiter.blocked.filter(|_| waiter.is_passed_over) {
+            Some(blocked) => Err(blocked),
+            None => ahead.map_or_else(|| self.serve(waiter, turn), Err),
+        };
+        let verdict = match tried {
+            Ok(()) => Verdict::Done,
+            Err(blocked) if waiter.is_late() => {
+                time_out(waiter, blocked, turn.out);
+                Verdict::Late
+            }
+            Err(_) if waiter.is_passed_over => {
+                self.passed_over = true;
+                return Verdict::PassedOver;
+            }
+            Err(blocked) => {
+                waiter.note(blocked, turn.shared);
+                return Verdict::Waits(blocked);
+            }
+        };
+        self.waiting -= 1;
+        verdict
+    }
+
+    fn reassure(&mut self, _stall: Stall, turn: &mut Turn<'_>) {
+        turn.out.write(|out| Control::Ping(0).write(out));
+    }
+
+    fn leaves_because(&self, shared: &Shared) -> Option<(RefusalCode, &'static str)> {
+        let are_closed = shared.are_rollouts_closed() && self.rollouts.is_used;
+        are_closed.then_some((RefusalCode::Closed, "the server's rollout tables are closed"))
+    }
+}
+
+impl RequestSession {
+    /// A session whose client finds batches in this arena, if it has one.
+    pub(crate) fn new(arena: Option<Arc<Arena>>) -> Self {
+        Self { arena, ..Self::default() }
+    }
+
+    /// What it waits for to do anything more: a batch that is being gathered, or as much as it may remember waits for the
+    /// disk.
+    fn busy(&self, shared: &Shared) -> Option<Key> {
+        if self.gathering.is_some() {
+            return Some(Key::Pool);
+        }
+        if self.saving.len() >= MAX_WAITING {
+            return Some(Key::Checkpoint);
+        }
+        let first = self.disk.first().filter(|_| self.disk.is_full(shared.credit_bytes()))?;
+        Some(first.receipt.key())
     }
 
     /// Goes on with a batch that is gathered, if it is.
-    pub(crate) fn finish(&mut self, services: &Services, out: &mut WriteBuffer) {
-        let Some(gathered) = self.gathering.as_ref().and_then(Task::take) else { return };
+    fn finish(&mut self, turn: &mut Turn<'_>) {
+        let Some(task) = &self.gathering else { return };
+        let Some(gathered) = task.take() else {
+            turn.park(Key::Pool);
+            return;
+        };
         self.gathering = None;
         // A panic there is one of this connection.
         match gathered.unwrap_or_else(|panic| resume_unwind(panic)) {
-            Gathered::Items(items) => items.send(out),
-            Gathered::Share(share) => share.send(self, services, out),
+            Gathered::Items(items) => items.send(turn.out),
+            Gathered::Share(share) => share.send(self, turn),
         }
     }
 
-    /// The table in whose journal there is no room for what is asked, if so. Its room rings once there is.
-    pub(crate) fn lacks_room(&self, request: &Request<'_>, services: &Services) -> Option<usize> {
-        let is_told = matches!(
-            request.operation,
-            Operation::Update { .. }
-                | Operation::Delete { .. }
-                | Operation::Reset
-                | Operation::Advance { .. }
-        );
-        let number = request.table as usize;
-        let table = services.table(number).filter(|_| is_told)?;
-        table.check_room().err()?;
-        table.wake_on_room(&services.wakers[number].room.waker);
-        // Room that came before that is found by one more look.
-        table.check_room().err().map(|_| number)
+    /// Does what is asked, or has it wait.
+    fn take(&mut self, request: Request<'_>, turn: &mut Turn<'_>) -> Result<(), Stop> {
+        let Request { id, table, operation } = request;
+        match operation {
+            Operation::Cancel => self.cancel(id, turn),
+            Operation::Info => info(id, table, turn),
+            Operation::Observe => observe(id, turn),
+            Operation::Checkpoint => self.begin_checkpoint(id, turn),
+            of_rollouts if of_rollouts.is_of_rollouts() => {
+                return rollouts::take(self, id, table, of_rollouts, turn);
+            }
+            of_items => return self.take_of_items(id, table, of_items, turn),
+        }
+        Ok(())
     }
 
-    /// Does what is asked, or parks it.
-    pub(crate) fn take(
+    /// Does what is asked of a table of items.
+    fn take_of_items(
         &mut self,
-        request: Request<'_>,
-        services: &Services,
-        out: &mut WriteBuffer,
-    ) -> Result<(), WireError> {
-        let Request { id, table: number, operation } = request;
-        if operation == Operation::Cancel {
-            self.cancel(id, out);
-            return Ok(());
-        }
-        if operation == Operation::Info {
-            info(id, number, services, out);
-            return Ok(());
-        }
-        if operation == Operation::Observe {
-            let observer = services.shared.observer.as_ref();
-            let observation = observer.map(Observer::look).unwrap_or_default();
-            out.write(|out| Answer::Observed { id, observation }.write(out));
-            return Ok(());
-        }
-        if operation == Operation::Checkpoint {
-            self.begin_checkpoint(id, services, out);
-            return Ok(());
-        }
-        if operation.is_of_rollouts() {
-            return rollouts::take(self, id, number, operation, services, out);
-        }
-        let Some(table) = services.table(number as usize) else {
-            unknown(id, number, out);
+        id: u64,
+        number: u32,
+        operation: Operation<'_>,
+        turn: &mut Turn<'_>,
+    ) -> Result<(), Stop> {
+        let Some(table) = turn.shared.table(number as usize) else {
+            unknown(id, number, turn.out);
             return Ok(());
         };
         let is_journalled = matches!(
@@ -172,15 +208,16 @@ impl RequestSession {
             Operation::Update { .. } | Operation::Delete { .. } | Operation::Reset
         );
         if is_journalled && let Err(error) = table.check_journal() {
-            refuse(id, &error, out);
+            refuse(id, &error, turn.out);
             return Ok(());
         }
         let done = match operation {
             Operation::Sample { count, timeout_ms, area } => {
-                let (count, table) = (count as usize, number as usize);
-                let (deadline, stall, waiting) = (None, Stall::None, None);
-                let wanted = Parked { id, table, count, area, deadline, stall, waiting };
-                return self.begin_sample(wanted, timeout_ms, services, out);
+                if let Some(area) = area {
+                    check_area(area, self.arena.as_ref())?;
+                }
+                let request = WaitingRequest::Items { count: count as usize, area };
+                return self.begin(id, number, request, timeout_ms, turn);
             }
             Operation::Update { keys, priorities } => {
                 table.update_priorities(&keys, &priorities).map(|updated| updated as u64)
@@ -215,26 +252,107 @@ impl RequestSession {
             Operation::CanInsert { count } => Ok(table.can_insert(count as usize).into()),
             Operation::List { place, most } => {
                 let (infos, next) = table.items_from(place, most as usize);
-                out.write(|out| Answer::Listed { id, next, infos }.write(out));
+                turn.out.write(|out| Answer::Listed { id, next, infos }.write(out));
                 return Ok(());
             }
             Operation::Get { keys } => {
-                let drawn = answer(id, table, table.get(&keys), None, services, out);
-                self.gather(drawn, services, out);
+                let drawn = answer(id, table, table.get(&keys), None, turn);
+                self.gather(drawn, turn);
                 return Ok(());
             }
-            // They are done already.
+            // All others are not of a table of items.
             _ => Ok(0),
         };
         match done {
             Ok(count) => {
                 let receipt = table.receipt().filter(|_| is_journalled);
                 let receipt = receipt.map(|receipt| Receipt::Items(number as usize, receipt));
-                self.answer(id, receipt, Held::Count(count), services, out);
+                self.answer(id, receipt, Held::Count(count), turn);
             }
-            Err(error) => refuse(id, &error, out),
+            Err(error) => refuse(id, &error, turn.out),
         }
         Ok(())
+    }
+
+    /// Serves a request, or keeps it in the wait queue until its time is over.
+    pub(crate) fn begin(
+        &mut self,
+        id: u64,
+        number: u32,
+        request: WaitingRequest,
+        timeout_ms: Option<u64>,
+        turn: &mut Turn<'_>,
+    ) -> Result<(), Stop> {
+        let is_hasty = timeout_ms == Some(0);
+        let mut waiter = Waiter::new(id, number as usize, turn.index, request);
+        let of_items = matches!(waiter.request, WaitingRequest::Items { .. });
+        // Of items, who does not wait gets what is there.
+        let ahead = turn.waits.ahead(&waiter).filter(|_| !(is_hasty && of_items));
+        let blocked = match ahead.map_or_else(|| self.serve(&waiter, turn), Err) {
+            Ok(()) => return Ok(()),
+            Err(blocked) => blocked,
+        };
+        if let WaitingRequest::Items { count, .. } = waiter.request
+            && let Some(Err(error)) =
+                turn.shared.table(waiter.table).map(|table| table.check_batch(count))
+        {
+            refuse(id, &error, turn.out);
+            return Ok(());
+        }
+        if is_hasty {
+            time_out(&waiter, blocked, turn.out);
+            return Ok(());
+        }
+        if self.waiting >= MAX_WAITING {
+            let (limit, got) = (MAX_WAITING as u64, self.waiting as u64 + 1);
+            return Err(WireError::too_large("requests that wait", limit, got).into());
+        }
+        self.waiting += 1;
+        // Longer than a clock can hold is for ever.
+        waiter.deadline =
+            timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
+        waiter.note(blocked, turn.shared);
+        turn.waits.admit(waiter, turn.shared);
+        Ok(())
+    }
+
+    /// Serves a request, if that is possible now; else why not.
+    fn serve(&mut self, waiter: &Waiter, turn: &mut Turn<'_>) -> Result<(), Blocked> {
+        match waiter.request {
+            WaitingRequest::Items { count, area } => {
+                let Some(table) = turn.shared.table(waiter.table) else { return Ok(()) };
+                let drawn = self.sample(waiter, table, (count, area), turn)?;
+                self.gather(drawn, turn);
+                Ok(())
+            }
+            _ => rollouts::serve(self, waiter, turn),
+        }
+    }
+
+    /// Draws, and answers when that fails. A batch that may not be handed on before its draws are kept is gathered then.
+    fn sample(
+        &mut self,
+        waiter: &Waiter,
+        table: &Arc<Table>,
+        (count, area): (usize, Option<Area>),
+        turn: &mut Turn<'_>,
+    ) -> Result<Option<Gathering>, Blocked> {
+        let (id, number) = (waiter.id, waiter.table);
+        match table.try_sample(count) {
+            Ok(sampled) => match sampled.receipt() {
+                Some(receipt) if table.is_kept(receipt) != Ok(true) => {
+                    let held = Held::Batch { table: number, sampled: Box::new(sampled), area };
+                    self.disk.push(Waiting { id, receipt: Receipt::Items(number, receipt), held });
+                    Ok(None)
+                }
+                _ => Ok(answer(id, table, sampled, area.zip(self.arena.as_ref()), turn)),
+            },
+            Err(Obstacle::Blocked(reason)) => Err(Blocked::Items(reason)),
+            Err(Obstacle::Failed(error)) => {
+                refuse(id, &error, turn.out);
+                Ok(None)
+            }
+        }
     }
 
     /// Answers when that is durable which the receipt stands for: now, if it is already or there is none.
@@ -243,109 +361,60 @@ impl RequestSession {
         id: u64,
         receipt: Option<Receipt>,
         held: Held,
-        services: &Services,
-        out: &mut WriteBuffer,
+        turn: &mut Turn<'_>,
     ) {
-        let Some(receipt) = receipt else { return self.send(id, held, services, out) };
-        match receipt.is_durable(id, services) {
-            Ok(true) => self.send(id, held, services, out),
+        let Some(receipt) = receipt else { return self.send(id, held, turn) };
+        match receipt.is_durable(id, turn.shared) {
+            Ok(true) => self.send(id, held, turn),
             Ok(false) => self.disk.push(Waiting { id, receipt, held }),
-            Err(answer) => out.write(|out| answer.write(out)),
+            Err(answer) => turn.out.write(|out| answer.write(out)),
         }
     }
 
-    /// Answers what is durable, as far as there is room for it. Of what is not, the place of its table's waker.
-    pub(crate) fn settle(&mut self, services: &Services, out: &mut WriteBuffer) -> Option<usize> {
+    /// Answers what is durable, as far as there is room for it.
+    fn settle(&mut self, turn: &mut Turn<'_>) {
         while let Some(Waiting { id, receipt, held }) = self.disk.first() {
             // There is one batch at a time.
             let follows = self.gathering.is_some() && matches!(held, Held::Batch { .. });
-            if follows || out.is_full(services.most_unsent()) {
-                return None;
+            if follows || turn.is_full() {
+                return;
             }
-            let durable = receipt.is_durable(*id, services);
+            let durable = receipt.is_durable(*id, turn.shared);
             if let Ok(false) = durable {
-                return Some(receipt.place(services));
+                if turn.park(receipt.key()) {
+                    continue;
+                }
+                return;
             }
-            let Waiting { id, held, .. } = self.disk.pop()?;
+            let Some(Waiting { id, held, .. }) = self.disk.pop() else { return };
             match durable {
-                Ok(_) => self.send(id, held, services, out),
-                Err(answer) => out.write(|out| answer.write(out)),
+                Ok(_) => self.send(id, held, turn),
+                Err(answer) => turn.out.write(|out| answer.write(out)),
             }
         }
-        None
     }
 
-    fn send(&mut self, id: u64, held: Held, services: &Services, out: &mut WriteBuffer) {
+    fn send(&mut self, id: u64, held: Held, turn: &mut Turn<'_>) {
         match held {
-            Held::Count(count) => out.write(|out| Answer::Done { id, count }.write(out)),
-            Held::Frame(frame) => out.push(frame),
+            Held::Count(count) => turn.out.write(|out| Answer::Done { id, count }.write(out)),
+            Held::Frame(frame) => turn.out.push(frame),
             Held::Batch { table, sampled, area } => {
-                let Some(table) = services.table(table) else { return };
-                let area = area.zip(self.arena.as_ref());
-                let drawn = answer(id, table, *sampled, area, services, out);
-                self.gather(drawn, services, out);
+                let Some(table) = turn.shared.table(table) else { return };
+                let drawn = answer(id, table, *sampled, area.zip(self.arena.as_ref()), turn);
+                self.gather(drawn, turn);
             }
         }
     }
 
-    fn begin_sample(
-        &mut self,
-        mut wanted: Parked,
-        timeout_ms: Option<u64>,
-        services: &Services,
-        out: &mut WriteBuffer,
-    ) -> Result<(), WireError> {
-        let Parked { id, table: number, count, area, .. } = wanted;
-        if let Some(area) = area {
-            check_area(area, self.arena.as_ref())?;
-        }
-        let Some(table) = services.table(number) else { return Ok(()) };
-        let (arena, disk) = (self.arena.as_ref(), &mut self.disk);
-        let tried = match comes_before(&self.parked, &wanted) {
-            // Who does not wait gets what is there.
-            Some(stall) if timeout_ms != Some(0) => Err(stall),
-            _ => sample(&wanted, table, arena, disk, services, out),
-        };
-        wanted.stall = match tried {
-            Ok(drawn) => {
-                self.gather(drawn, services, out);
-                return Ok(());
-            }
-            Err(_) if timeout_ms != Some(0) && self.parked.len() >= MAX_WAITING => {
-                let (limit, got) = (MAX_WAITING as u64, self.parked.len() as u64 + 1);
-                return Err(WireError::too_large("requests that wait", limit, got));
-            }
-            Err(stall) => stall,
-        };
-        if let Err(error) = table.check_batch(count) {
-            refuse(id, &error, out);
-            return Ok(());
-        }
-        let timeout = timeout_ms.map(Duration::from_millis);
-        // Longer than a clock can hold is for ever.
-        wanted.deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        if timeout == Some(Duration::ZERO) {
-            time_out(&wanted, out);
-            return Ok(());
-        }
-        wanted.waiting = Some(table.begin_wait(Call::Sample));
-        wanted.say_why();
-        self.parked.push(wanted);
-        // Items that come from here on ring; those that came before are found by one more try.
-        self.listen(number, services);
-        self.recalled = true;
-        self.retry(services, out);
-        Ok(())
-    }
-
-    fn begin_checkpoint(&mut self, id: u64, services: &Services, out: &mut WriteBuffer) {
-        let Some(checkpointer) = &services.shared.checkpointer else {
+    fn begin_checkpoint(&mut self, id: u64, turn: &mut Turn<'_>) {
+        let Some(checkpointer) = &turn.shared.checkpointer else {
             let text = "the server has no checkpointer";
-            return fail(id, FailureCode::Checkpoint, text, out);
+            return fail(id, FailureCode::Checkpoint, text, turn.out);
         };
         let saved = Saved::default();
         self.saving.push((id, Arc::clone(&saved)));
-        let waker = services.saved.waker.clone();
+        let waker = turn.waits.waker(Key::Checkpoint).clone();
+        turn.park(Key::Checkpoint);
         checkpointer.ask(move |result| {
             let result = match result {
                 Ok(path) => Ok(path.display().to_string()),
@@ -357,123 +426,64 @@ impl RequestSession {
     }
 
     /// Answers requests for checkpoints that are written.
-    pub(crate) fn tell_saved(&mut self, out: &mut WriteBuffer) {
+    fn tell_saved(&mut self, turn: &mut Turn<'_>) {
         self.saving.retain(|(id, saved)| {
             let saved = saved.lock().take();
             let id = *id;
             match saved {
                 None => return true,
-                Some(Ok(path)) => out.write(|out| Answer::Saved { id, path }.write(out)),
-                Some(Err(text)) => fail(id, FailureCode::Checkpoint, &text, out),
+                Some(Ok(path)) => turn.out.write(|out| Answer::Saved { id, path }.write(out)),
+                Some(Err(text)) => fail(id, FailureCode::Checkpoint, &text, turn.out),
             }
             false
         });
-    }
-
-    fn listen(&self, number: usize, services: &Services) {
-        if let Some(table) = services.table(number) {
-            table.wake_on_items(&services.wakers[number].items.waker);
-        }
-    }
-
-    /// Tries again what is parked, if it was recalled.
-    pub(crate) fn retry(&mut self, services: &Services, out: &mut WriteBuffer) {
-        if !std::mem::take(&mut self.recalled) {
-            return;
-        }
-        let mut index = 0;
-        while let Some((before, [one, ..])) = self.parked.split_at_mut_checked(index) {
-            if self.gathering.is_some() || out.is_full(services.most_unsent()) {
-                self.recalled = true;
-                return;
-            }
-            let Some(table) = services.table(one.table) else { return };
-            let (arena, disk) = (self.arena.as_ref(), &mut self.disk);
-            let tried = match comes_before(before, one) {
-                Some(stall) => Err(stall),
-                None => sample(one, table, arena, disk, services, out),
-            };
-            match tried {
-                Ok(drawn) => {
-                    self.parked.remove(index);
-                    self.gather(drawn, services, out);
-                }
-                Err(stall) => {
-                    one.stall = stall;
-                    one.say_why();
-                    index += 1;
-                }
-            }
+        if !self.saving.is_empty() {
+            turn.park(Key::Checkpoint);
         }
     }
 
     /// Gathers a batch and sends it: now, or when that is done elsewhere, if it takes long.
-    fn gather(&mut self, drawn: Option<Gathering>, services: &Services, out: &mut WriteBuffer) {
+    fn gather(&mut self, drawn: Option<Gathering>, turn: &mut Turn<'_>) {
         let Some(gathering) = drawn else { return };
         if gathering.sampled.gather_cost() < HEAVY {
-            return gathering.finish().send(out);
+            return gathering.finish().send(turn.out);
         }
-        let gather = || Gathered::Items(gathering.finish());
-        self.gathering = Some(services.run(gather));
+        self.gathering = Some(turn.run(|| Gathered::Items(gathering.finish())));
     }
 
     /// Has a share of a batch of rollouts laid out elsewhere, and sends it when that is done.
     pub(crate) fn lay_out_elsewhere(
         &mut self,
-        services: &Services,
+        turn: &mut Turn<'_>,
         lay_out: impl FnOnce() -> Delivery + Send + 'static,
     ) {
-        let gather = || Gathered::Share(lay_out());
-        self.gathering = Some(services.run(gather));
+        self.gathering = Some(turn.run(|| Gathered::Share(lay_out())));
     }
 
-    /// Has parked samples of a table tried again at the next turn, and registers the waker for those after it.
-    pub(crate) fn recall(&mut self, table: usize, services: &Services) {
-        self.listed.remove(&table);
-        if self.parked.iter().any(|one| one.table == table) {
-            self.listen(table, services);
-            self.recalled = true;
-        }
-    }
-
-    /// Whether parked samples wait for another turn.
-    pub(crate) fn is_recalled(&self) -> bool {
-        self.recalled
-    }
-
-    /// Tables whose items it waits for and on whose lists it is not yet; now it is.
-    pub(crate) fn enlist(&mut self) -> Vec<usize> {
-        let tables = self.parked.iter().map(|one| one.table);
-        tables.filter(|table| self.listed.insert(*table)).collect()
-    }
-
-    /// When the first parked sample has waited for as long as it may.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.parked.iter().filter_map(|one| one.deadline).min()
-    }
-
-    /// Answers those that have waited for as long as they may.
-    pub(crate) fn expire(&mut self, now: Instant, out: &mut WriteBuffer) {
-        self.parked.retain(|one| {
-            let over = one.deadline.is_some_and(|deadline| deadline <= now);
-            if over {
-                time_out(one, out);
-            }
-            !over
-        });
-    }
-
-    fn cancel(&mut self, id: u64, out: &mut WriteBuffer) {
-        // One that is answered already is neither parked nor being saved.
-        if let Some(index) = self.parked.iter().position(|one| one.id == id) {
-            self.parked.remove(index);
+    fn cancel(&mut self, id: u64, turn: &mut Turn<'_>) {
+        // One that is answered already neither waits nor is being saved.
+        if self.waiting > 0 && turn.waits.cancel(turn.index, id) {
+            self.waiting -= 1;
         } else if let Some(index) = self.saving.iter().position(|(saving, _)| *saving == id) {
             self.saving.remove(index);
         } else {
-            return self.rollouts.cancel(id);
+            return;
         }
-        fail(id, FailureCode::Cancelled, "the client gave it up", out);
+        fail(id, FailureCode::Cancelled, "the client gave it up", turn.out);
     }
+}
+
+/// Whether there is no room in the journal of a table for what is asked of it.
+fn lacks_room(request: &Request<'_>, shared: &Shared) -> bool {
+    let is_told = matches!(
+        request.operation,
+        Operation::Update { .. }
+            | Operation::Delete { .. }
+            | Operation::Reset
+            | Operation::Advance { .. }
+    );
+    let table = shared.table(request.table as usize).filter(|_| is_told);
+    table.is_some_and(|table| table.check_room().is_err())
 }
 
 /// Tells a client why the server did not do it.
@@ -503,58 +513,36 @@ fn unknown(id: u64, number: u32, out: &mut WriteBuffer) {
     fail(id, FailureCode::Table, &text, out);
 }
 
-fn time_out(parked: &Parked, out: &mut WriteBuffer) {
-    let text = "the sample waited for as long as it may".into();
-    let Parked { id, stall, .. } = *parked;
-    out.write(|out| Answer::Failed { id, code: FailureCode::TimedOut, stall, text }.write(out));
+/// Tells a client that its request waited for as long as it may.
+fn time_out(waiter: &Waiter, blocked: Blocked, out: &mut WriteBuffer) {
+    let id = waiter.id;
+    let answer = match blocked {
+        Blocked::Items(reason) => {
+            let text = "the sample waited for as long as it may".into();
+            Answer::Failed { id, code: FailureCode::TimedOut, stall: reason.into(), text }
+        }
+        Blocked::Rollouts(blocked) => {
+            Answer::RolloutRefused { id, error: CallError::TimedOut(blocked) }
+        }
+    };
+    out.write(|out| answer.write(out));
 }
 
-fn info(id: u64, number: u32, services: &Services, out: &mut WriteBuffer) {
-    let all = services.shared.tables.all().iter().zip(0..);
+/// Answers what there is to see of the server.
+fn observe(id: u64, turn: &mut Turn<'_>) {
+    let observer = turn.shared.observer.as_ref();
+    let observation = observer.map(Observer::look).unwrap_or_default();
+    turn.out.write(|out| Answer::Observed { id, observation }.write(out));
+}
+
+fn info(id: u64, number: u32, turn: &mut Turn<'_>) {
+    let all = turn.shared.tables.all().iter().zip(0..);
     let asked = all.filter(|(_, table)| number == ALL_TABLES || number == *table);
     let numbers: Vec<Numbers> = asked.map(|(table, number)| Numbers::of(table, number)).collect();
     if numbers.is_empty() && number != ALL_TABLES {
-        return unknown(id, number, out);
+        return unknown(id, number, turn.out);
     }
-    out.write(|out| Answer::Numbers { id, numbers }.write(out));
-}
-
-/// What another one of its table waits for, which asked before and for no more items. Such a one is served first,
-/// though items may have come since it was tried.
-fn comes_before(before: &[Parked], wanted: &Parked) -> Option<Stall> {
-    let first = before.iter().find(|one| one.table == wanted.table && one.count <= wanted.count)?;
-    Some(first.stall)
-}
-
-/// Draws, and answers when that fails; what for it must wait, otherwise. A batch that may not be handed on before its
-/// draws are kept is gathered then.
-fn sample(
-    wanted: &Parked,
-    table: &Arc<Table>,
-    arena: Option<&Arc<Arena>>,
-    disk: &mut DiskQueue,
-    services: &Services,
-    out: &mut WriteBuffer,
-) -> Result<Option<Gathering>, Stall> {
-    match table.try_sample(wanted.count) {
-        Ok(sampled) => match sampled.receipt() {
-            Some(receipt) if table.is_kept(receipt) != Ok(true) => {
-                let Parked { id, table, area, .. } = *wanted;
-                let held = Held::Batch { table, sampled: Box::new(sampled), area };
-                disk.push(Waiting { id, receipt: Receipt::Items(table, receipt), held });
-                Ok(None)
-            }
-            _ => {
-                let area = wanted.area.zip(arena);
-                Ok(answer(wanted.id, table, sampled, area, services, out))
-            }
-        },
-        Err(Obstacle::Blocked(reason)) => Err(reason.into()),
-        Err(Obstacle::Failed(error)) => {
-            refuse(wanted.id, &error, out);
-            Ok(None)
-        }
-    }
+    turn.out.write(|out| Answer::Numbers { id, numbers }.write(out));
 }
 
 /// That an area is inside the arena.
@@ -576,15 +564,14 @@ fn answer(
     table: &Arc<Table>,
     sampled: Sampled,
     area: Option<(Area, &Arc<Arena>)>,
-    services: &Services,
-    out: &mut WriteBuffer,
+    turn: &mut Turn<'_>,
 ) -> Option<Gathering> {
     let layout = match sampled.stack() {
         Stack::Rows => Layout::Rows,
         Stack::Trajectories { signature, steps } => Layout::Trajectories { signature, steps },
         Stack::Mixed => {
             let text = "the items drawn are trajectories of different forms";
-            fail(id, FailureCode::Mixed, text, out);
+            fail(id, FailureCode::Mixed, text, turn.out);
             return None;
         }
     };
@@ -607,12 +594,12 @@ fn answer(
         Ok(columns) => columns,
         Err(error) => {
             let text = error.to_string();
-            fail(id, FailureCode::TooLarge, &text, out);
+            fail(id, FailureCode::TooLarge, &text, turn.out);
             return None;
         }
     };
     let len = columns.last().map_or(head.len(), |last| last.end);
-    let frame = services.shared.buffer_pool.take(HEADER_BYTES + len);
+    let frame = turn.shared.buffer_pool.take(HEADER_BYTES + len);
     Some(Gathering { sampled, head, columns, target: Target::Frame(frame) })
 }
 

@@ -1,17 +1,22 @@
 //! From the bytes of data frames into the ring.
 //!
-//! Samples lie in a frame one after the other, their leaves in the order of the columns. An
+//! Samples lie in a frame one after the other, their leaves in the order of the columns. A
 //! [`StreamSession`] takes bytes as they come, whole samples or not, and stores every sample as soon as it is
 //! complete. It reserves slots only for samples whose bytes are all there, so a client that stops in
 //! the middle of one keeps nobody waiting.
 
 use std::io::{self, IoSliceMut};
+use std::sync::Arc;
 
+use echoic_replay::table::Waiting;
 use echoic_replay::{Blocked, Incoming, Stream, StreamError};
 
+use super::session::{Accepts, Due, Ending, Progress, Session, Stop, Turn};
+use super::wait_queue::Key;
 use crate::transport::Link;
 use crate::wire::WireError;
-use crate::wire::frame::DataHead;
+use crate::wire::frame::{Control, DATA_BYTES, DataHead, Header, Stall, kind};
+use crate::wire::handshake::ProducerId;
 
 /// From this size on samples are read from the socket into the ring itself. Below, the system call
 /// would get too many small pieces, and the copy stays in the cache.
@@ -19,22 +24,16 @@ const DIRECT_BYTES: usize = 4096;
 /// The most pieces that one system call reads into: below the limit of every system.
 const MAX_PIECES: usize = 1000;
 
-/// What keeps a sample out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Obstacle {
-    /// It may pass later.
-    Blocked(Blocked),
-    /// The stream is closed.
-    Closed,
-}
-
 /// The samples of one connection.
-#[derive(Debug)]
 pub(crate) struct StreamSession {
+    producer: ProducerId,
+    stream: Arc<Stream>,
     /// Sequence number of the first sample that is not stored.
-    pub(crate) next: u64,
+    next: u64,
+    /// The same when it was last told.
+    acknowledged: u64,
     /// Sequence number of the first sample that may not come yet.
-    pub(crate) limit: u64,
+    limit: u64,
     /// Samples of the current frame that have not been passed on.
     left: u32,
     /// How many of these are stored already, from another connection.
@@ -43,43 +42,101 @@ pub(crate) struct StreamSession {
     partial: Vec<u8>,
     partial_len: usize,
     /// Samples dropped because they were stored already.
-    pub(crate) duplicates: u64,
+    duplicates: u64,
+    /// Counts it among those that wait, while its samples do.
+    waiting: Option<Waiting>,
 }
 
-/// What became of some bytes.
-#[derive(Debug)]
-pub(crate) struct Fed {
-    /// How many were used.
-    pub(crate) used: usize,
-    /// Why not all of the current frame, if so.
-    pub(crate) obstacle: Option<Obstacle>,
-}
-
-impl StreamSession {
-    pub(crate) fn new(next: u64, limit: u64) -> Self {
-        let (partial, duplicates) = (Vec::new(), 0);
-        Self { next, limit, left: 0, skip: 0, partial, partial_len: 0, duplicates }
+impl Session for StreamSession {
+    fn accepts(&self, kind: u8) -> Result<Accepts, &'static str> {
+        match kind {
+            kind::DATA => Ok(Accepts::Start(DATA_BYTES as u32)),
+            _ => Err("DATA, PING, PONG or GOODBYE"),
+        }
     }
 
-    /// Gives up memory that is only of use while samples come.
-    pub(crate) fn rest(&mut self) {
+    fn frame(&mut self, header: Header, payload: &[u8], _turn: &mut Turn<'_>) -> Result<(), Stop> {
+        let head = DataHead::read(header, payload, self.stream.spec().nbytes())?;
+        Ok(self.begin(head)?)
+    }
+
+    fn is_inside_frame(&self) -> bool {
+        self.left > 0
+    }
+
+    fn part(&mut self, bytes: &[u8], turn: &mut Turn<'_>) -> (usize, Result<(), Stop>) {
+        let (next, duplicates) = (self.next, self.duplicates);
+        let (used, fed) = self.feed(bytes);
+        turn.count(self.next - next, self.duplicates - duplicates);
+        (used, fed)
+    }
+
+    fn read_direct(
+        &mut self,
+        rest: &mut [u8],
+        turn: &mut Turn<'_>,
+    ) -> Result<Option<io::Result<(usize, usize)>>, Stop> {
+        let before = self.next;
+        let read = self.read_large(turn.link, rest);
+        turn.count(self.next - before, 0);
+        read
+    }
+
+    /// Once another one waits for room, nothing more is read. A complete sample that has waited is stored.
+    fn resume(&mut self, turn: &mut Turn<'_>) -> Result<(), Stop> {
+        if let Some(stall) = turn.waits.stall(Key::Stream) {
+            return Err(Stop::Wait(Key::Stream, stall));
+        }
+        match self.partial_len > 0 && self.partial_len == self.stream.spec().nbytes() {
+            true => self.part(&[], turn).1,
+            false => Ok(()),
+        }
+    }
+
+    fn acknowledge(&mut self, due: Due, stall: Stall, turn: &mut Turn<'_>) {
+        let (credit, new) = (turn.shared.credit(), self.next - self.acknowledged);
+        match due {
+            Due::Much if new < (credit / 4).max(1) => return,
+            Due::Any if new == 0 => return,
+            Due::Always => {}
+            // What is on its way stays within what was granted: a limit never falls.
+            _ => self.limit = self.limit.max(self.next.saturating_add(credit)),
+        }
+        self.acknowledged = self.next;
+        let (next, limit) = (self.next, self.limit);
+        turn.out.write(|out| Control::Ack { next, limit, stall }.write(out));
+    }
+
+    fn progress(&self) -> Option<Progress> {
+        Some(Progress { producer: self.producer, next: self.next, of_tables: false })
+    }
+
+    fn rest(&mut self) {
         if self.partial_len == 0 {
             self.partial = Vec::new();
         }
     }
+}
 
-    /// Whether the next bytes belong to a data frame.
-    pub(crate) fn in_frame(&self) -> bool {
-        self.left > 0
-    }
-
-    /// Whether a complete sample waits for room.
-    pub(crate) fn is_complete(&self, stream: &Stream) -> bool {
-        self.partial_len > 0 && self.partial_len == stream.spec().nbytes()
+impl StreamSession {
+    pub(crate) fn new(producer: ProducerId, stream: Arc<Stream>, next: u64, limit: u64) -> Self {
+        Self {
+            producer,
+            stream,
+            next,
+            acknowledged: next,
+            limit,
+            left: 0,
+            skip: 0,
+            partial: Vec::new(),
+            partial_len: 0,
+            duplicates: 0,
+            waiting: None,
+        }
     }
 
     /// Begins a data frame.
-    pub(crate) fn begin(&mut self, head: DataHead) -> Result<(), WireError> {
+    fn begin(&mut self, head: DataHead) -> Result<(), WireError> {
         if head.first > self.next {
             let (expected, got) = (self.next, head.first);
             return Err(WireError::Sequence { field: "first sample", expected, got });
@@ -94,9 +151,9 @@ impl StreamSession {
         Ok(())
     }
 
-    /// Takes bytes of the current frame.
-    pub(crate) fn feed(&mut self, stream: &Stream, bytes: &[u8]) -> Fed {
-        let sample = stream.spec().nbytes();
+    /// Takes bytes of the current frame: how many, and what keeps it from taking more.
+    fn feed(&mut self, bytes: &[u8]) -> (usize, Result<(), Stop>) {
+        let sample = self.stream.spec().nbytes();
         let mut used = 0;
         while self.left > 0 {
             let rest = &bytes[used..];
@@ -106,8 +163,8 @@ impl StreamSession {
                 if self.partial_len < sample {
                     break;
                 }
-                if let Err(obstacle) = self.store_partial(stream) {
-                    return Fed { used, obstacle: Some(obstacle) };
+                if let Err(stop) = self.store_partial() {
+                    return (used, Err(stop));
                 }
                 continue;
             }
@@ -118,17 +175,18 @@ impl StreamSession {
                 used += self.extend_partial(rest, sample);
                 break;
             }
-            let (passed, obstacle) = self.pass(stream, &rest[..samples * sample], samples);
+            let (passed, stop) = self.pass(&rest[..samples * sample], samples);
             used += passed * sample;
-            if obstacle.is_some() {
-                return Fed { used, obstacle };
+            if stop.is_err() {
+                return (used, stop);
             }
         }
-        Fed { used, obstacle: None }
+        (used, Ok(()))
     }
 
     /// Passes whole samples on: how many, and what stopped the next.
-    fn pass(&mut self, stream: &Stream, rows: &[u8], samples: usize) -> (usize, Option<Obstacle>) {
+    fn pass(&mut self, rows: &[u8], samples: usize) -> (usize, Result<(), Stop>) {
+        let stream = &*self.stream;
         let sample = stream.spec().nbytes();
         let skipped = (self.skip as usize).min(samples);
         self.skip -= skipped as u64;
@@ -136,23 +194,19 @@ impl StreamSession {
         self.left -= skipped as u32;
         let mut passed = skipped;
         while passed < samples {
-            let mut incoming = match reserve(stream, samples - passed) {
+            let mut incoming = match reserve(stream, samples - passed, &mut self.waiting) {
                 Ok(incoming) => incoming,
-                Err(obstacle) => return (passed, Some(obstacle)),
+                Err(stop) => return (passed, Err(stop)),
             };
             let stored = incoming.len();
             let from = &rows[passed * sample..][..stored * sample];
             scatter(&mut incoming, from, stream.spec().leaf_bytes(), sample);
             incoming.commit();
             passed += stored;
-            self.count(stored);
+            self.next += stored as u64;
+            self.left -= stored as u32;
         }
-        (passed, None)
-    }
-
-    fn count(&mut self, stored: usize) {
-        self.next += stored as u64;
-        self.left -= stored as u32;
+        (passed, Ok(()))
     }
 
     fn extend_partial(&mut self, bytes: &[u8], sample: usize) -> usize {
@@ -165,44 +219,38 @@ impl StreamSession {
         taken
     }
 
-    fn store_partial(&mut self, stream: &Stream) -> Result<(), Obstacle> {
+    fn store_partial(&mut self) -> Result<(), Stop> {
         let row = std::mem::take(&mut self.partial);
-        let (passed, obstacle) = self.pass(stream, &row, 1);
+        let (passed, stop) = self.pass(&row, 1);
         self.partial = row;
         if passed == 1 {
             self.partial_len = 0;
         }
-        obstacle.map_or(Ok(()), Err)
+        stop
     }
 
-    /// Reads from the socket, large samples straight into the ring, and what follows into `rest`.
-    /// Returns how many bytes were read in all, and how many of them are in `rest`.
-    ///
-    /// `None` when there is nothing to be gained, and nothing was read.
-    pub(crate) fn read_direct(
+    /// Reads from the socket, large samples straight into the ring, and what follows into `rest`; see
+    /// [`Session::read_direct`].
+    fn read_large(
         &mut self,
-        stream: &Stream,
         link: &mut dyn Link,
         rest: &mut [u8],
-    ) -> Option<Result<io::Result<(usize, usize)>, Obstacle>> {
-        let sample = stream.spec().nbytes();
-        let leaves = stream.spec().leaf_bytes();
+    ) -> Result<Option<io::Result<(usize, usize)>>, Stop> {
+        let stream = &*self.stream;
+        let (sample, leaves) = (stream.spec().nbytes(), stream.spec().leaf_bytes());
         if sample < DIRECT_BYTES || self.left == 0 || self.skip > 0 || leaves.len() >= MAX_PIECES {
-            return None;
+            return Ok(None);
         }
-        let available = link.available()?;
+        let Some(available) = link.available() else { return Ok(None) };
         let fitting = available / sample;
         if self.partial_len > 0 || fitting == 0 {
-            return Some(self.read_partial(stream, link, rest, sample, available));
+            return self.read_partial(link, rest, sample, available).map(Some);
         }
         // What follows goes through a buffer, so not much of it: the next read is direct again.
         let tail = rest.len().min(sample);
         let rest = &mut rest[..tail];
         let samples = fitting.min(self.left as usize).min((MAX_PIECES / leaves.len()).max(1));
-        let mut incoming = match reserve(stream, samples) {
-            Ok(incoming) => incoming,
-            Err(obstacle) => return Some(Err(obstacle)),
-        };
+        let mut incoming = reserve(stream, samples, &mut self.waiting)?;
         let samples = incoming.len();
         let read = {
             let mut pieces = pieces(&mut incoming, leaves, samples);
@@ -210,11 +258,12 @@ impl StreamSession {
             link.read_vectored(&mut pieces)
         };
         let wanted = samples * sample;
-        match read {
+        Ok(Some(match read {
             Ok(read) if read >= wanted => {
                 incoming.commit();
-                self.count(samples);
-                Some(Ok(Ok((read, read - wanted))))
+                self.next += samples as u64;
+                self.left -= samples as u32;
+                Ok((read, read - wanted))
             }
             // The socket had less than it said. The slots go back as they are.
             Ok(read) => {
@@ -224,30 +273,29 @@ impl StreamSession {
                 }
                 drop(incoming);
                 rows.truncate(read);
-                let fed = self.feed(stream, &rows);
+                let (used, _) = self.feed(&rows);
                 // Some samples may have found no room any more: they are few, and they fit.
-                let unused = &rows[fed.used..];
+                let unused = &rows[used..];
                 if unused.len() > rest.len() {
-                    return Some(Ok(Err(io::Error::other("a socket lost bytes"))));
+                    return Ok(Some(Err(io::Error::other("a socket lost bytes"))));
                 }
                 rest[..unused.len()].copy_from_slice(unused);
-                Some(Ok(Ok((read, unused.len()))))
+                Ok((read, unused.len()))
             }
-            Err(error) => Some(Ok(Err(error))),
-        }
+            Err(error) => Err(error),
+        }))
     }
 
     /// Reads the rest of an incomplete sample into its place, and what follows into `rest`.
     fn read_partial(
         &mut self,
-        stream: &Stream,
         link: &mut dyn Link,
         rest: &mut [u8],
         sample: usize,
         available: usize,
-    ) -> Result<io::Result<(usize, usize)>, Obstacle> {
+    ) -> Result<io::Result<(usize, usize)>, Stop> {
         if self.partial_len == sample {
-            self.store_partial(stream)?;
+            self.store_partial()?;
         }
         self.partial.resize(sample, 0);
         let missing = sample - self.partial_len;
@@ -269,11 +317,23 @@ impl StreamSession {
     }
 }
 
-fn reserve(stream: &Stream, samples: usize) -> Result<Incoming<'_>, Obstacle> {
-    stream.try_reserve(samples).map_err(|error| match error {
-        StreamError::TimedOut(reason) => Obstacle::Blocked(reason),
-        _ => Obstacle::Closed,
-    })
+/// Room for samples, or what keeps them out, for which the client is counted among those that wait.
+fn reserve<'a>(
+    stream: &'a Stream,
+    samples: usize,
+    waiting: &mut Option<Waiting>,
+) -> Result<Incoming<'a>, Stop> {
+    let reserved = stream.try_reserve(samples).map_err(|error| match error {
+        StreamError::TimedOut(Blocked::Leased) => Stop::Wait(Key::Stream, Stall::Leased),
+        StreamError::TimedOut(_) => Stop::Wait(Key::Stream, Stall::Capacity),
+        // The server is closing: what was not stored stays with the client.
+        _ => Stop::Ended(Ending::Gone),
+    });
+    match reserved {
+        Ok(_) => *waiting = None,
+        Err(_) => _ = waiting.get_or_insert_with(|| stream.begin_wait()),
+    }
+    reserved
 }
 
 /// The memory of reserved samples in the order of the wire.

@@ -19,9 +19,12 @@ use echoic_replay::weights::{
     WeightsError, sum,
 };
 
-use crate::buffer_pool::BufferPool;
+use super::Shared;
+use super::session::{Accepts, Session, Silence, Stop, Turn};
+use super::wait_queue::Key;
 use crate::wire::WireError;
-use crate::wire::frame::kind;
+use crate::wire::frame::{Header, kind};
+use crate::wire::handshake::RefusalCode;
 use crate::wire::weights::{
     self, ChunkOf, MAX_REGIONS, Publish, Receipt, Region, Want, announce, read_serial, write_need,
     write_serial,
@@ -29,20 +32,7 @@ use crate::wire::weights::{
 use crate::write_buffer::{Piece, WriteBuffer};
 
 /// How many chunks are looked at in one turn: a few milliseconds.
-const TURN: usize = 64;
-
-/// What is to become of a connection after its session was attended to.
-#[derive(Debug)]
-pub(crate) enum Attention {
-    /// There is nothing to do until something comes.
-    Idle,
-    /// There is more to do.
-    Busy,
-    /// It goes on when enough is sent.
-    Full,
-    /// Hand over the memory of this publication, then call [`WeightsSession::handed`].
-    Hand(Arc<Publication>),
-}
+const MOST_CHUNKS: usize = 64;
 
 /// A publication on its way.
 struct Sending {
@@ -97,6 +87,71 @@ pub(crate) struct WeightsSession {
     regions: VecDeque<u64>,
 }
 
+impl Session for WeightsSession {
+    fn accepts(&self, kind: u8) -> Result<Accepts, &'static str> {
+        let most = weights::most(kind).map(Accepts::Whole);
+        most.ok_or("a frame about weights, PING, PONG or GOODBYE")
+    }
+
+    fn frame(&mut self, header: Header, payload: &[u8], turn: &mut Turn<'_>) -> Result<(), Stop> {
+        match header.kind {
+            kind::WANT if self.want.is_none() && self.sending.is_none() => {
+                self.want = Some(Want::read(payload)?);
+                self.seat.get_or_insert_with(|| self.store.subscribe());
+            }
+            kind::RELEASE_WEIGHTS => {
+                self.lent.remove(&read_serial(payload)?);
+            }
+            kind::PUBLISH if self.upload.is_none() => {
+                self.begin_upload(Publish::read(payload)?, turn.out);
+            }
+            kind::CHUNK_OF_WEIGHTS => self.fill(ChunkOf::read(payload)?, turn.out)?,
+            got => {
+                let expected = "WANT after an answer, RELEASE, PUBLISH after a receipt, or CHUNK";
+                return Err(WireError::Unexpected { expected, got }.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn resume(&mut self, turn: &mut Turn<'_>) -> Result<(), Stop> {
+        // What happens from here on is heard, what happened before is seen.
+        turn.park(Key::Weights);
+        let compares = self.attend_upload(turn.out);
+        self.attend_sending(turn)?;
+        self.attend_want(turn)?;
+        if compares { Err(Stop::Again) } else { Ok(()) }
+    }
+
+    /// A client that publishes now and then need not be heard of in between. One that has begun keeps a place from others,
+    /// and pings are no progress.
+    fn silence(&self, now: Instant, patience: Duration) -> Silence {
+        match &self.upload {
+            Some(Upload::Filling { last, .. })
+                if now.saturating_duration_since(*last) > patience && self.store.is_wanted() =>
+            {
+                Silence::IsInTheWay
+            }
+            None if self.seat.is_none() => Silence::IsFine,
+            _ => Silence::Counts,
+        }
+    }
+
+    fn is_late(&self, now: Instant) -> bool {
+        matches!(&self.upload, Some(Upload::Waiting { until: Some(until), .. }) if *until <= now)
+    }
+
+    fn excuse(&mut self, now: Instant) {
+        if let Some(Upload::Filling { last, .. }) = &mut self.upload {
+            *last = now;
+        }
+    }
+
+    fn leaves_because(&self, _shared: &Shared) -> Option<(RefusalCode, &'static str)> {
+        Some((RefusalCode::Closing, "the server is closing"))
+    }
+}
+
 impl WeightsSession {
     pub(crate) fn new(store: Arc<WeightStore>, lends: bool) -> Self {
         Self {
@@ -111,112 +166,39 @@ impl WeightsSession {
         }
     }
 
-    /// Whether nothing need be heard of the client: it publishes now and then.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.seat.is_none() && self.upload.is_none()
-    }
-
-    /// Whether the time may come when it waits no longer.
-    pub(crate) fn is_waiting(&self) -> bool {
-        matches!(self.upload, Some(Upload::Waiting { .. }))
-    }
-
-    /// Whether it keeps a place from others for an upload of which nothing came for longer than this: pings
-    /// are no progress.
-    pub(crate) fn is_stuck(&self, now: Instant, patience: Duration) -> bool {
-        match &self.upload {
-            Some(Upload::Filling { last, .. }) => {
-                now.saturating_duration_since(*last) > patience && self.store.is_wanted()
-            }
-            _ => false,
-        }
-    }
-
-    /// Starts the patience anew, after a time in which nobody listened.
-    pub(crate) fn excuse(&mut self, now: Instant) {
-        if let Some(Upload::Filling { last, .. }) = &mut self.upload {
-            *last = now;
-        }
-    }
-
-    /// Uses a frame.
-    pub(crate) fn take(
-        &mut self,
-        kind: u8,
-        payload: &[u8],
-        out: &mut WriteBuffer,
-    ) -> Result<(), WireError> {
-        match kind {
-            kind::WANT if self.want.is_none() && self.sending.is_none() => {
-                self.want = Some(Want::read(payload)?);
-                self.seat.get_or_insert_with(|| self.store.subscribe());
-                Ok(())
-            }
-            kind::RELEASE_WEIGHTS => {
-                self.lent.remove(&read_serial(payload)?);
-                Ok(())
-            }
-            kind::PUBLISH if self.upload.is_none() => {
-                self.begin_upload(Publish::read(payload)?, out);
-                Ok(())
-            }
-            kind::CHUNK_OF_WEIGHTS => self.fill(ChunkOf::read(payload)?, out),
-            got => {
-                let expected = "WANT after an answer, RELEASE, PUBLISH after a receipt, or CHUNK";
-                Err(WireError::Unexpected { expected, got })
-            }
-        }
-    }
-
-    /// Goes on with what can go on; `most` is how much may wait to be sent.
-    pub(crate) fn attend(
-        &mut self,
-        out: &mut WriteBuffer,
-        buffer_pool: &Arc<BufferPool>,
-        most: usize,
-    ) -> Result<Attention, WireError> {
-        let comparing = self.attend_upload(out);
-        let sending = self.attend_sending(out, buffer_pool, most);
-        if let Attention::Idle = sending {
-            let asked = self.attend_want(out)?;
-            if !matches!(asked, Attention::Idle) {
-                return Ok(asked);
-            }
-        }
-        Ok(match sending {
-            Attention::Idle if comparing => Attention::Busy,
-            other => other,
-        })
-    }
-
     /// Answers who asked, if there is something newer.
-    fn attend_want(&mut self, out: &mut WriteBuffer) -> Result<Attention, WireError> {
-        let Some(want) = &self.want else { return Ok(Attention::Idle) };
+    fn attend_want(&mut self, turn: &mut Turn<'_>) -> Result<(), Stop> {
+        let Some(want) = &self.want else { return Ok(()) };
         let Some(latest) = self.store.latest().filter(|latest| latest.serial() > want.after) else {
-            return Ok(Attention::Idle);
+            return Ok(());
         };
         let (serial, version) = (latest.serial(), latest.version());
         let Some(content) = latest.content() else {
-            out.write(|out| announce(out, serial, version, None, None));
+            turn.out.write(|out| announce(out, serial, version, None, None));
             self.told(&latest);
-            return Ok(Attention::Idle);
+            return Ok(());
         };
         weights::check(content.plan())?;
-        let file = content.file().filter(|_| self.lends);
-        let Some((region, ..)) = file else {
-            out.write(|out| announce(out, serial, version, Some(content.plan()), None));
+        let Some((region, len, file)) = content.file().filter(|_| self.lends) else {
+            turn.out.write(|out| announce(out, serial, version, Some(content.plan()), None));
             let have = self.want.take().map(|want| want.sums).unwrap_or_default();
             let transfer = self.store.transfer(latest);
             self.sending = Some(Sending { transfer, have, next: 0 });
-            return Ok(Attention::Busy);
+            return Err(Stop::Again);
         };
         if !self.regions.contains(&region) {
-            return Ok(Attention::Hand(latest));
+            let mut frame = Vec::new();
+            Region { id: region, len: len as u64 }.write(&mut frame);
+            turn.hand_over(&frame, file)?;
+            self.regions.push_back(region);
+            if self.regions.len() > MAX_REGIONS {
+                self.regions.pop_front();
+            }
         }
-        out.write(|out| announce(out, serial, version, Some(content.plan()), Some(region)));
+        turn.out.write(|out| announce(out, serial, version, Some(content.plan()), Some(region)));
         self.told(&latest);
         self.lent.insert(serial, latest);
-        Ok(Attention::Idle)
+        Ok(())
     }
 
     /// The client has been told of this.
@@ -227,39 +209,21 @@ impl WeightsSession {
         }
     }
 
-    /// What is to be said with a region's file, and the region.
-    pub(crate) fn region(content: &Content) -> Option<Region> {
-        content.file().map(|(id, len, _)| Region { id, len: len as u64 })
-    }
-
-    /// The client has this region from now on.
-    pub(crate) fn handed(&mut self, region: u64) {
-        self.regions.push_back(region);
-        if self.regions.len() > MAX_REGIONS {
-            self.regions.pop_front();
-        }
-    }
-
     /// Sends chunks that the client lacks.
-    fn attend_sending(
-        &mut self,
-        out: &mut WriteBuffer,
-        buffer_pool: &Arc<BufferPool>,
-        most: usize,
-    ) -> Attention {
-        let Some(sending) = &mut self.sending else { return Attention::Idle };
+    fn attend_sending(&mut self, turn: &mut Turn<'_>) -> Result<(), Stop> {
+        let Some(sending) = &mut self.sending else { return Ok(()) };
         let publication = Arc::clone(sending.transfer.publication());
         let serial = publication.serial();
         if sending.transfer.is_cut() {
-            out.write(|out| write_serial(out, kind::CUT, serial));
+            turn.out.write(|out| write_serial(out, kind::CUT, serial));
             self.sending = None;
-            return Attention::Idle;
+            return Ok(());
         }
         let (mut sent, mut saved) = (0, 0);
-        let mut attention = Attention::Busy;
-        for _ in 0..TURN {
-            if out.is_full(most) {
-                attention = Attention::Full;
+        let mut stop = Stop::Again;
+        for _ in 0..MOST_CHUNKS {
+            if turn.is_full() {
+                stop = Stop::Unsent(turn.shared.credit_bytes());
                 break;
             }
             let index = sending.next;
@@ -267,11 +231,11 @@ impl WeightsSession {
                 .content()
                 .and_then(|content| Some((content.chunk(index)?, content.sum(index)?)));
             let Some((bytes, sum)) = chunk else {
-                out.write(|out| write_serial(out, kind::END, serial));
+                turn.out.write(|out| write_serial(out, kind::END, serial));
                 sending.transfer.count(sent, saved);
                 self.sending = None;
                 self.told(&publication);
-                return Attention::Busy;
+                return Err(Stop::Again);
             };
             sending.next += 1;
             if sending.have.get(index) == Some(&sum) {
@@ -280,10 +244,10 @@ impl WeightsSession {
             }
             sent += bytes.len();
             let head = ChunkOf { index: index as u32, sum, bytes }.head();
-            out.push(Piece::Pooled(buffer_pool.take_with(&head, bytes)));
+            turn.out.push(Piece::Pooled(turn.shared.buffer_pool.take_with(&head, bytes)));
         }
         sending.transfer.count(sent, saved);
-        attention
+        Err(stop)
     }
 
     fn begin_upload(&mut self, publish: Publish, out: &mut WriteBuffer) {
@@ -340,7 +304,7 @@ impl WeightsSession {
             }
             Some(Upload::Comparing { mut builder, sums, base, mut next, mut need }) => {
                 let content = base.as_ref().and_then(|base| base.content());
-                for (index, wanted) in sums.iter().enumerate().skip(next).take(TURN) {
+                for (index, wanted) in sums.iter().enumerate().skip(next).take(MOST_CHUNKS) {
                     next = index + 1;
                     let there = content
                         .filter(|content| content.sum(index) == Some(*wanted))

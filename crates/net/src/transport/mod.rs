@@ -39,6 +39,12 @@ pub trait Link: Read + Write + AsFd + Send {
         None
     }
 
+    /// Whether nothing was left when a `read` has filled only a part of its room. Then a poll sees what comes later, so
+    /// whoever reads need not have `WouldBlock` to know.
+    fn drains_on_short_read(&self) -> bool {
+        false
+    }
+
     /// Whether a flush would have something to do.
     fn has_unflushed(&self) -> bool {
         false

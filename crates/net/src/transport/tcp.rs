@@ -136,6 +136,10 @@ impl Link for TcpLink {
         socket::available(&self.0)
     }
 
+    fn drains_on_short_read(&self) -> bool {
+        true
+    }
+
     fn finish(&mut self) -> io::Result<()> {
         self.0.shutdown(Shutdown::Write)
     }

@@ -241,6 +241,10 @@ impl Link for UnixLink {
         socket::available(&self.0)
     }
 
+    fn drains_on_short_read(&self) -> bool {
+        true
+    }
+
     fn finish(&mut self) -> io::Result<()> {
         self.0.shutdown(Shutdown::Write)
     }

@@ -14,13 +14,12 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySlice, PyString};
 
-use crate::arena::Arena;
 use crate::array::{self, Header};
 use crate::columns::{Plan, view};
 use crate::dtype;
 use crate::error::{buffer_error, replay_error, spec_error};
 use crate::leaf::{Cast, LeafRule, Many, One, ShapeRule, Source, display};
-use crate::memory::Memory;
+use crate::memory::{Arena, Memory};
 use crate::tree::{Node, Tree};
 
 thread_local! {

@@ -16,12 +16,12 @@ use super::form::{Casting, Form, no_form, positive};
 use super::replay::seed_number;
 use super::rows::{bytes_in, detached};
 use super::written;
-use crate::arena::Arena;
 use crate::error::{
     buffer_error, closed_error, held_error, replay_error, set, spec_error, storage_error,
 };
 use crate::fork::Process;
 use crate::leaf::Source;
+use crate::memory::Arena;
 
 /// How many transitions are in memory where neither the caller nor the file says so.
 const HOT_CAPACITY: usize = 10_000;

@@ -17,12 +17,12 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 
 use super::form::targets_of;
 use super::rows::detached;
-use crate::arena::Arena;
 use crate::array::{self, Header};
 use crate::columns::{Plan, filled, view};
 use crate::error::{replay_error, spec_error};
 use crate::fork::Process;
 use crate::leaf::LeafRule;
+use crate::memory::Arena;
 use crate::tree::Tree;
 
 /// The native part of `echoic.OfflineDatasetBuffer`.

@@ -17,9 +17,9 @@ use pyo3::types::{PyDict, PyTuple};
 
 use super::form::{Casting, Field, Form, FrameForm, OBSERVATIONS, no_form, positive};
 use super::rows::{MOST_BYTES, bytes_in, detached};
-use crate::arena::Arena;
 use crate::error::{buffer_error, priority_error, replay_error, spec_error};
 use crate::leaf::Source;
+use crate::memory::Arena;
 use crate::numbers::{float_numbers, index_numbers, marks};
 
 thread_local! {

@@ -19,10 +19,10 @@ use super::replay::seed_number;
 use super::rows::detached;
 use super::written;
 use crate::agents::plans::EMAPlanTracker;
-use crate::arena::Arena;
 use crate::error::{argument_error, buffer_error, replay_error, spec_error};
 use crate::fork::Process;
 use crate::leaf::Source;
+use crate::memory::Arena;
 use crate::numbers::{float_numbers, index_numbers};
 
 /// The fields that are looked at.

@@ -8,10 +8,9 @@ use pyo3::prelude::*;
 
 use super::kind::Kind;
 use super::plain::Plain;
-use crate::arena::Arena;
 use crate::array::{self, Header};
 use crate::error::argument_error;
-use crate::memory::Memory;
+use crate::memory::{Arena, Memory};
 
 /// From how many numbers on other threads of Python run meanwhile: below, handing over costs more
 /// than it gives.

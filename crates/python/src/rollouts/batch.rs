@@ -13,11 +13,10 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList};
 
-use crate::arena::Arena;
 use crate::array;
 use crate::dtype;
 use crate::error::rollout_error;
-use crate::memory::Memory;
+use crate::memory::{Arena, Memory};
 use crate::sources::DETACH_BYTES;
 
 /// What a batch has, by name; the facade makes it what users see.

@@ -11,8 +11,8 @@ use pyo3::types::PyDict;
 
 use super::batch::{self, RolloutBatch};
 use super::settings;
-use crate::arena::Arena;
 use crate::error::{OrRaise, Raise, held_error, journal_error, rollout_error, system_error};
+use crate::memory::Arena;
 
 /// How many records are gone through before it is looked for signals: some milliseconds.
 const RECORDS: u64 = 1024;

@@ -33,13 +33,13 @@ pub use self::call::RolloutCall;
 pub use self::history::RolloutHistory;
 use self::items::Columns;
 use self::reach::Reach;
-use crate::arena::Arena;
-use crate::connect::{self, Peer};
+use crate::connect;
 use crate::error::{
     OrRaise, Raise, closed_error, group_not_found_error, lease_error, rollout_error, set,
     timeout_error,
 };
 use crate::fork::Process;
+use crate::memory::Arena;
 use crate::wait;
 
 /// A rollout table.
@@ -197,22 +197,13 @@ impl RolloutLink {
 
 /// Connects to a server that has rollout tables.
 #[pyfunction]
-#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub fn connect_rollouts(
     py: Python<'_>,
     address: &str,
-    token: Option<&[u8]>,
-    deadline: Option<f64>,
-    max_retry: Option<u32>,
-    connect_timeout: f64,
-    ca: Option<PathBuf>,
-    certificate: Option<PathBuf>,
-    key: Option<PathBuf>,
-    server_name: Option<String>,
-    name: Option<String>,
+    options: &Bound<'_, PyDict>,
 ) -> PyResult<RolloutLink> {
-    let dial = Peer::new(address, ca, certificate, key, server_name)?.dial(py)?;
-    let options = connect::options(token, deadline, max_retry, connect_timeout, name)?;
+    let given = connect::ConnectOptions(options);
+    let (dial, options) = (given.peer(address)?.dial(py)?, given.options()?);
     let link = wait::until(py, None, |wait| Rollouts::connect(dial, options, wait))?;
     Ok(RolloutLink { link: Arc::new(link), process: Process::current() })
 }

@@ -14,8 +14,8 @@ use pyo3::prelude::*;
 use super::batch::{RolloutBatch, lay_out, received};
 use super::call::{Added, RolloutCall};
 use super::items::{Flat, Still, copying};
-use crate::arena::Arena;
 use crate::error::OrRaise;
+use crate::memory::Arena;
 use crate::wait;
 
 /// How many items are sent as they lie in their arrays, and how many bytes of them. More are several requests.

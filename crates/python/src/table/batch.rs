@@ -12,9 +12,9 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use super::shape::{Known, Shape};
-use crate::arena::Arena;
 use crate::array;
 use crate::columns::{Plan, filled, view};
+use crate::memory::Arena;
 use crate::tree::Tree;
 
 /// Refuses an exponent of importance weights that is none.

@@ -1,6 +1,5 @@
 //! The store of weights of a server elsewhere.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,11 +9,12 @@ use echoic_replay::stream::Wait;
 use echoic_replay::weights::Publication;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use super::form::LastForm;
 use super::store::{publish, publish_version};
 use super::subscription::Subscription;
-use crate::connect::{self, Peer, link_error};
+use crate::connect::{ConnectOptions, Peer, link_error};
 use crate::error::{OrRaise, Raise, closed_error, set, spec_error, timeout_error};
 use crate::fork::Process;
 use crate::server::size;
@@ -32,27 +32,14 @@ pub struct WeightClient {
 #[pymethods]
 impl WeightClient {
     #[new]
-    #[pyo3(signature = (
-        address, token, max_publications, deadline, max_retry, connect_timeout, ca, certificate, key,
-        server_name, name
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         py: Python<'_>,
         address: &str,
-        token: Option<&[u8]>,
         max_publications: i64,
-        deadline: Option<f64>,
-        max_retry: Option<u32>,
-        connect_timeout: f64,
-        ca: Option<PathBuf>,
-        certificate: Option<PathBuf>,
-        key: Option<PathBuf>,
-        server_name: Option<String>,
-        name: Option<String>,
+        options: &Bound<'_, PyDict>,
     ) -> PyResult<Self> {
-        let peer = Peer::new(address, ca, certificate, key, server_name)?;
-        let options = connect::options(token, deadline, max_retry, connect_timeout, name)?;
+        let given = ConnectOptions(options);
+        let (peer, options) = (given.peer(address)?, given.options()?);
         let most = size("max_publications", max_publications)?;
         if most < 2 {
             let text = format!("max_publications must be at least 2, got {most}");

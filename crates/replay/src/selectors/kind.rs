@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Epoch, Fifo, Heap, HotCold, Lifo, Prioritized, Selector, Uniform};
+use super::{Epoch, Heap, HotCold, Order, Prioritized, Selector, Uniform};
 
 /// A way to pick, with its parameters.
 ///
@@ -97,8 +97,8 @@ impl SelectorKind {
         Ok(match *self {
             Self::Uniform => Box::new(Uniform::default()),
             Self::Prioritized { exponent } => Box::new(Prioritized::new(exponent)),
-            Self::Fifo => Box::new(Fifo::default()),
-            Self::Lifo => Box::new(Lifo::default()),
+            Self::Fifo => Box::new(Order::fifo()),
+            Self::Lifo => Box::new(Order::lifo()),
             Self::MinHeap => Box::new(Heap::min()),
             Self::MaxHeap => Box::new(Heap::max()),
             Self::Epoch => Box::new(Epoch::default()),

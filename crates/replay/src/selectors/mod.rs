@@ -19,18 +19,16 @@
 //! heaps 28, hot and cold 35.
 
 pub mod epoch;
-pub mod fifo;
 pub mod heap;
 pub mod hot_cold;
 pub mod kind;
-pub mod lifo;
 pub mod links;
 pub mod prioritized;
 pub mod sum_tree;
 pub mod uniform;
 
 mod members;
-mod order;
+pub mod order;
 mod saved;
 mod slot_set;
 
@@ -40,11 +38,10 @@ mod tests;
 use std::fmt;
 
 pub use epoch::Epoch;
-pub use fifo::Fifo;
 pub use heap::Heap;
 pub use hot_cold::HotCold;
 pub use kind::{SelectorError, SelectorKind};
-pub use lifo::Lifo;
+pub use order::Order;
 pub use prioritized::Prioritized;
 pub use uniform::Uniform;
 

@@ -1,18 +1,32 @@
-//! Slots in the order in which they came.
+//! The oldest item or the newest, by when it was inserted; priorities and their updates don't matter.
 
 use super::links::{Links, List};
-use super::{Damaged, DrawnItem, Entries, Slot, misuse, saved};
+use super::{Damaged, DrawnItem, Entries, Entry, Selector, Slot, misuse, saved};
+use crate::rng::Rng;
 
-/// What [`Fifo`](super::Fifo) and [`Lifo`](super::Lifo) are made of: they differ in the end they pick.
-#[derive(Debug, Default)]
-pub(super) struct Order {
+/// Picks the item at one end of the order in which they came. See the [module](self).
+#[derive(Debug)]
+pub struct Order {
+    newest: bool,
     links: Links,
     list: List,
     len: usize,
 }
 
 impl Order {
-    pub(super) fn push(&mut self, slot: Slot) {
+    /// First in, first out: picks the oldest.
+    pub fn fifo() -> Self {
+        Self { newest: false, links: Links::default(), list: List::default(), len: 0 }
+    }
+
+    /// Last in, first out: picks the newest.
+    pub fn lifo() -> Self {
+        Self { newest: true, ..Self::fifo() }
+    }
+}
+
+impl Selector for Order {
+    fn insert(&mut self, slot: Slot, _: Entry) {
         if self.links.contains(slot) {
             return misuse();
         }
@@ -20,7 +34,9 @@ impl Order {
         self.len += 1;
     }
 
-    pub(super) fn remove(&mut self, slot: Slot) {
+    fn update(&mut self, _: Slot, _: f64) {}
+
+    fn remove(&mut self, slot: Slot) {
         if !self.links.contains(slot) {
             return misuse();
         }
@@ -28,36 +44,31 @@ impl Order {
         self.len -= 1;
     }
 
-    pub(super) fn clear(&mut self) {
-        *self = Self::default();
+    fn clear(&mut self) {
+        *self = Self { newest: self.newest, ..Self::fifo() };
     }
 
-    pub(super) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.len
     }
 
-    pub(super) fn oldest(&self) -> Option<Slot> {
-        self.list.first()
+    fn pick(&mut self, count: usize, _: &mut Rng, draws: &mut Vec<DrawnItem>) {
+        pick_certain(if self.newest { self.list.last() } else { self.list.first() }, count, draws);
     }
 
-    pub(super) fn newest(&self) -> Option<Slot> {
-        self.list.last()
-    }
-
-    pub(super) fn save(&self, state: &mut Vec<u64>) {
+    fn save(&self, state: &mut Vec<u64>) {
         saved::write_slots(self.links.iter(&self.list), state);
     }
 
-    pub(super) fn restore(
-        &mut self,
-        state: &[u64],
-        entries: &dyn Entries,
-        damaged: Damaged,
-    ) -> Result<(), Damaged> {
-        let slots = saved::read_slots(state, entries, damaged)?;
+    fn restore(&mut self, state: &[u64], entries: &dyn Entries) -> Result<(), Damaged> {
+        let name = if self.newest { "lifo" } else { "fifo" };
+        let slots = saved::read_slots(state, entries, Damaged(name))?;
         self.clear();
         self.links.widen(saved::end(entries));
-        slots.for_each(|slot| self.push(slot));
+        for slot in slots {
+            self.links.push(&mut self.list, slot);
+            self.len += 1;
+        }
         Ok(())
     }
 }

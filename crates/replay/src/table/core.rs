@@ -10,7 +10,6 @@ use std::sync::Arc;
 use echoic_memory::signal::Signal;
 use echoic_memory::slab::{Pinned, RowWriter, Slab};
 
-use super::episodes::Episodes;
 use super::error::{Obstacle, TableError};
 use super::gate::Gate;
 use super::items::Items;
@@ -20,6 +19,7 @@ use super::pinned::PinnedTrajectories;
 use super::sessions::{Origin, Sessions};
 use super::spread::Lags;
 use super::{Form, TableConfig};
+use crate::episode::EpisodeCounts;
 use crate::limiter::{Counts, Reason};
 use crate::rng::Rng;
 use crate::selectors::{DrawnItem, Entry, Selector, Slot};
@@ -101,7 +101,7 @@ pub(super) struct Core {
     /// How far those have come who insert from elsewhere.
     pub(super) sessions: Sessions,
     /// Of the trajectories in the payload.
-    pub(super) episodes: Episodes,
+    pub(super) episodes: EpisodeCounts,
     pub(super) rng: Rng,
     pub(super) payload: Payload,
     /// What a checkpoint under way still wants of the trajectories.
@@ -137,7 +137,7 @@ impl Core {
             unique_samples: 0,
             lags: Lags::default(),
             sessions: Sessions::default(),
-            episodes: Episodes::default(),
+            episodes: EpisodeCounts::default(),
             rng: Rng::new(config.seed),
             payload,
             pinned: None,

@@ -9,7 +9,6 @@
 //! - `key`, `items`: names of items, and what is known of them.
 //! - `gate`: when calls may go on, and who is woken then.
 //! - `insertion`, `sampled`: bytes on their way in and out.
-//! - `episodes`: what items are from.
 //! - `waits`: calls that had to wait. `sessions`: how far those have come who insert from elsewhere.
 //! - `pinned`: trajectories that a checkpoint wants, while the table goes on.
 //! - `registry`: the tables of a server. [`saved`]: tables in checkpoints. `journalled`: tables that survive
@@ -23,7 +22,6 @@
 
 mod config;
 mod core;
-mod episodes;
 mod error;
 mod gate;
 mod insertion;

@@ -4,9 +4,9 @@
 //! gets the [`Publication`], which never changes and is there for as long as somebody has it. A publication
 //! may also be a version alone, for those who carry the bytes themselves.
 //!
-//! - `store`: who may publish, who waits, and how many publications there may be.
+//! - `store`: who may publish, who waits, how many publications there may be, and what is on its way to somebody.
 //! - `plan`: where each leaf lies. `publication`: what was published. `sums`: how chunks are told apart.
-//! - `builder`: what is about to be published. `transfer`: what is on its way to somebody.
+//! - `builder`: what is about to be published.
 //!
 //! # Invariants
 //!
@@ -19,11 +19,9 @@ mod plan;
 mod publication;
 mod store;
 mod sums;
-mod transfer;
 
 pub use self::builder::{Claim, PublicationBuilder};
 pub use self::plan::{ALIGNMENT, MAX_BYTES, Plan, PlanError};
 pub use self::publication::{Content, Publication};
-pub use self::store::{Seat, WeightStore, WeightsConfig, WeightsError, WeightsInfo};
+pub use self::store::{Seat, Transfer, WeightStore, WeightsConfig, WeightsError, WeightsInfo};
 pub use self::sums::{CHUNK_BYTES, sum};
-pub use self::transfer::Transfer;

@@ -14,7 +14,6 @@ use echoic_memory::{AllocError, Blocked};
 use super::builder::{Claim, PublicationBuilder};
 use super::plan::{Plan, PlanError};
 use super::publication::{Content, Publication};
-use super::transfer::Transfer;
 use crate::stream::{Wait, WaitOver};
 
 /// How a store is made.
@@ -365,6 +364,40 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.shelf.state.lock().seats.remove(&self.id);
+    }
+}
+
+/// Bytes of a publication on their way, in chunks, to somebody who does not share our memory.
+///
+/// A transfer keeps its publication, so that it can end although there are newer ones by then. Where a publisher
+/// waits for a place, all transfers are cut but those of the latest publication and of the oldest: so the slowest
+/// neither stops the learner nor is kept from ever having anything, since whoever is cut begins again with the
+/// latest, which is the oldest one day.
+pub struct Transfer {
+    shelf: Arc<Shelf>,
+    publication: Arc<Publication>,
+}
+
+impl Transfer {
+    /// What is sent.
+    pub fn publication(&self) -> &Arc<Publication> {
+        &self.publication
+    }
+
+    /// Whether it is to be dropped, because its place is wanted.
+    pub fn is_cut(&self) -> bool {
+        self.shelf.is_cut(self.publication.serial())
+    }
+
+    /// Counts bytes that were sent, and those that need not be.
+    pub fn count(&self, sent: usize, saved: usize) {
+        self.shelf.count(sent, saved);
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        self.shelf.end_transfer(self.publication.serial());
     }
 }
 

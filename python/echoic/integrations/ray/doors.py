@@ -65,7 +65,7 @@ def nearest(doors: Doors, token: str | None) -> str:
         return doors.tcp
     secret = None if token is None else token.encode()
     try:
-        _native.ping(doors.shm, secret, _PATIENCE, 1)
+        _native.ping(doors.shm, {"token": secret}, _PATIENCE, 1)
     except (EchoicError, OSError):
         return doors.tcp
     return doors.shm

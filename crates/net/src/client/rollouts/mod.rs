@@ -35,8 +35,8 @@ use echoic_replay::table::TableError;
 pub use self::delivered::Delivered;
 pub use self::pending_appends::{AppendError, PendingAppend, PendingAppends};
 use super::Options;
-use super::tables::pending_requests::{PLACE_BYTES, Question};
-use super::tables::requests::{FromReply, Requests};
+use super::tables::pending_requests::{PLACE_BYTES, Question, When};
+use super::tables::requests::Requests;
 use super::tables::{TablesError, Ticket, Waiting};
 use crate::address::Address;
 use crate::transport::Dial;
@@ -187,7 +187,7 @@ impl Rollouts {
         changes: &[Change],
         wait: Wait<'_, Waiting>,
     ) -> Result<Outcomes, TablesError> {
-        self.start_call(table, changes, wait.deadline)?.wait(wait)
+        self.ask_call(When::Awaited, table, changes, wait.deadline)?.wait(wait)
     }
 
     /// Asks for changes: see [`Rollouts::call`]. The server answers one that may wait at the latest at `deadline`.
@@ -197,6 +197,16 @@ impl Rollouts {
     /// [`TablesError`] when it can't be asked.
     pub fn start_call(
         &self,
+        table: u32,
+        changes: &[Change],
+        deadline: Option<Instant>,
+    ) -> Result<Calls, TablesError> {
+        self.ask_call(When::Now, table, changes, deadline)
+    }
+
+    fn ask_call(
+        &self,
+        when: When,
         table: u32,
         changes: &[Change],
         deadline: Option<Instant>,
@@ -214,7 +224,7 @@ impl Rollouts {
         for change in changes {
             if let Err(refusal) = change.check(config) {
                 if count > 0 {
-                    parts.push_back(Part::Asked(self.send(table, count, &head, &bulk)?));
+                    parts.push_back(Part::Asked(self.send(when, table, count, &head, &bulk)?));
                     head.clear();
                     bulk.clear();
                     (count, bytes) = (0, 0);
@@ -229,13 +239,13 @@ impl Rollouts {
             if may_wait {
                 let head = std::mem::take(&mut head);
                 let ask = |_| Question::Permit { table, head, deadline };
-                parts.push_back(Part::Asked(self.requests.ask(ask)?));
+                parts.push_back(Part::Asked(self.requests.ask(when, ask)?));
                 break;
             }
             len += head.len() - before;
             if count == MAX_CHANGES || (count > 0 && bytes + len > REQUEST_BYTES) {
                 let (first, first_bulk) = (&head[..before], &bulk[..pieces]);
-                parts.push_back(Part::Asked(self.send(table, count, first, first_bulk)?));
+                parts.push_back(Part::Asked(self.send(when, table, count, first, first_bulk)?));
                 head.drain(..before);
                 bulk.drain(..pieces);
                 (count, bytes) = (0, 0);
@@ -244,7 +254,7 @@ impl Rollouts {
             bytes += len;
         }
         if count > 0 {
-            parts.push_back(Part::Asked(self.send(table, count, &head, &bulk)?));
+            parts.push_back(Part::Asked(self.send(when, table, count, &head, &bulk)?));
         }
         Ok(Calls { parts, known: Outcomes::new(), may_wait })
     }
@@ -273,20 +283,22 @@ impl Rollouts {
             let (field, limit, got) = ("number of changes", MAX_CHANGES.into(), count.into());
             return Err(WireError::too_large(field, limit, got).into());
         }
-        let part = self.send_filled(table, count, head, len, may_linger, fill)?;
+        let when = if may_linger { When::Later } else { When::Now };
+        let part = self.send_filled(when, table, (count, head), len, fill)?;
         let parts = VecDeque::from([Part::Asked(part)]);
         Ok(Calls { parts, known: Outcomes::new(), may_wait: false })
     }
 
     fn send(
         &self,
+        when: When,
         table: u32,
         count: u32,
         head: &[u8],
         bulk: &[&[u8]],
     ) -> Result<Ticket<Outcomes>, TablesError> {
         let len = bulk.iter().map(|piece| piece.len()).sum();
-        self.send_filled(table, count, head, len, false, |mut rest| {
+        self.send_filled(when, table, (count, head), len, |mut rest| {
             for piece in bulk {
                 let (here, behind) = rest.split_at_mut(piece.len());
                 here.copy_from_slice(piece);
@@ -297,11 +309,10 @@ impl Rollouts {
 
     fn send_filled(
         &self,
+        when: When,
         table: u32,
-        count: u32,
-        head: &[u8],
+        (count, head): (u32, &[u8]),
         len: usize,
-        may_linger: bool,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<Ticket<Outcomes>, TablesError> {
         let place = || if len < PLACE_BYTES { None } else { self.requests.pending.take_place(len) };
@@ -309,7 +320,7 @@ impl Rollouts {
             fill(&mut place[..len]);
             let head = head.to_vec();
             let make = |_| Question::Placed { table, count, head, place, len };
-            return self.requests.ask_sometime(may_linger, make);
+            return self.requests.ask(when, make);
         }
         if head.len() + len > INLINE_BYTES {
             let item = self.tables().get(table as usize).map(|config| config.most_item_bytes());
@@ -320,13 +331,13 @@ impl Rollouts {
             }
             let mut bulk = vec![0; len];
             fill(&mut bulk);
-            return self.requests.ask_sometime(may_linger, |id| {
+            return self.requests.ask(when, |id| {
                 let mut frames = Vec::with_capacity(64 + head.len() + len);
                 write_changes(&mut frames, (id, table), (count, head), &bulk);
                 Question::Other { frame: Arc::new(frames), batch_of: None }
             });
         }
-        self.requests.ask_sometime(may_linger, |id| {
+        self.requests.ask(when, |id| {
             let mut frame = Vec::with_capacity(64 + head.len() + len);
             // What is behind the heads is told by the length of the frame, so it is made as if it were there.
             let (timeout_ms, head) = (Some(0), head.into());
@@ -353,7 +364,7 @@ impl Rollouts {
         form: Form,
         wait: Wait<'_, Waiting>,
     ) -> Result<Delivered, TablesError> {
-        self.start_sample(table, want, form, wait.deadline)?.wait_for_reason(wait)
+        self.ask_sample(When::Awaited, table, want, form, wait.deadline)?.wait_for_reason(wait)
     }
 
     /// Asks for a share of a batch: see [`Rollouts::sample`]. Several may be under way.
@@ -368,8 +379,19 @@ impl Rollouts {
         form: Form,
         deadline: Option<Instant>,
     ) -> Result<Ticket<Delivered>, TablesError> {
+        self.ask_sample(When::Now, table, want, form, deadline)
+    }
+
+    fn ask_sample(
+        &self,
+        when: When,
+        table: u32,
+        want: Want,
+        form: Form,
+        deadline: Option<Instant>,
+    ) -> Result<Ticket<Delivered>, TablesError> {
         self.check(table)?;
-        self.requests.ask(|_| Question::Rollouts { table, want, form, deadline })
+        self.requests.ask(when, |_| Question::Rollouts { table, want, form, deadline })
     }
 
     /// The numbers of a table.
@@ -387,17 +409,9 @@ impl Rollouts {
         self.ask_for::<u64>(table, Operation::RolloutPause { paused })?.wait(wait).map(drop)
     }
 
-    fn ask_for<T: FromReply>(
-        &self,
-        table: u32,
-        operation: Operation<'_>,
-    ) -> Result<Ticket<T>, TablesError> {
+    fn ask_for<T>(&self, table: u32, operation: Operation<'_>) -> Result<Ticket<T>, TablesError> {
         self.check(table)?;
-        self.requests.ask(|id| {
-            let mut frame = Vec::new();
-            Request { id, table, operation }.write(&mut frame);
-            Question::Other { frame: Arc::new(frame), batch_of: None }
-        })
+        self.requests.put(When::Awaited, table, operation)
     }
 
     /// Waits until the learner's version is above one; which it is.
@@ -411,7 +425,9 @@ impl Rollouts {
         above: i64,
         wait: Wait<'_, Waiting>,
     ) -> Result<i64, TablesError> {
-        self.start_version(table, above, wait.deadline)?.wait_for_reason(wait)
+        let mut version = self.ask_version(When::Awaited, table, above, wait.deadline)?;
+        // The largest version of a policy is below that.
+        Ok(version.wait_for_reason(wait)?.try_into().unwrap_or(i64::MAX))
     }
 
     /// Asks for the learner's next version: see [`Rollouts::wait_version`].
@@ -424,9 +440,19 @@ impl Rollouts {
         table: u32,
         above: i64,
         deadline: Option<Instant>,
-    ) -> Result<Ticket<i64>, TablesError> {
+    ) -> Result<Ticket<u64>, TablesError> {
+        self.ask_version(When::Now, table, above, deadline)
+    }
+
+    fn ask_version(
+        &self,
+        when: When,
+        table: u32,
+        above: i64,
+        deadline: Option<Instant>,
+    ) -> Result<Ticket<u64>, TablesError> {
         self.check(table)?;
-        self.requests.ask(|_| Question::Version { table, above, deadline })
+        self.requests.ask(when, |_| Question::Version { table, above, deadline })
     }
 
     /// Starts an append in the background; waits while too many are without an answer.

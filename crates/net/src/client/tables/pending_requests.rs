@@ -1,42 +1,48 @@
-//! Requests that have no answer yet, and the I/O thread's way with them.
+//! Requests that have no answer yet, and how they are sent and answered.
+//!
+//! A thread that waits for an answer drives the connection itself, if no other thread does; see [`Lead`]. The I/O thread
+//! does it for requests that nobody waits for.
 //!
 //! # Invariants
 //!
 //! 1. A request is here from when it was made until it is answered or given up.
 //! 2. It is in a queue or was sent on the connection that stands.
+//! 3. A lock of [`Lead`] may be held when the state's is taken, and not the other way around.
 
+use std::any::Any;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::IoSlice;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use echoic_memory::arena::{ArenaView, Place};
 use echoic_memory::event::Event;
+use echoic_memory::lead::{self, Drive, Lead};
 use echoic_memory::sync::Mutex;
 use echoic_replay::Spec;
 use echoic_replay::codec::Reader;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::Form as RolloutForm;
 use echoic_replay::rollouts::ledger::Want;
-use echoic_replay::rollouts::table::RolloutInfo;
 use echoic_replay::table::Form;
 
 use super::batch::{Batch, Incoming};
 use super::{Listed, TableEntry, TablesError, Waiting, check_same};
 use crate::address::Address;
 use crate::buffer_pool::BufferPool;
-use crate::client::io_thread::OutboundQueue;
+use crate::client::io_thread::{Driver, OutboundQueue};
 use crate::client::link::{ClientHandshake, LinkError, not_that};
 use crate::client::reconnector::Reconnector;
 use crate::client::rollouts::Delivered;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, Header, kind};
 use crate::wire::handshake::{Offer, Open, Purpose, Welcome};
-use crate::wire::rollouts::{Bulk, Changes, DeliveryHead, Outcomes, Wish, write_changes};
+use crate::wire::rollouts::{Bulk, Changes, DeliveryHead, Wish, write_changes};
 use crate::wire::tables::{
     ALIGNMENT, Answer, Area, BatchHead, FailureCode, Layout, MAX_ARENA, MAX_BATCH, MAX_PLACED,
-    MAX_WAITING, Numbers, Operation, Request,
+    MAX_WAITING, Operation, Request,
 };
 use crate::write_buffer::{Piece, WriteBuffer};
 
@@ -44,44 +50,28 @@ use crate::write_buffer::{Piece, WriteBuffer};
 const MAX_SAMPLES: usize = MAX_WAITING / 2;
 /// How many requests may wait for the I/O thread to come by. More ring: the server should not have to wait for them.
 const MOST_LINGERING: usize = 4;
+/// How long nobody waits for an answer before the I/O thread looks after the connection again.
+const IDLE: Duration = Duration::from_millis(20);
 /// How many bytes of requests one system call is given.
 const LOAD_BYTES: usize = 256 << 10;
 /// The most bytes of buffers that are kept for the next batches.
 const POOL_BYTES: usize = 64 << 20;
 
-/// What came of a request.
-#[derive(Debug)]
-pub(in crate::client) enum Reply {
-    Batch(Box<Batch>),
-    Count(u64),
-    Numbers(Vec<Numbers>),
-    Path(String),
-    Listed(Listed),
-    Outcomes(Outcomes),
-    Delivered(Box<Delivered>),
-    RolloutInfo(Box<RolloutInfo>),
-}
+/// What came of a request, of the type that its [`Ticket`](super::Ticket) is for.
+pub(super) type Reply = Box<dyn Any + Send>;
 
 /// Where an answer is put.
-#[derive(Debug, Default)]
-pub(super) struct Slot {
-    reply: Mutex<Option<Result<Reply, TablesError>>>,
-    pub(super) answered: Event,
-}
+pub(super) type Slot = lead::Slot<Result<Reply, TablesError>>;
 
-impl Slot {
-    pub(super) fn take(&self) -> Option<Result<Reply, TablesError>> {
-        self.reply.lock().take()
-    }
-
-    pub(super) fn is_filled(&self) -> bool {
-        self.reply.lock().is_some()
-    }
-
-    fn fill(&self, reply: Result<Reply, TablesError>) {
-        *self.reply.lock() = Some(reply);
-        self.answered.notify();
-    }
+/// When a request is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::client) enum When {
+    /// At once, by the I/O thread or by whoever drives.
+    Now,
+    /// With others, if something was sent before that is answered soon.
+    Later,
+    /// When its answer is waited for, which is at once.
+    Awaited,
 }
 
 /// What is asked.
@@ -124,6 +114,8 @@ struct Pending {
     question: Question,
     slot: Arc<Slot>,
     sent: bool,
+    /// Whether a thread waits for the answer, or will at once.
+    is_awaited: bool,
     /// Where the server may write the answer.
     place: Option<Place>,
 }
@@ -140,6 +132,8 @@ struct State {
     others: VecDeque<u64>,
     /// How many of the former were sent.
     sampling: usize,
+    /// How many of all have nobody who waits for the answer.
+    unattended: usize,
     /// Requests that were sent and then given up.
     cancels: Vec<u64>,
     /// Where the server may still write the answers to some of these, or read the rest of them.
@@ -149,9 +143,10 @@ struct State {
 }
 
 /// See the [module](self).
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(in crate::client) struct PendingRequests {
     state: Mutex<State>,
+    pub(super) lead: Lead<Driver<RequestFrames>>,
     pub(super) tables: OnceLock<Vec<TableEntry>>,
     pub(in crate::client) rollouts: OnceLock<Vec<Arc<RolloutConfig>>>,
     /// Memory that is shared with the server, while it is.
@@ -170,15 +165,15 @@ impl PendingRequests {
     /// Wakes everyone, because the state of the connection has changed.
     pub(super) fn note_change(&self) {
         self.changed.notify();
-        self.state.lock().pending.values().for_each(|pending| pending.slot.answered.notify());
+        self.state.lock().pending.values().for_each(|pending| pending.slot.wake());
+        self.lead.call_background();
     }
 
-    /// Brings a request. One that `may_linger` is sent with others, if the I/O thread comes by anyway: when there is an
-    /// answer to what was sent before.
+    /// Brings a request.
     pub(super) fn ask(
         &self,
         reconnector: &Reconnector,
-        may_linger: bool,
+        when: When,
         make: impl FnOnce(u64) -> Question,
     ) -> (u64, Arc<Slot>) {
         let slot = Arc::<Slot>::default();
@@ -189,25 +184,43 @@ impl PendingRequests {
         };
         // A large one is copied here, while others go on.
         let question = make(id);
+        let is_awaited = when == When::Awaited;
         let lingers = {
             let state = &mut *self.state.lock();
-            let lingers = may_linger && state.others.len() < MOST_LINGERING && state.is_under_way();
+            let may_linger = when == When::Later && state.others.len() < MOST_LINGERING;
+            state.unattended += usize::from(!is_awaited);
+            let lingers = is_awaited || (may_linger && state.is_under_way());
             match question.waits() {
                 true => state.samples.push_back(id),
                 false => state.others.push_back(id),
             }
-            let pending = Pending { question, slot: Arc::clone(&slot), sent: false, place: None };
+            let (slot, place) = (Arc::clone(&slot), None);
+            let pending = Pending { question, slot, sent: false, is_awaited, place };
             state.pending.insert(id, pending);
             lingers
         };
         if !lingers {
-            self.ring(reconnector);
+            self.announce(reconnector);
         }
         (id, slot)
     }
 
-    /// Somebody begins to wait for the answer to a request. One that lingers is sent now: what it waits behind may take
-    /// its time.
+    /// A thread begins to wait for the answer to a request, or waits no more.
+    pub(super) fn attend(&self, reconnector: &Reconnector, id: u64, is_awaited: bool) {
+        {
+            let state = &mut *self.state.lock();
+            let Some(pending) = state.pending.get_mut(&id) else { return };
+            let was_awaited = std::mem::replace(&mut pending.is_awaited, is_awaited);
+            state.unattended += usize::from(was_awaited);
+            state.unattended -= usize::from(is_awaited);
+        }
+        if !is_awaited {
+            self.announce(reconnector);
+        }
+    }
+
+    /// Another thread drives while somebody waits for the answer to this. One that lingers is sent now: what it waits
+    /// behind may take its time.
     pub(super) fn hurry(&self, reconnector: &Reconnector, id: u64) {
         let lingers = self.state.lock().pending.get(&id).is_some_and(|pending| !pending.sent);
         if lingers {
@@ -215,21 +228,35 @@ impl PendingRequests {
         }
     }
 
-    fn ring(&self, reconnector: &Reconnector) {
+    /// Has whoever drives look for something to send, or the I/O thread if nobody does.
+    fn announce(&self, reconnector: &Reconnector) {
+        if !self.ring(reconnector) {
+            self.lead.call_background();
+        }
+    }
+
+    /// Wakes whoever drives, if that sleeps. Whether it slept.
+    fn ring(&self, reconnector: &Reconnector) -> bool {
         // Pairs with the fence in `await_ring`.
         fence(Ordering::SeqCst);
-        if self.wake_policy.load(Ordering::Relaxed)
-            && self.wake_policy.swap(false, Ordering::Relaxed)
-        {
+        let sleeps = self.wake_policy.load(Ordering::Relaxed)
+            && self.wake_policy.swap(false, Ordering::Relaxed);
+        if sleeps {
             reconnector.ring();
         }
+        sleeps
+    }
+
+    /// The I/O thread's part: lets callers drive while they wait, and nobody else needs it.
+    pub(super) fn lend(&self, driver: Box<Driver<RequestFrames>>) -> Box<Driver<RequestFrames>> {
+        self.lead.lend(driver, IDLE)
     }
 
     /// Gives up a request.
     pub(super) fn give_up(&self, reconnector: &Reconnector, id: u64) {
         {
             let state = &mut *self.state.lock();
-            let Some(pending) = state.pending.remove(&id) else { return };
+            let Some(pending) = state.remove(id) else { return };
             let waits = pending.question.waits();
             if !pending.sent {
                 let queue = if waits { &mut state.samples } else { &mut state.others };
@@ -247,7 +274,7 @@ impl PendingRequests {
             state.cancels.push(id);
             state.abandoned.extend(pending.place.map(|place| (id, place)));
         }
-        self.ring(reconnector);
+        self.announce(reconnector);
     }
 
     /// The server has answered.
@@ -261,7 +288,7 @@ impl PendingRequests {
         state.answered += 1;
         state.abandoned.remove(&id);
         // Nobody waits for the answer to what was given up.
-        let Some(pending) = state.pending.remove(&id) else { return Ok(()) };
+        let Some(pending) = state.remove(id) else { return Ok(()) };
         if pending.question.waits() {
             state.sampling -= 1;
         }
@@ -287,6 +314,7 @@ impl PendingRequests {
             for pending in std::mem::take(&mut state.pending).into_values() {
                 pending.slot.fill(Err(TablesError::TimedOut(Waiting::Away)));
             }
+            state.unattended = 0;
         }
         state.send_again();
     }
@@ -304,6 +332,12 @@ impl PendingRequests {
 }
 
 impl State {
+    fn remove(&mut self, id: u64) -> Option<Pending> {
+        let pending = self.pending.remove(&id)?;
+        self.unattended -= usize::from(!pending.is_awaited);
+        Some(pending)
+    }
+
     /// Refuses the answer to a request that was not sent.
     fn check_sent(&self, id: u64) -> Result<(), WireError> {
         let is_sent = match self.pending.get(&id) {
@@ -573,7 +607,7 @@ impl RequestFrames {
             }
             self.share_bytes[table].learn(delivered.bytes().len());
         }
-        self.pending.answer(id, Ok(Reply::Delivered(Box::new(delivered))))
+        self.pending.answer(id, Ok(Box::new(delivered)))
     }
 
     /// Learns which rollout tables there are. They must be those that there were.
@@ -631,6 +665,27 @@ fn place(
         Form::Trajectories(_) => item_bytes?.checked_mul(count as usize)?.checked_mul(5)? / 4,
     };
     if bytes < PLACE_BYTES { None } else { arena.take(bytes) }
+}
+
+impl Drive for Driver<RequestFrames> {
+    type Reply = Result<Reply, TablesError>;
+
+    fn drive(&mut self, until: Option<Instant>) -> ControlFlow<()> {
+        let goes_on = Driver::drive(self, until);
+        if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+
+    fn is_needed(&self) -> bool {
+        let is_unattended = || {
+            let state = self.outbound().pending.state.lock();
+            state.unattended > 0 || !state.cancels.is_empty()
+        };
+        self.is_busy() || is_unattended()
+    }
+
+    fn fail(&mut self) {
+        Driver::fail(self, "a thread panicked while it used the connection");
+    }
 }
 
 impl OutboundQueue for RequestFrames {
@@ -736,7 +791,7 @@ impl OutboundQueue for RequestFrames {
             let id = head.id;
             let batch = Batch::placed(head, place, spec)?;
             self.learn(id, &batch);
-            self.pending.answer(id, Ok(Reply::Batch(Box::new(batch))))?;
+            self.pending.answer(id, Ok(Box::new(batch)))?;
             return Ok(());
         }
         if header.kind == kind::ROLLOUT_PLACED {
@@ -754,13 +809,13 @@ impl OutboundQueue for RequestFrames {
         }
         let answer = Answer::read(header, payload)?;
         let id = answer.id();
-        let reply = match answer {
-            Answer::Done { count, .. } => Ok(Reply::Count(count)),
-            Answer::Numbers { numbers, .. } => Ok(Reply::Numbers(numbers)),
-            Answer::Saved { path, .. } => Ok(Reply::Path(path)),
-            Answer::Listed { infos, next, .. } => Ok(Reply::Listed(Listed { infos, next })),
-            Answer::RolloutOutcomes { outcomes, .. } => Ok(Reply::Outcomes(outcomes)),
-            Answer::RolloutNumbers { info, .. } => Ok(Reply::RolloutInfo(info)),
+        let reply: Result<Reply, _> = match answer {
+            Answer::Done { count, .. } => Ok(Box::new(count)),
+            Answer::Numbers { numbers, .. } => Ok(Box::new(numbers)),
+            Answer::Saved { path, .. } => Ok(Box::new(path)),
+            Answer::Listed { infos, next, .. } => Ok(Box::new(Listed { infos, next })),
+            Answer::RolloutOutcomes { outcomes, .. } => Ok(Box::new(outcomes)),
+            Answer::RolloutNumbers { info, .. } => Ok(info),
             Answer::RolloutRefused { error, .. } => Err(error.into()),
             // The one is for those who watch, who have connections of their own; the other came before all else.
             Answer::Observed { .. } | Answer::RolloutTables { .. } => {
@@ -805,7 +860,7 @@ impl OutboundQueue for RequestFrames {
         }
         if let Some((id, batch)) = incoming.finish(|id| Some(self.table_of(id)?.1))? {
             self.learn(id, &batch);
-            self.pending.answer(id, Ok(Reply::Batch(Box::new(batch))))?;
+            self.pending.answer(id, Ok(Box::new(batch)))?;
         }
         Ok(())
     }
@@ -816,7 +871,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
-    use super::{Expected, PendingRequests, Question, Reply};
+    use super::{Expected, PendingRequests, Question, When};
     use crate::client::{Options, Reconnector};
     use crate::transport::{TlsFiles, dial_to};
 
@@ -827,11 +882,11 @@ mod tests {
         let pending = PendingRequests::default();
         let question = |_| Question::Other { frame: Arc::default(), batch_of: None };
         let is_rung = || !pending.wake_policy.load(Ordering::Relaxed);
-        let (slow, _slot) = pending.ask(&reconnector, false, question);
+        let (slow, _slot) = pending.ask(&reconnector, When::Now, question);
         pending.state.lock().pending.get_mut(&slow).unwrap().sent = true;
         pending.state.lock().others.clear();
         pending.wake_policy.store(true, Ordering::Relaxed);
-        let (late, _slot) = pending.ask(&reconnector, true, question);
+        let (late, _slot) = pending.ask(&reconnector, When::Later, question);
         assert!(!is_rung(), "it lingers behind the other");
         pending.hurry(&reconnector, slow);
         assert!(!is_rung(), "that one is sent already");
@@ -845,9 +900,9 @@ mod tests {
         let (reconnector, _wakes) = Reconnector::new(nobody, Options::default(), || {}).unwrap();
         let pending = PendingRequests::default();
         let sample = |_| Question::Sample { table: 0, count: 1, deadline: None };
-        let (id, slot) = pending.ask(&reconnector, false, sample);
+        let (id, slot) = pending.ask(&reconnector, When::Now, sample);
         for stranger in [0, id, id + 1] {
-            assert!(pending.answer(stranger, Ok(Reply::Count(1))).is_err(), "{stranger}");
+            assert!(pending.answer(stranger, Ok(Box::new(1_u64))).is_err(), "{stranger}");
             assert!(pending.place_of(stranger).is_err(), "{stranger}");
         }
         {
@@ -855,11 +910,11 @@ mod tests {
             state.pending.get_mut(&id).unwrap().sent = true;
             state.sampling = 1;
         }
-        pending.answer(id, Ok(Reply::Count(1))).unwrap();
+        pending.answer(id, Ok(Box::new(1_u64))).unwrap();
         assert!(slot.is_filled());
         assert_eq!(pending.state.lock().sampling, 0);
         // Of one that was given up, the answer may still come.
-        pending.answer(id, Ok(Reply::Count(1))).unwrap();
+        pending.answer(id, Ok(Box::new(1_u64))).unwrap();
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Asking things of tables.
 
+use std::any::Any;
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -10,22 +11,19 @@ use std::time::{Duration, Instant};
 use echoic_memory::event::Event;
 use echoic_memory::sync::Mutex;
 use echoic_replay::limiter::Parameters;
-use echoic_replay::rollouts::table::RolloutInfo;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::{Infos, TableError};
 
-use super::pending_requests::{PendingRequests, Question, Reply, RequestFrames, Slot};
+use super::pending_requests::{PendingRequests, Question, RequestFrames, Slot, When};
 use super::{
     Batch, FailureCode, Numbers, TableEntry, TablesError, Waiting, check_priorities, entry, number,
 };
 use crate::address::Address;
 use crate::client::link::LinkError;
 use crate::client::reconnector::Reconnector;
-use crate::client::rollouts::Delivered;
 use crate::client::{Options, io_thread};
 use crate::transport::Dial;
 use crate::wire::WireError;
-use crate::wire::rollouts::Outcomes;
 use crate::wire::tables::{ALL_TABLES, MAX_ITEMS, MAX_KEYS, MAX_LISTED, Operation, Request};
 
 /// How long a server that must say why a sample timed out is waited for, beyond the timeout itself.
@@ -60,87 +58,9 @@ pub struct Ticket<T> {
     reconnector: Arc<Reconnector>,
     id: u64,
     slot: Arc<Slot>,
-    /// Whether it may not be sent yet though the I/O thread has nothing to do.
-    may_linger: bool,
     /// A wait has had the answer; there is no other.
     is_answered: bool,
     answer: PhantomData<fn() -> T>,
-}
-
-/// What an answer is made of.
-pub trait FromReply: Sized + private::Sealed {
-    #[doc(hidden)]
-    fn of(reply: private::Opaque) -> Option<Self>;
-}
-
-mod private {
-    pub trait Sealed {}
-    impl Sealed for super::Batch {}
-    impl Sealed for u64 {}
-    impl Sealed for Vec<super::Numbers> {}
-    impl Sealed for String {}
-    impl Sealed for super::Listed {}
-    impl Sealed for super::Outcomes {}
-    impl Sealed for super::Delivered {}
-    impl Sealed for super::RolloutInfo {}
-    impl Sealed for i64 {}
-    /// A reply that only this module looks into.
-    pub struct Opaque(pub(super) super::Reply);
-}
-
-impl FromReply for Batch {
-    fn of(reply: private::Opaque) -> Option<Self> {
-        if let Reply::Batch(batch) = reply.0 { Some(*batch) } else { None }
-    }
-}
-
-impl FromReply for u64 {
-    fn of(reply: private::Opaque) -> Option<Self> {
-        if let Reply::Count(count) = reply.0 { Some(count) } else { None }
-    }
-}
-
-impl FromReply for Vec<Numbers> {
-    fn of(reply: private::Opaque) -> Option<Self> {
-        if let Reply::Numbers(numbers) = reply.0 { Some(numbers) } else { None }
-    }
-}
-
-impl FromReply for String {
-    fn of(reply: private::Opaque) -> Option<Self> {
-        if let Reply::Path(path) = reply.0 { Some(path) } else { None }
-    }
-}
-
-impl FromReply for Listed {
-    fn of(reply: private::Opaque) -> Option<Self> {
-        if let Reply::Listed(listed) = reply.0 { Some(listed) } else { None }
-    }
-}
-
-impl FromReply for Outcomes {
-    fn of(reply: private::Opaque) -> Option<Self> {
-        if let Reply::Outcomes(outcomes) = reply.0 { Some(outcomes) } else { None }
-    }
-}
-
-impl FromReply for Delivered {
-    fn of(reply: private::Opaque) -> Option<Self> {
-        if let Reply::Delivered(delivered) = reply.0 { Some(*delivered) } else { None }
-    }
-}
-
-impl FromReply for RolloutInfo {
-    fn of(reply: private::Opaque) -> Option<Self> {
-        if let Reply::RolloutInfo(info) = reply.0 { Some(*info) } else { None }
-    }
-}
-
-/// A version of the learner.
-impl FromReply for i64 {
-    fn of(reply: private::Opaque) -> Option<Self> {
-        if let Reply::Count(version) = reply.0 { version.try_into().ok() } else { None }
-    }
 }
 
 /// Waits for `event` until `poll` finds something.
@@ -152,13 +72,16 @@ pub(super) fn wait_for<T>(
 ) -> Result<T, TablesError> {
     let waited = wait.until(|until| match event.wait(until, None, &mut poll) {
         Some(found) => ControlFlow::Break(found),
-        None if reconnector.stands() => ControlFlow::Continue(Waiting::Network),
-        None => ControlFlow::Continue(Waiting::Away),
+        None => ControlFlow::Continue(away_or_network(reconnector)),
     });
     waited?
 }
 
-impl<T: FromReply> Ticket<T> {
+fn away_or_network(reconnector: &Reconnector) -> Waiting {
+    if reconnector.stands() { Waiting::Network } else { Waiting::Away }
+}
+
+impl<T: Any> Ticket<T> {
     /// As [`Ticket::wait`], of a request that the server answers at the wait's deadline at the latest: that answer,
     /// which says why there is no other, is waited for a little longer.
     pub(in crate::client) fn wait_for_reason(
@@ -203,32 +126,39 @@ impl<T: FromReply> Ticket<T> {
 
     fn wait_unless(
         &mut self,
-        wait: Wait<'_, Waiting>,
+        mut wait: Wait<'_, Waiting>,
         gone: impl Fn(&Reconnector) -> bool,
     ) -> Result<T, TablesError> {
         if self.is_answered {
             return Err(WireError::Spec("the answer was taken".into()).into());
         }
-        if self.may_linger && !self.slot.is_filled() {
-            self.pending.hurry(&self.reconnector, self.id);
-        }
+        let Self { pending, reconnector, id, slot, .. } = &*self;
         let mut is_answered = false;
-        let reply = wait_for(&self.slot.answered, &self.reconnector, wait, || {
+        let mut poll = || {
             // Once more after the end was seen: it may have brought the answer.
-            let (over, gone) = (self.reconnector.is_over(), gone(&self.reconnector));
-            match self.slot.take() {
-                None if over => self.reconnector.ending().map(|ending| Err(ending.into())),
+            let (over, gone) = (reconnector.is_over(), gone(reconnector));
+            match slot.take() {
+                None if over => reconnector.ending().map(|ending| Err(ending.into())),
                 None if gone => Some(Err(TablesError::TimedOut(Waiting::Away))),
                 reply => {
                     is_answered = reply.is_some();
                     reply
                 }
             }
+        };
+        pending.attend(reconnector, *id, true);
+        let hurry = || pending.hurry(reconnector, *id);
+        let waited = wait.until(|until| match pending.lead.wait(slot, until, hurry, &mut poll) {
+            Some(found) => ControlFlow::Break(found),
+            None => ControlFlow::Continue(away_or_network(reconnector)),
         });
+        if !is_answered {
+            pending.attend(reconnector, *id, false);
+        }
         self.is_answered |= is_answered;
-        let reply = reply?;
+        let reply = waited??;
         let wrong = || TablesError::Wire(WireError::Spec("an answer of another kind".into()));
-        T::of(private::Opaque(reply)).ok_or_else(wrong)
+        reply.downcast().map(|reply| *reply).map_err(|_| wrong())
     }
 }
 
@@ -266,7 +196,9 @@ impl Requests {
         let reconnector = Arc::new(reconnector);
         let frames =
             RequestFrames::new(Arc::clone(&pending), Arc::clone(&reconnector), wants_rollouts);
-        let io_thread = io_thread::spawn(&reconnector, wakes, frames, |_| {})?;
+        let lent = Arc::clone(&pending);
+        let lend = move |driver| lent.lend(driver);
+        let io_thread = io_thread::spawn(&reconnector, wakes, frames, lend, |_| {})?;
         let this = Self { pending, reconnector, io_thread: Mutex::new(Some(io_thread)) };
         wait_for(&this.pending.changed, &this.reconnector, wait, || {
             let ending = || this.reconnector.ending().map(|ending| Err(ending.into()));
@@ -345,35 +277,32 @@ impl Requests {
 
     pub(in crate::client) fn ask<T>(
         &self,
-        make: impl FnOnce(u64) -> Question,
-    ) -> Result<Ticket<T>, TablesError> {
-        self.ask_sometime(false, make)
-    }
-
-    /// As [`Requests::ask`]; if it `may_linger`, what was asked before may be answered before this is sent, unless
-    /// somebody waits for it.
-    pub(in crate::client) fn ask_sometime<T>(
-        &self,
-        may_linger: bool,
+        when: When,
         make: impl FnOnce(u64) -> Question,
     ) -> Result<Ticket<T>, TablesError> {
         if let Some(refusal) = self.reconnector.refusal() {
             return Err(refusal.into());
         }
-        let (id, slot) = self.pending.ask(&self.reconnector, may_linger, make);
+        let (id, slot) = self.pending.ask(&self.reconnector, when, make);
         let (pending, reconnector) = (Arc::clone(&self.pending), Arc::clone(&self.reconnector));
         let (is_answered, answer) = (false, PhantomData);
-        Ok(Ticket { pending, reconnector, id, slot, may_linger, is_answered, answer })
+        Ok(Ticket { pending, reconnector, id, slot, is_answered, answer })
     }
 
+    /// A request whose answer is waited for at once.
     fn ask_for<T>(&self, table: u32, operation: Operation<'_>) -> Result<Ticket<T>, TablesError> {
         entry(self.tables(), table)?;
-        self.put(table, operation)
+        self.put(When::Awaited, table, operation)
     }
 
-    fn put<T>(&self, table: u32, operation: Operation<'_>) -> Result<Ticket<T>, TablesError> {
+    pub(in crate::client) fn put<T>(
+        &self,
+        when: When,
+        table: u32,
+        operation: Operation<'_>,
+    ) -> Result<Ticket<T>, TablesError> {
         let batch_of = matches!(operation, Operation::Get { .. }).then_some(table);
-        self.ask(|id| {
+        self.ask(when, |id| {
             let mut frame = Vec::new();
             Request { id, table, operation }.write(&mut frame);
             Question::Other { frame: Arc::new(frame), batch_of }
@@ -392,9 +321,19 @@ impl Requests {
         count: usize,
         deadline: Option<Instant>,
     ) -> Result<Ticket<Batch>, TablesError> {
+        self.ask_sample(When::Now, table, count, deadline)
+    }
+
+    fn ask_sample(
+        &self,
+        when: When,
+        table: u32,
+        count: usize,
+        deadline: Option<Instant>,
+    ) -> Result<Ticket<Batch>, TablesError> {
         entry(self.tables(), table)?;
         let count = check_count("number of items", MAX_ITEMS, count)?;
-        self.ask(|_| Question::Sample { table, count, deadline })
+        self.ask(when, |_| Question::Sample { table, count, deadline })
     }
 
     /// Samples `count` items.
@@ -408,7 +347,7 @@ impl Requests {
         count: usize,
         wait: Wait<'_, Waiting>,
     ) -> Result<Batch, TablesError> {
-        self.start_sample(table, count, wait.deadline)?.wait_for_reason(wait)
+        self.ask_sample(When::Awaited, table, count, wait.deadline)?.wait_for_reason(wait)
     }
 
     /// Asks for a change of priorities: see [`Requests::update_priorities`].
@@ -422,14 +361,25 @@ impl Requests {
         keys: &[u64],
         priorities: &[f64],
     ) -> Result<Ticket<u64>, TablesError> {
+        self.ask_update(When::Now, table, keys, priorities)
+    }
+
+    fn ask_update(
+        &self,
+        when: When,
+        table: u32,
+        keys: &[u64],
+        priorities: &[f64],
+    ) -> Result<Ticket<u64>, TablesError> {
         let (keys_len, values) = (keys.len(), priorities.len());
         if keys_len != values {
             return Err(TableError::Lengths { keys: keys_len, values }.into());
         }
         check_count("number of keys", MAX_KEYS, keys_len)?;
         check_priorities(priorities)?;
+        entry(self.tables(), table)?;
         let operation = Operation::Update { keys: keys.into(), priorities: priorities.into() };
-        self.ask_for(table, operation)
+        self.put(when, table, operation)
     }
 
     /// Changes priorities, all or none; how many of the items were there.
@@ -440,7 +390,7 @@ impl Requests {
         priorities: &[f64],
         wait: Wait<'_, Waiting>,
     ) -> Result<u64, TablesError> {
-        self.start_update(table, keys, priorities)?.wait(wait)
+        self.ask_update(When::Awaited, table, keys, priorities)?.wait(wait)
     }
 
     /// Removes items; how many of them were there.
@@ -450,7 +400,7 @@ impl Requests {
         keys: &[u64],
         wait: Wait<'_, Waiting>,
     ) -> Result<u64, TablesError> {
-        self.start_delete(table, keys)?.wait(wait)
+        self.ask_delete(When::Awaited, table, keys)?.wait(wait)
     }
 
     /// Removes all items, and counts from zero.
@@ -513,7 +463,8 @@ impl Requests {
     /// [`TablesError`] when it can't be asked.
     pub fn start_can_sample(&self, table: u32, count: usize) -> Result<Ticket<u64>, TablesError> {
         let count = check_count("number of items", MAX_ITEMS, count)?;
-        self.ask_for(table, Operation::CanSample { count })
+        entry(self.tables(), table)?;
+        self.put(When::Now, table, Operation::CanSample { count })
     }
 
     /// Whether `count` items may be inserted now.
@@ -533,7 +484,7 @@ impl Requests {
         table: Option<u32>,
         wait: Wait<'_, Waiting>,
     ) -> Result<Vec<Numbers>, TablesError> {
-        self.start_info(table)?.wait(wait)
+        self.ask_info(When::Awaited, table)?.wait(wait)
     }
 
     /// The numbers of one table.
@@ -550,11 +501,19 @@ impl Requests {
     ///
     /// [`TablesError`] when it can't be asked.
     pub fn start_info(&self, table: Option<u32>) -> Result<Ticket<Vec<Numbers>>, TablesError> {
+        self.ask_info(When::Now, table)
+    }
+
+    fn ask_info(
+        &self,
+        when: When,
+        table: Option<u32>,
+    ) -> Result<Ticket<Vec<Numbers>>, TablesError> {
         if let Some(table) = table {
             entry(self.tables(), table)?;
         }
         let table = table.unwrap_or(ALL_TABLES);
-        self.put(table, Operation::Info)
+        self.put(when, table, Operation::Info)
     }
 
     /// What is known about items, from a place on: 0 for the first ones, or what [`Listed`] says.
@@ -609,7 +568,7 @@ impl Requests {
     ///
     /// [`TablesError`]. When the wait ends before, the checkpoint may be written all the same.
     pub fn checkpoint(&self, wait: Wait<'_, Waiting>) -> Result<String, TablesError> {
-        self.put(0, Operation::Checkpoint)?.wait(wait)
+        self.put(When::Awaited, 0, Operation::Checkpoint)?.wait(wait)
     }
 
     /// Asks for items to be removed: see [`Requests::delete`].
@@ -618,8 +577,13 @@ impl Requests {
     ///
     /// [`TablesError`] when it can't be asked.
     pub fn start_delete(&self, table: u32, keys: &[u64]) -> Result<Ticket<u64>, TablesError> {
+        self.ask_delete(When::Now, table, keys)
+    }
+
+    fn ask_delete(&self, when: When, table: u32, keys: &[u64]) -> Result<Ticket<u64>, TablesError> {
         check_count("number of keys", MAX_KEYS, keys.len())?;
-        self.ask_for(table, Operation::Delete { keys: keys.into() })
+        entry(self.tables(), table)?;
+        self.put(when, table, Operation::Delete { keys: keys.into() })
     }
 
     /// Ends the connection. What has no answer gets none.

@@ -160,8 +160,8 @@ impl TableWriter {
             blocked: AtomicU64::new(0),
             blocked_nanos: AtomicU64::new(0),
         });
-        let io_thread =
-            io_thread::spawn(&reconnector, wakes, InsertFrames::new(Arc::clone(&shared)), |_| {})?;
+        let frames = InsertFrames::new(Arc::clone(&shared));
+        let io_thread = io_thread::spawn(&reconnector, wakes, frames, |driver| driver, |_| {})?;
         let this = Self { shared, io_thread: Mutex::new(Some(io_thread)) };
         this.shared.wait(wait, || reconnector.stands())?;
         Ok(this)

@@ -11,12 +11,13 @@ use echoic_replay::rollouts::ledger::{Change, Lease, Share};
 
 use crate::buffer_pool::BufferPool;
 use crate::server::disk_queue::{Held, Receipt};
+use crate::server::pool::HEAVY;
 use crate::server::request_session::{RequestSession, fail};
-use crate::server::services::{HEAVY, Services};
+use crate::server::session::Turn;
 use crate::wire::frame::{HEADER_BYTES, Header, frame, kind};
 use crate::wire::rollouts::{DeliveryHead, Wish};
 use crate::wire::tables::{Area, FailureCode};
-use crate::write_buffer::{Piece, WriteBuffer};
+use crate::write_buffer::Piece;
 
 /// A share that is laid out, or why it can't be.
 #[derive(Debug)]
@@ -36,8 +37,7 @@ pub(super) fn deliver(
     wish: &Wish,
     share: Share,
     session: &mut RequestSession,
-    services: &Services,
-    out: &mut WriteBuffer,
+    turn: &mut Turn<'_>,
 ) {
     let Share { lease, lease_ms, .. } = share;
     let delivery = move |answer| Delivery { id, table: number, lease, lease_ms, answer };
@@ -45,17 +45,17 @@ pub(super) fn deliver(
     let layout = match Layout::new(&share, table.config(), form) {
         Ok(layout) => layout,
         Err(error) => {
-            return delivery(Err(refusal(&error))).send(session, services, out);
+            return delivery(Err(refusal(&error))).send(session, turn);
         }
     };
     let area = wish.area.zip(session.arena.as_ref());
     if layout.bytes() < HEAVY {
-        let answer = lay_out(id, &layout, area, &services.shared.buffer_pool);
-        return delivery(answer).send(session, services, out);
+        let answer = lay_out(id, &layout, area, &turn.shared.buffer_pool);
+        return delivery(answer).send(session, turn);
     }
     let area = area.map(|(area, arena)| (area, Arc::clone(arena)));
-    let (table, buffer_pool) = (Arc::clone(table), Arc::clone(&services.shared.buffer_pool));
-    session.lay_out_elsewhere(services, move || {
+    let (table, buffer_pool) = (Arc::clone(table), Arc::clone(&turn.shared.buffer_pool));
+    session.lay_out_elsewhere(turn, move || {
         let layout = Layout::new(&share, table.config(), form);
         let answer = layout.map_err(|error| refusal(&error)).and_then(|layout| {
             let area = area.as_ref().map(|(area, arena)| (*area, arena));
@@ -108,18 +108,13 @@ fn lay_out(
 
 impl Delivery {
     /// Answers. A share that can't be delivered in this form is given back: who had a lease may ask for it in another.
-    pub(crate) fn send(
-        self,
-        session: &mut RequestSession,
-        services: &Services,
-        out: &mut WriteBuffer,
-    ) {
+    pub(crate) fn send(self, session: &mut RequestSession, turn: &mut Turn<'_>) {
         let Self { id, table: number, lease, lease_ms, answer } = self;
-        let Some(table) = services.rollout_table(number) else { return };
+        let Some(table) = turn.shared.rollout_table(number) else { return };
         let (code, text) = match answer {
             Ok(frame) => {
                 let receipt = Receipt::of_rollouts(number, table);
-                return session.answer(id, receipt, Held::Frame(frame), services, out);
+                return session.answer(id, receipt, Held::Frame(frame), turn);
             }
             Err(refusal) => refusal,
         };
@@ -128,6 +123,6 @@ impl Delivery {
             Some(_) if table.apply(&Change::Nack(lease)).is_ok() => text,
             _ => format!("{text}; its groups are used up, as it was sampled without a lease"),
         };
-        fail(id, code, &text, out);
+        fail(id, code, &text, turn.out);
     }
 }

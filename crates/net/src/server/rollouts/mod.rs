@@ -1,16 +1,13 @@
 //! Rollout tables behind a listener.
 //!
 //! - `rollout_session`: one connection's requests: what is answered at once, and what may have to wait.
-//! - `wait_queue`: those who wait, of all connections of an event loop.
 //! - `delivery`: a share of a batch, laid out where the client looks at it.
 
 mod delivery;
 mod rollout_session;
-mod wait_queue;
 
 pub(crate) use self::delivery::Delivery;
-pub(crate) use self::rollout_session::{RolloutSession, take};
-pub(crate) use self::wait_queue::WaitQueue;
+pub(crate) use self::rollout_session::{RolloutSession, failure, serve, take};
 
 use echoic_replay::rollouts::table::CallError;
 

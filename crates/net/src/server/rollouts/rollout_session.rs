@@ -1,103 +1,56 @@
 //! One connection's requests about rollout tables.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use echoic_memory::arena::Arena;
-use echoic_replay::rollouts::ledger::Change;
+use echoic_replay::rollouts::RolloutTable;
+use echoic_replay::rollouts::ledger::{self, Change, Outcome, Refusal, Want};
 use echoic_replay::rollouts::table::CallError;
 
+use super::delivery::deliver;
 use super::refuse;
-use super::wait_queue::{Waiter, WaitingRequest};
+use crate::server::Shared;
 use crate::server::disk_queue::{Held, Receipt};
 use crate::server::request_session::{RequestSession, check_area, fail};
-use crate::server::services::Services;
+use crate::server::session::{Stop, Turn};
+use crate::server::wait_queue::{Blocked, Waiter, WaitingRequest};
 use crate::wire::WireError;
-use crate::wire::frame::{frame, kind};
+use crate::wire::frame::{HEADER_BYTES, MAX_CONTROL, frame, kind};
 use crate::wire::rollouts::{Bulk, Changes, Outcomes, write_list};
-use crate::wire::tables::{Answer, FailureCode, MAX_WAITING, Operation};
-use crate::write_buffer::{Piece, WriteBuffer};
+use crate::wire::tables::{Answer, FailureCode, MAX_BATCH, Operation};
+use crate::write_buffer::Piece;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct RolloutSession {
     /// The client has asked which rollout tables there are.
     pub(crate) is_used: bool,
-    /// Those that the event loop has not taken to its wait queue yet.
-    pub(super) arrivals: Vec<Waiter>,
-    /// Requests that the client gives up, and that may be in the wait queue.
-    pub(super) cancels: Vec<u64>,
-    /// How many are there and in the wait queue.
-    waiters: usize,
-    /// One in the wait queue was passed over: it is to be looked at again when the client has read more, or when a batch
-    /// for it is gathered.
-    pub(crate) passed_over: bool,
     /// The bulk of the next changes of a table, as far as it came in parts: no more than an item may have.
     parts: Option<(u32, Vec<u8>)>,
 }
 
-impl RolloutSession {
-    /// Keeps something for the wait queue.
-    fn admit(
-        &mut self,
-        id: u64,
-        number: u32,
-        request: WaitingRequest,
-        timeout_ms: Option<u64>,
-    ) -> Result<(), WireError> {
-        if self.waiters >= MAX_WAITING {
-            let (limit, got) = (MAX_WAITING as u64, self.waiters as u64 + 1);
-            return Err(WireError::too_large("requests that wait", limit, got));
-        }
-        self.waiters += 1;
-        // Longer than a clock can hold is for ever.
-        let deadline =
-            timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
-        self.arrivals.push(Waiter::new(
-            id,
-            number as usize,
-            request,
-            deadline,
-            timeout_ms == Some(0),
-        ));
-        Ok(())
-    }
-
-    /// Notes that a request is given up.
-    pub(crate) fn cancel(&mut self, id: u64) {
-        if self.waiters > 0 {
-            self.cancels.push(id);
-        }
-    }
-
-    /// One left the wait queue.
-    pub(crate) fn see_off(&mut self) {
-        self.waiters = self.waiters.saturating_sub(1);
-    }
-}
-
-/// Does what is asked, or keeps it for the wait queue.
+/// Does what is asked, or has it wait.
 pub(crate) fn take(
     session: &mut RequestSession,
     id: u64,
     number: u32,
     operation: Operation<'_>,
-    services: &Services,
-    out: &mut WriteBuffer,
-) -> Result<(), WireError> {
+    turn: &mut Turn<'_>,
+) -> Result<(), Stop> {
     if operation == Operation::RolloutList {
         session.rollouts.is_used = true;
-        out.write(|out| {
+        let configs = &turn.shared.rollout_configs;
+        turn.out.write(|out| {
             frame(out, kind::ROLLOUT_TABLES, |out| {
                 out.extend_from_slice(&id.to_le_bytes());
-                write_list(out, &services.shared.rollout_configs);
+                write_list(out, configs);
             });
         });
         return Ok(());
     }
-    let Some(table) = services.rollout_table(number as usize) else {
+    let Some(table) = turn.shared.rollout_table(number as usize) else {
         let text = format!("the server has no rollout table number {number}");
-        fail(id, FailureCode::Table, &text, out);
+        fail(id, FailureCode::Table, &text, turn.out);
         return Ok(());
     };
     match operation {
@@ -105,12 +58,12 @@ pub(crate) fn take(
             let (of, parts) = session.rollouts.parts.get_or_insert_with(|| (number, Vec::new()));
             if *of != number {
                 let (field, got) = ("table of a part", number.into());
-                return Err(WireError::meaningless(field, got));
+                return Err(WireError::meaningless(field, got).into());
             }
             let (limit, got) =
                 (table.config().most_item_bytes(), (parts.len() + bytes.len()) as u64);
             if got > limit {
-                return Err(WireError::too_large("bytes of an item", limit, got));
+                return Err(WireError::too_large("bytes of an item", limit, got).into());
             }
             parts.extend_from_slice(&bytes);
             Ok(())
@@ -124,19 +77,15 @@ pub(crate) fn take(
                     }
                     _ => {
                         let (field, got) = ("table of a part", of.into());
-                        return Err(WireError::meaningless(field, got));
+                        return Err(WireError::meaningless(field, got).into());
                     }
                 }
             }
-            let mut decoded = decode(&changes, session.arena.as_ref(), services)?;
+            let mut decoded = decode(&changes, session.arena.as_ref(), turn.shared)?;
             if let Some(change) = decoded.pop_if(|change| change.side().is_some()) {
                 // It is alone, as `decode` has seen.
-                return session.rollouts.admit(
-                    id,
-                    number,
-                    WaitingRequest::Change(change),
-                    changes.timeout_ms,
-                );
+                let request = WaitingRequest::Change(change);
+                return session.begin(id, number, request, changes.timeout_ms, turn);
             }
             let mut outcomes = Outcomes::with_capacity(decoded.len());
             for change in &decoded {
@@ -144,7 +93,7 @@ pub(crate) fn take(
                     Ok(outcome) => Ok(outcome),
                     Err(CallError::Refused(refusal)) => Err(refusal),
                     Err(error) => {
-                        refuse(id, error, out);
+                        refuse(id, error, turn.out);
                         return Ok(());
                     }
                 });
@@ -153,26 +102,26 @@ pub(crate) fn take(
             let is_changed = outcomes.iter().any(Result::is_ok);
             let answer = Piece::of(|out| Answer::RolloutOutcomes { id, outcomes }.write(out));
             let receipt = Receipt::of_rollouts(number as usize, table).filter(|_| is_changed);
-            session.answer(id, receipt, Held::Frame(answer), services, out);
+            session.answer(id, receipt, Held::Frame(answer), turn);
             Ok(())
         }
         Operation::RolloutSample(wish) => {
             if let Some(area) = wish.area {
                 check_area(area, session.arena.as_ref())?;
             }
-            session.rollouts.admit(id, number, WaitingRequest::Sample(wish), wish.timeout_ms)
+            session.begin(id, number, WaitingRequest::Share(wish), wish.timeout_ms, turn)
         }
         Operation::RolloutVersion { above, timeout_ms } => {
-            session.rollouts.admit(id, number, WaitingRequest::Version { above }, timeout_ms)
+            session.begin(id, number, WaitingRequest::Version { above }, timeout_ms, turn)
         }
         Operation::RolloutInfo => {
             let info = Box::new(table.info());
-            out.write(|out| Answer::RolloutNumbers { id, info }.write(out));
+            turn.out.write(|out| Answer::RolloutNumbers { id, info }.write(out));
             Ok(())
         }
         Operation::RolloutPause { paused } => {
             table.pause(paused);
-            out.write(|out| Answer::Done { id, count: 0 }.write(out));
+            turn.out.write(|out| Answer::Done { id, count: 0 }.write(out));
             Ok(())
         }
         _ => Ok(()),
@@ -183,7 +132,7 @@ pub(crate) fn take(
 fn decode(
     changes: &Changes<'_>,
     arena: Option<&Arc<Arena>>,
-    services: &Services,
+    shared: &Shared,
 ) -> Result<Vec<Change>, WireError> {
     let area = match &changes.bulk {
         Bulk::Inline(bytes) => return changes.decode(bytes),
@@ -196,7 +145,91 @@ fn decode(
         return Err(WireError::meaningless(field, area.start));
     };
     // The client can still write there, and could change what was checked.
-    let mut bytes = services.shared.buffer_pool.take(area.len as usize);
+    let mut bytes = shared.buffer_pool.take(area.len as usize);
     claim.copy_to(&mut bytes);
     changes.decode(&bytes)
+}
+
+/// Serves a request, if that is possible now; else why not.
+pub(crate) fn serve(
+    session: &mut RequestSession,
+    waiter: &Waiter,
+    turn: &mut Turn<'_>,
+) -> Result<(), Blocked> {
+    let Some(table) = turn.shared.rollout_table(waiter.table) else { return Ok(()) };
+    let error = match try_to_serve(session, waiter, table, turn) {
+        Ok(()) => return Ok(()),
+        Err(CallError::Refused(Refusal::Blocked(blocked))) => match failure(table) {
+            None => return Err(Blocked::Rollouts(blocked)),
+            Some(error) => error,
+        },
+        Err(error) => error,
+    };
+    refuse(waiter.id, error, turn.out);
+    Ok(())
+}
+
+/// Why a table with a directory writes nothing more, if so.
+pub(crate) fn failure(table: &RolloutTable) -> Option<CallError> {
+    table.is_kept(table.receipt()?).err()
+}
+
+fn try_to_serve(
+    session: &mut RequestSession,
+    waiter: &Waiter,
+    table: &Arc<RolloutTable>,
+    turn: &mut Turn<'_>,
+) -> Result<(), CallError> {
+    let (id, number) = (waiter.id, waiter.table);
+    match &waiter.request {
+        WaitingRequest::Version { above } => {
+            let version = table.version();
+            if version > *above {
+                turn.out.write(|out| Answer::Done { id, count: version as u64 }.write(out));
+                return Ok(());
+            }
+            if table.is_closed() {
+                return Err(CallError::Closed);
+            }
+            let needed = above.saturating_add(1);
+            Err(CallError::Refused(ledger::Blocked::Shipping { version, needed }.into()))
+        }
+        WaitingRequest::Change(change) => {
+            match table.apply(change) {
+                Ok(outcome) => match outcome_frame(id, outcome) {
+                    Some(frame) => {
+                        let receipt = Receipt::of_rollouts(number, table);
+                        session.answer(id, receipt, Held::Frame(frame), turn);
+                    }
+                    None => {
+                        let text =
+                            "what is there of the group has more bytes than an answer may have";
+                        fail(id, FailureCode::TooLarge, text, turn.out);
+                    }
+                },
+                Err(CallError::Refused(refusal)) if !matches!(refusal, Refusal::Blocked(_)) => {
+                    let outcomes = vec![Err(refusal)];
+                    turn.out.write(|out| Answer::RolloutOutcomes { id, outcomes }.write(out));
+                }
+                Err(error) => return Err(error),
+            }
+            Ok(())
+        }
+        WaitingRequest::Share(wish) => {
+            let want = Want { width: wish.form.width(), ..wish.want };
+            if let Outcome::Delivered(share) = table.apply(&Change::Sample(want))? {
+                deliver((id, number), table, wish, share, session, turn);
+            }
+            Ok(())
+        }
+        WaitingRequest::Items { .. } => Ok(()),
+    }
+}
+
+/// The outcome of a change that was alone; `None`, if it is too large to be told.
+fn outcome_frame(id: u64, outcome: Outcome) -> Option<Piece> {
+    let mut frame = Vec::new();
+    Answer::RolloutOutcomes { id, outcomes: vec![Ok(outcome)] }.write(&mut frame);
+    let limit = MAX_BATCH as usize + HEADER_BYTES - MAX_CONTROL as usize;
+    (frame.len() <= limit).then_some(Piece::Small(frame))
 }

@@ -18,6 +18,7 @@ mod labels;
 mod look;
 mod whole;
 
+use std::any::Any;
 use std::time::{Duration, Instant};
 
 use echoic_memory::sync::Mutex;
@@ -29,7 +30,6 @@ use echoic_replay::table::{Infos, TableError};
 use self::labels::Labels;
 pub use self::labels::MAX_SHARDS;
 use self::whole::{Part, Whole};
-use super::requests::FromReply;
 use super::{Batch, FailureCode, Requests, TablesError, Ticket, Waiting, check_priorities};
 
 /// For how long what is known of a shard is used without asking. A question takes about as long as a
@@ -165,10 +165,7 @@ fn of_all(error: TablesError) -> ShardsError {
 
 /// Waits for an answer while there is a connection, for a moment longer than the caller wants: a server
 /// that can't do what is asked says so at the very end.
-fn answer<T: FromReply>(
-    ticket: &mut Ticket<T>,
-    wait: &mut Wait<'_, Waiting>,
-) -> Result<T, TablesError> {
+fn answer<T: Any>(ticket: &mut Ticket<T>, wait: &mut Wait<'_, Waiting>) -> Result<T, TablesError> {
     let deadline = wait.deadline.map(|deadline| deadline.max(Instant::now()) + GRACE);
     ticket.wait_while_connected(Wait { deadline, tick: wait.tick, on_tick: &mut *wait.on_tick })
 }

@@ -22,28 +22,28 @@ use std::time::{Duration, Instant};
 use echoic_memory::arena::Arena;
 use echoic_replay::stream::Wait;
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token as Key};
+use mio::{Events, Interest, Poll, Token};
 use tracing::{debug, error, info, warn};
 
-use super::connection::{BUFFER, Connection, Decision, Ending, Outcome, Phase, Place, requesting};
+use super::connection::{BUFFER, Connection, Decision};
 use super::insert_session::InsertSession;
-use super::loop_wakers::LoopWaker;
+use super::producers::Producers;
 use super::request_session::RequestSession;
-use super::rollouts::WaitQueue;
-use super::services::Services;
-use super::sessions::Sessions;
+use super::ring_session::{RingMember, RingSession};
+use super::session::{Ending, Services, Session, Stop};
 use super::stream_session::StreamSession;
+use super::wait_queue::{Key, Verdict, WaitQueue};
 use super::weights_session::WeightsSession;
 use super::{Message, Shared};
 use crate::auth::Side;
 use crate::transport::{Link, Listener};
-use crate::wire::frame::{Control, Stall};
+use crate::wire::frame::Control;
 use crate::wire::handshake::{Offer, Purpose, RefusalCode, Welcome};
 use crate::wire::spec;
 use crate::wire::tables::MAX_ARENA;
 
-const WAKER: Key = Key(usize::MAX);
-const LISTENER: Key = Key(usize::MAX - 1);
+const WAKER: Token = Token(usize::MAX);
+const LISTENER: Token = Token(usize::MAX - 1);
 
 /// How often connections are looked at for what did not happen, unless hearts beat faster.
 const SWEEP: Duration = Duration::from_millis(250);
@@ -53,25 +53,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const PANIC_PAUSE: Duration = Duration::from_millis(100);
 /// How long clients that could not finish in time are given to hear so.
 const FAREWELL: Duration = Duration::from_millis(200);
-/// More than this unsent is a client that does not read.
-const MAX_BACKLOG: usize = 1 << 20;
 /// How many refused connections may be told why at a time.
 const MAX_LEAVING: usize = 64;
 
-/// Connections that wait for a table.
-#[derive(Default)]
-struct Row {
-    /// For items.
-    sampling: Vec<usize>,
-    /// For room. Nothing is read from them.
-    inserting: VecDeque<usize>,
-}
-
 /// See the [module](self).
-pub(crate) struct Worker {
+pub(crate) struct EventLoop {
     index: usize,
     shared: Arc<Shared>,
-    services: Services,
     poll: Poll,
     inbox: Receiver<Message>,
     listener: Option<Box<dyn Listener>>,
@@ -79,35 +67,17 @@ pub(crate) struct Worker {
     accept_again: Option<Instant>,
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
-    /// Connections that may have something to read, each once.
+    /// Connections that have something to do or to read, each once.
     ready: VecDeque<usize>,
-    /// Those of them that have samples while the ring is full.
-    waiting: VecDeque<usize>,
-    queued: Vec<bool>,
-    full: Option<Stall>,
-    /// The ring has room.
-    room: LoopWaker,
-    /// Something has happened to the weights.
-    weights: LoopWaker,
-    /// Connections for which nothing is done until the pool has done something, or until enough is durable of what they
-    /// have changed. Nothing is read from them.
-    busy: Vec<usize>,
-    /// Connections whose batch is gathered elsewhere though they did not just ask for it: it had to be durable, or they
-    /// had to wait for it. So they may be in another row meanwhile.
-    gathering: Vec<usize>,
+    is_ready: Vec<bool>,
     /// Connections that can be sent more.
     writing: Vec<usize>,
-    rows: Vec<Row>,
-    /// Connections that wait for what they have changed to be durable, as in [`Services::durable`]: each once, though it
-    /// may wait for several tables.
-    unsettled: Vec<Vec<usize>>,
-    /// Those who wait for rollout tables.
-    wait_queue: WaitQueue,
-    /// When the first of the parked samples has waited for as long as it may, or before.
-    due: Option<Instant>,
+    waits: WaitQueue,
+    /// The connection that is being served: the one to close if that panics.
+    serving: Option<usize>,
     /// Of those who fill the stream, and of those who insert into tables.
-    sessions: Sessions,
-    table_sessions: Sessions,
+    producers: Producers,
+    table_producers: Producers,
     buffer: Vec<u8>,
     last_sweep: Instant,
     last_excuse: Instant,
@@ -115,7 +85,7 @@ pub(crate) struct Worker {
     deadline: Option<Instant>,
 }
 
-impl Worker {
+impl EventLoop {
     pub(crate) fn new(
         index: usize,
         shared: Arc<Shared>,
@@ -128,18 +98,10 @@ impl Worker {
             let fd = listener.as_fd().as_raw_fd();
             poll.registry().register(&mut SourceFd(&fd), LISTENER, Interest::READABLE)?;
         }
-        let services = Services::new(Arc::clone(&shared), &waker);
-        let wait_queue = WaitQueue::new(&shared.rollouts, &waker);
         let now = Instant::now();
-        let weights = LoopWaker::new(&waker);
-        if let Some(store) = &shared.weights {
-            store.wake_later(&weights.waker);
-        }
         Ok(Self {
             index,
-            rows: services.wakers.iter().map(|_| Row::default()).collect(),
-            unsettled: vec![Vec::new(); services.durable.len()],
-            services,
+            waits: WaitQueue::new(waker),
             shared,
             poll,
             inbox,
@@ -148,18 +110,11 @@ impl Worker {
             connections: Vec::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
-            waiting: VecDeque::new(),
-            queued: Vec::new(),
-            full: None,
-            room: LoopWaker::new(&waker),
-            weights,
-            busy: Vec::new(),
-            gathering: Vec::new(),
+            is_ready: Vec::new(),
             writing: Vec::new(),
-            wait_queue,
-            due: None,
-            sessions: Sessions::default(),
-            table_sessions: Sessions::default(),
+            serving: None,
+            producers: Producers::default(),
+            table_producers: Producers::default(),
             buffer: vec![0; BUFFER],
             last_sweep: now,
             last_excuse: now,
@@ -207,12 +162,17 @@ impl Worker {
             match event.token() {
                 WAKER => {}
                 LISTENER => self.accept(),
-                Key(index) => {
+                Token(index) => {
                     if event.is_writable() {
                         self.write(index);
                     }
-                    if event.is_readable() || event.is_read_closed() || event.is_error() {
-                        self.enqueue(index);
+                    if (event.is_readable() || event.is_read_closed() || event.is_error())
+                        && let Some(Some(connection)) = self.connections.get_mut(index)
+                    {
+                        connection.is_readable = true;
+                        if connection.held.is_none() {
+                            self.enqueue(index);
+                        }
                     }
                 }
             }
@@ -221,27 +181,19 @@ impl Worker {
             self.write(index);
         }
         self.take_messages();
-        if self.room.take() {
-            self.open_up();
-        }
-        self.hear_tables();
-        self.hear_disk();
-        self.hear_checkpointer();
-        self.hear_weights();
-        self.resume();
+        self.hear();
         for _ in 0..self.ready.len() {
             if let Some(index) = self.ready.pop_front() {
-                self.queued[index] = false;
+                self.is_ready[index] = false;
                 self.take_turn(index);
             }
         }
-        self.serve_wait_queue();
-        self.expire();
+        self.serve_requests();
         self.sweep();
         if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             self.dismiss();
         }
-        self.services.serving.set(None);
+        self.serving = None;
         Ok(())
     }
 
@@ -252,11 +204,9 @@ impl Worker {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let panic = text.unwrap_or("a value that is no text");
-        let served = self
-            .services
-            .serving
-            .take()
-            .filter(|index| self.connections.get(*index).is_some_and(Option::is_some));
+        let served = self.serving.take();
+        let served =
+            served.filter(|index| self.connections.get(*index).is_some_and(Option::is_some));
         match served {
             Some(index) => self.end(index, &Ending::Panicked { text: panic.to_owned() }),
             None => {
@@ -264,30 +214,19 @@ impl Worker {
                 std::thread::sleep(PANIC_PAUSE);
             }
         }
-        self.full = None;
         self.ready.clear();
-        self.waiting.clear();
-        self.busy.clear();
-        self.gathering.clear();
-        self.rows.fill_with(Row::default);
-        self.unsettled.fill(Vec::new());
-        self.queued.fill(false);
+        self.is_ready.fill(false);
+        self.waits.begin_anew();
         for connection in self.connections.iter_mut().flatten() {
-            let Some((session, _)) = connection.request_session() else { continue };
-            (0..self.rows.len()).for_each(|table| session.recall(table, &self.services));
+            (connection.held, connection.is_readable) = (None, true);
         }
         self.writing = (0..self.connections.len()).collect();
         (0..self.connections.len()).for_each(|index| self.enqueue(index));
-        self.services.saved.set();
-        self.weights.set();
-        self.wait_queue.begin_anew();
-        self.due = Some(Instant::now());
     }
 
     /// Ends what could not finish in time: each client learns what was stored, so that it sends the next
     /// server no more than the rest.
     fn dismiss(&mut self) {
-        self.open_up();
         for table in self.shared.tables.all() {
             // Nobody is kept from anything any more.
             let deadline = Some(Instant::now() + FAREWELL);
@@ -300,15 +239,23 @@ impl Worker {
             let wait = Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) };
             let _ = table.keep(wait);
         }
+        self.resume_all();
         for index in 0..self.connections.len() {
-            if self.connections[index].is_some() {
-                self.settle(index);
-                self.enlist(index);
+            let session = self.connections[index].as_ref().and_then(Connection::session);
+            if session.is_some_and(|session| session.leaves_because(&self.shared).is_none()) {
+                self.end(index, &Ending::Goodbye);
             }
         }
+    }
+
+    /// Has all do what they can, without anything more being read.
+    fn resume_all(&mut self) {
         for index in 0..self.connections.len() {
-            if self.connections[index].as_ref().is_some_and(|one| one.is_at_work()) {
-                self.end(index, &Ending::Goodbye);
+            let Some(connection) = &mut self.connections[index] else { continue };
+            self.serving = Some(index);
+            let services = &mut Services { waits: &mut self.waits, shared: &self.shared };
+            if let Err(Stop::Ended(ending)) = connection.resume(services) {
+                self.end(index, &ending);
             }
         }
     }
@@ -330,21 +277,21 @@ impl Worker {
         let now = Instant::now();
         let ends = self.deadline.map(|deadline| [deadline, deadline + FAREWELL]);
         let deadline = ends.into_iter().flatten().find(|end| *end > now);
-        let wait_queue = self.wait_queue.next(now);
-        let times = [sweep, self.accept_again, deadline, self.due, wait_queue];
+        let waits = self.waits.next(now, &self.shared);
+        let times = [sweep, self.accept_again, deadline, waits];
         let next = times.into_iter().flatten().min()?;
         Some(next.saturating_duration_since(now))
     }
 
     fn take_messages(&mut self) {
-        self.services.serving.set(None);
+        self.serving = None;
         while let Ok(message) = self.inbox.try_recv() {
             match message {
                 Message::Link(link) => self.admit(link),
                 Message::Moved(connection) => {
-                    let outcome = Outcome::Opened;
                     if let Some(index) = self.insert(*connection) {
-                        self.conclude(index, outcome);
+                        self.decide(index);
+                        self.write(index);
                     }
                 }
                 Message::Close(deadline) => self.close(deadline),
@@ -357,36 +304,32 @@ impl Worker {
         self.listener = None;
         self.accept_again = None;
         self.deadline = Some(deadline);
-        let rollouts = &self.shared.rollouts;
-        let is_ended = !rollouts.is_empty() && rollouts.iter().all(|table| table.is_closed());
-        if is_ended {
+        if self.shared.are_rollouts_closed() {
             // Whoever waits is told so, and what was changed is durable by now: these answers come first.
-            for index in 0..self.connections.len() {
-                if self.settle(index) {
-                    self.enlist(index);
-                }
-            }
-            self.wait_queue.stir();
-            self.serve_wait_queue();
+            self.resume_all();
+            self.waits.stir_all();
+            self.serve_requests();
         }
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
-            let of_rollouts =
-                connection.request_session().is_some_and(|(session, _)| session.rollouts.is_used);
-            if is_ended && of_rollouts {
-                connection.refuse(RefusalCode::Closed, "the server's rollout tables are closed");
-            } else if connection.is_at_work() {
-                let text = "the server is closing".to_owned();
-                connection.out.write(|out| Control::Goodbye { text }.write(out));
-            } else if !connection.is_leaving() {
-                connection.refuse(RefusalCode::Closing, "the server is closing");
+            let closing = (RefusalCode::Closing, "the server is closing");
+            let leaves = connection
+                .session()
+                .map_or(Some(closing), |session| session.leaves_because(&self.shared));
+            match leaves {
+                Some((code, text)) if !connection.is_leaving() => connection.refuse(code, text),
+                Some(_) => {}
+                None => {
+                    let text = closing.1.to_owned();
+                    connection.out.write(|out| Control::Goodbye { text }.write(out));
+                }
             }
             self.write(index);
         }
     }
 
     fn accept(&mut self) {
-        self.services.serving.set(None);
+        self.serving = None;
         self.accept_again = None;
         while let Some(listener) = &mut self.listener {
             match listener.accept() {
@@ -410,8 +353,8 @@ impl Worker {
 
     /// Gives a new link to one of the event loops.
     fn place(&mut self, link: Box<dyn Link>) {
-        let workers = self.shared.workers.len();
-        let turn = self.shared.turns.fetch_add(1, Ordering::Relaxed) as usize % workers;
+        let event_loops = self.shared.event_loops.len();
+        let turn = self.shared.turns.fetch_add(1, Ordering::Relaxed) as usize % event_loops;
         if turn == self.index {
             self.admit(link);
         } else {
@@ -443,20 +386,21 @@ impl Worker {
         }
     }
 
-    fn insert(&mut self, connection: Connection) -> Option<usize> {
+    fn insert(&mut self, mut connection: Connection) -> Option<usize> {
         let index = self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);
-            self.queued.push(false);
+            self.is_ready.push(false);
             self.connections.len() - 1
         });
         let fd = connection.link.as_fd().as_raw_fd();
         let interest = Interest::READABLE | Interest::WRITABLE;
-        let registered = self.poll.registry().register(&mut SourceFd(&fd), Key(index), interest);
+        let registered = self.poll.registry().register(&mut SourceFd(&fd), Token(index), interest);
         if registered.is_err() {
             self.free.push(index);
             self.forget(&connection);
             return None;
         }
+        connection.index = index;
         self.connections[index] = Some(connection);
         Some(index)
     }
@@ -466,17 +410,10 @@ impl Worker {
         let fd = connection.link.as_fd().as_raw_fd();
         // What can't be deregistered is closed now, which deregisters it too.
         let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
-        if self.queued[index] {
-            self.queued[index] = false;
+        if std::mem::take(&mut self.is_ready[index]) {
             self.ready.retain(|other| *other != index);
-            self.waiting.retain(|other| *other != index);
-            self.rows.iter_mut().for_each(|row| row.inserting.retain(|other| *other != index));
-            self.busy.retain(|other| *other != index);
         }
-        self.unsettled.iter_mut().for_each(|waiting| waiting.retain(|other| *other != index));
-        self.gathering.retain(|other| *other != index);
-        self.rows.iter_mut().for_each(|row| row.sampling.retain(|other| *other != index));
-        self.wait_queue.forget(index);
+        self.waits.forget(index);
         self.writing.retain(|other| *other != index);
         self.free.push(index);
         Some(connection)
@@ -488,327 +425,88 @@ impl Worker {
     }
 
     fn enqueue(&mut self, index: usize) {
-        if self.connections.get(index).is_some_and(Option::is_some) && !self.queued[index] {
-            self.queued[index] = true;
+        if self.connections.get(index).is_some_and(Option::is_some)
+            && !std::mem::replace(&mut self.is_ready[index], true)
+        {
             self.ready.push_back(index);
         }
     }
 
     fn write(&mut self, index: usize) {
-        let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else {
-            return;
-        };
-        self.services.serving.set(Some(index));
-        if !connection.write() || connection.is_flooded(MAX_BACKLOG) {
-            self.end(index, &Ending::Gone);
-        } else if connection.is_relieved(self.shared.credit_bytes()) {
-            // One that waits for something else is not read from now, and yet told what is durable.
-            let waits = self.queued[index];
-            self.enqueue(index);
-            if waits && self.settle(index) && !self.writing.contains(&index) {
-                self.writing.push(index);
-            }
+        let Some(Some(connection)) = self.connections.get_mut(index) else { return };
+        self.serving = Some(index);
+        if !connection.write() {
+            return self.end(index, &Ending::Gone);
         }
-        let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else {
-            return;
-        };
         for buffer in connection.out.take_spent() {
             // Nobody waits for it.
-            drop(self.services.run(|| drop(buffer)));
+            drop(self.shared.pool.run(self.waits.waker(Key::Pool), || drop(buffer)));
         }
         if connection.sends_on && !self.writing.contains(&index) {
             self.writing.push(index);
         }
-        if !connection.out.is_full(self.shared.credit_bytes())
-            && let Some((session, _)) = connection.request_session()
-            && !session.is_busy(&self.services)
-            && std::mem::take(&mut session.rollouts.passed_over)
-        {
-            self.wait_queue.stir();
+        if connection.is_relieved() {
+            self.enqueue(index);
         }
     }
 
-    /// One pass over one connection.
+    /// One turn of one connection.
     fn take_turn(&mut self, index: usize) {
         let Some(connection) = &mut self.connections[index] else { return };
-        self.services.serving.set(Some(index));
-        if self.full.is_some() && connection.fills_stream() {
-            self.queued[index] = true;
-            self.waiting.push_back(index);
-            return;
-        }
-        let mut outcome = connection.read(&self.services, &mut self.buffer);
-        if matches!(outcome, Outcome::Blocked(_))
-            && let Some(stream) = &self.shared.stream
-        {
-            // Room that comes from here on rings; room that came before is found by one more try.
-            stream.wake_on_room(&self.room.waker);
-            outcome = connection.read(&self.services, &mut self.buffer);
-        }
+        self.serving = Some(index);
+        let services = &mut Services { waits: &mut self.waits, shared: &self.shared };
+        let turn = connection.take_turn(services, &mut self.buffer);
+        let (id, is_readable) = (connection.id, connection.is_readable);
         if let Some(progress) = connection.progress() {
-            let id = connection.id;
-            self.sessions_of(progress.of_tables).advance(&progress.producer, id, progress.next);
+            self.producers_of(progress.of_tables).advance(&progress.producer, id, progress.next);
         }
-        self.conclude(index, outcome);
-    }
-
-    fn sessions_of(&mut self, of_tables: bool) -> &mut Sessions {
-        if of_tables { &mut self.table_sessions } else { &mut self.sessions }
-    }
-
-    /// Lets those who wait for tables try again whose wakers were called.
-    fn hear_tables(&mut self) {
-        for table in 0..self.rows.len() {
-            if self.services.wakers[table].items.take() {
-                let row = &mut self.rows[table];
-                for index in row.sampling.drain(..) {
-                    if let Some((session, _)) = requesting(&mut self.connections, index) {
-                        self.services.serving.set(Some(index));
-                        session.recall(table, &self.services);
-                        if !self.queued[index] {
-                            self.queued[index] = true;
-                            self.ready.push_back(index);
-                        }
-                    }
-                }
-            }
-            if self.services.wakers[table].room.take() {
-                // Last comes whoever took the room before, or nobody else would ever have a turn.
-                let row = &mut self.rows[table].inserting;
-                if !row.is_empty() {
-                    row.rotate_left(1);
-                }
-                self.ready.extend(row.drain(..));
-            }
+        match turn {
+            Ok(()) if !is_readable => {}
+            Ok(()) | Err(Stop::Again) => self.enqueue(index),
+            Err(Stop::Opened) => self.decide(index),
+            Err(Stop::Ended(ending)) => return self.end(index, &ending),
+            // Something else has it go on.
+            Err(_) => {}
         }
-    }
-
-    /// Tells those what is durable who wait for that.
-    fn hear_disk(&mut self) {
-        for place in 0..self.unsettled.len() {
-            if !self.services.durable[place].take() {
-                continue;
-            }
-            for index in std::mem::take(&mut self.unsettled[place]) {
-                if self.settle(index) {
-                    let credit = self.shared.credit();
-                    if let Some(connection) = &mut self.connections[index] {
-                        connection.acknowledge(credit, true);
-                    }
-                    self.write(index);
-                }
-            }
-            if let Some(number) = place.checked_sub(self.rows.len()) {
-                self.wait_queue.note_durable(number);
-            }
-        }
-    }
-
-    /// Tells those who asked for a checkpoint that is written now.
-    fn hear_checkpointer(&mut self) {
-        if !self.services.saved.take() {
-            return;
-        }
-        for index in 0..self.connections.len() {
-            let Some((session, out)) = requesting(&mut self.connections, index) else { continue };
-            self.services.serving.set(Some(index));
-            session.tell_saved(out);
-            self.write(index);
-        }
-    }
-
-    /// Lets those go on for whom nothing more is to be awaited.
-    fn resume(&mut self) {
-        // What rings from here on has the loop come by again.
-        self.services.worked.take();
-        for index in std::mem::take(&mut self.gathering) {
-            self.services.serving.set(Some(index));
-            let Some((session, out)) = requesting(&mut self.connections, index) else { continue };
-            session.finish(&self.services, out);
-            if self.settle(index) {
-                self.enlist(index);
-                self.write(index);
-            }
-        }
-        for index in std::mem::take(&mut self.busy) {
-            let Some(connection) = &mut self.connections[index] else { continue };
-            self.services.serving.set(Some(index));
-            match connection.finish_work(&self.services) {
-                Ok(false) => self.busy.push(index),
-                Ok(true) => {
-                    self.queued[index] = false;
-                    // What became durable meanwhile is told now.
-                    if self.settle(index) {
-                        self.enqueue(index);
-                        self.write(index);
-                    }
-                }
-                Err(outcome) => {
-                    self.queued[index] = false;
-                    self.conclude(index, outcome);
-                }
-            }
-        }
-    }
-
-    /// Lets those go on who are told of weights or publish them.
-    fn hear_weights(&mut self) {
-        if !self.weights.take() {
-            return;
-        }
-        // What happens from here on rings; what happened before is found by those who are let go on.
-        if let Some(store) = &self.shared.weights {
-            store.wake_later(&self.weights.waker);
-        }
-        for index in 0..self.connections.len() {
-            if self.connections[index].as_ref().is_some_and(Connection::is_of_weights) {
-                self.enqueue(index);
-            }
-        }
-    }
-
-    /// Takes note of what is durable of what a client of tables has changed, and sees to it that the loop is
-    /// woken when more is. `false` when the connection is over, because nothing more will be.
-    fn settle(&mut self, index: usize) -> bool {
-        let Some(connection) = &mut self.connections[index] else { return false };
-        self.services.serving.set(Some(index));
-        let mut listened = None;
-        let settled = loop {
-            match connection.settle(&self.services) {
-                // What is durable from here on wakes the loop; what was before is found by one more look.
-                Ok(Some(place)) if listened != Some(place) => {
-                    self.services.wake_on_durable(place);
-                    listened = Some(place);
-                }
-                settled => break settled,
-            }
-        };
-        self.note_gathering(index);
-        match settled {
-            Ok(Some(place)) if !self.unsettled[place].contains(&index) => {
-                self.unsettled[place].push(index);
-            }
-            Ok(_) => {}
-            Err(Outcome::Ended(ending)) => {
-                self.end(index, &ending);
-                return false;
-            }
-            Err(_) => return false,
-        }
-        true
-    }
-
-    /// Takes note of a batch that is gathered elsewhere for a connection, if one is.
-    fn note_gathering(&mut self, index: usize) {
-        let session = requesting(&mut self.connections, index);
-        if session.is_some_and(|(session, _)| session.is_gathering())
-            && !self.gathering.contains(&index)
-        {
-            self.gathering.push(index);
-        }
-    }
-
-    /// Takes note of what a client of tables waits for.
-    fn enlist(&mut self, index: usize) {
-        let Some((session, out)) = requesting(&mut self.connections, index) else { return };
-        self.services.serving.set(Some(index));
-        self.wait_queue.receive(index, session, out);
-        for table in session.enlist() {
-            self.rows[table].sampling.push(index);
-        }
-        if let Some(deadline) = session.deadline() {
-            self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
-        }
-    }
-
-    /// Serves those who wait for rollout tables, if something has changed for them.
-    fn serve_wait_queue(&mut self) {
-        self.services.serving.set(None);
-        let mut told = Vec::new();
-        self.wait_queue.serve(&mut self.connections, &self.services, &mut told);
-        told.sort_unstable();
-        told.dedup();
-        for index in told {
-            if self.settle(index) {
-                self.write(index);
-            }
-        }
-    }
-
-    /// Answers samples that have waited for as long as they may.
-    fn expire(&mut self) {
-        let now = Instant::now();
-        if self.due.is_none_or(|due| due > now) {
-            return;
-        }
-        self.due = None;
-        for index in 0..self.connections.len() {
-            let Some((session, out)) = requesting(&mut self.connections, index) else { continue };
-            self.services.serving.set(Some(index));
-            if session.deadline().is_some_and(|deadline| deadline <= now) {
-                session.expire(now, out);
-                self.write(index);
-            }
-            self.enlist(index);
-        }
-    }
-
-    fn conclude(&mut self, index: usize, outcome: Outcome) {
-        let credit = self.shared.credit();
-        let is_over = matches!(outcome, Outcome::Ended(_) | Outcome::Opened);
-        if !is_over && !self.settle(index) {
-            return;
-        }
-        let Some(connection) = &mut self.connections[index] else { return };
-        match outcome {
-            Outcome::Drained => connection.acknowledge(credit, true),
-            Outcome::More => {
-                connection.acknowledge(credit, false);
-                self.enqueue(index);
-            }
-            Outcome::Blocked(reason) => {
-                self.full = Some(match reason {
-                    echoic_replay::Blocked::Leased => Stall::Leased,
-                    _ => Stall::Capacity,
-                });
-                self.queued[index] = true;
-                self.waiting.push_front(index);
-                // What is stored is stored: whoever flushes need not wait for the rest.
-                connection.acknowledge(credit, true);
-            }
-            Outcome::Held { table, .. } => {
-                self.queued[index] = true;
-                self.rows[table].inserting.push_back(index);
-                // What is stored is stored: whoever flushes need not wait for the rest.
-                connection.acknowledge(credit, true);
-            }
-            // It goes on when enough is sent.
-            Outcome::Choked => {}
-            // The disk has followed meanwhile, so nothing more would have the loop come by.
-            Outcome::Busy if !connection.is_busy(&self.services) => self.enqueue(index),
-            Outcome::Busy => {
-                self.queued[index] = true;
-                self.busy.push(index);
-                // What is stored is stored: whoever flushes need not wait for the rest.
-                connection.acknowledge(credit, true);
-            }
-            Outcome::Opened => self.decide(index),
-            Outcome::Ended(ending) => return self.end(index, &ending),
-        }
-        self.enlist(index);
         self.write(index);
     }
 
-    /// The ring has room: those who waited come first, and of them last whoever filled it up, or nobody
-    /// else would ever have a turn.
-    fn open_up(&mut self) {
-        self.full = None;
-        if !self.waiting.is_empty() {
-            self.waiting.rotate_left(1);
+    fn producers_of(&mut self, of_tables: bool) -> &mut Producers {
+        if of_tables { &mut self.table_producers } else { &mut self.producers }
+    }
+
+    /// Has those take turns who waited for what has happened.
+    fn hear(&mut self) {
+        for (key, count) in self.waits.hear(&self.shared) {
+            for _ in 0..count {
+                let Some(index) = self.waits.pop(key) else { break };
+                if let Some(connection) = &mut self.connections[index] {
+                    connection.held.take_if(|(held, _)| *held == key);
+                }
+                self.take_turn(index);
+            }
         }
-        while let Some(index) = self.waiting.pop_back() {
-            self.ready.push_front(index);
-        }
+    }
+
+    /// Tries requests again that wait and may have a better chance.
+    fn serve_requests(&mut self) {
+        let mut told = Vec::new();
+        let Self { waits, connections, shared, serving, .. } = self;
+        waits.serve(shared, &mut |waiter, ahead, waits| {
+            let Some(Some(connection)) = connections.get_mut(waiter.index) else {
+                return Verdict::Done;
+            };
+            *serving = Some(waiter.index);
+            let verdict = connection.attempt(waiter, ahead, &mut Services { waits, shared });
+            if matches!(verdict, Verdict::Done | Verdict::Late) {
+                told.push(waiter.index);
+            }
+            verdict
+        });
+        told.sort_unstable();
+        told.dedup();
+        // Of what they are told, something may have to wait for the disk or the pool.
+        told.into_iter().for_each(|index| self.take_turn(index));
     }
 
     /// Answers a client that said who it is.
@@ -819,19 +517,19 @@ impl Worker {
             return self.turn_away(index, code, &text);
         }
         let open = &decision.open;
-        let place = match (open.purpose, &self.shared.stream) {
-            (Purpose::Memory, Some(stream)) => match Place::new(stream) {
+        let member = match (open.purpose, &self.shared.stream) {
+            (Purpose::Memory, Some(stream)) => match RingMember::new(stream) {
                 None => {
                     let text = "the ring has as many writers as it can tell apart";
                     return self.turn_away(index, RefusalCode::Limit, text);
                 }
-                place => place,
+                member => member,
             },
             _ => None,
         };
         let arena = match open.purpose {
             Purpose::Gather => match Arena::new(open.first.min(MAX_ARENA) as usize) {
-                Ok(arena) => Some(arena),
+                Ok(arena) => Some(Arc::new(arena)),
                 Err(error) => {
                     return self.turn_away(index, RefusalCode::Memory, &error.to_string());
                 }
@@ -852,8 +550,8 @@ impl Worker {
             }
             let Some(connection) = &self.connections[index] else { return };
             let id = connection.id;
-            let sessions = self.sessions_of(of_tables);
-            let resumed = sessions.open(open.producer, open.epoch, open.first, id);
+            let producers = self.producers_of(of_tables);
+            let resumed = producers.open(open.producer, open.epoch, open.first, id);
             let Some(resumed) = resumed else {
                 let text = "a later incarnation of this producer has been here";
                 return self.turn_away(index, RefusalCode::Stale, text);
@@ -868,31 +566,42 @@ impl Worker {
             next = resumed.next;
             limit = next.saturating_add(self.shared.credit());
         }
+        let shared = &*self.shared;
         let Some(connection) = &mut self.connections[index] else { return };
         connection.meter.set_client(open.purpose, open.name.clone());
-        let phase = match (open.purpose, &self.shared.stream, &self.shared.weights) {
+        // What comes with the welcome: who the client is there, what lies where, and the memory.
+        let memory = match (&member, &arena, &shared.stream) {
+            (Some(member), _, Some(stream)) => {
+                let owner = member.owner;
+                stream.share().map(|(memory, layout)| (owner, layout.to_words(), memory))
+            }
+            (_, Some(arena), _) => {
+                arena.file().map(|memory| (0, [arena.bytes() as u64, 0, 0, 0], memory))
+            }
+            _ => None,
+        };
+        let session: Box<dyn Session> = match (open.purpose, &shared.stream, &shared.weights) {
             (Purpose::Produce, Some(stream), _) => {
-                let (producer, stream) = (open.producer, Arc::clone(stream));
-                Phase::Producing { producer, stream, session: StreamSession::new(next, limit) }
+                let stream = Arc::clone(stream);
+                Box::new(StreamSession::new(open.producer, stream, next, limit))
             }
             (Purpose::Insert, ..) => {
                 // What is done and perhaps not durable comes again, and is told from what is new.
-                let kept = if self.services.is_all_durable() { next } else { open.first.min(next) };
+                let kept = if shared.is_all_durable() { next } else { open.first.min(next) };
                 let producer = (open.producer, open.epoch);
-                let session = Box::new(InsertSession::new(producer, next, kept, &self.services));
-                (next, limit) = (kept, session.limit);
-                Phase::Inserting { producer: open.producer, session }
+                let session = InsertSession::new(producer, next, kept, shared);
+                (next, limit) = (kept, session.limit());
+                Box::new(session)
             }
             (Purpose::Request | Purpose::Gather | Purpose::Watch, ..) => {
-                Phase::Requesting(RequestSession::default())
+                Box::new(RequestSession::new(arena.clone()))
             }
             (Purpose::Weights, _, Some(store)) => {
-                let session = WeightsSession::new(Arc::clone(store), self.shared.hands_over);
-                Phase::Weights(Box::new(session))
+                Box::new(WeightsSession::new(Arc::clone(store), shared.hands_over))
             }
-            _ => Phase::Listening,
+            _ => Box::new(RingSession::new(member)),
         };
-        connection.begin(phase, next);
+        connection.begin(session);
         let offer = match (open.purpose, &self.shared.stream) {
             (Purpose::Probe, Some(stream)) => Offer::Spec(stream.spec().clone()),
             (Purpose::Request | Purpose::Insert | Purpose::Gather, _) | (Purpose::Probe, None) => {
@@ -914,15 +623,16 @@ impl Worker {
             welcome.proof = token.prove(Side::Server, client, server, &welcome.signed());
         }
         connection.out.write(|out| welcome.write(out));
-        if let Some(place) = place
-            && !connection.share_ring(place)
-        {
-            return self.end(index, &Ending::Gone);
-        }
-        if let Some(arena) = arena
-            && !connection.share_arena(arena)
-        {
-            return self.end(index, &Ending::Gone);
+        if matches!(open.purpose, Purpose::Memory | Purpose::Gather) {
+            let handed = memory.and_then(|(owner, layout, memory)| {
+                let mut frame = Vec::new();
+                Control::Memory { owner, layout }.write(&mut frame);
+                let services = &mut Services { waits: &mut self.waits, shared };
+                connection.with_session(services, |_, turn| turn.hand_over(&frame, memory))
+            });
+            if !matches!(handed, Some(Ok(()))) {
+                return self.end(index, &Ending::Gone);
+            }
         }
         // Its first samples may have come with the rest.
         self.enqueue(index);
@@ -1005,19 +715,17 @@ impl Worker {
         let Some(connection) = &mut self.connections[index] else { return };
         if let Some(progress) = connection.progress() {
             let id = connection.id;
-            let sessions = self.sessions_of(progress.of_tables);
-            sessions.advance(&progress.producer, id, progress.next);
-            sessions.leave(&progress.producer, id);
+            let producers = self.producers_of(progress.of_tables);
+            producers.advance(&progress.producer, id, progress.next);
+            producers.leave(&progress.producer, id);
         }
         let Some(connection) = &mut self.connections[index] else { return };
         let meter = &self.shared.meter;
         let (id, peer) = (connection.id, connection.meter.peer.clone());
         match ending {
             Ending::Goodbye if !connection.is_leaving() => {
-                connection.acknowledge_as(Stall::None, None);
-                let text = String::new();
-                connection.out.write(|out| Control::Goodbye { text }.write(out));
-                connection.leave();
+                let services = &mut Services { waits: &mut self.waits, shared: &self.shared };
+                connection.take_leave(services);
             }
             Ending::Malformed => {
                 meter.malformed.fetch_add(1, Ordering::Relaxed);
@@ -1078,36 +786,30 @@ impl Worker {
         }
         self.last_sweep = now;
         let heartbeat = self.shared.options.heartbeat;
-        let held = !self.busy.is_empty() || self.rows.iter().any(|row| !row.inserting.is_empty());
-        let speak =
-            (self.full.is_some() || held) && now.duration_since(self.last_excuse) >= heartbeat;
-        if speak {
+        let is_held = self.connections.iter().flatten().any(|connection| connection.held.is_some());
+        let speaks = is_held && now.duration_since(self.last_excuse) >= heartbeat;
+        if speaks {
             self.last_excuse = now;
         }
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
-            self.services.serving.set(Some(index));
-            let waits = self.queued[index];
-            if speak && (waits || connection.fills_stream()) {
-                // We do not hear them now, so we tell them that we are there.
-                let stall = match self.full {
-                    Some(stall) if connection.fills_stream() => stall,
-                    _ => connection.meter.stall(),
-                };
-                connection.reassure(stall);
-            }
-            if self.full.is_some() || waits {
+            self.serving = Some(index);
+            if connection.held.is_some() {
+                // We do not hear it now, so we tell it that we are there.
+                if speaks {
+                    let services = &mut Services { waits: &mut self.waits, shared: &self.shared };
+                    connection.reassure(services);
+                }
                 connection.excuse(now);
             }
             connection.rest(now);
-            let publishes = connection.waits_to_publish();
+            let is_late = connection.session().is_some_and(|session| session.is_late(now));
             if let Some(ending) = connection.overdue(now, heartbeat * 3) {
                 self.end(index, &ending);
-            } else if speak {
+            } else if speaks {
                 self.write(index);
             }
-            if publishes {
-                // It may have waited for long enough.
+            if is_late {
                 self.enqueue(index);
             }
         }
