@@ -3,7 +3,8 @@
 //! - `event_loop`: the event loops, of which there is a fixed number whatever the number of clients.
 //! - `connection`: one client, from its first byte on: the handshake, and what comes cut into frames.
 //! - `session`: what a connection does for its client. `stream_session`: from data frames into the ring.
-//!   `insert_session`: inserts. `request_session`: requests, and `rollouts` those about rollout tables.
+//!   `insert_session`: inserts. `request_session`: requests, `rollout_session` those about rollout tables,
+//!   and `delivery` shares of their batches.
 //!   `weights_session`: weights. `ring_session`: clients that write into the ring's memory.
 //! - `wait_queue`: those who wait. `loop_wakers`: what wakes an event loop. `pool`: who does what takes long.
 //!   `disk_queue`: answers that wait for the disk.
@@ -11,6 +12,7 @@
 //! - `meter`: the numbers.
 
 mod connection;
+mod delivery;
 mod disk_queue;
 mod event_loop;
 mod insert_session;
@@ -20,7 +22,7 @@ mod pool;
 mod producers;
 mod request_session;
 mod ring_session;
-mod rollouts;
+mod rollout_session;
 mod session;
 mod stream_session;
 mod wait_queue;

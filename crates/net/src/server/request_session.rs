@@ -11,9 +11,10 @@ use echoic_replay::limiter::Limiter;
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::table::{Form, Obstacle, Sampled, Stack, Table, TableError};
 
+use super::delivery::Delivery;
 use super::disk_queue::{DiskQueue, Held, Receipt, Waiting};
 use super::pool::{HEAVY, Task};
-use super::rollouts::{self, Delivery, RolloutSession};
+use super::rollout_session::{self, RolloutSession};
 use super::session::{Accepts, Session, Stop, Turn};
 use super::wait_queue::{BlockedBy, Key, Verdict, Waiter, WaitingRequest};
 use super::{Observer, Shared};
@@ -184,7 +185,7 @@ impl RequestSession {
             Operation::Observe => observe(id, turn),
             Operation::Checkpoint => self.begin_checkpoint(id, turn),
             of_rollouts if of_rollouts.is_of_rollouts() => {
-                return rollouts::take(self, id, table, of_rollouts, turn);
+                return rollout_session::take(self, id, table, of_rollouts, turn);
             }
             of_items => return self.take_of_items(id, table, of_items, turn),
         }
@@ -325,7 +326,7 @@ impl RequestSession {
                 self.gather(drawn, turn);
                 Ok(())
             }
-            _ => rollouts::serve(self, waiter, turn),
+            _ => rollout_session::serve(self, waiter, turn),
         }
     }
 

@@ -32,7 +32,7 @@ use echoic_replay::table::{self, Call};
 
 use super::Shared;
 use super::loop_wakers::LoopWaker;
-use super::rollouts::failure;
+use super::rollout_session::failure;
 use crate::wire::frame::Stall;
 use crate::wire::rollouts::Wish;
 use crate::wire::tables::Area;

@@ -7,18 +7,17 @@ use echoic_replay::rollouts::RolloutTable;
 use echoic_replay::rollouts::ledger::{self, Change, Outcome, Refusal, Want};
 use echoic_replay::rollouts::table::CallError;
 
+use super::Shared;
 use super::delivery::deliver;
-use super::refuse;
-use crate::server::Shared;
-use crate::server::disk_queue::{Held, Receipt};
-use crate::server::request_session::{RequestSession, check_area, fail};
-use crate::server::session::{Stop, Turn};
-use crate::server::wait_queue::{BlockedBy, Waiter, WaitingRequest};
+use super::disk_queue::{Held, Receipt};
+use super::request_session::{RequestSession, check_area, fail};
+use super::session::{Stop, Turn};
+use super::wait_queue::{BlockedBy, Waiter, WaitingRequest};
 use crate::wire::WireError;
 use crate::wire::frame::{HEADER_BYTES, MAX_CONTROL, frame, kind};
 use crate::wire::rollouts::{Bulk, Changes, Outcomes, write_list};
 use crate::wire::tables::{Answer, FailureCode, MAX_BATCH, Operation};
-use crate::write_buffer::Piece;
+use crate::write_buffer::{Piece, WriteBuffer};
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -232,4 +231,9 @@ fn outcome_frame(id: u64, outcome: Outcome) -> Option<Piece> {
     Answer::RolloutOutcomes { id, outcomes: vec![Ok(outcome)] }.write(&mut frame);
     let limit = MAX_BATCH as usize + HEADER_BYTES - MAX_CONTROL as usize;
     (frame.len() <= limit).then_some(Piece::Small(frame))
+}
+
+/// Tells a client why a rollout table did not do it.
+fn refuse(id: u64, error: CallError, out: &mut WriteBuffer) {
+    out.write(|out| Answer::RolloutRefused { id, error }.write(out));
 }

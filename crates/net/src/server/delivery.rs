@@ -9,11 +9,11 @@ use echoic_replay::rollouts::RolloutTable;
 use echoic_replay::rollouts::batch::{Layout, LayoutError};
 use echoic_replay::rollouts::ledger::{Change, Lease, Share};
 
+use super::disk_queue::{Held, Receipt};
+use super::pool::HEAVY;
+use super::request_session::{RequestSession, fail};
+use super::session::Turn;
 use crate::buffer_pool::BufferPool;
-use crate::server::disk_queue::{Held, Receipt};
-use crate::server::pool::HEAVY;
-use crate::server::request_session::{RequestSession, fail};
-use crate::server::session::Turn;
 use crate::wire::frame::{HEADER_BYTES, Header, frame, kind};
 use crate::wire::rollouts::{DeliveryHead, Wish};
 use crate::wire::tables::{Area, FailureCode};
