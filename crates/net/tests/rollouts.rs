@@ -64,7 +64,9 @@ fn table(config: RolloutConfig) -> Arc<RolloutTable> {
 }
 
 fn open_at(address: &str, table: &Arc<RolloutTable>, threads: usize) -> Server {
-    open_with(address, Arc::clone(table), Options { threads, ..Options::default() })
+    // A PING would have the event loop find what it was not woken for.
+    let options = Options { threads, heartbeat: 2 * PATIENCE, ..Options::default() };
+    open_with(address, Arc::clone(table), options)
 }
 
 fn connect(server: &Server) -> Rollouts {

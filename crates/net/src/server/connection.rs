@@ -185,6 +185,12 @@ impl Connection {
     }
 
     fn go_on(&mut self, services: &mut Services<'_>, buffer: &mut [u8]) -> Result<(), Stop> {
+        self.use_input(services, buffer)?;
+        // There is no other turn until something happens, and what was used last may have left something to wait for.
+        if self.is_readable { Ok(()) } else { self.resume(services) }
+    }
+
+    fn use_input(&mut self, services: &mut Services<'_>, buffer: &mut [u8]) -> Result<(), Stop> {
         self.resume(services)?;
         if let Some((key, stall)) = self.held {
             return Err(Stop::Wait(key, stall));
