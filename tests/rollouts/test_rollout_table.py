@@ -239,8 +239,6 @@ def test_a_producer_that_says_nothing_loses_its_permit(make: Make, background: B
     assert table.info()["expired"] == 1
 
 
-
-
 def test_a_permit_travels_as_its_ticket(make: Make) -> None:
     table = make(batch_groups=1)
     permit = table.permit(table.admit().ticket)
@@ -274,7 +272,6 @@ def test_what_comes_first_counts_when_there_are_more_than_needed(make: Make) -> 
     batch = table.sample()
     assert batch.index.tolist() == [1, 2]
     assert table.info()["surplus"] == 1
-
 
 
 def test_a_filter_lets_go_of_groups_without_a_difference(make: Make) -> None:
@@ -330,7 +327,6 @@ def test_what_is_too_old_is_dropped_and_made_again(make: Make) -> None:
     assert (info["stale"], info["queued"], info["accepted"]) == (2, 0, 0)
     assert len(table.admit_many(100)) == 4
     assert identity(table.info())
-
 
 
 def test_rows_show_nothing_of_the_batch_before(make: Make) -> None:
@@ -585,7 +581,6 @@ def test_priorities_of_groups_count_when_they_are_drawn(make: Make) -> None:
     assert {table.sample().group_ids[0] for _ in range(20)} == {1}
 
 
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -621,7 +616,13 @@ def test_settings_are_told(make: Make) -> None:
         {"limiter": MinSize(4), "filter": "spread(reward) > 0", "group_deadline": 2.5},
         {"order": "weighted", "max_uses": 3, "delivery": "at_most_once", "permit_ttl": 0.25},
         {"redundancy": 2, "min_group_size": 1, "on_expiry": "suspend", "seed": 7},
-        {"max_lag": 3, "target_lag": 1, "on_stale": "wait", "pipeline_depth": 2, "max_mean_lag": 1.5},
+        {
+            "max_lag": 3,
+            "target_lag": 1,
+            "on_stale": "wait",
+            "pipeline_depth": 2,
+            "max_mean_lag": 1.5,
+        },
     ],
 )
 def test_a_table_is_made_again_from_its_settings(make: Make, settings: dict[str, Any]) -> None:
