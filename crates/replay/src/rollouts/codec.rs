@@ -1,11 +1,9 @@
 //! The values of rollout tables as bytes. Each is listed here once, and journals, checkpoints and connections have the same.
 //!
-//! What is large, the tokens and blobs, is apart from the rest: a *head* that is read, and a [*bulk*](Bulk) that is only
+//! What is large, the tokens and blobs, is apart from the rest: a *head* that is read, and a [*bulk*](crate::codec::Bulk) that is only
 //! copied, and may lie in other memory. The bulk of several values is that of each, one after the other.
 //!
 //! Whether a value makes sense is for [`Change::check`] and [`RolloutConfig::check`] to say, not for the reader.
-//!
-//! [`Bulk`]: crate::codec::Bulk
 
 use std::borrow::Cow;
 use std::sync::Arc;
