@@ -5,13 +5,13 @@
 //! [`Slot`], until they are woken by their reply or to lead next. A thread in the background leads while no caller does,
 //! and when only it can go on, such as after the connection is lost.
 //!
-//! A caller that is alone so sleeps in the system call that brings its reply, and nobody else is woken for it.
+//! So a caller that is alone sleeps in the system call that brings its reply, and no other thread is woken for it.
 //!
 //! # Invariants
 //!
 //! 1. One thread at a time drives: it has taken the driver out of [`Lead`].
-//! 2. While the driver is there, a caller is parked or the driver is needed, somebody was woken to take it. The
-//!    background also comes by itself, when no caller has waited for a while.
+//! 2. If the driver is in [`Lead`] while a caller is parked, or while the driver is needed, a thread was woken to take it.
+//!    The background also comes by itself, when no caller has waited for a while.
 //! 3. No lock of this module is held while the driver drives, while a caller polls, or while a thread is woken.
 //!
 //! What this deliberately does not know: sockets, frames, and which reply belongs into which slot.
@@ -34,7 +34,7 @@ pub trait Drive {
     /// replies came. Breaks when only the background can go on.
     fn drive(&mut self, until: Option<Instant>) -> ControlFlow<()>;
 
-    /// Whether somebody has to drive though no caller waits. Called with a lock held, so it calls no [`Lead`].
+    /// Whether a thread has to drive although no caller waits. Called with a lock held, so it must not call [`Lead`].
     fn is_needed(&self) -> bool;
 
     /// A thread panicked while it drove. The background has the driver next.
@@ -101,7 +101,7 @@ pub struct Lead<D: Drive> {
 }
 
 struct State<D: Drive> {
-    /// Here while nobody leads.
+    /// Here while no thread leads.
     driver: Option<Box<D>>,
     /// Only the background may take it.
     is_reserved: bool,
@@ -131,8 +131,8 @@ impl<D: Drive> Default for Lead<D> {
 }
 
 impl<D: Drive> Lead<D> {
-    /// Waits until `poll` finds something, leading if nobody else does; `None` after `until`. It drives at least once
-    /// if it leads. `follow` is called when it is parked behind another leader, which may have to be told of it.
+    /// Waits until `poll` finds something, leading if no other thread does; `None` after `until`. It drives at least
+    /// once if it leads. `follow` is called when it is parked behind another leader, which may have to be woken.
     ///
     /// `poll` is also called whenever the slot [is woken](Slot::wake).
     pub fn wait<T>(
@@ -222,7 +222,7 @@ impl<D: Drive> Lead<D> {
         self.pass_on(state);
     }
 
-    /// Wakes who is to lead next, if the driver is there and somebody has to.
+    /// Wakes the thread that is to lead next, if the driver is there and one has to.
     fn pass_on(&self, mut state: MutexGuard<'_, State<D>>) {
         let Some(driver) = &state.driver else { return };
         let is_needed = state.is_reserved || (state.parked.is_empty() && driver.is_needed());
@@ -238,7 +238,7 @@ impl<D: Drive> Lead<D> {
         }
     }
 
-    /// Has the background take the driver, unless somebody has it, who then looks whether it is needed.
+    /// Has the background take the driver, unless another thread has it: that one checks whether it is needed.
     pub fn call_background(&self) {
         let mut state = self.state.lock();
         if state.driver.is_some() && !std::mem::replace(&mut state.is_called, true) {
@@ -266,7 +266,7 @@ impl<D: Drive> Lead<D> {
                 }
                 state.is_missed = state.driver.is_none();
             }
-            // Whoever leads may do so for hours.
+            // A caller may lead for hours.
             self.background.wait(None, None, || (!self.state.lock().is_missed).then_some(()));
         }
     }

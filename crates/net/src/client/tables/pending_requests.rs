@@ -1,7 +1,7 @@
 //! Requests that have no answer yet, and how they are sent and answered.
 //!
 //! A thread that waits for an answer drives the connection itself, if no other thread does; see [`Lead`]. The I/O thread
-//! does it for requests that nobody waits for.
+//! does it for requests whose callers do not wait.
 //!
 //! # Invariants
 //!
@@ -50,7 +50,7 @@ use crate::write_buffer::{Piece, WriteBuffer};
 const MAX_SAMPLES: usize = MAX_WAITING / 2;
 /// How many requests may wait for the I/O thread to come by. More ring: the server should not have to wait for them.
 const MOST_LINGERING: usize = 4;
-/// How long nobody waits for an answer before the I/O thread looks after the connection again.
+/// After this time without a waiting caller, the I/O thread drives the connection again.
 const IDLE: Duration = Duration::from_millis(20);
 /// How many bytes of requests one system call is given.
 const LOAD_BYTES: usize = 256 << 10;
@@ -66,7 +66,7 @@ pub(super) type Slot = lead::Slot<Result<Reply, TablesError>>;
 /// When a request is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::client) enum When {
-    /// At once, by the I/O thread or by whoever drives.
+    /// At once, by the I/O thread or by the thread that drives.
     Now,
     /// With others, if something was sent before that is answered soon.
     Later,
@@ -132,7 +132,7 @@ struct State {
     others: VecDeque<u64>,
     /// How many of the former were sent.
     sampling: usize,
-    /// How many of all have nobody who waits for the answer.
+    /// How many of all have no caller that waits for the answer.
     unattended: usize,
     /// Requests that were sent and then given up.
     cancels: Vec<u64>,
