@@ -980,7 +980,7 @@ def test_bench_of_a_killed_server_is_exit_status_1(serve: Any) -> None:
 def test_interrupted_bench_leaves_no_process(serve: Any) -> None:
     server = serve("--spec", SPEC, "--interval", "0.1")
     with subprocess.Popen(
-        command("bench", server.addresses[0], "--seconds", "100", "--clients", "2"),
+        command("bench", server.addresses[0], "--seconds", "100", "--clients", "4"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

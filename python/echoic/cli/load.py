@@ -139,11 +139,13 @@ def run(load: Load, watch: Callable[[Board], None]) -> list[Result]:
                 daemon=True,
             )
             process.start()
+            # Closed last: a process that still reports when it is to end must have a reader.
+            stack.enter_context(ours)
             stack.callback(process.join)
             stack.callback(process.terminate)
             # Now only the process has the writing end, and its death ends the pipe.
             theirs.close()
-            crew.append((process, stack.enter_context(ours)))
+            crew.append((process, ours))
         try:
             return gather(crew, board, watch)
         finally:
