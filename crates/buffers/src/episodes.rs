@@ -26,7 +26,7 @@ use std::collections::{HashMap, VecDeque};
 #[derive(Debug)]
 pub struct Episodes {
     slots: u64,
-    places: Vec<Place>,
+    places: Vec<EpisodeStep>,
     episodes: Vec<Episode>,
     /// Which of `episodes` can be used for others.
     free: Vec<u32>,
@@ -35,7 +35,7 @@ pub struct Episodes {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Place {
+struct EpisodeStep {
     episode: u32,
     /// How many steps of the episode were before this one, ever.
     step: u32,
@@ -86,9 +86,9 @@ impl Episodes {
         let episode = &mut self.episodes[number as usize];
         let slot = (position % self.slots) as usize;
         if self.places.len() <= slot {
-            self.places.resize(slot + 1, Place::default());
+            self.places.resize(slot + 1, EpisodeStep::default());
         }
-        self.places[slot] = Place {
+        self.places[slot] = EpisodeStep {
             episode: number,
             step: episode.missing.wrapping_add(episode.steps.len() as u32),
         };

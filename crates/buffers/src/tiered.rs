@@ -72,13 +72,13 @@ struct Gate {
 
 /// Room for rows.
 #[derive(Debug)]
-pub struct Place<'a> {
+pub struct SpillableRows<'a> {
     /// The rows, to be filled.
     pub reservation: RowReservation<'a>,
     due: bool,
 }
 
-impl Place<'_> {
+impl SpillableRows<'_> {
     /// Lets everybody read the rows. Says whether [`Tiered::spill_some`] is to be called then.
     pub fn publish(self) -> bool {
         self.reservation.publish();
@@ -197,7 +197,7 @@ impl Tiered {
     ///
     /// When it is more than [`Tiered::most_at_once`].
     #[inline]
-    pub fn try_place(&self, rows: u64) -> Option<Place<'_>> {
+    pub fn try_place(&self, rows: u64) -> Option<SpillableRows<'_>> {
         assert!(rows <= self.most_at_once());
         let mut gate = self.gate.lock();
         if gate.promised + rows > gate.written + self.ring.kept() {
@@ -206,7 +206,7 @@ impl Tiered {
         let reservation = self.ring.try_reserve(rows)?;
         gate.promised += rows;
         let due = gate.promised - gate.written >= self.block && gate.promised >= gate.quiet;
-        Some(Place { reservation, due })
+        Some(SpillableRows { reservation, due })
     }
 
     /// Waits until there may be room for so many rows, and writes some to the file, if it takes that.

@@ -45,19 +45,19 @@ use crate::rollout::{Plan, Rollout, Worker};
 /// # Ok::<(), echoic_collect::Error>(())
 /// ```
 pub struct Collector {
-    shared: Arc<Shared>,
+    shared: Arc<CollectorControl>,
     layout: Layout,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct CollectorControl {
+    state: Mutex<CollectorState>,
     /// Something was taken, came or ended.
     changed: Condvar,
     stopping: AtomicBool,
 }
 
-struct State {
+struct CollectorState {
     ready: VecDeque<Rollout>,
     /// Memory that may be filled again.
     free: Vec<Rollout>,
@@ -75,7 +75,7 @@ struct State {
 /// A rollout that was taken; dropping it gives its memory back.
 pub struct Taken {
     rollout: Option<Rollout>,
-    shared: Arc<Shared>,
+    shared: Arc<CollectorControl>,
 }
 
 impl Deref for Taken {
@@ -118,7 +118,7 @@ impl Collector {
         let weights = crate::policy::initial(&layout, plan.seed)?;
         let policy = ActorCritic::with_weights(layout, weights.clone())?;
         let worker = Worker::new(plan, Box::new(policy))?;
-        let state = State {
+        let state = CollectorState {
             ready: VecDeque::new(),
             // The first is made here, where its failure is the caller's.
             free: vec![worker.room()?],
@@ -128,7 +128,7 @@ impl Collector {
             version: 0,
             ended: None,
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(CollectorControl {
             state: Mutex::new(state),
             changed: Condvar::new(),
             stopping: AtomicBool::new(false),
@@ -280,14 +280,14 @@ impl Drop for Collector {
 
 /// What the thread has.
 struct Work {
-    shared: Arc<Shared>,
+    shared: Arc<CollectorControl>,
     worker: Worker,
 }
 
 impl Work {
     fn run(mut self) {
         // Says that the thread has ended also where it panics.
-        struct End<'a>(&'a Shared, Error);
+        struct End<'a>(&'a CollectorControl, Error);
         impl Drop for End<'_> {
             fn drop(&mut self) {
                 let error = std::mem::replace(&mut self.1, Error::Stopped);

@@ -244,7 +244,7 @@ impl Tally {
 /// Where a run stands. A run is known by the slot it ends with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum State {
+pub(crate) enum RunState {
     /// Nobody's: the run was given up. Each slot of it has its own entry.
     Hole = 0,
     /// Its owner writes it.
@@ -263,17 +263,17 @@ impl Entry {
     const SHIFT: u32 = 19;
     const FILLS_HOLE: u64 = 1 << 18;
 
-    pub(crate) fn new(generation: u64, state: State, owner: u16, fills_hole: bool) -> Self {
+    pub(crate) fn new(generation: u64, state: RunState, owner: u16, fills_hole: bool) -> Self {
         let hole = if fills_hole { Self::FILLS_HOLE } else { 0 };
         Self(generation << Self::SHIFT | hole | (state as u64) << 16 | u64::from(owner))
     }
 
     pub(crate) fn hole(generation: u64) -> Self {
-        Self::new(generation, State::Hole, 0, false)
+        Self::new(generation, RunState::Hole, 0, false)
     }
 
     /// The same run in another state.
-    pub(crate) fn with(self, state: State) -> Self {
+    pub(crate) fn with(self, state: RunState) -> Self {
         Self(self.0 & !(3 << 16) | (state as u64) << 16)
     }
 
@@ -287,12 +287,12 @@ impl Entry {
         distance >> 63 == 1
     }
 
-    pub(crate) fn state(self) -> State {
+    pub(crate) fn state(self) -> RunState {
         match self.0 >> 16 & 3 {
-            0 => State::Hole,
-            1 => State::Claimed,
-            2 => State::Written,
-            _ => State::Counted,
+            0 => RunState::Hole,
+            1 => RunState::Claimed,
+            2 => RunState::Written,
+            _ => RunState::Counted,
         }
     }
 
@@ -532,8 +532,8 @@ mod tests {
         assert!(Cursor::free(5).is_left_by(5) && !Cursor::free(5).is_left_by(6));
         let tally = Tally::new(4, 9);
         assert_eq!((tally.last(), tally.count()), (4, 9));
-        let entry = Entry::new(6, State::Claimed, 65_535, true).with(State::Counted);
-        assert_eq!((entry.state(), entry.owner()), (State::Counted, 65_535));
+        let entry = Entry::new(6, RunState::Claimed, 65_535, true).with(RunState::Counted);
+        assert_eq!((entry.state(), entry.owner()), (RunState::Counted, 65_535));
         assert!(entry.fills_hole() && entry.is(6) && entry.is_before(7) && !entry.is_before(6));
     }
 }

@@ -96,11 +96,11 @@ impl<R> Slot<R> {
 
 /// See the [module](self).
 pub struct Lead<D: Drive> {
-    state: Mutex<State<D>>,
+    state: Mutex<LeadState<D>>,
     background: Event,
 }
 
-struct State<D: Drive> {
+struct LeadState<D: Drive> {
     /// Here while no thread leads.
     driver: Option<Box<D>>,
     /// Only the background may take it.
@@ -118,7 +118,7 @@ struct State<D: Drive> {
 impl<D: Drive> Default for Lead<D> {
     /// One whose driver the background still has.
     fn default() -> Self {
-        let state = State {
+        let state = LeadState {
             driver: None,
             is_reserved: false,
             parked: VecDeque::new(),
@@ -223,7 +223,7 @@ impl<D: Drive> Lead<D> {
     }
 
     /// Wakes the thread that is to lead next, if the driver is there and one has to.
-    fn pass_on(&self, mut state: MutexGuard<'_, State<D>>) {
+    fn pass_on(&self, mut state: MutexGuard<'_, LeadState<D>>) {
         let Some(driver) = &state.driver else { return };
         let is_needed = state.is_reserved || (state.parked.is_empty() && driver.is_needed());
         let next = if is_needed { None } else { state.parked.pop_front() };

@@ -30,7 +30,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::bitmap;
-use crate::control::{Buffer, Control, Cursor, Entry, State, Tally, Turn};
+use crate::control::{Buffer, Control, Cursor, Entry, RunState, Tally, Turn};
 use crate::ring::{Blocked, Refusal};
 use crate::signal::Wakers;
 use crate::sync::{AtomicU64, Mutex, Ordering, pause};
@@ -204,7 +204,7 @@ impl Producer {
         let Some(place) = last.and_then(|last| self.control.log(index).get(last)) else {
             return;
         };
-        let claimed = Entry::new(generation, State::Claimed, cursor.owner(), false);
+        let claimed = Entry::new(generation, RunState::Claimed, cursor.owner(), false);
         let mut seen = Entry(place.load(Ordering::Acquire));
         // An entry of this generation is this run's own. If `seen` is an earlier one and still there
         // when it is replaced, a peer's run was neither committed nor given up in between, so its
@@ -334,7 +334,7 @@ impl Producer {
             let mut search = buffer.done.search.load(Ordering::Acquire);
             let log = self.control.log(index);
             let hole = Entry::hole(generation);
-            let ours = Entry::new(generation, State::Claimed, self.owner, true);
+            let ours = Entry::new(generation, RunState::Claimed, self.owner, true);
             for (slot, place) in log.iter().enumerate().skip(search as u32 as usize) {
                 if place.load(Ordering::Relaxed) == hole.0
                     && place
@@ -484,8 +484,8 @@ impl Producer {
         let last = (end as usize).checked_sub(1);
         if let Some(place) = last.and_then(|last| self.control.log(index).get(last)) {
             let entry = Entry(place.load(Ordering::Acquire));
-            if entry.state() == State::Written {
-                let counted = entry.with(State::Counted).0;
+            if entry.state() == RunState::Written {
+                let counted = entry.with(RunState::Counted).0;
                 let _ =
                     place.compare_exchange(entry.0, counted, Ordering::AcqRel, Ordering::Relaxed);
             }
@@ -573,7 +573,7 @@ impl Run<'_> {
 
     fn commit_of_peer(&self, buffer: &Buffer, stamp: impl FnOnce() -> u64) -> Result<(), Evicted> {
         let producer = self.producer;
-        self.change(self.end() - 1, State::Written)?;
+        self.change(self.end() - 1, RunState::Written)?;
         let complete = producer.count(self.buffer, &buffer.tally, self.end(), self.len);
         producer.record_counted(self.buffer, self.end());
         if complete {
@@ -583,14 +583,14 @@ impl Run<'_> {
     }
 
     /// Changes the entry of a slot of this run.
-    fn change(&self, slot: u32, state: State) -> Result<(), Evicted> {
+    fn change(&self, slot: u32, state: RunState) -> Result<(), Evicted> {
         let Self { generation, fills_hole, .. } = *self;
         let owner = self.producer.owner;
         let log = self.producer.control.log(self.buffer);
         let place = log.get(slot as usize).ok_or(Evicted)?;
-        let claimed = Entry::new(generation, State::Claimed, owner, fills_hole);
+        let claimed = Entry::new(generation, RunState::Claimed, owner, fills_hole);
         let changed =
-            if state == State::Hole { Entry::hole(generation) } else { claimed.with(state) };
+            if state == RunState::Hole { Entry::hole(generation) } else { claimed.with(state) };
         let mut seen = Entry(place.load(Ordering::Relaxed));
         // An earlier generation's: nobody has recorded the run yet.
         while seen == claimed || (seen.is_before(generation) && !fills_hole) {
@@ -617,7 +617,7 @@ impl Drop for Run<'_> {
         // From the first slot on: should this process die between two of them, the rest is still the
         // run that ends where it ended.
         for slot in self.first..self.end() {
-            if self.change(slot, State::Hole).is_err() {
+            if self.change(slot, RunState::Hole).is_err() {
                 return;
             }
         }

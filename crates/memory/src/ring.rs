@@ -55,7 +55,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::bitmap;
-use crate::control::{Buffer, Control, Cursor, Entry, HELD, Shape, State, Tally, Turn};
+use crate::control::{Buffer, Control, Cursor, Entry, HELD, RunState, Shape, Tally, Turn};
 pub use crate::producer::{Evicted, Run};
 use crate::producer::{Producer, SERVER};
 use crate::region::Region;
@@ -457,7 +457,7 @@ impl Ring {
 
     /// What the log says of a hole that `settle` has.
     fn held_hole(generation: u64) -> Entry {
-        Entry::new(generation, State::Claimed, SERVER, true)
+        Entry::new(generation, RunState::Claimed, SERVER, true)
     }
 
     fn give_back_holes(&self, generation: u64, index: usize, holes: &[Place]) {
@@ -602,15 +602,15 @@ impl Ring {
                 continue;
             }
             match entry.state() {
-                State::Hole | State::Counted => {}
-                State::Claimed => {
+                RunState::Hole | RunState::Counted => {}
+                RunState::Claimed => {
                     let hole = Entry::hole(generation).0;
                     for place in &log[first..=slot] {
                         place.store(hole, Ordering::Release);
                     }
                     given_back += (slot + 1 - first) as u64;
                 }
-                State::Written => {
+                RunState::Written => {
                     let end = slot as u32 + 1;
                     let counted = Tally(buffer.tally.load(Ordering::Acquire)).last() == end;
                     if !counted {

@@ -59,13 +59,13 @@ pub struct RowRing {
     kept: u64,
     slots: u64,
     /// Each section leaves it whole before anything can panic: see [`crate::sync`].
-    state: Mutex<State>,
+    state: Mutex<RingPositions>,
     /// Notified when a reservation is published or a reader is dropped.
     moved: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RingPositions {
     reserved: u64,
     published: u64,
     /// Nothing below is in the window any more, however short it is.
@@ -78,7 +78,7 @@ struct State {
     waiting: u32,
 }
 
-impl State {
+impl RingPositions {
     fn window(&self, kept: u64) -> Range<u64> {
         self.published.saturating_sub(kept).max(self.cleared)..self.published
     }
@@ -204,7 +204,7 @@ impl RowRing {
 
     /// Whether invariants 2 and 3 would hold with so many rows more.
     #[inline]
-    fn has_room(&self, state: &State, rows: u64) -> bool {
+    fn has_room(&self, state: &RingPositions, rows: u64) -> bool {
         assert!(rows <= self.slack(), "{rows} rows at once, of at most {}", self.slack());
         let end = state.reserved + rows;
         let floor = state.floors.iter().copied().min().unwrap_or(u64::MAX - self.slots);

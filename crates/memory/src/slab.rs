@@ -44,7 +44,7 @@ pub struct Slab {
     row_bytes: usize,
     rows: u32,
     /// Each section leaves it whole before anything can panic: see [`crate::sync`].
-    state: Mutex<State>,
+    state: Mutex<RowLists>,
     room: Arc<Signal>,
 }
 
@@ -53,7 +53,7 @@ pub struct Slab {
 struct Generation;
 
 #[derive(Debug)]
-struct State {
+struct RowLists {
     /// Rows from here on were never used: their memory is not even there yet.
     fresh: u32,
     free: Vec<u32>,
@@ -147,7 +147,7 @@ impl Slab {
         let bytes = (rows as usize).checked_mul(row_bytes).ok_or_else(|| AllocError::Overflow {
             what: format!("a table of {rows} rows of {row_bytes} bytes"),
         })?;
-        let state = State {
+        let state = RowLists {
             fresh: 0,
             free: Vec::new(),
             published: vec![0; (rows as usize).div_ceil(64)],
@@ -382,7 +382,7 @@ fn bit(row: u32) -> (usize, u64) {
     (row as usize / 64, 1 << (row % 64))
 }
 
-impl State {
+impl RowLists {
     /// Makes rows free that nobody reads any more; whether there were any.
     fn recover(&mut self) -> bool {
         if !self.freed.is_empty() {
@@ -425,7 +425,7 @@ impl Snapshot {
         more
     }
 
-    fn turn(&mut self, state: &mut State, count: usize) -> bool {
+    fn turn(&mut self, state: &mut RowLists, count: usize) -> bool {
         self.release(state);
         let Some(keeping) = &mut state.snapshot else { return false };
         let mut waiting = std::mem::take(&mut keeping.freed);
@@ -483,7 +483,7 @@ impl Snapshot {
     }
 
     /// Lets go of the rows that were turned to.
-    fn release(&mut self, state: &mut State) {
+    fn release(&mut self, state: &mut RowLists) {
         let Some(keeping) = &mut state.snapshot else { return };
         for (index, row) in self.reading.drain(..).enumerate() {
             let (word, bit) = bit(row);

@@ -15,7 +15,7 @@ const BLOCK: usize = 256;
 
 /// Why nothing can be drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum DrawError {
     /// A score is NaN, or infinitely large.
     #[error("scores must be numbers below infinity, but that at {0} is not")]
     Score(usize),
@@ -37,7 +37,7 @@ pub enum Refusal {
 /// let mut numbers = [0.1, 0.9].into_iter();
 /// draw(&[0.0, 2f64.ln()], 1.0, 1.0, || numbers.next().unwrap(), &mut indices, &mut weights)?;
 /// assert_eq!((indices, weights), ([0, 1], [1.0, 0.5]));
-/// # Ok::<(), echoic_primitives::draws::Refusal>(())
+/// # Ok::<(), echoic_primitives::draws::DrawError>(())
 /// ```
 ///
 /// # Errors
@@ -54,7 +54,7 @@ pub fn draw<R: Real>(
     mut unit: impl FnMut() -> f64,
     indices: &mut [i64],
     weights: &mut [f32],
-) -> Result<(), Refusal> {
+) -> Result<(), DrawError> {
     assert_eq!(indices.len(), weights.len(), "lengths differ");
     let top = top(scores)?;
     let masses = Masses { top, inverse: 1.0 / temperature };
@@ -76,7 +76,7 @@ pub fn draw<R: Real>(
 }
 
 /// The largest score.
-fn top<R: Real>(scores: &[R]) -> Result<f64, Refusal> {
+fn top<R: Real>(scores: &[R]) -> Result<f64, DrawError> {
     let (top, sound) = vectorized(
         #[inline(always)]
         || {
@@ -100,9 +100,9 @@ fn top<R: Real>(scores: &[R]) -> Result<f64, Refusal> {
     );
     if !sound {
         let none = |score: &R| score.to_f64().is_nan() || score.to_f64() == f64::INFINITY;
-        return Err(Refusal::Score(scores.iter().position(none).unwrap_or_default()));
+        return Err(DrawError::Score(scores.iter().position(none).unwrap_or_default()));
     }
-    if top == f64::NEG_INFINITY { Err(Refusal::Nothing) } else { Ok(top) }
+    if top == f64::NEG_INFINITY { Err(DrawError::Nothing) } else { Ok(top) }
 }
 
 /// `exp((score - top) / T)`: from 0 to 1, and 1 for the largest score.
@@ -240,10 +240,10 @@ mod tests {
         let draw = |scores: &[f64]| draw(scores, 1.0, 0.4, || 0.5, &mut [0], &mut [0.0]);
         let mut scores = vec![0.0; 20];
         scores[17] = f64::NAN;
-        assert_eq!(draw(&scores), Err(Refusal::Score(17)));
+        assert_eq!(draw(&scores), Err(DrawError::Score(17)));
         scores[3] = f64::INFINITY;
-        assert_eq!(draw(&scores), Err(Refusal::Score(3)));
-        assert_eq!(draw(&[]), Err(Refusal::Nothing));
-        assert_eq!(draw(&[f64::NEG_INFINITY; 9]), Err(Refusal::Nothing));
+        assert_eq!(draw(&scores), Err(DrawError::Score(3)));
+        assert_eq!(draw(&[]), Err(DrawError::Nothing));
+        assert_eq!(draw(&[f64::NEG_INFINITY; 9]), Err(DrawError::Nothing));
     }
 }

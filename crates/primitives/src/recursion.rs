@@ -96,12 +96,12 @@ pub fn run<R: Real>(
 
 /// Where one or several whole rows of sequences side by side are, and where the next ones will be, as far
 /// as is known.
-struct Place {
+struct TileRanges {
     at: Range<usize>,
     soon: Range<usize>,
 }
 
-impl Place {
+impl TileRanges {
     /// Steps whose next ones are those before them.
     fn backwards(at: Range<usize>) -> Self {
         Self { soon: at.start.saturating_sub(TILE)..at.start, at }
@@ -145,7 +145,7 @@ impl<'a, R: Real, C: Recursion<R>> Run<'a, R, C> {
         let mut end = all.end;
         while end > all.start {
             let start = all.start.max(end.saturating_sub(TILE));
-            self.tile(Place::backwards(start..end), following, &mut carry);
+            self.tile(TileRanges::backwards(start..end), following, &mut carry);
             following = self.values(start..start + 1);
             end = start;
         }
@@ -163,7 +163,7 @@ impl<'a, R: Real, C: Recursion<R>> Run<'a, R, C> {
         while end > 0 {
             let start = end.saturating_sub(rows);
             let at = start * width..end * width;
-            self.tile(Place::backwards(at.clone()), following, &mut carry[..width]);
+            self.tile(TileRanges::backwards(at.clone()), following, &mut carry[..width]);
             following = self.values(at.start..at.start + width);
             end = start;
         }
@@ -187,7 +187,7 @@ impl<'a, R: Real, C: Recursion<R>> Run<'a, R, C> {
                         self.values(at.start + sequences..at.end + sequences)
                     };
                     let soon = at.end..self.rollout.rewards.len().min(at.end + TILE);
-                    self.tile(Place { at, soon }, following, carry);
+                    self.tile(TileRanges { at, soon }, following, carry);
                 }
             }
         }
@@ -199,7 +199,7 @@ impl<'a, R: Real, C: Recursion<R>> Run<'a, R, C> {
 
     /// Takes some steps. `following` are the values of the row after them, and `carry` is its `x`, which
     /// becomes that of their first row.
-    fn tile(&mut self, place: Place, following: Option<&[R]>, carry: &mut [R]) {
+    fn tile(&mut self, place: TileRanges, following: Option<&[R]>, carry: &mut [R]) {
         tile(self.rollout, self.recursion, &mut self.scratch, place, following, carry);
     }
 }
@@ -210,7 +210,7 @@ fn tile<R: Real>(
     rollout: &Rollout<'_, R>,
     recursion: &mut impl Recursion<R>,
     scratch: &mut Scratch<R>,
-    Place { at, soon }: Place,
+    TileRanges { at, soon }: TileRanges,
     following: Option<&[R]>,
     carry: &mut [R],
 ) {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use echoic_memory::sync::{Mutex, MutexGuard};
 
 use super::error::ColdError;
-use super::format::{HEADER_BYTES, Header, STATE_BYTES, State};
+use super::format::{FileState, HEADER_BYTES, Header, STATE_BYTES};
 use super::locked::LockedFile;
 use super::readers::{Readers, Reading};
 use super::recover;
@@ -117,18 +117,18 @@ impl ColdFile {
         // Both states are there before the header is: what has a header has a state.
         let written =
             header.state_offsets().iter().zip(0..).try_for_each(|(offset, generation)| {
-                let state = State { generation, first: 0, end: None };
+                let state = FileState { generation, first: 0, end: None };
                 file.file().write_all_at(&state.write(), *offset)
             });
         match written.and_then(|()| file.file().write_all_at(&header.write(), 0)) {
             Ok(()) => {
-                Ok(Self::new(file, header, State { generation: 1, first: 0, end: None }, 0, 0))
+                Ok(Self::new(file, header, FileState { generation: 1, first: 0, end: None }, 0, 0))
             }
             Err(source) => Err((file, ColdError::io("write", &path, source))),
         }
     }
 
-    fn new(file: LockedFile, header: Header, state: State, oldest: u64, end: u64) -> Self {
+    fn new(file: LockedFile, header: Header, state: FileState, oldest: u64, end: u64) -> Self {
         #[cfg(target_os = "linux")]
         // Records are read from all over the place: what lies behind one is not what comes next.
         let _ = rustix::fs::fadvise(file.file(), 0, None, rustix::fs::Advice::Random);
@@ -318,7 +318,7 @@ impl ColdFile {
 
     fn write_state(&self, writing: &mut Writing, end: Option<u64>) -> Result<(), ColdError> {
         let generation = writing.generation + 1;
-        let state = State { generation, first: self.first.load(Ordering::Acquire), end };
+        let state = FileState { generation, first: self.first.load(Ordering::Acquire), end };
         let [even, odd] = self.header.state_offsets();
         let offset = if generation.is_multiple_of(2) { even } else { odd };
         let written = self.file.file().write_all_at(&state.write(), offset);
@@ -370,13 +370,13 @@ fn read_header(file: &LockedFile) -> Result<Header, ColdError> {
     Header::read(bytes.get(..filled).unwrap_or_default(), text, file.path())
 }
 
-fn read_state(file: &LockedFile, header: &Header) -> Result<State, ColdError> {
+fn read_state(file: &LockedFile, header: &Header) -> Result<FileState, ColdError> {
     let offsets = header.state_offsets();
     let mut states = Vec::new();
     for offset in offsets {
         let mut bytes = [0; STATE_BYTES];
         match file.file().read_exact_at(&mut bytes, offset) {
-            Ok(()) => states.extend(State::read(&bytes)),
+            Ok(()) => states.extend(FileState::read(&bytes)),
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {}
             Err(source) => return Err(ColdError::io("read", file.path(), source)),
         }

@@ -218,7 +218,7 @@ pub(super) fn position_of(trailer: [u8; TRAILER_BYTES]) -> u64 {
 
 /// What changes in the life of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct FileState {
     /// How many states there were before.
     pub generation: u64,
     /// Records before this one were cleared.
@@ -227,7 +227,7 @@ pub(super) struct State {
     pub end: Option<u64>,
 }
 
-impl State {
+impl FileState {
     /// The bytes of the state.
     pub(super) fn write(&self) -> [u8; STATE_BYTES] {
         let mut bytes = [0; STATE_BYTES];
@@ -297,19 +297,19 @@ mod tests {
 
     #[test]
     fn every_changed_byte_of_a_state_is_found() {
-        let state = State { generation: 3, first: 5, end: Some(9) };
-        assert_eq!(State::read(&state.write()), Some(state));
+        let state = FileState { generation: 3, first: 5, end: Some(9) };
+        assert_eq!(FileState::read(&state.write()), Some(state));
         for at in 0..STATE_BYTES {
             let mut changed = state.write();
             changed[at] ^= 1;
-            assert_eq!(State::read(&changed), None, "byte {at}");
+            assert_eq!(FileState::read(&changed), None, "byte {at}");
         }
     }
 
     #[test]
     fn states_that_nobody_wrote_are_none() {
         for (first, end) in [(5, Some(4)), (u64::MAX, None), (0, Some(u64::MAX))] {
-            assert_eq!(State::read(&State { generation: 0, first, end }.write()), None);
+            assert_eq!(FileState::read(&FileState { generation: 0, first, end }.write()), None);
         }
     }
 

@@ -5,12 +5,12 @@ use echoic_memory::sync::{Condvar, Mutex};
 /// The readers of a file, and the oldest record that is whole.
 #[derive(Debug, Default)]
 pub(super) struct Readers {
-    state: Mutex<State>,
+    state: Mutex<ReaderFloors>,
     left: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ReaderFloors {
     /// Records before this one were overwritten, or may be right now.
     floor: u64,
     /// The floor as each reader found it.

@@ -117,7 +117,7 @@ pub struct Value {
 pub struct Dataset {
     episodes: Episodes,
     parts: Vec<Part>,
-    places: Vec<Place>,
+    places: Vec<ColumnLocation>,
     rewards: (usize, Float),
     returns: Vec<f64>,
     gamma: f64,
@@ -128,7 +128,7 @@ pub struct Dataset {
 
 /// Where a value lies.
 #[derive(Debug, Clone)]
-struct Place {
+struct ColumnLocation {
     part: usize,
     field: Field,
     rows: Rows,
@@ -353,7 +353,7 @@ impl Dataset {
 
     fn reward(&self, step: usize) -> f64 {
         let (value, float) = self.rewards;
-        let Place { part, field, .. } = &self.places[value];
+        let ColumnLocation { part, field, .. } = &self.places[value];
         float.at(self.parts[*part].field(step, *field), 0)
     }
 
@@ -368,7 +368,9 @@ impl Dataset {
 
     /// Values of borrowed columns are normalised when they are read.
     fn normalise(&self, value: usize, steps: &[usize], column: &mut [u8]) {
-        let Place { field, normal: Some(normal), .. } = &self.places[value] else { return };
+        let ColumnLocation { field, normal: Some(normal), .. } = &self.places[value] else {
+            return;
+        };
         if field.bytes > 0 {
             for (step, row) in steps.iter().zip(column.chunks_exact_mut(field.bytes)) {
                 if *step != NOWHERE {
@@ -422,11 +424,11 @@ fn borrowed(
     episodes: &Episodes,
     columns: Vec<Column>,
     values: &[Value],
-) -> Result<(Vec<Part>, Vec<Place>), DatasetError> {
+) -> Result<(Vec<Part>, Vec<ColumnLocation>), DatasetError> {
     let places = values.iter().map(|value| {
         let column = &columns[value.column];
         let field = Field { offset: 0, bytes: column.row_bytes };
-        Place {
+        ColumnLocation {
             part: value.column,
             field,
             rows: rows_of(column, value),
@@ -452,8 +454,9 @@ fn copied(
     columns: &[Column],
     values: &[Value],
     pairs: &[(usize, usize)],
-) -> Result<(Vec<Part>, Vec<Place>), DatasetError> {
-    let (mut parts, mut places): (Vec<Part>, Vec<Option<Place>>) = (Vec::new(), Vec::new());
+) -> Result<(Vec<Part>, Vec<ColumnLocation>), DatasetError> {
+    let (mut parts, mut places): (Vec<Part>, Vec<Option<ColumnLocation>>) =
+        (Vec::new(), Vec::new());
     let is_long = |value: &Value| columns[value.column].row_bytes > LONG;
     places.resize(values.len(), None);
     for (first, next) in pairs {
@@ -464,7 +467,8 @@ fn copied(
             let part = column::joined(&columns[one.column], &columns[other.column], episodes)?;
             for (value, rows) in [(first, Rows::Observation), (next, Rows::Next)] {
                 let field = Field { offset: 0, bytes: columns[one.column].row_bytes };
-                places[*value] = Some(Place { part: parts.len(), field, rows, normal: None });
+                places[*value] =
+                    Some(ColumnLocation { part: parts.len(), field, rows, normal: None });
             }
             parts.push(part);
         }
@@ -483,7 +487,8 @@ fn copied(
             parts.push(column.copied(episodes)?);
         }
         let field = Field { offset: 0, bytes: column.row_bytes };
-        places[number] = Some(Place { part, field, rows: rows_of(column, &value), normal: None });
+        places[number] =
+            Some(ColumnLocation { part, field, rows: rows_of(column, &value), normal: None });
     }
     let short: Vec<usize> = (0..values.len()).filter(|number| places[*number].is_none()).collect();
     let mut offset = 0;
@@ -492,7 +497,7 @@ fn copied(
         let field = Field { offset, bytes };
         offset += bytes;
         let part = parts.len();
-        places[*number] = Some(Place { part, field, rows: Rows::Step, normal: None });
+        places[*number] = Some(ColumnLocation { part, field, rows: Rows::Step, normal: None });
     }
     if !short.is_empty() {
         let fields = short.iter().zip(short.iter().filter_map(|number| places[*number].as_ref()));

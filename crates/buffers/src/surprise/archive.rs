@@ -27,11 +27,11 @@ pub(super) const BLOCK: u64 = 256;
 pub(super) struct Archive {
     file: ColdFile,
     row_bytes: usize,
-    state: Mutex<State>,
+    state: Mutex<RecordOwners>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RecordOwners {
     /// The slot that each record was written for, by its place in the file.
     owners: Vec<u32>,
     /// Records before this position belong to nobody.

@@ -51,7 +51,7 @@ pub struct Counts {
 
 /// Where the bytes of an experience are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum RowLocation {
     Row(u32),
     /// A position in the archive.
     Archived(u64),
@@ -65,7 +65,7 @@ pub(super) struct Entry {
     pub(super) born: u64,
     /// How many were added before it.
     pub(super) moment: u64,
-    pub(super) place: Place,
+    pub(super) place: RowLocation,
     pub(super) generation: u32,
     /// Its tier, if it is there.
     pub(super) tier: Option<u8>,
@@ -83,7 +83,7 @@ impl Entry {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Picked {
     pub(super) key: u64,
-    pub(super) place: Place,
+    pub(super) place: RowLocation,
     pub(super) probability: f64,
     pub(super) score: f64,
     pub(super) age: u64,
@@ -187,7 +187,7 @@ impl Index {
     }
 
     /// Where the bytes of an experience are, if it is there.
-    pub(super) fn place(&self, slot: u32) -> Option<Place> {
+    pub(super) fn place(&self, slot: u32) -> Option<RowLocation> {
         let entry = self.entries.get(slot as usize)?;
         entry.tier.map(|_| entry.place)
     }
@@ -202,7 +202,7 @@ impl Index {
             score,
             born: self.now,
             moment: self.counts.added,
-            place: Place::Row(row),
+            place: RowLocation::Row(row),
             generation: 0,
             tier: Some(HOT as u8),
             given,
@@ -302,7 +302,7 @@ impl Index {
         let Some(tier) = entry.tier.take().map(usize::from) else { return };
         entry.generation = (entry.generation + 1) & (u32::MAX >> 1);
         self.moments.remove(entry.score);
-        if let Place::Row(row) = entry.place {
+        if let RowLocation::Row(row) = entry.place {
             self.freed.push(row);
         }
         self.tiers[tier].remove(&mut self.links, slot);
@@ -334,7 +334,7 @@ impl Index {
     }
 
     /// Makes the oldest hot experience cold. Its bytes are at `place` from now on.
-    pub(super) fn migrate(&mut self, slot: u32, place: Place) {
+    pub(super) fn migrate(&mut self, slot: u32, place: RowLocation) {
         let node = self.ranked(slot);
         self.tiers[HOT].remove(&mut self.links, slot);
         self.tiers[COLD].insert(&mut self.links, node);
@@ -349,9 +349,9 @@ impl Index {
     }
 
     /// The bytes of an experience have moved.
-    pub(super) fn set_place(&mut self, slot: u32, place: Place) {
+    pub(super) fn set_place(&mut self, slot: u32, place: RowLocation) {
         let entry = &mut self.entries[slot as usize];
-        if let Place::Row(row) = entry.place
+        if let RowLocation::Row(row) = entry.place
             && place != entry.place
         {
             self.freed.push(row);
@@ -520,7 +520,8 @@ impl Index {
             let slot = self.cursor;
             self.cursor += 1;
             let entry = &self.entries[slot as usize];
-            if let (Some(_), false, Place::Row(row)) = (entry.tier, entry.given, entry.place) {
+            if let (Some(_), false, RowLocation::Row(row)) = (entry.tier, entry.given, entry.place)
+            {
                 chosen.push((self.key(slot), row));
             }
         }
@@ -602,7 +603,7 @@ impl Index {
         free: &[u32],
         numbers: [u64; 8],
         reals: [f64; 9],
-        places: &[Place],
+        places: &[RowLocation],
     ) {
         let [now, cursor, added, migrated, expired, evicted, refreshed, rescaled] = numbers;
         let (sizes, threshold, max_age, mode) =

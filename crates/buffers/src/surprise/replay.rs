@@ -10,7 +10,7 @@ use echoic_primitives::plans::AveragePlan;
 use echoic_replay::rng::Rng;
 
 use super::archive::{Archive, BLOCK};
-use super::index::{COLD, Counts, Entry, HOT, Index, Picked, Place, Sizes};
+use super::index::{COLD, Counts, Entry, HOT, Index, Picked, RowLocation, Sizes};
 use super::rows::{Held, Rows, UnpublishedRows};
 use super::scale::{Mode, ScoreRule};
 use crate::cold::Reading;
@@ -375,15 +375,15 @@ impl SurpriseReplay {
     }
 
     /// Keeps the rows of experiences readable, given where they are. The index must be locked.
-    fn stored(&self, places: impl Iterator<Item = Place>) -> Stored<'_> {
+    fn stored(&self, places: impl Iterator<Item = RowLocation>) -> Stored<'_> {
         let (mut rows, mut to, mut records) = (Vec::new(), Vec::new(), Vec::new());
         for (at, place) in (0u32..).zip(places) {
             match place {
-                Place::Row(row) => {
+                RowLocation::Row(row) => {
                     rows.push(row);
                     to.push(at);
                 }
-                Place::Archived(position) => records.push((at, position)),
+                RowLocation::Archived(position) => records.push((at, position)),
             }
         }
         let archive = self.archive.as_ref().filter(|_| !records.is_empty());
@@ -485,8 +485,8 @@ impl SurpriseReplay {
             let rows: Vec<u32> = entries
                 .iter()
                 .filter_map(|entry| match entry.place {
-                    Place::Row(row) => Some(row),
-                    Place::Archived(_) => None,
+                    RowLocation::Row(row) => Some(row),
+                    RowLocation::Archived(_) => None,
                 })
                 .collect();
             let held = self.rows.hold(&rows);
@@ -502,7 +502,7 @@ impl SurpriseReplay {
             for ((slot, entry), position) in due.iter().zip(&entries).zip(first..) {
                 let now = index.entry(*slot);
                 if now.tier == Some(HOT as u8) && now.generation == entry.generation {
-                    index.migrate(*slot, Place::Archived(position));
+                    index.migrate(*slot, RowLocation::Archived(position));
                     migrated += 1;
                 }
             }
@@ -518,8 +518,9 @@ impl SurpriseReplay {
     ) -> Result<(), TieredError> {
         loop {
             let index = self.index.lock();
-            let is_there =
-                |slot: u32, position: u64| index.place(slot) == Some(Place::Archived(position));
+            let is_there = |slot: u32, position: u64| {
+                index.place(slot) == Some(RowLocation::Archived(position))
+            };
             let in_the_way = archive.in_the_way(is_there);
             drop(index);
             let Some((_, oldest)) = in_the_way.first() else { return Ok(()) };
@@ -538,8 +539,8 @@ impl SurpriseReplay {
             let mut index = self.index.lock();
             for ((slot, position), new) in in_the_way.iter().zip(first..) {
                 // By their position: a slot may have another experience by now.
-                if index.place(*slot) == Some(Place::Archived(*position)) {
-                    index.set_place(*slot, Place::Archived(new));
+                if index.place(*slot) == Some(RowLocation::Archived(*position)) {
+                    index.set_place(*slot, RowLocation::Archived(new));
                 }
             }
         }
@@ -659,7 +660,7 @@ impl SurpriseReplay {
                 score: saved.scores[at],
                 born: saved.births[at],
                 moment: saved.moments[at],
-                place: Place::Row(0),
+                place: RowLocation::Row(0),
                 generation: saved.generations[at],
                 tier: tier(saved.kinds[at]),
                 given: saved.kinds[at] & 4 != 0,
@@ -672,7 +673,7 @@ impl SurpriseReplay {
         let mut index = self.index.lock();
         index.clear();
         self.free(index);
-        let mut places: Vec<Place> = Vec::new();
+        let mut places: Vec<RowLocation> = Vec::new();
         if let Err(error) = self.put_all(&entries, &mut fill, &mut places, &moving) {
             // The index never knew of them.
             places.into_iter().for_each(|place| self.forget(place));
@@ -690,8 +691,8 @@ impl SurpriseReplay {
         Ok(true)
     }
 
-    fn forget(&self, place: Place) {
-        if let Place::Row(row) = place {
+    fn forget(&self, place: RowLocation) {
+        if let RowLocation::Row(row) = place {
             self.rows.free(&[row]);
         }
     }
@@ -702,7 +703,7 @@ impl SurpriseReplay {
         &self,
         entries: &[Entry],
         fill: &mut impl FnMut(usize, &mut [u8]),
-        places: &mut Vec<Place>,
+        places: &mut Vec<RowLocation>,
         moving: &MutexGuard<'_, ()>,
     ) -> Result<(), TieredError> {
         let live = || (0u32..).zip(entries).filter(|(_, entry)| entry.tier.is_some());
@@ -721,7 +722,7 @@ impl SurpriseReplay {
             fill(at, &mut block);
             let rows = [block.as_slice()].into_iter();
             let position = archive.append(&[slot], rows).map_err(TieredError::Cold)?;
-            places.push(Place::Archived(position));
+            places.push(RowLocation::Archived(position));
         }
         Ok(())
     }
@@ -731,7 +732,7 @@ impl SurpriseReplay {
         &self,
         count: usize,
         mut fill: impl FnMut(usize, &mut [u8]),
-        places: &mut Vec<Place>,
+        places: &mut Vec<RowLocation>,
     ) -> Result<(), BufferError> {
         let mut done = 0;
         while done < count {
@@ -745,7 +746,7 @@ impl SurpriseReplay {
             }
             reserved.fill(|at, row| fill(done + at, row));
             done += reserved.len();
-            places.extend(reserved.publish().into_iter().map(Place::Row));
+            places.extend(reserved.publish().into_iter().map(RowLocation::Row));
         }
         Ok(())
     }

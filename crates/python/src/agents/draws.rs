@@ -1,6 +1,6 @@
 //! Draws in proportion to the exponentials of priorities.
 
-use echoic_primitives::draws::{Refusal, draw};
+use echoic_primitives::draws::{DrawError, draw};
 use echoic_replay::rng::Rng;
 use pyo3::prelude::*;
 
@@ -42,11 +42,11 @@ pub fn priority_sample<'py>(
             })
             .map_err(|refusal| {
                 argument_error(py, match refusal {
-                    Refusal::Score(at) => {
+                    DrawError::Score(at) => {
                         let value = priorities[at];
                         format!("`priorities` must be numbers below infinity, got {value} at {at}")
                     }
-                    Refusal::Nothing => {
+                    DrawError::Nothing => {
                         "`priorities` has nothing above minus infinity to draw".to_owned()
                     }
                 })

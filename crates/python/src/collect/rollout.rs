@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. A [`Place`] is that of a vector of the rollout that the owner of its array has, and `as_dict`, the
+//! 1. A [`RawSlice`] is that of a vector of the rollout that the owner of its array has, and `as_dict`, the
 //!    only one who makes any, gives each to one array.
 //! 2. The owner neither touches nor moves what its vectors hold before it is dropped, and every array
 //!    keeps it.
@@ -37,13 +37,13 @@ impl Drop for RolloutMemory {
 }
 
 /// Where a vector's elements are, how many, and of which dtype.
-struct Place<'py> {
+struct RawSlice<'py> {
     start: *mut u8,
     len: usize,
     descr: Bound<'py, PyArrayDescr>,
 }
 
-impl<'py> Place<'py> {
+impl<'py> RawSlice<'py> {
     fn of<T: Element>(py: Python<'py>, elements: &mut [T]) -> Self {
         let (start, len) = (elements.as_mut_ptr().cast(), elements.len());
         Self { start, len, descr: T::get_dtype(py) }
@@ -68,23 +68,23 @@ pub fn as_dict<'py>(py: Python<'py>, mut taken: Taken, flat: bool) -> PyResult<B
     let episode_returns = PyArray1::from_slice(py, &taken.episode_returns);
     let episode_lengths = PyArray1::from_slice(py, &taken.episode_lengths);
     let (actions, are_rows) = match &mut taken.actions {
-        rollout::Taken::Discrete(actions) => (Place::of(py, actions), false),
-        rollout::Taken::Continuous(actions) => (Place::of(py, actions), true),
+        rollout::Taken::Discrete(actions) => (RawSlice::of(py, actions), false),
+        rollout::Taken::Continuous(actions) => (RawSlice::of(py, actions), true),
     };
     // What there is for each step, and whether that is a row of numbers.
     let columns = [
-        ("observations", Place::of(py, &mut taken.observations), true),
+        ("observations", RawSlice::of(py, &mut taken.observations), true),
         ("actions", actions, are_rows),
-        ("rewards", Place::of(py, &mut taken.rewards), false),
-        ("dones", Place::of(py, &mut taken.dones), false),
-        ("log_probs", Place::of(py, &mut taken.log_probs), false),
-        ("values", Place::of(py, &mut taken.values), false),
-        ("advantages", Place::of(py, &mut taken.advantages), false),
-        ("returns", Place::of(py, &mut taken.returns), false),
-        ("terminated", Place::of(py, &mut taken.terminated), false),
-        ("truncated", Place::of(py, &mut taken.truncated), false),
+        ("rewards", RawSlice::of(py, &mut taken.rewards), false),
+        ("dones", RawSlice::of(py, &mut taken.dones), false),
+        ("log_probs", RawSlice::of(py, &mut taken.log_probs), false),
+        ("values", RawSlice::of(py, &mut taken.values), false),
+        ("advantages", RawSlice::of(py, &mut taken.advantages), false),
+        ("returns", RawSlice::of(py, &mut taken.returns), false),
+        ("terminated", RawSlice::of(py, &mut taken.terminated), false),
+        ("truncated", RawSlice::of(py, &mut taken.truncated), false),
     ];
-    let last_values = Place::of(py, &mut taken.last_values);
+    let last_values = RawSlice::of(py, &mut taken.last_values);
     let memory = RolloutMemory { taken: Some(taken), process: Process::current() };
     let owner = &Bound::new(py, memory)?;
     let batch = PyDict::new(py);

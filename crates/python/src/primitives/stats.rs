@@ -16,13 +16,13 @@ use crate::error::argument_error;
 ///
 /// The lock is held for as long as a batch takes, and nobody waits for it with the GIL in hand.
 #[pyclass(frozen, module = "echoic.primitives")]
-pub struct RunningStats(Shared);
+pub struct RunningStats(SharedMoments);
 
 #[pymethods]
 impl RunningStats {
     #[new]
     fn new() -> Self {
-        Self(Shared::new(Vec::new()))
+        Self(SharedMoments::new(Vec::new()))
     }
 
     fn update(&self, py: Python<'_>, value: f64) -> PyResult<()> {
@@ -107,7 +107,7 @@ impl RunningStats {
 
 /// Arrays of one shape that went by.
 #[pyclass(frozen, module = "echoic.primitives")]
-pub struct RunningStatsVec(Shared);
+pub struct RunningStatsVec(SharedMoments);
 
 #[pymethods]
 impl RunningStatsVec {
@@ -126,7 +126,7 @@ impl RunningStatsVec {
             lengths.iter().try_fold(1usize, |size, length| size.checked_mul(*length))
         });
         match (lengths, size) {
-            (Some(lengths), Some(size)) if size <= 1 << 32 => Ok(Self(Shared::new(lengths))),
+            (Some(lengths), Some(size)) if size <= 1 << 32 => Ok(Self(SharedMoments::new(lengths))),
             _ => {
                 let text = format!("`shape` must have positive lengths, got {shape:?}");
                 Err(argument_error(py, text))
@@ -269,12 +269,12 @@ impl Form {
 }
 
 /// Moments that several threads use.
-struct Shared {
+struct SharedMoments {
     shape: Vec<usize>,
     moments: Mutex<Moments>,
 }
 
-impl Shared {
+impl SharedMoments {
     fn new(shape: Vec<usize>) -> Self {
         let moments = Mutex::new(Moments::new(shape.iter().product()));
         Self { shape, moments }
