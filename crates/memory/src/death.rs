@@ -56,7 +56,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use crate::ring::{Claim, Peer, Place, Ring, Run};
+    use crate::ring::{Claim, Peer, Ring, Run, SlotIndex};
 
     const PEERS: usize = 3;
 
@@ -209,7 +209,7 @@ mod tests {
                 world.read(&claim);
             }
             ring.close();
-            prop_assert!(ring.settle(|_: Place, _: Place| panic!("nothing is left to move")));
+            prop_assert!(ring.settle(|_: SlotIndex, _: SlotIndex| panic!("nothing is left to move")));
             let mut received = world.received.clone();
             received.sort_unstable();
             let unique: BTreeSet<u64> = received.iter().copied().collect();

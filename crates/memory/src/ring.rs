@@ -96,7 +96,7 @@ pub struct Claim {
 
 /// A place in a ring: slot `slot` of buffer `buffer`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct SlotIndex {
     /// Index of the buffer.
     pub buffer: usize,
     /// Index of the slot in it.
@@ -296,7 +296,7 @@ impl Ring {
     pub fn take(
         &self,
         deadline: Option<Instant>,
-        mut move_row: impl FnMut(Place, Place),
+        mut move_row: impl FnMut(SlotIndex, SlotIndex),
     ) -> Result<Claim, Refusal> {
         loop {
             // The last writers of a closed ring announce nothing, so look again now and then.
@@ -402,7 +402,7 @@ impl Ring {
     /// # Panics
     ///
     /// When the ring is not closed.
-    pub fn settle(&self, mut move_row: impl FnMut(Place, Place)) -> bool {
+    pub fn settle(&self, mut move_row: impl FnMut(SlotIndex, SlotIndex)) -> bool {
         assert!(self.is_closed(), "only a closed ring settles");
         let mut settled = self.settled.lock();
         if matches!(*settled, Settled::Remainder(_)) {
@@ -421,7 +421,7 @@ impl Ring {
             return false;
         }
         let rows: u64 = counts.into_iter().map(u64::from).sum();
-        let holes: Vec<Place> = unpublished
+        let holes: Vec<SlotIndex> = unpublished
             .iter()
             .flat_map(|(generation, index)| self.take_holes(*generation, *index))
             .collect();
@@ -443,7 +443,7 @@ impl Ring {
     }
 
     /// Takes all holes of a batch.
-    fn take_holes(&self, generation: u64, index: usize) -> impl Iterator<Item = Place> {
+    fn take_holes(&self, generation: u64, index: usize) -> impl Iterator<Item = SlotIndex> {
         let (hole, ours) = (Entry::hole(generation), Self::held_hole(generation));
         let log = self.control().log(index).iter().enumerate();
         log.filter(move |(_, place)| {
@@ -452,7 +452,7 @@ impl Ring {
                     .compare_exchange(hole.0, ours.0, Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
         })
-        .map(move |(slot, _)| Place { buffer: index, slot })
+        .map(move |(slot, _)| SlotIndex { buffer: index, slot })
     }
 
     /// What the log says of a hole that `settle` has.
@@ -460,7 +460,7 @@ impl Ring {
         Entry::new(generation, RunState::Claimed, SERVER, true)
     }
 
-    fn give_back_holes(&self, generation: u64, index: usize, holes: &[Place]) {
+    fn give_back_holes(&self, generation: u64, index: usize, holes: &[SlotIndex]) {
         let log = self.control().log(index);
         let ours = holes.iter().filter(|place| place.buffer == index);
         for place in ours {
@@ -472,14 +472,14 @@ impl Ring {
     /// Moves rows so that those of `unpublished` fill its batches from the front; how many they are.
     fn bring_together(
         unpublished: &[(u64, usize)],
-        holes: &[Place],
+        holes: &[SlotIndex],
         batch_size: usize,
-        move_row: &mut impl FnMut(Place, Place),
+        move_row: &mut impl FnMut(SlotIndex, SlotIndex),
     ) -> usize {
-        let places = unpublished
-            .iter()
-            .flat_map(|(_, buffer)| (0..batch_size).map(|slot| Place { buffer: *buffer, slot }));
-        let holes: HashSet<Place> = holes.iter().copied().collect();
+        let places = unpublished.iter().flat_map(|(_, buffer)| {
+            (0..batch_size).map(|slot| SlotIndex { buffer: *buffer, slot })
+        });
+        let holes: HashSet<SlotIndex> = holes.iter().copied().collect();
         let rows = unpublished.len() * batch_size - holes.len();
         // The first `rows` places are to be filled: each hole there takes a row from behind them.
         let gaps = places.clone().take(rows).filter(|place| holes.contains(place));

@@ -33,7 +33,7 @@ use crate::block::{self, ALIGNMENT, AllocError, BLOCK_ALIGNMENT};
 use crate::control::{Control, Shape};
 use crate::producer::Producer;
 use crate::region::Region;
-use crate::ring::{Busy, Claim, Counts, Evicted, Place, Refusal, Ring, Run, Unread};
+use crate::ring::{Busy, Claim, Counts, Evicted, Refusal, Ring, Run, SlotIndex, Unread};
 
 /// Where a column lies in the region.
 #[derive(Debug, Clone, Copy)]
@@ -349,7 +349,7 @@ impl BatchStore {
         let mut columns = Vec::with_capacity(self.columns.columns.len());
         for Unread { buffer, slots } in unread {
             for run in slots {
-                let place = Place { buffer, slot: run.start };
+                let place = SlotIndex { buffer, slot: run.start };
                 columns.clear();
                 columns.extend(self.columns.columns.iter().enumerate().map(|(index, column)| {
                     let start = self.columns.slot_pointer(index, place);
@@ -482,7 +482,7 @@ impl Columns {
     /// # Panics
     ///
     /// When the column, the buffer or the slot does not exist.
-    fn slot_pointer(&self, column: usize, place: Place) -> *mut u8 {
+    fn slot_pointer(&self, column: usize, place: SlotIndex) -> *mut u8 {
         let column = self.columns[column];
         assert!(place.buffer < self.shape.buffers && place.slot < self.shape.batch_size);
         let offset =
@@ -492,7 +492,7 @@ impl Columns {
     }
 
     /// Copies one slot of every column. Called by `settle` only, which owns both places.
-    fn move_row(&self, from: Place, to: Place) {
+    fn move_row(&self, from: SlotIndex, to: SlotIndex) {
         for column in 0..self.columns.len() {
             let bytes = self.columns[column].slot_bytes;
             let (from, to) = (self.slot_pointer(column, from), self.slot_pointer(column, to));
@@ -548,7 +548,7 @@ impl Writer<'_> {
     #[inline]
     fn column(&self, column: usize) -> (*mut u8, usize) {
         let bytes = self.columns.columns[column].slot_bytes * self.run.len();
-        let place = Place { buffer: self.run.buffer(), slot: self.run.first() };
+        let place = SlotIndex { buffer: self.run.buffer(), slot: self.run.first() };
         (self.columns.slot_pointer(column, place), bytes)
     }
 
@@ -597,7 +597,7 @@ impl Lease {
     ///
     /// When there is no such column.
     pub fn column_pointer(&self, column: usize) -> *mut u8 {
-        self.store.columns.slot_pointer(column, Place { buffer: self.claim.buffer(), slot: 0 })
+        self.store.columns.slot_pointer(column, SlotIndex { buffer: self.claim.buffer(), slot: 0 })
     }
 
     /// The bytes of one column.

@@ -4,7 +4,7 @@
 
 use echoic_memory::death;
 use echoic_memory::lead::{Drive, Lead, Slot};
-use echoic_memory::ring::{Claim, Place, Refusal, Ring, Run};
+use echoic_memory::ring::{Claim, Refusal, Ring, Run, SlotIndex};
 use echoic_memory::signal::Signal;
 use echoic_memory::slab::{RowWriter, Slab};
 use echoic_memory::window::Window;
@@ -284,7 +284,7 @@ fn settling_beside_a_commit_gives_each_row_once() {
         let producer =
             thread::spawn(move || (2..=4).filter(|v| other.push(*v)).collect::<Vec<_>>());
         slots.ring.close();
-        let mut move_row = |from: Place, to: Place| {
+        let mut move_row = |from: SlotIndex, to: SlotIndex| {
             // SAFETY: a settling ring owns all slots.
             let value = slots.cell(from.buffer, from.slot).with(|cell| unsafe { *cell });
             // SAFETY: as above.
