@@ -1,58 +1,81 @@
 //! What can be wrong with a call.
 
+use std::fmt::Display;
+use std::io;
+use std::path::{Path, PathBuf};
+
 use echoic_memory::AllocError;
 
-/// Why a call was refused. Nothing was changed by it.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+/// Why a call was refused. It changed nothing; what is in memory is not lost when a file can't be used.
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum BufferError {
-    /// Give it room for something.
-    #[error("the capacity must be at least 1, got 0")]
-    NoCapacity,
+pub enum Error {
     /// Push something first.
     #[error("the buffer is empty: there is nothing to sample")]
     Empty,
-    /// Take at least one.
-    #[error("a batch has at least 1 transition, got batch_size=0")]
-    NoBatch,
-    /// Make the buffer with `episodes=True`.
-    #[error(
-        "{what} needs to know which transitions follow each other: make the buffer with episodes=True"
-    )]
-    NoEpisodes {
-        /// What was asked for.
-        what: &'static str,
-    },
-    /// Make the buffer with priorities.
-    #[error("this buffer has no priorities: use a PrioritizedReplayBuffer")]
-    NoPriorities,
-    /// Priorities are numbers that are not negative.
-    #[error("a priority is a finite number >= 0, got {got} at index {at}")]
-    Priority {
-        /// The number.
-        got: f64,
-        /// Where it stood in what was given.
-        at: usize,
-    },
     /// Give what the text asks for.
     #[error("{0}")]
     Argument(String),
-    /// A setting is out of its range.
-    #[error("{name} must be {range}, got {got}")]
-    Setting {
-        /// Its name.
-        name: &'static str,
-        /// What it may be.
-        range: &'static str,
-        /// What it was.
-        got: f64,
-    },
+    /// Give priorities that can be, to a buffer that has them.
+    #[error("{0}")]
+    Priority(String),
     /// The memory could not be had.
     #[error(transparent)]
     Memory(#[from] AllocError),
+    /// The system refused: the disk may be full.
+    #[error("can't {what} {}: {source}", path.display())]
+    Io {
+        /// What was to be done.
+        what: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Open the file to go on with it, or ask for it to be overwritten.
+    #[error(
+        "{} exists already: it may be what a crashed process left; open it to go on with it, or ask \
+         for it to be overwritten",
+        path.display()
+    )]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Close the other buffer, or use another path.
+    #[error("{} is in use: a buffer of this or another process has it open", path.display())]
+    Locked {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file was made for something else; give what it was made for, or another path.
+    #[error("{0}")]
+    Differs(String),
+    /// Give the right path. A file that is not ours is never changed.
+    #[error("{0}")]
+    Foreign(String),
+    /// The file is damaged, or of another release. It stays as it is.
+    #[error("{0}")]
+    Damaged(String),
+    /// Use one that is open.
+    #[error("the cold file is closed")]
+    Closed,
 }
 
-impl BufferError {
+impl Error {
+    pub(crate) fn no_capacity() -> Self {
+        Self::Argument("the capacity must be at least 1, got 0".into())
+    }
+
+    pub(crate) fn no_batch() -> Self {
+        Self::Argument("a batch has at least 1 transition, got batch_size=0".into())
+    }
+
+    /// A setting is out of its range.
+    pub(crate) fn setting(name: &str, range: &str, got: f64) -> Self {
+        Self::Argument(format!("{name} must be {range}, got {got}"))
+    }
+
     /// Positions of rows are kept in 32 bits where there are priorities.
     pub(crate) fn too_large(most: u64, got: u64) -> Self {
         let what = "the capacity of a prioritized buffer";
@@ -68,5 +91,56 @@ impl BufferError {
     /// Two things that belong together differ in length.
     pub fn lengths(what: &str, of: &str, got: usize, expected: usize) -> Self {
         Self::Argument(format!("expected as many {what} as {of}, got {got} and {expected}"))
+    }
+
+    /// `what` was asked of a buffer that was made without `episodes=True`.
+    pub fn no_episodes(what: &str) -> Self {
+        let needs = "needs to know which transitions follow each other";
+        Self::Argument(format!("{what} {needs}: make the buffer with episodes=True"))
+    }
+
+    /// A buffer without priorities was asked for them.
+    pub fn no_priorities() -> Self {
+        Self::Priority("this buffer has no priorities: use a PrioritizedReplayBuffer".into())
+    }
+
+    pub(crate) fn missing(column: &str) -> Self {
+        Self::Argument(format!("leaf `{column}`: it is missing"))
+    }
+
+    /// A column, or flags, that have not a row for each step.
+    pub(crate) fn rows(column: &str, expected: usize, got: usize) -> Self {
+        Self::Argument(format!("`{column}`: expected {expected} rows, got {got}"))
+    }
+
+    /// A record of another size than those of the file.
+    pub(crate) fn row_bytes(expected: usize, got: usize) -> Self {
+        Self::Argument(format!("a record has {expected} bytes, got {got}"))
+    }
+
+    pub(crate) fn io(what: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
+        Self::Io { what, path: path.to_owned(), source: source.into() }
+    }
+
+    /// The file has `got` where that of such a buffer has `expected`.
+    pub(crate) fn differs(
+        path: &Path,
+        what: &str,
+        expected: impl Display,
+        got: impl Display,
+    ) -> Self {
+        let path = path.display();
+        let text =
+            format!("{path} was made for another buffer: expected {what} {expected}, found {got}");
+        Self::Differs(text)
+    }
+
+    /// A file that is no cold file has `found` in the place of what one has.
+    pub(crate) fn foreign(path: &Path, found: impl Display) -> Self {
+        Self::Foreign(format!("{} is no cold file of Echoic: {found}", path.display()))
+    }
+
+    pub(crate) fn damaged(path: &Path, offset: u64, what: impl Display) -> Self {
+        Self::Damaged(format!("{} is damaged at byte {offset}: {what}", path.display()))
     }
 }

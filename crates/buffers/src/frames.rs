@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use echoic_memory::slab::{Pinned, Slab};
 
-use crate::error::BufferError;
+use crate::error::Error;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -52,16 +52,11 @@ impl Frames {
     ///
     /// # Errors
     ///
-    /// [`BufferError`] when the machine could never hold them, or there are more than are counted.
-    pub fn new(
-        capacity: u64,
-        slots: u64,
-        stack: usize,
-        frame_bytes: usize,
-    ) -> Result<Self, BufferError> {
+    /// [`Error`] when the machine could never hold them, or there are more than are counted.
+    pub fn new(capacity: u64, slots: u64, stack: usize, frame_bytes: usize) -> Result<Self, Error> {
         let most = u64::from(u32::MAX);
         let room = (slots + capacity / 4).saturating_add(4 * stack as u64 + 64);
-        let rows = u32::try_from(room).map_err(|_| BufferError::too_large(most, capacity))?;
+        let rows = u32::try_from(room).map_err(|_| Error::too_large(most, capacity))?;
         let slab = Arc::new(Slab::new(rows, frame_bytes)?);
         Ok(Self {
             slab,

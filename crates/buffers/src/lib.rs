@@ -30,7 +30,7 @@ pub mod tiered;
 pub mod transitions;
 
 pub use echoic_memory::row_ring::Reader as RowRingReader;
-pub use error::BufferError;
+pub use error::Error;
 pub use layout::RowLayout;
 pub use priorities::Priorities;
 pub use surprise::SurpriseReplay;

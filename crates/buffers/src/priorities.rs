@@ -8,7 +8,7 @@ use echoic_replay::rng::Rng;
 use echoic_replay::selectors::prioritized::{LEAST, MOST};
 use echoic_replay::selectors::sum_tree::{self, LANES, SumTree};
 
-use crate::error::BufferError;
+use crate::error::Error;
 
 /// Children of a node of the tree of minima.
 const WIDTH: usize = 16;
@@ -47,17 +47,13 @@ impl Priorities {
     ///
     /// # Errors
     ///
-    /// [`BufferError`] when `alpha` is negative or not finite, or there are more slots than are counted.
-    pub fn new(slots: u64, alpha: f64) -> Result<Self, BufferError> {
+    /// [`Error`] when `alpha` is negative or not finite, or there are more slots than are counted.
+    pub fn new(slots: u64, alpha: f64) -> Result<Self, Error> {
         if !(alpha >= 0.0 && alpha.is_finite()) {
-            return Err(BufferError::Setting {
-                name: "alpha",
-                range: "a finite number >= 0",
-                got: alpha,
-            });
+            return Err(Error::setting("alpha", "a finite number >= 0", alpha));
         }
         let most = u64::from(u32::MAX);
-        let count = u32::try_from(slots).map_err(|_| BufferError::too_large(most, slots))?;
+        let count = u32::try_from(slots).map_err(|_| Error::too_large(most, slots))?;
         let (sums, minima) = (
             SumTree::with_room(count),
             Minima::new(slots.div_ceil(sum_tree::WIDTH as u64) as usize),
@@ -84,18 +80,19 @@ impl Priorities {
     ///
     /// # Errors
     ///
-    /// [`BufferError::Priority`] when it can't.
-    pub fn check(priority: f64, at: usize) -> Result<f64, BufferError> {
+    /// [`Error::Priority`] when it can't.
+    pub fn check(priority: f64, at: usize) -> Result<f64, Error> {
         let good = priority >= 0.0 && priority.is_finite();
-        if good { Ok(priority) } else { Err(BufferError::Priority { got: priority, at }) }
+        let text = || format!("a priority is a finite number >= 0, got {priority} at index {at}");
+        if good { Ok(priority) } else { Err(Error::Priority(text())) }
     }
 
     /// That all of these can be priorities.
     ///
     /// # Errors
     ///
-    /// [`BufferError::Priority`] for the first that can't.
-    pub fn check_all(priorities: &[f64]) -> Result<(), BufferError> {
+    /// [`Error::Priority`] for the first that can't.
+    pub fn check_all(priorities: &[f64]) -> Result<(), Error> {
         priorities
             .iter()
             .enumerate()
@@ -103,10 +100,10 @@ impl Priorities {
     }
 
     /// That there is a priority for each of so many indices.
-    pub(crate) fn check_updates(indices: usize, priorities: &[f64]) -> Result<(), BufferError> {
+    pub(crate) fn check_updates(indices: usize, priorities: &[f64]) -> Result<(), Error> {
         if indices != priorities.len() {
             let got = priorities.len();
-            return Err(BufferError::lengths("priorities", "indices", got, indices));
+            return Err(Error::lengths("priorities", "indices", got, indices));
         }
         Self::check_all(priorities)
     }
@@ -312,13 +309,11 @@ mod tests {
     #[test]
     fn settings_that_mean_nothing_are_refused() {
         for alpha in [-0.1, f64::NAN, f64::INFINITY] {
-            assert!(matches!(Priorities::new(4, alpha), Err(BufferError::Setting { .. })));
+            assert!(matches!(Priorities::new(4, alpha), Err(Error::Argument(_))));
         }
         for priority in [-1.0, f64::NAN, f64::INFINITY] {
-            assert!(matches!(
-                Priorities::check(priority, 3),
-                Err(BufferError::Priority { at: 3, .. })
-            ));
+            let error = Priorities::check(priority, 3).unwrap_err();
+            assert!(matches!(error, Error::Priority(_)) && error.to_string().ends_with("index 3"));
         }
     }
 }

@@ -22,24 +22,13 @@ use echoic_memory::row_ring::{Reader, RowReservation, RowRing};
 use echoic_memory::sync::{Mutex, MutexGuard};
 use echoic_replay::rng::Rng;
 
-use crate::cold::{ColdError, ColdFile, Geometry, Pieces, Reading, Wanted};
-use crate::error::BufferError;
+use crate::cold::{ColdFile, Geometry, Pieces, Reading, Wanted};
+use crate::error::Error;
 use crate::layout::RowLayout;
 
 /// How many bytes are written at once, if they are more than one row and less than half of what is kept
 /// in memory: enough that a call costs little beside its copy.
 const BLOCK_BYTES: usize = 1 << 20;
-
-/// Why a call on rows in two places was refused.
-#[derive(Debug, thiserror::Error)]
-pub enum TieredError {
-    /// As of a buffer in memory.
-    #[error(transparent)]
-    Buffer(#[from] BufferError),
-    /// The file can't be used. Nothing that is in memory was lost.
-    #[error(transparent)]
-    Cold(#[from] ColdError),
-}
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -101,24 +90,24 @@ impl Tiered {
     ///
     /// # Errors
     ///
-    /// [`BufferError`] when there is to be none in memory, or more than in the file, or the machine could
-    /// never hold them; [`ColdError::Differs`] when the file has other rows, or another number of them;
+    /// [`Error`] when there is to be none in memory, or more than in the file, or the machine could
+    /// never hold them; [`Error::Differs`] when the file has other rows, or another number of them;
     /// what `open` says.
     pub fn new(
         hot: u64,
         total: u64,
         layout: RowLayout,
         seed: u64,
-        open: impl FnOnce() -> Result<ColdFile, ColdError>,
-    ) -> Result<Self, TieredError> {
+        open: impl FnOnce() -> Result<ColdFile, Error>,
+    ) -> Result<Self, Error> {
         if hot == 0 || total == 0 {
-            return Err(BufferError::NoCapacity.into());
+            return Err(Error::no_capacity());
         }
         if hot > total {
             let (range, got) = ("at most total_capacity", hot as f64);
-            return Err(BufferError::Setting { name: "hot_capacity", range, got }.into());
+            return Err(Error::setting("hot_capacity", range, got));
         }
-        let ring = RowRing::new(hot, layout.row_bytes()).map_err(BufferError::from)?;
+        let ring = RowRing::new(hot, layout.row_bytes())?;
         let cold = open()?;
         let text = cold.text().to_owned();
         cold.check(&Geometry { row_bytes: layout.row_bytes(), slots: total, text })?;
@@ -214,7 +203,7 @@ impl Tiered {
     /// # Errors
     ///
     /// When the file can't be written, and there is no room: nothing was lost, and the next try may do.
-    pub fn make_room(&self, rows: u64) -> Result<(), ColdError> {
+    pub fn make_room(&self, rows: u64) -> Result<(), Error> {
         let spilling = self.spilling.lock();
         let gate = self.gate.lock();
         let full = gate.promised + rows > gate.written + self.ring.kept();
@@ -242,7 +231,7 @@ impl Tiered {
         }
     }
 
-    fn spill(&self, _spilling: &MutexGuard<'_, ()>) -> Result<(), ColdError> {
+    fn spill(&self, _spilling: &MutexGuard<'_, ()>) -> Result<(), Error> {
         loop {
             // A new reader for each block: those who put on rows wait for the oldest.
             let reader = self.ring.read();
@@ -263,7 +252,7 @@ impl Tiered {
     /// # Errors
     ///
     /// When the file can't be written.
-    pub fn flush(&self) -> Result<(), ColdError> {
+    pub fn flush(&self) -> Result<(), Error> {
         self.spill(&self.spilling.lock())?;
         self.cold.flush()
     }
@@ -273,7 +262,7 @@ impl Tiered {
     /// # Errors
     ///
     /// When that can't be noted in the file, from which they could come back when it is opened again.
-    pub fn clear(&self) -> Result<(), ColdError> {
+    pub fn clear(&self) -> Result<(), Error> {
         let _spilling = self.spilling.lock();
         let mut first = self.first.lock();
         self.ring.clear();
@@ -293,7 +282,7 @@ impl Tiered {
     /// # Errors
     ///
     /// When it can't be removed. When it is to be kept and rows can't be written, it stays open.
-    pub fn close(&self, keep: bool) -> Result<(), ColdError> {
+    pub fn close(&self, keep: bool) -> Result<(), Error> {
         let spilling = self.spilling.lock();
         if keep {
             self.spill(&spilling)?;
@@ -310,21 +299,21 @@ impl Tiered {
     ///
     /// # Errors
     ///
-    /// [`BufferError::Empty`] and [`BufferError::NoBatch`] when there is nothing to draw, or nothing asked
+    /// [`Error::Empty`] and [`Error::Argument`] when there is nothing to draw, or nothing asked
     /// for.
     pub fn draw(
         &self,
         count: usize,
         seed: Option<u64>,
         positions: &mut Vec<u64>,
-    ) -> Result<Held<'_>, BufferError> {
+    ) -> Result<Held<'_>, Error> {
         if count == 0 {
-            return Err(BufferError::NoBatch);
+            return Err(Error::no_batch());
         }
         let held = self.hold();
         let len = held.window.end - held.window.start;
         if len == 0 {
-            return Err(BufferError::Empty);
+            return Err(Error::Empty);
         }
         positions.clear();
         let mut draw = |rng: &mut Rng| {
@@ -371,7 +360,7 @@ impl Held<'_> {
     /// # Panics
     ///
     /// When a position can't be read, or a column is not as long as all its values.
-    pub fn gather(&self, positions: &[u64], columns: &mut [&mut [u8]]) -> Result<(), ColdError> {
+    pub fn gather(&self, positions: &[u64], columns: &mut [&mut [u8]]) -> Result<(), Error> {
         let rows = self.rows;
         let fields = rows.layout.fields();
         let hot = self.reader.window().start;

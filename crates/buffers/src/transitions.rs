@@ -16,7 +16,7 @@ use echoic_memory::sync::Mutex;
 use echoic_replay::rng::Rng;
 
 use crate::episodes::{Episodes, Steps};
-use crate::error::BufferError;
+use crate::error::Error;
 use crate::frames::{Frames, Pins};
 use crate::layout::RowLayout;
 use crate::observations::Observations;
@@ -175,11 +175,11 @@ impl Transitions {
     ///
     /// # Errors
     ///
-    /// [`BufferError`] for a capacity of zero, or one that the machine could never hold, and for settings
+    /// [`Error`] for a capacity of zero, or one that the machine could never hold, and for settings
     /// that mean nothing.
-    pub fn new(capacity: u64, layout: RowLayout, settings: &Settings) -> Result<Self, BufferError> {
+    pub fn new(capacity: u64, layout: RowLayout, settings: &Settings) -> Result<Self, Error> {
         if capacity == 0 {
-            return Err(BufferError::NoCapacity);
+            return Err(Error::no_capacity());
         }
         let ring = RowRing::new(capacity, layout.row_bytes())?;
         let priorities =
@@ -310,11 +310,11 @@ impl Transitions {
     ///
     /// # Errors
     ///
-    /// [`BufferError::NoEpisodes`] when the buffer does not know of episodes.
-    pub fn end_episode(&self, env: u32) -> Result<(), BufferError> {
+    /// [`Error::Argument`] when the buffer does not know of episodes.
+    pub fn end_episode(&self, env: u32) -> Result<(), Error> {
         let mut index = self.index.as_ref().map(Mutex::lock);
         let episodes = index.as_mut().and_then(|index| index.episodes.as_mut());
-        episodes.ok_or(BufferError::NoEpisodes { what: "end_episode" })?.end(env);
+        episodes.ok_or(Error::no_episodes("end_episode"))?.end(env);
         Ok(())
     }
 
@@ -328,16 +328,16 @@ impl Transitions {
     ///
     /// # Errors
     ///
-    /// [`BufferError::Empty`] and [`BufferError::NoBatch`] when there is nothing to draw, or nothing asked
+    /// [`Error::Empty`] and [`Error::Argument`] when there is nothing to draw, or nothing asked
     /// for.
     pub fn draw<T>(
         &self,
         request: Request,
         draws: &mut DrawnRows,
         also: impl FnOnce(&[u64], Known<'_>, &mut Rng) -> T,
-    ) -> Result<(Reader<'_>, T), BufferError> {
+    ) -> Result<(Reader<'_>, T), Error> {
         if request.count == 0 {
-            return Err(BufferError::NoBatch);
+            return Err(Error::no_batch());
         }
         draws.positions.clear();
         draws.probabilities.clear();
@@ -358,7 +358,7 @@ impl Transitions {
         let reader = self.ring.read();
         let window = reader.window();
         if window.is_empty() {
-            return Err(BufferError::Empty);
+            return Err(Error::Empty);
         }
         let len = window.end - window.start;
         let priorities = index.as_ref().and_then(|index| index.priorities.as_ref());
@@ -393,25 +393,25 @@ impl Transitions {
     ///
     /// # Errors
     ///
-    /// [`BufferError`] when the buffer has no priorities, there is not one for each row, one is no priority,
+    /// [`Error`] when the buffer has no priorities, there is not one for each row, one is no priority,
     /// or a position was never given. Then none was changed.
     pub fn update_priorities(
         &self,
         positions: &[i128],
         priorities: &[f64],
-    ) -> Result<usize, BufferError> {
+    ) -> Result<usize, Error> {
         Priorities::check_updates(positions.len(), priorities)?;
-        let mut index = self.index.as_ref().map(Mutex::lock).ok_or(BufferError::NoPriorities)?;
+        let mut index = self.index.as_ref().map(Mutex::lock).ok_or(Error::no_priorities())?;
         let window = self.ring.window();
         let mut updates = Vec::with_capacity(positions.len());
         for (at, (got, priority)) in positions.iter().zip(priorities).enumerate() {
             let position = u64::try_from(*got).ok().filter(|position| *position < window.end);
-            let position = position.ok_or_else(|| BufferError::index(*got, at, window.end))?;
+            let position = position.ok_or_else(|| Error::index(*got, at, window.end))?;
             if position >= window.start {
                 updates.push(((position % self.ring.slots()) as u32, *priority));
             }
         }
-        let known = index.priorities.as_mut().ok_or(BufferError::NoPriorities)?;
+        let known = index.priorities.as_mut().ok_or(Error::no_priorities())?;
         known.set_many(&updates);
         Ok(updates.len())
     }
@@ -713,11 +713,11 @@ mod tests {
             let total: u64 = (low..=value).map(|value| value + 1).sum();
             assert_eq!(rows.with_priorities(|known, _| known.total()), Some(total as f64));
         }
-        assert_eq!(rows.update_priorities(&[3, 46, 49], &[9.0, 0.0, 1.0]), Ok(2));
+        assert_eq!(rows.update_priorities(&[3, 46, 49], &[9.0, 0.0, 1.0]).unwrap(), 2);
         assert_eq!(rows.with_priorities(|known, _| known.total()), Some(48.0 + 49.0 + 1.0));
         let mut draws = DrawnRows::default();
         let drawn = rows.draw(ask(200, 1), &mut draws, |_, _, _| ()).map(drop);
-        assert_eq!(drawn, Ok(()));
+        drawn.unwrap();
         assert!(
             draws.positions.iter().all(|at| [47, 48, 49].contains(at)),
             "{:?}",
@@ -804,13 +804,11 @@ mod tests {
     fn nothing_cannot_be_drawn() {
         let rows = Transitions::new(4, layout(), &Settings::default()).unwrap();
         let mut draws = DrawnRows::default();
-        let mut error = |count| rows.draw(ask(count, 0), &mut draws, |_, _, _| ()).map(drop);
-        assert_eq!((error(3), error(0)), (Err(BufferError::Empty), Err(BufferError::NoBatch)));
-        assert!(matches!(
-            Transitions::new(0, layout(), &Settings::default()),
-            Err(BufferError::NoCapacity)
-        ));
-        assert_eq!(rows.update_priorities(&[], &[]), Err(BufferError::NoPriorities));
-        assert!(matches!(rows.end_episode(0), Err(BufferError::NoEpisodes { .. })));
+        let mut draw = |count| rows.draw(ask(count, 0), &mut draws, |_, _, _| ()).map(drop);
+        assert!(matches!((draw(3), draw(0)), (Err(Error::Empty), Err(Error::Argument(_)))));
+        let none = Transitions::new(0, layout(), &Settings::default());
+        assert!(matches!(none, Err(Error::Argument(_))));
+        assert!(matches!(rows.update_priorities(&[], &[]), Err(Error::Priority(_))));
+        assert!(matches!(rows.end_episode(0), Err(Error::Argument(_))));
     }
 }

@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use echoic_buffers::cold::{ColdError, ColdFile, Geometry};
-use echoic_buffers::tiered::TieredError;
+use echoic_buffers::cold::{ColdFile, Geometry};
 use echoic_buffers::transitions::{DrawnRows, Notes, Request, Settings};
-use echoic_buffers::{BufferError, RowLayout, Tiered, Transitions};
+use echoic_buffers::{Error, RowLayout, Tiered, Transitions};
 use echoic_replay::{Dtype, Leaf};
 use proptest::prelude::*;
 
@@ -24,7 +23,7 @@ fn create(path: &Path, hot: u64, total: u64) -> Tiered {
     try_create(path, hot, total).unwrap()
 }
 
-fn try_create(path: &Path, hot: u64, total: u64) -> Result<Tiered, TieredError> {
+fn try_create(path: &Path, hot: u64, total: u64) -> Result<Tiered, Error> {
     Tiered::new(hot, total, layout(), 0, || ColdFile::create(path, &geometry(total)))
 }
 
@@ -40,7 +39,7 @@ fn fill(row: &mut [u8], value: u64) {
     row[fields[2].offset..][..4].copy_from_slice(&(value as u32 ^ 0xabcd).to_le_bytes());
 }
 
-fn put(rows: &Tiered, values: std::ops::Range<u64>) -> Result<(), ColdError> {
+fn put(rows: &Tiered, values: std::ops::Range<u64>) -> Result<(), Error> {
     let mut values = values;
     while !values.is_empty() {
         let count = (values.end - values.start).min(rows.most_at_once());
@@ -60,7 +59,7 @@ fn put(rows: &Tiered, values: std::ops::Range<u64>) -> Result<(), ColdError> {
 }
 
 /// The values of rows that are drawn.
-fn draw(rows: &Tiered, count: usize, seed: u64) -> Result<Vec<u64>, TieredError> {
+fn draw(rows: &Tiered, count: usize, seed: u64) -> Result<Vec<u64>, Error> {
     let mut positions = Vec::new();
     let held = rows.draw(count, Some(seed), &mut positions)?;
     let sizes = layout().fields().iter().map(|field| field.bytes * count).collect::<Vec<_>>();
@@ -108,17 +107,14 @@ fn draws_are_those_of_a_buffer_in_memory() {
 fn nothing_cannot_be_drawn() {
     let folder = tempfile::tempdir().unwrap();
     let rows = create(&folder.path().join("cold"), 2, 4);
-    let error = |count| match draw(&rows, count, 0) {
-        Err(TieredError::Buffer(error)) => Some(error),
-        _ => None,
-    };
-    assert_eq!((error(0), error(1)), (Some(BufferError::NoBatch), Some(BufferError::Empty)));
+    assert!(matches!(draw(&rows, 0, 0), Err(Error::Argument(_))));
+    assert!(matches!(draw(&rows, 1, 0), Err(Error::Empty)));
     let other = folder.path().join("other");
     let error = try_create(&other, 5, 4).unwrap_err();
     assert_eq!(error.to_string(), "hot_capacity must be at most total_capacity, got 5");
     for (hot, total) in [(0, 4), (0, 0)] {
         let error = try_create(&other, hot, total).unwrap_err();
-        assert!(matches!(error, TieredError::Buffer(BufferError::NoCapacity)));
+        assert_eq!(error.to_string(), "the capacity must be at least 1, got 0");
     }
     assert!(!other.exists(), "nothing is left of what could not be made");
 }
@@ -138,7 +134,7 @@ fn what_is_in_memory_stays_there_when_the_file_can_not_be_written() {
     assert_eq!((next, rows.len()), (written + 10, next));
     let values = draw(&rows, 500, 3).unwrap();
     assert!((0..next).all(|value| values.contains(&value)));
-    assert!(matches!(rows.flush(), Err(ColdError::Closed)));
+    assert!(matches!(rows.flush(), Err(Error::Closed)));
 }
 
 #[test]
@@ -190,7 +186,7 @@ fn threads_fill_draw_and_clear_together() {
             scope.spawn(move || {
                 for turn in 0..500 {
                     match draw(rows, 16, turn * 2 + reader) {
-                        Ok(_) | Err(TieredError::Buffer(BufferError::Empty)) => {}
+                        Ok(_) | Err(Error::Empty) => {}
                         Err(error) => panic!("{error}"),
                     }
                 }

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use echoic_buffers::BufferError;
+use echoic_buffers::Error as BufferError;
 use echoic_replay::StreamError;
 use echoic_replay::limiter::Reason;
 use echoic_replay::table::{Obstacle, TableError};
@@ -206,12 +206,29 @@ impl Raise for Obstacle {
     }
 }
 
-/// Why a local buffer refused a call.
-pub fn buffer_error(py: Python<'_>, error: &BufferError) -> PyErr {
-    let message = error.to_string();
-    match error {
-        BufferError::Priority { .. } | BufferError::NoPriorities => priority_error(py, message),
-        BufferError::Memory(_) => pyo3::exceptions::PyMemoryError::new_err(message),
-        _ => replay_error(py, message),
+impl Raise for BufferError {
+    fn raise(self, py: Python<'_>) -> PyErr {
+        let text = self.to_string();
+        match self {
+            Self::Priority(_) => priority_error(py, text),
+            Self::Memory(_) => pyo3::exceptions::PyMemoryError::new_err(text),
+            Self::Closed => closed_error(py, "the buffer is closed"),
+            Self::Differs(_) => spec_error(py, text),
+            Self::Io { source, .. } => match source.raw_os_error() {
+                Some(number) => set(py, storage_error(py, text), "errno", number),
+                None => storage_error(py, text),
+            },
+            Self::Exists { path } => {
+                let path = path.display();
+                let text = format!(
+                    "{path} exists already: it may be what a crashed process left. \
+                     MmapReplayBuffer.open({path:?}) goes on with it, overwrite=True begins anew"
+                );
+                set(py, storage_error(py, text), "errno", libc::EEXIST)
+            }
+            Self::Locked { .. } => held_error(py, text),
+            Self::Foreign(_) | Self::Damaged(_) => storage_error(py, text),
+            _ => replay_error(py, text),
+        }
     }
 }

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use echoic_memory::sync::{Mutex, MutexGuard};
 
-use super::error::ColdError;
 use super::format::{FileState, HEADER_BYTES, Header, STATE_BYTES};
 use super::locked::LockedFile;
 use super::readers::{Readers, Reading};
 use super::recover;
+use crate::error::Error;
 
 /// What a cold file is made for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,8 +75,8 @@ impl ColdFile {
     ///
     /// # Errors
     ///
-    /// [`ColdError::Exists`] when there is one, or whatever keeps it from being made.
-    pub fn create(path: &Path, geometry: &Geometry) -> Result<Self, ColdError> {
+    /// [`Error::Exists`] when there is one, or whatever keeps it from being made.
+    pub fn create(path: &Path, geometry: &Geometry) -> Result<Self, Error> {
         let header = new_header(geometry)?;
         let file = LockedFile::create(path)?;
         Self::begin(file, header).map_err(|(file, error)| {
@@ -90,12 +90,12 @@ impl ColdFile {
     ///
     /// # Errors
     ///
-    /// [`ColdError::Foreign`] when there is a file that is none of ours, which then stays as it is;
-    /// [`ColdError::Locked`] when it is in use; or whatever keeps it from being made.
-    pub fn overwrite(path: &Path, geometry: &Geometry) -> Result<Self, ColdError> {
+    /// [`Error::Foreign`] when there is a file that is none of ours, which then stays as it is;
+    /// [`Error::Locked`] when it is in use; or whatever keeps it from being made.
+    pub fn overwrite(path: &Path, geometry: &Geometry) -> Result<Self, Error> {
         let header = new_header(geometry)?;
         let file = match LockedFile::open(path) {
-            Err(ColdError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                 return Self::create(path, geometry);
             }
             opened => opened?,
@@ -103,16 +103,16 @@ impl ColdFile {
         if file.len()? > 0 {
             match read_header(&file) {
                 // One of ours, whatever its state.
-                Ok(_) | Err(ColdError::Damaged { .. } | ColdError::Format { .. }) => {}
+                Ok(_) | Err(Error::Damaged(_)) => {}
                 Err(error) => return Err(error),
             }
         }
         let cut = file.file().set_len(0);
-        cut.map_err(|source| ColdError::io("empty", file.path(), source))?;
+        cut.map_err(|source| Error::io("empty", file.path(), source))?;
         Self::begin(file, header).map_err(|(_, error)| error)
     }
 
-    fn begin(file: LockedFile, header: Header) -> Result<Self, (LockedFile, ColdError)> {
+    fn begin(file: LockedFile, header: Header) -> Result<Self, (LockedFile, Error)> {
         let path = file.path().to_owned();
         // Both states are there before the header is: what has a header has a state.
         let written =
@@ -124,7 +124,7 @@ impl ColdFile {
             Ok(()) => {
                 Ok(Self::new(file, header, FileState { generation: 1, first: 0, end: None }, 0, 0))
             }
-            Err(source) => Err((file, ColdError::io("write", &path, source))),
+            Err(source) => Err((file, Error::io("write", &path, source))),
         }
     }
 
@@ -156,10 +156,10 @@ impl ColdFile {
     ///
     /// # Errors
     ///
-    /// [`ColdError::Foreign`], [`ColdError::Format`] or [`ColdError::Damaged`] when it is no file that can
-    /// be opened, which then stays as it is; [`ColdError::Locked`] when it is in use; or what the system
+    /// [`Error::Foreign`] or [`Error::Damaged`] when it is no file that can
+    /// be opened, which then stays as it is; [`Error::Locked`] when it is in use; or what the system
     /// says.
-    pub fn open(path: &Path) -> Result<Self, ColdError> {
+    pub fn open(path: &Path) -> Result<Self, Error> {
         let file = LockedFile::open(path)?;
         let header = read_header(&file)?;
         let state = read_state(&file, &header)?;
@@ -185,23 +185,18 @@ impl ColdFile {
     ///
     /// # Errors
     ///
-    /// [`ColdError::Differs`], with the first difference.
-    pub fn check(&self, geometry: &Geometry) -> Result<(), ColdError> {
+    /// [`Error::Differs`], with the first difference.
+    pub fn check(&self, geometry: &Geometry) -> Result<(), Error> {
         let ours = &self.header;
-        let differs = |what, expected: String, got: String| {
-            let path = self.path().to_owned();
-            Err(ColdError::Differs { path, what, expected, got })
-        };
+        let (path, bytes, slots) = (self.path(), geometry.row_bytes, geometry.slots);
         if geometry.text != ours.text {
-            return differs("records of", geometry.text.clone(), ours.text.clone());
+            return Err(Error::differs(path, "records of", &geometry.text, &ours.text));
         }
-        if geometry.row_bytes != ours.row_bytes {
-            let (expected, got) = (geometry.row_bytes, ours.row_bytes);
-            return differs("bytes of a record", expected.to_string(), got.to_string());
+        if bytes != ours.row_bytes {
+            return Err(Error::differs(path, "bytes of a record", bytes, ours.row_bytes));
         }
-        if geometry.slots != ours.slots {
-            let (expected, got) = (geometry.slots, ours.slots);
-            return differs("number of records", expected.to_string(), got.to_string());
+        if slots != ours.slots {
+            return Err(Error::differs(path, "number of records", slots, ours.slots));
         }
         Ok(())
     }
@@ -246,9 +241,9 @@ impl ColdFile {
     /// # Errors
     ///
     /// When there is no room, or the file system can't say so.
-    pub fn preallocate(&self) -> Result<(), ColdError> {
+    pub fn preallocate(&self) -> Result<(), Error> {
         let failed = |source: std::io::Error| {
-            ColdError::io("take the room for all records of", self.path(), source)
+            Error::io("take the room for all records of", self.path(), source)
         };
         let bytes = self.header.file_bytes().unwrap_or(u64::MAX);
         #[cfg(target_os = "linux")]
@@ -265,7 +260,7 @@ impl ColdFile {
     /// # Errors
     ///
     /// When the file is closed or can't be written.
-    pub fn clear(&self, first: u64) -> Result<(), ColdError> {
+    pub fn clear(&self, first: u64) -> Result<(), Error> {
         let mut writing = self.open_writing()?;
         self.first.fetch_max(first, Ordering::AcqRel);
         self.end.fetch_max(first, Ordering::AcqRel);
@@ -277,7 +272,7 @@ impl ColdFile {
     /// # Errors
     ///
     /// When the file is closed or can't be written.
-    pub fn flush(&self) -> Result<(), ColdError> {
+    pub fn flush(&self) -> Result<(), Error> {
         let _writing = self.open_writing()?;
         self.sync()
     }
@@ -287,7 +282,7 @@ impl ColdFile {
     /// # Errors
     ///
     /// When the file can't be written, or removed. It is closed in any case.
-    pub fn close(&self, keep: bool) -> Result<(), ColdError> {
+    pub fn close(&self, keep: bool) -> Result<(), Error> {
         let mut writing = self.writing.lock();
         if std::mem::replace(&mut writing.closed, true) || !self.file.is_ours() {
             return Ok(());
@@ -310,25 +305,25 @@ impl ColdFile {
         self.writing.lock().closed
     }
 
-    pub(super) fn open_writing(&self) -> Result<MutexGuard<'_, Writing>, ColdError> {
+    pub(super) fn open_writing(&self) -> Result<MutexGuard<'_, Writing>, Error> {
         let writing = self.writing.lock();
         // A forked child would write over the records of its parent.
-        if writing.closed || !self.file.is_ours() { Err(ColdError::Closed) } else { Ok(writing) }
+        if writing.closed || !self.file.is_ours() { Err(Error::Closed) } else { Ok(writing) }
     }
 
-    fn write_state(&self, writing: &mut Writing, end: Option<u64>) -> Result<(), ColdError> {
+    fn write_state(&self, writing: &mut Writing, end: Option<u64>) -> Result<(), Error> {
         let generation = writing.generation + 1;
         let state = FileState { generation, first: self.first.load(Ordering::Acquire), end };
         let [even, odd] = self.header.state_offsets();
         let offset = if generation.is_multiple_of(2) { even } else { odd };
         let written = self.file.file().write_all_at(&state.write(), offset);
-        written.map_err(|source| ColdError::io("write", self.path(), source))?;
+        written.map_err(|source| Error::io("write", self.path(), source))?;
         writing.generation = generation;
         Ok(())
     }
 
-    fn sync(&self) -> Result<(), ColdError> {
-        let failed = |source| ColdError::io("sync", self.path(), source);
+    fn sync(&self) -> Result<(), Error> {
+        let failed = |source| Error::io("sync", self.path(), source);
         self.file.file().sync_data().map_err(failed)?;
         // The file's name, too.
         match self.path().parent() {
@@ -340,14 +335,14 @@ impl ColdFile {
     }
 }
 
-fn new_header(geometry: &Geometry) -> Result<Header, ColdError> {
+fn new_header(geometry: &Geometry) -> Result<Header, Error> {
     // A hasher of the standard library begins with random keys.
     let identity = std::hash::RandomState::new().build_hasher().finish();
     Header::new(geometry.row_bytes, geometry.slots, &geometry.text, identity)
 }
 
-fn read_header(file: &LockedFile) -> Result<Header, ColdError> {
-    let failed = |source| ColdError::io("read", file.path(), source);
+fn read_header(file: &LockedFile) -> Result<Header, Error> {
+    let failed = |source| Error::io("read", file.path(), source);
     let mut bytes = [0; HEADER_BYTES];
     let mut filled = 0;
     while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
@@ -362,7 +357,7 @@ fn read_header(file: &LockedFile) -> Result<Header, ColdError> {
             Ok(()) => Ok(text),
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
                 let what = format!("the file ends before its text of {len} bytes does");
-                Err(ColdError::damaged(file.path(), HEADER_BYTES as u64, what))
+                Err(Error::damaged(file.path(), HEADER_BYTES as u64, what))
             }
             Err(error) => Err(failed(error)),
         }
@@ -370,7 +365,7 @@ fn read_header(file: &LockedFile) -> Result<Header, ColdError> {
     Header::read(bytes.get(..filled).unwrap_or_default(), text, file.path())
 }
 
-fn read_state(file: &LockedFile, header: &Header) -> Result<FileState, ColdError> {
+fn read_state(file: &LockedFile, header: &Header) -> Result<FileState, Error> {
     let offsets = header.state_offsets();
     let mut states = Vec::new();
     for offset in offsets {
@@ -378,10 +373,10 @@ fn read_state(file: &LockedFile, header: &Header) -> Result<FileState, ColdError
         match file.file().read_exact_at(&mut bytes, offset) {
             Ok(()) => states.extend(FileState::read(&bytes)),
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {}
-            Err(source) => return Err(ColdError::io("read", file.path(), source)),
+            Err(source) => return Err(Error::io("read", file.path(), source)),
         }
     }
     let [offset, _] = offsets;
     let newest = states.into_iter().max_by_key(|state| state.generation);
-    newest.ok_or_else(|| ColdError::damaged(file.path(), offset, "neither state is whole"))
+    newest.ok_or_else(|| Error::damaged(file.path(), offset, "neither state is whole"))
 }

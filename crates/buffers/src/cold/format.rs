@@ -5,7 +5,7 @@ use std::path::Path;
 use crc32c::{crc32c, crc32c_append};
 use echoic_replay::codec::Reader;
 
-use super::error::ColdError;
+use crate::error::Error;
 
 /// What states and long slots are aligned to.
 pub(super) const PAGE: u64 = 4096;
@@ -49,8 +49,11 @@ impl Header {
         slots: u64,
         text: &str,
         identity: u64,
-    ) -> Result<Self, ColdError> {
-        let refused = |why| ColdError::Geometry { row_bytes, slots, why };
+    ) -> Result<Self, Error> {
+        let refused = |why| {
+            let what = format!("a file of {slots} records of {row_bytes} bytes can't be made");
+            Error::Argument(format!("{what}: {why}"))
+        };
         if slots == 0 {
             return Err(refused("it has to have room for at least one"));
         }
@@ -120,10 +123,10 @@ impl Header {
     /// The header that a file begins with. `text` is asked for so many bytes behind the fixed part.
     pub(super) fn read(
         bytes: &[u8],
-        text: impl FnOnce(usize) -> Result<Vec<u8>, ColdError>,
+        text: impl FnOnce(usize) -> Result<Vec<u8>, Error>,
         path: &Path,
-    ) -> Result<Self, ColdError> {
-        let foreign = |found: String| ColdError::Foreign { path: path.to_owned(), found };
+    ) -> Result<Self, Error> {
+        let foreign = |found: String| Error::foreign(path, found);
         let cut = |_| {
             let got = bytes.len();
             foreign(format!("it has {got} bytes, too few for a header of {HEADER_BYTES}"))
@@ -139,10 +142,11 @@ impl Header {
         }
         let version = reader.u32("format").map_err(cut)?;
         if version != VERSION {
-            let (path, got) = (path.to_owned(), version);
-            return Err(ColdError::Format { path, expected: VERSION, got });
+            let reads = format!("this release reads format {VERSION}");
+            let text = format!("{} has format {version}; {reads}", path.display());
+            return Err(Error::Damaged(text));
         }
-        let damaged = |what: String| ColdError::damaged(path, 0, what);
+        let damaged = |what: String| Error::damaged(path, 0, what);
         let text_bytes = reader.u32("bytes of the text").map_err(cut)? as usize;
         let mut number = |field| reader.u64(field).map_err(cut);
         let (row_bytes, slot_bytes) = (number("bytes of a row")?, number("bytes of a slot")?);
@@ -263,7 +267,7 @@ mod tests {
         Header::new(100, 7, "rows", 9).unwrap()
     }
 
-    fn read(bytes: &[u8]) -> Result<Header, ColdError> {
+    fn read(bytes: &[u8]) -> Result<Header, Error> {
         let text = |len| Ok(bytes.get(64..64 + len).unwrap_or_default().to_vec());
         Header::read(bytes, text, Path::new("cold"))
     }
@@ -280,7 +284,7 @@ mod tests {
             bytes[8] = other;
             let error = read(&bytes).unwrap_err();
             let what = format!("cold has format {other}; this release reads format 1");
-            assert!(matches!(error, ColdError::Format { .. }) && error.to_string() == what);
+            assert!(matches!(error, Error::Damaged(_)) && error.to_string() == what);
         }
     }
 
@@ -341,7 +345,7 @@ mod tests {
     fn what_no_file_could_hold_is_refused() {
         for (row_bytes, slots) in [(8, 0), (8, u64::MAX), (usize::MAX, 1), (1 << 40, 1 << 40)] {
             let refused = Header::new(row_bytes, slots, "", 0);
-            assert!(matches!(refused, Err(ColdError::Geometry { .. })), "{row_bytes} {slots}");
+            assert!(matches!(refused, Err(Error::Argument(_))), "{row_bytes} {slots}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
-use super::error::ColdError;
+use crate::error::Error;
 
 /// A file and the lock on it, held until this is dropped, or the process has died.
 #[derive(Debug)]
@@ -19,35 +19,34 @@ pub(super) struct LockedFile {
 
 impl LockedFile {
     /// Makes a file that was not there.
-    pub(super) fn create(path: &Path) -> Result<Self, ColdError> {
+    pub(super) fn create(path: &Path) -> Result<Self, Error> {
         let made = OpenOptions::new().read(true).write(true).create_new(true).open(path);
         let file = made.map_err(|source| match source.kind() {
-            std::io::ErrorKind::AlreadyExists => ColdError::Exists { path: path.to_owned() },
-            _ => ColdError::io("create", path, source),
+            std::io::ErrorKind::AlreadyExists => Error::Exists { path: path.to_owned() },
+            _ => Error::io("create", path, source),
         })?;
         Self::lock(file, path)
     }
 
     /// Opens a file that is there, and changes nothing.
-    pub(super) fn open(path: &Path) -> Result<Self, ColdError> {
+    pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let opened = OpenOptions::new().read(true).write(true).open(path);
-        let file = opened.map_err(|source| ColdError::io("open", path, source))?;
-        let kind = file.metadata().map_err(|source| ColdError::io("look at", path, source))?;
+        let file = opened.map_err(|source| Error::io("open", path, source))?;
+        let kind = file.metadata().map_err(|source| Error::io("look at", path, source))?;
         if !kind.is_file() {
-            let found = "it is no regular file".to_owned();
-            return Err(ColdError::Foreign { path: path.to_owned(), found });
+            return Err(Error::foreign(path, "it is no regular file"));
         }
         Self::lock(file, path)
     }
 
-    fn lock(file: File, path: &Path) -> Result<Self, ColdError> {
+    fn lock(file: File, path: &Path) -> Result<Self, Error> {
         // Whoever changes the working directory means the same file later.
         let absolute =
-            std::path::absolute(path).map_err(|source| ColdError::io("find", path, source))?;
+            std::path::absolute(path).map_err(|source| Error::io("find", path, source))?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { file, path: absolute, process: std::process::id() }),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(ColdError::Locked { path: path.to_owned() }),
-            Err(source) => Err(ColdError::io("lock", path, source)),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Locked { path: path.to_owned() }),
+            Err(source) => Err(Error::io("lock", path, source)),
         }
     }
 
@@ -65,14 +64,14 @@ impl LockedFile {
     }
 
     /// How long the file is.
-    pub(super) fn len(&self) -> Result<u64, ColdError> {
+    pub(super) fn len(&self) -> Result<u64, Error> {
         let metadata = self.file.metadata();
-        Ok(metadata.map_err(|source| ColdError::io("look at", &self.path, source))?.len())
+        Ok(metadata.map_err(|source| Error::io("look at", &self.path, source))?.len())
     }
 
     /// Removes the file's name, if it is still the name of this file.
-    pub(super) fn remove(&self) -> Result<(), ColdError> {
-        let failed = |source| ColdError::io("remove", &self.path, source);
+    pub(super) fn remove(&self) -> Result<(), Error> {
+        let failed = |source| Error::io("remove", &self.path, source);
         let ours = self.file.metadata().map_err(failed)?;
         match std::fs::symlink_metadata(&self.path) {
             Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {

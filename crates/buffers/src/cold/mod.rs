@@ -4,7 +4,6 @@
 //!   lies in slot `p % slots`, where it stays until the one at `p + slots` takes its place.
 //! - [`Reading`]: the right to read records, which keeps them from being overwritten.
 //! - [`Geometry`]: what a file is made for; a file that is opened must have been made for the same.
-//! - [`ColdError`]: what the system, or the file, refused.
 //!
 //! # Format
 //!
@@ -48,7 +47,6 @@
     deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)
 )]
 
-mod error;
 mod file;
 mod format;
 mod locked;
@@ -57,7 +55,6 @@ mod readers;
 mod recover;
 mod write;
 
-pub use error::ColdError;
 pub use file::{ColdFile, Geometry};
 pub use read::{Pieces, Wanted};
 pub use readers::Reading;

@@ -5,10 +5,10 @@ use std::num::NonZeroU64;
 
 use smallvec::SmallVec;
 
-use super::error::ColdError;
 use super::file::ColdFile;
 use super::format::{TRAILER_BYTES, position_of};
 use super::readers::Reading;
+use crate::error::Error;
 
 /// How many pieces a call takes.
 const MOST_PIECES: usize = 1024;
@@ -44,19 +44,20 @@ impl ColdFile {
     ///
     /// # Errors
     ///
-    /// [`ColdError::Missing`] and [`ColdError::RowBytes`] before anything is read; [`ColdError::Damaged`]
+    /// [`Error::Argument`] before anything is read; [`Error::Damaged`]
     /// when somebody else changed the file; or what the system says.
-    pub fn read(&self, reading: &Reading<'_>, wanted: &mut [Wanted<'_>]) -> Result<(), ColdError> {
+    pub fn read(&self, reading: &Reading<'_>, wanted: &mut [Wanted<'_>]) -> Result<(), Error> {
         let (first, end) = (reading.oldest(), self.end());
         for record in &*wanted {
             let position = record.position;
             if position < first || position >= end {
-                return Err(ColdError::Missing { position, first, end });
+                let has = format!("the file has those from {first} to before {end}");
+                return Err(Error::Argument(format!("there is no record {position}: {has}")));
             }
             let (expected, got) =
                 (self.header.row_bytes, record.into.iter().map(|part| part.len()).sum());
             if expected != got {
-                return Err(ColdError::RowBytes { expected, got });
+                return Err(Error::row_bytes(expected, got));
             }
         }
         wanted.sort_unstable_by_key(|record| self.header.slot(record.position));
@@ -95,7 +96,7 @@ impl ColdFile {
         record: &mut Wanted<'_>,
         at_once: bool,
         room: &mut Vec<u8>,
-    ) -> Result<Attempt, ColdError> {
+    ) -> Result<Attempt, Error> {
         let offset = self.header.offset(self.header.slot(record.position));
         let row_bytes = self.header.row_bytes;
         let mut trailer = [0; TRAILER_BYTES];
@@ -122,7 +123,7 @@ impl ColdFile {
             return Ok(attempt);
         }
         let what = format!("record {} should be there, and {found} is", record.position);
-        Err(ColdError::damaged(self.path(), offset, what))
+        Err(Error::damaged(self.path(), offset, what))
     }
 
     /// Reads a row and its trailer.
@@ -131,7 +132,7 @@ impl ColdFile {
         pieces: &mut [IoSliceMut<'_>],
         offset: u64,
         at_once: bool,
-    ) -> Result<Attempt, ColdError> {
+    ) -> Result<Attempt, Error> {
         let total = self.header.row_bytes + TRAILER_BYTES;
         let (mut left, mut read) = (pieces, 0);
         while read < total {
@@ -140,7 +141,7 @@ impl ColdFile {
             match self.read_pieces(some, offset + read as u64, at_once) {
                 Ok(Some(0)) => {
                     let what = "the file became shorter than it was";
-                    return Err(ColdError::damaged(self.path(), offset + read as u64, what));
+                    return Err(Error::damaged(self.path(), offset + read as u64, what));
                 }
                 Ok(Some(got)) => {
                     read += got;
@@ -148,7 +149,7 @@ impl ColdFile {
                 }
                 Ok(None) => return Ok(Attempt::Later),
                 Err(rustix::io::Errno::INTR) => {}
-                Err(source) => return Err(ColdError::io("read", self.path(), source)),
+                Err(source) => return Err(Error::io("read", self.path(), source)),
             }
         }
         Ok(Attempt::Read)

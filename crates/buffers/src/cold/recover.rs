@@ -2,9 +2,9 @@
 
 use std::os::unix::fs::FileExt as _;
 
-use super::error::ColdError;
 use super::format::{Header, TRAILER_BYTES};
 use super::locked::LockedFile;
+use crate::error::Error;
 
 /// How much is read at once.
 const CHUNK: u64 = 4 << 20;
@@ -23,7 +23,7 @@ pub(super) fn check_length(
     oldest: u64,
     end: u64,
     len: u64,
-) -> Result<(), ColdError> {
+) -> Result<(), Error> {
     let Some(newest) = end.checked_sub(1).filter(|newest| *newest >= oldest) else {
         return Ok(());
     };
@@ -34,7 +34,7 @@ pub(super) fn check_length(
         return Ok(());
     }
     let what = format!("it should be at least {expected} bytes long, and is {len}");
-    Err(ColdError::damaged(file.path(), len, what))
+    Err(Error::damaged(file.path(), len, what))
 }
 
 /// Keeps the longest run of whole records from `first` on, and sees to it that no other record is taken
@@ -44,7 +44,7 @@ pub(super) fn keep_longest_run(
     header: &Header,
     first: u64,
     len: u64,
-) -> Result<(u64, u64), ColdError> {
+) -> Result<(u64, u64), Error> {
     let mut runs = join(find_runs(file, header, first, len)?);
     // Of two that are as long the later one is kept.
     runs.sort_unstable_by_key(|run| (run.end - run.first, run.first));
@@ -54,21 +54,16 @@ pub(super) fn keep_longest_run(
     for position in runs.iter().flat_map(|run| run.first..run.end) {
         let at = header.offset(header.slot(position)) + header.row_bytes as u64;
         let erased = file.file().write_all_at(&[0; TRAILER_BYTES], at);
-        erased.map_err(|source| ColdError::io("write", file.path(), source))?;
+        erased.map_err(|source| Error::io("write", file.path(), source))?;
     }
     Ok((kept.first, kept.end))
 }
 
 /// The runs in the order of their slots.
-fn find_runs(
-    file: &LockedFile,
-    header: &Header,
-    first: u64,
-    len: u64,
-) -> Result<Vec<Run>, ColdError> {
+fn find_runs(file: &LockedFile, header: &Header, first: u64, len: u64) -> Result<Vec<Run>, Error> {
     #[cfg(target_os = "linux")]
     let _ = rustix::fs::fadvise(file.file(), 0, None, rustix::fs::Advice::Sequential);
-    let failed = |source| ColdError::io("read", file.path(), source);
+    let failed = |source| Error::io("read", file.path(), source);
     let end = len.min(header.file_bytes().unwrap_or(u64::MAX));
     // Whole slots, and at least one, but no more than there is: the header may say anything.
     let chunk = (CHUNK / header.slot_bytes).max(1).saturating_mul(header.slot_bytes);

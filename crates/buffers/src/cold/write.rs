@@ -3,8 +3,8 @@
 use std::io::IoSlice;
 use std::sync::atomic::Ordering;
 
-use super::error::ColdError;
 use super::file::ColdFile;
+use crate::error::Error;
 
 /// How many long rows are written at once: each is two pieces, and a call takes 1024.
 const MOST_ROWS: usize = 512;
@@ -25,7 +25,7 @@ impl ColdFile {
     ///
     /// When a row has the wrong size, or the disk refuses: then the rows of which [`ColdFile::end`] says
     /// so were appended, and the others can be appended again.
-    pub fn append<'a>(&self, rows: impl Iterator<Item = &'a [u8]>) -> Result<(), ColdError> {
+    pub fn append<'a>(&self, rows: impl Iterator<Item = &'a [u8]>) -> Result<(), Error> {
         let mut writing = self.open_writing()?;
         let mut rows = rows.peekable();
         let mut chunk = Vec::new();
@@ -57,11 +57,11 @@ impl ColdFile {
         end: u64,
         slot: u64,
         staged: &mut Vec<u8>,
-    ) -> Result<(), ColdError> {
+    ) -> Result<(), Error> {
         let header = &self.header;
         let expected = header.row_bytes;
         if let Some(row) = rows.iter().find(|row| row.len() != expected) {
-            return Err(ColdError::RowBytes { expected, got: row.len() });
+            return Err(Error::row_bytes(expected, row.len()));
         }
         self.readers.raise((end + rows.len() as u64).saturating_sub(header.slots));
         let offset = header.offset(slot);
@@ -84,20 +84,20 @@ impl ColdFile {
         self.write_pieces(&mut pieces, offset)
     }
 
-    fn write_pieces(&self, pieces: &mut [IoSlice<'_>], offset: u64) -> Result<(), ColdError> {
+    fn write_pieces(&self, pieces: &mut [IoSlice<'_>], offset: u64) -> Result<(), Error> {
         let (mut left, mut offset) = (pieces, offset);
         while !left.is_empty() {
             match rustix::io::pwritev(self.file.file(), left, offset) {
                 Ok(0) => {
                     let source = std::io::Error::from(std::io::ErrorKind::WriteZero);
-                    return Err(ColdError::io("write", self.path(), source));
+                    return Err(Error::io("write", self.path(), source));
                 }
                 Ok(written) => {
                     offset += written as u64;
                     IoSlice::advance_slices(&mut left, written);
                 }
                 Err(rustix::io::Errno::INTR) => {}
-                Err(source) => return Err(ColdError::io("write", self.path(), source)),
+                Err(source) => return Err(Error::io("write", self.path(), source)),
             }
         }
         Ok(())

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use echoic_memory::slab::Field;
 use echoic_replay::Dtype;
 
+use super::Value;
 use super::episodes::Episodes;
 use super::normal::{Float, Normal};
 use super::part::{Borrowed, Part};
-use super::{DatasetError, Value};
+use crate::error::Error;
 
 /// What the rows of a column belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,21 +55,21 @@ impl Column {
     }
 
     /// Checks that there are as many rows as it says.
-    pub(super) fn check(&self, episodes: &Episodes) -> Result<(), DatasetError> {
+    pub(super) fn check(&self, episodes: &Episodes) -> Result<(), Error> {
         let (expected, bytes) = (self.rows(episodes), (*self.bytes).as_ref().len());
         if expected.checked_mul(self.row_bytes) == Some(bytes) {
             return Ok(());
         }
         let got = bytes.checked_div(self.row_bytes).unwrap_or(0);
-        Err(DatasetError::length(&self.name, expected, got))
+        Err(Error::rows(&self.name, expected, got))
     }
 
     /// Mean and spread of the rows that steps have as their own.
     ///
     /// # Errors
     ///
-    /// [`DatasetError`] when there are not the rows that there should be, or some are not finite.
-    pub fn measure(&self, float: Float, episodes: &Episodes) -> Result<Normal, DatasetError> {
+    /// [`Error`] when there are not the rows that there should be, or some are not finite.
+    pub fn measure(&self, float: Float, episodes: &Episodes) -> Result<Normal, Error> {
         self.check(episodes)?;
         let all = (*self.bytes).as_ref();
         let rows = episodes.ranges().enumerate().flat_map(|(episode, steps)| {
@@ -91,15 +92,15 @@ impl Column {
     }
 
     /// The rows where they are.
-    pub(super) fn into_part(self, episodes: &Episodes) -> Result<Part, DatasetError> {
+    pub(super) fn into_part(self, episodes: &Episodes) -> Result<Part, Error> {
         let expected = self.rows(episodes);
         let (stride, on_disk) = (self.row_bytes, self.on_disk);
-        let missing = || DatasetError::length(&self.name, expected, 0);
+        let missing = || Error::rows(&self.name, expected, 0);
         Part::borrowed(self.bytes, stride, expected, on_disk).ok_or_else(missing)
     }
 
     /// A copy of the rows.
-    pub(super) fn copied(&self, episodes: &Episodes) -> Result<Part, DatasetError> {
+    pub(super) fn copied(&self, episodes: &Episodes) -> Result<Part, Error> {
         let (all, bytes) = ((*self.bytes).as_ref(), self.row_bytes);
         Ok(Part::own(self.rows(episodes), bytes, |first, stride, rows| {
             for (number, row) in rows.chunks_exact_mut(stride).enumerate() {
@@ -124,11 +125,7 @@ pub(super) fn is_shifted(column: &Column, next: &Column, episodes: &Episodes) ->
 }
 
 /// An axis of observations from a column and its shifted copy.
-pub(super) fn joined(
-    column: &Column,
-    next: &Column,
-    episodes: &Episodes,
-) -> Result<Part, DatasetError> {
+pub(super) fn joined(column: &Column, next: &Column, episodes: &Episodes) -> Result<Part, Error> {
     let (own, others, bytes) = ((*column.bytes).as_ref(), (*next.bytes).as_ref(), column.row_bytes);
     let mut sources = episodes.ranges().flat_map(|steps| {
         let last = steps.end - 1;
@@ -149,7 +146,7 @@ pub(super) fn side_by_side(
     columns: &[Column],
     fields: &[(Value, Field)],
     row_bytes: usize,
-) -> Result<Part, DatasetError> {
+) -> Result<Part, Error> {
     let sources = fields.iter().map(|(value, field)| {
         let column = &columns[value.column];
         (column, (*column.bytes).as_ref(), usize::from(value.next), *field)

@@ -3,7 +3,7 @@
 //! An episode ends with a step that is terminated or truncated. Steps behind the last such step are an episode
 //! too, which goes on behind the data: it counts, and its returns-to-go end where the data end.
 
-use super::DatasetError;
+use crate::error::Error;
 
 /// Where each episode starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,11 +18,11 @@ impl Episodes {
     ///
     /// # Errors
     ///
-    /// [`DatasetError`] when a flag is neither 0 nor 1, or there is not one of each for each step.
-    pub fn new(terminated: &[u8], truncated: &[u8]) -> Result<Self, DatasetError> {
+    /// [`Error`] when a flag is neither 0 nor 1, or there is not one of each for each step.
+    pub fn new(terminated: &[u8], truncated: &[u8]) -> Result<Self, Error> {
         if terminated.len() != truncated.len() {
             let (expected, got) = (terminated.len(), truncated.len());
-            return Err(DatasetError::length("truncated", expected, got));
+            return Err(Error::rows("truncated", expected, got));
         }
         let mut starts = vec![0];
         for (step, flags) in terminated.iter().zip(truncated).enumerate() {
@@ -31,7 +31,8 @@ impl Episodes {
                 let wrong = terminated & !1 != 0;
                 let (column, value) =
                     if wrong { ("terminated", *terminated) } else { ("truncated", *truncated) };
-                return Err(DatasetError::Flag { column, step, value });
+                let got = format!("got {value} at step {step}");
+                return Err(Error::Argument(format!("`{column}`: expected 0 or 1, {got}")));
             }
             if terminated | truncated == 1 {
                 starts.push(step + 1);
@@ -158,7 +159,7 @@ mod tests {
     #[test]
     fn a_flag_that_is_neither_0_nor_1_is_named() {
         let error = Episodes::new(&[0, 1], &[0, 7]).unwrap_err();
-        assert_eq!(error, DatasetError::Flag { column: "truncated", step: 1, value: 7 });
+        assert_eq!(error.to_string(), "`truncated`: expected 0 or 1, got 7 at step 1");
         assert!(Episodes::new(&[0], &[]).is_err());
     }
 

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use super::column::{Axis, Column};
 use super::episodes::Episodes;
 use super::normal::{Float, Normal};
-use super::{Dataset, DatasetError, Output, Settings, Value};
+use super::{Dataset, Output, Settings, Value};
+use crate::error::Error;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -56,7 +57,7 @@ impl Given {
     /// # Errors
     ///
     /// When it is neither.
-    pub fn output(&mut self, name: &str) -> Result<Output, DatasetError> {
+    pub fn output(&mut self, name: &str) -> Result<Output, Error> {
         match name {
             "returns_to_go" => return Ok(Output::ReturnsToGo),
             "timesteps" => return Ok(Output::Timestep),
@@ -67,7 +68,7 @@ impl Given {
             return Ok(Output::Value(self.number(Value { column, next: false })));
         }
         let own = name.strip_prefix("next_").and_then(|name| self.find(name));
-        let unknown = || DatasetError::Argument(format!("leaf `{name}`: there is no such column"));
+        let unknown = || Error::Argument(format!("leaf `{name}`: there is no such column"));
         let column = own.ok_or_else(unknown)?;
         Ok(Output::Value(self.number(Value { column, next: true })))
     }
@@ -77,17 +78,12 @@ impl Given {
     ///
     /// # Errors
     ///
-    /// [`DatasetError`] when a column is missing or has not a row for each step, or an element can't be what it is.
-    pub fn dataset(
-        mut self,
-        copied: bool,
-        normalize: bool,
-        gamma: f64,
-    ) -> Result<Dataset, DatasetError> {
+    /// [`Error`] when a column is missing or has not a row for each step, or an element can't be what it is.
+    pub fn dataset(mut self, copied: bool, normalize: bool, gamma: f64) -> Result<Dataset, Error> {
         if self.columns.iter().any(|column| is_part_of(&column.name, "next_obs")) {
             if let Some(value) = self.values.iter().find(|value| value.next) {
                 let column = format!("next_{}", self.columns[value.column].name);
-                return Err(DatasetError::missing(&column));
+                return Err(Error::missing(&column));
             }
         } else {
             let columns = self.columns.iter_mut();
@@ -99,7 +95,7 @@ impl Given {
         let dtype = self.columns[column].dtype;
         let float = Float::of(dtype).ok_or_else(|| {
             let text = format!("leaf `rewards`: expected float32 or float64, got {dtype}");
-            DatasetError::Argument(text)
+            Error::Argument(text)
         })?;
         let rewards = (self.number(Value { column, next: false }), float);
         let bytes = |column: usize| (*self.columns[column].bytes).as_ref();
@@ -114,8 +110,8 @@ impl Given {
         self.columns.iter().position(|column| column.name == name)
     }
 
-    fn named(&self, name: &str) -> Result<usize, DatasetError> {
-        self.find(name).ok_or_else(|| DatasetError::missing(name))
+    fn named(&self, name: &str) -> Result<usize, Error> {
+        self.find(name).ok_or_else(|| Error::missing(name))
     }
 
     /// The number of a value, which is noted if it is new.
@@ -131,7 +127,7 @@ impl Given {
         &mut self,
         episodes: &Episodes,
         normalize: bool,
-    ) -> Result<Vec<Observation>, DatasetError> {
+    ) -> Result<Vec<Observation>, Error> {
         let mut observations = Vec::new();
         for column in 0..self.columns.len() {
             let Column { name, dtype, .. } = &self.columns[column];

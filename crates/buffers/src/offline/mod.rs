@@ -22,10 +22,11 @@ pub mod part;
 
 use std::sync::{Arc, OnceLock};
 
-use echoic_memory::AllocError;
 use echoic_memory::slab::Field;
 use echoic_replay::rng::Rng;
 use smallvec::SmallVec;
+
+use crate::error::Error;
 
 use column::{Axis, Column};
 use episodes::Episodes;
@@ -35,60 +36,6 @@ use part::{NOWHERE, Part};
 
 /// Longer values are not put side by side with others.
 const LONG: usize = 512;
-
-/// A data set that can't be.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum DatasetError {
-    /// Give at least one step.
-    #[error("the data set has no steps")]
-    Empty,
-    /// Give the column, or the rows, that the text asks for.
-    #[error("{0}")]
-    Argument(String),
-    /// Flags are booleans, or numbers that are 0 or 1.
-    #[error("`{column}`: expected 0 or 1, got {value} at step {step}")]
-    Flag {
-        /// Which column.
-        column: &'static str,
-        /// At which step.
-        step: usize,
-        /// What is there.
-        value: u8,
-    },
-    /// Take such rows out, or do not normalise.
-    #[error(
-        "`{column}`: element {element} has no finite mean and spread, so it can't be normalised"
-    )]
-    NotFinite {
-        /// Which column.
-        column: String,
-        /// Which element of its rows.
-        element: usize,
-    },
-    /// Take the episode out.
-    #[error("`rewards`: expected finite numbers, got {value} at step {step}")]
-    Reward {
-        /// At which step.
-        step: usize,
-        /// What is there.
-        value: f64,
-    },
-    /// Leave the columns where they are, or map them from a file.
-    #[error(transparent)]
-    Memory(#[from] AllocError),
-}
-
-impl DatasetError {
-    fn missing(column: &str) -> Self {
-        Self::Argument(format!("leaf `{column}`: it is missing"))
-    }
-
-    /// A column, or flags, that have not a row for each step.
-    fn length(column: &str, expected: usize, got: usize) -> Self {
-        Self::Argument(format!("`{column}`: expected {expected} rows, got {got}"))
-    }
-}
 
 /// One thing that a batch has of each step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,7 +108,7 @@ impl Dataset {
     ///
     /// # Errors
     ///
-    /// [`DatasetError`] when there are no steps, a column has too few rows, or a reward is not finite.
+    /// [`Error`] when there are no steps, a column has too few rows, or a reward is not finite.
     ///
     /// # Panics
     ///
@@ -171,9 +118,9 @@ impl Dataset {
         columns: Vec<Column>,
         values: &[Value],
         settings: Settings,
-    ) -> Result<Self, DatasetError> {
+    ) -> Result<Self, Error> {
         if episodes.steps() == 0 {
-            return Err(DatasetError::Empty);
+            return Err(Error::Argument("the data set has no steps".into()));
         }
         for column in &columns {
             column.check(&episodes)?;
@@ -197,7 +144,8 @@ impl Dataset {
         let steps = 0..dataset.len();
         let rewards = steps.map(|step| (step, dataset.reward(step)));
         if let Some((step, value)) = rewards.into_iter().find(|(_, value)| !value.is_finite()) {
-            return Err(DatasetError::Reward { step, value });
+            let got = format!("got {value} at step {step}");
+            return Err(Error::Argument(format!("`rewards`: expected finite numbers, {got}")));
         }
         dataset.returns = dataset.episodes.returns(&|step| dataset.reward(step));
         Ok(dataset)
@@ -320,8 +268,8 @@ impl Dataset {
     ///
     /// # Errors
     ///
-    /// [`DatasetError::NotFinite`] when there are numbers that are not finite.
-    pub fn moments(&self) -> Result<Vec<Option<Arc<Normal>>>, DatasetError> {
+    /// [`Error::Argument`] when there are numbers that are not finite.
+    pub fn moments(&self) -> Result<Vec<Option<Arc<Normal>>>, Error> {
         let known = self.observations.iter().map(|observation| match observation {
             Observation { normal: Some(normal), .. } => Ok(Some(Arc::clone(normal))),
             Observation { name, value, float: Some(float), .. } => {
@@ -332,7 +280,7 @@ impl Dataset {
         known.collect()
     }
 
-    fn measure(&self, name: &str, value: usize, float: Float) -> Result<Normal, DatasetError> {
+    fn measure(&self, name: &str, value: usize, float: Float) -> Result<Normal, Error> {
         let place = &self.places[value];
         let part = &self.parts[place.part];
         let rows = self.episodes.ranges().enumerate().flat_map(|(episode, steps)| {
@@ -424,7 +372,7 @@ fn borrowed(
     episodes: &Episodes,
     columns: Vec<Column>,
     values: &[Value],
-) -> Result<(Vec<Part>, Vec<ColumnLocation>), DatasetError> {
+) -> Result<(Vec<Part>, Vec<ColumnLocation>), Error> {
     let places = values.iter().map(|value| {
         let column = &columns[value.column];
         let field = Field { offset: 0, bytes: column.row_bytes };
@@ -454,7 +402,7 @@ fn copied(
     columns: &[Column],
     values: &[Value],
     pairs: &[(usize, usize)],
-) -> Result<(Vec<Part>, Vec<ColumnLocation>), DatasetError> {
+) -> Result<(Vec<Part>, Vec<ColumnLocation>), Error> {
     let (mut parts, mut places): (Vec<Part>, Vec<Option<ColumnLocation>>) =
         (Vec::new(), Vec::new());
     let is_long = |value: &Value| columns[value.column].row_bytes > LONG;

@@ -2,7 +2,7 @@
 
 use echoic_replay::Dtype;
 
-use super::DatasetError;
+use crate::error::Error;
 
 /// A spread below this is rounding: such an element is only shifted.
 const LEAST_STD: f64 = 1e-8;
@@ -63,13 +63,13 @@ impl Normal {
     ///
     /// # Errors
     ///
-    /// [`DatasetError::NotFinite`] when an element's mean or spread is not finite.
+    /// [`Error::Argument`] when an element's mean or spread is not finite.
     pub fn of<'a>(
         column: &str,
         float: Float,
         elements: usize,
         rows: impl Iterator<Item = &'a [u8]>,
-    ) -> Result<Self, DatasetError> {
+    ) -> Result<Self, Error> {
         // Sums of differences to the first row: in one pass, and as exact as two where the first row is
         // not thousands of spreads away.
         let (mut origin, mut count) = (Vec::new(), 0usize);
@@ -99,7 +99,8 @@ impl Normal {
             .collect();
         for (element, (mean, std)) in mean.iter().zip(&std).enumerate() {
             if !(mean.is_finite() && std.is_finite()) {
-                return Err(DatasetError::NotFinite { column: column.to_owned(), element });
+                let none = "has no finite mean and spread, so it can't be normalised";
+                return Err(Error::Argument(format!("`{column}`: element {element} {none}")));
             }
         }
         let scale = std.iter().map(|std| if *std < LEAST_STD { 1.0 } else { 1.0 / std }).collect();
@@ -178,7 +179,8 @@ mod tests {
     fn an_element_that_is_not_a_number_is_named() {
         let bytes = rows(&[[0.0, 1.0], [0.0, f32::NAN]]);
         let error = Normal::of("obs", Float::Single, 2, bytes.chunks_exact(8)).unwrap_err();
-        assert_eq!(error, DatasetError::NotFinite { column: "obs".into(), element: 1 });
+        let none = "has no finite mean and spread, so it can't be normalised";
+        assert_eq!(error.to_string(), format!("`obs`: element 1 {none}"));
     }
 
     #[test]

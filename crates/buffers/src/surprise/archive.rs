@@ -17,7 +17,8 @@ use echoic_memory::slab::Field;
 use echoic_memory::sync::Mutex;
 
 use super::rows::scatter;
-use crate::cold::{ColdError, ColdFile, Geometry, Reading, Wanted};
+use crate::cold::{ColdFile, Geometry, Reading, Wanted};
+use crate::error::Error;
 
 /// Rows that are appended at once.
 pub(super) const BLOCK: u64 = 256;
@@ -46,7 +47,7 @@ impl Archive {
         cold: usize,
         row_bytes: usize,
         text: &str,
-    ) -> Result<Self, ColdError> {
+    ) -> Result<Self, Error> {
         let slots = 2 * cold as u64 + 4 * BLOCK;
         let geometry = Geometry { row_bytes, slots, text: text.to_owned() };
         let file = if overwrite {
@@ -62,7 +63,7 @@ impl Archive {
         &self,
         slots: &[u32],
         rows: impl Iterator<Item = &'a [u8]>,
-    ) -> Result<u64, ColdError> {
+    ) -> Result<u64, Error> {
         debug_assert!(slots.len() as u64 <= BLOCK);
         let first = self.file.end();
         let appended = self.file.append(rows);
@@ -108,11 +109,7 @@ impl Archive {
     }
 
     /// The bytes of records, one after the other.
-    pub(super) fn read(
-        &self,
-        reading: &Reading<'_>,
-        positions: &[u64],
-    ) -> Result<Vec<u8>, ColdError> {
+    pub(super) fn read(&self, reading: &Reading<'_>, positions: &[u64]) -> Result<Vec<u8>, Error> {
         let mut bytes = vec![0; positions.len() * self.row_bytes];
         let rows = bytes.chunks_exact_mut(self.row_bytes);
         let mut wanted: Vec<Wanted<'_>> = positions
@@ -135,7 +132,7 @@ impl Archive {
         records: &[(u32, u64)],
         fields: &[Field],
         columns: &mut [&mut [u8]],
-    ) -> Result<(), ColdError> {
+    ) -> Result<(), Error> {
         let positions: Vec<u64> = records.iter().map(|(_, position)| *position).collect();
         let bytes = self.read(reading, &positions)?;
         for ((to, _), row) in records.iter().zip(bytes.chunks_exact(self.row_bytes)) {
@@ -150,7 +147,7 @@ impl Archive {
     }
 
     /// Ends the use of the file, and removes it.
-    pub(super) fn close(&self) -> Result<(), ColdError> {
+    pub(super) fn close(&self) -> Result<(), Error> {
         self.file.close(false)
     }
 }

@@ -9,7 +9,7 @@ use echoic_replay::selectors::links::Links;
 use super::lowest::Ranked;
 use super::scale::{Mode, Moments, Scale};
 use super::tier::{Found, Tier};
-use crate::error::BufferError;
+use crate::error::Error;
 
 /// The tiers by number.
 pub(super) const HOT: usize = 0;
@@ -410,9 +410,9 @@ impl Index {
         hot_share: f64,
         rng: &mut Rng,
         picked: &mut Vec<Picked>,
-    ) -> Result<usize, BufferError> {
+    ) -> Result<usize, Error> {
         if self.total_len() == 0 {
-            return Err(BufferError::Empty);
+            return Err(Error::Empty);
         }
         self.keep_scale(temperature);
         let hot = self.hot_count(count, hot_share);

@@ -14,10 +14,9 @@ use super::index::{COLD, Counts, Entry, HOT, Index, Picked, RowLocation, Sizes};
 use super::rows::{Held, Rows, UnpublishedRows};
 use super::scale::{Mode, ScoreRule};
 use crate::cold::Reading;
-use crate::error::BufferError;
+use crate::error::Error;
 use crate::layout::RowLayout;
 use crate::priorities::Priorities;
-use crate::tiered::TieredError;
 
 /// Rows that are filled at once, at most; as many more than may stay have room.
 pub const MOST_AT_ONCE: usize = 4096;
@@ -152,7 +151,7 @@ pub struct Saved {
 }
 
 /// Copies the fields of rows to their columns.
-pub type Copying<'a> = dyn Fn(&mut [&mut [u8]]) -> Result<(), TieredError> + Sync + 'a;
+pub type Copying<'a> = dyn Fn(&mut [&mut [u8]]) -> Result<(), Error> + Sync + 'a;
 
 /// See the [module above](super).
 #[derive(Debug)]
@@ -178,10 +177,10 @@ impl SurpriseReplay {
         layout: RowLayout,
         mean: Arc<Mutex<AveragePlan>>,
         settings: SurpriseSettings,
-    ) -> Result<Self, TieredError> {
+    ) -> Result<Self, Error> {
         let sizes = settings.sizes;
         if sizes.hot == 0 || sizes.total == 0 {
-            return Err(BufferError::NoCapacity.into());
+            return Err(Error::no_capacity());
         }
         let in_memory = match settings.archive {
             None => sizes.hot.saturating_add(sizes.cold).min(sizes.total.saturating_add(1)),
@@ -190,14 +189,14 @@ impl SurpriseReplay {
         // Rows that are being filled, and as many that are being read or moved.
         let most = in_memory.saturating_add(2 * MOST_AT_ONCE);
         let fitting = u32::try_from(most).ok().filter(|most| *most <= 1 << 31);
-        let most = fitting.ok_or_else(|| BufferError::too_large(1 << 31, most as u64))?;
+        let most = fitting.ok_or_else(|| Error::too_large(1 << 31, most as u64))?;
         let archive = settings.archive.as_ref().map(|(path, overwrite)| {
             Archive::new(path, *overwrite, sizes.cold, layout.row_bytes(), &settings.text)
         });
         let index = Index::new(sizes, settings.age_threshold, settings.max_age, settings.mode);
         Ok(Self {
             rows: Rows::new(most, layout.row_bytes()),
-            archive: archive.transpose().map_err(TieredError::Cold)?,
+            archive: archive.transpose()?,
             mean,
             index: Mutex::new(index),
             rng: Mutex::new(Rng::new(settings.seed)),
@@ -241,7 +240,7 @@ impl SurpriseReplay {
     /// # Errors
     ///
     /// When the system has no memory for them.
-    pub fn reserve(&self, count: usize) -> Result<UnpublishedRows, BufferError> {
+    pub fn reserve(&self, count: usize) -> Result<UnpublishedRows, Error> {
         loop {
             let reserved = self.reserve_within(count, AWHILE)?;
             if !reserved.is_empty() {
@@ -255,11 +254,7 @@ impl SurpriseReplay {
     /// # Errors
     ///
     /// When the system has no memory for them.
-    pub fn reserve_within(
-        &self,
-        count: usize,
-        time: Duration,
-    ) -> Result<UnpublishedRows, BufferError> {
+    pub fn reserve_within(&self, count: usize, time: Duration) -> Result<UnpublishedRows, Error> {
         let begun = Instant::now();
         let fit = BYTES_AT_ONCE / self.layout.row_bytes().max(1);
         let most = fit.clamp(LEAST_AT_ONCE, MOST_AT_ONCE);
@@ -331,14 +326,14 @@ impl SurpriseReplay {
     ///
     /// # Errors
     ///
-    /// [`BufferError`] when there are none, none are asked for, or a setting means nothing.
-    pub fn draw(&self, ask: Ask) -> Result<Drawn<'_>, BufferError> {
+    /// [`Error`] when there are none, none are asked for, or a setting means nothing.
+    pub fn draw(&self, ask: Ask) -> Result<Drawn<'_>, Error> {
         check(ask.temperature, ask.hot_share)?;
         if !(0.0..=1.0).contains(&ask.beta) {
-            return Err(BufferError::Setting { name: "beta", range: "from 0 to 1", got: ask.beta });
+            return Err(Error::setting("beta", "from 0 to 1", ask.beta));
         }
         if ask.count == 0 {
-            return Err(BufferError::NoBatch);
+            return Err(Error::no_batch());
         }
         let (mut seeded, mut own);
         let rng = match ask.seed {
@@ -424,16 +419,12 @@ impl SurpriseReplay {
     /// # Errors
     ///
     /// When there is not one for each, one is no priority, or a key was never given. Then none was changed.
-    pub fn update_priorities(
-        &self,
-        keys: &[i128],
-        priorities: &[f64],
-    ) -> Result<usize, BufferError> {
+    pub fn update_priorities(&self, keys: &[i128], priorities: &[f64]) -> Result<usize, Error> {
         Priorities::check_updates(keys.len(), priorities)?;
         let mut index = self.index.lock();
         for (at, got) in keys.iter().enumerate() {
             if !u64::try_from(*got).is_ok_and(|key| index.was_given(key)) {
-                return Err(BufferError::index(*got, at, index.slots() as u64));
+                return Err(Error::index(*got, at, index.slots() as u64));
             }
         }
         let mut known = 0;
@@ -451,7 +442,7 @@ impl SurpriseReplay {
     /// # Errors
     ///
     /// When the file can't be written: then those that could not be moved stay hot until the next time.
-    pub fn tick(&self, updates: u64) -> Result<Ticked, TieredError> {
+    pub fn tick(&self, updates: u64) -> Result<Ticked, Error> {
         let moving = self.moving.lock();
         let mut index = self.index.lock();
         index.advance(updates);
@@ -462,7 +453,7 @@ impl SurpriseReplay {
         Ok(Ticked { migrated, expired, refreshed })
     }
 
-    fn migrate(&self, moving: &MutexGuard<'_, ()>) -> Result<usize, TieredError> {
+    fn migrate(&self, moving: &MutexGuard<'_, ()>) -> Result<usize, Error> {
         let Some(archive) = &self.archive else {
             let mut index = self.index.lock();
             let due = index.due(usize::MAX);
@@ -494,9 +485,7 @@ impl SurpriseReplay {
             if due.is_empty() {
                 return Ok(migrated);
             }
-            let first = archive
-                .append(&due, (0..held.len()).map(|at| held.row(at)))
-                .map_err(TieredError::Cold)?;
+            let first = archive.append(&due, (0..held.len()).map(|at| held.row(at)))?;
             drop(held);
             let mut index = self.index.lock();
             for ((slot, entry), position) in due.iter().zip(&entries).zip(first..) {
@@ -511,11 +500,7 @@ impl SurpriseReplay {
     }
 
     /// Writes anew what would be overwritten next.
-    fn make_room(
-        &self,
-        archive: &Archive,
-        _moving: &MutexGuard<'_, ()>,
-    ) -> Result<(), TieredError> {
+    fn make_room(&self, archive: &Archive, _moving: &MutexGuard<'_, ()>) -> Result<(), Error> {
         loop {
             let index = self.index.lock();
             let is_there = |slot: u32, position: u64| {
@@ -532,10 +517,7 @@ impl SurpriseReplay {
             let moved = bytes.and_then(|bytes| {
                 archive.append(&slots, bytes.chunks_exact(self.layout.row_bytes()))
             });
-            let first = moved.map_err(|error| {
-                archive.take_back(*oldest);
-                TieredError::Cold(error)
-            })?;
+            let first = moved.inspect_err(|_| archive.take_back(*oldest))?;
             let mut index = self.index.lock();
             for ((slot, position), new) in in_the_way.iter().zip(first..) {
                 // By their position: a slot may have another experience by now.
@@ -572,7 +554,7 @@ impl SurpriseReplay {
         &self,
         temperature: f64,
         hot_share: f64,
-    ) -> Result<(f64, [f64; 2]), BufferError> {
+    ) -> Result<(f64, [f64; 2]), Error> {
         check(temperature, hot_share)?;
         Ok(self.index.lock().effective_sizes(temperature, hot_share))
     }
@@ -636,7 +618,7 @@ impl SurpriseReplay {
         &self,
         saved: &Saved,
         mut fill: impl FnMut(usize, &mut [u8]),
-    ) -> Result<bool, TieredError> {
+    ) -> Result<bool, Error> {
         let slots = saved.scores.len();
         let lens =
             [saved.births.len(), saved.moments.len(), saved.generations.len(), saved.kinds.len()];
@@ -705,10 +687,10 @@ impl SurpriseReplay {
         fill: &mut impl FnMut(usize, &mut [u8]),
         places: &mut Vec<RowLocation>,
         moving: &MutexGuard<'_, ()>,
-    ) -> Result<(), TieredError> {
+    ) -> Result<(), Error> {
         let live = || (0u32..).zip(entries).filter(|(_, entry)| entry.tier.is_some());
         let Some(archive) = &self.archive else {
-            return Ok(self.put(live().count(), fill, places)?);
+            return self.put(live().count(), fill, places);
         };
         let mut block = Vec::new();
         for (at, (slot, entry)) in live().enumerate() {
@@ -721,7 +703,7 @@ impl SurpriseReplay {
             block.resize(self.layout.row_bytes(), 0);
             fill(at, &mut block);
             let rows = [block.as_slice()].into_iter();
-            let position = archive.append(&[slot], rows).map_err(TieredError::Cold)?;
+            let position = archive.append(&[slot], rows)?;
             places.push(RowLocation::Archived(position));
         }
         Ok(())
@@ -733,7 +715,7 @@ impl SurpriseReplay {
         count: usize,
         mut fill: impl FnMut(usize, &mut [u8]),
         places: &mut Vec<RowLocation>,
-    ) -> Result<(), BufferError> {
+    ) -> Result<(), Error> {
         let mut done = 0;
         while done < count {
             let mut reserved = self.reserve_within(count - done, AWHILE)?;
@@ -756,8 +738,8 @@ impl SurpriseReplay {
     /// # Errors
     ///
     /// When it can't be removed.
-    pub fn close(&self) -> Result<(), TieredError> {
-        self.archive.as_ref().map_or(Ok(()), |archive| archive.close().map_err(TieredError::Cold))
+    pub fn close(&self) -> Result<(), Error> {
+        self.archive.as_ref().map_or(Ok(()), |archive| archive.close())
     }
 }
 
@@ -771,19 +753,17 @@ impl Drawn<'_> {
     /// # Panics
     ///
     /// When a column is not as long as all its values.
-    pub fn gather(&self, fields: &[Field], columns: &mut [&mut [u8]]) -> Result<(), TieredError> {
+    pub fn gather(&self, fields: &[Field], columns: &mut [&mut [u8]]) -> Result<(), Error> {
         self.stored.gather(fields, columns)
     }
 }
 
 impl Stored<'_> {
-    fn gather(&self, fields: &[Field], columns: &mut [&mut [u8]]) -> Result<(), TieredError> {
+    fn gather(&self, fields: &[Field], columns: &mut [&mut [u8]]) -> Result<(), Error> {
         self.rows.gather(&self.to, fields, columns);
         match &self.archive {
             None => Ok(()),
-            Some((archive, reading)) => {
-                archive.gather(reading, &self.records, fields, columns).map_err(TieredError::Cold)
-            }
+            Some((archive, reading)) => archive.gather(reading, &self.records, fields, columns),
         }
     }
 }
@@ -800,14 +780,14 @@ fn set_computed<'a>(index: &mut Index, scores: impl Iterator<Item = (&'a u64, &'
     }
 }
 
-fn check(temperature: f64, hot_share: f64) -> Result<(), BufferError> {
+fn check(temperature: f64, hot_share: f64) -> Result<(), Error> {
     if !(temperature > 0.0 && temperature.is_finite()) {
         let range = "a finite number > 0";
-        return Err(BufferError::Setting { name: "temperature", range, got: temperature });
+        return Err(Error::setting("temperature", range, temperature));
     }
     if !(0.0..=1.0).contains(&hot_share) {
         let range = "from 0 to 1";
-        return Err(BufferError::Setting { name: "hot_ratio", range, got: hot_share });
+        return Err(Error::setting("hot_ratio", range, hot_share));
     }
     Ok(())
 }

@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
+use echoic_buffers::Error as BufferError;
 use echoic_buffers::RowLayout;
 use echoic_buffers::transitions::Part;
 use echoic_replay::{Dtype, Leaf};
@@ -17,7 +18,7 @@ use pyo3::types::{PyDict, PyList, PySlice, PyString};
 use crate::array::{self, Header};
 use crate::columns::{Plan, view};
 use crate::dtype;
-use crate::error::{buffer_error, replay_error, spec_error};
+use crate::error::{OrRaise, Raise, replay_error, spec_error};
 use crate::leaf::{Cast, LeafRule, Many, One, ShapeRule, Source, display};
 use crate::memory::{Arena, Memory};
 use crate::tree::{Node, Tree};
@@ -216,7 +217,7 @@ impl Form {
         if leaves.is_empty() {
             return Err(spec_error(py, "the example has no leaves: there is nothing to store"));
         }
-        let too_large = |error: echoic_memory::AllocError| buffer_error(py, &error.into());
+        let too_large = |error: echoic_memory::AllocError| BufferError::from(error).raise(py);
         let frames = match shared {
             Some(stack) => Some(FrameForm::new(py, &fields, stack)?),
             None => None,
@@ -507,7 +508,7 @@ impl FrameForm {
             frame.shape.remove(0);
         }
         let layout = RowLayout::new(frames.iter().map(Some));
-        let layout = layout.map_err(|error| buffer_error(py, &error.into()))?;
+        let layout = layout.map_err(BufferError::from).or_raise(py)?;
         Ok(Self { layout, stack: stack.unwrap_or(1) })
     }
 }

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
-use echoic_buffers::BufferError;
-use echoic_buffers::cold::{ColdError, ColdFile, Geometry};
-use echoic_buffers::tiered::{Tiered, TieredError};
+use echoic_buffers::Error as BufferError;
+use echoic_buffers::cold::{ColdFile, Geometry};
+use echoic_buffers::tiered::Tiered;
 use echoic_memory::sync::{Mutex, RwLock};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -16,9 +16,7 @@ use super::form::{Casting, Form, no_form, positive};
 use super::replay::seed_number;
 use super::rows::{bytes_in, detached};
 use super::written;
-use crate::error::{
-    buffer_error, closed_error, held_error, replay_error, set, spec_error, storage_error,
-};
+use crate::error::{OrRaise, Raise, replay_error, set};
 use crate::fork::Process;
 use crate::leaf::Source;
 use crate::memory::Arena;
@@ -46,11 +44,11 @@ impl Open {
         self.rows.read().clone()
     }
 
-    fn close(&self, keep: bool) -> Result<(), ColdError> {
+    fn close(&self, keep: bool) -> Result<(), BufferError> {
         let Some(rows) = self.rows() else { return Ok(()) };
         let done = match rows.close(keep) {
             // Somebody else was quicker.
-            Err(ColdError::Closed) => Ok(()),
+            Err(BufferError::Closed) => Ok(()),
             done => done,
         };
         if rows.is_closed() {
@@ -87,7 +85,7 @@ pub struct MmapReplayBuffer {
 impl MmapReplayBuffer {
     fn rows(&self, py: Python<'_>) -> PyResult<Arc<Tiered>> {
         self.open.process.check(py)?;
-        self.open.rows().ok_or_else(|| cold_error(py, &ColdError::Closed))
+        self.open.rows().ok_or(BufferError::Closed).or_raise(py)
     }
 
     /// A buffer of rows that could be had.
@@ -96,9 +94,9 @@ impl MmapReplayBuffer {
         form: Form,
         path: PathBuf,
         keep: bool,
-        rows: Result<Tiered, TieredError>,
+        rows: Result<Tiered, BufferError>,
     ) -> PyResult<Self> {
-        let rows = rows.map_err(|error| tiered_error(py, &error))?;
+        let rows = rows.or_raise(py)?;
         let rows = RwLock::new(Some(Arc::new(rows)));
         let open = Arc::new(Open { rows, keep, process: Process::current() });
         let mut all = OPEN.lock();
@@ -148,7 +146,7 @@ impl MmapReplayBuffer {
                 }
                 let room = py.detach(|| rows.make_room(count as u64));
                 room.map_err(|error| {
-                    let stored = set(py, cold_error(py, &error), "stored", done);
+                    let stored = set(py, error.raise(py), "stored", done);
                     if total == 1 { stored } else { noted(py, stored, done, total) }
                 })?;
                 // Nothing is reserved meanwhile, so that a source that was changed leaves no hole.
@@ -173,10 +171,10 @@ impl MmapReplayBuffer {
         count: usize,
         seed: Option<u64>,
         columns: &mut [&mut [u8]],
-    ) -> Result<(), TieredError> {
+    ) -> Result<(), BufferError> {
         let mut positions = POSITIONS.take();
         let held = rows.draw(count, seed, &mut positions);
-        let done = held.map_err(TieredError::from).and_then(|held| {
+        let done = held.and_then(|held| {
             // For rows in the file a disk may be waited for.
             let bytes = if held.are_hot(&positions) { bytes_in(columns) } else { usize::MAX };
             // Nobody who puts on rows is to wait until this thread has the GIL again.
@@ -185,7 +183,7 @@ impl MmapReplayBuffer {
                 drop(held);
                 done
             };
-            detached(py, bytes, gather).map_err(TieredError::from)
+            detached(py, bytes, gather)
         });
         POSITIONS.set(positions);
         done
@@ -223,7 +221,7 @@ impl MmapReplayBuffer {
         }
         if reopen {
             let cold = py.detach(|| ColdFile::open(&cold_path));
-            let cold = cold.map_err(|error| cold_error(py, &error))?;
+            let cold = cold.or_raise(py)?;
             let known = written::read(py, cold.text(), &cold_path, casting).and_then(
                 |(found, found_hot)| match form {
                     Some(form) => Ok((written::check(py, form, &found, &cold_path)?, found_hot)),
@@ -334,29 +332,29 @@ impl MmapReplayBuffer {
             replay_error(py, format!("batch_size must be at least 1, got {batch_size}"))
         })?;
         if rows.is_empty() {
-            return Err(buffer_error(py, &BufferError::Empty));
+            return Err(BufferError::Empty.raise(py));
         }
         let batch = self.form.batch(py, &self.arena, &[count], &[], out, |columns| {
-            self.fill(py, &rows, count, seed, columns).map_err(|error| tiered_error(py, &error))
+            self.fill(py, &rows, count, seed, columns).or_raise(py)
         });
         batch.map(|(batch, ())| batch)
     }
 
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         let rows = self.rows(py)?;
-        py.detach(|| rows.clear()).map_err(|error| cold_error(py, &error))
+        py.detach(|| rows.clear()).or_raise(py)
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         let rows = self.rows(py)?;
-        py.detach(|| rows.flush()).map_err(|error| cold_error(py, &error))
+        py.detach(|| rows.flush()).or_raise(py)
     }
 
     #[pyo3(signature = (*, keep=None))]
     fn close(&self, py: Python<'_>, keep: Option<bool>) -> PyResult<()> {
         self.open.process.check(py)?;
         let keep = keep.unwrap_or(self.open.keep);
-        py.detach(|| self.open.close(keep)).map_err(|error| cold_error(py, &error))
+        py.detach(|| self.open.close(keep)).or_raise(py)
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
@@ -421,40 +419,6 @@ pub fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
     })?;
     py.import("atexit")?.call_method1("register", (close,))?;
     Ok(())
-}
-
-/// Why a buffer with a file refused a call.
-pub fn tiered_error(py: Python<'_>, error: &TieredError) -> PyErr {
-    match error {
-        TieredError::Buffer(error) => buffer_error(py, error),
-        TieredError::Cold(error) => cold_error(py, error),
-    }
-}
-
-/// Why the file refused a call.
-fn cold_error(py: Python<'_>, error: &ColdError) -> PyErr {
-    let text = error.to_string();
-    match error {
-        ColdError::Closed => closed_error(py, "the buffer is closed"),
-        ColdError::Differs { .. } => spec_error(py, text),
-        ColdError::Geometry { .. } | ColdError::RowBytes { .. } | ColdError::Missing { .. } => {
-            replay_error(py, text)
-        }
-        ColdError::Io { source, .. } => match source.raw_os_error() {
-            Some(number) => set(py, storage_error(py, text), "errno", number),
-            None => storage_error(py, text),
-        },
-        ColdError::Exists { path } => {
-            let path = path.display();
-            let text = format!(
-                "{path} exists already: it may be what a crashed process left. \
-                 MmapReplayBuffer.open({path:?}) goes on with it, overwrite=True begins anew"
-            );
-            set(py, storage_error(py, text), "errno", libc::EEXIST)
-        }
-        ColdError::Locked { .. } => held_error(py, text),
-        _ => storage_error(py, text),
-    }
 }
 
 /// An error with how many of several transitions were stored in its text.

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
+use echoic_buffers::Error as BufferError;
 use echoic_buffers::offline::column::{Axis, Column};
 use echoic_buffers::offline::episodes::Summary;
 use echoic_buffers::offline::given::Given;
 use echoic_buffers::offline::normal::Normal;
-use echoic_buffers::offline::{Dataset, DatasetError, Output};
+use echoic_buffers::offline::{Dataset, Output};
 use echoic_memory::sync::Mutex;
 use echoic_replay::rng::Rng;
 use numpy::PyArray1;
@@ -47,9 +48,9 @@ struct Form {
     outputs: Vec<Output>,
 }
 
-fn dataset_error(py: Python<'_>, error: &DatasetError) -> PyErr {
+fn dataset_error(py: Python<'_>, error: &BufferError) -> PyErr {
     match error {
-        DatasetError::Memory(_) => PyMemoryError::new_err(error.to_string()),
+        BufferError::Memory(_) => PyMemoryError::new_err(error.to_string()),
         _ => spec_error(py, error.to_string()),
     }
 }

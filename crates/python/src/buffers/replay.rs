@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use echoic_buffers::priorities::Draw;
 use echoic_buffers::steps::{Goal, Runs, goals};
 use echoic_buffers::transitions::{DrawnRows, Known, Notes, Request, SavedNotes, Settings};
-use echoic_buffers::{BufferError, Priorities, Transitions};
+use echoic_buffers::{Error as BufferError, Priorities, Transitions};
 use echoic_memory::row_ring::Reader;
 use echoic_replay::Dtype;
 use echoic_replay::rng::Rng;
@@ -17,7 +17,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use super::form::{Casting, Field, Form, FrameForm, OBSERVATIONS, no_form, positive};
 use super::rows::{MOST_BYTES, bytes_in, detached};
-use crate::error::{buffer_error, priority_error, replay_error, spec_error};
+use crate::error::{OrRaise, Raise, priority_error, replay_error, spec_error};
 use crate::leaf::Source;
 use crate::memory::Arena;
 use crate::numbers::{float_numbers, index_numbers, marks};
@@ -107,8 +107,8 @@ impl ReplayBuffer {
         }
         let frames = form.frames.as_ref().map(|frames| (frames.stack, frames.layout.clone()));
         let settings = Settings { alpha, ends, frames, parts: form.parts(), seed };
-        let rows = Transitions::new(capacity as u64, form.layout.clone(), &settings)
-            .map_err(|error| buffer_error(py, &error))?;
+        let rows =
+            Transitions::new(capacity as u64, form.layout.clone(), &settings).or_raise(py)?;
         let mut extras = Vec::new();
         let mut extra = |name, dtype| -> PyResult<()> {
             extras.push(Field::number(py, name, dtype, form.leaf_count() + extras.len())?);
@@ -140,7 +140,7 @@ impl ReplayBuffer {
 
     fn checked_priority(&self, py: Python<'_>, priority: f64) -> PyResult<f64> {
         if !self.prioritized {
-            return Err(buffer_error(py, &BufferError::NoPriorities));
+            return Err(BufferError::no_priorities().raise(py));
         }
         let checked = Priorities::check(priority, 0);
         checked.map_err(|_| {
@@ -265,7 +265,7 @@ impl ReplayBuffer {
         let count = usize::try_from(ask.batch_size).unwrap_or(0);
         let request =
             Request { count, seed: seed_number(ask.seed)?, beta: self.beta(), draw: ask.draw };
-        let refuse = |error: BufferError| buffer_error(py, &error);
+        let refuse = |error: BufferError| error.raise(py);
         if count == 0 {
             let text = format!("batch_size must be at least 1, got {}", ask.batch_size);
             return Err(replay_error(py, text));
@@ -339,11 +339,7 @@ impl ReplayBuffer {
     }
 
     fn needs_episodes(&self, py: Python<'_>, what: &'static str) -> PyResult<()> {
-        if self.episodes {
-            Ok(())
-        } else {
-            Err(buffer_error(py, &BufferError::NoEpisodes { what }))
-        }
+        if self.episodes { Ok(()) } else { Err(BufferError::no_episodes(what).raise(py)) }
     }
 }
 
@@ -562,7 +558,7 @@ impl ReplayBuffer {
         let mut cuts = Vec::new();
         if self.prioritized {
             same("weights", weights.len())?;
-            Priorities::check_all(&weights).map_err(|error| buffer_error(py, &error))?;
+            Priorities::check_all(&weights).or_raise(py)?;
         }
         if self.episodes {
             let envs = envs.map(index_numbers).transpose()?.unwrap_or_else(|| vec![0; count]);
@@ -582,7 +578,7 @@ impl ReplayBuffer {
         for cut in cuts {
             self.write(py, &sources, done..cut + 1, &notes)?;
             let ended = self.rows.end_episode(notes.envs[cut]);
-            ended.map_err(|error| buffer_error(py, &error))?;
+            ended.or_raise(py)?;
             done = cut + 1;
         }
         self.write(py, &sources, done..count, &notes)?;
@@ -594,7 +590,7 @@ impl ReplayBuffer {
 
     #[pyo3(signature = (env=0))]
     fn end_episode(&self, py: Python<'_>, env: u32) -> PyResult<()> {
-        self.rows.end_episode(env).map_err(|error| buffer_error(py, &error))
+        self.rows.end_episode(env).or_raise(py)
     }
 
     fn clear(&self) {
@@ -664,7 +660,7 @@ impl ReplayBuffer {
     ) -> PyResult<usize> {
         let values = self.form.values(py, given, fields)?;
         let wrong = |what: &str, got: usize, rows: usize| {
-            buffer_error(py, &BufferError::lengths(what, "transitions", got, rows))
+            BufferError::lengths(what, "transitions", got, rows).raise(py)
         };
         self.store(py, &values, true, |rows| {
             let mut notes = Notes::default();
@@ -685,8 +681,7 @@ impl ReplayBuffer {
                 if notes.priorities.len() != rows {
                     return Err(wrong("priorities", notes.priorities.len(), rows));
                 }
-                Priorities::check_all(&notes.priorities)
-                    .map_err(|error| buffer_error(py, &error))?;
+                Priorities::check_all(&notes.priorities).or_raise(py)?;
             }
             Ok(notes)
         })
@@ -791,7 +786,7 @@ impl PrioritizedReplayBuffer {
         let (indices, priorities) = (index_numbers(indices)?, float_numbers(td_errors)?);
         let rows = &this.as_super().get().rows;
         let updated = rows.update_priorities(&indices, &priorities);
-        updated.map_err(|error| buffer_error(this.py(), &error))
+        updated.or_raise(this.py())
     }
 
     fn set_beta(this: &Bound<'_, Self>, beta: f64) -> PyResult<()> {

@@ -3,23 +3,22 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use echoic_buffers::Error as BufferError;
 use echoic_buffers::Priorities;
 use echoic_buffers::surprise::{
     Ask, Mode, Saved, ScoreRule, Sizes, SurpriseReplay as Rows, SurpriseSettings,
 };
-use echoic_buffers::tiered::TieredError;
 use echoic_replay::Dtype;
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::form::{Casting, Form, positive};
-use super::mmap::tiered_error;
 use super::replay::seed_number;
 use super::rows::detached;
 use super::written;
 use crate::agents::plans::EMAPlanTracker;
-use crate::error::{argument_error, buffer_error, replay_error, spec_error};
+use crate::error::{OrRaise, Raise, argument_error, replay_error, spec_error};
 use crate::fork::Process;
 use crate::leaf::Source;
 use crate::memory::Arena;
@@ -67,7 +66,7 @@ impl SurpriseReplay {
         while done < count {
             // Whoever has the last rows, as a reader or a writer, may want the GIL before they are free.
             let reserved = py.detach(|| self.rows.reserve_within(count - done, TICK));
-            let mut reserved = reserved.map_err(|error| buffer_error(py, &error))?;
+            let mut reserved = reserved.or_raise(py)?;
             if reserved.is_empty() {
                 py.check_signals()?;
                 continue;
@@ -159,7 +158,7 @@ impl SurpriseReplay {
         };
         let layout = form.layout.clone();
         let rows = Rows::new(layout, mean, settings);
-        let rows = rows.map_err(|error| tiered_error(py, &error))?;
+        let rows = rows.or_raise(py)?;
         let (arena, process) = (Arena::default(), Process::current());
         Ok(Self { form, rows, arena, plan, reward, process })
     }
@@ -175,8 +174,7 @@ impl SurpriseReplay {
         let given: [Option<Bound<'py, PyAny>>; 6] = Default::default();
         let values = self.form.values(py, given, Some(fields))?;
         let scores = scores.map(float_numbers).transpose()?;
-        Priorities::check_all(scores.as_deref().unwrap_or_default())
-            .map_err(|error| buffer_error(py, &error))?;
+        Priorities::check_all(scores.as_deref().unwrap_or_default()).or_raise(py)?;
         let keys = self.form.with_sources(py, &values, many, |sources, count| {
             if let Some(scores) = scores.as_ref().filter(|scores| scores.len() != count) {
                 let text = format!("expected a score for each of {count}, got {}", scores.len());
@@ -202,7 +200,7 @@ impl SurpriseReplay {
         let ask = Ask { count, temperature, hot_share: hot_ratio, beta, seed };
         let batch = self.form.batch(py, &self.arena, &[count], &[], None, |columns| {
             // With another temperature this looks at all experiences, and a file may be waited for.
-            let drawn = py.detach(|| -> Result<_, TieredError> {
+            let drawn = py.detach(|| -> Result<_, BufferError> {
                 let drawn = self.rows.draw(ask)?;
                 drawn.gather(self.form.layout.fields(), columns)?;
                 let drawn = drawn.found;
@@ -210,7 +208,7 @@ impl SurpriseReplay {
                     self.rows.rescore(&drawn.keys, columns[self.plan], columns[self.reward]);
                 Ok((scores.unwrap_or_else(|| drawn.priorities.clone()), drawn))
             });
-            drawn.map_err(|error| tiered_error(py, &error))
+            drawn.or_raise(py)
         });
         let (batch, (scores, drawn)) = batch?;
         let whole = |numbers: Vec<u64>| -> Vec<i64> {
@@ -237,13 +235,13 @@ impl SurpriseReplay {
     ) -> PyResult<usize> {
         let (indices, priorities) = (index_numbers(indices)?, float_numbers(priorities)?);
         let updated = self.rows.update_priorities(&indices, &priorities);
-        updated.map_err(|error| buffer_error(py, &error))
+        updated.or_raise(py)
     }
 
     fn tick(&self, py: Python<'_>, updates: u64) -> PyResult<(usize, usize, usize)> {
         self.process.check(py)?;
         let ticked = py.detach(|| self.rows.tick(updates));
-        let ticked = ticked.map_err(|error| tiered_error(py, &error))?;
+        let ticked = ticked.or_raise(py)?;
         Ok((ticked.migrated, ticked.expired, ticked.refreshed))
     }
 
@@ -254,7 +252,7 @@ impl SurpriseReplay {
         hot_ratio: f64,
     ) -> PyResult<(f64, f64, f64)> {
         let sizes = py.detach(|| self.rows.effective_sizes(temperature, hot_ratio));
-        let (all, [hot, cold]) = sizes.map_err(|error| buffer_error(py, &error))?;
+        let (all, [hot, cold]) = sizes.or_raise(py)?;
         Ok((all, hot, cold))
     }
 
@@ -295,7 +293,7 @@ impl SurpriseReplay {
                 Python::attach(|py| {
                     let copied = |columns: &mut [&mut [u8]]| {
                         let copied = py.detach(|| copy(columns));
-                        copied.map(|()| count).map_err(|error| tiered_error(py, &error))
+                        copied.map(|()| count).or_raise(py)
                     };
                     self.form.saved_rows(py, count, copied).map(Bound::unbind)
                 })
@@ -364,7 +362,7 @@ impl SurpriseReplay {
                  plans of another size, or is damaged"
                     .into(),
             )),
-            Err(error) => Err(tiered_error(py, &error)),
+            Err(error) => Err(error.raise(py)),
         }
     }
 
@@ -377,7 +375,7 @@ impl SurpriseReplay {
         if !self.process.is_current() {
             return Ok(());
         }
-        py.detach(|| self.rows.close()).map_err(|error| tiered_error(py, &error))
+        py.detach(|| self.rows.close()).or_raise(py)
     }
 
     fn __len__(&self) -> usize {
