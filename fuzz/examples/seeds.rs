@@ -9,7 +9,7 @@ use std::sync::Arc;
 use echoic_fuzz::ledgers::{append, begun, want};
 use echoic_fuzz::spec;
 use echoic_net::server::STREAM;
-use echoic_net::wire::frame::{Control, DataHead, HEADER_BYTES, Stall};
+use echoic_net::wire::frame::{Control, DataHead, HEADER_BYTES};
 use echoic_net::wire::handshake::{
     Challenge, Hello, Offer, Open, Purpose, RefusalCode, Refused, Welcome,
 };
@@ -20,6 +20,7 @@ use echoic_net::wire::tables::{
     SignatureHead, SliceHead, TableEntry, write_chunk, write_list,
 };
 use echoic_net::wire::{VERSION, preface, spec as wire_spec};
+use echoic_replay::WaitReason;
 use echoic_replay::chunk::{Chunk, ColumnKind};
 use echoic_replay::codec::Encode;
 use echoic_replay::encoding::{Encoding, Policy};
@@ -94,9 +95,9 @@ fn controls() -> Vec<Vec<u8>> {
     let text = "the server is closing".to_owned();
     let ack = |next, stall| Control::Ack { next, limit: 1000, stall };
     [
-        ack(0, Stall::None),
-        ack(2, Stall::Capacity),
-        ack(5, Stall::Leased),
+        ack(0, None),
+        ack(2, Some(WaitReason::Capacity)),
+        ack(5, Some(WaitReason::Leased)),
         Control::Ping(1),
         Control::Pong(0),
         Control::Goodbye { text },
@@ -338,7 +339,7 @@ fn table_frames() -> Vec<Vec<u8>> {
     let (code, text) = (FailureCode::TimedOut, "late".to_owned());
     for (kind, answer) in [
         (1, Answer::Done { id: 3, count: 4 }),
-        (2, Answer::Failed { id: 3, code, stall: Stall::MinSize, text }),
+        (2, Answer::Failed { id: 3, code, stall: Some(WaitReason::MinSize), text }),
         (3, Answer::Numbers { id: 3, numbers: vec![] }),
         (5, Answer::Listed { id: 3, next: Some(2), infos: Infos::default() }),
         (6, Answer::Observed { id: 3, observation: observation() }),

@@ -19,6 +19,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use echoic_memory::sync::{Condvar, Mutex};
+use echoic_replay::WaitReason;
 use echoic_replay::stream::{Wait, WaitOver};
 
 use crate::error::Error;
@@ -148,7 +149,7 @@ impl Collector {
     ///
     /// [`Error::TimedOut`], [`Error::Interrupted`], [`Error::Stopped`], or why the thread ended; and
     /// when there never was such a version.
-    pub fn receive(&self, least: u64, mut wait: Wait<'_, ()>) -> Result<Taken, Error> {
+    pub fn receive(&self, least: u64, mut wait: Wait<'_>) -> Result<Taken, Error> {
         let mut state = self.shared.state.lock();
         if least > state.version {
             let (expected, got) = (format!("at most {}", state.version), least.to_string());
@@ -162,7 +163,7 @@ impl Collector {
                 let (rollout, shared) = (Some(result?), self.shared.clone());
                 return Ok(Taken { rollout, shared });
             }
-            Err(WaitOver::TimedOut(())) => Error::TimedOut,
+            Err(WaitOver::TimedOut(_)) => Error::TimedOut,
             Err(WaitOver::Interrupted) => Error::Interrupted,
         };
         self.shared.state.lock().waiting -= 1;
@@ -175,7 +176,7 @@ impl Collector {
         &self,
         least: u64,
         until: Option<Instant>,
-    ) -> ControlFlow<Result<Rollout, Error>, ()> {
+    ) -> ControlFlow<Result<Rollout, Error>, WaitReason> {
         let mut state = self.shared.state.lock();
         loop {
             let stopping = self.shared.stopping.load(Ordering::Relaxed);
@@ -197,7 +198,7 @@ impl Collector {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             state = match left {
                 None => self.shared.changed.wait(state),
-                Some(left) if left.is_zero() => return ControlFlow::Continue(()),
+                Some(left) if left.is_zero() => return ControlFlow::Continue(WaitReason::Empty),
                 Some(left) => self.shared.changed.wait_timeout(state, left),
             };
         }
@@ -349,7 +350,7 @@ mod tests {
 
     fn receive(collector: &Collector, least: u64, seconds: u64) -> Result<Taken, Error> {
         let deadline = Some(Instant::now() + Duration::from_secs(seconds));
-        let on_tick = &mut |()| ControlFlow::Continue(());
+        let on_tick = &mut |_| ControlFlow::Continue(());
         collector.receive(least, Wait { deadline, tick: None, on_tick })
     }
 

@@ -34,7 +34,7 @@ const ADMIT: u32 = 64;
 /// Groups whose answers are not awaited.
 const AHEAD: usize = 16;
 
-fn patiently<T, R: Copy>(run: impl FnOnce(Wait<'_, R>) -> T) -> T {
+fn patiently<T>(run: impl FnOnce(Wait<'_>) -> T) -> T {
     run(Wait { deadline: None, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
 }
 

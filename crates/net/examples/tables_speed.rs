@@ -23,7 +23,7 @@ use echoic_replay::{Dtype, Leaf, Spec};
 
 type Failure = Box<dyn std::error::Error>;
 
-fn patiently<T, R: Copy>(run: impl FnOnce(Wait<'_, R>) -> T) -> T {
+fn patiently<T>(run: impl FnOnce(Wait<'_>) -> T) -> T {
     run(Wait { deadline: None, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use echoic_net::client::Options as ClientOptions;
 use echoic_net::client::rollouts::{AppendError, Delivered, PendingAppend, Rollouts};
-use echoic_net::client::tables::{TableWriter, TablesError, Ticket, Waiting};
+use echoic_net::client::tables::{TableWriter, TablesError, Ticket};
 use echoic_net::server::{OpenError, Options, Served, Server};
 use echoic_net::transport::{Dial, TlsFiles, listen_at};
 use echoic_net::wire::frame::{Header, kind};
@@ -17,8 +17,8 @@ use echoic_net::wire::handshake::Purpose;
 use echoic_net::wire::rollouts::{Bulk, Changes, Wish};
 use echoic_net::wire::tables::{Area, Operation, Request};
 use echoic_replay::Dtype;
+use echoic_replay::WaitReason;
 use echoic_replay::codec::Encode;
-use echoic_replay::limiter::Reason;
 use echoic_replay::rollouts::batch::{FIELDS, Form, Layout};
 use echoic_replay::rollouts::item::{Finish, Run, Segment};
 use echoic_replay::rollouts::kept::{Durability, Keeping};
@@ -262,7 +262,7 @@ fn what_has_waited_for_as_long_as_it_may_is_told_why() {
                 .fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
         };
         assert_eq!((limited(&info.producers), limited(&info.consumers)), ((2, 0), (1, 0)));
-        assert!(info.consumers.nanos(Reason::Group) >= 25_000_000);
+        assert!(info.consumers.nanos(WaitReason::Group) >= 25_000_000);
     });
 }
 
@@ -608,7 +608,7 @@ fn a_server_without_a_server_says_that_it_is_away() {
     server.close(Instant::now() + PATIENCE);
     let patience = Duration::from_millis(50);
     let error = within(patience, |wait| client.sample(0, want(1), Form::Flat, wait)).unwrap_err();
-    assert!(matches!(error, TablesError::TimedOut(Waiting::Away)), "{error}");
+    assert!(matches!(error, TablesError::TimedOut(WaitReason::Away)), "{error}");
 }
 
 #[test]

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use echoic_net::client::Options as ClientOptions;
 use echoic_net::client::tables::shards::{Changed, Gathered, Shard, Shards, ShardsError};
-use echoic_net::client::tables::{FailureCode, Requests, TablesError, Waiting};
+use echoic_net::client::tables::{FailureCode, Requests, TablesError};
 use echoic_net::server::Server;
-use echoic_replay::limiter::Reason;
+use echoic_replay::WaitReason;
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::table::{Form, Table, TableConfig, Tables};
 use echoic_replay::{Dtype, Leaf, Spec};
@@ -120,12 +120,12 @@ fn nobody_to_sample_from_is_said_at_once_and_nothing_to_sample_in_time() {
     let whole = Shards::new(2, 5);
     let begin = Instant::now();
     let away = soon(|wait| whole.sample(&[None, None], 1, wait)).unwrap_err();
-    assert!(matches!(away.error, TablesError::TimedOut(Waiting::Away)), "{away:?}");
+    assert!(matches!(away.error, TablesError::TimedOut(WaitReason::Away)), "{away:?}");
     assert!(begin.elapsed() < PATIENCE);
     let shards = [None, place.shard(0)];
     let early = Duration::from_millis(30);
     let empty = within(early, |wait| whole.sample(&shards, 1, wait)).unwrap_err();
-    let waiting = Waiting::Table(Reason::MinSize);
+    let waiting = WaitReason::MinSize;
     assert!(matches!(empty.error, TablesError::TimedOut(got) if got == waiting), "{empty:?}");
 }
 

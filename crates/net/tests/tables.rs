@@ -8,15 +8,16 @@ use std::time::{Duration, Instant};
 use echoic_net::client::rollouts::Rollouts;
 use echoic_net::client::tables::{
     Batch, Destination, FailureCode, ItemQueue, Layout, Requests, TableConnection, TableWriter,
-    TablesError, Waiting,
+    TablesError,
 };
 use echoic_net::client::{Client, ClientError, LinkError, Options as ClientOptions, Watcher};
 use echoic_net::server::{Observer, Options, Served, Server};
 use echoic_net::wire::handshake::Purpose;
 use echoic_net::wire::tables::RowsHead;
+use echoic_replay::WaitReason;
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::encoding::{Encoding, Policy};
-use echoic_replay::limiter::{ErrorBuffer, Limiter, Reason};
+use echoic_replay::limiter::{ErrorBuffer, Limiter};
 use echoic_replay::rollouts::batch::{FIELDS, Form as RolloutForm};
 use echoic_replay::rollouts::item::{Finish, Run, Segment};
 use echoic_replay::rollouts::ledger::{Admit, Append, Balance, Change, Outcome, Size, Want};
@@ -245,7 +246,7 @@ fn a_sample_that_waits_in_vain_is_told_what_for() {
     for patience in [Duration::ZERO, Duration::from_millis(50)] {
         let since = Instant::now();
         let error = within(patience, |wait| requests.sample(0, 1, wait)).unwrap_err();
-        let min_size = Waiting::Table(Reason::MinSize);
+        let min_size = WaitReason::MinSize;
         assert!(matches!(error, TablesError::TimedOut(reason) if reason == min_size), "{error}");
         assert!(since.elapsed() >= patience);
     }
@@ -365,7 +366,7 @@ fn a_writer_that_waits_keeps_nobody_else_waiting() {
         soon(|wait| free.flush(wait)).unwrap();
         assert!(!soon(|wait| requests.can_insert(0, 1, wait)).unwrap());
         let error = within(Duration::from_millis(20), |wait| blocked.flush(wait)).unwrap_err();
-        let ratio = Waiting::Table(Reason::Ratio);
+        let ratio = WaitReason::Ratio;
         assert!(matches!(error, TablesError::TimedOut(reason) if reason == ratio), "{error}");
         // Each sample lets one more in.
         while !inserting.is_finished() {
@@ -571,9 +572,9 @@ fn items_of_a_writer_go_to_tables_here_and_elsewhere_in_their_order() {
     let tick = Some(Duration::from_millis(1));
     let given_up = items.flush(Wait { deadline: None, tick, on_tick }).unwrap_err();
     assert!(matches!(given_up, TablesError::Table(TableError::Interrupted)), "{given_up}");
-    assert_eq!((items.len(), reasons), (2, vec![Waiting::Table(Reason::Ratio)]));
+    assert_eq!((items.len(), reasons), (2, vec![WaitReason::Ratio]));
     let late = within(Duration::from_millis(10), |wait| items.flush(wait)).unwrap_err();
-    assert!(matches!(late, TablesError::Table(TableError::TimedOut(Reason::Ratio))), "{late}");
+    assert!(matches!(late, TablesError::Table(TableError::TimedOut(WaitReason::Ratio))), "{late}");
     assert_eq!(items.len(), 2, "the oldest is the oldest again");
     let taken = items.take(0).unwrap();
     items.pump().unwrap();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use echoic_net::client::Options as ClientOptions;
 use echoic_net::client::tables::{
-    Batch, FailureCode, PendingUpdates, Requests, TableWriter, TablesError, Waiting,
+    Batch, FailureCode, PendingUpdates, Requests, TableWriter, TablesError,
 };
 use echoic_net::server::{Options, Server};
 use echoic_net::transport::{TlsFiles, dial_to};
@@ -20,6 +20,7 @@ use echoic_net::wire::tables::{
     Area, ItemHead, Operation, Request, RowsHead, SignatureHead, SliceHead, write_chunk,
 };
 use echoic_net::wire::{VERSION, preface};
+use echoic_replay::WaitReason;
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::encoding::{Encoding, Policy};
 use echoic_replay::limiter::Limiter;
@@ -319,7 +320,7 @@ fn stalled() -> (TempDir, Server, Arc<Stall>, Vec<u64>) {
 }
 
 /// Calls something whose wait ends after a moment.
-fn briefly<T>(run: impl FnOnce(Wait<'_, Waiting>) -> T) -> T {
+fn briefly<T>(run: impl FnOnce(Wait<'_>) -> T) -> T {
     within(Duration::from_millis(20), run)
 }
 
@@ -332,7 +333,7 @@ fn updates_that_nobody_waits_for_are_bounded_and_made_in_their_order() {
     let started = (0..100).take_while(|priority| start(*priority).unwrap()).count();
     assert_eq!(started, 64);
     let late = briefly(|wait| updates.start(&client, 0, &key, &[100.0], wait)).unwrap_err();
-    assert!(matches!(late, TablesError::TimedOut(Waiting::Network)), "{late}");
+    assert!(matches!(late, TablesError::TimedOut(WaitReason::Network)), "{late}");
     assert!(briefly(|wait| updates.flush(wait)).is_err());
     assert!(!start(100).unwrap(), "those that were waited for in vain still have no answer");
     stall.end();
@@ -363,7 +364,7 @@ fn an_update_whose_waiter_panics_is_waited_for_by_the_next_one() {
         until("somebody waits", || waits.load(Ordering::Relaxed));
         // The only one is in other hands.
         let late = briefly(|wait| updates.flush(wait)).unwrap_err();
-        assert!(matches!(late, TablesError::TimedOut(Waiting::Network)), "{late}");
+        assert!(matches!(late, TablesError::TimedOut(WaitReason::Network)), "{late}");
         let second = scope.spawn(|| soon(|wait| updates.flush(wait)));
         panics.store(true, Ordering::Relaxed);
         assert!(first.join().unwrap().is_err());

@@ -9,8 +9,9 @@ use echoic_net::wire::rollouts::{
 };
 use echoic_net::wire::tables::{ALIGNMENT, Answer, Area, Operation, Request};
 use echoic_replay::Dtype;
+use echoic_replay::WaitReason;
 use echoic_replay::codec::{Encode, Reader};
-use echoic_replay::limiter::{Parameters, Reason};
+use echoic_replay::limiter::Parameters;
 use echoic_replay::rollouts::batch::{Form, Head, Shape};
 use echoic_replay::rollouts::codec::AppendHead;
 use echoic_replay::rollouts::filter::Filter;
@@ -70,13 +71,13 @@ fn answers(answer: &Answer) {
 
 fn all_blocked() -> Vec<Blocked> {
     let reasons = [
-        Reason::MinSize,
-        Reason::Ratio,
-        Reason::Paused,
-        Reason::Capacity,
-        Reason::Leased,
-        Reason::Staleness,
-        Reason::Group,
+        WaitReason::MinSize,
+        WaitReason::Ratio,
+        WaitReason::Paused,
+        WaitReason::Capacity,
+        WaitReason::Leased,
+        WaitReason::Staleness,
+        WaitReason::Group,
     ];
     let (version, needed) = (6, 7);
     let mut all = vec![

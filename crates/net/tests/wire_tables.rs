@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use echoic_net::wire::WireError;
-use echoic_net::wire::frame::Stall;
 use echoic_net::wire::handshake::{Offer, Welcome};
 use echoic_net::wire::observed::{Connected, Family, Kind, Number, Observation};
 use echoic_net::wire::tables::{
     ALIGNMENT, Answer, Area, BatchHead, FailureCode, ItemHead, Layout, Numbers, Operation, Release,
     Request, RowsHead, SignatureHead, SliceHead, TableEntry, check_list, read_list, write_list,
 };
+use echoic_replay::WaitReason;
 use echoic_replay::chunk::ColumnKind;
 use echoic_replay::codec::{CodecError, Reader};
 use echoic_replay::limiter::{Counts, Parameters};
@@ -205,7 +205,7 @@ proptest! {
         };
         // Nothing was drawn, and NaN is not equal to itself.
         let listed = Infos { probabilities: vec![], ..infos(0) };
-        let (code, stall) = (FailureCode::Limiter, Stall::Ratio);
+        let (code, stall) = (FailureCode::Limiter, Some(WaitReason::Ratio));
         let observation = observed(&text, count);
         for answer in [
             Answer::Done { id, count },

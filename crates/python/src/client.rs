@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use echoic_net::Address;
 use echoic_net::client::memory::MemoryClient;
-use echoic_net::client::{Client as WindowClient, ClientError, ClientInfo, Options, Waiting};
+use echoic_net::client::{Client as WindowClient, ClientError, ClientInfo, Options};
 use echoic_net::transport::Dial;
 use echoic_replay::Spec as CoreSpec;
+use echoic_replay::WaitReason;
 use echoic_replay::stream::Wait;
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
@@ -368,18 +369,19 @@ impl Raise for ClientError {
 fn client_error(py: Python<'_>, error: &ClientError, progress: &str, undelivered: u64) -> PyErr {
     let text = |text: String| format!("{text}{progress}");
     match error {
-        ClientError::TimedOut(waiting) => {
-            let (name, what) = match waiting {
-                Waiting::Capacity => {
-                    ("CAPACITY", "the server's ring is full of batches that no consumer has taken")
+        ClientError::TimedOut(reason) => {
+            let what = match reason {
+                WaitReason::Capacity => {
+                    "the server's ring is full of batches that no consumer has taken"
                 }
-                Waiting::Leased => {
-                    ("LEASED", "every batch of the server is held by arrays that are still alive")
+                WaitReason::Leased => {
+                    "every batch of the server is held by arrays that are still alive"
                 }
-                Waiting::Away => ("AWAY", "there is no connection to the server"),
-                Waiting::Network => ("NETWORK", "the server has not acknowledged what was sent"),
+                WaitReason::Away => "there is no connection to the server",
+                _ => "the server has not acknowledged what was sent",
             };
-            set(py, timeout_error(py, text(format!("timed out: {what}"))), "reason", name)
+            let error = timeout_error(py, text(format!("timed out: {what}")));
+            set(py, error, "reason", reason.name())
         }
         ClientError::Closed => closed_error(py, text("the client is closed".into())),
         ClientError::Failed(failure) => {

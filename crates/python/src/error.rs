@@ -5,7 +5,7 @@ use std::io;
 
 use echoic_buffers::Error as BufferError;
 use echoic_replay::StreamError;
-use echoic_replay::limiter::Reason;
+use echoic_replay::WaitReason;
 use echoic_replay::table::{Obstacle, TableError};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
@@ -125,23 +125,21 @@ impl Doing {
 
 /// Turns what ended a wait into the exception for it.
 pub fn stream_error(py: Python<'_>, error: &StreamError, doing: &Doing) -> PyErr {
-    use echoic_replay::Blocked;
     let progress = doing.progress();
     let error = match error {
         StreamError::TimedOut(reason) => {
-            let (name, text) = match reason {
-                Blocked::Capacity => {
-                    ("CAPACITY", "the ring is full of complete batches that no consumer has taken")
+            let text = match reason {
+                WaitReason::Capacity => {
+                    "the ring is full of complete batches that no consumer has taken"
                 }
-                Blocked::Leased => (
-                    "LEASED",
+                WaitReason::Leased => {
                     "every batch is held by arrays that are still alive; drop them, copy what you \
-                     keep, or raise num_buffers",
-                ),
-                Blocked::Empty => ("EMPTY", "no batch is complete"),
+                     keep, or raise num_buffers"
+                }
+                _ => "no batch is complete",
             };
             let error = timeout_error(py, format!("timed out: {text}{progress}"));
-            set(py, error, "reason", name)
+            set(py, error, "reason", reason.name())
         }
         StreamError::Closed => match doing {
             Doing::Submit { .. } => closed_error(py, format!("the server is closed{progress}")),
@@ -171,16 +169,16 @@ impl Raise for TableError {
         match self {
             Self::TimedOut(reason) => {
                 let text = match reason {
-                    Reason::MinSize => "the table has too few items to sample from",
-                    Reason::Ratio => {
+                    WaitReason::MinSize => "the table has too few items to sample from",
+                    WaitReason::Ratio => {
                         "the limiter keeps inserts and samples together, and the others are behind"
                     }
-                    Reason::Paused => "the table is paused",
-                    Reason::Leased => "rows that would be free are still read",
+                    WaitReason::Paused => "the table is paused",
+                    WaitReason::Leased => "rows that would be free are still read",
                     _ => "there is no room",
                 };
                 let error = timeout_error(py, format!("timed out: {text}"));
-                set(py, error, "reason", reason.to_string())
+                set(py, error, "reason", reason.name())
             }
             Self::Closed => closed_error(py, text),
             Self::Unknown { .. } => table_not_found_error(py, text),

@@ -7,8 +7,8 @@ use std::time::Instant;
 use echoic_memory::sync::Mutex;
 use echoic_net::client::tables::{
     Batch as RemoteBatch, FailureCode, Requests, TableConnection, TableEntry, TablesError, Ticket,
-    Waiting,
 };
+use echoic_replay::WaitReason;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::check_priorities;
 use pyo3::exceptions::{PyIndexError, PyOSError, PyRuntimeError, PyValueError};
@@ -413,7 +413,7 @@ impl RemoteTable {
     fn ask<T: Send>(
         &self,
         py: Python<'_>,
-        ask: impl FnOnce(&Requests, Wait<'_, Waiting>) -> Result<T, TablesError> + Send,
+        ask: impl FnOnce(&Requests, Wait<'_>) -> Result<T, TablesError> + Send,
     ) -> PyResult<T> {
         self.ask_until(py, None, ask)
     }
@@ -422,7 +422,7 @@ impl RemoteTable {
         &self,
         py: Python<'_>,
         deadline: Option<Instant>,
-        ask: impl FnOnce(&Requests, Wait<'_, Waiting>) -> Result<T, TablesError> + Send,
+        ask: impl FnOnce(&Requests, Wait<'_>) -> Result<T, TablesError> + Send,
     ) -> PyResult<T> {
         self.process.check(py)?;
         let requests = self.connection.requests();
@@ -500,14 +500,14 @@ impl Raise for TablesError {
     fn raise(self, py: Python<'_>) -> PyErr {
         let text = self.to_string();
         match self {
-            Self::TimedOut(waiting) => {
-                let what = match waiting {
-                    Waiting::Away => "there is no connection to the server",
-                    Waiting::Network => "the server has not answered",
-                    Waiting::Table(_) => "the table does not allow it now",
+            Self::TimedOut(reason) => {
+                let what = match reason {
+                    WaitReason::Away => "there is no connection to the server",
+                    WaitReason::Network => "the server has not answered",
+                    _ => "the table does not allow it now",
                 };
-                let error = timeout_error(py, format!("timed out: {what} ({waiting})"));
-                set(py, error, "reason", waiting.to_string())
+                let error = timeout_error(py, format!("timed out: {what} ({reason})"));
+                set(py, error, "reason", reason.name())
             }
             Self::Closed => closed_error(py, text),
             Self::Failed(failure) => link_error(py, &failure.error, text),

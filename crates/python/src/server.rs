@@ -15,7 +15,7 @@ use echoic_replay::stream::Wait;
 use echoic_replay::table::Tables;
 use echoic_replay::table::saved::{Checkpointer, Contents};
 use echoic_replay::weights::WeightStore as CoreWeights;
-use echoic_replay::{Blocked, Incoming, Moment, Stream, StreamConfig, StreamError};
+use echoic_replay::{Incoming, Moment, Stream, StreamConfig, StreamError, WaitReason};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
@@ -546,9 +546,9 @@ impl StreamSide {
     }
 
     /// Says once that batches which nobody lets go of keep producers waiting.
-    fn warn_about_held_batches(&self, py: Python<'_>, reason: Blocked) -> PyResult<()> {
+    fn warn_about_held_batches(&self, py: Python<'_>, reason: WaitReason) -> PyResult<()> {
         let held = self.stream.oldest_hold();
-        if reason != Blocked::Leased
+        if reason != WaitReason::Leased
             || held < self.held_warning_after
             || self.warned.swap(true, Ordering::Relaxed)
         {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use echoic_net::client::tables::shards::{Changed, Gathered, MAX_SHARDS, Shard, ShardsError};
-use echoic_net::client::tables::{TableConnection, Waiting, shards as core};
+use echoic_net::client::tables::{TableConnection, shards as core};
 use echoic_replay::stream::Wait;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -91,9 +91,8 @@ impl Shards {
     ) -> PyResult<Batch> {
         let deadline = wait::deadline(timeout)?;
         check_draw(count, beta)?;
-        let sample = |shards: &[Option<Shard<'_>>], wait: Wait<'_, Waiting>| {
-            self.shards.sample(shards, count, wait)
-        };
+        let sample =
+            |shards: &[Option<Shard<'_>>], wait: Wait<'_>| self.shards.sample(shards, count, wait);
         let gathered = self.ask(py, &tables, deadline, sample)?;
         self.batch(py, &tables, gathered, beta)
     }
@@ -168,7 +167,7 @@ impl Shards {
         py: Python<'_>,
         tables: &Places,
         deadline: Option<Instant>,
-        ask: impl FnOnce(&[Option<Shard<'_>>], Wait<'_, Waiting>) -> Result<T, ShardsError> + Send,
+        ask: impl FnOnce(&[Option<Shard<'_>>], Wait<'_>) -> Result<T, ShardsError> + Send,
     ) -> PyResult<T> {
         self.process.check(py)?;
         if tables.len() > MAX_SHARDS {
@@ -184,9 +183,8 @@ impl Shards {
         let places = tables.iter().map(|table| table.as_ref().map(place));
         let connections = Connections(places.collect());
         let connections = &connections;
-        let asked = wait::detached(py, deadline, None, |wait: Wait<'_, Waiting>| {
-            ask(&connections.shards(), wait)
-        });
+        let asked =
+            wait::detached(py, deadline, None, |wait: Wait<'_>| ask(&connections.shards(), wait));
         asked.map_err(|stopped| stopped.raise_with(|error| self.raise(py, tables, error)))
     }
 

@@ -4,6 +4,7 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use echoic_replay::WaitReason;
 use echoic_replay::stream::Wait;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -33,7 +34,7 @@ pub fn seconds(name: &str, seconds: f64) -> PyResult<Duration> {
 }
 
 /// What to look at with the GIL now and then while waiting, given the reason of the wait.
-pub type LookOut<'a, R> = &'a (dyn Fn(Python<'_>, R) -> PyResult<()> + Sync);
+pub type LookOut<'a> = &'a (dyn Fn(Python<'_>, WaitReason) -> PyResult<()> + Sync);
 
 /// Why a wait has no result.
 pub enum Stopped<E> {
@@ -60,20 +61,20 @@ impl<E: Raise> Raise for Stopped<E> {
 }
 
 /// Runs `attempt` without the GIL; what came of it, or the exception.
-pub fn until<T: Send, E: Raise + Send, R: Send>(
+pub fn until<T: Send, E: Raise + Send>(
     py: Python<'_>,
     deadline: Option<Instant>,
-    attempt: impl FnOnce(Wait<'_, R>) -> Result<T, E> + Send,
+    attempt: impl FnOnce(Wait<'_>) -> Result<T, E> + Send,
 ) -> PyResult<T> {
     detached(py, deadline, None, attempt).or_raise(py)
 }
 
 /// Runs `attempt` without the GIL, and looks at `look_out` now and then.
-pub fn detached<T: Send, E: Send, R: Send>(
+pub fn detached<T: Send, E: Send>(
     py: Python<'_>,
     deadline: Option<Instant>,
-    look_out: Option<LookOut<'_, R>>,
-    attempt: impl FnOnce(Wait<'_, R>) -> Result<T, E> + Send,
+    look_out: Option<LookOut<'_>>,
+    attempt: impl FnOnce(Wait<'_>) -> Result<T, E> + Send,
 ) -> Result<T, Stopped<E>> {
     let main = is_main_thread(py).map_err(Stopped::Raised)?;
     let tick = if main { Some(SIGNAL_TICK) } else { look_out.map(|_| WARNING_TICK) };

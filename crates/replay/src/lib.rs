@@ -43,10 +43,10 @@ mod waits;
 pub mod weights;
 pub mod writer;
 
-pub use echoic_memory::Blocked;
 pub use episode::Episode;
 pub use files::FileError;
 pub use histogram::{Histogram, Summary};
 pub use metrics::StreamInfo;
 pub use spec::{Dtype, Leaf, Spec, SpecError};
 pub use stream::{Batch, Incoming, Moment, Stream, StreamConfig, StreamError};
+pub use waits::WaitReason;

@@ -13,9 +13,7 @@
 //! Numbers that let nothing go on are refused, with the arithmetic; how that is proven is in
 //! `deadlock`.
 
-use std::fmt;
-
-use crate::fields;
+use crate::{WaitReason, fields};
 
 mod deadlock;
 
@@ -73,40 +71,6 @@ impl From<f64> for ErrorBuffer {
 impl From<(f64, f64)> for ErrorBuffer {
     fn from((min_diff, max_diff): (f64, f64)) -> Self {
         Self::Range(min_diff, max_diff)
-    }
-}
-
-/// Why a call waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Reason {
-    /// The table has too few items to sample from.
-    MinSize,
-    /// Samples are ahead of inserts, or inserts of samples.
-    Ratio,
-    /// The table is paused.
-    Paused,
-    /// There is no room.
-    Capacity,
-    /// What would make room is still looked at.
-    Leased,
-    /// What is there, or would be made, is or would be too old.
-    Staleness,
-    /// Too few groups are complete.
-    Group,
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::MinSize => "MIN_SIZE",
-            Self::Ratio => "RATIO",
-            Self::Paused => "PAUSED",
-            Self::Capacity => "CAPACITY",
-            Self::Leased => "LEASED",
-            Self::Staleness => "STALENESS",
-            Self::Group => "GROUP",
-        })
     }
 }
 
@@ -203,14 +167,15 @@ impl Parameters {
 /// See the [module](self).
 ///
 /// ```
-/// use echoic_replay::limiter::{Counts, Limiter, Reason};
+/// use echoic_replay::WaitReason;
+/// use echoic_replay::limiter::{Counts, Limiter};
 ///
 /// // Two samples for each insert, once there are 10 items; 4 more or fewer are fine.
 /// let limiter = Limiter::sample_to_insert_ratio(2.0, 10, 4.0)?;
 /// let mut counts = Counts { inserts: 9, ..Counts::default() };
-/// assert_eq!(limiter.can_sample(&counts, 1), Err(Reason::MinSize));
+/// assert_eq!(limiter.can_sample(&counts, 1), Err(WaitReason::MinSize));
 /// counts.inserts = 12;
-/// assert_eq!(limiter.can_insert(&counts, 1), Err(Reason::Ratio));
+/// assert_eq!(limiter.can_insert(&counts, 1), Err(WaitReason::Ratio));
 /// assert_eq!(limiter.can_sample(&counts, 8), Ok(()));
 /// # Ok::<(), echoic_replay::limiter::LimiterError>(())
 /// ```
@@ -301,25 +266,25 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// Why they must wait: [`Reason::MinSize`] or [`Reason::Ratio`].
-    pub fn can_sample(&self, counts: &Counts, n: u64) -> Result<(), Reason> {
+    /// Why they must wait: [`WaitReason::MinSize`] or [`WaitReason::Ratio`].
+    pub fn can_sample(&self, counts: &Counts, n: u64) -> Result<(), WaitReason> {
         if counts.size() < self.0.min_size {
-            return Err(Reason::MinSize);
+            return Err(WaitReason::MinSize);
         }
         let diff = self.0.diff(counts.inserts, counts.samples) - n as f64;
-        if diff >= self.0.min_diff { Ok(()) } else { Err(Reason::Ratio) }
+        if diff >= self.0.min_diff { Ok(()) } else { Err(WaitReason::Ratio) }
     }
 
     /// Whether `n` items may be inserted now, all at once.
     ///
     /// # Errors
     ///
-    /// Why they must wait: [`Reason::Ratio`].
-    pub fn can_insert(&self, counts: &Counts, n: u64) -> Result<(), Reason> {
+    /// Why they must wait: [`WaitReason::Ratio`].
+    pub fn can_insert(&self, counts: &Counts, n: u64) -> Result<(), WaitReason> {
         if counts.size().saturating_add(n) <= self.0.min_size {
             return Ok(());
         }
         let diff = self.0.diff(counts.inserts.saturating_add(n), counts.samples);
-        if diff <= self.0.max_diff { Ok(()) } else { Err(Reason::Ratio) }
+        if diff <= self.0.max_diff { Ok(()) } else { Err(WaitReason::Ratio) }
     }
 }

@@ -20,11 +20,11 @@ use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use echoic_memory::{AllocError, BatchStore, Blocked, Layout, Lease, Refusal, Writer};
+use echoic_memory::{AllocError, BatchStore, Layout, Lease, Refusal, Writer};
 
 use crate::metrics::{Meter, StreamInfo};
 use crate::spec::Spec;
-use crate::waits::Waiting;
+use crate::waits::{WaitReason, Waiting};
 
 pub use self::unread::{Unread, UnreadError};
 
@@ -56,7 +56,7 @@ pub enum StreamError {
     Memory(#[from] AllocError),
     /// Wait longer, consume faster, or drop batches that are held.
     #[error("the wait ended with nothing to be had")]
-    TimedOut(Blocked),
+    TimedOut(WaitReason),
     /// The caller's own callback ended the wait.
     #[error("the wait was interrupted")]
     Interrupted,
@@ -66,48 +66,36 @@ pub enum StreamError {
 }
 
 /// How a caller waits: until when, and what it does in between.
-pub struct Wait<'a, R = Blocked> {
+pub struct Wait<'a> {
     /// Give up at this time; never, when `None`.
     pub deadline: Option<Instant>,
     /// How often to call `on_tick`; never, when `None`. A sleep without any time to end is cheaper
     /// for the kernel to begin and to end.
     pub tick: Option<Duration>,
     /// Told the reason of the wait; breaking ends it.
-    pub on_tick: &'a mut dyn FnMut(R) -> ControlFlow<()>,
+    pub on_tick: &'a mut dyn FnMut(WaitReason) -> ControlFlow<()>,
 }
 
 /// Why a wait ended without a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WaitOver<R = Blocked> {
+pub enum WaitOver {
     /// The deadline passed.
-    TimedOut(R),
+    TimedOut(WaitReason),
     /// The caller's own callback ended it.
     Interrupted,
 }
 
-impl<R> Wait<'_, R> {
+impl Wait<'_> {
     /// The same wait, for one of several steps.
-    pub fn reborrow(&mut self) -> Wait<'_, R> {
+    pub fn reborrow(&mut self) -> Wait<'_> {
         Wait { deadline: self.deadline, tick: self.tick, on_tick: &mut *self.on_tick }
     }
 
-    /// Calls something that waits for reasons of another kind, which `into` makes reasons of this wait.
-    pub fn with_reasons<S, T>(
-        self,
-        into: impl Fn(S) -> R,
-        call: impl FnOnce(Wait<'_, S>) -> T,
-    ) -> T {
-        let Self { deadline, tick, on_tick } = self;
-        call(Wait { deadline, tick, on_tick: &mut |reason| on_tick(into(reason)) })
-    }
-}
-
-impl<R: Copy> Wait<'_, R> {
     /// Calls `attempt` with deadlines a tick apart until it breaks with a result or the wait is over.
     pub fn until<T>(
         &mut self,
-        mut attempt: impl FnMut(Option<Instant>) -> ControlFlow<T, R>,
-    ) -> Result<T, WaitOver<R>> {
+        mut attempt: impl FnMut(Option<Instant>) -> ControlFlow<T, WaitReason>,
+    ) -> Result<T, WaitOver> {
         loop {
             let next = self.tick.and_then(|tick| Instant::now().checked_add(tick));
             let until = match (self.deadline, next) {
@@ -126,23 +114,25 @@ impl<R: Copy> Wait<'_, R> {
             }
         }
     }
-}
 
-impl Wait<'_> {
     /// [`Wait::until`] an attempt on the store is not blocked.
     fn run<T>(
         &mut self,
         mut attempt: impl FnMut(Option<Instant>) -> Result<T, Refusal>,
     ) -> Result<T, StreamError> {
-        let ended = self.until(|until| match attempt(until) {
+        self.until(|until| match attempt(until) {
             Ok(found) => ControlFlow::Break(Ok(found)),
             Err(Refusal::Closed) => ControlFlow::Break(Err(StreamError::Closed)),
-            Err(Refusal::Blocked(reason)) => ControlFlow::Continue(reason),
-        });
-        match ended {
-            Ok(result) => result,
-            Err(WaitOver::TimedOut(reason)) => Err(StreamError::TimedOut(reason)),
-            Err(WaitOver::Interrupted) => Err(StreamError::Interrupted),
+            Err(Refusal::Blocked(blocked)) => ControlFlow::Continue(blocked.into()),
+        })?
+    }
+}
+
+impl From<WaitOver> for StreamError {
+    fn from(over: WaitOver) -> Self {
+        match over {
+            WaitOver::TimedOut(reason) => Self::TimedOut(reason),
+            WaitOver::Interrupted => Self::Interrupted,
         }
     }
 }
@@ -251,7 +241,7 @@ impl Stream {
     ) -> Result<Incoming<'_>, StreamError> {
         let writer = match self.store.try_reserve(samples) {
             Ok(writer) => writer,
-            Err(Refusal::Blocked(reason)) => return Err(StreamError::TimedOut(reason)),
+            Err(Refusal::Blocked(blocked)) => return Err(StreamError::TimedOut(blocked.into())),
             Err(Refusal::Closed) => return Err(StreamError::Closed),
         };
         let (buffer, first, len) = (writer.buffer(), writer.first(), writer.len());

@@ -1,13 +1,99 @@
-//! Calls that had to wait: how many do now, how many did, and for how long.
+//! Why calls wait, and those that had to: how many do now, how many did, and for how long.
 //!
 //! Nothing is counted, and no clock is read, for a call that need not wait.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use echoic_memory::Blocked;
 use echoic_memory::sync::Mutex;
 
-use crate::limiter::Reason;
+use crate::codec::{CodecError, Decode, Encode, Reader};
+
+/// What a call waits for, whatever it wants and wherever that is. The numbers are those in files and on connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum WaitReason {
+    /// There is no room.
+    Capacity = 1,
+    /// What would make room is still looked at, or what is wanted is with others.
+    Leased,
+    /// The table has too few items to sample from.
+    MinSize,
+    /// Samples are ahead of inserts, or inserts of samples.
+    Ratio,
+    /// The table is paused.
+    Paused,
+    /// What is there, or would be made, is or would be too old.
+    Staleness,
+    /// Too few groups are complete.
+    Group,
+    /// Nothing is there.
+    Empty,
+    /// There is no connection.
+    Away,
+    /// The other side has not answered.
+    Network,
+}
+
+/// From number 1 on, each with its name.
+const REASONS: [(WaitReason, &str); 10] = [
+    (WaitReason::Capacity, "CAPACITY"),
+    (WaitReason::Leased, "LEASED"),
+    (WaitReason::MinSize, "MIN_SIZE"),
+    (WaitReason::Ratio, "RATIO"),
+    (WaitReason::Paused, "PAUSED"),
+    (WaitReason::Staleness, "STALENESS"),
+    (WaitReason::Group, "GROUP"),
+    (WaitReason::Empty, "EMPTY"),
+    (WaitReason::Away, "AWAY"),
+    (WaitReason::Network, "NETWORK"),
+];
+
+impl WaitReason {
+    /// The reason of a number.
+    pub fn of(number: u8) -> Option<Self> {
+        REASONS.get(usize::from(number).checked_sub(1)?).map(|(reason, _)| *reason)
+    }
+
+    /// Its name, for people and programs.
+    pub fn name(self) -> &'static str {
+        REASONS[self as usize - 1].1
+    }
+}
+
+impl fmt::Display for WaitReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl From<Blocked> for WaitReason {
+    fn from(blocked: Blocked) -> Self {
+        match blocked {
+            Blocked::Capacity => Self::Capacity,
+            Blocked::Leased => Self::Leased,
+            Blocked::Empty => Self::Empty,
+        }
+    }
+}
+
+impl Encode for WaitReason {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.push(*self as u8);
+    }
+}
+
+impl Decode for WaitReason {
+    const LEAST: usize = 1;
+
+    fn decode(from: &mut Reader<'_>, field: &'static str) -> Result<Self, CodecError> {
+        let number = from.u8(field)?;
+        Self::of(number).ok_or(CodecError::Meaningless { field, got: number.into() })
+    }
+}
 
 /// What a call wants that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +115,7 @@ pub struct Waits {
     /// count twice.
     pub nanos: u64,
     /// What the one of those that wait now waits for that was last looked at.
-    pub reason: Option<Reason>,
+    pub reason: Option<WaitReason>,
 }
 
 impl Waits {
@@ -56,7 +142,7 @@ struct Counts {
     /// When those that go on began, together.
     began: u128,
     /// Why one waited that was last looked at.
-    reason: Option<Reason>,
+    reason: Option<WaitReason>,
 }
 
 impl Default for Tally {
@@ -113,7 +199,7 @@ pub struct Waiting {
 
 impl Waiting {
     /// Says what it waits for now.
-    pub fn because(&self, reason: Reason) {
+    pub fn because(&self, reason: WaitReason) {
         self.tally.counts.lock().reason = Some(reason);
     }
 }

@@ -3,9 +3,8 @@
 use std::collections::HashSet;
 use std::num::NonZeroU64;
 
-use echoic_replay::limiter::{
-    Bounds, Counts, ErrorBuffer, Limiter, LimiterError, Parameters, Reason,
-};
+use echoic_replay::WaitReason;
+use echoic_replay::limiter::{Bounds, Counts, ErrorBuffer, Limiter, LimiterError, Parameters};
 use proptest::prelude::*;
 
 /// Models count in quarters, so that nothing is rounded.
@@ -215,16 +214,16 @@ proptest! {
         let counts =
             Counts { inserts: inserts as u64, samples: samples as u64, deletions: gone as u64 };
         let sample = if inserts - gone < model.min_size {
-            Err(Reason::MinSize)
+            Err(WaitReason::MinSize)
         } else if inserts * model.spi - (samples + n) * QUARTER >= model.min_diff {
             Ok(())
         } else {
-            Err(Reason::Ratio)
+            Err(WaitReason::Ratio)
         };
         let is_free = inserts + n - gone <= model.min_size;
         let insert = is_free || (inserts + n) * model.spi - samples * QUARTER <= model.max_diff;
         prop_assert_eq!(limiter.can_sample(&counts, n as u64), sample);
-        let insert = if insert { Ok(()) } else { Err(Reason::Ratio) };
+        let insert = if insert { Ok(()) } else { Err(WaitReason::Ratio) };
         prop_assert_eq!(limiter.can_insert(&counts, n as u64), insert);
     }
 
@@ -342,15 +341,22 @@ fn a_batch_that_can_never_come_is_refused_with_its_arithmetic() {
 }
 
 #[test]
-fn reasons_have_the_names_that_users_see() {
+fn reasons_have_the_names_that_users_see_and_numbers_that_stay() {
     let names = [
-        (Reason::MinSize, "MIN_SIZE"),
-        (Reason::Ratio, "RATIO"),
-        (Reason::Paused, "PAUSED"),
-        (Reason::Capacity, "CAPACITY"),
-        (Reason::Leased, "LEASED"),
+        (WaitReason::Capacity, "CAPACITY"),
+        (WaitReason::Leased, "LEASED"),
+        (WaitReason::MinSize, "MIN_SIZE"),
+        (WaitReason::Ratio, "RATIO"),
+        (WaitReason::Paused, "PAUSED"),
+        (WaitReason::Staleness, "STALENESS"),
+        (WaitReason::Group, "GROUP"),
+        (WaitReason::Empty, "EMPTY"),
+        (WaitReason::Away, "AWAY"),
+        (WaitReason::Network, "NETWORK"),
     ];
-    for (reason, name) in names {
+    for (number, (reason, name)) in (1..).zip(names) {
         assert_eq!(reason.to_string(), name);
+        assert_eq!((reason as u8, WaitReason::of(number)), (number, Some(reason)));
     }
+    assert_eq!([0, 11, 255].map(WaitReason::of), [None; 3]);
 }

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use echoic_replay::stream::{Unread, UnreadError, Wait};
-use echoic_replay::{Blocked, Dtype, Leaf, Spec, Stream, StreamConfig, StreamError};
+use echoic_replay::{Dtype, Leaf, Spec, Stream, StreamConfig, StreamError, WaitReason};
 
 fn stream(num_buffers: usize, batch_size: usize) -> Stream {
     let leaf = Leaf { path: "x".into(), dtype: Dtype::Int(8), shape: vec![] };
@@ -61,7 +61,7 @@ fn a_wait_that_is_interrupted_was_told_why_it_waits() {
     };
     let wait = Wait { deadline: None, tick: Some(Duration::from_millis(1)), on_tick: &mut on_tick };
     assert_eq!(stream.wait_for_room(wait).unwrap_err(), StreamError::Interrupted);
-    assert_eq!(reasons, [Blocked::Capacity; 3]);
+    assert_eq!(reasons, [WaitReason::Capacity; 3]);
     assert_eq!(stream.info().blocked_pushes, 1);
     assert!(stream.info().blocked_time >= 3e-3);
 }
@@ -76,7 +76,7 @@ fn a_deadline_beats_the_tick() {
         tick: Some(Duration::from_secs(3600)),
         on_tick: &mut on_tick,
     };
-    assert_eq!(stream.take(wait).unwrap_err(), StreamError::TimedOut(Blocked::Empty));
+    assert_eq!(stream.take(wait).unwrap_err(), StreamError::TimedOut(WaitReason::Empty));
     assert!((20..3000).contains(&start.elapsed().as_millis()));
 }
 

@@ -4,8 +4,9 @@ use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use echoic_replay::WaitReason;
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
-use echoic_replay::limiter::{Counts, Limiter, LimiterError, Parameters, Reason};
+use echoic_replay::limiter::{Counts, Limiter, LimiterError, Parameters};
 use echoic_replay::selectors::{DrawnItem, Entry, SelectorKind, Slot};
 use echoic_replay::spec::ANY_LENGTH;
 use echoic_replay::table::{
@@ -109,7 +110,7 @@ fn ids(sampled: &Sampled) -> Vec<u64> {
     ids
 }
 
-fn blocked<T>(result: Result<T, Obstacle>) -> Option<Reason> {
+fn blocked<T>(result: Result<T, Obstacle>) -> Option<WaitReason> {
     match result {
         Err(Obstacle::Blocked(reason)) => Some(reason),
         _ => None,
@@ -199,31 +200,31 @@ impl Pair {
 
     // The inequalities, as the documentation has them.
 
-    fn may_sample(&self, count: u64) -> Result<(), Reason> {
+    fn may_sample(&self, count: u64) -> Result<(), WaitReason> {
         let Counts { inserts, samples, deletions } = self.counts;
         let Parameters { min_size, samples_per_insert, min_diff, .. } = self.limiter;
         if self.paused {
-            Err(Reason::Paused)
+            Err(WaitReason::Paused)
         } else if inserts - deletions < min_size {
-            Err(Reason::MinSize)
+            Err(WaitReason::MinSize)
         } else if inserts as f64 * samples_per_insert - samples as f64 - (count as f64) < min_diff {
-            Err(Reason::Ratio)
+            Err(WaitReason::Ratio)
         } else {
             Ok(())
         }
     }
 
-    fn may_insert(&self, count: u64) -> Result<(), Reason> {
+    fn may_insert(&self, count: u64) -> Result<(), WaitReason> {
         let Counts { inserts, samples, deletions } = self.counts;
         let Parameters { min_size, samples_per_insert, max_diff, .. } = self.limiter;
         if self.paused {
-            Err(Reason::Paused)
+            Err(WaitReason::Paused)
         } else if inserts + count - deletions <= min_size
             || (inserts + count) as f64 * samples_per_insert - samples as f64 <= max_diff
         {
             Ok(())
         } else {
-            Err(Reason::Ratio)
+            Err(WaitReason::Ratio)
         }
     }
 
@@ -340,7 +341,7 @@ impl Pair {
             prop_assert_eq!(blocked(reserved), self.may_insert(1).err());
             return Ok(());
         }
-        if matches!(reserved, Err(Obstacle::Blocked(Reason::Leased))) {
+        if matches!(reserved, Err(Obstacle::Blocked(WaitReason::Leased))) {
             prop_assert!(self.held.is_some(), "nobody reads anything");
             self.let_go();
             reserved = self.table.try_reserve(count);
@@ -441,7 +442,7 @@ impl Pair {
             return Ok(());
         }
         if self.may_use_up(count) && sampled.is_err() {
-            prop_assert_eq!(blocked(sampled), Some(Reason::MinSize));
+            prop_assert_eq!(blocked(sampled), Some(WaitReason::MinSize));
             return Ok(());
         }
         let sampled = sampled.unwrap();
@@ -660,11 +661,11 @@ fn rows_that_are_being_written_count_as_inserts() {
     let first = table.try_reserve(2).unwrap();
     let second = table.try_reserve(2).unwrap();
     assert_eq!((first.len(), second.len()), (2, 1));
-    assert_eq!(blocked(table.try_reserve(1)), Some(Reason::Ratio));
+    assert_eq!(blocked(table.try_reserve(1)), Some(WaitReason::Ratio));
     assert!(!table.can_insert(1));
     drop(first);
     assert_eq!(table.try_reserve(3).unwrap().len(), 2);
-    assert_eq!(blocked(table.try_sample(1)), Some(Reason::MinSize));
+    assert_eq!(blocked(table.try_sample(1)), Some(WaitReason::MinSize));
     second.commit(&[1.0], None).unwrap();
     assert_eq!(table.try_sample(1).unwrap().len(), 1);
 }
@@ -685,8 +686,8 @@ fn rows_that_are_still_read_are_not_written() {
         }
         assert!(held.len() < 100, "a small table keeps a hundred rows");
     };
-    assert_eq!(reason, Some(Reason::Leased));
-    assert_eq!(table.blocked().insert, Some(Reason::Leased));
+    assert_eq!(reason, Some(WaitReason::Leased));
+    assert_eq!(table.blocked().insert, Some(WaitReason::Leased));
     for (id, sampled) in held.iter().enumerate() {
         assert_eq!(ids(sampled), [id as u64]);
     }

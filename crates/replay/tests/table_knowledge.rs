@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use echoic_replay::WaitReason;
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
-use echoic_replay::limiter::{Limiter, Reason};
+use echoic_replay::limiter::Limiter;
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::spec::ANY_LENGTH;
 use echoic_replay::table::{Call, Form, Table, TableConfig, TableError, Waits};
@@ -59,7 +60,7 @@ fn calls_that_need_not_wait_are_not_counted_as_waits() {
     }
     assert_eq!(waits(&table), [Waits::default(); 2]);
     // Nor are those that would have to, and have no time.
-    assert_eq!(sample(&table, Duration::ZERO), Err(TableError::TimedOut(Reason::MinSize)));
+    assert_eq!(sample(&table, Duration::ZERO), Err(TableError::TimedOut(WaitReason::MinSize)));
     assert_eq!(waits(&table), [Waits::default(); 2]);
 }
 
@@ -100,7 +101,7 @@ fn a_wait_is_counted_while_it_lasts_and_when_it_is_over() {
 fn a_wait_that_ends_in_vain_is_counted() {
     let table = queue();
     let patience = Duration::from_millis(20);
-    assert_eq!(sample(&table, patience), Err(TableError::TimedOut(Reason::MinSize)));
+    assert_eq!(sample(&table, patience), Err(TableError::TimedOut(WaitReason::MinSize)));
     let [_, timed_out] = waits(&table);
     assert_eq!((timed_out.waiting, timed_out.limited), (0, 1));
     // The deadline was there a little before the call was.

@@ -9,7 +9,8 @@ use std::task::{Wake, Waker};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use echoic_replay::limiter::{Counts, Limiter, Reason};
+use echoic_replay::WaitReason;
+use echoic_replay::limiter::{Counts, Limiter};
 use echoic_replay::rng::Rng;
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::stream::Wait;
@@ -137,7 +138,7 @@ fn sample_some(table: &Arc<Table>, thread: u64, over: &AtomicBool) -> Done {
     while !over.load(Ordering::Relaxed) {
         let sampled = match table.try_sample(1 + rng.below(4) as usize) {
             Ok(sampled) => sampled,
-            Err(Obstacle::Blocked(Reason::MinSize)) => {
+            Err(Obstacle::Blocked(WaitReason::MinSize)) => {
                 // There may be no item because there is no row but those of this batch.
                 held = None;
                 thread::yield_now();
@@ -361,21 +362,21 @@ fn a_close_wakes_everyone() {
 #[test]
 fn a_wait_says_why_and_ends_in_time() {
     let table = queue(1);
-    let timed_out = |call: &dyn Fn(Wait<'_, Reason>) -> Option<TableError>| {
+    let timed_out = |call: &dyn Fn(Wait<'_>) -> Option<TableError>| {
         let start = Instant::now();
         let deadline = Some(start + Duration::from_millis(20));
         let error = call(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Break(()) });
         assert!((20..5000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
         error
     };
-    let sample = |wait: Wait<'_, Reason>| table.sample(1, wait).err();
-    let reserve = |wait: Wait<'_, Reason>| table.reserve(1, wait).err();
-    assert_eq!(timed_out(&sample), Some(TableError::TimedOut(Reason::MinSize)));
+    let sample = |wait: Wait<'_>| table.sample(1, wait).err();
+    let reserve = |wait: Wait<'_>| table.reserve(1, wait).err();
+    assert_eq!(timed_out(&sample), Some(TableError::TimedOut(WaitReason::MinSize)));
     insert(&table, 1).unwrap();
-    assert_eq!(timed_out(&reserve), Some(TableError::TimedOut(Reason::Ratio)));
+    assert_eq!(timed_out(&reserve), Some(TableError::TimedOut(WaitReason::Ratio)));
     table.pause();
-    assert_eq!(timed_out(&sample), Some(TableError::TimedOut(Reason::Paused)));
-    assert_eq!(timed_out(&reserve), Some(TableError::TimedOut(Reason::Paused)));
+    assert_eq!(timed_out(&sample), Some(TableError::TimedOut(WaitReason::Paused)));
+    assert_eq!(timed_out(&reserve), Some(TableError::TimedOut(WaitReason::Paused)));
 }
 
 /// Counts how often it was called.

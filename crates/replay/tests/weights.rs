@@ -7,7 +7,7 @@ use echoic_replay::stream::Wait;
 use echoic_replay::weights::{
     CHUNK_BYTES, Plan, Publication, WeightStore, WeightsConfig, WeightsError, sum,
 };
-use echoic_replay::{Blocked, Dtype, Leaf};
+use echoic_replay::{Dtype, Leaf, WaitReason};
 
 #[path = "common/waiting.rs"]
 mod waiting;
@@ -129,7 +129,7 @@ fn a_publisher_waits_while_all_places_are_held_and_it_is_counted() {
     let _second = publish(&store, 2, &plan).unwrap();
     publish(&store, 3, &plan).unwrap();
     let refused = publish(&store, 4, &plan).unwrap_err();
-    assert_eq!(refused, WeightsError::TimedOut(Blocked::Leased));
+    assert_eq!(refused, WeightsError::TimedOut(WaitReason::Leased));
     assert_eq!((store.info().blocked, store.info().alive), (1, 3));
     let wait = Duration::from_secs(20);
     std::thread::scope(|scope| {
@@ -151,7 +151,7 @@ fn who_waits_is_woken_by_what_is_published() {
     });
     assert!(store.latest().unwrap().content().is_none());
     let nothing = at_once(|wait| store.wait(wait, |latest| (latest.version() > 2).then_some(())));
-    assert_eq!(nothing, Err(WeightsError::TimedOut(Blocked::Empty)));
+    assert_eq!(nothing, Err(WeightsError::TimedOut(WaitReason::Empty)));
 }
 
 #[test]

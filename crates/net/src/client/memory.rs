@@ -17,14 +17,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use echoic_memory::sync::{Condvar, Mutex, RwLock};
-use echoic_memory::{Blocked, Layout, Refusal, RemoteStore, Writer};
-use echoic_replay::Spec;
-use echoic_replay::stream::{Wait, WaitOver};
+use echoic_memory::{Layout, Refusal, RemoteStore, Writer};
+use echoic_replay::stream::Wait;
+use echoic_replay::{Spec, WaitReason};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::link::{ClientHandshake, LinkError, timespec};
 use super::reconnector::{Patience, Reconnector, State, WakeReceiver, on_death};
-use super::{ClientError, ClientInfo, Options, Waiting};
+use super::{ClientError, ClientInfo, Options};
 use crate::address::Address;
 use crate::transport::{Dial, Link};
 use crate::wire::WireError;
@@ -139,7 +139,6 @@ impl MemoryClient {
     pub fn wait_for_room(&self, mut wait: Wait<'_>) -> Result<(), ClientError> {
         let shared = &self.shared;
         let since = Instant::now();
-        let mut reason = Waiting::Away;
         let waited = wait.until(|until| {
             loop {
                 let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -147,23 +146,16 @@ impl MemoryClient {
                 if let Some(refusal) = shared.reconnector.refusal() {
                     return ControlFlow::Break(Err(refusal));
                 }
-                match shared.room(pause) {
-                    Ok(()) => return ControlFlow::Break(Ok(())),
-                    Err(waiting) => reason = waiting,
-                }
+                let Err(reason) = shared.room(pause) else { return ControlFlow::Break(Ok(())) };
                 if left.is_some_and(|left| left.is_zero()) {
-                    return ControlFlow::Continue(Blocked::Capacity);
+                    return ControlFlow::Continue(reason);
                 }
             }
         });
         shared.blocked.fetch_add(1, Ordering::Relaxed);
         let nanos = since.elapsed().as_nanos() as u64;
         shared.blocked_nanos.fetch_add(nanos, Ordering::Relaxed);
-        match waited {
-            Ok(result) => result,
-            Err(WaitOver::TimedOut(_)) => Err(ClientError::TimedOut(reason)),
-            Err(WaitOver::Interrupted) => Err(ClientError::Interrupted),
-        }
+        waited?
     }
 
     /// What was pushed is stored already; an error says that the client has given up since.
@@ -244,20 +236,19 @@ impl Shared {
     }
 
     /// Waits for room, but not for long.
-    fn room(&self, pause: Duration) -> Result<(), Waiting> {
+    fn room(&self, pause: Duration) -> Result<(), WaitReason> {
         let Some(store) = self.store() else {
             let turn = self.turn.0.lock();
             // A change that comes before this sleep is seen after it.
             drop(self.turn.1.wait_timeout(turn, pause));
-            return Err(Waiting::Away);
+            return Err(WaitReason::Away);
         };
         match store.wait_for_room(Some(Instant::now() + pause)) {
             Ok(()) => Ok(()),
-            Err(Refusal::Blocked(Blocked::Leased)) => Err(Waiting::Leased),
-            Err(Refusal::Blocked(_)) => Err(Waiting::Capacity),
+            Err(Refusal::Blocked(blocked)) => Err(blocked.into()),
             Err(Refusal::Closed) => {
                 self.abandon(&store);
-                Err(Waiting::Away)
+                Err(WaitReason::Away)
             }
         }
     }
@@ -268,7 +259,7 @@ impl Shared {
         mut wait: Wait<'_>,
         mut poll: impl FnMut() -> Option<T>,
     ) -> Result<T, ClientError> {
-        let waited = wait.until(|until| {
+        wait.until(|until| {
             let mut turn = self.turn.0.lock();
             loop {
                 if let Some(found) = poll() {
@@ -281,16 +272,11 @@ impl Shared {
                 let left = until.map(|until| until.saturating_duration_since(Instant::now()));
                 turn = match left {
                     None => self.turn.1.wait(turn),
-                    Some(Duration::ZERO) => return ControlFlow::Continue(Blocked::Capacity),
+                    Some(Duration::ZERO) => return ControlFlow::Continue(WaitReason::Away),
                     Some(left) => self.turn.1.wait_timeout(turn, left),
                 };
             }
-        });
-        match waited {
-            Ok(result) => result,
-            Err(WaitOver::TimedOut(_)) => Err(ClientError::TimedOut(Waiting::Away)),
-            Err(WaitOver::Interrupted) => Err(ClientError::Interrupted),
-        }
+        })?
     }
 
     /// The watcher's life.

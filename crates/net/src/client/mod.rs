@@ -29,11 +29,11 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use echoic_memory::AllocError;
 use echoic_memory::sync::Mutex;
 use echoic_memory::window::{Reader, Rows, Window};
-use echoic_memory::{AllocError, Blocked};
-use echoic_replay::Spec;
 use echoic_replay::stream::{Wait, WaitOver};
+use echoic_replay::{Spec, WaitReason};
 
 pub use link::LinkError;
 pub use probe::{Probed, probe};
@@ -44,7 +44,7 @@ use self::samples::{ENOUGH_BYTES, Samples};
 use crate::address::Address;
 use crate::auth::Token;
 use crate::transport::Dial;
-use crate::wire::frame::{Stall, samples_per_frame};
+use crate::wire::frame::{samples_per_frame, stall_number};
 use crate::wire::handshake::ProducerId;
 
 /// How long whoever claimed rows may write them after the client's end.
@@ -110,26 +110,13 @@ pub struct Failure {
     pub attempts: u32,
 }
 
-/// What a client waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Waiting {
-    /// The server's ring is full of complete batches.
-    Capacity,
-    /// The server's batches are all held.
-    Leased,
-    /// There is no connection.
-    Away,
-    /// The server has not acknowledged what is on its way.
-    Network,
-}
-
 /// What a client can't do.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
     /// Wait longer.
     #[error("the wait ended with nothing to be had")]
-    TimedOut(Waiting),
+    TimedOut(WaitReason),
     /// The caller's own callback ended the wait.
     #[error("the wait was interrupted")]
     Interrupted,
@@ -151,6 +138,15 @@ pub enum ClientError {
     /// The system refuses.
     #[error("{0}")]
     System(String),
+}
+
+impl From<WaitOver> for ClientError {
+    fn from(over: WaitOver) -> Self {
+        match over {
+            WaitOver::TimedOut(reason) => Self::TimedOut(reason),
+            WaitOver::Interrupted => Self::Interrupted,
+        }
+    }
 }
 
 /// What a client can tell about itself.
@@ -236,8 +232,8 @@ impl Shared {
         }
     }
 
-    fn set_stall(&self, stall: Stall) {
-        self.stall.store(stall as u8, Ordering::Relaxed);
+    fn set_stall(&self, stall: Option<WaitReason>) {
+        self.stall.store(stall_number(stall), Ordering::Relaxed);
     }
 
     /// Tells the I/O thread about a sample, if it wants to know.
@@ -259,15 +255,11 @@ impl Shared {
         }
     }
 
-    fn waiting(&self) -> Waiting {
+    fn waiting(&self) -> WaitReason {
         if !self.reconnector.stands() {
-            return Waiting::Away;
+            return WaitReason::Away;
         }
-        match self.stall.load(Ordering::Relaxed) {
-            stall if stall == Stall::Capacity as u8 => Waiting::Capacity,
-            stall if stall == Stall::Leased as u8 => Waiting::Leased,
-            _ => Waiting::Network,
-        }
+        WaitReason::of(self.stall.load(Ordering::Relaxed)).unwrap_or(WaitReason::Network)
     }
 
     /// Waits until `poll` has a result, or the I/O thread has ended, which is an error here.
@@ -284,15 +276,10 @@ impl Shared {
             }
             self.reconnector.ending().map(|ending| poll().ok_or(ending))
         };
-        let waited = wait.until(|until| match self.window.wait(until, &mut *look) {
+        wait.until(|until| match self.window.wait(until, &mut *look) {
             Some(found) => ControlFlow::Break(found),
-            None => ControlFlow::Continue(Blocked::Capacity),
-        });
-        match waited {
-            Ok(result) => result,
-            Err(WaitOver::TimedOut(_)) => Err(ClientError::TimedOut(self.waiting())),
-            Err(WaitOver::Interrupted) => Err(ClientError::Interrupted),
-        }
+            None => ControlFlow::Continue(self.waiting()),
+        })?
     }
 }
 
@@ -322,7 +309,7 @@ impl Client {
             reconnector: Arc::new(reconnector),
             window,
             wake_policy: AtomicU8::new(WakePolicy::Off as u8),
-            stall: AtomicU8::new(Stall::None as u8),
+            stall: AtomicU8::new(0),
             sent: AtomicU64::new(0),
             urgent: AtomicU64::new(0),
             stats: Stats::default(),

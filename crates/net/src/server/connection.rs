@@ -15,10 +15,11 @@ use super::session::{
 use super::wait_queue::{BlockedBy, Key, Verdict, Waiter};
 use crate::auth::Side;
 use crate::transport::Link;
-use crate::wire::frame::{Control, HEADER_BYTES, Header, MAX_CONTROL, Stall, kind};
+use crate::wire::frame::{Control, HEADER_BYTES, Header, MAX_CONTROL, kind};
 use crate::wire::handshake::{self, Challenge, Hello, Nonce, Open, RefusalCode, Refused};
 use crate::wire::{PREFACE_BYTES, VERSION, WireError, preface, read_preface};
 use crate::write_buffer::WriteBuffer;
+use echoic_replay::WaitReason;
 
 /// How much is read at once: much for one system call, and little enough to stay in the cache until it
 /// is copied on.
@@ -75,7 +76,7 @@ pub(crate) struct Connection {
     wanted: usize,
     pub(crate) out: WriteBuffer,
     /// What it waits for, and why. Nothing is read meanwhile.
-    pub(crate) held: Option<(Key, Stall)>,
+    pub(crate) held: Option<(Key, Option<WaitReason>)>,
     /// It goes on when less than this is unsent.
     choked: Option<usize>,
     /// It is to be written to again though nothing says that it can be: a turn was used up.
@@ -162,7 +163,7 @@ impl Connection {
         if let Err(Stop::Heavy) = turn {
             let (input, end) = (std::mem::take(&mut self.input), std::mem::take(&mut self.wanted));
             self.with_session(services, |session, turn| session.work(input, end, turn));
-            turn = Err(Stop::Wait(Key::Pool, Stall::None));
+            turn = Err(Stop::Wait(Key::Pool, None));
         }
         match turn {
             Ok(()) | Err(Stop::Again) => {}
@@ -475,7 +476,7 @@ impl Connection {
                 Ending::Malformed
             }
             Stop::Refused(code, text) => {
-                self.meter.set_stall(Stall::None);
+                self.meter.set_stall(None);
                 self.acknowledge(AckDue::Always, services);
                 self.refuse(code, &text);
                 Ending::Refused(code)
@@ -486,9 +487,9 @@ impl Connection {
 
     /// Takes note of whether it waits for room, and says so when that begins.
     fn note_stall(&mut self, services: &mut Services<'_>) {
-        let stall = self.held.map_or(Stall::None, |(_, stall)| stall);
+        let stall = self.held.and_then(|(_, stall)| stall);
         self.meter.set_stall(stall);
-        let is_blocked = stall != Stall::None;
+        let is_blocked = stall.is_some();
         if is_blocked != self.is_blocked {
             self.is_blocked = is_blocked;
             self.meter.set_blocked(is_blocked);
@@ -506,13 +507,13 @@ impl Connection {
 
     /// Says that we are there, and what it waits for, to a client that we do not hear now.
     pub(crate) fn reassure(&mut self, services: &mut Services<'_>) {
-        let stall = self.held.map_or(Stall::None, |(_, stall)| stall);
+        let stall = self.held.and_then(|(_, stall)| stall);
         self.with_session(services, |session, turn| session.reassure(stall, turn));
     }
 
     /// Says goodbye, after what was stored.
     pub(crate) fn take_leave(&mut self, services: &mut Services<'_>) {
-        self.meter.set_stall(Stall::None);
+        self.meter.set_stall(None);
         self.acknowledge(AckDue::Always, services);
         let text = String::new();
         self.out.write(|out| Control::Goodbye { text }.write(out));

@@ -14,6 +14,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
+use echoic_replay::WaitReason;
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::codec::Reader;
 use echoic_replay::table::{
@@ -26,7 +27,7 @@ use super::pool::{HEAVY, Task};
 use super::session::{Accepts, AckDue, Progress, Session, Stop, Turn};
 use super::wait_queue::Key;
 use crate::wire::WireError;
-use crate::wire::frame::{Control, HEADER_BYTES, Header, Stall, kind};
+use crate::wire::frame::{Control, HEADER_BYTES, Header, kind};
 use crate::wire::handshake::{ProducerId, RefusalCode};
 use crate::wire::tables::{
     ItemHead, MAX_CHUNK_BYTES, MAX_CHUNKS, MAX_INSERT, MAX_ITEM, MAX_SIGNATURES, Release, RowsHead,
@@ -205,7 +206,7 @@ impl Session for InsertSession {
         });
     }
 
-    fn acknowledge(&mut self, due: AckDue, stall: Stall, turn: &mut Turn<'_>) {
+    fn acknowledge(&mut self, due: AckDue, stall: Option<WaitReason>, turn: &mut Turn<'_>) {
         let new = self.kept.saturating_sub(self.acknowledged);
         match due {
             AckDue::Much if self.unspoken < DUE_BYTES && new < CREDIT / 4 => return,
@@ -310,7 +311,7 @@ impl InsertSession {
         let Some(task) = &self.working else { return Ok(()) };
         let Some(used) = task.take() else {
             turn.park(Key::Pool);
-            return Err(Stop::Wait(Key::Pool, Stall::None));
+            return Err(Stop::Wait(Key::Pool, None));
         };
         self.working = None;
         // A panic there is one of this connection.
@@ -651,7 +652,7 @@ fn check_priorities(priorities: &[f64]) -> Result<(), Stop> {
 
 fn held(number: u32, table: &Table, obstacle: Obstacle) -> Stop {
     match obstacle {
-        Obstacle::Blocked(reason) => Stop::Wait(Key::Room(number as usize), reason.into()),
+        Obstacle::Blocked(reason) => Stop::Wait(Key::Room(number as usize), Some(reason)),
         // What was not inserted stays with the client.
         Obstacle::Failed(TableError::Closed) => Stop::Refused(
             RefusalCode::Closed,

@@ -6,9 +6,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use echoic_memory::sync::Mutex;
+use echoic_replay::WaitReason;
 use echoic_replay::chunk::ChunkMeter;
 
-use crate::wire::frame::Stall;
+use crate::wire::frame::stall_number;
 use crate::wire::handshake::{Purpose, RefusalCode};
 use crate::wire::observed::Connected;
 
@@ -133,8 +134,8 @@ impl ConnectionMeter {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn set_stall(&self, stall: Stall) {
-        self.blocked_by.store(stall.number(), Ordering::Relaxed);
+    pub(crate) fn set_stall(&self, stall: Option<WaitReason>) {
+        self.blocked_by.store(stall_number(stall), Ordering::Relaxed);
     }
 
     /// Its samples wait from now on, or do so no more.
@@ -150,8 +151,8 @@ impl ConnectionMeter {
     }
 
     /// What it waits for now.
-    pub(crate) fn stall(&self) -> Stall {
-        Stall::of(self.blocked_by.load(Ordering::Relaxed))
+    pub(crate) fn stall(&self) -> Option<WaitReason> {
+        WaitReason::of(self.blocked_by.load(Ordering::Relaxed))
     }
 
     fn flow(&self) -> Flow {
@@ -178,7 +179,7 @@ impl ConnectionMeter {
             reads,
             duplicates,
             blocked_time,
-            blocked_by: self.stall().name().into(),
+            blocked_by: self.stall().map(WaitReason::name).unwrap_or_default().into(),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use echoic_memory::arena::{Arena, Claim};
 use echoic_memory::sync::Mutex;
+use echoic_replay::WaitReason;
 use echoic_replay::limiter::Limiter;
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::table::{Form, Obstacle, Sampled, Stack, Table, TableError};
@@ -20,7 +21,7 @@ use super::wait_queue::{BlockedBy, Key, Verdict, Waiter, WaitingRequest};
 use super::{Observer, Shared};
 use crate::buffer_pool::PooledBuffer;
 use crate::wire::WireError;
-use crate::wire::frame::{Control, HEADER_BYTES, Header, Stall, frame, kind};
+use crate::wire::frame::{Control, HEADER_BYTES, Header, frame, kind};
 use crate::wire::handshake::RefusalCode;
 use crate::wire::tables::{
     ALL_TABLES, Answer, Area, BatchHead, FailureCode, Layout, MAX_REQUEST, MAX_WAITING, Numbers,
@@ -79,11 +80,11 @@ impl Session for RequestSession {
 
     fn frame(&mut self, _header: Header, payload: &[u8], turn: &mut Turn<'_>) -> Result<(), Stop> {
         if let Some(key) = self.busy(turn.shared) {
-            return Err(Stop::Wait(key, Stall::None));
+            return Err(Stop::Wait(key, None));
         }
         let request = Request::read(payload)?;
         if lacks_room(&request, turn.shared) {
-            return Err(Stop::Wait(Key::Room(request.table as usize), Stall::Capacity));
+            return Err(Stop::Wait(Key::Room(request.table as usize), Some(WaitReason::Capacity)));
         }
         self.take(request, turn)
     }
@@ -132,7 +133,7 @@ impl Session for RequestSession {
         verdict
     }
 
-    fn reassure(&mut self, _stall: Stall, turn: &mut Turn<'_>) {
+    fn reassure(&mut self, _stall: Option<WaitReason>, turn: &mut Turn<'_>) {
         turn.out.write(|out| Control::Ping(0).write(out));
     }
 
@@ -489,7 +490,7 @@ fn lacks_room(request: &Request<'_>, shared: &Shared) -> bool {
 
 /// Tells a client why the server did not do it.
 pub(crate) fn fail(id: u64, code: FailureCode, text: &str, out: &mut WriteBuffer) {
-    let answer = Answer::Failed { id, code, stall: Stall::None, text: text.to_owned() };
+    let answer = Answer::Failed { id, code, stall: None, text: text.to_owned() };
     out.write(|out| answer.write(out));
 }
 
@@ -506,7 +507,7 @@ pub(crate) fn failed(id: u64, error: &TableError) -> Answer {
         TableError::Journal(_) => FailureCode::Journal,
         _ => FailureCode::Value,
     };
-    Answer::Failed { id, code, stall: Stall::None, text: error.to_string() }
+    Answer::Failed { id, code, stall: None, text: error.to_string() }
 }
 
 fn unknown(id: u64, number: u32, out: &mut WriteBuffer) {
@@ -520,7 +521,7 @@ fn time_out(waiter: &Waiter, blocked: BlockedBy, out: &mut WriteBuffer) {
     let answer = match blocked {
         BlockedBy::Items(reason) => {
             let text = "the sample waited for as long as it may".into();
-            Answer::Failed { id, code: FailureCode::TimedOut, stall: reason.into(), text }
+            Answer::Failed { id, code: FailureCode::TimedOut, stall: Some(reason), text }
         }
         BlockedBy::Rollouts(blocked) => {
             Answer::RolloutRefused { id, error: CallError::TimedOut(blocked) }

@@ -21,9 +21,10 @@ use super::pool::Task;
 use super::wait_queue::{BlockedBy, Key, Verdict, WaitQueue, Waiter};
 use crate::transport::Link;
 use crate::wire::WireError;
-use crate::wire::frame::{Header, Stall};
+use crate::wire::frame::Header;
 use crate::wire::handshake::{ProducerId, RefusalCode};
 use crate::write_buffer::WriteBuffer;
+use echoic_replay::WaitReason;
 
 /// How much is sent before others have their turn: a client that reads as fast as we write would never end it.
 pub(crate) const MOST_SENT: usize = 2 << 20;
@@ -41,7 +42,7 @@ pub(crate) enum Accepts {
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// It goes on when this has happened.
-    Wait(Key, Stall),
+    Wait(Key, Option<WaitReason>),
     /// It goes on when less than this is unsent.
     Unsent(usize),
     /// There is more to do, after others have had their turn.
@@ -161,10 +162,10 @@ pub(crate) trait Session: Send {
     }
 
     /// Says what is stored, if that is due.
-    fn acknowledge(&mut self, _due: AckDue, _stall: Stall, _turn: &mut Turn<'_>) {}
+    fn acknowledge(&mut self, _due: AckDue, _stall: Option<WaitReason>, _turn: &mut Turn<'_>) {}
 
     /// Says that we are there to a client that we do not hear now, and why that is.
-    fn reassure(&mut self, stall: Stall, turn: &mut Turn<'_>) {
+    fn reassure(&mut self, stall: Option<WaitReason>, turn: &mut Turn<'_>) {
         self.acknowledge(AckDue::Always, stall, turn);
     }
 

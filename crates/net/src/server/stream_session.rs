@@ -8,14 +8,15 @@
 use std::io::{self, IoSliceMut};
 use std::sync::Arc;
 
+use echoic_replay::WaitReason;
 use echoic_replay::table::Waiting;
-use echoic_replay::{Blocked, Incoming, Stream, StreamError};
+use echoic_replay::{Incoming, Stream, StreamError};
 
 use super::session::{Accepts, AckDue, Ending, Progress, Session, Stop, Turn};
 use super::wait_queue::Key;
 use crate::transport::Link;
 use crate::wire::WireError;
-use crate::wire::frame::{Control, DATA_BYTES, DataHead, Header, Stall, kind};
+use crate::wire::frame::{Control, DATA_BYTES, DataHead, Header, kind};
 use crate::wire::handshake::ProducerId;
 
 /// From this size on samples are read from the socket into the ring itself. Below, the system call
@@ -85,7 +86,7 @@ impl Session for StreamSession {
     /// Once another one waits for room, nothing more is read. A complete sample that has waited is stored.
     fn resume(&mut self, turn: &mut Turn<'_>) -> Result<(), Stop> {
         if let Some(stall) = turn.waits.stall(Key::Stream) {
-            return Err(Stop::Wait(Key::Stream, stall));
+            return Err(Stop::Wait(Key::Stream, Some(stall)));
         }
         match self.partial_len > 0 && self.partial_len == self.stream.spec().nbytes() {
             true => self.part(&[], turn).1,
@@ -93,7 +94,7 @@ impl Session for StreamSession {
         }
     }
 
-    fn acknowledge(&mut self, due: AckDue, stall: Stall, turn: &mut Turn<'_>) {
+    fn acknowledge(&mut self, due: AckDue, stall: Option<WaitReason>, turn: &mut Turn<'_>) {
         let (credit, new) = (turn.shared.credit(), self.next - self.acknowledged);
         match due {
             AckDue::Much if new < (credit / 4).max(1) => return,
@@ -324,8 +325,7 @@ fn reserve<'a>(
     waiting: &mut Option<Waiting>,
 ) -> Result<Incoming<'a>, Stop> {
     let reserved = stream.try_reserve(samples).map_err(|error| match error {
-        StreamError::TimedOut(Blocked::Leased) => Stop::Wait(Key::Stream, Stall::Leased),
-        StreamError::TimedOut(_) => Stop::Wait(Key::Stream, Stall::Capacity),
+        StreamError::TimedOut(reason) => Stop::Wait(Key::Stream, Some(reason)),
         // The server is closing: what was not stored stays with the client.
         _ => Stop::Ended(Ending::Gone),
     });

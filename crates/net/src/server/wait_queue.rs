@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use echoic_replay::limiter::Reason;
+use echoic_replay::WaitReason;
 use echoic_replay::rollouts::RolloutTable;
 use echoic_replay::rollouts::ledger::{self, Change, Size};
 use echoic_replay::rollouts::table::{self as rollout_table, Side};
@@ -33,7 +33,6 @@ use echoic_replay::table::{self, Call};
 use super::Shared;
 use super::loop_wakers::LoopWaker;
 use super::rollout_session::failure;
-use crate::wire::frame::Stall;
 use crate::wire::rollouts::Wish;
 use crate::wire::tables::Area;
 
@@ -80,7 +79,7 @@ pub(crate) enum WaitingRequest {
 /// Why a request waits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum BlockedBy {
-    Items(Reason),
+    Items(WaitReason),
     Rollouts(ledger::Blocked),
 }
 
@@ -183,7 +182,7 @@ impl Waiter {
         }
     }
 
-    fn count(&self, reason: Reason, shared: &Shared) -> Option<Counted> {
+    fn count(&self, reason: WaitReason, shared: &Shared) -> Option<Counted> {
         let (side, applicant) = match &self.request {
             WaitingRequest::Items { .. } => {
                 return Some(Counted::Items(shared.table(self.table)?.begin_wait(Call::Sample)));
@@ -208,7 +207,7 @@ struct Row {
     /// In the order in which they came.
     connections: VecDeque<usize>,
     /// Why one of them could not go on, if so.
-    stall: Option<Stall>,
+    stall: Option<WaitReason>,
     /// In the order in which they came.
     requests: VecDeque<Waiter>,
     /// Those that were tried in a pass that is not over.
@@ -294,12 +293,12 @@ impl WaitQueue {
     }
 
     /// Takes note of why a connection that waits for this can't go on.
-    pub(crate) fn hold(&mut self, key: Key, stall: Stall) {
-        self.row(key).stall = Some(stall);
+    pub(crate) fn hold(&mut self, key: Key, stall: Option<WaitReason>) {
+        self.row(key).stall = stall;
     }
 
     /// Why another connection that needs this could not go on, if it has not happened since.
-    pub(crate) fn stall(&self, key: Key) -> Option<Stall> {
+    pub(crate) fn stall(&self, key: Key) -> Option<WaitReason> {
         self.rows.get(&key)?.stall
     }
 
@@ -506,7 +505,7 @@ mod tests {
     use super::*;
 
     const KEY: Key = Key::Items(0);
-    const BLOCKED: BlockedBy = BlockedBy::Items(Reason::MinSize);
+    const BLOCKED: BlockedBy = BlockedBy::Items(WaitReason::MinSize);
 
     fn queue() -> WaitQueue {
         let poll = mio::Poll::new().unwrap();

@@ -1,7 +1,7 @@
 //! Frames: a header of eight bytes, then a payload of the length that the header says.
 
+use echoic_replay::WaitReason;
 use echoic_replay::codec::{Encode, Reader, write_text};
-use echoic_replay::limiter::Reason;
 
 use super::WireError;
 
@@ -203,91 +203,20 @@ pub fn samples_per_frame(sample_bytes: usize, target_bytes: usize) -> Option<u32
     Some(u32::try_from(fitting).unwrap_or(u32::MAX).min(MAX_SAMPLES))
 }
 
-/// Why samples are not stored at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Stall {
-    /// They are.
-    #[default]
-    None,
-    /// Complete batches wait for a consumer.
-    Capacity,
-    /// Every batch is held, or every row that is free is still read.
-    Leased,
-    /// A table has too few items.
-    MinSize,
-    /// Inserts and samples of a table are too far from their ratio.
-    Ratio,
-    /// A table is paused.
-    Paused,
-    /// What a rollout table has, or would be made, is or would be too old.
-    Staleness,
-    /// Too few groups of a rollout table are complete.
-    Group,
-}
-
-/// Each at its number on the wire, with its name.
-const STALLS: [(Stall, &str); 8] = [
-    (Stall::None, ""),
-    (Stall::Capacity, "CAPACITY"),
-    (Stall::Leased, "LEASED"),
-    (Stall::MinSize, "MIN_SIZE"),
-    (Stall::Ratio, "RATIO"),
-    (Stall::Paused, "PAUSED"),
-    (Stall::Staleness, "STALENESS"),
-    (Stall::Group, "GROUP"),
-];
-
-impl Stall {
-    /// Reads its number.
-    pub fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
-        let number = reader.u8("stall")?;
-        let meaningless = WireError::meaningless("stall", number.into());
-        STALLS.get(usize::from(number)).map(|(stall, _)| *stall).ok_or(meaningless)
-    }
-
-    /// The stall of a number; none, if there is none.
-    pub fn of(number: u8) -> Self {
-        STALLS.get(usize::from(number)).map_or(Self::None, |(stall, _)| *stall)
-    }
-
-    /// Its name, for people and programs; empty when there is no stall.
-    pub fn name(self) -> &'static str {
-        STALLS.get(usize::from(self.number())).map_or("", |(_, name)| name)
-    }
-
-    /// Why something waits, if it does.
-    pub fn reason(self) -> Option<Reason> {
-        match self {
-            Self::None => None,
-            Self::Capacity => Some(Reason::Capacity),
-            Self::Leased => Some(Reason::Leased),
-            Self::MinSize => Some(Reason::MinSize),
-            Self::Ratio => Some(Reason::Ratio),
-            Self::Paused => Some(Reason::Paused),
-            Self::Staleness => Some(Reason::Staleness),
-            Self::Group => Some(Reason::Group),
+/// Reads why something waits, which is number 0 when it does not.
+pub(crate) fn read_stall(reader: &mut Reader<'_>) -> Result<Option<WaitReason>, WireError> {
+    match reader.u8("stall")? {
+        0 => Ok(None),
+        number => {
+            let meaningless = WireError::meaningless("stall", number.into());
+            WaitReason::of(number).map(Some).ok_or(meaningless)
         }
-    }
-
-    /// Its number on the wire.
-    pub fn number(self) -> u8 {
-        self as u8
     }
 }
 
-impl From<Reason> for Stall {
-    fn from(reason: Reason) -> Self {
-        match reason {
-            Reason::MinSize => Self::MinSize,
-            Reason::Ratio => Self::Ratio,
-            Reason::Paused => Self::Paused,
-            Reason::Leased => Self::Leased,
-            Reason::Staleness => Self::Staleness,
-            Reason::Group => Self::Group,
-            // Reasons may grow; what has no number yet is a lack of room to the other side.
-            _ => Self::Capacity,
-        }
-    }
+/// The number of why something waits.
+pub(crate) fn stall_number(stall: Option<WaitReason>) -> u8 {
+    stall.map_or(0, |reason| reason as u8)
 }
 
 /// A frame without samples.
@@ -300,7 +229,7 @@ pub enum Control {
         /// The sequence number of the first sample that may not be sent yet.
         limit: u64,
         /// What keeps the next one from being stored, if it has come.
-        stall: Stall,
+        stall: Option<WaitReason>,
     },
     /// To be answered with the same number.
     Ping(u64),
@@ -335,7 +264,7 @@ impl Control {
             kind::ACK => {
                 let next = reader.u64("next sample")?;
                 let limit = reader.u64("limit")?;
-                ("ACK", Self::Ack { next, limit, stall: Stall::read(&mut reader)? })
+                ("ACK", Self::Ack { next, limit, stall: read_stall(&mut reader)? })
             }
             kind::PING => ("PING", Self::Ping(reader.u64("number of a ping")?)),
             kind::PONG => ("PONG", Self::Pong(reader.u64("number of a ping")?)),
@@ -370,7 +299,7 @@ impl Control {
             Self::Ack { next, limit, stall } => frame(out, kind::ACK, |out| {
                 next.encode(out);
                 limit.encode(out);
-                out.push(stall.number());
+                out.push(stall_number(*stall));
             }),
             Self::Ping(number) => {
                 frame(out, kind::PING, |out| number.encode(out));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use echoic_net::client::weights::{Subscription as Core, WeightSource};
-use echoic_replay::Blocked;
+use echoic_replay::WaitReason;
 use echoic_replay::weights::{
     Publication as CorePublication, WeightStore as CoreStore, WeightsConfig, WeightsError,
 };
@@ -38,7 +38,7 @@ impl Raise for WeightsError {
     fn raise(self, py: Python<'_>) -> PyErr {
         let text = self.to_string();
         match self {
-            Self::TimedOut(Blocked::Leased) => {
+            Self::TimedOut(WaitReason::Leased) => {
                 let error = timeout_error(
                     py,
                     "timed out: all publications that there may be are held by arrays that are still \

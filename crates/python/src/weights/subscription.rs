@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use echoic_net::client::ClientError;
 use echoic_net::client::weights::{Subscription as Core, SubscriptionError};
-use echoic_net::client::{ClientError, Waiting};
+use echoic_replay::WaitReason;
 use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 
@@ -40,7 +41,7 @@ impl Raise for SubscriptionError {
     fn raise(self, py: Python<'_>) -> PyErr {
         match self {
             Self::Local(error) => error.raise(py),
-            Self::Remote(ClientError::TimedOut(Waiting::Network)) => nothing_newer(py),
+            Self::Remote(ClientError::TimedOut(WaitReason::Network)) => nothing_newer(py),
             Self::Remote(error) => error.raise(py),
             error => closed_error(py, error.to_string()),
         }

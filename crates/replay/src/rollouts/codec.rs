@@ -22,8 +22,9 @@ use super::ledger::{
 use super::schema::{Column, Schema};
 use super::starvation::Hunger;
 use super::table::{CallError, RolloutInfo};
+use crate::WaitReason;
 use crate::codec::{CodecError, Decode, Encode, Reader, write_count};
-use crate::limiter::{Parameters, Reason};
+use crate::limiter::Parameters;
 use crate::spec::Dtype;
 use crate::waits::Waits;
 use crate::{fields, variants};
@@ -114,20 +115,10 @@ variants! {
         6 => Shipping { version: i64, needed: i64 },
         7 => MeanLag,
         8 => Leased(leased: u64),
-        9 => Limiter(reason: Reason),
+        9 => Limiter(reason: WaitReason),
         10 => Paused,
         11 => Early { version: i64, target: i64 },
         12 => Unpublished { there: u64, wanted: u64, per_version: u64, version: i64, needed: i64 },
-    }
-    // As stalls are numbered on connections.
-    Reason {
-        1 => Capacity,
-        2 => Leased,
-        3 => MinSize,
-        4 => Ratio,
-        5 => Paused,
-        6 => Staleness,
-        7 => Group,
     }
 }
 

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::limiter::Reason;
+use crate::WaitReason;
 use crate::waits::{Tally, Waiting, Waits};
 
 /// All reasons, in the order in which they are counted.
-pub const REASONS: [Reason; 7] = [
-    Reason::Paused,
-    Reason::MinSize,
-    Reason::Ratio,
-    Reason::Capacity,
-    Reason::Leased,
-    Reason::Staleness,
-    Reason::Group,
+pub const REASONS: [WaitReason; 7] = [
+    WaitReason::Paused,
+    WaitReason::MinSize,
+    WaitReason::Ratio,
+    WaitReason::Capacity,
+    WaitReason::Leased,
+    WaitReason::Staleness,
+    WaitReason::Group,
 ];
 
 /// See the [module](self).
@@ -27,7 +27,7 @@ pub struct Sides(pub [Waits; REASONS.len()]);
 
 impl Sides {
     /// For how many nanoseconds callers waited for a reason, together.
-    pub fn nanos(&self, reason: Reason) -> u64 {
+    pub fn nanos(&self, reason: WaitReason) -> u64 {
         let found = REASONS.iter().zip(&self.0).find(|(other, _)| **other == reason);
         found.map_or(0, |(_, waits)| waits.nanos)
     }
@@ -40,11 +40,11 @@ impl Sides {
 
 impl Idle {
     /// A call waits from now on.
-    pub(super) fn begin(&self, reason: Reason) -> Idling {
+    pub(super) fn begin(&self, reason: WaitReason) -> Idling {
         Idling { idle: self.clone(), now: Some((reason, self.tally(reason).begin())) }
     }
 
-    fn tally(&self, reason: Reason) -> &Arc<Tally> {
+    fn tally(&self, reason: WaitReason) -> &Arc<Tally> {
         let found = REASONS.iter().zip(&*self.0).find(|(other, _)| **other == reason);
         found.map_or(&self.0[0], |(_, tally)| tally)
     }
@@ -60,12 +60,12 @@ impl Idle {
 #[must_use = "a wait ends when this is dropped"]
 pub struct Idling {
     idle: Idle,
-    now: Option<(Reason, Waiting)>,
+    now: Option<(WaitReason, Waiting)>,
 }
 
 impl Idling {
     /// Says what it waits for now.
-    pub fn because(&mut self, reason: Reason) {
+    pub fn because(&mut self, reason: WaitReason) {
         if self.now.as_ref().is_none_or(|(before, _)| *before != reason) {
             // The old one ends before the new one begins.
             self.now = None;

@@ -25,8 +25,8 @@ use super::ledger::{
 };
 use super::starvation::{Hunger, Hungry, Starvation};
 use super::tuner::Tuner;
+use crate::WaitReason;
 use crate::journal::{self, Torn};
-use crate::limiter::Reason;
 use crate::stream::{Wait, WaitOver};
 
 /// Which of those who wait.
@@ -131,7 +131,7 @@ pub struct Waiting {
 
 impl Waiting {
     /// Says what it waits for now.
-    pub fn because(&mut self, reason: Reason) {
+    pub fn because(&mut self, reason: WaitReason) {
         self.idling.because(reason);
     }
 }
@@ -223,7 +223,7 @@ impl RolloutTable {
         if let (Some(log), Some(Side::Producers)) = (&self.log, change.side())
             && !log.has_room()
         {
-            return Err(CallError::Refused(Blocked::Limiter(Reason::Capacity).into()));
+            return Err(CallError::Refused(Blocked::Limiter(WaitReason::Capacity).into()));
         }
         let mut core = self.core.lock();
         if core.is_closed {
@@ -305,8 +305,8 @@ impl RolloutTable {
     fn tune(&self, core: &mut Core, now: u64) -> bool {
         let (starved, held) = (
             // All ranks wait for one batch, so each of them counts as a part of the learner.
-            self.consumers_idle.read().nanos(Reason::Group) / u64::from(core.ranks.max(1)),
-            self.producers_idle.read().nanos(Reason::Staleness),
+            self.consumers_idle.read().nanos(WaitReason::Group) / u64::from(core.ranks.max(1)),
+            self.producers_idle.read().nanos(WaitReason::Staleness),
         );
         let (depth, most) = (core.ledger.totals().depth, self.config.max_lag);
         if let (Some(tuner), Some(depth), Some(most)) = (&mut core.tuner, depth, most)
@@ -372,7 +372,7 @@ impl RolloutTable {
 
     /// Counts a call of a side among those that wait, until it is dropped; one that wants to be admitted also by the
     /// [name](Change::applicant) of the producer.
-    pub fn begin_wait(&self, side: Side, applicant: Option<&str>, reason: Reason) -> Waiting {
+    pub fn begin_wait(&self, side: Side, applicant: Option<&str>, reason: WaitReason) -> Waiting {
         let hungry = applicant.map(|source| {
             let core = self.core.lock();
             let others = [source, OTHERS].map(|name| core.ledger.admitted_others(name));
@@ -388,7 +388,7 @@ impl RolloutTable {
 
     /// Waits until something can happen, has it happen, and waits until that is kept. For the latter it has no
     /// deadline: that the change was made can't be taken back.
-    pub fn call(&self, change: &Change, wait: Wait<'_, Blocked>) -> Result<Outcome, CallError> {
+    pub fn call(&self, change: &Change, wait: Wait<'_>) -> Result<Outcome, CallError> {
         let Wait { deadline, tick, on_tick } = wait;
         let outcome = self.attempt(change, Wait { deadline, tick, on_tick: &mut *on_tick })?;
         let kept = self.keep(Wait { deadline: None, tick, on_tick });
@@ -411,15 +411,15 @@ impl RolloutTable {
         let _ = self.apply(&change);
     }
 
-    fn attempt(&self, change: &Change, mut wait: Wait<'_, Blocked>) -> Result<Outcome, CallError> {
+    fn attempt(&self, change: &Change, mut wait: Wait<'_>) -> Result<Outcome, CallError> {
         let Some(side) = change.side() else { return self.apply(change) };
         let signal = self.signal(side);
         let mut idling: Option<Waiting> = None;
         // Who has no time does not wait.
         let end = wait.deadline;
         let may_wait = || end.is_none_or(|end| end > Instant::now());
+        let mut last = Blocked::Paused;
         let waited = wait.until(|deadline| {
-            let mut last = Blocked::Paused;
             // Looked at before each attempt: what becomes due afterwards is a later one's.
             let due = self.next_due();
             let until = match (deadline, due) {
@@ -446,11 +446,11 @@ impl RolloutTable {
                 }
                 done => Some(Some(done)),
             });
-            found.flatten().map_or(ControlFlow::Continue(last), ControlFlow::Break)
+            found.flatten().map_or(ControlFlow::Continue(last.reason()), ControlFlow::Break)
         });
         match waited {
             Ok(done) => done,
-            Err(WaitOver::TimedOut(blocked)) => Err(CallError::TimedOut(blocked)),
+            Err(WaitOver::TimedOut(_)) => Err(CallError::TimedOut(last)),
             Err(WaitOver::Interrupted) => Err(CallError::Interrupted),
         }
     }
@@ -481,16 +481,16 @@ impl RolloutTable {
     /// # Errors
     ///
     /// [`CallError::TimedOut`], [`CallError::Interrupted`] or [`CallError::Journal`].
-    pub fn keep(&self, mut wait: Wait<'_, Blocked>) -> Result<(), CallError> {
+    pub fn keep(&self, mut wait: Wait<'_>) -> Result<(), CallError> {
         let Some(log) = self.log.as_ref().filter(|log| !log.is_hasty()) else { return Ok(()) };
         let receipt = log.receipt();
         let waited = wait.until(|deadline| match log.wait(receipt, deadline) {
-            Ok(false) => ControlFlow::Continue(Blocked::Limiter(Reason::Capacity)),
+            Ok(false) => ControlFlow::Continue(WaitReason::Capacity),
             done => ControlFlow::Break(done.map(drop)),
         });
         match waited {
             Ok(kept) => kept,
-            Err(WaitOver::TimedOut(blocked)) => Err(CallError::TimedOut(blocked)),
+            Err(WaitOver::TimedOut(reason)) => Err(CallError::TimedOut(Blocked::Limiter(reason))),
             Err(WaitOver::Interrupted) => Err(CallError::Interrupted),
         }
     }
@@ -567,9 +567,9 @@ impl RolloutTable {
     /// # Errors
     ///
     /// [`CallError::TimedOut`], [`CallError::Interrupted`] or [`CallError::Closed`].
-    pub fn wait_version(&self, above: i64, mut wait: Wait<'_, Blocked>) -> Result<i64, CallError> {
+    pub fn wait_version(&self, above: i64, mut wait: Wait<'_>) -> Result<i64, CallError> {
+        let mut version = 0;
         let waited = wait.until(|deadline| {
-            let mut version = 0;
             let found = self.versions.wait(deadline, || {
                 let core = self.core.lock();
                 version = core.ledger.totals().version;
@@ -578,12 +578,14 @@ impl RolloutTable {
                     false => (version > above).then_some(Ok(version)),
                 }
             });
-            let blocked = Blocked::Shipping { version, needed: above.saturating_add(1) };
-            found.map_or(ControlFlow::Continue(blocked), ControlFlow::Break)
+            found.map_or(ControlFlow::Continue(WaitReason::Staleness), ControlFlow::Break)
         });
         match waited {
             Ok(found) => found,
-            Err(WaitOver::TimedOut(blocked)) => Err(CallError::TimedOut(blocked)),
+            Err(WaitOver::TimedOut(_)) => {
+                let needed = above.saturating_add(1);
+                Err(CallError::TimedOut(Blocked::Shipping { version, needed }))
+            }
             Err(WaitOver::Interrupted) => Err(CallError::Interrupted),
         }
     }

@@ -20,8 +20,9 @@ use super::pinned::PinnedTrajectories;
 use super::sessions::{Origin, Sessions};
 use super::spread::Lags;
 use super::{Form, TableConfig};
+use crate::WaitReason;
 use crate::episode::EpisodeCounts;
-use crate::limiter::{Counts, Reason};
+use crate::limiter::Counts;
 use crate::rng::Rng;
 use crate::selectors::{DrawnItem, Entry, Selector, Slot};
 use crate::trajectory::Trajectory;
@@ -182,7 +183,7 @@ impl Core {
         };
         let writer = slab.try_reserve(usize::try_from(count).unwrap_or(usize::MAX));
         if writer.is_empty() {
-            return Err(Reason::Leased.into());
+            return Err(WaitReason::Leased.into());
         }
         self.gate.reserved += writer.len() as u64;
         Ok(writer)

@@ -3,8 +3,10 @@
 use echoic_memory::AllocError;
 
 use super::MAX_METADATA;
-use crate::limiter::{LimiterError, Reason};
+use crate::WaitReason;
+use crate::limiter::LimiterError;
 use crate::selectors::SelectorError;
+use crate::stream::WaitOver;
 use crate::trajectory::TrajectoryError;
 
 /// Why a call to a table failed. The table is as it was before.
@@ -85,7 +87,7 @@ pub enum TableError {
     Trajectory(#[from] TrajectoryError),
     /// Wait longer, or see to it that the reason goes away.
     #[error("the wait ended because of {0}")]
-    TimedOut(Reason),
+    TimedOut(WaitReason),
     /// The caller's own callback ended the wait.
     #[error("the wait was interrupted")]
     Interrupted,
@@ -108,7 +110,7 @@ pub enum TableError {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Obstacle {
     /// It may be later.
-    Blocked(Reason),
+    Blocked(WaitReason),
     /// It never will.
     Failed(TableError),
 }
@@ -119,8 +121,17 @@ impl From<TableError> for Obstacle {
     }
 }
 
-impl From<Reason> for Obstacle {
-    fn from(reason: Reason) -> Self {
+impl From<WaitOver> for TableError {
+    fn from(over: WaitOver) -> Self {
+        match over {
+            WaitOver::TimedOut(reason) => Self::TimedOut(reason),
+            WaitOver::Interrupted => Self::Interrupted,
+        }
+    }
+}
+
+impl From<WaitReason> for Obstacle {
+    fn from(reason: WaitReason) -> Self {
         Self::Blocked(reason)
     }
 }

@@ -16,7 +16,8 @@ use echoic_memory::sync::MutexGuard;
 use super::core::Core;
 use super::error::{Obstacle, TableError};
 use super::{Table, TableConfig};
-use crate::limiter::{Counts, Limiter, Reason};
+use crate::WaitReason;
+use crate::limiter::{Counts, Limiter};
 
 /// The most items of a batch: what is known about them is taken note of under the lock.
 const MAX_BATCH: u64 = 1 << 24;
@@ -54,7 +55,7 @@ impl Gate {
         if self.closed {
             return Err(TableError::Closed.into());
         }
-        if self.paused { Err(Reason::Paused.into()) } else { Ok(()) }
+        if self.paused { Err(WaitReason::Paused.into()) } else { Ok(()) }
     }
 
     /// How many of `wanted` items may be inserted now: at least one.
@@ -87,7 +88,7 @@ impl Gate {
         }
         self.limiter.can_sample(&self.counts, count)?;
         if self.counts.size() < self.needed(count) {
-            return Err(Reason::MinSize.into());
+            return Err(WaitReason::MinSize.into());
         }
         Ok(())
     }
@@ -290,7 +291,7 @@ mod tests {
                 let before = table.blocked();
                 act(&table, &mut held, action, number);
                 let after = table.blocked();
-                let ended = |was: Option<Reason>, is: Option<Reason>| was.is_some() && is.is_none();
+                let ended = |was: Option<WaitReason>, is: Option<WaitReason>| was.is_some() && is.is_none();
                 let said = format!("step {step}, action {action}: {before:?} became {after:?}");
                 let is_woken = |woken: &Woken| woken.0.load(Ordering::Relaxed);
                 prop_assert!(!ended(before.sample, after.sample) || is_woken(&items), "{}", said);

@@ -57,9 +57,10 @@ pub use self::registry::Tables;
 pub use self::sampled::{Sampled, Stack};
 pub use self::sessions::{Origin, Producer};
 use self::spread::Spreads;
+use crate::WaitReason;
 use crate::journal::{self, Record};
-use crate::limiter::{Counts, Limiter, Reason};
-use crate::stream::{Wait, WaitOver};
+use crate::limiter::{Counts, Limiter};
+use crate::stream::Wait;
 use crate::trajectory::Trajectory;
 use crate::waits::Tally;
 pub use crate::waits::{Call, Waiting, Waits};
@@ -133,9 +134,9 @@ pub struct TableInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Obstacles {
     /// Those who insert.
-    pub insert: Option<Reason>,
+    pub insert: Option<WaitReason>,
     /// Those who sample.
-    pub sample: Option<Reason>,
+    pub sample: Option<WaitReason>,
 }
 
 impl Table {
@@ -256,7 +257,7 @@ impl Table {
     pub fn reserve(
         self: &Arc<Self>,
         count: usize,
-        wait: Wait<'_, Reason>,
+        wait: Wait<'_>,
     ) -> Result<Insertion, TableError> {
         self.until(Call::Insert, wait, || self.try_reserve(count))
     }
@@ -330,7 +331,7 @@ impl Table {
         trajectory: &Trajectory,
         priority: f64,
         version: Option<u64>,
-        wait: Wait<'_, Reason>,
+        wait: Wait<'_>,
     ) -> Result<Key, TableError> {
         self.until(Call::Insert, wait, || self.try_insert(trajectory, priority, version))
     }
@@ -387,11 +388,7 @@ impl Table {
     ///
     /// [`TableError`]; a batch that the limiter or the size of the table can never allow is refused at
     /// once.
-    pub fn sample(
-        self: &Arc<Self>,
-        count: usize,
-        wait: Wait<'_, Reason>,
-    ) -> Result<Sampled, TableError> {
+    pub fn sample(self: &Arc<Self>, count: usize, wait: Wait<'_>) -> Result<Sampled, TableError> {
         let Wait { deadline, tick, on_tick } = wait;
         let sampled = match self.try_sample(count) {
             Ok(sampled) => sampled,
@@ -442,14 +439,14 @@ impl Table {
         };
         let core = self.lock();
         let leased = match &core.payload {
-            Payload::Rows(slab) => (!slab.has_room()).then_some(Reason::Leased),
+            Payload::Rows(slab) => (!slab.has_room()).then_some(WaitReason::Leased),
             Payload::Trajectories { .. } => None,
         };
         let insert = core.gate.insertable(1).err().and_then(reason).or(leased);
         let sample = core.gate.check_sample(1).err().and_then(reason);
         drop(core);
         let full = self.log().is_some_and(|log| !log.journal().has_room());
-        let full = full.then_some(Reason::Capacity);
+        let full = full.then_some(WaitReason::Capacity);
         let told = full.filter(|_| self.config.max_times_sampled > 0);
         Obstacles { insert: insert.or(full), sample: sample.or(told) }
     }
@@ -462,16 +459,12 @@ impl Table {
     }
 
     /// Waits until [`Table::check_room`] succeeds.
-    pub fn wait_for_room(self: &Arc<Self>, mut wait: Wait<'_, Reason>) -> Result<(), TableError> {
+    pub fn wait_for_room(self: &Arc<Self>, mut wait: Wait<'_>) -> Result<(), TableError> {
         let poll = || self.check_room().ok();
-        let ended = wait.until(|deadline| match self.room.wait(deadline, poll) {
+        Ok(wait.until(|deadline| match self.room.wait(deadline, poll) {
             Some(()) => ControlFlow::Break(()),
-            None => ControlFlow::Continue(Reason::Capacity),
-        });
-        ended.map_err(|over| match over {
-            WaitOver::TimedOut(reason) => TableError::TimedOut(reason),
-            WaitOver::Interrupted => TableError::Interrupted,
-        })
+            None => ControlFlow::Continue(WaitReason::Capacity),
+        })?)
     }
 
     /// Changes priorities, all or none; how many of the items are still there. Keys of items that have
@@ -565,30 +558,22 @@ impl Table {
     ///
     /// [`TableError::Journal`] when it does not: it is in the table, but not on disk.
     /// [`TableError::TimedOut`] or [`TableError::Interrupted`].
-    pub fn keep(&self, wait: Wait<'_, Reason>) -> Result<(), TableError> {
+    pub fn keep(&self, wait: Wait<'_>) -> Result<(), TableError> {
         self.receipt().map_or(Ok(()), |receipt| self.keep_until(receipt, wait))
     }
 
     /// As [`Table::keep`], of what was changed when the receipt was given.
-    fn keep_until(
-        &self,
-        Receipt(next): Receipt,
-        mut wait: Wait<'_, Reason>,
-    ) -> Result<(), TableError> {
+    fn keep_until(&self, Receipt(next): Receipt, mut wait: Wait<'_>) -> Result<(), TableError> {
         let Some(log) = self.log() else { return Ok(()) };
         let ended = wait.until(|deadline| match log.wait(next, deadline) {
-            Err(journal::Error::TimedOut { .. }) => ControlFlow::Continue(Reason::Capacity),
+            Err(journal::Error::TimedOut { .. }) => ControlFlow::Continue(WaitReason::Capacity),
             ended => ControlFlow::Break(ended),
         });
-        match ended {
-            // What is lost without having been taken is told, too.
-            Ok(ended) => Ok(ended.and_then(|()| match log.journal().check() {
-                Err(journal::Error::Closed) => Ok(()),
-                checked => checked,
-            })?),
-            Err(WaitOver::TimedOut(reason)) => Err(TableError::TimedOut(reason)),
-            Err(WaitOver::Interrupted) => Err(TableError::Interrupted),
-        }
+        // What is lost without having been taken is told, too.
+        Ok(ended?.and_then(|()| match log.journal().check() {
+            Err(journal::Error::Closed) => Ok(()),
+            checked => checked,
+        })?)
     }
 
     /// What to ask [`Table::is_kept`] about what was changed so far; none in a table without a journal.
@@ -742,7 +727,7 @@ impl Table {
     fn until<T>(
         &self,
         call: Call,
-        mut wait: Wait<'_, Reason>,
+        mut wait: Wait<'_>,
         mut attempt: impl FnMut() -> Result<T, Obstacle>,
     ) -> Result<T, TableError> {
         let signal = match call {
@@ -753,8 +738,8 @@ impl Table {
         let end = wait.deadline;
         let may_wait = || end.is_none_or(|end| end > Instant::now());
         let mut waiting = None;
-        let ended = wait.until(|deadline| {
-            let mut reason = Reason::MinSize;
+        wait.until(|deadline| {
+            let mut reason = WaitReason::MinSize;
             let found = signal.wait(deadline, || match attempt() {
                 Ok(found) => Some(Ok(found)),
                 Err(Obstacle::Failed(error)) => Some(Err(error)),
@@ -770,12 +755,7 @@ impl Table {
                 }
             });
             found.map_or(ControlFlow::Continue(reason), ControlFlow::Break)
-        });
-        match ended {
-            Ok(result) => result,
-            Err(WaitOver::TimedOut(reason)) => Err(TableError::TimedOut(reason)),
-            Err(WaitOver::Interrupted) => Err(TableError::Interrupted),
-        }
+        })?
     }
 }
 

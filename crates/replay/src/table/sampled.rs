@@ -7,7 +7,6 @@ use echoic_memory::slab::Field;
 use super::core::{Drawn, Infos};
 use super::{Form, Receipt, Table, TableError};
 use crate::encoding::Encoding;
-use crate::limiter::Reason;
 use crate::stream::Wait;
 use crate::trajectory::{Gather, Signature, Trajectory};
 
@@ -61,7 +60,7 @@ impl Sampled {
     /// # Errors
     ///
     /// As [`Table::keep`]; then the batch is not to be used.
-    pub fn keep(&self, wait: Wait<'_, Reason>) -> Result<(), TableError> {
+    pub fn keep(&self, wait: Wait<'_>) -> Result<(), TableError> {
         self.receipt.map_or(Ok(()), |receipt| self.table.keep_until(receipt, wait))
     }
 

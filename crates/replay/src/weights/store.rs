@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use echoic_memory::AllocError;
 use echoic_memory::shared_buffer::SharedBuffer;
 use echoic_memory::signal::Signal;
 use echoic_memory::sync::Mutex;
-use echoic_memory::{AllocError, Blocked};
 
 use super::builder::{Claim, PublicationBuilder};
 use super::plan::{Plan, PlanError};
 use super::publication::{Content, Publication};
+use crate::WaitReason;
 use crate::stream::{Wait, WaitOver};
 
 /// How a store is made.
@@ -62,7 +63,7 @@ pub enum WeightsError {
     Memory(#[from] AllocError),
     /// Wait longer.
     #[error("the wait ended with nothing to be had")]
-    TimedOut(Blocked),
+    TimedOut(WaitReason),
     /// The caller's own callback ended the wait.
     #[error("the wait was interrupted")]
     Interrupted,
@@ -211,7 +212,7 @@ impl WeightStore {
         let since = Instant::now();
         let waited = wait.until(|until| {
             let found = self.shelf.changed.wait(until, || claim.try_build(plan).transpose());
-            found.map_or(ControlFlow::Continue(Blocked::Leased), ControlFlow::Break)
+            found.map_or(ControlFlow::Continue(WaitReason::Leased), ControlFlow::Break)
         });
         self.count_blocked(since.elapsed());
         waited.unwrap_or_else(|over| Err(over.into()))
@@ -264,7 +265,7 @@ impl WeightStore {
         };
         let waited = wait.until(|until| {
             let found = self.shelf.changed.wait(until, &mut poll);
-            found.map_or(ControlFlow::Continue(Blocked::Empty), ControlFlow::Break)
+            found.map_or(ControlFlow::Continue(WaitReason::Empty), ControlFlow::Break)
         });
         waited.unwrap_or_else(|over| Err(over.into()))
     }

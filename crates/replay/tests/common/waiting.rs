@@ -9,13 +9,13 @@ use echoic_replay::stream::Wait;
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Calls something that waits for at most so long.
-pub fn within<T, R>(time: Duration, call: impl FnOnce(Wait<'_, R>) -> T) -> T {
+pub fn within<T>(time: Duration, call: impl FnOnce(Wait<'_>) -> T) -> T {
     let deadline = Some(Instant::now() + time);
     call(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
 }
 
 /// Calls something that waits, and will not have to for long.
-pub fn soon<T, R>(call: impl FnOnce(Wait<'_, R>) -> T) -> T {
+pub fn soon<T>(call: impl FnOnce(Wait<'_>) -> T) -> T {
     within(PATIENCE, call)
 }
 

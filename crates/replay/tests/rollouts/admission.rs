@@ -1,6 +1,7 @@
 //! Who may make groups, and when: permits.
 
-use echoic_replay::limiter::{Parameters, Reason};
+use echoic_replay::WaitReason;
+use echoic_replay::limiter::Parameters;
 use echoic_replay::rollouts::ledger::{Admit, Blocked, Change, MAX_VERSION, Refusal};
 use echoic_replay::rollouts::table::Side;
 use echoic_replay::rollouts::{ConfigError, OnExpiry, Order, RolloutConfig, RolloutTable};
@@ -175,7 +176,7 @@ fn a_producer_is_counted_under_its_name() {
 fn a_source_that_waits_is_told_of_with_what_others_got_meanwhile() {
     let table = RolloutTable::new(config()).expect("a table");
     assert_eq!(table.info().hunger, []);
-    let waiting = table.begin_wait(Side::Producers, Some("hungry"), Reason::Capacity);
+    let waiting = table.begin_wait(Side::Producers, Some("hungry"), WaitReason::Capacity);
     table.apply(&admit(1)).expect("room");
     let hunger = table.info().hunger;
     let told: Vec<_> = hunger.iter().map(|one| (&*one.source, one.waiting, one.passed)).collect();
@@ -191,7 +192,7 @@ fn a_ratio_holds_producers_back() {
     let limiter = Parameters { min_size: 1, samples_per_insert: 1.0, min_diff: 0.0, max_diff: 3.0 };
     let mut table = Table::new(RolloutConfig { limiter: Some(limiter), ..unpaced() });
     assert_eq!(table.admit(10).expect("some").len(), 3);
-    assert_eq!(blocked(table.admit(1)), Blocked::Limiter(Reason::Ratio));
+    assert_eq!(blocked(table.admit(1)), Blocked::Limiter(WaitReason::Ratio));
 }
 
 #[test]

@@ -6,7 +6,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Wake, Waker};
 
-use echoic_replay::limiter::{Parameters, Reason};
+use echoic_replay::WaitReason;
+use echoic_replay::limiter::Parameters;
 use echoic_replay::rollouts::ledger::{Admit, Balance, Blocked, Change, Outcome, Size, Want};
 use echoic_replay::rollouts::table::Side;
 use echoic_replay::rollouts::{OnStale, Order, RolloutConfig, RolloutTable};
@@ -322,9 +323,9 @@ fn a_ratio_holds_consumers_back_until_groups_are_complete() {
     table.group(0);
     table.group(0);
     table.admit(1).expect("room");
-    assert_eq!(blocked(table.take(1)), Blocked::Limiter(Reason::MinSize), "two are complete");
+    assert_eq!(blocked(table.take(1)), Blocked::Limiter(WaitReason::MinSize), "two are complete");
     table.group(0);
-    assert_eq!(blocked(table.take(3)), Blocked::Limiter(Reason::Ratio));
+    assert_eq!(blocked(table.take(3)), Blocked::Limiter(WaitReason::Ratio));
     assert_eq!(table.taken(2).len(), 2);
 }
 
@@ -357,7 +358,7 @@ fn who_wants_more_than_a_version_uses_up_is_told_which_version_brings_it() {
     let found = blocked(table.take(4));
     let (there, wanted, per_version, version, needed) = (2, 4, 2, 1, 2);
     assert_eq!(found, Blocked::Unpublished { there, wanted, per_version, version, needed });
-    assert_eq!(found.reason(), Reason::Staleness);
+    assert_eq!(found.reason(), WaitReason::Staleness);
     table.publish(2);
     for _ in 0..2 {
         table.group(2);

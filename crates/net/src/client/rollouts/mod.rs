@@ -37,7 +37,7 @@ pub use self::pending_appends::{AppendError, PendingAppend, PendingAppends};
 use super::Options;
 use super::tables::pending_requests::{PLACE_BYTES, Question, When};
 use super::tables::requests::Requests;
-use super::tables::{TablesError, Ticket, Waiting};
+use super::tables::{TablesError, Ticket};
 use crate::address::Address;
 use crate::transport::Dial;
 use crate::wire::WireError;
@@ -86,7 +86,7 @@ impl Calls {
     ///
     /// [`TablesError`]; [`TablesError::Rollout`] when the one change that may wait has waited for as long as it may,
     /// or the table is closed.
-    pub fn wait(&mut self, mut wait: Wait<'_, Waiting>) -> Result<Outcomes, TablesError> {
+    pub fn wait(&mut self, mut wait: Wait<'_>) -> Result<Outcomes, TablesError> {
         while let Some(part) = self.parts.front_mut() {
             match part {
                 Part::Asked(ticket) if self.may_wait => {
@@ -105,7 +105,7 @@ impl Calls {
     /// # Errors
     ///
     /// [`TablesError`]; [`TablesError::Rollout`] when one of them was refused.
-    pub fn wait_fate(&mut self, wait: Wait<'_, Waiting>) -> Result<Fate, TablesError> {
+    pub fn wait_fate(&mut self, wait: Wait<'_>) -> Result<Fate, TablesError> {
         let mut fate = Fate::Running;
         for outcome in self.wait(wait)? {
             match outcome.map_err(|refusal| TablesError::Rollout(CallError::Refused(refusal)))? {
@@ -131,7 +131,7 @@ impl Rollouts {
     pub fn connect(
         dial: Box<dyn Dial>,
         options: Options,
-        wait: Wait<'_, Waiting>,
+        wait: Wait<'_>,
     ) -> Result<Self, TablesError> {
         let requests = Requests::open(dial, options, true, wait)?;
         Ok(Self { requests, appends: PendingAppends::default() })
@@ -185,7 +185,7 @@ impl Rollouts {
         &self,
         table: u32,
         changes: &[Change],
-        wait: Wait<'_, Waiting>,
+        wait: Wait<'_>,
     ) -> Result<Outcomes, TablesError> {
         self.ask_call(When::Awaited, table, changes, wait.deadline)?.wait(wait)
     }
@@ -362,7 +362,7 @@ impl Rollouts {
         table: u32,
         want: Want,
         form: Form,
-        wait: Wait<'_, Waiting>,
+        wait: Wait<'_>,
     ) -> Result<Delivered, TablesError> {
         self.ask_sample(When::Awaited, table, want, form, wait.deadline)?.wait_for_reason(wait)
     }
@@ -395,17 +395,12 @@ impl Rollouts {
     }
 
     /// The numbers of a table.
-    pub fn info(&self, table: u32, wait: Wait<'_, Waiting>) -> Result<RolloutInfo, TablesError> {
+    pub fn info(&self, table: u32, wait: Wait<'_>) -> Result<RolloutInfo, TablesError> {
         self.ask_for::<RolloutInfo>(table, Operation::RolloutInfo)?.wait(wait)
     }
 
     /// Has a table admit and deliver nothing, or ends that.
-    pub fn pause(
-        &self,
-        table: u32,
-        paused: bool,
-        wait: Wait<'_, Waiting>,
-    ) -> Result<(), TablesError> {
+    pub fn pause(&self, table: u32, paused: bool, wait: Wait<'_>) -> Result<(), TablesError> {
         self.ask_for::<u64>(table, Operation::RolloutPause { paused })?.wait(wait).map(drop)
     }
 
@@ -419,12 +414,7 @@ impl Rollouts {
     /// # Errors
     ///
     /// [`TablesError`]; [`TablesError::Rollout`] when it never was.
-    pub fn wait_version(
-        &self,
-        table: u32,
-        above: i64,
-        wait: Wait<'_, Waiting>,
-    ) -> Result<i64, TablesError> {
+    pub fn wait_version(&self, table: u32, above: i64, wait: Wait<'_>) -> Result<i64, TablesError> {
         let mut version = self.ask_version(When::Awaited, table, above, wait.deadline)?;
         // The largest version of a policy is below that.
         Ok(version.wait_for_reason(wait)?.try_into().unwrap_or(i64::MAX))
@@ -464,7 +454,7 @@ impl Rollouts {
         &self,
         table: u32,
         append: Append,
-        wait: Wait<'_, Waiting>,
+        wait: Wait<'_>,
     ) -> Result<PendingAppend, AppendError> {
         let (group, bytes) = (append.hold.group, append.bytes());
         self.appends.make_room(bytes, wait)?;
@@ -483,7 +473,7 @@ impl Rollouts {
     /// # Errors
     ///
     /// [`AppendError`] of one whose producer does not know it, or when the connection has not ended in time; it will.
-    pub fn close(&self, mut wait: Wait<'_, Waiting>) -> Result<(), AppendError> {
+    pub fn close(&self, mut wait: Wait<'_>) -> Result<(), AppendError> {
         let arrived = match self.is_over() {
             true => Ok(()),
             false => self.appends.flush_all(wait.reborrow()),

@@ -19,11 +19,12 @@ use std::time::Instant;
 
 use echoic_memory::event::Event;
 use echoic_memory::sync::Mutex;
+use echoic_replay::WaitReason;
 use echoic_replay::rollouts::ledger::Fate;
 use echoic_replay::stream::Wait;
 
 use super::Calls;
-use crate::client::tables::{TablesError, Waiting};
+use crate::client::tables::TablesError;
 
 /// How many calls of a connection may have no answer. With so many under way it is never idle.
 const MOST: usize = 32;
@@ -75,7 +76,7 @@ struct Awaited<'a> {
 }
 
 impl Awaited<'_> {
-    fn wait(mut self, wait: Wait<'_, Waiting>) -> Result<Answer, TablesError> {
+    fn wait(mut self, wait: Wait<'_>) -> Result<Answer, TablesError> {
         let Some(calls) = &mut self.calls else { return Err(TablesError::Closed) };
         let answer = calls.wait_fate(wait);
         match answer {
@@ -121,7 +122,7 @@ impl Call {
     }
 
     /// Waits for the answer: one thread with the connection, others with it.
-    fn wait(&self, mut wait: Wait<'_, Waiting>) -> Result<Answer, TablesError> {
+    fn wait(&self, mut wait: Wait<'_>) -> Result<Answer, TablesError> {
         loop {
             if let Some(answer) = self.look() {
                 return Ok(answer);
@@ -132,7 +133,7 @@ impl Call {
             let poll = || !matches!(*self.progress.lock(), Progress::Awaited);
             wait.until(|until| match self.changed.wait(until, None, || poll().then_some(())) {
                 Some(()) => ControlFlow::Break(()),
-                None => ControlFlow::Continue(Waiting::Network),
+                None => ControlFlow::Continue(WaitReason::Network),
             })?;
         }
     }
@@ -168,7 +169,7 @@ impl PendingAppend {
     /// # Errors
     ///
     /// [`AppendError`], of the answer or of the wait.
-    pub fn wait(&self, wait: Wait<'_, Waiting>) -> Result<Fate, AppendError> {
+    pub fn wait(&self, wait: Wait<'_>) -> Result<Fate, AppendError> {
         let answer = self.0.wait(wait)?;
         self.forget();
         answer.map_err(|error| self.0.error(error))
@@ -199,7 +200,7 @@ impl PendingAppends {
     /// # Errors
     ///
     /// [`AppendError`] of one whose producer does not know it, or of the wait.
-    pub fn make_room(&self, bytes: usize, wait: Wait<'_, Waiting>) -> Result<(), AppendError> {
+    pub fn make_room(&self, bytes: usize, wait: Wait<'_>) -> Result<(), AppendError> {
         self.settle(|calls| is_few(calls, bytes), wait)
     }
 
@@ -218,7 +219,7 @@ impl PendingAppends {
     ///
     /// [`AppendError`] of one whose producer does not know it, or of the wait; there may be others that have no answer
     /// yet.
-    pub fn flush(&self, wait: Wait<'_, Waiting>) -> Result<(), AppendError> {
+    pub fn flush(&self, wait: Wait<'_>) -> Result<(), AppendError> {
         self.settle(|_| false, wait)
     }
 
@@ -227,7 +228,7 @@ impl PendingAppends {
     /// # Errors
     ///
     /// [`AppendError`] of one whose producer does not know it, or of the wait.
-    pub fn flush_all(&self, mut wait: Wait<'_, Waiting>) -> Result<(), AppendError> {
+    pub fn flush_all(&self, mut wait: Wait<'_>) -> Result<(), AppendError> {
         let calls: Vec<Arc<Call>> = self.0.lock().iter().map(Arc::clone).collect();
         for call in calls {
             // `flush` returns the errors.
@@ -267,7 +268,7 @@ impl PendingAppends {
     fn settle(
         &self,
         is_enough: impl Fn(&VecDeque<Arc<Call>>) -> bool,
-        mut wait: Wait<'_, Waiting>,
+        mut wait: Wait<'_>,
     ) -> Result<(), AppendError> {
         while let Some(call) = self.note_answers(&is_enough)? {
             // `note_answers` returns an error of it.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use echoic_replay::stream::Wait;
 use echoic_replay::trajectory::Trajectory;
 
-use super::{PendingUpdates, Requests, TableWriter, TablesError, Waiting};
+use super::{PendingUpdates, Requests, TableWriter, TablesError};
 use crate::client::Options;
 use crate::client::link::LinkError;
 use crate::transport::Dial;
@@ -18,11 +18,11 @@ const RANGE: u64 = 1 << 40;
 ///
 /// ```no_run
 /// use echoic_net::client::Options;
-/// use echoic_net::client::tables::{TableConnection, TablesError, Waiting};
+/// use echoic_net::client::tables::{TableConnection, TablesError};
 /// use echoic_net::transport::{TlsFiles, dial_to};
 /// use echoic_replay::stream::Wait;
 ///
-/// fn learn(mut wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+/// fn learn(mut wait: Wait<'_>) -> Result<(), TablesError> {
 ///     let address = "tcp://learner:7777".parse().expect("an address");
 ///     let dial = || dial_to(&address, &TlsFiles::default()).expect("no files are needed");
 ///     let client = TableConnection::connect([dial(), dial()], Options::default(), wait.reborrow())?;
@@ -47,7 +47,7 @@ impl TableConnection {
     pub fn connect(
         dials: [Box<dyn Dial>; 2],
         options: Options,
-        mut wait: Wait<'_, Waiting>,
+        mut wait: Wait<'_>,
     ) -> Result<Self, TablesError> {
         let [to_ask, to_insert] = dials;
         let requests = Requests::connect(to_ask, options.clone(), wait.reborrow())?;
@@ -78,7 +78,7 @@ impl TableConnection {
         priority: f64,
         version: Option<u64>,
         trajectory: &Trajectory,
-        wait: Wait<'_, Waiting>,
+        wait: Wait<'_>,
     ) -> Result<(), TablesError> {
         let count = trajectory.slices().len() as u64;
         let first = self.alone.fetch_add(count, Ordering::Relaxed);
@@ -108,13 +108,13 @@ impl TableConnection {
         table: u32,
         keys: &[u64],
         priorities: &[f64],
-        wait: Wait<'_, Waiting>,
+        wait: Wait<'_>,
     ) -> Result<(), TablesError> {
         self.updates.start(&self.requests, table, keys, priorities, wait)
     }
 
     /// Waits until everything that was inserted and updated before is in its table.
-    pub fn flush(&self, mut wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+    pub fn flush(&self, mut wait: Wait<'_>) -> Result<(), TablesError> {
         self.writer.flush(wait.reborrow())?;
         self.updates.flush(wait)
     }
@@ -125,7 +125,7 @@ impl TableConnection {
     /// # Errors
     ///
     /// [`TablesError`] when not everything could be delivered.
-    pub fn close(&self, mut wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+    pub fn close(&self, mut wait: Wait<'_>) -> Result<(), TablesError> {
         let updated = match self.updates.flush(wait.reborrow()) {
             Err(TablesError::Closed) => Ok(()),
             updated => updated,

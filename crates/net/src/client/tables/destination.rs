@@ -7,7 +7,7 @@ use echoic_replay::stream::Wait;
 use echoic_replay::table::{Form, Obstacle, Table};
 use echoic_replay::trajectory::Trajectory;
 
-use super::{TableConnection, TablesError, Waiting, entry};
+use super::{TableConnection, TablesError, entry};
 
 /// A table that takes items of a writer, here or elsewhere.
 pub enum Destination {
@@ -98,13 +98,10 @@ impl Destination {
         trajectory: &Trajectory,
         priority: f64,
         chunks: &[u64],
-        wait: Wait<'_, Waiting>,
+        wait: Wait<'_>,
     ) -> Result<(), TablesError> {
         match self {
-            Self::Local(table) => {
-                let insert = |wait: Wait<'_, _>| table.insert(trajectory, priority, None, wait);
-                Ok(wait.with_reasons(Waiting::Table, insert).map(drop)?)
-            }
+            Self::Local(table) => Ok(table.insert(trajectory, priority, None, wait).map(drop)?),
             Self::Remote(RemoteDestination { connection, number, .. }) => {
                 connection.writer().item(*number, priority, None, trajectory, chunks, wait)
             }

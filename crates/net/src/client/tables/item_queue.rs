@@ -9,7 +9,7 @@ use echoic_replay::table::TableError;
 use echoic_replay::trajectory::Trajectory;
 use echoic_replay::writer::{ChunkId, OutgoingItem, Sink};
 
-use super::{Destination, TableConnection, TablesError, Waiting};
+use super::{Destination, TableConnection, TablesError};
 
 /// An item that its table has not taken yet.
 struct Item {
@@ -32,14 +32,14 @@ enum Entry {
 /// an item waits: see [`ItemQueue::take`].
 ///
 /// ```no_run
-/// use echoic_net::client::tables::{ItemQueue, TablesError, Waiting};
+/// use echoic_net::client::tables::{ItemQueue, TablesError};
 /// use echoic_replay::stream::Wait;
 /// use echoic_replay::writer::TrajectoryWriter;
 ///
 /// fn end_episode(
 ///     writer: &mut TrajectoryWriter,
 ///     queue: &mut ItemQueue,
-///     wait: Wait<'_, Waiting>,
+///     wait: Wait<'_>,
 /// ) -> Result<(), TablesError> {
 ///     writer.end_episode(true);
 ///     writer.flush(queue);
@@ -191,7 +191,7 @@ impl ItemQueue {
     }
 
     /// Waits until all items are in their tables, and kept as those promise.
-    pub fn flush(&mut self, mut wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+    pub fn flush(&mut self, mut wait: Wait<'_>) -> Result<(), TablesError> {
         loop {
             self.pump()?;
             let Some(item) = self.take(0) else { break };
@@ -221,7 +221,7 @@ pub struct TakenItem {
 
 impl TakenItem {
     /// Inserts it; waits until that can be done.
-    pub fn insert(&self, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+    pub fn insert(&self, wait: Wait<'_>) -> Result<(), TablesError> {
         let Item { table, trajectory, priority, chunks } = &self.item;
         self.tables[*table].insert(trajectory, *priority, chunks, wait)
     }
@@ -244,14 +244,13 @@ pub struct Receipt(Arc<[Destination]>);
 
 impl Receipt {
     /// Waits until at most `left` items are not in their tables; when none is to be left, until all are kept.
-    pub fn wait(&self, left: usize, mut wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+    pub fn wait(&self, left: usize, mut wait: Wait<'_>) -> Result<(), TablesError> {
         if let Some(connection) = self.0.iter().find_map(Destination::connection) {
             connection.writer().flush_to(left as u64, wait.reborrow())?;
         }
         for table in self.0.iter().filter_map(Destination::local) {
             if left == 0 {
-                let keep = |wait: Wait<'_, _>| table.keep(wait);
-                wait.reborrow().with_reasons(Waiting::Table, keep)?;
+                table.keep(wait.reborrow())?;
             }
         }
         Ok(())

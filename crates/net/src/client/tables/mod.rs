@@ -21,9 +21,7 @@ pub(super) mod requests;
 pub mod shards;
 mod writer;
 
-use std::fmt;
-
-use echoic_replay::limiter::Reason;
+use echoic_replay::WaitReason;
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::stream::WaitOver;
 use echoic_replay::table::{Form, TableError};
@@ -37,36 +35,7 @@ pub use self::requests::{Listed, Requests, Ticket};
 pub use self::writer::{TableWriter, WriterInfo};
 use super::{ClientError, Failure};
 use crate::wire::WireError;
-use crate::wire::frame::Stall;
 pub use crate::wire::tables::{FailureCode, Layout, Numbers, TableEntry};
-
-/// What a call waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Waiting {
-    /// There is no connection.
-    Away,
-    /// The server has not answered.
-    Network,
-    /// The table does not allow it now.
-    Table(Reason),
-}
-
-impl Waiting {
-    /// What a server says that something waits for.
-    fn of(stall: Stall) -> Self {
-        stall.reason().map_or(Self::Network, Self::Table)
-    }
-}
-
-impl fmt::Display for Waiting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Away => f.write_str("AWAY"),
-            Self::Network => f.write_str("NETWORK"),
-            Self::Table(reason) => reason.fmt(f),
-        }
-    }
-}
 
 /// What a client of tables can't do.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -74,7 +43,7 @@ impl fmt::Display for Waiting {
 pub enum TablesError {
     /// Wait longer, or see to it that the reason goes away.
     #[error("the wait ended because of {0}")]
-    TimedOut(Waiting),
+    TimedOut(WaitReason),
     /// The caller's own callback ended the wait.
     #[error("the wait was interrupted")]
     Interrupted,
@@ -116,8 +85,8 @@ impl From<ClientError> for TablesError {
     }
 }
 
-impl From<WaitOver<Waiting>> for TablesError {
-    fn from(over: WaitOver<Waiting>) -> Self {
+impl From<WaitOver> for TablesError {
+    fn from(over: WaitOver) -> Self {
         match over {
             WaitOver::TimedOut(waiting) => Self::TimedOut(waiting),
             WaitOver::Interrupted => Self::Interrupted,

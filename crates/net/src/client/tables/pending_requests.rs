@@ -21,15 +21,15 @@ use echoic_memory::arena::{ArenaView, Place};
 use echoic_memory::event::Event;
 use echoic_memory::lead::{self, Drive, Lead};
 use echoic_memory::sync::Mutex;
-use echoic_replay::Spec;
 use echoic_replay::codec::Reader;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::Form as RolloutForm;
 use echoic_replay::rollouts::ledger::Want;
 use echoic_replay::table::Form;
+use echoic_replay::{Spec, WaitReason};
 
 use super::batch::{Batch, Incoming};
-use super::{Listed, TableEntry, TablesError, Waiting, check_same};
+use super::{Listed, TableEntry, TablesError, check_same};
 use crate::address::Address;
 use crate::buffer_pool::BufferPool;
 use crate::client::io_thread::{Driver, OutboundQueue};
@@ -312,7 +312,7 @@ impl PendingRequests {
         }
         if self.impatient.load(Ordering::Relaxed) {
             for pending in std::mem::take(&mut state.pending).into_values() {
-                pending.slot.fill(Err(TablesError::TimedOut(Waiting::Away)));
+                pending.slot.fill(Err(TablesError::TimedOut(WaitReason::Away)));
             }
             state.unattended = 0;
         }
@@ -823,7 +823,9 @@ impl OutboundQueue for RequestFrames {
                 return Err(WireError::Unexpected { expected, got: header.kind }.into());
             }
             Answer::Failed { code, stall, text, .. } => Err(match code {
-                FailureCode::TimedOut => TablesError::TimedOut(Waiting::of(stall)),
+                FailureCode::TimedOut => {
+                    TablesError::TimedOut(stall.unwrap_or(WaitReason::Network))
+                }
                 code => TablesError::Refused { code, text },
             }),
         };

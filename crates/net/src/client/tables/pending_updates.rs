@@ -13,9 +13,10 @@ use std::time::Instant;
 
 use echoic_memory::event::Event;
 use echoic_memory::sync::Mutex;
+use echoic_replay::WaitReason;
 use echoic_replay::stream::Wait;
 
-use super::{Requests, TablesError, Ticket, Waiting};
+use super::{Requests, TablesError, Ticket};
 
 /// How many may be under way. With so many a connection is never idle.
 const MOST: usize = 64;
@@ -26,10 +27,10 @@ const MOST: usize = 64;
 /// The error of one comes from a later call, and from one alone: from whichever notes its answer.
 ///
 /// ```no_run
-/// use echoic_net::client::tables::{PendingUpdates, Requests, TablesError, Waiting};
+/// use echoic_net::client::tables::{PendingUpdates, Requests, TablesError};
 /// use echoic_replay::stream::Wait;
 ///
-/// fn learn(requests: &Requests, keys: &[u64], wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+/// fn learn(requests: &Requests, keys: &[u64], wait: Wait<'_>) -> Result<(), TablesError> {
 ///     let updates = PendingUpdates::default();
 ///     while !updates.try_start(requests, 0, keys, &vec![1.0; keys.len()])? {
 ///         // The server is behind: do something else, or wait with `start`.
@@ -64,7 +65,7 @@ struct Awaited<'a> {
 }
 
 impl Awaited<'_> {
-    fn wait(mut self, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+    fn wait(mut self, wait: Wait<'_>) -> Result<(), TablesError> {
         let Some(update) = &mut self.update else { return Ok(()) };
         let answer = update.wait(wait).map(drop);
         let is_over = matches!(answer, Err(TablesError::TimedOut(_) | TablesError::Interrupted));
@@ -116,7 +117,7 @@ impl PendingUpdates {
         table: u32,
         keys: &[u64],
         priorities: &[f64],
-        mut wait: Wait<'_, Waiting>,
+        mut wait: Wait<'_>,
     ) -> Result<(), TablesError> {
         while !self.try_start(requests, table, keys, priorities)? {
             self.settle(MOST - 1, wait.reborrow())?;
@@ -129,7 +130,7 @@ impl PendingUpdates {
     /// # Errors
     ///
     /// [`TablesError`] of one of them; there may be others that have no answer yet.
-    pub fn flush(&self, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+    pub fn flush(&self, wait: Wait<'_>) -> Result<(), TablesError> {
         self.settle(0, wait)
     }
 
@@ -149,7 +150,7 @@ impl PendingUpdates {
     }
 
     /// Waits until at most so many have no answer.
-    fn settle(&self, most: usize, mut wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+    fn settle(&self, most: usize, mut wait: Wait<'_>) -> Result<(), TablesError> {
         while !self.note_answers(most)? {
             match self.take() {
                 Some(awaited) => awaited.wait(wait.reborrow())?,
@@ -167,14 +168,14 @@ impl PendingUpdates {
     }
 
     /// Waits until there is one to wait for again, or no more than so many are left.
-    fn wait_for_others(&self, most: usize, mut wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+    fn wait_for_others(&self, most: usize, mut wait: Wait<'_>) -> Result<(), TablesError> {
         let poll = || {
             let unanswered = self.unanswered.lock();
             (!unanswered.updates.is_empty() || unanswered.count() <= most).then_some(())
         };
         let ended = wait.until(|until| match self.settled.wait(until, None, poll) {
             Some(()) => ControlFlow::Break(()),
-            None => ControlFlow::Continue(Waiting::Network),
+            None => ControlFlow::Continue(WaitReason::Network),
         });
         ended.map_err(TablesError::from)
     }

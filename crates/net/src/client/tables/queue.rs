@@ -8,11 +8,11 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
+use echoic_replay::WaitReason;
 use echoic_replay::trajectory::{Signature, Trajectory};
 
 use crate::buffer_pool::{BufferPool, PooledBuffer};
 use crate::client::WakePolicy;
-use crate::wire::frame::Stall;
 use crate::wire::tables::MAX_ROWS;
 
 /// From this much on it is not worth waiting for more.
@@ -79,7 +79,7 @@ pub(super) struct Queue {
     pub(super) wake_policy: WakePolicy,
     /// Operations before this are to be sent at once.
     pub(super) urgent: u64,
-    pub(super) stall: Stall,
+    pub(super) stall: Option<WaitReason>,
     buffer_pool: Arc<BufferPool>,
 }
 
@@ -123,7 +123,7 @@ impl Queue {
             signature: None,
             wake_policy: WakePolicy::Off,
             urgent: 0,
-            stall: Stall::None,
+            stall: None,
             buffer_pool,
         }
     }

@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use echoic_memory::event::Event;
 use echoic_memory::sync::Mutex;
+use echoic_replay::WaitReason;
 use echoic_replay::limiter::Parameters;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::{Infos, TableError};
 
 use super::pending_requests::{PendingRequests, Question, RequestFrames, Slot, When};
 use super::{
-    Batch, FailureCode, Numbers, TableEntry, TablesError, Waiting, check_priorities, entry, number,
+    Batch, FailureCode, Numbers, TableEntry, TablesError, check_priorities, entry, number,
 };
 use crate::address::Address;
 use crate::client::link::LinkError;
@@ -67,7 +68,7 @@ pub struct Ticket<T> {
 pub(super) fn wait_for<T>(
     event: &Event,
     reconnector: &Reconnector,
-    mut wait: Wait<'_, Waiting>,
+    mut wait: Wait<'_>,
     mut poll: impl FnMut() -> Option<Result<T, TablesError>>,
 ) -> Result<T, TablesError> {
     let waited = wait.until(|until| match event.wait(until, None, &mut poll) {
@@ -77,8 +78,8 @@ pub(super) fn wait_for<T>(
     waited?
 }
 
-fn away_or_network(reconnector: &Reconnector) -> Waiting {
-    if reconnector.stands() { Waiting::Network } else { Waiting::Away }
+fn away_or_network(reconnector: &Reconnector) -> WaitReason {
+    if reconnector.stands() { WaitReason::Network } else { WaitReason::Away }
 }
 
 impl<T: Any> Ticket<T> {
@@ -86,10 +87,10 @@ impl<T: Any> Ticket<T> {
     /// which says why there is no other, is waited for a little longer.
     pub(in crate::client) fn wait_for_reason(
         &mut self,
-        mut wait: Wait<'_, Waiting>,
+        mut wait: Wait<'_>,
     ) -> Result<T, TablesError> {
         match self.wait(wait.reborrow()) {
-            Err(TablesError::TimedOut(Waiting::Network)) => {
+            Err(TablesError::TimedOut(WaitReason::Network)) => {
                 let longer = |deadline: Instant| deadline.max(Instant::now()) + GRACE;
                 self.wait(Wait { deadline: wait.deadline.map(longer), ..wait })
             }
@@ -108,7 +109,7 @@ impl<T: Any> Ticket<T> {
     }
 
     /// Waits for the answer. May be called again after the wait timed out or was interrupted.
-    pub fn wait(&mut self, wait: Wait<'_, Waiting>) -> Result<T, TablesError> {
+    pub fn wait(&mut self, wait: Wait<'_>) -> Result<T, TablesError> {
         let pending = Arc::clone(&self.pending);
         self.wait_unless(wait, |reconnector| {
             pending.impatient.load(Ordering::Relaxed) && !reconnector.stands()
@@ -120,13 +121,13 @@ impl<T: Any> Ticket<T> {
     /// # Errors
     ///
     /// [`TablesError`]; when there is no connection, as if the wait had timed out because of that.
-    pub fn wait_while_connected(&mut self, wait: Wait<'_, Waiting>) -> Result<T, TablesError> {
+    pub fn wait_while_connected(&mut self, wait: Wait<'_>) -> Result<T, TablesError> {
         self.wait_unless(wait, |reconnector| !reconnector.stands())
     }
 
     fn wait_unless(
         &mut self,
-        mut wait: Wait<'_, Waiting>,
+        mut wait: Wait<'_>,
         gone: impl Fn(&Reconnector) -> bool,
     ) -> Result<T, TablesError> {
         if self.is_answered {
@@ -139,7 +140,7 @@ impl<T: Any> Ticket<T> {
             let (over, gone) = (reconnector.is_over(), gone(reconnector));
             match slot.take() {
                 None if over => reconnector.ending().map(|ending| Err(ending.into())),
-                None if gone => Some(Err(TablesError::TimedOut(Waiting::Away))),
+                None if gone => Some(Err(TablesError::TimedOut(WaitReason::Away))),
                 reply => {
                     is_answered = reply.is_some();
                     reply
@@ -178,7 +179,7 @@ impl Requests {
     pub fn connect(
         dial: Box<dyn Dial>,
         options: Options,
-        wait: Wait<'_, Waiting>,
+        wait: Wait<'_>,
     ) -> Result<Self, TablesError> {
         Self::open(dial, options, false, wait)
     }
@@ -188,7 +189,7 @@ impl Requests {
         dial: Box<dyn Dial>,
         options: Options,
         wants_rollouts: bool,
-        wait: Wait<'_, Waiting>,
+        wait: Wait<'_>,
     ) -> Result<Self, TablesError> {
         let pending = Arc::<PendingRequests>::default();
         let noted = Arc::clone(&pending);
@@ -341,12 +342,7 @@ impl Requests {
     /// # Errors
     ///
     /// [`TablesError`]; when the wait's deadline passes, with what the table waited for.
-    pub fn sample(
-        &self,
-        table: u32,
-        count: usize,
-        wait: Wait<'_, Waiting>,
-    ) -> Result<Batch, TablesError> {
+    pub fn sample(&self, table: u32, count: usize, wait: Wait<'_>) -> Result<Batch, TablesError> {
         self.ask_sample(When::Awaited, table, count, wait.deadline)?.wait_for_reason(wait)
     }
 
@@ -388,33 +384,28 @@ impl Requests {
         table: u32,
         keys: &[u64],
         priorities: &[f64],
-        wait: Wait<'_, Waiting>,
+        wait: Wait<'_>,
     ) -> Result<u64, TablesError> {
         self.ask_update(When::Awaited, table, keys, priorities)?.wait(wait)
     }
 
     /// Removes items; how many of them were there.
-    pub fn delete(
-        &self,
-        table: u32,
-        keys: &[u64],
-        wait: Wait<'_, Waiting>,
-    ) -> Result<u64, TablesError> {
+    pub fn delete(&self, table: u32, keys: &[u64], wait: Wait<'_>) -> Result<u64, TablesError> {
         self.ask_delete(When::Awaited, table, keys)?.wait(wait)
     }
 
     /// Removes all items, and counts from zero.
-    pub fn reset(&self, table: u32, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+    pub fn reset(&self, table: u32, wait: Wait<'_>) -> Result<(), TablesError> {
         self.ask_for::<u64>(table, Operation::Reset)?.wait(wait).map(drop)
     }
 
     /// Lets nothing be inserted or sampled until [`Requests::resume`].
-    pub fn pause(&self, table: u32, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+    pub fn pause(&self, table: u32, wait: Wait<'_>) -> Result<(), TablesError> {
         self.ask_for::<u64>(table, Operation::Pause)?.wait(wait).map(drop)
     }
 
     /// Ends a pause.
-    pub fn resume(&self, table: u32, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+    pub fn resume(&self, table: u32, wait: Wait<'_>) -> Result<(), TablesError> {
         self.ask_for::<u64>(table, Operation::Resume)?.wait(wait).map(drop)
     }
 
@@ -427,18 +418,13 @@ impl Requests {
         &self,
         table: u32,
         limiter: Parameters,
-        wait: Wait<'_, Waiting>,
+        wait: Wait<'_>,
     ) -> Result<(), TablesError> {
         self.ask_for::<u64>(table, Operation::SetLimiter(limiter))?.wait(wait).map(drop)
     }
 
     /// Tells the policy version of the learner. It never falls.
-    pub fn advance(
-        &self,
-        table: u32,
-        version: u64,
-        wait: Wait<'_, Waiting>,
-    ) -> Result<(), TablesError> {
+    pub fn advance(&self, table: u32, version: u64, wait: Wait<'_>) -> Result<(), TablesError> {
         self.ask_for::<u64>(table, Operation::Advance { version })?.wait(wait).map(drop)
     }
 
@@ -447,7 +433,7 @@ impl Requests {
         &self,
         table: u32,
         count: usize,
-        wait: Wait<'_, Waiting>,
+        wait: Wait<'_>,
     ) -> Result<bool, TablesError> {
         match self.start_can_sample(table, count)?.wait(wait) {
             Err(TablesError::Refused { code: FailureCode::Closed, .. }) => Ok(false),
@@ -472,23 +458,19 @@ impl Requests {
         &self,
         table: u32,
         count: usize,
-        wait: Wait<'_, Waiting>,
+        wait: Wait<'_>,
     ) -> Result<bool, TablesError> {
         let count = check_count("number of items", MAX_ITEMS, count)?;
         self.ask_for::<u64>(table, Operation::CanInsert { count })?.wait(wait).map(|may| may != 0)
     }
 
     /// The numbers of a table, or of all.
-    pub fn info(
-        &self,
-        table: Option<u32>,
-        wait: Wait<'_, Waiting>,
-    ) -> Result<Vec<Numbers>, TablesError> {
+    pub fn info(&self, table: Option<u32>, wait: Wait<'_>) -> Result<Vec<Numbers>, TablesError> {
         self.ask_info(When::Awaited, table)?.wait(wait)
     }
 
     /// The numbers of one table.
-    pub fn table_info(&self, table: u32, wait: Wait<'_, Waiting>) -> Result<Numbers, TablesError> {
+    pub fn table_info(&self, table: u32, wait: Wait<'_>) -> Result<Numbers, TablesError> {
         let all = self.info(Some(table), wait)?;
         all.into_iter().find(|numbers| numbers.table == table).ok_or_else(|| {
             TablesError::Wire(WireError::Spec("the server said nothing of the table".into()))
@@ -522,7 +504,7 @@ impl Requests {
         table: u32,
         place: u32,
         most: usize,
-        wait: Wait<'_, Waiting>,
+        wait: Wait<'_>,
     ) -> Result<Listed, TablesError> {
         let most = u32::try_from(most).unwrap_or(MAX_LISTED).min(MAX_LISTED);
         self.ask_for(table, Operation::List { place, most })?.wait(wait)
@@ -533,7 +515,7 @@ impl Requests {
         &self,
         table: u32,
         most: usize,
-        mut wait: Wait<'_, Waiting>,
+        mut wait: Wait<'_>,
     ) -> Result<Infos, TablesError> {
         let (mut infos, mut place) = (Infos::default(), Some(0));
         while let Some(first) = place
@@ -552,12 +534,7 @@ impl Requests {
     /// # Errors
     ///
     /// [`TablesError`]; the items must be of one form, and fit into a batch.
-    pub fn get(
-        &self,
-        table: u32,
-        keys: &[u64],
-        wait: Wait<'_, Waiting>,
-    ) -> Result<Batch, TablesError> {
+    pub fn get(&self, table: u32, keys: &[u64], wait: Wait<'_>) -> Result<Batch, TablesError> {
         check_count("number of keys", MAX_KEYS, keys.len())?;
         self.ask_for(table, Operation::Get { keys: keys.into() })?.wait(wait)
     }
@@ -567,7 +544,7 @@ impl Requests {
     /// # Errors
     ///
     /// [`TablesError`]. When the wait ends before, the checkpoint may be written all the same.
-    pub fn checkpoint(&self, wait: Wait<'_, Waiting>) -> Result<String, TablesError> {
+    pub fn checkpoint(&self, wait: Wait<'_>) -> Result<String, TablesError> {
         self.put(When::Awaited, 0, Operation::Checkpoint)?.wait(wait)
     }
 
@@ -591,7 +568,7 @@ impl Requests {
     /// # Errors
     ///
     /// [`TablesError`] when it has not ended in time; it will.
-    pub fn close(&self, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+    pub fn close(&self, wait: Wait<'_>) -> Result<(), TablesError> {
         self.reconnector.close();
         wait_for(&self.pending.changed, &self.reconnector, wait, || {
             self.reconnector.is_over().then_some(Ok(()))

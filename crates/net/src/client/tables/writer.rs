@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use echoic_memory::event::Event;
 use echoic_memory::sync::{Mutex, MutexGuard};
+use echoic_replay::WaitReason;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::TableError;
 use echoic_replay::trajectory::Trajectory;
@@ -14,7 +15,7 @@ use echoic_replay::trajectory::Trajectory;
 use super::insert_frames::InsertFrames;
 use super::queue::Queue;
 use super::requests::wait_for;
-use super::{TableEntry, TablesError, Waiting, check_priorities, entry, number, row_bytes};
+use super::{TableEntry, TablesError, check_priorities, entry, number, row_bytes};
 use crate::address::Address;
 use crate::buffer_pool::BufferPool;
 use crate::client::link::LinkError;
@@ -98,11 +99,7 @@ impl Shared {
         }
     }
 
-    fn wait(
-        &self,
-        wait: Wait<'_, Waiting>,
-        mut poll: impl FnMut() -> bool,
-    ) -> Result<(), TablesError> {
+    fn wait(&self, wait: Wait<'_>, mut poll: impl FnMut() -> bool) -> Result<(), TablesError> {
         let waited = wait_for(&self.changed, &self.reconnector, wait, || {
             // Once more after the end was seen: it may have brought the result.
             let over = self.reconnector.is_over();
@@ -114,8 +111,8 @@ impl Shared {
         });
         match waited {
             // What the server said last says more.
-            Err(TablesError::TimedOut(Waiting::Network)) => {
-                Err(TablesError::TimedOut(Waiting::of(self.queue.lock().stall)))
+            Err(TablesError::TimedOut(WaitReason::Network)) => {
+                Err(TablesError::TimedOut(self.queue.lock().stall.unwrap_or(WaitReason::Network)))
             }
             waited => waited,
         }
@@ -142,7 +139,7 @@ impl TableWriter {
     pub fn connect(
         dial: Box<dyn Dial>,
         options: Options,
-        wait: Wait<'_, Waiting>,
+        wait: Wait<'_>,
     ) -> Result<Self, TablesError> {
         let changed = Arc::<Event>::default();
         let noted = Arc::clone(&changed);
@@ -267,7 +264,7 @@ impl TableWriter {
         table: u32,
         priorities: &[f64],
         version: Option<u64>,
-        wait: Wait<'_, Waiting>,
+        wait: Wait<'_>,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<(), TablesError> {
         let weight = self.row_bytes(table)?.saturating_mul(priorities.len());
@@ -301,7 +298,7 @@ impl TableWriter {
     fn until(
         &self,
         weight: usize,
-        mut wait: Wait<'_, Waiting>,
+        mut wait: Wait<'_>,
         mut attempt: impl FnMut() -> Result<bool, TablesError>,
     ) -> Result<(), TablesError> {
         while !attempt()? {
@@ -316,7 +313,7 @@ impl TableWriter {
     }
 
     /// Waits until it would be. Another thread may be faster, so try in a loop.
-    pub fn wait_for_room(&self, bytes: usize, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+    pub fn wait_for_room(&self, bytes: usize, wait: Wait<'_>) -> Result<(), TablesError> {
         let (shared, since) = (&self.shared, Instant::now());
         let waited = shared.wait(wait, || self.has_room(bytes));
         shared.blocked.fetch_add(1, Ordering::Relaxed);
@@ -383,7 +380,7 @@ impl TableWriter {
         version: Option<u64>,
         trajectory: &Trajectory,
         chunks: &[u64],
-        wait: Wait<'_, Waiting>,
+        wait: Wait<'_>,
     ) -> Result<(), TablesError> {
         let weight = self.shared.queue.lock().weigh(trajectory, chunks);
         self.until(weight, wait, || self.try_item(table, priority, version, trajectory, chunks))
@@ -397,7 +394,7 @@ impl TableWriter {
     }
 
     /// Waits until everything that was taken before is in its table.
-    pub fn flush(&self, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+    pub fn flush(&self, wait: Wait<'_>) -> Result<(), TablesError> {
         let shared = &self.shared;
         let target = {
             let queue = &mut *shared.queue.lock();
@@ -411,7 +408,7 @@ impl TableWriter {
     }
 
     /// Waits until at most `count` rows and items are not in their tables.
-    pub fn flush_to(&self, count: u64, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+    pub fn flush_to(&self, count: u64, wait: Wait<'_>) -> Result<(), TablesError> {
         let shared = &self.shared;
         {
             let queue = &mut *shared.queue.lock();
@@ -427,7 +424,7 @@ impl TableWriter {
     /// # Errors
     ///
     /// [`TablesError`] when not everything could be delivered.
-    pub fn close(&self, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+    pub fn close(&self, wait: Wait<'_>) -> Result<(), TablesError> {
         let shared = &self.shared;
         shared.reconnector.close();
         shared.wait(wait, || shared.reconnector.is_over())?;

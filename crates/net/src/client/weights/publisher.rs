@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use echoic_replay::Blocked;
+use echoic_replay::WaitReason;
 use echoic_replay::stream::{Wait, WaitOver};
 use echoic_replay::weights::{Content, Publication};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -66,6 +66,15 @@ pub enum PublishError {
     /// The server can't be reached, or does not want us.
     #[error("{0}")]
     Link(LinkError),
+}
+
+impl From<WaitOver> for PublishError {
+    fn from(over: WaitOver) -> Self {
+        match over {
+            WaitOver::TimedOut(_) => Self::TimedOut,
+            WaitOver::Interrupted => Self::Interrupted,
+        }
+    }
 }
 
 /// A connection over which something is published.
@@ -139,7 +148,7 @@ impl WeightPublisher {
             let until = until.unwrap_or(deadline);
             match connecting.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(connected) => ControlFlow::Break(connected),
-                Err(RecvTimeoutError::Timeout) => ControlFlow::Continue(Blocked::Leased),
+                Err(RecvTimeoutError::Timeout) => ControlFlow::Continue(WaitReason::Leased),
                 Err(RecvTimeoutError::Disconnected) => {
                     ControlFlow::Break(Err(LinkError::Lost("the attempt to connect died".into())))
                 }
@@ -230,15 +239,10 @@ impl WeightPublisher {
         let mut patient = Wait { deadline, tick: wait.tick, on_tick: &mut *wait.on_tick };
         let talked = patient.until(|until| match session.talk(publication.content(), until) {
             Ok(Some(receipt)) => ControlFlow::Break(Ok(receipt)),
-            Ok(None) => ControlFlow::Continue(Blocked::Leased),
+            Ok(None) => ControlFlow::Continue(WaitReason::Leased),
             Err(error) => ControlFlow::Break(Err(error)),
         });
-        let receipt = match talked {
-            Ok(Ok(receipt)) => receipt,
-            Ok(Err(error)) => return Err(PublishError::Link(error)),
-            Err(WaitOver::TimedOut(_)) => return Err(PublishError::TimedOut),
-            Err(WaitOver::Interrupted) => return Err(PublishError::Interrupted),
-        };
+        let receipt = talked?.map_err(PublishError::Link)?;
         self.session = Some(session);
         Ok(receipt)
     }

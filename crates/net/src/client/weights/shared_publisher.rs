@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use echoic_memory::signal::Signal;
 use echoic_memory::sync::Mutex;
-use echoic_replay::Blocked;
-use echoic_replay::stream::{Wait, WaitOver};
+use echoic_replay::WaitReason;
+use echoic_replay::stream::Wait;
 use echoic_replay::weights::Publication;
 
 use super::{PublishError, WeightPublisher};
@@ -49,13 +49,9 @@ impl SharedPublisher {
     ) -> Result<(), PublishError> {
         let taken = wait.until(|until| {
             let found = self.changed.wait(until, || self.try_take().transpose());
-            found.map_or(ControlFlow::Continue(Blocked::Leased), ControlFlow::Break)
+            found.map_or(ControlFlow::Continue(WaitReason::Leased), ControlFlow::Break)
         });
-        let publisher = match taken {
-            Ok(publisher) => publisher?,
-            Err(WaitOver::TimedOut(_)) => return Err(PublishError::TimedOut),
-            Err(WaitOver::Interrupted) => return Err(PublishError::Interrupted),
-        };
+        let publisher = taken??;
         // Given back whatever happens, also when it unwinds.
         let mut turn = Turn { shared: self, publisher: Some(publisher) };
         let Some(publisher) = &mut turn.publisher else { return Err(PublishError::Closed) };

@@ -15,6 +15,7 @@ use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use echoic_memory::sync::Mutex;
+use echoic_replay::WaitReason;
 use echoic_replay::stream::Wait;
 use echoic_replay::weights::{Publication, WeightStore, WeightsConfig, WeightsError};
 
@@ -22,7 +23,7 @@ use super::feed::Feed;
 use crate::address::Address;
 use crate::client::link::{ClientHandshake, LinkError};
 use crate::client::reconnector::{Patience, Reconnector, State, WakeReceiver, on_death};
-use crate::client::{ClientError, Options, Waiting};
+use crate::client::{ClientError, Options};
 use crate::transport::Dial;
 use crate::wire::handshake::Purpose;
 
@@ -160,9 +161,9 @@ impl WeightSubscriber {
         let reconnector = &self.shared.reconnector;
         match error {
             WeightsError::TimedOut(_) if reconnector.stands() => {
-                ClientError::TimedOut(Waiting::Network)
+                ClientError::TimedOut(WaitReason::Network)
             }
-            WeightsError::TimedOut(_) => ClientError::TimedOut(Waiting::Away),
+            WeightsError::TimedOut(_) => ClientError::TimedOut(WaitReason::Away),
             WeightsError::Interrupted => ClientError::Interrupted,
             _ => reconnector.ending().unwrap_or(ClientError::Closed),
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use echoic_replay::WaitReason;
 use echoic_replay::codec::{Decode, Encode, Reader, write_count, write_text};
 use echoic_replay::fields;
 use echoic_replay::limiter::{Counts, Parameters};
@@ -11,7 +12,7 @@ use echoic_replay::table::{Infos, Table, Waits};
 
 use super::{MAX_BATCH, MAX_LISTED, MAX_REQUEST};
 use crate::wire::WireError;
-use crate::wire::frame::{Header, MAX_TEXT, Stall, frame, kind};
+use crate::wire::frame::{Header, MAX_TEXT, frame, kind, read_stall, stall_number};
 use crate::wire::observed::{MAX_OBSERVED, Observation};
 use crate::wire::rollouts::{self, Outcomes};
 
@@ -139,7 +140,7 @@ pub enum Answer {
         /// Why, for programs.
         code: FailureCode,
         /// What it waited for, if it did.
-        stall: Stall,
+        stall: Option<WaitReason>,
         /// Why, for people.
         text: String,
     },
@@ -274,7 +275,7 @@ impl Answer {
             }),
             Self::Failed { id, code, stall, text } => frame(out, kind::FAILED, |out| {
                 id.encode(out);
-                out.extend_from_slice(&[code.number(), stall.number()]);
+                out.extend_from_slice(&[code.number(), stall_number(*stall)]);
                 write_text(out, text, MAX_TEXT);
             }),
             Self::Numbers { id, numbers } => frame(out, kind::NUMBERS, |out| {
@@ -331,7 +332,7 @@ impl Answer {
                 let field = "code of a failure";
                 let meaningless = WireError::meaningless(field, number.into());
                 let code = code.map(|(code, ..)| *code).ok_or(meaningless)?;
-                let stall = Stall::read(&mut reader)?;
+                let stall = read_stall(&mut reader)?;
                 let text = reader.text("reason of a failure", MAX_TEXT)?.to_owned();
                 ("FAILED", Self::Failed { id, code, stall, text })
             }

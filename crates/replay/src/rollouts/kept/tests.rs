@@ -14,8 +14,8 @@ use super::super::schema::{Column, Schema};
 use super::super::table::{CallError, RolloutTable};
 use super::replayed::Replayed;
 use super::{Durability, Keeping, entry};
+use crate::WaitReason;
 use crate::journal::Options;
-use crate::limiter::Reason;
 use crate::spec::Dtype;
 use crate::stream::Wait;
 
@@ -71,7 +71,7 @@ fn admission_waits_for_room_in_the_journal_and_nothing_else_does() {
     let Ok(Outcome::Admitted(permits)) = call(&table, &admit()) else { panic!() };
     let log = table.log().unwrap();
     let room = log.journal().try_room(2000).unwrap().unwrap();
-    let blocked = Blocked::Limiter(Reason::Capacity);
+    let blocked = Blocked::Limiter(WaitReason::Capacity);
     assert_eq!(table.apply(&admit()), Err(CallError::Refused(Refusal::Blocked(blocked))));
     let hold = permits[0].hold;
     assert_eq!(table.apply(&item(hold, 100)), Ok(Outcome::Appended(Fate::Complete)));

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::super::item::{Finish, Group, Item, Segment};
-use crate::limiter::Reason;
+use crate::WaitReason;
 
 /// The most groups that one call admits.
 pub const MAX_ADMITTED: u32 = 1 << 12;
@@ -332,25 +332,25 @@ pub enum Blocked {
     /// The groups that could be delivered are with consumers.
     Leased(u64),
     /// Inserts and samples are too far from their ratio, or there is too little.
-    Limiter(Reason),
+    Limiter(WaitReason),
     /// The table is paused.
     Paused,
 }
 
 impl Blocked {
     /// What it is in a word.
-    pub fn reason(self) -> Reason {
+    pub fn reason(self) -> WaitReason {
         match self {
-            Self::Running(_) | Self::Full(_) => Reason::Capacity,
+            Self::Running(_) | Self::Full(_) => WaitReason::Capacity,
             Self::Ahead { .. }
             | Self::Early { .. }
             | Self::Unpublished { .. }
             | Self::Shipping { .. }
-            | Self::MeanLag => Reason::Staleness,
-            Self::NoneSuspended | Self::TooFew { .. } | Self::Incomplete(_) => Reason::Group,
-            Self::Leased(_) => Reason::Leased,
+            | Self::MeanLag => WaitReason::Staleness,
+            Self::NoneSuspended | Self::TooFew { .. } | Self::Incomplete(_) => WaitReason::Group,
+            Self::Leased(_) => WaitReason::Leased,
             Self::Limiter(reason) => reason,
-            Self::Paused => Reason::Paused,
+            Self::Paused => WaitReason::Paused,
         }
     }
 }

@@ -15,9 +15,9 @@ use super::super::error::{Obstacle, TableError};
 use super::super::key::Key;
 use super::super::{Infos, Table};
 use super::entry;
+use crate::WaitReason;
 use crate::chunk::Chunk;
 use crate::journal::{self, Error, Journal, Record, Room};
-use crate::limiter::Reason;
 use crate::table::saved::signature_text;
 use crate::table::sessions::Origin;
 use crate::trajectory::{Signature, Trajectory};
@@ -114,7 +114,7 @@ impl Log {
         }
         self.ring_for_room(table);
         // Room that came before the waker was there is found by one more try.
-        room()?.ok_or_else(|| Reason::Capacity.into())
+        room()?.ok_or_else(|| WaitReason::Capacity.into())
     }
 
     fn ring_for_room(&self, table: &Arc<Table>) {
@@ -130,7 +130,7 @@ impl Log {
         }
         self.ring_for_room(table);
         // As in `room`.
-        if self.journal.has_room() { Ok(()) } else { Err(Reason::Capacity.into()) }
+        if self.journal.has_room() { Ok(()) } else { Err(WaitReason::Capacity.into()) }
     }
 
     /// Room for some rows of so many, and for how many.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::log::Log;
+use crate::WaitReason;
 use crate::journal::{Journal, Options};
-use crate::limiter::Reason;
 use crate::stream::Wait;
 use crate::table::core::Core;
 use crate::table::{Form, Obstacle, Table, TableConfig, TableError};
@@ -37,7 +37,7 @@ fn inserts_wait_for_room_in_the_journal_and_samples_do_not() {
     keep(&table);
     let journal = table.log().unwrap().journal();
     let room = journal.try_room(QUEUE).unwrap().unwrap();
-    assert_eq!(table.try_reserve(1).unwrap_err(), Obstacle::Blocked(Reason::Capacity));
+    assert_eq!(table.try_reserve(1).unwrap_err(), Obstacle::Blocked(WaitReason::Capacity));
     let before = journal.next();
     table.try_sample(3).unwrap();
     table.try_sample(4).unwrap();
@@ -90,13 +90,13 @@ fn changes_and_draws_that_are_told_wait_for_a_disk_that_is_stalled() {
         keep(&table);
     }
     let room = table.log().unwrap().journal().try_room(QUEUE).unwrap().unwrap();
-    let full = Obstacle::Blocked(Reason::Capacity);
+    let full = Obstacle::Blocked(WaitReason::Capacity);
     assert_eq!(table.check_room(), Err(full.clone()));
     assert_eq!(table.try_sample(1).unwrap_err(), full);
-    assert_eq!(table.blocked().sample, Some(Reason::Capacity));
+    assert_eq!(table.blocked().sample, Some(WaitReason::Capacity));
     let none =
         Wait { deadline: Some(Instant::now()), tick: None, on_tick: &mut |_| unreachable!() };
-    assert_eq!(table.wait_for_room(none), Err(TableError::TimedOut(Reason::Capacity)));
+    assert_eq!(table.wait_for_room(none), Err(TableError::TimedOut(WaitReason::Capacity)));
     std::thread::scope(|scope| {
         let sampling = scope.spawn(|| {
             let wait = Wait { deadline: None, tick: None, on_tick: &mut |_| unreachable!() };

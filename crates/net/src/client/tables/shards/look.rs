@@ -1,19 +1,20 @@
 //! Looking at items of several servers, which draws none.
 
+use echoic_replay::WaitReason;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::Infos;
 
 use super::{
     Gathered, Owner, Shard, Shards, ShardsError, at, incarnation, is_absence, of_all, owner,
 };
-use crate::client::tables::{Requests, TablesError, Waiting};
+use crate::client::tables::{Requests, TablesError};
 
 /// Asks a shard that is there; `None` when it was not, or was started anew meanwhile.
 fn ask<T>(
     shards: &[Option<Shard<'_>>],
     number: usize,
-    wait: &mut Wait<'_, Waiting>,
-    ask: impl FnOnce(&Requests, u32, Wait<'_, Waiting>) -> Result<T, TablesError>,
+    wait: &mut Wait<'_>,
+    ask: impl FnOnce(&Requests, u32, Wait<'_>) -> Result<T, TablesError>,
 ) -> Result<Option<(u64, T)>, ShardsError> {
     let (Some(Some(shard)), Some(before)) = (shards.get(number), incarnation(shards, number))
     else {
@@ -34,7 +35,7 @@ impl Shards {
         &self,
         shards: &[Option<Shard<'_>>],
         most: usize,
-        mut wait: Wait<'_, Waiting>,
+        mut wait: Wait<'_>,
     ) -> Result<Infos, ShardsError> {
         let mut infos = Infos::default();
         for number in 0..shards.len() {
@@ -68,7 +69,7 @@ impl Shards {
         &self,
         shards: &[Option<Shard<'_>>],
         keys: &[u64],
-        mut wait: Wait<'_, Waiting>,
+        mut wait: Wait<'_>,
     ) -> Result<Gathered, ShardsError> {
         let mut own: Vec<Vec<u64>> = vec![Vec::new(); shards.len()];
         let labels = self.labels();
@@ -98,7 +99,7 @@ impl Shards {
             gathered.parts.push(batch);
         }
         if gathered.parts.is_empty() {
-            return Err(of_all(TablesError::TimedOut(Waiting::Away)));
+            return Err(of_all(TablesError::TimedOut(WaitReason::Away)));
         }
         Ok(gathered)
     }

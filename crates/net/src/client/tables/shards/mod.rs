@@ -22,7 +22,7 @@ use std::any::Any;
 use std::time::{Duration, Instant};
 
 use echoic_memory::sync::Mutex;
-use echoic_replay::limiter::Reason;
+use echoic_replay::WaitReason;
 use echoic_replay::rng::Rng;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::{Infos, TableError};
@@ -30,7 +30,7 @@ use echoic_replay::table::{Infos, TableError};
 use self::labels::Labels;
 pub use self::labels::MAX_SHARDS;
 use self::whole::{Part, Whole};
-use super::{Batch, FailureCode, Requests, TablesError, Ticket, Waiting, check_priorities};
+use super::{Batch, FailureCode, Requests, TablesError, Ticket, check_priorities};
 
 /// For how long what is known of a shard is used without asking. A question takes about as long as a
 /// small sample, so it may cost one in some hundreds of them.
@@ -150,7 +150,7 @@ fn incarnation(shards: &[Option<Shard<'_>>], shard: usize) -> Option<u64> {
 fn is_absence(error: &TablesError) -> bool {
     matches!(
         error,
-        TablesError::TimedOut(Waiting::Away) | TablesError::Failed(_) | TablesError::Closed
+        TablesError::TimedOut(WaitReason::Away) | TablesError::Failed(_) | TablesError::Closed
     )
 }
 
@@ -165,7 +165,7 @@ fn of_all(error: TablesError) -> ShardsError {
 
 /// Waits for an answer while there is a connection, for a moment longer than the caller wants: a server
 /// that can't do what is asked says so at the very end.
-fn answer<T: Any>(ticket: &mut Ticket<T>, wait: &mut Wait<'_, Waiting>) -> Result<T, TablesError> {
+fn answer<T: Any>(ticket: &mut Ticket<T>, wait: &mut Wait<'_>) -> Result<T, TablesError> {
     let deadline = wait.deadline.map(|deadline| deadline.max(Instant::now()) + GRACE);
     ticket.wait_while_connected(Wait { deadline, tick: wait.tick, on_tick: &mut *wait.on_tick })
 }
@@ -253,13 +253,13 @@ impl Shards {
     ///
     /// # Errors
     ///
-    /// [`ShardsError`], which is [`Waiting::Away`] at once when no shard is there. After a wait that has
+    /// [`ShardsError`], which is [`WaitReason::Away`] at once when no shard is there. After a wait that has
     /// timed out, what some shards gave is part of the next batch of this size.
     pub fn sample(
         &self,
         shards: &[Option<Shard<'_>>],
         count: usize,
-        mut wait: Wait<'_, Waiting>,
+        mut wait: Wait<'_>,
     ) -> Result<Gathered, ShardsError> {
         let mut partial = {
             let unfinished = &mut self.state.lock().unfinished;
@@ -289,7 +289,7 @@ impl Shards {
         &self,
         partial: &mut UnfinishedBatch,
         shards: &[Option<Shard<'_>>],
-        wait: &mut Wait<'_, Waiting>,
+        wait: &mut Wait<'_>,
     ) -> Result<(), ShardsError> {
         if partial.whole.is_empty() {
             return Ok(());
@@ -313,7 +313,7 @@ impl Shards {
         &self,
         partial: &mut UnfinishedBatch,
         shards: &[Option<Shard<'_>>],
-        wait: &mut Wait<'_, Waiting>,
+        wait: &mut Wait<'_>,
     ) -> Result<(), ShardsError> {
         loop {
             // An unfinished batch may be of more shards: who made it knew of one that has joined since.
@@ -344,7 +344,7 @@ impl Shards {
         &self,
         partial: &mut UnfinishedBatch,
         shards: &[Option<Shard<'_>>],
-        wait: &mut Wait<'_, Waiting>,
+        wait: &mut Wait<'_>,
     ) -> Result<(), ShardsError> {
         let mut asked = Vec::with_capacity(shards.len());
         for (number, shard) in shards.iter().enumerate() {
@@ -376,8 +376,9 @@ impl Shards {
                     partial.lose(number);
                     closed = Some(at(number)(error));
                 }
-                Err(TablesError::TimedOut(Waiting::Table(_)))
-                    if partial.uses_up(number)
+                Err(TablesError::TimedOut(reason))
+                    if reason != WaitReason::Network
+                        && partial.uses_up(number)
                         && wait.deadline.is_none_or(|deadline| deadline > Instant::now()) =>
                 {
                     partial.disown(number);
@@ -409,7 +410,7 @@ impl Shards {
         &self,
         shards: &[Option<Shard<'_>>],
         count: usize,
-        wait: &mut Wait<'_, Waiting>,
+        wait: &mut Wait<'_>,
     ) -> Result<(Whole, Vec<u64>), ShardsError> {
         let mut checked: Option<Instant> = None;
         loop {
@@ -427,7 +428,7 @@ impl Shards {
             if heard.iter().all(Option::is_none)
                 && !(0..shards.len()).any(|n| incarnation(shards, n).is_some())
             {
-                return Err(of_all(TablesError::TimedOut(Waiting::Away)));
+                return Err(of_all(TablesError::TimedOut(WaitReason::Away)));
             }
             let whole = Whole::new(heard.iter().map(|heard| heard.map(|heard| heard.part)));
             if whole.allows(count) {
@@ -441,8 +442,8 @@ impl Shards {
             }
             let heard = || heard.iter().flatten();
             let paused = heard().any(|heard| heard.part.is_paused());
-            let reason = if paused { Reason::Paused } else { Reason::MinSize };
-            let waiting = Waiting::Table(reason);
+            let reason = if paused { WaitReason::Paused } else { WaitReason::MinSize };
+            let waiting = reason;
             let now = Instant::now();
             if wait.deadline.is_some_and(|deadline| deadline <= now) {
                 return Err(of_all(TablesError::TimedOut(waiting)));
@@ -457,10 +458,7 @@ impl Shards {
     }
 
     /// Refuses to wait for shards whose tables are all closed: they will never have more.
-    fn check_open(
-        shards: &[Option<Shard<'_>>],
-        wait: &mut Wait<'_, Waiting>,
-    ) -> Result<(), ShardsError> {
+    fn check_open(shards: &[Option<Shard<'_>>], wait: &mut Wait<'_>) -> Result<(), ShardsError> {
         let there = |(number, shard): (usize, &Option<Shard<'_>>)| {
             let shard = shard.as_ref().filter(|_| incarnation(shards, number).is_some())?;
             Some((number, shard.requests.start_can_sample(shard.table, 1)))
@@ -488,7 +486,7 @@ impl Shards {
     fn ask_around(
         &self,
         shards: &[Option<Shard<'_>>],
-        wait: &mut Wait<'_, Waiting>,
+        wait: &mut Wait<'_>,
     ) -> Result<(), ShardsError> {
         let now = Instant::now();
         let known: Vec<Option<u64>> = {
@@ -566,7 +564,7 @@ impl Shards {
         shards: &[Option<Shard<'_>>],
         keys: &[u64],
         priorities: &[f64],
-        wait: Wait<'_, Waiting>,
+        wait: Wait<'_>,
     ) -> Result<Changed, ShardsError> {
         let (keys_len, values) = (keys.len(), priorities.len());
         if keys_len != values {
@@ -598,7 +596,7 @@ impl Shards {
         &self,
         shards: &[Option<Shard<'_>>],
         keys: &[u64],
-        wait: Wait<'_, Waiting>,
+        wait: Wait<'_>,
     ) -> Result<Changed, ShardsError> {
         let mut own: Vec<Vec<u64>> = vec![Vec::new(); shards.len()];
         let mut lost = 0;
@@ -623,7 +621,7 @@ impl Shards {
         count: impl Fn(usize) -> usize,
         start: impl Fn(usize, &Shard<'_>) -> Option<Result<Ticket<u64>, TablesError>>,
         lost: u64,
-        mut wait: Wait<'_, Waiting>,
+        mut wait: Wait<'_>,
     ) -> Result<Changed, ShardsError> {
         let mut changed = Changed { done: 0, lost };
         let (mut asked, mut failed) = (Vec::new(), None);
