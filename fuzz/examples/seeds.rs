@@ -69,7 +69,7 @@ fn open(purpose: Purpose, spec: Spec) -> Open {
         first: 0,
         stream: STREAM.into(),
         spec: (purpose != Purpose::Probe).then_some(spec),
-        name: if purpose == Purpose::Memory { String::new() } else { "host:1".into() },
+        name: "host:1".into(),
     }
 }
 

@@ -116,7 +116,7 @@ impl Client<'_> {
             first: 0,
             stream: STREAM.into(),
             spec: Some(self.target.stream.spec().clone()),
-            name: String::new(),
+            name: "test".into(),
         };
         open.write(&mut opening);
         self.say(&[&opening]);

@@ -18,7 +18,7 @@ import echoic
 import numpy as np
 import pytest
 import wire
-from content import PATIENCE, assert_exactly
+from content import assert_exactly
 from wire import Wire
 from workers import transport
 
@@ -188,37 +188,6 @@ def test_names_come_to_those_who_watch(server: echoic.Server, stranger: Wire) ->
     watcher.close()
     assert observed is not None
     assert "Schreiber №1".encode() in observed.payload
-
-
-def test_a_server_from_before_there_were_names_is_told_none() -> None:
-    opened: list[bytes] = []
-
-    def serve(listener: socket.socket) -> None:
-        """Shake hands with two clients as such a server does."""
-        for _ in range(2):
-            end = Wire.of(listener.accept()[0])
-            assert end.receive(12) == wire.preface()
-            end.frame()
-            end.send(wire.preface(), wire.frame(wire.CHALLENGE, bytes(33)))
-            said = end.frame()
-            assert said is not None
-            opened.append(said.payload)
-            # Behind an empty name of a stream, there was nothing.
-            if len(said.payload) > 32 + 1 + 32 + 2:
-                text = wire.text(b"OPEN: bytes too many")
-                end.send(wire.frame(wire.REFUSED, struct.pack("<H", wire.PROTOCOL) + text))
-            else:
-                rest = struct.pack("<16sQQI", bytes(16), 0, 0, 1000) + wire.text(b"0.1.0") + b"\0"
-                end.send(wire.frame(wire.WELCOME, bytes(32) + rest))
-            end.until(wire.GOODBYE)
-            end.close()
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, args=(listener,))
-        thread.start()
-        echoic.Watch(f"tcp://127.0.0.1:{listener.getsockname()[1]}", name="visitor").close()
-        thread.join(PATIENCE)
-    assert [b"visitor" in payload for payload in opened] == [True, False]
 
 
 @pytest.mark.parametrize("bytes_", STRANGERS.values(), ids=STRANGERS)

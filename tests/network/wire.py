@@ -51,12 +51,12 @@ def opening(
     producer: int = 1,
     stream: bytes = b"stream",
     purpose: int = 1,
-    name: bytes | None = None,
+    name: bytes = b"stranger",
 ) -> bytes:
     """The client's second frame, of somebody without a token."""
     identity = struct.pack("<16sQQ", bytes([producer] * 16), 1, 0)
-    named = b"" if name is None else text(name)
-    return frame(OPEN, bytes(32) + bytes([purpose]) + identity + text(stream) + spec + named)
+    rest = text(stream) + spec + text(name)
+    return frame(OPEN, bytes(32) + bytes([purpose]) + identity + rest)
 
 
 def data(first: int, *values: int, count: int | None = None) -> bytes:

@@ -808,7 +808,7 @@ fn a_client_that_reads_nothing_is_given_no_more_batches() {
     Hello { nonce: [1; 32] }.write(&mut out);
     let (producer, stream) = ([9; 16], String::new());
     let purpose = Purpose::Request;
-    let (proof, name) = ([0; 32], String::new());
+    let (proof, name) = ([0; 32], "test".into());
     let open = Open { proof, purpose, producer, epoch: 1, first: 0, stream, spec: None, name };
     open.write(&mut out);
     let operation = Operation::Sample { count: 10_000, timeout_ms: None, area: None };

@@ -109,7 +109,7 @@ impl Peer {
                 first: 0,
                 stream: String::new(),
                 spec: None,
-                name: String::new(),
+                name: "test".into(),
             }
             .write(out);
         });

@@ -1,13 +1,13 @@
 //! The thread that keeps a client's connection, and carries over it what the client has.
 //!
 //! It sleeps until there is something to carry, and then carries what there is with one system call. When
-//! the connection breaks it comes back, and goes on where the server says. What it carries is an [`OutboundQueue`]:
-//! samples, items, or requests and their answers.
+//! the connection breaks it comes back, and goes on where the server says. What it carries is a [`Pipeline`]: samples,
+//! items, requests and their answers, or weights.
 //!
 //! A connection that stands is in a [`Driver`], which the thread may lend to threads that wait for answers.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -23,9 +23,12 @@ use crate::transport::Link;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, HEADER_BYTES, Header, MAX_CONTROL, kind};
 use crate::wire::handshake::{Open, Refused, Welcome};
+use crate::write_buffer::WriteBuffer;
 
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
+/// How much of that behind a payload that is read to where it belongs: what follows it is most often another one.
+const BEHIND_PAYLOAD: usize = 4 << 10;
 
 /// How long a server that is left for another place may take to acknowledge what it was sent.
 const FAREWELL: Duration = Duration::from_secs(3);
@@ -35,7 +38,10 @@ const FAREWELL: Duration = Duration::from_secs(3);
 const FIRM: Duration = Duration::from_secs(1);
 
 /// What goes over a connection.
-pub(super) trait OutboundQueue: Send + 'static {
+pub(super) trait Pipeline: Send + 'static {
+    /// Whether file descriptors may come over the connection.
+    const TAKES_FILES: bool = false;
+
     /// How to introduce ourselves to who is there.
     fn open(&mut self, address: &Address) -> Open;
 
@@ -67,32 +73,37 @@ pub(super) trait OutboundQueue: Send + 'static {
     fn await_ring(&mut self, now: Instant) -> Option<Instant>;
 
     /// Nobody need ring any more.
-    fn stop_ringing(&mut self);
+    fn stop_ringing(&mut self) {}
 
-    /// Begins the next frames, unless some are begun.
-    fn load(&mut self);
+    /// Writes the next frames: one load, to an empty buffer.
+    fn fill(&mut self, out: &mut WriteBuffer);
 
-    /// Whether frames are begun.
-    fn is_loaded(&self) -> bool;
+    /// Whether rows are to follow what `fill` wrote, before anything else.
+    fn is_inside_frame(&self) -> bool {
+        false
+    }
 
-    /// Whether a part of a frame is out, so that nothing else may be sent before the rest.
-    fn is_inside_frame(&self) -> bool;
+    /// These rows, where they are.
+    fn rows<'a>(&'a self, _pieces: &mut Vec<IoSlice<'a>>) {}
 
-    /// What is left of the frames that are begun.
-    fn pieces<'a>(&'a self, pieces: &mut Vec<IoSlice<'a>>);
+    /// One system call took so many bytes, and so many of them were of rows.
+    fn wrote(&mut self, _bytes: usize, _of_rows: usize, _now: Instant) {}
 
-    /// One system call took so many bytes of the pieces.
-    fn sent(&mut self, bytes: usize, now: Instant);
+    /// The largest payload of a frame that the server may send, beside those that every pipeline has.
+    fn limit(&self, _kind: u8) -> Option<u32> {
+        None
+    }
 
-    /// The largest payload of a frame that the server may send, beside those that every queue has.
-    fn limit(&self, kind: u8) -> Option<u32>;
-
-    /// Uses a frame of the server, unless it is one that every queue has.
+    /// Uses a frame of the server, unless it is one that every pipeline has.
     fn take(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError>;
 
-    /// Whether the payload of this frame is to be read where [`OutboundQueue::place`] says.
-    fn begin_large(&mut self, header: Header) -> bool {
-        let _ = header;
+    /// Takes a file descriptor, which came with a frame or before it.
+    fn take_file(&mut self, _file: OwnedFd) -> Result<(), LinkError> {
+        Ok(())
+    }
+
+    /// Whether the payload of this frame is to be read where [`Pipeline::place`] says.
+    fn begin_large(&mut self, _header: Header) -> bool {
         false
     }
 
@@ -102,8 +113,7 @@ pub(super) trait OutboundQueue: Send + 'static {
     }
 
     /// So many bytes were read to there.
-    fn placed(&mut self, bytes: usize) -> Result<(), LinkError> {
-        let _ = bytes;
+    fn placed(&mut self, _bytes: usize) -> Result<(), LinkError> {
         Ok(())
     }
 }
@@ -128,7 +138,8 @@ struct Established {
     link: Box<dyn Link>,
     input: Vec<u8>,
     buffer: Vec<u8>,
-    /// Bytes of frames that every queue has, to be sent between others.
+    /// Frames that are being sent, and those that every pipeline has, to be sent between others.
+    out: WriteBuffer,
     control: Vec<u8>,
     heartbeat: Duration,
     /// Since when it stands, and how much was acknowledged before.
@@ -162,7 +173,7 @@ fn given_up(reconnector: &Reconnector, failure: Failure) -> State {
     State::Failed(failure)
 }
 
-impl<C: OutboundQueue> IoThread<C> {
+impl<C: Pipeline> IoThread<C> {
     /// Carries until the client is closed or gives up; returns what was not delivered. `lend` is called whenever the
     /// thread may let others drive.
     fn run(
@@ -258,7 +269,7 @@ impl<C: OutboundQueue> IoThread<C> {
             established.write(&mut self.outbound)?;
         }
         let done = self.reconnector.is_closing() && self.outbound.is_delivered();
-        let ends = done && !self.outbound.is_loaded() && !established.dismissed;
+        let ends = done && !established.is_loaded(&self.outbound) && !established.dismissed;
         if ends {
             self.say_goodbye(established);
         }
@@ -272,7 +283,7 @@ impl<C: OutboundQueue> IoThread<C> {
             return Ok(());
         }
         let until = *established.leaving.get_or_insert(now + FAREWELL);
-        let settled = !self.outbound.is_loaded() && self.outbound.is_settled();
+        let settled = !established.is_loaded(&self.outbound) && self.outbound.is_settled();
         if settled || now >= until {
             return Err(LinkError::Lost("the server has moved".into()));
         }
@@ -345,7 +356,7 @@ impl<C: OutboundQueue> IoThread<C> {
     }
 }
 
-impl<C: OutboundQueue> Driver<C> {
+impl<C: Pipeline> Driver<C> {
     pub(super) fn outbound(&self) -> &C {
         &self.io.outbound
     }
@@ -353,7 +364,7 @@ impl<C: OutboundQueue> Driver<C> {
     /// Whether there is more to do with the connection than to wait for answers.
     pub(super) fn is_busy(&self) -> bool {
         let Self { io: IoThread { reconnector, outbound, .. }, established, .. } = self;
-        outbound.is_loaded()
+        established.is_loaded(outbound)
             || !established.control.is_empty()
             || established.link.has_unflushed()
             || !established.takes_more()
@@ -392,7 +403,7 @@ impl<C: OutboundQueue> Driver<C> {
 
 /// Begins the thread. `lend` is called whenever it may let others drive, and returns when it is to drive again. `end` is
 /// called when nothing more will be carried, before anyone is told.
-pub(super) fn spawn<C: OutboundQueue>(
+pub(super) fn spawn<C: Pipeline>(
     reconnector: &Arc<Reconnector>,
     wakes: WakeReceiver,
     outbound: C,
@@ -408,7 +419,7 @@ pub(super) fn spawn<C: OutboundQueue>(
 }
 
 /// Connects once.
-fn attempt<C: OutboundQueue>(
+fn attempt<C: Pipeline>(
     reconnector: &Reconnector,
     outbound: &mut C,
     deadline: Instant,
@@ -428,6 +439,7 @@ fn attempt<C: OutboundQueue>(
         link: handshake.link,
         input: handshake.input,
         buffer: vec![0; READ_BYTES],
+        out: WriteBuffer::default(),
         control: Vec::new(),
         heartbeat,
         since: now,
@@ -446,7 +458,7 @@ fn attempt<C: OutboundQueue>(
 
 impl Established {
     /// Says that we are there, and notices that the server is not.
-    fn look_after(&mut self, outbound: &impl OutboundQueue, now: Instant) -> Result<(), LinkError> {
+    fn look_after(&mut self, outbound: &impl Pipeline, now: Instant) -> Result<(), LinkError> {
         if now.duration_since(self.last_heard) > self.heartbeat * 3 {
             return Err(LinkError::Lost("the server has been silent for too long".into()));
         }
@@ -455,15 +467,20 @@ impl Established {
             Control::Ping(0).write(&mut self.control);
             self.last_spoke = now;
         }
-        if self.dismissed && !outbound.is_loaded() && !self.finished {
+        if self.dismissed && !self.is_loaded(outbound) && !self.finished {
             self.finished = true;
             Control::Goodbye { text: String::new() }.write(&mut self.control);
         }
         Ok(())
     }
 
+    /// Whether frames are begun.
+    fn is_loaded(&self, outbound: &impl Pipeline) -> bool {
+        !self.out.is_empty() || outbound.is_inside_frame()
+    }
+
     /// Whether there was any use in it.
-    fn has_served(&self, outbound: &impl OutboundQueue) -> bool {
+    fn has_served(&self, outbound: &impl Pipeline) -> bool {
         outbound.acknowledged() > self.acknowledged || self.last_heard >= self.since + FIRM
     }
 
@@ -472,29 +489,33 @@ impl Established {
         !self.dismissed && !self.finished && self.leaving.is_none()
     }
 
-    fn has_to_write(&self, outbound: &mut impl OutboundQueue, now: Instant) -> bool {
-        let begun = outbound.is_loaded() || !self.control.is_empty();
+    fn has_to_write(&self, outbound: &mut impl Pipeline, now: Instant) -> bool {
+        let begun = self.is_loaded(outbound) || !self.control.is_empty();
         begun || (self.takes_more() && outbound.is_due(now))
     }
 
     /// Writes what is due, with one system call.
-    fn write(&mut self, outbound: &mut impl OutboundQueue) -> Result<(), LinkError> {
-        if self.takes_more() {
-            outbound.load();
-        }
-        let mut pieces = Vec::new();
+    fn write(&mut self, outbound: &mut impl Pipeline) -> Result<(), LinkError> {
         // Between frames only: whatever is in the middle of one would be read as a part of it.
-        let between = !outbound.is_inside_frame();
-        if between && !self.control.is_empty() {
-            pieces.push(IoSlice::new(&self.control));
+        if !self.is_loaded(outbound) {
+            if !self.control.is_empty() {
+                self.out.write(|out| out.append(&mut self.control));
+            }
+            if self.takes_more() {
+                outbound.fill(&mut self.out);
+            }
         }
-        outbound.pieces(&mut pieces);
+        let mut pieces: Vec<_> = self.out.slices(usize::MAX).collect();
+        let written: usize = pieces.iter().map(|piece| piece.len()).sum();
+        if self.out.len() == written {
+            outbound.rows(&mut pieces);
+        }
         if pieces.iter().all(|piece| piece.is_empty()) {
             return Ok(());
         }
-        let written = match self.link.write_vectored(&pieces) {
+        let sent = match self.link.write_vectored(&pieces) {
             Ok(0) => return Err(LinkError::Lost("the connection takes no bytes".into())),
-            Ok(written) => written,
+            Ok(sent) => sent,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.jammed = true;
                 return Ok(());
@@ -504,26 +525,29 @@ impl Established {
         };
         let now = Instant::now();
         self.last_spoke = now;
-        let control = if between { written.min(self.control.len()) } else { 0 };
-        self.control.drain(..control);
-        outbound.sent(written - control, now);
+        self.out.wrote(sent.min(written));
+        outbound.wrote(sent, sent.saturating_sub(written), now);
         Ok(())
     }
 
     /// Reads all that there is.
-    fn read(&mut self, outbound: &mut impl OutboundQueue) -> Result<(), LinkError> {
+    fn read<C: Pipeline>(&mut self, outbound: &mut C) -> Result<(), LinkError> {
         loop {
             let place = outbound.place();
             let awaited = place.len();
-            let room = awaited + self.buffer.len();
-            let read = if place.is_empty() {
-                self.link.read(&mut self.buffer)
+            let mut room = self.buffer.len();
+            let read = if awaited > 0 {
+                let behind = &mut self.buffer[..BEHIND_PAYLOAD];
+                room = awaited + behind.len();
+                let mut places = [IoSliceMut::new(place), IoSliceMut::new(behind)];
+                self.link.read_vectored(&mut places).map(|read| (read, None))
+            } else if C::TAKES_FILES {
+                self.link.read_with_memory(&mut self.buffer)
             } else {
-                let mut places = [IoSliceMut::new(place), IoSliceMut::new(&mut self.buffer)];
-                self.link.read_vectored(&mut places)
+                self.link.read(&mut self.buffer).map(|read| (read, None))
             };
             match read {
-                Ok(0) => {
+                Ok((0, _)) => {
                     let why = if self.dismissed {
                         "the server is closing"
                     } else {
@@ -531,8 +555,11 @@ impl Established {
                     };
                     return Err(LinkError::Lost(why.into()));
                 }
-                Ok(read) => {
+                Ok((read, file)) => {
                     self.last_heard = Instant::now();
+                    if let Some(file) = file {
+                        outbound.take_file(file)?;
+                    }
                     if awaited > 0 {
                         outbound.placed(read.min(awaited))?;
                     }
@@ -551,9 +578,19 @@ impl Established {
     }
 
     /// Uses whole frames of what came.
-    fn use_input(&mut self, outbound: &mut impl OutboundQueue) -> Result<(), LinkError> {
+    fn use_input(&mut self, outbound: &mut impl Pipeline) -> Result<(), LinkError> {
         let mut used = 0;
-        while let Some(header) = Header::read(&self.input[used..])? {
+        while used < self.input.len() {
+            let place = outbound.place();
+            if !place.is_empty() {
+                let rest = &self.input[used..];
+                let there = rest.len().min(place.len());
+                place[..there].copy_from_slice(&rest[..there]);
+                outbound.placed(there)?;
+                used += there;
+                continue;
+            }
+            let Some(header) = Header::read(&self.input[used..])? else { break };
             let limit = outbound.limit(header.kind).unwrap_or(MAX_CONTROL);
             if header.len > limit {
                 let (limit, got) = (limit.into(), header.len.into());
@@ -561,12 +598,7 @@ impl Established {
             }
             let start = used + HEADER_BYTES;
             if outbound.begin_large(header) {
-                let rest = &self.input[start..];
-                let place = outbound.place();
-                let there = rest.len().min(place.len());
-                place[..there].copy_from_slice(&rest[..there]);
-                outbound.placed(there)?;
-                used = start + there;
+                used = start;
                 continue;
             }
             let Some(payload) = self.input.get(start..start + header.len as usize) else { break };

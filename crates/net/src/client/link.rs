@@ -126,24 +126,6 @@ impl ClientHandshake {
         mut open: Open,
         deadline: Instant,
     ) -> Result<(Self, Welcome), LinkError> {
-        match Self::attempt(dial, token, &mut open, deadline) {
-            // So answers a server from before clients had names.
-            Err(LinkError::Refused(refused))
-                if refused.code == RefusalCode::Protocol && !open.name.is_empty() =>
-            {
-                open.name.clear();
-                Self::attempt(dial, token, &mut open, deadline)
-            }
-            opened => opened,
-        }
-    }
-
-    fn attempt(
-        dial: &dyn Dial,
-        token: Option<&Token>,
-        open: &mut Open,
-        deadline: Instant,
-    ) -> Result<(Self, Welcome), LinkError> {
         let left = deadline.saturating_duration_since(Instant::now());
         let link = dial.dial(left.max(Duration::from_millis(1)))?;
         let mut this = Self { link, input: Vec::new(), memory: None, deadline };

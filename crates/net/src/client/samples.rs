@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use echoic_memory::window::Reader;
 
-use super::io_thread::OutboundQueue;
+use super::io_thread::Pipeline;
 use super::link::LinkError;
 use super::{Shared, WakePolicy};
 use crate::address::Address;
@@ -20,6 +20,7 @@ use crate::wire::frame::{
     Control, DATA_BYTES, DataHead, HEADER_BYTES, Header, kind, samples_per_frame,
 };
 use crate::wire::handshake::{Open, Purpose, Welcome};
+use crate::write_buffer::WriteBuffer;
 
 /// What one data frame should weigh at most: enough that its head costs nothing.
 const FRAME_BYTES: usize = 1 << 20;
@@ -41,10 +42,9 @@ pub(super) struct Samples {
 
 /// A data frame that is being sent.
 struct Frame {
-    head: [u8; HEADER_BYTES + DATA_BYTES],
     first: u64,
     count: u32,
-    /// How many bytes of it are out.
+    /// How many bytes of its rows are out.
     out: usize,
 }
 
@@ -56,8 +56,7 @@ impl Frame {
 
     /// The number behind the last sample that is out as a whole.
     fn sent(&self, sample: usize) -> u64 {
-        let out = self.out.saturating_sub(self.head.len());
-        self.first + out.checked_div(sample).unwrap_or(0) as u64
+        self.first + self.out.checked_div(sample).unwrap_or(0) as u64
     }
 }
 
@@ -80,18 +79,19 @@ impl Samples {
         self.shared.spec.nbytes()
     }
 
-    fn next_frame(&self) -> Option<Frame> {
+    /// The next frame and its head.
+    fn next_frame(&self) -> Option<(Frame, [u8; HEADER_BYTES + DATA_BYTES])> {
         let sample = self.sample();
         let ready = self.reader.known_finished().min(self.limit).saturating_sub(self.sent);
         let most = samples_per_frame(sample, FRAME_BYTES)?;
         let count = u32::try_from(ready).unwrap_or(u32::MAX).min(most);
         let head = DataHead { first: self.sent, count };
         let head = (count > 0).then(|| head.bytes(sample)).flatten()?;
-        Some(Frame { head, first: self.sent, count, out: 0 })
+        Some((Frame { first: self.sent, count, out: 0 }, head))
     }
 }
 
-impl OutboundQueue for Samples {
+impl Pipeline for Samples {
     fn open(&mut self, _address: &Address) -> Open {
         let first = self.shared.window.released();
         self.shared.reconnector.open(Purpose::Produce, first, Some(&self.shared.spec))
@@ -149,52 +149,43 @@ impl OutboundQueue for Samples {
         self.shared.set_wake_policy(WakePolicy::Off);
     }
 
-    fn load(&mut self) {
-        if self.frame.is_none() {
-            self.frame = self.next_frame();
+    fn fill(&mut self, out: &mut WriteBuffer) {
+        if let Some((frame, head)) = self.next_frame() {
+            out.write(|out| out.extend_from_slice(&head));
+            self.frame = Some(frame);
         }
     }
 
-    fn is_loaded(&self) -> bool {
+    fn is_inside_frame(&self) -> bool {
         self.frame.is_some()
     }
 
-    fn is_inside_frame(&self) -> bool {
-        self.frame.as_ref().is_some_and(|frame| frame.out > 0)
-    }
-
-    fn pieces<'a>(&'a self, pieces: &mut Vec<IoSlice<'a>>) {
+    fn rows<'a>(&'a self, pieces: &mut Vec<IoSlice<'a>>) {
         let Some(frame) = &self.frame else { return };
         let sample = self.sample();
-        pieces.push(IoSlice::new(&frame.head[frame.out.min(frame.head.len())..]));
-        let out = frame.out.saturating_sub(frame.head.len());
         // Rows that are out may be acknowledged, and then they are not ours to look at any more.
         let first = frame.sent(sample);
         let begun = (first - frame.first) as usize;
         let left = frame.count as usize - begun;
         let (count, rows) = self.reader.rows(first, left);
-        pieces.push(IoSlice::new(&rows[out - begun * sample..]));
+        pieces.push(IoSlice::new(&rows[frame.out - begun * sample..]));
         if count < left {
             pieces.push(IoSlice::new(self.reader.rows(first + count as u64, left - count).1));
         }
     }
 
-    fn sent(&mut self, bytes: usize, now: Instant) {
+    fn wrote(&mut self, bytes: usize, of_rows: usize, now: Instant) {
         let (sample, stats) = (self.sample(), &self.shared.stats);
         stats.writes.fetch_add(1, Ordering::Relaxed);
         stats.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let Some(frame) = &mut self.frame else { return };
-        frame.out += bytes;
-        if frame.out >= frame.head.len() + frame.count as usize * sample {
+        frame.out += of_rows;
+        if frame.out >= frame.count as usize * sample {
             self.sent = frame.end();
             self.frame = None;
             self.last_carried = Some(now);
             self.shared.sent.store(self.sent, Ordering::Relaxed);
         }
-    }
-
-    fn limit(&self, _kind: u8) -> Option<u32> {
-        None
     }
 
     fn take(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError> {

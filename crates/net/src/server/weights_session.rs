@@ -1,8 +1,7 @@
 //! A connection about weights: who is told of publications, and who publishes from elsewhere.
 //!
 //! A client is told when it asks, so one that is slow skips versions and has nothing queued. Chunks are sent
-//! as far as there is room for them; between two turns only the publication itself is kept. A client that
-//! shares our memory is given the file of each region once, and says when it does not look any more.
+//! from where they are, as far as there is room for them. A client that shares our memory is given the file of each region once, and says when it does not look any more.
 //!
 //! # Invariants
 //!
@@ -117,6 +116,10 @@ impl Session for WeightsSession {
     fn resume(&mut self, turn: &mut Turn<'_>) -> Result<(), Stop> {
         // What happens from here on is heard, what happened before is seen.
         turn.park(Key::Weights);
+        if self.store.is_wanted() {
+            // A client that does not read keeps no publication.
+            turn.out.detach(&turn.shared.buffer_pool);
+        }
         let compares = self.attend_upload(turn.out);
         self.attend_sending(turn)?;
         self.attend_want(turn)?;
@@ -227,10 +230,10 @@ impl WeightsSession {
                 break;
             }
             let index = sending.next;
-            let chunk = publication
-                .content()
-                .and_then(|content| Some((content.chunk(index)?, content.sum(index)?)));
-            let Some((bytes, sum)) = chunk else {
+            let chunk = publication.content().and_then(|content| {
+                Some((content.plan().chunk(index)?, content.chunk(index)?, content.sum(index)?))
+            });
+            let Some((range, bytes, sum)) = chunk else {
                 turn.out.write(|out| write_serial(out, kind::END, serial));
                 sending.transfer.count(sent, saved);
                 self.sending = None;
@@ -244,7 +247,8 @@ impl WeightsSession {
             }
             sent += bytes.len();
             let head = ChunkOf { index: index as u32, sum, bytes }.head();
-            turn.out.push(Piece::Pooled(turn.shared.buffer_pool.take_with(&head, bytes)));
+            turn.out.write(|out| out.extend_from_slice(&head));
+            turn.out.push(Piece::Shared(Arc::clone(&publication) as _, range));
         }
         sending.transfer.count(sent, saved);
         Err(stop)

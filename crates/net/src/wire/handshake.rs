@@ -201,7 +201,7 @@ pub struct Open {
     pub stream: String,
     /// What its samples look like, if it is about samples.
     pub spec: Option<Spec>,
-    /// What people know the client by; nothing if it has no name.
+    /// What people know the client by.
     pub name: String,
 }
 
@@ -222,16 +222,6 @@ pub fn check_name(name: &str) -> Result<(), WireError> {
         }
         None => Ok(()),
     }
-}
-
-/// Reads the name of a client, if there is one.
-fn read_name(reader: &mut Reader<'_>) -> Result<String, WireError> {
-    if reader.left() == 0 {
-        return Ok(String::new());
-    }
-    let name = reader.text("bytes of a client's name", MAX_CLIENT_NAME)?;
-    check_name(name)?;
-    Ok(name.to_owned())
 }
 
 /// The server's answer to a client that may stay.
@@ -344,9 +334,7 @@ impl Open {
         if let Some(spec) = &self.spec {
             spec::write(&mut out, spec);
         }
-        if !self.name.is_empty() {
-            write_text(&mut out, &self.name, MAX_CLIENT_NAME);
-        }
+        write_text(&mut out, &self.name, MAX_CLIENT_NAME);
         out
     }
 
@@ -371,7 +359,8 @@ impl Open {
             Purpose::Produce | Purpose::Memory => Some(spec::read(&mut reader)?),
             _ => None,
         };
-        let name = read_name(&mut reader)?;
+        let name = reader.text("bytes of a client's name", MAX_CLIENT_NAME)?.to_owned();
+        check_name(&name)?;
         reader.end("OPEN")?;
         Ok(Self { proof, purpose, producer, epoch, first, stream, spec, name })
     }

@@ -59,7 +59,7 @@ pub struct Connected {
     pub id: u64,
     /// Who is at the other end.
     pub peer: String,
-    /// What the client calls itself; nothing if it has no name.
+    /// What the client calls itself; nothing before it has said so.
     pub name: String,
     /// What for: `"push"`, `"insert"`, `"ask"`, `"watch"`, `"weights"` or `"probe"`; nothing before it has said so.
     pub purpose: Cow<'static, str>,

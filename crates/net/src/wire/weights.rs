@@ -23,7 +23,7 @@ pub const MAX_CHUNK: u32 = CHUNK_BYTES as u32 + CHUNK_HEAD;
 /// How many regions a client keeps mapped: when it gets one more, both sides forget the one that came first.
 pub const MAX_REGIONS: usize = 8;
 /// Bytes of a CHUNK before its own: its number (4) and sum (8).
-const CHUNK_HEAD: u32 = 12;
+pub const CHUNK_HEAD: u32 = 12;
 
 /// The largest payload of a frame of this kind; `None` when it is not about weights.
 pub fn most(of: u8) -> Option<u32> {

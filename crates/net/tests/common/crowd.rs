@@ -39,7 +39,7 @@ pub fn join(server: &Server, files: &TlsFiles, purpose: Purpose, spec: &Spec) ->
         stream: STREAM.to_owned(),
         // Only who sends samples says what they are.
         spec: (purpose == Purpose::Produce).then(|| spec.clone()),
-        name: String::new(),
+        name: "test".into(),
     };
     open.write(&mut out);
     say(&mut *link, &out);

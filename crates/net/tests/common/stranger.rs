@@ -53,7 +53,7 @@ impl Stranger {
             first,
             stream: String::new(),
             spec: None,
-            name: String::new(),
+            name: "test".into(),
         };
         open.write(&mut opening);
         Self { link, opening, heard: Vec::new() }

@@ -96,15 +96,24 @@ impl PublicationBuilder {
 
     /// Writes a chunk whose sum is known; `false` when there is no such chunk, or it has another length.
     pub fn put(&mut self, index: usize, bytes: &[u8], sum: u64) -> bool {
-        let Some(range) = self.plan.chunk(index).filter(|range| range.len() == bytes.len()) else {
-            return false;
-        };
-        let Some(to) = self.bytes_mut().get_mut(range) else { return false };
-        to.copy_from_slice(bytes);
+        let place = self.chunk_mut(index).filter(|place| place.len() == bytes.len());
+        let Some(place) = place else { return false };
+        place.copy_from_slice(bytes);
+        self.set_sum(index, sum);
+        true
+    }
+
+    /// The bytes of a chunk.
+    pub fn chunk_mut(&mut self, index: usize) -> Option<&mut [u8]> {
+        let range = self.plan.chunk(index)?;
+        self.bytes_mut().get_mut(range)
+    }
+
+    /// Takes note of the sum that the bytes of a chunk have.
+    pub fn set_sum(&mut self, index: usize, sum: u64) {
         if let Some(place) = self.sums.get_mut(index) {
             *place = OnceLock::from(sum);
         }
-        true
     }
 
     /// Shows it to everybody.

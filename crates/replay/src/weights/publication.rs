@@ -43,6 +43,13 @@ impl Publication {
     }
 }
 
+impl AsRef<[u8]> for Publication {
+    /// Its bytes, if they are of this process.
+    fn as_ref(&self) -> &[u8] {
+        self.content().and_then(Content::bytes).unwrap_or_default()
+    }
+}
+
 /// The bytes of a publication.
 pub struct Content {
     plan: Arc<Plan>,

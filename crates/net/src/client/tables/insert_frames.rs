@@ -1,8 +1,6 @@
 //! What an I/O thread carries for a writer.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::io::IoSlice;
-use std::ops::Range;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,7 +11,7 @@ use super::queue::{Block, Item, Op};
 use super::writer::Shared;
 use crate::address::Address;
 use crate::client::WakePolicy;
-use crate::client::io_thread::OutboundQueue;
+use crate::client::io_thread::Pipeline;
 use crate::client::link::LinkError;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, Header, kind};
@@ -21,23 +19,13 @@ use crate::wire::handshake::{Offer, Open, Purpose, Welcome};
 use crate::wire::tables::{
     ItemHead, Release, RowsHead, SignatureHead, SliceHead, rows_per_frame, write_chunk,
 };
+use crate::write_buffer::{Piece, WriteBuffer};
 
 /// What a frame of rows should weigh at most: little enough that what the server can't use at once of
 /// it is cheap to keep.
 const FRAME_BYTES: usize = 128 << 10;
 /// How many bytes one system call is given.
 const LOAD_BYTES: usize = 512 << 10;
-/// The most pieces of one system call.
-const PIECES: usize = 64;
-
-/// Bytes to be sent.
-#[derive(Debug)]
-enum Segment {
-    /// Of what was written for this load.
-    Written(Range<usize>),
-    /// Rows where they are.
-    Rows(Arc<Block>, Range<usize>),
-}
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -49,12 +37,6 @@ pub(super) struct InsertFrames {
     /// Number of the first operation that is not loaded, and of the first that may not be.
     next: u64,
     limit: u64,
-    written: Vec<u8>,
-    segments: VecDeque<Segment>,
-    /// How much of the first segment is sent.
-    out: usize,
-    /// Something of this load is sent.
-    begun: bool,
     last_carried: Option<Instant>,
     /// What this connection knows.
     chunks: HashSet<u64>,
@@ -71,10 +53,6 @@ impl InsertFrames {
             rows: 0,
             next: 0,
             limit: 0,
-            written: Vec::new(),
-            segments: VecDeque::new(),
-            out: 0,
-            begun: false,
             last_carried: None,
             chunks: HashSet::new(),
             signatures: HashMap::new(),
@@ -82,25 +60,8 @@ impl InsertFrames {
         }
     }
 
-    fn segment<'a>(&'a self, segment: &'a Segment) -> &'a [u8] {
-        match segment {
-            Segment::Written(range) => &self.written[range.clone()],
-            Segment::Rows(block, range) => &block.rows[range.clone()],
-        }
-    }
-
-    /// Adds what was written since `start`.
-    fn add_written(&mut self, start: usize) {
-        let end = self.written.len();
-        match self.segments.back_mut() {
-            Some(Segment::Written(range)) if range.end == start => range.end = end,
-            _ if end > start => self.segments.push_back(Segment::Written(start..end)),
-            _ => {}
-        }
-    }
-
     /// Loads rows; whether that was all of them.
-    fn load_rows(&mut self, block: &Arc<Block>, weight: &mut usize) -> bool {
+    fn load_rows(&mut self, block: &Arc<Block>, out: &mut WriteBuffer, weight: &mut usize) -> bool {
         let row = block.row_bytes;
         // A table whose rows do not fit into a frame is refused before.
         let most = rows_per_frame(row, FRAME_BYTES).unwrap_or(1) as usize;
@@ -111,19 +72,17 @@ impl InsertFrames {
             if count == 0 || *weight >= LOAD_BYTES {
                 return false;
             }
-            let start = self.written.len();
             let rows = self.rows..self.rows + count;
             let Block { table, version, .. } = **block;
             let head = RowsHead { first: self.next, table, count: count as u32, version };
             let priorities = &block.priorities[rows.clone()];
-            if head.write(&mut self.written, priorities, row).is_none() {
+            let mut is_written = false;
+            out.write(|out| is_written = head.write(out, priorities, row).is_some());
+            if !is_written {
                 return false;
             }
-            self.add_written(start);
-            if row > 0 {
-                let bytes = rows.start * row..rows.end * row;
-                self.segments.push_back(Segment::Rows(Arc::clone(block), bytes));
-            }
+            let bytes = rows.start * row..rows.end * row;
+            out.push(Piece::Shared(Arc::clone(block) as _, bytes));
             self.rows += count;
             self.next += count as u64;
             *weight += count * (row + size_of::<f64>());
@@ -133,16 +92,18 @@ impl InsertFrames {
     }
 
     /// Loads an item, and before it what it names and the server does not have.
-    fn load_item(&mut self, item: &Item, weight: &mut usize) -> bool {
+    fn load_item(&mut self, item: &Item, out: &mut WriteBuffer, weight: &mut usize) -> bool {
         if self.next >= self.limit || *weight >= LOAD_BYTES {
             return false;
         }
-        let start = self.written.len();
-        let signature = self.name(item.trajectory.signature());
+        let start = out.len();
+        let signature = self.name(item.trajectory.signature(), out);
         for (slice, id) in item.trajectory.slices().zip(&item.chunks) {
             if self.chunks.insert(*id) {
                 // One that does not fit into a frame is refused before.
-                write_chunk(&mut self.written, *id, |out| slice.chunk.write(out));
+                out.write(|out| {
+                    write_chunk(out, *id, |out| slice.chunk.write(out));
+                });
             }
         }
         let mut ids = item.chunks.iter();
@@ -159,15 +120,14 @@ impl InsertFrames {
         let (sequence, columns) = (self.next, columns.collect());
         let Item { table, priority, version, .. } = *item;
         let head = ItemHead { sequence, table, priority, version, signature, columns };
-        head.write(&mut self.written);
-        self.add_written(start);
-        *weight += self.written.len() - start;
+        out.write(|out| head.write(out));
+        *weight += out.len() - start;
         self.next += 1;
         true
     }
 
     /// The number of a signature, which the server is told first if it does not know it.
-    fn name(&mut self, signature: &Arc<Signature>) -> u32 {
+    fn name(&mut self, signature: &Arc<Signature>, out: &mut WriteBuffer) -> u32 {
         match &self.signature {
             Some((last, id)) if Arc::ptr_eq(last, signature) => return *id,
             _ => {}
@@ -175,24 +135,22 @@ impl InsertFrames {
         let new = self.signatures.len() as u32;
         let id = *self.signatures.entry(Arc::clone(signature)).or_insert(new);
         if id == new {
-            SignatureHead::write(&mut self.written, id, signature);
+            out.write(|out| SignatureHead::write(out, id, signature));
         }
         self.signature = Some((Arc::clone(signature), id));
         id
     }
 
-    fn load_release(&mut self, chunks: &[u64]) {
+    fn load_release(&mut self, chunks: &[u64], out: &mut WriteBuffer) {
         let here: Vec<u64> =
             chunks.iter().copied().filter(|chunk| self.chunks.remove(chunk)).collect();
         if !here.is_empty() {
-            let start = self.written.len();
-            Release::write(&mut self.written, &here);
-            self.add_written(start);
+            out.write(|out| Release::write(out, &here));
         }
     }
 }
 
-impl OutboundQueue for InsertFrames {
+impl Pipeline for InsertFrames {
     fn open(&mut self, _address: &Address) -> Open {
         let first = self.shared.queue.lock().acked;
         self.shared.reconnector.open(Purpose::Insert, first, None)
@@ -211,9 +169,7 @@ impl OutboundQueue for InsertFrames {
         }
         (self.next, self.limit) = (welcome.next, welcome.limit);
         (self.place, self.rows) = queue.resume(welcome.next);
-        self.written.clear();
-        self.segments.clear();
-        (self.out, self.begun, self.last_carried) = (0, false, None);
+        self.last_carried = None;
         self.chunks.clear();
         self.signatures.clear();
         self.signature = None;
@@ -263,21 +219,16 @@ impl OutboundQueue for InsertFrames {
         self.shared.queue.lock().wake_policy = WakePolicy::Off;
     }
 
-    fn load(&mut self) {
-        if self.is_loaded() {
-            return;
-        }
-        self.written.clear();
-        (self.out, self.begun) = (0, false);
+    fn fill(&mut self, out: &mut WriteBuffer) {
         // Written without the lock: chunks are large, and those who insert should not wait for that.
         let ops = self.shared.queue.lock().from(self.place, LOAD_BYTES);
         let mut weight = 0;
         for op in &ops {
             let whole = match op {
-                Op::Rows(block) => self.load_rows(block, &mut weight),
-                Op::Item(item) => self.load_item(item, &mut weight),
+                Op::Rows(block) => self.load_rows(block, out, &mut weight),
+                Op::Item(item) => self.load_item(item, out, &mut weight),
                 Op::Release(chunks) => {
-                    self.load_release(chunks);
+                    self.load_release(chunks, out);
                     true
                 }
             };
@@ -290,40 +241,9 @@ impl OutboundQueue for InsertFrames {
         queue.note_gone(weight);
     }
 
-    fn is_loaded(&self) -> bool {
-        !self.segments.is_empty()
-    }
-
-    fn is_inside_frame(&self) -> bool {
-        // It may be between two frames; what waits for that waits for a moment longer.
-        self.begun && self.is_loaded()
-    }
-
-    fn pieces<'a>(&'a self, pieces: &mut Vec<IoSlice<'a>>) {
-        let mut out = self.out;
-        for segment in self.segments.iter().take(PIECES) {
-            pieces.push(IoSlice::new(&self.segment(segment)[out..]));
-            out = 0;
-        }
-    }
-
-    fn sent(&mut self, bytes: usize, now: Instant) {
+    fn wrote(&mut self, bytes: usize, _of_rows: usize, now: Instant) {
         self.shared.count_write(bytes);
-        self.begun |= bytes > 0;
-        self.out += bytes;
-        while let Some(first) = self.segments.front() {
-            let len = self.segment(first).len();
-            if self.out < len {
-                return;
-            }
-            self.out -= len;
-            self.segments.pop_front();
-        }
         self.last_carried = Some(now);
-    }
-
-    fn limit(&self, _kind: u8) -> Option<u32> {
-        None
     }
 
     fn take(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError> {

@@ -11,7 +11,6 @@
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::io::IoSlice;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
@@ -32,7 +31,7 @@ use super::batch::{Batch, Incoming};
 use super::{Listed, TableEntry, TablesError, check_same};
 use crate::address::Address;
 use crate::buffer_pool::BufferPool;
-use crate::client::io_thread::{Driver, OutboundQueue};
+use crate::client::io_thread::{Driver, Pipeline};
 use crate::client::link::{ClientHandshake, LinkError, not_that};
 use crate::client::reconnector::Reconnector;
 use crate::client::rollouts::Delivered;
@@ -407,7 +406,8 @@ impl State {
             };
             let (table, operation) = match &mut pending.question {
                 Question::Other { frame, .. } => {
-                    out.push(Piece::Shared(Arc::clone(frame)));
+                    let len = frame.len();
+                    out.push(Piece::Shared(Arc::clone(frame) as _, 0..len));
                     continue;
                 }
                 Question::Sample { table, count, deadline } => {
@@ -520,7 +520,6 @@ pub(super) struct RequestFrames {
     pending: Arc<PendingRequests>,
     reconnector: Arc<Reconnector>,
     buffer_pool: Arc<BufferPool>,
-    out: WriteBuffer,
     /// A payload that is read, and the type of its frame.
     incoming: Option<(u8, Incoming)>,
     /// Whether the server is to hand over an arena.
@@ -566,7 +565,6 @@ impl RequestFrames {
             pending,
             reconnector,
             buffer_pool: BufferPool::new(POOL_BYTES),
-            out: WriteBuffer::default(),
             incoming: None,
             wants_arena: false,
             arena: None,
@@ -688,7 +686,7 @@ impl Drive for Driver<RequestFrames> {
     }
 }
 
-impl OutboundQueue for RequestFrames {
+impl Pipeline for RequestFrames {
     fn open(&mut self, address: &Address) -> Open {
         self.wants_arena = matches!(address, Address::Shm { .. });
         if self.wants_arena {
@@ -704,7 +702,6 @@ impl OutboundQueue for RequestFrames {
         };
         let known = self.pending.tables.get_or_init(|| tables.clone());
         check_same(known, &tables)?;
-        self.out.clear();
         self.incoming = None;
         self.pending.resume(welcome.instance);
         Ok(())
@@ -743,32 +740,14 @@ impl OutboundQueue for RequestFrames {
         self.pending.wake_policy.store(false, Ordering::Relaxed);
     }
 
-    fn load(&mut self) {
-        if !self.is_loaded() {
-            let room = Room {
-                arena: self.arena.as_ref(),
-                tables: self.pending.tables.get().map(Vec::as_slice).unwrap_or_default(),
-                item_bytes: &self.item_bytes,
-                share_bytes: &self.share_bytes,
-            };
-            self.pending.state.lock().write(&mut self.out, Instant::now(), &room);
-        }
-    }
-
-    fn is_loaded(&self) -> bool {
-        !self.out.is_empty()
-    }
-
-    fn is_inside_frame(&self) -> bool {
-        self.out.is_inside_frame()
-    }
-
-    fn pieces<'a>(&'a self, pieces: &mut Vec<IoSlice<'a>>) {
-        pieces.extend(self.out.slices(usize::MAX));
-    }
-
-    fn sent(&mut self, bytes: usize, _now: Instant) {
-        self.out.wrote(bytes);
+    fn fill(&mut self, out: &mut WriteBuffer) {
+        let room = Room {
+            arena: self.arena.as_ref(),
+            tables: self.pending.tables.get().map(Vec::as_slice).unwrap_or_default(),
+            item_bytes: &self.item_bytes,
+            share_bytes: &self.share_bytes,
+        };
+        self.pending.state.lock().write(out, Instant::now(), &room);
     }
 
     fn limit(&self, kind: u8) -> Option<u32> {

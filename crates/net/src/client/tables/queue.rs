@@ -83,6 +83,12 @@ pub(super) struct Queue {
     buffer_pool: Arc<BufferPool>,
 }
 
+impl AsRef<[u8]> for Block {
+    fn as_ref(&self) -> &[u8] {
+        &self.rows
+    }
+}
+
 impl Block {
     pub(super) fn count(&self) -> usize {
         self.priorities.len()

@@ -1,11 +1,11 @@
 //! Weights of a server elsewhere: being told of them, and publishing them.
 //!
-//! - `subscriber`: keeps a store that follows the server's. `feed`: what it says on one connection.
+//! - `subscriber`: keeps a store that follows the server's. `follower`: what it says and hears.
 //! - `subscription`: what a worker sees of a store, here or elsewhere.
 //! - `remote`: all of it, for one process.
 //! - `publisher`: a learner's end, without a thread. `shared_publisher`: the same, for many threads.
 
-mod feed;
+mod follower;
 mod publisher;
 mod remote;
 mod shared_publisher;

@@ -1,7 +1,7 @@
-//! A store that follows that of a server, and the thread that sees to it.
+//! A store that follows that of a server.
 //!
-//! The thread asks for the next publication, receives it into a publication builder of its own store, or maps the server's
-//! memory, and asks again. When the connection breaks, it comes back; what is there stays there meanwhile.
+//! An I/O thread sees to it, whose pipeline is a [`WeightFollower`]. When the connection breaks, it comes back; what is
+//! there stays there meanwhile.
 //!
 //! # Invariants
 //!
@@ -12,29 +12,26 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
-use std::time::{Duration, Instant};
 
 use echoic_memory::sync::Mutex;
 use echoic_replay::WaitReason;
 use echoic_replay::stream::Wait;
 use echoic_replay::weights::{Publication, WeightStore, WeightsConfig, WeightsError};
 
-use super::feed::Feed;
+use super::follower::WeightFollower;
 use crate::address::Address;
-use crate::client::link::{ClientHandshake, LinkError};
-use crate::client::reconnector::{Patience, Reconnector, State, WakeReceiver, on_death};
-use crate::client::{ClientError, Options};
+use crate::client::reconnector::Reconnector;
+use crate::client::{ClientError, Options, io_thread};
 use crate::transport::Dial;
-use crate::wire::handshake::Purpose;
 
 /// What the thread and those who ask share.
 pub(super) struct Shared {
-    pub(super) reconnector: Reconnector,
+    pub(super) reconnector: Arc<Reconnector>,
     pub(super) store: Arc<WeightStore>,
     /// Publications that nobody here has any more: on which connection they came, and their numbers.
     released: Mutex<Vec<(u64, u64)>>,
     /// Which connection it is.
-    connection: AtomicU64,
+    pub(super) connection: AtomicU64,
     /// Bytes received, those of frames' heads included.
     pub(super) received: AtomicU64,
 }
@@ -68,6 +65,11 @@ impl Wake for Ring {
 }
 
 impl Shared {
+    /// Whether something is to be given back.
+    pub(super) fn has_releases(&self) -> bool {
+        !self.released.lock().is_empty()
+    }
+
     /// What is to be given back over this connection.
     pub(super) fn releases(&self) -> Vec<u64> {
         let connection = self.connection.load(Ordering::Relaxed);
@@ -99,20 +101,16 @@ impl WeightSubscriber {
         let (reconnector, wakes) =
             Reconnector::new(dial, options, move || told.nudge()).map_err(system)?;
         let shared = Arc::new(Shared {
-            reconnector,
+            reconnector: Arc::new(reconnector),
             store,
             released: Mutex::default(),
             connection: AtomicU64::new(0),
             received: AtomicU64::new(0),
         });
-        let follower = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("echoic-weights".into());
-        let follow = move || {
-            let _mourned = on_death(&follower.reconnector);
-            follow(&follower, &wakes);
-            follower.store.close();
-        };
-        thread.spawn(follow).map_err(system)?;
+        let waker = Waker::from(Arc::new(Ring(Arc::downgrade(&shared))));
+        let follower = WeightFollower::new(Arc::clone(&shared), waker);
+        io_thread::spawn(&shared.reconnector, wakes, follower, |driver| driver, |_| {})
+            .map_err(system)?;
         Ok(Self { shared })
     }
 
@@ -180,49 +178,4 @@ impl Drop for WeightSubscriber {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-/// The thread's life.
-fn follow(shared: &Arc<Shared>, wakes: &WakeReceiver) {
-    let waker = Waker::from(Arc::new(Ring(Arc::downgrade(shared))));
-    // What the server has told, and which server that was.
-    let (mut after, mut instance) = (0, None);
-    let state = loop {
-        let attempt = |deadline| match shared.reconnector.is_closing() {
-            true => Ok(None),
-            false => attempt(shared, deadline).map(Some),
-        };
-        let (handshake, server, heartbeat) =
-            match shared.reconnector.connect(wakes, &mut Patience::default(), attempt) {
-                Ok(Some(found)) => found,
-                Ok(None) => break State::Closed,
-                Err(failure) => break State::Failed(failure),
-            };
-        if instance.replace(server) != Some(server) {
-            after = 0;
-        }
-        shared.connection.fetch_add(1, Ordering::Relaxed);
-        let feed = Feed::new(Arc::clone(shared), handshake, heartbeat, after);
-        let (ended, last) = feed.run(wakes, &waker);
-        after = last;
-        match ended {
-            Ok(()) => break State::Closed,
-            Err(error) if error.is_temporary() => shared.reconnector.set_state(State::Away),
-            Err(error) => break State::Failed(shared.reconnector.failure(error, 0)),
-        }
-    };
-    shared.reconnector.set_state(state);
-}
-
-/// Connects once: the connection, which server it leads to, and how often that wants to hear of us.
-fn attempt(
-    shared: &Shared,
-    deadline: Instant,
-) -> Result<(ClientHandshake, [u8; 16], Duration), LinkError> {
-    let token = shared.reconnector.options.token.as_ref();
-    let open = shared.reconnector.open(Purpose::Weights, 0, None);
-    let (handshake, welcome) =
-        ClientHandshake::new(&*shared.reconnector.dial(), token, open, deadline)?;
-    let heartbeat = Duration::from_millis(welcome.heartbeat_ms.max(10).into());
-    Ok((handshake, welcome.instance, heartbeat))
 }
