@@ -431,8 +431,7 @@ fn ledger_changes() -> Vec<Vec<u8>> {
         Change::Discard { groups: vec![0, 3] },
         Change::Publish { version: 1 },
         Change::Deepen { depth: 1 },
-        Change::Shed,
-        Change::Recall(Want {
+        Change::Sample(Want {
             size: Size::Groups(1),
             rank: 0,
             ranks: 1,

@@ -251,8 +251,7 @@ fn changes() -> Vec<Change> {
         Change::Discard { groups: vec![10, 11] },
         Change::Reprioritize { priorities: vec![(12, 0.5)] },
         Change::Tick,
-        Change::Shed,
-        Change::Recall(want(Size::Tokens(13))),
+        Change::Sample(want(Size::Tokens(13))),
         Change::Deepen { depth: 14 },
         Change::Restore { version: 15 },
     ]

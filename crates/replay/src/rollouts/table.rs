@@ -25,7 +25,7 @@ use super::ledger::{
 };
 use super::starvation::{Hunger, Hungry, Starvation};
 use super::tuner::Tuner;
-use crate::journal::{self, Torn};
+use crate::journal::{self, Record, Torn};
 use crate::limiter::Reason;
 use crate::stream::{Wait, WaitOver};
 
@@ -136,6 +136,14 @@ impl Waiting {
     }
 }
 
+/// What came of a change.
+struct Made {
+    applied: Result<Outcome, Refusal>,
+    has_changed: bool,
+    /// Whether the journal took it, if it had to.
+    is_written: bool,
+}
+
 struct Core {
     ledger: Ledger,
     tuner: Option<Tuner>,
@@ -219,7 +227,7 @@ impl RolloutTable {
             self.wake_all();
             self.versions.notify();
         }
-        let mut record = prepared?;
+        let record = prepared?;
         if let (Some(log), Some(Side::Producers)) = (&self.log, change.side())
             && !log.has_room()
         {
@@ -231,40 +239,8 @@ impl RolloutTable {
         }
         let now = self.now();
         let (was_due, first_due) = (core.ledger.is_due(now), core.ledger.next_due());
-        let was_open = kept::is_open(&core.ledger, change);
-        let mut is_written = true;
-        let mut tell = |change: &Change| {
-            is_written &= self.log.as_ref().is_none_or(|log| log.push_own(change, now));
-        };
-        let mut applied = core.ledger.apply(now, change);
-        // What time has done is told with whatever is told next.
-        let mut is_told = !was_due;
-        let mut has_made_room = false;
-        // What nobody has may be what this consumer waits for.
-        if let (Err(Refusal::Blocked(_)), Change::Sample(want)) = (&applied, change) {
-            let recall = Change::Recall(*want);
-            if let Ok(Outcome::Count(1..)) = core.ledger.apply(now, &recall) {
-                tell(&recall);
-                (is_told, has_made_room) = (true, true);
-                applied = core.ledger.apply(now, change);
-            }
-        }
-        // Room for younger groups is made by those that keep batches waiting.
-        while let Err(Refusal::Blocked(Blocked::MeanLag)) = applied
-            && core.ledger.totals().capacity == 0
-            && core.ledger.apply(now, &Change::Shed) == Ok(Outcome::Count(1))
-        {
-            tell(&Change::Shed);
-            (is_told, has_made_room) = (true, true);
-            applied = core.ledger.apply(now, change);
-        }
-        if kept::has_effect(change, was_open, &applied) {
-            if let (Some(log), Some(record)) = (&self.log, record.take()) {
-                is_written &= log.push(record, &applied, now);
-            }
-        } else if !is_told {
-            tell(&Change::Tick);
-        }
+        let Made { applied, has_changed, mut is_written } =
+            self.make(&mut core, now, change, record);
         if let (Change::Publish { .. }, Ok(_)) = (change, &applied) {
             is_written &= self.tune(&mut core, now);
         }
@@ -280,13 +256,11 @@ impl RolloutTable {
             (None, after) => after.is_some(),
             (Some(_), None) => false,
         };
-        if let Err(Refusal::Fenced { .. }) = applied {
-            core.ledger.count_fenced();
-        }
         let dead = core.ledger.take_dead();
         drop(core);
         drop(dead);
-        if was_due || is_sooner || has_made_room || !is_written {
+        // What a refused sample has moved may be what others wait for.
+        if was_due || is_sooner || !is_written || (has_changed && applied.is_err()) {
             self.wake_all();
         }
         if let Ok(outcome) = &applied {
@@ -301,6 +275,15 @@ impl RolloutTable {
         applied.map_err(CallError::Refused)
     }
 
+    /// Has the ledger make a change, and writes it if that changed anything.
+    fn make(&self, core: &mut Core, now: u64, change: &Change, record: Option<Record>) -> Made {
+        let applied = core.ledger.apply(now, change);
+        let has_changed = core.ledger.take_changed();
+        let log = self.log.as_ref().filter(|_| has_changed);
+        let is_written = log.is_none_or(|log| log.push(change, record, &applied, now));
+        Made { applied, has_changed, is_written }
+    }
+
     /// Changes how far ahead producers may be, if it is time to; `false` when that could not be written.
     fn tune(&self, core: &mut Core, now: u64) -> bool {
         let (starved, held) = (
@@ -313,9 +296,7 @@ impl RolloutTable {
             && let Some(depth) = tuner.published(now, starved, held, depth, most)
         {
             // It is between 0 and the bound, so it is not refused.
-            let change = Change::Deepen { depth };
-            let _ = core.ledger.apply(now, &change);
-            return self.log.as_ref().is_none_or(|log| log.push_own(&change, now));
+            return self.make(core, now, &Change::Deepen { depth }, None).is_written;
         }
         true
     }

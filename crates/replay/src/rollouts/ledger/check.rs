@@ -46,12 +46,7 @@ impl Change {
                 }
                 None => Err(value("pipeline_depth", "none, as there is no max_lag", depth)),
             },
-            Self::Look { .. }
-            | Self::Ack(_)
-            | Self::Nack(_)
-            | Self::Tick
-            | Self::Shed
-            | Self::Recall(_) => Ok(()),
+            Self::Look { .. } | Self::Ack(_) | Self::Nack(_) | Self::Tick => Ok(()),
         }
     }
 }
