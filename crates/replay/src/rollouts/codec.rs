@@ -48,6 +48,8 @@ variants! {
         15 => Deepen { depth: u32 },
         16 => Restore { version: i64 },
         17 => Look { hold: Hold },
+        18 => Pause { paused: bool },
+        19 => AwaitVersion { above: i64 },
     }
     Size { 0 => Groups(groups: u32), 1 => Tokens(tokens: u64) }
     Balance { 0 => Count, 1 => Tokens, 2 => Squares }

@@ -36,6 +36,8 @@ pub enum Side {
     Producers,
     /// Consumers, for a batch.
     Consumers,
+    /// Those who wait for the learner's next version. They are not counted: nothing is held up by that.
+    Versions,
 }
 
 impl Change {
@@ -44,6 +46,7 @@ impl Change {
         match self {
             Self::Admit(_) | Self::Resume { .. } => Some(Side::Producers),
             Self::Sample(_) => Some(Side::Consumers),
+            Self::AwaitVersion { .. } => Some(Side::Versions),
             _ => None,
         }
     }
@@ -125,14 +128,16 @@ impl Lags {
 #[derive(Debug)]
 #[must_use = "a wait ends when this is dropped"]
 pub struct Waiting {
-    idling: Idling,
+    idling: Option<Idling>,
     _hungry: Option<Hungry>,
 }
 
 impl Waiting {
     /// Says what it waits for now.
     pub fn because(&mut self, reason: Reason) {
-        self.idling.because(reason);
+        if let Some(idling) = &mut self.idling {
+            idling.because(reason);
+        }
     }
 }
 
@@ -263,7 +268,7 @@ impl RolloutTable {
         if was_due || is_sooner || !is_written || (has_changed && applied.is_err()) {
             self.wake_all();
         }
-        if let Ok(outcome) = &applied {
+        if has_changed && let Ok(outcome) = &applied {
             self.wake_for(change, outcome);
         }
         if let Some(log) = &self.log {
@@ -304,13 +309,7 @@ impl RolloutTable {
     fn wake_for(&self, change: &Change, outcome: &Outcome) {
         match (change, outcome) {
             (Change::Append(_), Outcome::Appended(Fate::Running))
-            | (
-                Change::Renew { .. }
-                | Change::Extend { .. }
-                | Change::Admit(_)
-                | Change::Look { .. },
-                _,
-            ) => {}
+            | (Change::Renew { .. } | Change::Extend { .. } | Change::Admit(_), _) => {}
             (Change::Append(_), Outcome::Appended(Fate::Complete)) => {
                 // One that is complete no longer runs.
                 self.consumers.notify();
@@ -333,6 +332,7 @@ impl RolloutTable {
         match side {
             Side::Producers => &self.producers,
             Side::Consumers => &self.consumers,
+            Side::Versions => &self.versions,
         }
     }
 
@@ -361,10 +361,11 @@ impl RolloutTable {
             self.starvation.begin(source, others)
         });
         let idle = match side {
-            Side::Producers => &self.producers_idle,
-            Side::Consumers => &self.consumers_idle,
+            Side::Producers => Some(&self.producers_idle),
+            Side::Consumers => Some(&self.consumers_idle),
+            Side::Versions => None,
         };
-        Waiting { idling: idle.begin(reason), _hungry: hungry }
+        Waiting { idling: idle.map(|idle| idle.begin(reason)), _hungry: hungry }
     }
 
     /// Waits until something can happen, has it happen, and waits until that is kept. For the latter it has no
@@ -502,8 +503,9 @@ impl RolloutTable {
         // It was looked at whether they may be others.
         let _ = ledger.reconfigure(Arc::clone(&self.config));
         let mut core = self.core.lock();
-        ledger.wake(head.time, self.now());
-        ledger.pause(core.ledger.totals().paused);
+        let now = self.now();
+        ledger.wake(head.time, now);
+        let _ = ledger.apply(now, &Change::Pause { paused: core.ledger.totals().paused });
         // Others may have gone on after the checkpoint, here or in a process that is no more.
         ledger.begin_generation(kept::unix_ms(), Some(&core.ledger));
         let before = std::mem::replace(&mut core.ledger, ledger);
@@ -541,43 +543,6 @@ impl RolloutTable {
     /// The learner's version.
     pub fn version(&self) -> i64 {
         self.core.lock().ledger.totals().version
-    }
-
-    /// Waits until the learner's version is above one; which it is.
-    ///
-    /// # Errors
-    ///
-    /// [`CallError::TimedOut`], [`CallError::Interrupted`] or [`CallError::Closed`].
-    pub fn wait_version(&self, above: i64, mut wait: Wait<'_, Blocked>) -> Result<i64, CallError> {
-        let waited = wait.until(|deadline| {
-            let mut version = 0;
-            let found = self.versions.wait(deadline, || {
-                let core = self.core.lock();
-                version = core.ledger.totals().version;
-                match core.is_closed {
-                    true => Some(Err(CallError::Closed)),
-                    false => (version > above).then_some(Ok(version)),
-                }
-            });
-            let blocked = Blocked::Shipping { version, needed: above.saturating_add(1) };
-            found.map_or(ControlFlow::Continue(blocked), ControlFlow::Break)
-        });
-        match waited {
-            Ok(found) => found,
-            Err(WaitOver::TimedOut(blocked)) => Err(CallError::TimedOut(blocked)),
-            Err(WaitOver::Interrupted) => Err(CallError::Interrupted),
-        }
-    }
-
-    /// Calls `waker` once at the learner's next version.
-    pub fn wake_at_version(&self, waker: &Waker) {
-        self.versions.wake_later(waker);
-    }
-
-    /// Lets nothing be admitted and sampled, or ends that.
-    pub fn pause(&self, paused: bool) {
-        self.core.lock().ledger.pause(paused);
-        self.wake_all();
     }
 
     /// Ends it: whoever waits is told, and whoever comes. What was changed is kept, and others may open the

@@ -94,6 +94,16 @@ pub enum Change {
         /// Which.
         version: i64,
     },
+    /// Nothing is admitted and sampled for the time being, or that is over. A table that is opened again is not paused.
+    Pause {
+        /// Whether it begins.
+        paused: bool,
+    },
+    /// Somebody waits for a later version of the learner. Nothing is changed by that.
+    AwaitVersion {
+        /// It is to be above this one.
+        above: i64,
+    },
 }
 
 /// See [`Change::Admit`].
@@ -200,7 +210,7 @@ pub enum Outcome {
     Appended(Fate),
     /// How far the items of a group are, by their places.
     Begun(Vec<Progress>),
-    /// How many groups it was true of.
+    /// How many groups it was true of; of [`Change::AwaitVersion`], the learner's version.
     Count(u64),
     /// A share of a batch.
     Delivered(Share),

@@ -46,7 +46,12 @@ impl Change {
                 }
                 None => Err(value("pipeline_depth", "none, as there is no max_lag", depth)),
             },
-            Self::Look { .. } | Self::Ack(_) | Self::Nack(_) | Self::Tick => Ok(()),
+            Self::Look { .. }
+            | Self::Pause { .. }
+            | Self::AwaitVersion { .. }
+            | Self::Ack(_)
+            | Self::Nack(_)
+            | Self::Tick => Ok(()),
         }
     }
 }

@@ -254,11 +254,6 @@ impl Ledger {
         }
     }
 
-    /// Lets nothing be admitted and sampled, or ends that. Nobody has to remember it.
-    pub fn pause(&mut self, paused: bool) {
-        self.paused = paused;
-    }
-
     /// Whether time may have changed something by now: then [`Change::Tick`] has something to do.
     pub fn is_due(&self, now: u64) -> bool {
         self.next_due().is_some_and(|due| due <= now)
@@ -312,6 +307,18 @@ impl Ledger {
                 Ok(Outcome::Done)
             }
             Change::Restore { version } => Ok(self.restore(*version)),
+            Change::Pause { paused } => {
+                self.changed |= self.paused != *paused;
+                self.paused = *paused;
+                Ok(Outcome::Done)
+            }
+            Change::AwaitVersion { above } if self.version > *above => {
+                Ok(Outcome::Count(self.version as u64))
+            }
+            Change::AwaitVersion { above } => {
+                let needed = above.saturating_add(1);
+                Err(Blocked::Shipping { version: self.version, needed }.into())
+            }
         }
     }
 
