@@ -231,10 +231,7 @@ fn rollout_asks() -> Vec<Vec<u8>> {
     let operations = [
         Operation::RolloutList,
         Operation::RolloutInfo,
-        Operation::RolloutPause { paused: true },
-        Operation::RolloutPause { paused: false },
         Operation::RolloutPart([5, 6][..].into()),
-        Operation::RolloutVersion { above: 0, timeout_ms: Some(0) },
         Operation::RolloutSample(wish(None)),
         Operation::RolloutSample(wish(Some(area))),
         Operation::RolloutChanges(changes(Bulk::Inline([1, 2, 3, 4][..].into()))),
@@ -432,8 +429,7 @@ fn ledger_changes() -> Vec<Vec<u8>> {
         Change::Discard { groups: vec![0, 3] },
         Change::Publish { version: 1 },
         Change::Deepen { depth: 1 },
-        Change::Shed,
-        Change::Recall(Want {
+        Change::Sample(Want {
             size: Size::Groups(1),
             rank: 0,
             ranks: 1,
@@ -442,6 +438,8 @@ fn ledger_changes() -> Vec<Vec<u8>> {
             width: 0,
         }),
         Change::Restore { version: 0 },
+        Change::AwaitVersion { above: 0 },
+        Change::Pause { paused: true },
         Change::Tick,
     ];
     let written = |change: &Change| {

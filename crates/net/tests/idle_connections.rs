@@ -8,8 +8,11 @@ use echoic_net::server::{Options, Served, Server};
 use echoic_net::transport::{Link, TlsFiles, listen_at};
 use echoic_net::wire::frame::{DataHead, kind};
 use echoic_net::wire::handshake::Purpose;
+use echoic_net::wire::rollouts::{Bulk, Changes};
 use echoic_net::wire::tables::{Operation, Request};
+use echoic_replay::codec::Encode;
 use echoic_replay::rollouts::RolloutTable;
+use echoic_replay::rollouts::ledger::Change;
 use echoic_replay::table::{Form, Table, TableConfig, Tables};
 use echoic_replay::{Dtype, Leaf, Spec, Stream, StreamConfig};
 
@@ -62,7 +65,10 @@ fn an_idle_connection_costs_less_than_32_kib() {
     allow_files();
     let server = open(8);
     let batch = Operation::Sample { count: 100, timeout_ms: None, area: None };
-    let version = Operation::RolloutVersion { above: 5, timeout_ms: None };
+    let mut head = Vec::new();
+    Change::AwaitVersion { above: 5 }.encode(&mut head);
+    let (head, bulk) = (head.into(), Bulk::Inline((&[]).into()));
+    let version = Operation::RolloutChanges(Changes { timeout_ms: None, count: 1, head, bulk });
     let mut all = Vec::new();
     for (what, purpose, asked, answer) in [
         ("sends samples", Purpose::Produce, None, None),

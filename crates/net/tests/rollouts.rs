@@ -107,6 +107,9 @@ fn group(hold: Hold, tokens: u32) -> [Change; 2] {
     [item(hold, 0, tokens), item(hold, 1, tokens)]
 }
 
+/// Whoever waits for the first version that is published.
+const LATER: Change = Change::AwaitVersion { above: 0 };
+
 fn want(groups: u32) -> Want {
     let (rank, ranks, balance) = (0, 1, Balance::Count);
     Want { size: Size::Groups(groups), rank, ranks, balance, lease_ms: Some(60_000), width: 0 }
@@ -249,7 +252,7 @@ fn what_has_waited_for_as_long_as_it_may_is_told_why() {
             let resume = Change::Resume { source: "tests".into(), ttl_ms: None };
             let resumed = within(patience, |wait| client.call(0, &[resume], wait)).map(drop);
             assert_eq!(blocked(resumed), CallError::TimedOut(Blocked::NoneSuspended));
-            let version = within(patience, |wait| client.wait_version(0, 0, wait)).map(drop);
+            let version = within(patience, |wait| client.call(0, &[LATER], wait)).map(drop);
             let shipping = Blocked::Shipping { version: 0, needed: 1 };
             assert_eq!(blocked(version), CallError::TimedOut(shipping));
         }
@@ -701,6 +704,12 @@ fn hostile_requests_are_refused_with_the_reason_and_harm_nothing() {
     let numbers = |table, operation: Operation<'_>| {
         frame(|out| Request { id: 1, table, operation }.write(out))
     };
+    let later = |above| {
+        let mut head = Vec::new();
+        Change::AwaitVersion { above }.encode(&mut head);
+        let (head, bulk) = (head.into(), Bulk::Inline((&[]).into()));
+        request(Operation::RolloutChanges(Changes { timeout_ms: None, count: 1, head, bulk }))
+    };
     for said in [
         inline(1, &tick, &[]),
         inline(1, &append, &tokens),
@@ -708,13 +717,11 @@ fn hostile_requests_are_refused_with_the_reason_and_harm_nothing() {
         changes(0, &[], area(0, 0)),
         numbers(9, Operation::RolloutInfo),
         wish(Some(Area { start: 0, len: 4096 })),
-        request(Operation::RolloutVersion { above: i64::MAX, timeout_ms: None }),
+        later(i64::MAX),
     ] {
         assert_eq!(told(&server, Purpose::Gather, &said), None);
     }
-    let too_many: Vec<u8> = (0..1025)
-        .flat_map(|_| request(Operation::RolloutVersion { above: 5, timeout_ms: None }))
-        .collect();
+    let too_many: Vec<u8> = (0..1025).flat_map(|_| later(5)).collect();
     let unknown = frame(|out| {
         out.extend(Header { len: 13, kind: kind::REQUEST }.bytes());
         out.extend([0; 8]);
@@ -824,7 +831,7 @@ fn what_a_journal_could_not_take_is_not_acknowledged_and_all_who_wait_hear_of_it
     let holds = permits(soon(|wait| producer.call(0, &[admit(50)], wait)).unwrap());
     let mut sample = consumer.start_sample(0, want(9), Form::Flat, None).unwrap();
     let mut alike = consumer.start_sample(0, want(9), Form::Flat, None).unwrap();
-    let mut version = consumer.start_version(0, 0, None).unwrap();
+    let mut version = consumer.start_call(0, &[LATER], None).unwrap();
     soon(|wait| consumer.info(0, wait)).unwrap();
     // The file that is open stays writable; the next one can't be made.
     std::fs::remove_dir_all(dir.path().join("table/journal")).unwrap();

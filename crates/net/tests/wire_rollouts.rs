@@ -252,10 +252,11 @@ fn changes() -> Vec<Change> {
         Change::Discard { groups: vec![10, 11] },
         Change::Reprioritize { priorities: vec![(12, 0.5)] },
         Change::Tick,
-        Change::Shed,
-        Change::Recall(want(Size::Tokens(13))),
+        Change::Sample(want(Size::Tokens(13))),
         Change::Deepen { depth: 14 },
         Change::Restore { version: 15 },
+        Change::Pause { paused: true },
+        Change::AwaitVersion { above: -1 },
     ]
 }
 
@@ -312,15 +313,12 @@ fn requests_are_read_as_they_were_written() {
     for operation in [
         Operation::RolloutList,
         Operation::RolloutInfo,
-        Operation::RolloutPause { paused: true },
-        Operation::RolloutPause { paused: false },
         changes(Bulk::Area(area)),
         changes(Bulk::Inline(vec![8].into())),
         Operation::RolloutPart(vec![9].into()),
         wish(Form::Flat, None),
         wish(Form::Padded { width: 10, left: true }, Some(area)),
         wish(Form::Packed { width: 11 }, None),
-        Operation::RolloutVersion { above: -1, timeout_ms: Some(12) },
     ] {
         let request = Request { id: 1, table: 2, operation };
         let write = |request: &Request<'_>| {

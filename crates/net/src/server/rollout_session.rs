@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use echoic_memory::arena::Arena;
 use echoic_replay::rollouts::RolloutTable;
-use echoic_replay::rollouts::ledger::{self, Change, Outcome, Refusal, Want};
+use echoic_replay::rollouts::ledger::{Change, Outcome, Refusal, Want};
 use echoic_replay::rollouts::table::CallError;
 
 use super::Shared;
@@ -110,17 +110,9 @@ pub(crate) fn take(
             }
             session.begin(id, number, WaitingRequest::Share(wish), wish.timeout_ms, turn)
         }
-        Operation::RolloutVersion { above, timeout_ms } => {
-            session.begin(id, number, WaitingRequest::Version { above }, timeout_ms, turn)
-        }
         Operation::RolloutInfo => {
             let info = Box::new(table.info());
             turn.out.write(|out| Answer::RolloutNumbers { id, info }.write(out));
-            Ok(())
-        }
-        Operation::RolloutPause { paused } => {
-            table.pause(paused);
-            turn.out.write(|out| Answer::Done { id, count: 0 }.write(out));
             Ok(())
         }
         _ => Ok(()),
@@ -181,18 +173,6 @@ fn try_to_serve(
 ) -> Result<(), CallError> {
     let (id, number) = (waiter.id, waiter.table);
     match &waiter.request {
-        WaitingRequest::Version { above } => {
-            let version = table.version();
-            if version > *above {
-                turn.out.write(|out| Answer::Done { id, count: version as u64 }.write(out));
-                return Ok(());
-            }
-            if table.is_closed() {
-                return Err(CallError::Closed);
-            }
-            let needed = above.saturating_add(1);
-            Err(CallError::Refused(ledger::Blocked::Shipping { version, needed }.into()))
-        }
         WaitingRequest::Change(change) => {
             match table.apply(change) {
                 Ok(outcome) => match outcome_frame(id, outcome) {

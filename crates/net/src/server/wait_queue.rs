@@ -68,12 +68,10 @@ pub(crate) enum Key {
 pub(crate) enum WaitingRequest {
     /// A sample of a table of items.
     Items { count: usize, area: Option<Area> },
-    /// An admit or a resume.
+    /// An admit, a resume, or a wait for a version.
     Change(Change),
     /// A share of a batch of rollouts.
     Share(Wish),
-    /// A version of the learner above this one.
-    Version { above: i64 },
 }
 
 /// Why a request waits.
@@ -145,9 +143,9 @@ impl Waiter {
     fn key(&self) -> Key {
         match &self.request {
             WaitingRequest::Items { .. } => Key::Items(self.table),
+            WaitingRequest::Change(Change::AwaitVersion { .. }) => Key::Version(self.table),
             WaitingRequest::Change(_) => Key::Producers(self.table),
             WaitingRequest::Share(_) => Key::Consumers(self.table),
-            WaitingRequest::Version { .. } => Key::Version(self.table),
         }
     }
 
@@ -157,11 +155,11 @@ impl Waiter {
         match &self.request {
             WaitingRequest::Items { count, .. } => Some((Class::Items(self.index), *count)),
             WaitingRequest::Change(Change::Admit(_)) => Some((Class::Admit, 0)),
+            WaitingRequest::Change(Change::AwaitVersion { .. }) => None,
             WaitingRequest::Change(_) => Some((Class::Resume, 0)),
             WaitingRequest::Share(Wish { want, .. }) => {
                 Some((Class::Share(want.size, want.rank, want.ranks), 0))
             }
-            WaitingRequest::Version { .. } => None,
         }
     }
 
@@ -187,9 +185,8 @@ impl Waiter {
             WaitingRequest::Items { .. } => {
                 return Some(Counted::Items(shared.table(self.table)?.begin_wait(Call::Sample)));
             }
-            WaitingRequest::Change(change) => (Side::Producers, change.applicant()),
+            WaitingRequest::Change(change) => (change.side()?, change.applicant()),
             WaitingRequest::Share(_) => (Side::Consumers, None),
-            WaitingRequest::Version { .. } => return None,
         };
         let table = shared.rollout_table(self.table)?;
         Some(Counted::Rollouts(table.begin_wait(side, applicant, reason)))
@@ -267,7 +264,7 @@ impl WaitQueue {
             (Key::DurableRollouts(number), ..) => rollouts[number].wake_on_kept(waker),
             (Key::Producers(number), ..) => rollouts[number].wake_later(Side::Producers, waker),
             (Key::Consumers(number), ..) => rollouts[number].wake_later(Side::Consumers, waker),
-            (Key::Version(number), ..) => rollouts[number].wake_at_version(waker),
+            (Key::Version(number), ..) => rollouts[number].wake_later(Side::Versions, waker),
         }
     }
 

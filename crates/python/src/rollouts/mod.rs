@@ -448,14 +448,17 @@ impl RolloutTable {
         match self.core() {
             Some(table) => Ok(table.version()),
             // Whatever it is, it is above this.
-            None => self.reach.wait_version(py, -1, None),
+            None => self.wait_version(py, -1, None),
         }
     }
 
     #[pyo3(signature = (newer_than, timeout))]
     fn wait_version(&self, py: Python<'_>, newer_than: i64, timeout: Option<f64>) -> PyResult<i64> {
-        self.process.check(py)?;
-        self.reach.wait_version(py, newer_than, timeout)
+        match self.call(py, Change::AwaitVersion { above: newer_than }, timeout)? {
+            // It is far below the largest one.
+            Outcome::Count(version) => Ok(version as i64),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// What was dropped at the end of the journal when the table was opened: how many bytes, why, and how many
@@ -473,13 +476,11 @@ impl RolloutTable {
     }
 
     fn pause(&self, py: Python<'_>) -> PyResult<()> {
-        self.process.check(py)?;
-        self.reach.pause(py, true)
+        self.count(py, Change::Pause { paused: true }).map(drop)
     }
 
     fn unpause(&self, py: Python<'_>) -> PyResult<()> {
-        self.process.check(py)?;
-        self.reach.pause(py, false)
+        self.count(py, Change::Pause { paused: false }).map(drop)
     }
 
     fn close(&self, py: Python<'_>) {

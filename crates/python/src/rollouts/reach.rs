@@ -189,30 +189,6 @@ impl Reach {
             }
         }
     }
-
-    pub fn pause(&self, py: Python<'_>, paused: bool) -> PyResult<()> {
-        match self {
-            Self::Here { table, .. } => {
-                table.pause(paused);
-                Ok(())
-            }
-            Self::There { link, number, .. } => {
-                wait::until(py, None, |wait| link.pause(*number, paused, wait))
-            }
-        }
-    }
-
-    pub fn wait_version(&self, py: Python<'_>, above: i64, timeout: Option<f64>) -> PyResult<i64> {
-        let deadline = wait::deadline(timeout)?;
-        match self {
-            Self::Here { table, .. } => {
-                wait::until(py, deadline, |wait| table.wait_version(above, wait))
-            }
-            Self::There { link, number, .. } => {
-                wait::until(py, deadline, |wait| link.wait_version(*number, above, wait))
-            }
-        }
-    }
 }
 
 /// What came of tokens that were added.

@@ -46,11 +46,11 @@ variants! {
         12 => Discard { groups: Vec<u64> },
         13 => Reprioritize { priorities: Vec<(u64, f64)> },
         14 => Tick,
-        15 => Shed,
-        16 => Deepen { depth: u32 },
-        17 => Restore { version: i64 },
-        18 => Look { hold: Hold },
-        19 => Recall(want: Want),
+        15 => Deepen { depth: u32 },
+        16 => Restore { version: i64 },
+        17 => Look { hold: Hold },
+        18 => Pause { paused: bool },
+        19 => AwaitVersion { above: i64 },
     }
     Size { 0 => Groups(groups: u32), 1 => Tokens(tokens: u64) }
     Balance { 0 => Count, 1 => Tokens, 2 => Squares }
@@ -69,7 +69,7 @@ fields! {
     }
     Hold { group: u64, attempt: u32 }
     Lease { batch: u64, rank: u32, attempt: u32 }
-    Want { size: Size, rank: u32, ranks: u32, balance: Balance, lease_ms: Option<u64>; width: 0 }
+    Want { size: Size, rank: u32, ranks: u32, balance: Balance, lease_ms: Option<u64>, width: u32 }
 }
 
 // What comes of it. `Outcome` is below.

@@ -26,7 +26,7 @@ use super::ledger::{
 use super::starvation::{Hunger, Hungry, Starvation};
 use super::tuner::Tuner;
 use crate::WaitReason;
-use crate::journal::{self, Torn};
+use crate::journal::{self, Record, Torn};
 use crate::stream::{Wait, WaitOver};
 
 /// Which of those who wait.
@@ -36,6 +36,8 @@ pub enum Side {
     Producers,
     /// Consumers, for a batch.
     Consumers,
+    /// Those who wait for the learner's next version. They are not counted: nothing is held up by that.
+    Versions,
 }
 
 impl Change {
@@ -44,6 +46,7 @@ impl Change {
         match self {
             Self::Admit(_) | Self::Resume { .. } => Some(Side::Producers),
             Self::Sample(_) => Some(Side::Consumers),
+            Self::AwaitVersion { .. } => Some(Side::Versions),
             _ => None,
         }
     }
@@ -125,15 +128,25 @@ impl Lags {
 #[derive(Debug)]
 #[must_use = "a wait ends when this is dropped"]
 pub struct Waiting {
-    idling: Idling,
+    idling: Option<Idling>,
     _hungry: Option<Hungry>,
 }
 
 impl Waiting {
     /// Says what it waits for now.
     pub fn because(&mut self, reason: WaitReason) {
-        self.idling.because(reason);
+        if let Some(idling) = &mut self.idling {
+            idling.because(reason);
+        }
     }
+}
+
+/// What came of a change.
+struct Made {
+    applied: Result<Outcome, Refusal>,
+    has_changed: bool,
+    /// Whether the journal took it, if it had to.
+    is_written: bool,
 }
 
 struct Core {
@@ -219,7 +232,7 @@ impl RolloutTable {
             self.wake_all();
             self.versions.notify();
         }
-        let mut record = prepared?;
+        let record = prepared?;
         if let (Some(log), Some(Side::Producers)) = (&self.log, change.side())
             && !log.has_room()
         {
@@ -231,40 +244,8 @@ impl RolloutTable {
         }
         let now = self.now();
         let (was_due, first_due) = (core.ledger.is_due(now), core.ledger.next_due());
-        let was_open = kept::is_open(&core.ledger, change);
-        let mut is_written = true;
-        let mut tell = |change: &Change| {
-            is_written &= self.log.as_ref().is_none_or(|log| log.push_own(change, now));
-        };
-        let mut applied = core.ledger.apply(now, change);
-        // What time has done is told with whatever is told next.
-        let mut is_told = !was_due;
-        let mut has_made_room = false;
-        // What nobody has may be what this consumer waits for.
-        if let (Err(Refusal::Blocked(_)), Change::Sample(want)) = (&applied, change) {
-            let recall = Change::Recall(*want);
-            if let Ok(Outcome::Count(1..)) = core.ledger.apply(now, &recall) {
-                tell(&recall);
-                (is_told, has_made_room) = (true, true);
-                applied = core.ledger.apply(now, change);
-            }
-        }
-        // Room for younger groups is made by those that keep batches waiting.
-        while let Err(Refusal::Blocked(Blocked::MeanLag)) = applied
-            && core.ledger.totals().capacity == 0
-            && core.ledger.apply(now, &Change::Shed) == Ok(Outcome::Count(1))
-        {
-            tell(&Change::Shed);
-            (is_told, has_made_room) = (true, true);
-            applied = core.ledger.apply(now, change);
-        }
-        if kept::has_effect(change, was_open, &applied) {
-            if let (Some(log), Some(record)) = (&self.log, record.take()) {
-                is_written &= log.push(record, &applied, now);
-            }
-        } else if !is_told {
-            tell(&Change::Tick);
-        }
+        let Made { applied, has_changed, mut is_written } =
+            self.make(&mut core, now, change, record);
         if let (Change::Publish { .. }, Ok(_)) = (change, &applied) {
             is_written &= self.tune(&mut core, now);
         }
@@ -280,16 +261,14 @@ impl RolloutTable {
             (None, after) => after.is_some(),
             (Some(_), None) => false,
         };
-        if let Err(Refusal::Fenced { .. }) = applied {
-            core.ledger.count_fenced();
-        }
         let dead = core.ledger.take_dead();
         drop(core);
         drop(dead);
-        if was_due || is_sooner || has_made_room || !is_written {
+        // What a refused sample has moved may be what others wait for.
+        if was_due || is_sooner || !is_written || (has_changed && applied.is_err()) {
             self.wake_all();
         }
-        if let Ok(outcome) = &applied {
+        if has_changed && let Ok(outcome) = &applied {
             self.wake_for(change, outcome);
         }
         if let Some(log) = &self.log {
@@ -299,6 +278,15 @@ impl RolloutTable {
             }
         }
         applied.map_err(CallError::Refused)
+    }
+
+    /// Has the ledger make a change, and writes it if that changed anything.
+    fn make(&self, core: &mut Core, now: u64, change: &Change, record: Option<Record>) -> Made {
+        let applied = core.ledger.apply(now, change);
+        let has_changed = core.ledger.take_changed();
+        let log = self.log.as_ref().filter(|_| has_changed);
+        let is_written = log.is_none_or(|log| log.push(change, record, &applied, now));
+        Made { applied, has_changed, is_written }
     }
 
     /// Changes how far ahead producers may be, if it is time to; `false` when that could not be written.
@@ -313,9 +301,7 @@ impl RolloutTable {
             && let Some(depth) = tuner.published(now, starved, held, depth, most)
         {
             // It is between 0 and the bound, so it is not refused.
-            let change = Change::Deepen { depth };
-            let _ = core.ledger.apply(now, &change);
-            return self.log.as_ref().is_none_or(|log| log.push_own(&change, now));
+            return self.make(core, now, &Change::Deepen { depth }, None).is_written;
         }
         true
     }
@@ -323,13 +309,7 @@ impl RolloutTable {
     fn wake_for(&self, change: &Change, outcome: &Outcome) {
         match (change, outcome) {
             (Change::Append(_), Outcome::Appended(Fate::Running))
-            | (
-                Change::Renew { .. }
-                | Change::Extend { .. }
-                | Change::Admit(_)
-                | Change::Look { .. },
-                _,
-            ) => {}
+            | (Change::Renew { .. } | Change::Extend { .. } | Change::Admit(_), _) => {}
             (Change::Append(_), Outcome::Appended(Fate::Complete)) => {
                 // One that is complete no longer runs.
                 self.consumers.notify();
@@ -352,6 +332,7 @@ impl RolloutTable {
         match side {
             Side::Producers => &self.producers,
             Side::Consumers => &self.consumers,
+            Side::Versions => &self.versions,
         }
     }
 
@@ -380,10 +361,11 @@ impl RolloutTable {
             self.starvation.begin(source, others)
         });
         let idle = match side {
-            Side::Producers => &self.producers_idle,
-            Side::Consumers => &self.consumers_idle,
+            Side::Producers => Some(&self.producers_idle),
+            Side::Consumers => Some(&self.consumers_idle),
+            Side::Versions => None,
         };
-        Waiting { idling: idle.begin(reason), _hungry: hungry }
+        Waiting { idling: idle.map(|idle| idle.begin(reason)), _hungry: hungry }
     }
 
     /// Waits until something can happen, has it happen, and waits until that is kept. For the latter it has no
@@ -521,8 +503,9 @@ impl RolloutTable {
         // It was looked at whether they may be others.
         let _ = ledger.reconfigure(Arc::clone(&self.config));
         let mut core = self.core.lock();
-        ledger.wake(head.time, self.now());
-        ledger.pause(core.ledger.totals().paused);
+        let now = self.now();
+        ledger.wake(head.time, now);
+        let _ = ledger.apply(now, &Change::Pause { paused: core.ledger.totals().paused });
         // Others may have gone on after the checkpoint, here or in a process that is no more.
         ledger.begin_generation(kept::unix_ms(), Some(&core.ledger));
         let before = std::mem::replace(&mut core.ledger, ledger);
@@ -560,45 +543,6 @@ impl RolloutTable {
     /// The learner's version.
     pub fn version(&self) -> i64 {
         self.core.lock().ledger.totals().version
-    }
-
-    /// Waits until the learner's version is above one; which it is.
-    ///
-    /// # Errors
-    ///
-    /// [`CallError::TimedOut`], [`CallError::Interrupted`] or [`CallError::Closed`].
-    pub fn wait_version(&self, above: i64, mut wait: Wait<'_>) -> Result<i64, CallError> {
-        let mut version = 0;
-        let waited = wait.until(|deadline| {
-            let found = self.versions.wait(deadline, || {
-                let core = self.core.lock();
-                version = core.ledger.totals().version;
-                match core.is_closed {
-                    true => Some(Err(CallError::Closed)),
-                    false => (version > above).then_some(Ok(version)),
-                }
-            });
-            found.map_or(ControlFlow::Continue(WaitReason::Staleness), ControlFlow::Break)
-        });
-        match waited {
-            Ok(found) => found,
-            Err(WaitOver::TimedOut(_)) => {
-                let needed = above.saturating_add(1);
-                Err(CallError::TimedOut(Blocked::Shipping { version, needed }))
-            }
-            Err(WaitOver::Interrupted) => Err(CallError::Interrupted),
-        }
-    }
-
-    /// Calls `waker` once at the learner's next version.
-    pub fn wake_at_version(&self, waker: &Waker) {
-        self.versions.wake_later(waker);
-    }
-
-    /// Lets nothing be admitted and sampled, or ends that.
-    pub fn pause(&self, paused: bool) {
-        self.core.lock().ledger.pause(paused);
-        self.wake_all();
     }
 
     /// Ends it: whoever waits is told, and whoever comes. What was changed is kept, and others may open the

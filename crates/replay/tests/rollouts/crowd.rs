@@ -198,8 +198,7 @@ impl Crowd {
             28 => Change::Extend { lease, lease_ms: 100 },
             _ => match b % 8 {
                 0 => Change::Discard { groups: vec![(a % 16).into(), (a % 16 + 7).into()] },
-                1 => Change::Recall(Want { size: Size::Groups(groups), ..self.want }),
-                2 => Change::Shed,
+                1 | 2 => Change::Sample(Want { size: Size::Groups(groups), ..self.want }),
                 3 => Change::Restore { version: (self.version - i64::from(a % 4)).max(0) },
                 4 => Change::Deepen { depth: a % 3 },
                 5 => Change::Tick,

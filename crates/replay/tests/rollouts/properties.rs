@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use echoic_replay::rollouts::ledger::{
-    Admit, Blocked, Change, Fate, Hold, Lease, Outcome, Refusal, Share, Size, Want,
+    Admit, Blocked, Change, Counts, Fate, Hold, Lease, Outcome, Refusal, Share, Size, Want,
 };
 use echoic_replay::rollouts::{Delivery, OnStale, Order, RolloutConfig};
 use proptest::prelude::*;
@@ -96,51 +96,40 @@ impl World {
         for step in &case.steps {
             let (now, change) = world.crowd.change(*step);
             world.table.now = now;
-            let _ = match change {
-                Change::Sample(want) => world.sample(want),
-                change => world.apply(change),
-            };
+            let _ = world.apply(change);
         }
         world
     }
 
-    /// Applies a change; if it is refused, it must have changed nothing.
+    /// Applies a change; if it says that it has changed nothing, that must be so.
     fn apply(&mut self, change: Change) -> Result<Outcome, Refusal> {
         // What time does comes first, and is no refusal's.
         self.table.apply(Change::Tick).expect("time passes");
+        self.table.ledger.take_changed();
         self.look_for_what_came_back();
         let before = (self.is_compared && self.changes.is_multiple_of(4))
             .then(|| format!("{:?}", self.table.ledger));
         let (capacity, counts) = (self.table.capacity(), self.table.ledger.counts());
         let outcome = self.table.apply(change.clone());
-        if outcome.is_err() {
-            assert_eq!(self.table.ledger.counts(), counts, "{change:?} was refused");
-            assert_eq!(self.table.capacity(), capacity, "{change:?} was refused");
+        let has_changed = self.table.ledger.take_changed();
+        if !has_changed {
+            assert_eq!(self.table.ledger.counts(), counts, "{change:?} changed nothing");
+            assert_eq!(self.table.capacity(), capacity, "{change:?} changed nothing");
             if let Some(before) = before {
-                assert_eq!(format!("{:?}", self.table.ledger), before, "{change:?} was refused");
+                assert_eq!(format!("{:?}", self.table.ledger), before, "{change:?}: {outcome:?}");
             }
+        } else if let Err(refused) = &outcome {
+            let may_change = matches!(
+                (&change, refused),
+                (_, Refusal::Fenced { .. }) | (Change::Sample(_), Refusal::Blocked(_))
+            );
+            assert!(may_change, "{change:?} was refused, and changed something: {refused}");
         }
         self.changes += 1;
         self.latest = self.latest.max(self.table.ledger.totals().target);
         self.admission_is_as_defined();
-        self.observe(&change, &outcome, capacity, counts.running);
+        self.observe(&change, &outcome, capacity, counts);
         self.crowd.hear(&change, &outcome);
-        outcome
-    }
-
-    /// As a table does it.
-    fn sample(&mut self, want: Want) -> Result<Outcome, Refusal> {
-        let mut outcome = self.apply(Change::Sample(want));
-        if let Err(Refusal::Blocked(_)) = outcome
-            && let Ok(Outcome::Count(1..)) = self.apply(Change::Recall(want))
-        {
-            outcome = self.apply(Change::Sample(want));
-        }
-        while outcome == Err(Refusal::Blocked(Blocked::MeanLag))
-            && self.apply(Change::Shed) == Ok(Outcome::Count(1))
-        {
-            outcome = self.apply(Change::Sample(want));
-        }
         outcome
     }
 
@@ -171,13 +160,13 @@ impl World {
         }
     }
 
-    /// What came of a change must be what it may be, where so many could be admitted and so many groups ran.
+    /// What came of a change must be what it may be, where so many could be admitted and this was counted before.
     fn observe(
         &mut self,
         change: &Change,
         outcome: &Result<Outcome, Refusal>,
         capacity: u64,
-        running: u64,
+        before: Counts,
     ) {
         let is_held = |hold: &Hold| self.crowd.holds.contains(hold);
         match (change, outcome) {
@@ -225,7 +214,7 @@ impl World {
                 if !holds.iter().any(is_held) =>
             {
                 assert_eq!(outcome, &Ok(Outcome::Count(0)), "{change:?}");
-                assert_eq!(self.table.ledger.counts().running, running, "{change:?}");
+                assert_eq!(self.table.ledger.counts().running, before.running, "{change:?}");
             }
             (
                 Change::Ack(lease) | Change::Nack(lease) | Change::Extend { lease, .. },
@@ -248,6 +237,10 @@ impl World {
                     *rank == want.rank && self.batches[batch].is_for(want)
                 };
                 let first = self.waiting.iter().find(is_theirs).map(|(batch, _)| *batch);
+                // What waits for consumers of another kind may be there for anybody now.
+                if self.table.ledger.counts().returned > before.returned {
+                    self.waiting.retain(|(batch, _)| self.batches[batch].is_for(want));
+                }
                 if let Ok(Outcome::Delivered(share)) = outcome {
                     assert!(
                         first.is_none_or(|batch| share.lease.batch <= batch),
@@ -257,10 +250,6 @@ impl World {
                 } else {
                     assert_eq!(first, None, "it waits, and yet {outcome:?}");
                 }
-            }
-            // What waits for consumers of another kind may be there for anybody now.
-            (Change::Recall(want), _) => {
-                self.waiting.retain(|(batch, _)| self.batches[batch].is_for(want));
             }
             (Change::Publish { version }, Ok(_)) => {
                 self.waiting.retain(|(batch, _)| self.batches[batch].target >= *version);
@@ -451,7 +440,8 @@ impl World {
             // Every rank takes its share and is done with it; then the learner has its next version.
             let (mut has_any, mut told) = (false, 0);
             for rank in 0..self.want.ranks {
-                match self.sample(Want { rank, lease_ms: Some(LEASE), ..self.want }) {
+                let want = Want { rank, lease_ms: Some(LEASE), ..self.want };
+                match self.apply(Change::Sample(want)) {
                     Ok(_) => has_any = true,
                     Err(Refusal::Blocked(Blocked::Unpublished { needed, .. })) => told = needed,
                     Err(_) => {}
@@ -469,7 +459,10 @@ impl World {
             }
         }
         let totals = self.table.ledger.totals();
-        panic!("{batches} batches, then none: {totals:?}, {:?}", self.sample(self.want));
+        panic!(
+            "{batches} batches, then none: {totals:?}, {:?}",
+            self.apply(Change::Sample(self.want))
+        );
     }
 }
 

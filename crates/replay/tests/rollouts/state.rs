@@ -10,7 +10,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
 use crate::crowd::{Crowd, Step, any_table, steps};
-use crate::table::{Table, groups, unpaced};
+use crate::table::{Table, unpaced};
 
 fn bytes(ledger: &Ledger) -> (Vec<u8>, Vec<u8>) {
     let moment = ledger.save();
@@ -109,7 +109,7 @@ fn a_ledger_is_loaded_though_a_batch_that_is_out_updates_a_later_version_than_th
     (0..6).for_each(|_| _ = table.group(0));
     let (two_steps, next) = (table.take(4).unwrap(), table.take(2).unwrap());
     table.apply(Change::Nack(two_steps.lease)).unwrap();
-    table.apply(Change::Recall(groups(2))).unwrap();
+    assert!(table.take(8).is_err(), "those that were given back are too few");
     assert!(next.target > table.ledger.totals().target, "the learner makes no step of the first");
     let (numbers, bulk) = bytes(&table.ledger);
     let loaded = load(&Arc::new(unpaced()), &numbers, &bulk).unwrap();

@@ -174,7 +174,7 @@ impl Rollouts {
         self.requests.reconnects()
     }
 
-    /// Has changes happen, in their order: one that may wait, an admit or a resume, alone; of others as many as you
+    /// Has changes happen, in their order: one that may wait, an admit, a resume, or a wait for a version, alone; of others as many as you
     /// like, which are sent in several requests if they have many bytes. A sample is no such change: see
     /// [`Rollouts::sample`].
     ///
@@ -238,7 +238,7 @@ impl Rollouts {
             let mut len: usize = change.bulk().map(<[u8]>::len).sum();
             if may_wait {
                 let head = std::mem::take(&mut head);
-                let ask = |_| Question::Permit { table, head, deadline };
+                let ask = |_| Question::Change { table, head, deadline };
                 parts.push_back(Part::Asked(self.requests.ask(when, ask)?));
                 break;
             }
@@ -396,53 +396,8 @@ impl Rollouts {
 
     /// The numbers of a table.
     pub fn info(&self, table: u32, wait: Wait<'_>) -> Result<RolloutInfo, TablesError> {
-        self.ask_for::<RolloutInfo>(table, Operation::RolloutInfo)?.wait(wait)
-    }
-
-    /// Has a table admit and deliver nothing, or ends that.
-    pub fn pause(&self, table: u32, paused: bool, wait: Wait<'_>) -> Result<(), TablesError> {
-        self.ask_for::<u64>(table, Operation::RolloutPause { paused })?.wait(wait).map(drop)
-    }
-
-    fn ask_for<T>(&self, table: u32, operation: Operation<'_>) -> Result<Ticket<T>, TablesError> {
         self.check(table)?;
-        self.requests.put(When::Awaited, table, operation)
-    }
-
-    /// Waits until the learner's version is above one; which it is.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`]; [`TablesError::Rollout`] when it never was.
-    pub fn wait_version(&self, table: u32, above: i64, wait: Wait<'_>) -> Result<i64, TablesError> {
-        let mut version = self.ask_version(When::Awaited, table, above, wait.deadline)?;
-        // The largest version of a policy is below that.
-        Ok(version.wait_for_reason(wait)?.try_into().unwrap_or(i64::MAX))
-    }
-
-    /// Asks for the learner's next version: see [`Rollouts::wait_version`].
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`] when it can't be asked.
-    pub fn start_version(
-        &self,
-        table: u32,
-        above: i64,
-        deadline: Option<Instant>,
-    ) -> Result<Ticket<u64>, TablesError> {
-        self.ask_version(When::Now, table, above, deadline)
-    }
-
-    fn ask_version(
-        &self,
-        when: When,
-        table: u32,
-        above: i64,
-        deadline: Option<Instant>,
-    ) -> Result<Ticket<u64>, TablesError> {
-        self.check(table)?;
-        self.requests.ask(when, |_| Question::Version { table, above, deadline })
+        self.requests.put(When::Awaited, table, Operation::RolloutInfo)?.wait(wait)
     }
 
     /// Starts an append in the background; waits while too many are without an answer.

@@ -80,10 +80,8 @@ pub(in crate::client) enum Question {
     Sample { table: u32, count: u32, deadline: Option<Instant> },
     /// In the same way, a share of a batch of rollouts.
     Rollouts { table: u32, want: Want, form: RolloutForm, deadline: Option<Instant> },
-    /// An admit, or a resume.
-    Permit { table: u32, head: Vec<u8>, deadline: Option<Instant> },
-    /// The learner's next version.
-    Version { table: u32, above: i64, deadline: Option<Instant> },
+    /// A change of a rollout table that may have to wait.
+    Change { table: u32, head: Vec<u8>, deadline: Option<Instant> },
     /// Changes of a rollout table whose bulk is in memory that is shared with the server. It is written when it is
     /// sent: after a lost connection, that is other memory.
     Placed { table: u32, count: u32, head: Vec<u8>, place: Place, len: usize },
@@ -98,13 +96,7 @@ pub(in crate::client) enum Question {
 impl Question {
     /// Whether the server may have it wait.
     fn waits(&self) -> bool {
-        matches!(
-            self,
-            Self::Sample { .. }
-                | Self::Rollouts { .. }
-                | Self::Permit { .. }
-                | Self::Version { .. }
-        )
+        matches!(self, Self::Sample { .. } | Self::Rollouts { .. } | Self::Change { .. })
     }
 }
 
@@ -421,15 +413,11 @@ impl State {
                     let wish = Wish { want: *want, form: *form, timeout_ms, area };
                     (*table, Operation::RolloutSample(wish))
                 }
-                Question::Permit { table, head, deadline } => {
+                Question::Change { table, head, deadline } => {
                     let bulk = Bulk::Inline((&[]).into());
                     let head = (&**head).into();
                     let changes = Changes { timeout_ms: left(deadline), count: 1, head, bulk };
                     (*table, Operation::RolloutChanges(changes))
-                }
-                Question::Version { table, above, deadline } => {
-                    let (above, timeout_ms) = (*above, left(deadline));
-                    (*table, Operation::RolloutVersion { above, timeout_ms })
                 }
                 Question::Placed { table, count, head, place, len } => {
                     let is_there = room.keep(place, *len);

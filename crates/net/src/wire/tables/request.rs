@@ -94,18 +94,6 @@ pub enum Operation<'a> {
     RolloutSample(Wish),
     /// Tell the numbers of a rollout table; answered by ROLLOUT_NUMBERS.
     RolloutInfo,
-    /// Tell the learner's version once it is above one; answered by DONE, whose count it is.
-    RolloutVersion {
-        /// Which.
-        above: i64,
-        /// How many milliseconds it may wait; for ever, when `None`.
-        timeout_ms: Option<u64>,
-    },
-    /// Let a rollout table admit and deliver nothing, or end that.
-    RolloutPause {
-        /// Whether it is to be paused.
-        paused: bool,
-    },
 }
 
 /// Some bytes of an arena.
@@ -138,8 +126,6 @@ impl Operation<'_> {
                 | Self::RolloutPart(_)
                 | Self::RolloutSample(_)
                 | Self::RolloutInfo
-                | Self::RolloutVersion { .. }
-                | Self::RolloutPause { .. }
         )
     }
 
@@ -168,10 +154,7 @@ impl Operation<'_> {
             Self::RolloutSample(Wish { area: None, .. }) => 21,
             Self::RolloutSample(Wish { area: Some(_), .. }) => 22,
             Self::RolloutInfo => 23,
-            Self::RolloutVersion { .. } => 24,
-            Self::RolloutPause { paused: true } => 25,
-            Self::RolloutPause { paused: false } => 26,
-            Self::RolloutPart(_) => 27,
+            Self::RolloutPart(_) => 24,
         }
     }
 }
@@ -223,8 +206,7 @@ impl Request<'_> {
                 | Operation::Checkpoint
                 | Operation::Observe
                 | Operation::RolloutList
-                | Operation::RolloutInfo
-                | Operation::RolloutPause { .. } => {}
+                | Operation::RolloutInfo => {}
                 Operation::RolloutPart(bytes) => out.extend_from_slice(bytes),
                 Operation::RolloutChanges(Changes { timeout_ms, count, head, bulk }) => {
                     timeout_ms.unwrap_or(FOR_EVER).encode(out);
@@ -242,10 +224,6 @@ impl Request<'_> {
                     wish.timeout_ms.unwrap_or(FOR_EVER).encode(out);
                     wish.area.iter().for_each(|area| area.encode(out));
                     wish.write(out);
-                }
-                Operation::RolloutVersion { above, timeout_ms } => {
-                    timeout_ms.unwrap_or(FOR_EVER).encode(out);
-                    above.encode(out);
                 }
             }
             write(out);
@@ -321,12 +299,7 @@ impl<'a> Request<'a> {
                 Operation::RolloutSample(Wish::read(&mut reader, timeout_ms, area)?)
             }
             23 => Operation::RolloutInfo,
-            24 => {
-                let timeout_ms = read_timeout(&mut reader)?;
-                Operation::RolloutVersion { above: reader.i64("version")?, timeout_ms }
-            }
-            25 | 26 => Operation::RolloutPause { paused: number == 25 },
-            27 => Operation::RolloutPart(reader.rest().into()),
+            24 => Operation::RolloutPart(reader.rest().into()),
             got => return Err(WireError::meaningless("operation", got.into())),
         };
         reader.end("REQUEST")?;

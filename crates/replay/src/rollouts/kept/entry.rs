@@ -6,10 +6,10 @@
 //! | 2 change | length of the head: u32, the head, the bulk; what came of it; the time: u64 |
 //! | 3 opened again | as 1 |
 //!
-//! Every entry begins with its format, 4, and its kind, a byte each, and ends with the table's time in milliseconds.
+//! Every entry begins with its format, 5, and its kind, a byte each, and ends with the table's time in milliseconds.
 //! Numbers are little-endian. What came of a change is a byte: 0 something that is not told, 1 a share, with the
 //! number of the batch: u64, the rank, the attempt and the [digest](digest) of the groups: u32 each; 2 it was
-//! refused, and counted. *Made* or *opened again* is the first entry of every opening. Where a table was opened again,
+//! refused, and changed something all the same. *Made* or *opened again* is the first entry of every opening. Where a table was opened again,
 //! a generation of its numbers [begins](super::super::ledger) at the milliseconds of the entry.
 //!
 //! Bytes from a file are parsed here without trust; whether they fit the table is for `replayed`.
@@ -24,7 +24,7 @@ use crate::codec::{CodecError, Encode, Reader};
 use crate::journal::Record;
 use crate::variants;
 
-const FORMAT: u8 = 4;
+const FORMAT: u8 = 5;
 const MADE: u8 = 1;
 const CHANGE: u8 = 2;
 const OPENED_AGAIN: u8 = 3;
@@ -62,7 +62,7 @@ pub(in crate::rollouts) enum Came {
         /// Of its groups.
         digest: u32,
     },
-    /// It was refused, and counted.
+    /// It was refused, and changed something all the same.
     Refused,
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use echoic_memory::signal::Signal;
 use echoic_memory::sync::{Mutex, MutexGuard};
 
-use super::super::ledger::{Change, Ledger, Outcome, Refusal};
+use super::super::ledger::{Change, Outcome, Refusal};
 use super::super::table::CallError;
 use super::entry::{self, Came};
 use super::error::KeptError;
@@ -104,20 +104,18 @@ impl Log {
         has_room()
     }
 
-    /// Writes a change that has been made, under the table's lock; whether it was taken.
+    /// Writes a change that has been made, under the table's lock; whether it was taken. One that the table has made
+    /// itself was not [prepared](Log::prepare).
     pub(in crate::rollouts) fn push(
         &self,
-        mut record: Record,
+        change: &Change,
+        prepared: Option<Record>,
         applied: &Result<Outcome, Refusal>,
         now: u64,
     ) -> bool {
+        let mut record = prepared.unwrap_or_else(|| entry::change(change));
         entry::finish(&mut record, Came::of(applied), now);
         self.journal.push(record, None)
-    }
-
-    /// Writes a change that the table has made itself.
-    pub(in crate::rollouts) fn push_own(&self, change: &Change, now: u64) -> bool {
-        self.push(entry::change(change), &Ok(Outcome::Done), now)
     }
 
     /// Has what was pushed written. Without the table's lock.
@@ -214,34 +212,6 @@ fn refusal(error: Error) -> CallError {
     match error {
         Error::Closed => CallError::Closed,
         error => CallError::Journal(error.to_string()),
-    }
-}
-
-/// Whether a change has changed anything; `was_open` is what [`is_open`] said of it before.
-pub(in crate::rollouts) fn has_effect(
-    change: &Change,
-    was_open: bool,
-    applied: &Result<Outcome, Refusal>,
-) -> bool {
-    match (change, applied) {
-        // What came too late is counted.
-        (_, Err(refusal)) => matches!(refusal, Refusal::Fenced { .. }),
-        (Change::Tick | Change::Look { .. }, _) => false,
-        (Change::Ack(_), Ok(_)) => true,
-        (Change::Append(_), Ok(_)) => was_open,
-        (_, Ok(Outcome::Count(count))) => *count > 0,
-        (_, Ok(_)) => true,
-    }
-}
-
-/// Whether the group of an append is open, or lost: who brings something for that is counted. No matter for others.
-pub(in crate::rollouts) fn is_open(ledger: &Ledger, change: &Change) -> bool {
-    match change {
-        Change::Append(append) => {
-            let id = append.hold.group;
-            ledger.is_open(id) || ledger.has_lost(id)
-        }
-        _ => false,
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::super::config::RolloutConfig;
-use super::super::ledger::{Ledger, Outcome, Refusal, Share};
+use super::super::ledger::{Ledger, Outcome, Share};
 use super::entry::{Came, Entry};
 use super::error::KeptError;
 
@@ -54,9 +54,6 @@ impl Replayed {
             (Entry::Change(change, told), Some(ledger)) => {
                 let applied = ledger.apply(time, &change);
                 drop(ledger.take_dead());
-                if let Err(Refusal::Fenced { .. }) = applied {
-                    ledger.count_fenced();
-                }
                 let came = Came::of(&applied);
                 if came != told {
                     let (path, came) = (path.clone(), describe(came));

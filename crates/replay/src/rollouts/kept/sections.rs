@@ -1,6 +1,6 @@
 //! A rollout table in a checkpoint: its own, or one of a server.
 //!
-//! - `rollouts-N.head`: format: u32, 5; the settings; the time: u64; the first
+//! - `rollouts-N.head`: format: u32, 6; the settings; the time: u64; the first
 //!   record of the table's journal that is not in here, 2^64 - 1 without one: u64; the number of the last batch, 0
 //!   before the first: u64.
 //! - `rollouts-N.numbers` and `rollouts-N.bulk`: see [`Moment`].
@@ -15,7 +15,7 @@ use crate::checkpoint::{self, Writer};
 use crate::codec::{CodecError, Encode, Reader};
 use crate::fields;
 
-const FORMAT: u32 = 5;
+const FORMAT: u32 = 6;
 /// The most bytes of a head: more than any table of ours has.
 const MAX_HEAD: u64 = 64 << 20;
 
@@ -127,9 +127,9 @@ mod tests {
 
     #[test]
     fn a_head_of_another_format_says_so() {
-        for other in [4_u32, 6] {
+        for other in [5_u32, 7] {
             let refused = take_head(&other.to_le_bytes()).unwrap_err().to_string();
-            assert_eq!(refused, format!("it has format {other}; this release reads format 5"));
+            assert_eq!(refused, format!("it has format {other}; this release reads format 6"));
         }
     }
 }

@@ -115,25 +115,24 @@ fn opening(again: bool) -> Vec<u8> {
 fn a_generation_begins_where_a_directory_is_opened_again() {
     for again in [false, true] {
         let mut replayed = Replayed::new("t".into());
-        for (at, again) in [(0, false), (2, again)] {
-            replayed.apply(at, &opening(again)).unwrap();
-            let ledger = replayed.ledger.as_mut().unwrap();
-            ledger.apply(0, &admit()).unwrap();
-        }
-        let ledger = replayed.ledger.unwrap();
         let next = if again { 1_700_000_000_000 << 10 } else { 1 };
-        assert!(ledger.is_open(0) && ledger.is_open(next));
+        for (at, again, group) in [(0, false, 0), (2, again, next)] {
+            replayed.apply(at, &opening(again)).unwrap();
+            let admitted = replayed.ledger.as_mut().unwrap().apply(0, &admit()).unwrap();
+            let Outcome::Admitted(permits) = admitted else { panic!() };
+            assert_eq!(permits[0].hold.group, group);
+        }
     }
 }
 
 #[test]
 fn an_entry_of_another_format_says_so() {
-    for other in [3, 5] {
+    for other in [4, 6] {
         let mut record = opening(false);
         record[0] = other;
         let refused = Replayed::new("t".into()).apply(7, &record).unwrap_err().to_string();
         let what = format!("record 7 makes no sense: it has format {other}; this release reads");
-        assert!(refused.ends_with(&format!("{what} format 4")), "{refused}");
+        assert!(refused.ends_with(&format!("{what} format 5")), "{refused}");
     }
 }
 

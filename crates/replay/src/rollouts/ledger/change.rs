@@ -57,7 +57,9 @@ pub enum Change {
         /// It never falls.
         version: i64,
     },
-    /// A consumer wants its share of a batch.
+    /// A consumer wants its share of a batch. What keeps it waiting goes out of its way, as far as nobody has it: groups
+    /// that were given back and wait for one that asks for another size, and those that make batches too old on average
+    /// where there is no room for younger ones.
     Sample(Want),
     /// A consumer is done with its share.
     Ack(Lease),
@@ -82,10 +84,6 @@ pub enum Change {
     },
     /// Time has passed, and something was over.
     Tick,
-    /// Batches wait for groups that are younger on average, and there is no room for them.
-    Shed,
-    /// This consumer waits, and groups that were given back may be waiting for one that asks for another size.
-    Recall(Want),
     /// Groups are admitted this many versions ahead.
     Deepen {
         /// At most as many as the bound.
@@ -95,6 +93,16 @@ pub enum Change {
     Restore {
         /// Which.
         version: i64,
+    },
+    /// Nothing is admitted and sampled for the time being, or that is over. A table that is opened again is not paused.
+    Pause {
+        /// Whether it begins.
+        paused: bool,
+    },
+    /// Somebody waits for a later version of the learner. Nothing is changed by that.
+    AwaitVersion {
+        /// It is to be above this one.
+        above: i64,
     },
 }
 
@@ -172,8 +180,8 @@ pub struct Want {
     /// For how many milliseconds it is the consumer's; it is done at once, if `None`.
     pub lease_ms: Option<u64>,
     /// How many tokens an item of the share may have, for who lays it out [in rows](super::super::batch::Form::width); any
-    /// number, if 0. A share that does not fit is refused, and stays where it is, lease or not. It is not written with the
-    /// rest: on a connection the form says it, and what was delivered did fit.
+    /// number, if 0. A share that does not fit is refused, and stays where it is, lease or not. On a connection the form
+    /// says it, whatever is here.
     pub width: u32,
 }
 
@@ -202,7 +210,7 @@ pub enum Outcome {
     Appended(Fate),
     /// How far the items of a group are, by their places.
     Begun(Vec<Progress>),
-    /// How many groups it was true of.
+    /// How many groups it was true of; of [`Change::AwaitVersion`], the learner's version.
     Count(u64),
     /// A share of a batch.
     Delivered(Share),

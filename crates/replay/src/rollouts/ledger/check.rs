@@ -47,11 +47,11 @@ impl Change {
                 None => Err(value("pipeline_depth", "none, as there is no max_lag", depth)),
             },
             Self::Look { .. }
+            | Self::Pause { .. }
+            | Self::AwaitVersion { .. }
             | Self::Ack(_)
             | Self::Nack(_)
-            | Self::Tick
-            | Self::Shed
-            | Self::Recall(_) => Ok(()),
+            | Self::Tick => Ok(()),
         }
     }
 }

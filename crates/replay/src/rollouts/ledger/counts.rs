@@ -72,8 +72,7 @@ counts! {
     lost,
     /// Leases that were over before their consumer said so.
     expired_leases,
-    /// What came from producers whose permit was another one's by then; a table counts here what came from
-    /// consumers whose lease was over.
+    /// What came from producers whose permit was another one's by then, and from consumers whose lease was over.
     fenced,
     /// Tokens that came.
     tokens,

@@ -132,11 +132,6 @@ impl Ledger {
         (self.next_group, self.next_batch) = (first, first);
     }
 
-    /// Whether a group is one that the ledger does not know, since it came after the moment that it went on from.
-    pub(in crate::rollouts) fn has_lost(&self, group: u64) -> bool {
-        self.generation.has_lost_group(group)
-    }
-
     /// The number of the last batch that was made; 0 before the first.
     pub(in crate::rollouts) fn last_batch(&self) -> u64 {
         self.generation.last_batch(self.next_batch)

@@ -58,6 +58,20 @@ impl Ledger {
         if self.paused {
             return Err(Blocked::Paused.into());
         }
+        let mut sampled = self.find(now, want);
+        // What nobody has may be what this consumer waits for.
+        if matches!(sampled, Err(Refusal::Blocked(_))) && self.recall(want) {
+            sampled = self.find(now, want);
+        }
+        // Room for younger groups is made by those that keep batches waiting.
+        while matches!(sampled, Err(Refusal::Blocked(Blocked::MeanLag))) && self.shed() {
+            sampled = self.find(now, want);
+        }
+        sampled
+    }
+
+    /// Delivers a share that waits for the consumer, or one of a new batch.
+    fn find(&mut self, now: u64, want: &Want) -> Result<Outcome, Refusal> {
         let waits = |batch: &Batch| {
             let part = batch.shares.get(want.rank as usize);
             part.is_some_and(|part| part.state == State::Waiting) && batch.want.is_like(want)
@@ -149,6 +163,7 @@ impl Ledger {
         let Some(batch) = self.batches.get_mut(&number) else { return share };
         share.target = batch.target;
         let Some(part) = batch.shares.get_mut(rank as usize) else { return share };
+        self.changed = true;
         let is_again = part.attempt > 0;
         part.attempt = self.generation.attempt_after(number, part.attempt);
         share.lease.attempt = part.attempt;
@@ -172,7 +187,7 @@ impl Ledger {
         share
     }
 
-    /// The part that a lease is for, if it is the consumer's.
+    /// The part that a lease is for, if it is the consumer's, who is about to change it.
     fn held(&mut self, lease: Lease) -> Result<&mut Part, Refusal> {
         let Lease { batch, rank, attempt } = lease;
         if batch >= self.next_batch || batch == 0 {
@@ -189,9 +204,13 @@ impl Ledger {
             Some(part) if part.state == State::Waiting => "the lease is over",
             _ => "",
         };
+        self.changed = true;
         match part {
             Some(part) if why.is_empty() => Ok(part),
-            _ => Err(Refusal::Fenced { lease, why: why.into() }),
+            _ => {
+                self.counts.fenced += 1;
+                Err(Refusal::Fenced { lease, why: why.into() })
+            }
         }
     }
 
@@ -262,11 +281,11 @@ impl Ledger {
     }
 
     /// Queues groups that wait for a consumer who asks for another size than this one, and may never come: those of
-    /// its own rank, of ranks that there are no more, and of batches of which nobody has anything.
-    pub(super) fn recall(&mut self, want: &Want) -> Outcome {
+    /// its own rank, of ranks that there are no more, and of batches of which nobody has anything. Whether there were some.
+    fn recall(&mut self, want: &Want) -> bool {
         let others = self.batches.iter().filter(|(_, batch)| !batch.want.is_like(want));
         let others: Vec<u64> = others.map(|(number, _)| *number).collect();
-        let mut count = 0;
+        let mut is_found = false;
         for number in others {
             let Some(batch) = self.batches.get_mut(&number) else { continue };
             let is_waiting = |part: &Part| part.state == State::Waiting;
@@ -276,6 +295,7 @@ impl Ledger {
                 let is_of_others = rank != want.rank && rank < want.ranks;
                 if is_waiting(part) && (is_whole || !is_of_others) {
                     part.state = State::Over;
+                    (is_found, self.changed) = (true, true);
                     groups.append(&mut part.groups);
                 }
             }
@@ -283,9 +303,8 @@ impl Ledger {
             self.step_back(groups.len() as u64);
             self.return_groups(&groups);
             self.tidy(number);
-            count += groups.len() as u64;
         }
-        Outcome::Count(count)
+        is_found
     }
 
     /// Queues the groups of batches that wait for a rank, though the learner has gone on.

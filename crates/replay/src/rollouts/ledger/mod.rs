@@ -21,7 +21,9 @@
 //!
 //! 1. `submitted = running + accepted + rejected + filtered`.
 //! 2. A group is in one place: open, queued, or with consumers; or it is over.
-//! 3. A refusal changes nothing but what time itself has changed, which [`Ledger::is_due`] tells before.
+//! 3. A refusal changes nothing but what time itself has changed, which [`Ledger::is_due`] tells before; a count, if a
+//!    consumer's lease was over; and what a sample that is refused has moved out of its way. Whatever changed something
+//!    says so: [`Ledger::take_changed`].
 //!
 //! - `change`: what happens, what comes of it, why not. `check`: what makes no sense, whatever there is.
 //!   `counts`: what is counted.
@@ -138,6 +140,8 @@ pub struct Ledger {
     fates: BTreeMap<u64, Fate>,
     /// What has large memory and is over; see [`Ledger::take_dead`].
     dead: Dead,
+    /// Whether anything that is saved has changed; see [`Ledger::take_changed`].
+    changed: bool,
 }
 
 /// What is left of groups that are over, to be dropped by who holds no lock.
@@ -203,6 +207,7 @@ impl Ledger {
             due: BTreeSet::new(),
             fates: BTreeMap::new(),
             dead: Dead::default(),
+            changed: false,
             config,
         })
     }
@@ -228,19 +233,9 @@ impl Ledger {
         self.counts.submitted.saturating_sub(own)
     }
 
-    /// Counts a consumer that was refused as its lease was over. A refusal itself changes nothing.
-    pub(in crate::rollouts) fn count_fenced(&mut self) {
-        self.counts.fenced += 1;
-    }
-
     /// How many groups it has that are not over.
     pub fn groups(&self) -> u64 {
         self.live()
-    }
-
-    /// Whether a group is made, or waits for a producer.
-    pub fn is_open(&self, id: u64) -> bool {
-        self.open.contains_key(&id)
     }
 
     /// Where it stands.
@@ -259,11 +254,6 @@ impl Ledger {
         }
     }
 
-    /// Lets nothing be admitted and sampled, or ends that. Nobody has to remember it.
-    pub fn pause(&mut self, paused: bool) {
-        self.paused = paused;
-    }
-
     /// Whether time may have changed something by now: then [`Change::Tick`] has something to do.
     pub fn is_due(&self, now: u64) -> bool {
         self.next_due().is_some_and(|due| due <= now)
@@ -279,9 +269,15 @@ impl Ledger {
         std::mem::take(&mut self.dead)
     }
 
+    /// Whether anything was changed since the last call, time included: only then a journal needs to tell of it.
+    pub fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
     /// Takes a complete group out of all lists but the queue.
     fn remove_ready(&mut self, id: u64) -> Option<Ready> {
         let ready = self.ready.remove(&id)?;
+        self.changed = true;
         self.dead.groups.push(Arc::clone(&ready.group));
         Some(ready)
     }
@@ -306,13 +302,23 @@ impl Ledger {
             Change::Discard { groups } => Ok(self.discard(groups)),
             Change::Reprioritize { priorities } => Ok(self.reprioritize(priorities)),
             Change::Tick => Ok(Outcome::Done),
-            Change::Shed => Ok(self.shed()),
-            Change::Recall(want) => Ok(self.recall(want)),
             Change::Deepen { depth } => {
-                self.depth = Some(*depth);
+                (self.depth, self.changed) = (Some(*depth), true);
                 Ok(Outcome::Done)
             }
             Change::Restore { version } => Ok(self.restore(*version)),
+            Change::Pause { paused } => {
+                self.changed |= self.paused != *paused;
+                self.paused = *paused;
+                Ok(Outcome::Done)
+            }
+            Change::AwaitVersion { above } if self.version > *above => {
+                Ok(Outcome::Count(self.version as u64))
+            }
+            Change::AwaitVersion { above } => {
+                let needed = above.saturating_add(1);
+                Err(Blocked::Shipping { version: self.version, needed }.into())
+            }
         }
     }
 
@@ -322,6 +328,7 @@ impl Ledger {
             && when <= now
         {
             self.due.pop_first();
+            self.changed = true;
             match due {
                 Due::Permit(id) => self.look_at_permit(when, id),
                 Due::Deadline(id) => self.meet_deadline(id),
@@ -400,7 +407,7 @@ impl Ledger {
             let expected = format!("at least the learner's version {}", self.version);
             return Err(value("version", expected, version));
         }
-        self.version = version;
+        (self.version, self.changed) = (version, true);
         if version > self.target {
             (self.target, self.taken) = (version, 0);
             self.sweep();
@@ -412,7 +419,7 @@ impl Ledger {
     /// Goes back, or on, to the learner's version: what was delivered and not used up is there again, and
     /// admission counts as if exactly that many versions had been made.
     fn restore(&mut self, version: i64) -> Outcome {
-        self.version = version;
+        (self.version, self.changed) = (version, true);
         (self.target, self.taken) = (version, 0);
         self.take_back_all();
         self.sweep();
@@ -533,7 +540,7 @@ impl Ledger {
         let mut count = 0;
         for (id, priority) in priorities {
             if let Some(ready) = self.ready.get_mut(id) {
-                ready.priority = *priority;
+                (ready.priority, self.changed) = (*priority, true);
                 if !ready.is_out {
                     self.queue.reprioritize(&ready.place());
                 }
@@ -544,8 +551,8 @@ impl Ledger {
     }
 
     /// Lets go of the group of the oldest tokens, because batches wait for younger ones: if none can be made
-    /// otherwise, none is made, and one that is made then is younger.
-    fn shed(&mut self) -> Outcome {
+    /// otherwise, none is made, and one that is made then is younger. Whether there was one.
+    fn shed(&mut self) -> bool {
         let is_made = self.open.len() > self.suspended.len();
         let oldest = self.queue.oldest().and_then(|id| self.ready.get(&id));
         match oldest {
@@ -553,9 +560,9 @@ impl Ledger {
                 if ready.group.oldest < self.version && !is_made && self.room().is_err() =>
             {
                 self.let_go(ready.group.id);
-                Outcome::Count(1)
+                true
             }
-            _ => Outcome::Count(0),
+            _ => false,
         }
     }
 }

@@ -129,6 +129,7 @@ impl Ledger {
             source.last_admitted = Some(now);
         });
         self.open.insert(id, open);
+        self.changed = true;
         permit
     }
 
@@ -144,7 +145,13 @@ impl Ledger {
             && let Some(expires) = &mut open.expires
         {
             *expires = now.saturating_add(open.ttl_ms);
+            self.changed = true;
         }
+    }
+
+    /// Counts a producer who brought something for what is another one's by now, or nobody's.
+    fn count_fenced(&mut self) {
+        (self.counts.fenced, self.changed) = (self.counts.fenced + 1, true);
     }
 
     pub(super) fn append(&mut self, now: u64, append: &Append) -> Result<Outcome, Refusal> {
@@ -154,12 +161,12 @@ impl Ledger {
         }
         let Some(open) = self.open.get_mut(&id) else {
             if self.generation.has_lost_group(id) {
-                self.counts.fenced += 1;
+                self.count_fenced();
             }
             return Ok(Outcome::Appended(self.fate(id)));
         };
         if !open.is_of(append.hold) {
-            self.counts.fenced += 1;
+            self.count_fenced();
             return Ok(Outcome::Appended(Fate::Expired));
         }
         let at = append.item as usize;
@@ -194,6 +201,7 @@ impl Ledger {
             let index = open.items.len() as u32;
             open.items.push(Item { index, ..Item::default() });
         }
+        self.changed = true;
         let before = (open.age(), open.oldest);
         if let Some(item) = open.items.get_mut(at) {
             if !is_empty {
@@ -241,6 +249,7 @@ impl Ledger {
     /// Takes a group out of all lists of open ones.
     fn close(&mut self, id: u64) -> Option<Open> {
         let open = self.open.remove(&id)?;
+        self.changed = true;
         self.due.remove(&(open.looked_at, Due::Permit(id)));
         if let Some(deadline) = open.deadline {
             self.due.remove(&(deadline, Due::Deadline(id)));
@@ -367,7 +376,7 @@ impl Ledger {
         let Some(open) = self.open.get_mut(&id) else { return };
         // Whoever had it and wakes up is told from whoever goes on with it.
         open.attempt = self.generation.attempt_after(id, open.attempt);
-        open.expires = None;
+        (open.expires, self.changed) = (None, true);
         self.due.remove(&(open.looked_at, Due::Permit(id)));
         let age = open.age();
         self.suspended.insert(id);
@@ -395,7 +404,7 @@ impl Ledger {
         let (permit, items) = (open.permit(id, self.version), open.items.clone());
         *self.ages.entry(open.age()).or_default() += 1;
         self.due.insert((expires, Due::Permit(id)));
-        self.counts.resumed += 1;
+        (self.counts.resumed, self.changed) = (self.counts.resumed + 1, true);
         // It is another producer's from here on, in all counts.
         self.sources.count(&before, |source| {
             source.submitted -= 1;

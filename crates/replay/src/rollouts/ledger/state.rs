@@ -83,6 +83,7 @@ struct Numbers {
     taken: u64,
     depth: Option<u32>,
     offset: i64,
+    paused: bool,
     next_group: u64,
     next_place: u64,
     next_batch: u64,
@@ -107,6 +108,7 @@ fields! {
         offset: i64,
         taken: u64,
         depth: Option<u32>,
+        paused: bool,
         next_group: u64,
         next_place: u64,
         next_batch: u64,
@@ -382,6 +384,7 @@ impl Ledger {
             taken: self.taken,
             depth: self.depth,
             offset: self.offset,
+            paused: self.paused,
             next_group: self.next_group,
             next_place: self.next_place,
             next_batch: self.next_batch,
@@ -480,6 +483,7 @@ impl Ledger {
         self.taken = numbers.taken;
         self.depth = numbers.depth;
         self.offset = numbers.offset;
+        self.paused = numbers.paused;
         self.next_group = numbers.next_group;
         self.next_place = numbers.next_place;
         self.next_batch = numbers.next_batch;
@@ -573,8 +577,10 @@ impl Ledger {
     }
 
     /// Goes on at `now`, as if no time had passed since `then`: permits and leases get their full time again,
-    /// since nobody could use it meanwhile, and groups keep what they had until their deadlines.
+    /// since nobody could use it meanwhile, and groups keep what they had until their deadlines. Whoever paused it may be
+    /// gone, so that is over.
     pub fn wake(&mut self, then: u64, now: u64) {
+        self.paused = false;
         self.due.clear();
         for source in self.sources.all_mut() {
             let ago = source.last_admitted.map(|last| then.saturating_sub(last));
