@@ -11,6 +11,7 @@
 //! - [`checkpoint`] and [`journal`]: files that bring back what a process had, and find out when they
 //!   can't.
 //! - [`rollouts`]: groups of token sequences, as fresh as the learner wants them.
+//! - [`durable`]: what both kinds of tables do alike to survive a crash.
 //! - [`codec`]: values as bytes, for all files and connections.
 //! - [`rng`]: the generator of all random choices.
 //! - [`histogram`]: durations counted without a lock.
@@ -22,6 +23,7 @@
 pub mod checkpoint;
 pub mod chunk;
 pub mod codec;
+pub mod durable;
 pub mod encoding;
 pub mod episode;
 mod files;

@@ -6,8 +6,9 @@
 
 use std::collections::VecDeque;
 
-use echoic_replay::rollouts::{RolloutTable, kept};
-use echoic_replay::table::{self, Sampled};
+use echoic_replay::durable;
+use echoic_replay::rollouts::RolloutTable;
+use echoic_replay::table::Sampled;
 
 use super::Shared;
 use super::request_session::failed;
@@ -18,8 +19,8 @@ use crate::write_buffer::Piece;
 /// What was changed up to a moment in a table of items or of rollouts, which has this number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Receipt {
-    Items(usize, table::Receipt),
-    Rollouts(usize, kept::Receipt),
+    Items(usize, durable::Receipt),
+    Rollouts(usize, durable::Receipt),
 }
 
 impl Receipt {

@@ -17,9 +17,8 @@ use std::sync::Arc;
 use echoic_replay::WaitReason;
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::codec::Reader;
-use echoic_replay::table::{
-    Call, Form, Insertion, Obstacle, Origin, Receipt, Table, TableError, Waiting,
-};
+use echoic_replay::durable::Receipt;
+use echoic_replay::table::{Call, Form, Insertion, Obstacle, Origin, Table, TableError, Waiting};
 use echoic_replay::trajectory::{Sharing, Signature, Trajectory};
 
 use super::Shared;

@@ -19,13 +19,14 @@ use echoic_memory::sync::Mutex;
 use super::config::{ConfigError, RolloutConfig};
 use super::idle::{Idle, Idling, Sides};
 use super::kept::sections::{Loaded, Saved};
-use super::kept::{self, KeptError, Log, Receipt};
+use super::kept::{self, ChangeLog, KeptError};
 use super::ledger::{
     Blocked, Change, Counts, Fate, GroupTotals, Ledger, OTHERS, Outcome, Refusal, Share, Source,
 };
 use super::starvation::{Hunger, Hungry, Starvation};
 use super::tuner::Tuner;
 use crate::WaitReason;
+use crate::durable::{Log, Receipt};
 use crate::journal::{self, Record, Torn};
 use crate::stream::{Wait, WaitOver};
 
@@ -172,7 +173,7 @@ pub struct RolloutTable {
     producers_idle: Idle,
     consumers_idle: Idle,
     starvation: Starvation,
-    log: Option<Log>,
+    changes: Option<ChangeLog>,
 }
 
 impl std::fmt::Debug for RolloutTable {
@@ -204,7 +205,7 @@ impl RolloutTable {
             producers_idle: Idle::default(),
             consumers_idle: Idle::default(),
             starvation: Starvation::default(),
-            log: None,
+            changes: None,
         }
     }
 
@@ -226,16 +227,14 @@ impl RolloutTable {
     ///
     /// [`CallError::Refused`], [`CallError::Closed`] or [`CallError::Journal`].
     pub fn apply(&self, change: &Change) -> Result<Outcome, CallError> {
-        let prepared = self.log.as_ref().map(|log| log.prepare(change)).transpose();
+        let prepared = self.changes.as_ref().map(|log| log.prepare(change)).transpose();
         if prepared.is_err() {
             // Nothing more is written: whoever waits is to hear of it too.
             self.wake_all();
             self.versions.notify();
         }
         let record = prepared?;
-        if let (Some(log), Some(Side::Producers)) = (&self.log, change.side())
-            && !log.has_room()
-        {
+        if change.side() == Some(Side::Producers) && self.log().is_some_and(|log| !log.has_room()) {
             return Err(CallError::Refused(Blocked::Limiter(WaitReason::Capacity).into()));
         }
         let mut core = self.core.lock();
@@ -271,10 +270,10 @@ impl RolloutTable {
         if has_changed && let Ok(outcome) = &applied {
             self.wake_for(change, outcome);
         }
-        if let Some(log) = &self.log {
-            log.nudge();
+        if let Some(log) = self.log() {
+            log.journal().nudge();
             if !is_written {
-                return Err(log.refusal());
+                return Err(log.refusal().into());
             }
         }
         applied.map_err(CallError::Refused)
@@ -284,7 +283,7 @@ impl RolloutTable {
     fn make(&self, core: &mut Core, now: u64, change: &Change, record: Option<Record>) -> Made {
         let applied = core.ledger.apply(now, change);
         let has_changed = core.ledger.take_changed();
-        let log = self.log.as_ref().filter(|_| has_changed);
+        let log = self.changes.as_ref().filter(|_| has_changed);
         let is_written = log.is_none_or(|log| log.push(change, record, &applied, now));
         Made { applied, has_changed, is_written }
     }
@@ -344,7 +343,7 @@ impl RolloutTable {
     /// When time may next change something.
     pub fn next_due(&self) -> Option<Instant> {
         // Time passes no more in a table that can't write that it did.
-        if self.log.as_ref().is_some_and(Log::has_failed) {
+        if self.log().is_some_and(|log| log.journal().check().is_err()) {
             return None;
         }
         let due = self.core.lock().ledger.next_due()?;
@@ -439,7 +438,7 @@ impl RolloutTable {
 
     /// What to ask [`RolloutTable::is_kept`] about what was changed so far; `None` in a table without a directory.
     pub fn receipt(&self) -> Option<Receipt> {
-        self.log.as_ref().map(Log::receipt)
+        self.log().map(Log::receipt)
     }
 
     /// Whether what had been changed when the receipt was given survives what the durability says.
@@ -448,13 +447,13 @@ impl RolloutTable {
     ///
     /// [`CallError::Journal`] when it never will.
     pub fn is_kept(&self, receipt: Receipt) -> Result<bool, CallError> {
-        self.log.as_ref().map_or(Ok(true), |log| log.is_kept(receipt))
+        self.log().map_or(Ok(true), |log| Ok(log.is_durable(receipt)?))
     }
 
     /// Calls `waker` once when more is kept, or nothing will be any more. Look again after this call.
     pub fn wake_on_kept(&self, waker: &Waker) {
-        if let Some(log) = &self.log {
-            log.wake_on_kept(waker);
+        if let Some(log) = self.log() {
+            log.journal().wake_on_progress(waker);
         }
     }
 
@@ -464,14 +463,17 @@ impl RolloutTable {
     ///
     /// [`CallError::TimedOut`], [`CallError::Interrupted`] or [`CallError::Journal`].
     pub fn keep(&self, mut wait: Wait<'_>) -> Result<(), CallError> {
-        let Some(log) = self.log.as_ref().filter(|log| !log.is_hasty()) else { return Ok(()) };
+        let Some(ChangeLog { log, .. }) = self.changes.as_ref().filter(|log| !log.is_hasty())
+        else {
+            return Ok(());
+        };
         let receipt = log.receipt();
         let waited = wait.until(|deadline| match log.wait(receipt, deadline) {
             Ok(false) => ControlFlow::Continue(WaitReason::Capacity),
-            done => ControlFlow::Break(done.map(drop)),
+            done => ControlFlow::Break(done),
         });
         match waited {
-            Ok(kept) => kept,
+            Ok(kept) => Ok(kept.map(drop)?),
             Err(WaitOver::TimedOut(reason)) => Err(CallError::TimedOut(Blocked::Limiter(reason))),
             Err(WaitOver::Interrupted) => Err(CallError::Interrupted),
         }
@@ -480,7 +482,7 @@ impl RolloutTable {
     /// Writes the table as it is now to its directory, so that it is brought back in little time and, unless the
     /// history is kept, the journal becomes short; where the checkpoint is.
     pub fn checkpoint(&self) -> Result<PathBuf, KeptError> {
-        let log = self.log.as_ref().ok_or(KeptError::NoDirectory)?;
+        let log = self.changes.as_ref().ok_or(KeptError::NoDirectory)?;
         let _writing = log.begin_checkpoint();
         if self.is_closed() {
             return Err(KeptError::Closed);
@@ -492,7 +494,7 @@ impl RolloutTable {
     pub(crate) fn save(&self) -> Saved {
         let core = self.core.lock();
         let (moment, time) = (core.ledger.save(), self.now());
-        let next = self.log.as_ref().map_or(u64::MAX, Log::next);
+        let next = self.log().map_or(u64::MAX, |log| log.journal().next());
         drop(core);
         Saved { config: Arc::clone(&self.config), moment, time, next }
     }
@@ -516,28 +518,27 @@ impl RolloutTable {
     }
 
     /// Has a new table write to a log, which gets to know whom to wake when there is room.
-    pub(super) fn keep_with(&mut self, log: impl FnOnce(&Arc<Signal>) -> Log) {
-        self.log = Some(log(&self.producers));
+    pub(super) fn keep_with(&mut self, log: impl FnOnce(&Arc<Signal>) -> ChangeLog) {
+        self.changes = Some(log(&self.producers));
     }
 
     /// Whether it is kept in a directory.
     pub fn has_directory(&self) -> bool {
-        self.log.is_some()
+        self.changes.is_some()
     }
 
-    #[cfg(test)]
     pub(super) fn log(&self) -> Option<&Log> {
-        self.log.as_ref()
+        self.changes.as_ref().map(|changes| &changes.log)
     }
 
     /// What was dropped at the end of the journal when it was opened, as it was no whole record.
     pub fn dropped(&self) -> Option<&Torn> {
-        self.log.as_ref().and_then(Log::dropped)
+        self.changes.as_ref().and_then(ChangeLog::dropped)
     }
 
     /// Numbers of its journal, if it has a directory.
     pub fn journal_info(&self) -> Option<journal::Info> {
-        self.log.as_ref().map(Log::info)
+        self.log().map(|log| log.journal().info())
     }
 
     /// The learner's version.
@@ -551,7 +552,7 @@ impl RolloutTable {
         self.core.lock().is_closed = true;
         self.wake_all();
         self.versions.notify();
-        if let Some(log) = &self.log {
+        if let Some(log) = &self.changes {
             // A checkpoint that is being written needs the directory.
             let _writing = log.begin_checkpoint();
             // Whoever waits for something to be kept is told if it is not.

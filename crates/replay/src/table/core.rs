@@ -11,10 +11,10 @@ use echoic_memory::signal::Signal;
 use echoic_memory::slab::{Pinned, RowWriter, Slab};
 use smallvec::SmallVec;
 
+use super::durable::Effect;
 use super::error::{Obstacle, TableError};
 use super::gate::Gate;
 use super::items::Items;
-use super::journalled::Effect;
 use super::key::Key;
 use super::pinned::PinnedTrajectories;
 use super::sessions::{Origin, Sessions};

@@ -6,8 +6,8 @@ use echoic_memory::slab::RowWriter;
 use smallvec::SmallVec;
 
 use super::core::DeferredDrops;
+use super::durable::EffectLog;
 use super::error::{TableError, check_priorities};
-use super::journalled::Log;
 use super::sessions::Origin;
 use super::{Form, Key, Table};
 use crate::journal::Room;
@@ -113,7 +113,7 @@ impl Insertion {
             // While nobody waits for the lock.
             let of_session = origin.is_some();
             let record =
-                self.room.is_some().then(|| Log::rows(of_session, &mut writer, priorities));
+                self.room.is_some().then(|| EffectLog::rows(of_session, &mut writer, priorities));
             let core = &mut *self.table.lock();
             if core.gate.generation != self.generation {
                 // A checkpoint was loaded meanwhile, and what was inserted before is gone.
@@ -133,10 +133,10 @@ impl Insertion {
                 keys.push(core.insert_row(row, *priority, version, &mut deferred));
             }
             let sent = origin.map(|origin| (origin, keys.len()));
-            match (record, self.table.log()) {
+            match (record, self.table.effects()) {
                 (Some(record), Some(log)) => {
                     if !log.push_traced(core, record, self.room.as_mut(), sent) {
-                        kept = Err(log.refusal());
+                        kept = Err(log.log.refusal().into());
                     }
                 }
                 _ => core.take_note(sent),

@@ -11,8 +11,7 @@
 //! - `insertion`, `sampled`: bytes on their way in and out.
 //! - `waits`: calls that had to wait. `sessions`: how far those have come who insert from elsewhere.
 //! - `pinned`: trajectories that a checkpoint wants, while the table goes on.
-//! - `registry`: the tables of a server. [`saved`]: tables in checkpoints. `journalled`: tables that survive
-//!   a crash.
+//! - `registry`: the tables of a server. [`saved`]: tables in checkpoints. `durable`: tables that survive a crash.
 //!
 //! # Invariants
 //!
@@ -22,11 +21,11 @@
 
 mod config;
 mod core;
+mod durable;
 mod error;
 mod gate;
 mod insertion;
 mod items;
-mod journalled;
 mod key;
 mod pinned;
 mod registry;
@@ -46,19 +45,20 @@ use echoic_memory::sync::Mutex;
 pub use self::config::{Form, MAX_METADATA, MAX_NAME, TableConfig};
 pub use self::core::Infos;
 use self::core::{Core, DeferredDrops, Payload};
+use self::durable::EffectLog;
+pub use self::durable::{Durability, RecoverError, Recovered, recover};
 pub use self::error::check_priorities;
 pub use self::error::{Obstacle, TableError};
 use self::gate::Locked;
 pub use self::insertion::Insertion;
-use self::journalled::Log;
-pub use self::journalled::{Durability, RecoverError, Recovered, recover};
 pub use self::key::Key;
 pub use self::registry::Tables;
 pub use self::sampled::{Sampled, Stack};
 pub use self::sessions::{Origin, Producer};
 use self::spread::Spreads;
 use crate::WaitReason;
-use crate::journal::{self, Record};
+use crate::durable::{Log, Receipt};
+use crate::journal::{self, Error};
 use crate::limiter::{Counts, Limiter};
 use crate::stream::Wait;
 use crate::trajectory::Trajectory;
@@ -92,9 +92,9 @@ pub struct Table {
     durability: Option<Durability>,
     core: Mutex<Core>,
     /// Where changes are written, once the table was brought back. Then the core has a trace.
-    log: OnceLock<Log>,
+    effects: OnceLock<EffectLog>,
     /// More may be sampled.
-    items: Signal,
+    items: Arc<Signal>,
     /// More may be inserted. The rows know it, too.
     room: Arc<Signal>,
     inserts: Arc<Tally>,
@@ -147,11 +147,11 @@ impl Table {
     /// [`TableError`] when the settings can't work, alone or together.
     pub fn new(config: TableConfig) -> Result<Self, TableError> {
         config.check()?;
-        let (items, room) = (Signal::default(), Arc::default());
+        let (items, room) = Default::default();
         let core = Mutex::new(Core::new(&config, &room)?);
-        let (metadata, durability, log) = (Vec::new(), None, OnceLock::new());
+        let (metadata, durability, effects) = (Vec::new(), None, OnceLock::new());
         let (inserts, samples) = Default::default();
-        Ok(Self { config, metadata, durability, core, log, items, room, inserts, samples })
+        Ok(Self { config, metadata, durability, core, effects, items, room, inserts, samples })
     }
 
     /// Keeps some bytes with the table, for the layers above. They are a setting: no checkpoint and no
@@ -186,9 +186,13 @@ impl Table {
         self.durability
     }
 
-    /// The journal, if there is one.
+    /// What writes its journal, if there is one.
+    fn effects(&self) -> Option<&EffectLog> {
+        self.effects.get()
+    }
+
     fn log(&self) -> Option<&Log> {
-        self.log.get()
+        self.effects().map(|effects| &effects.log)
     }
 
     /// Numbers about its journal, if it has one.
@@ -210,11 +214,11 @@ impl Table {
     fn change<P, T>(
         &self,
         mut prepare: impl FnMut() -> P,
-        change: impl FnOnce(&mut Core, &mut DeferredDrops, Option<(&Log, P)>) -> T,
+        change: impl FnOnce(&mut Core, &mut DeferredDrops, Option<(&EffectLog, P)>) -> T,
     ) -> T {
         let mut deferred = DeferredDrops::new();
         loop {
-            let log = self.log();
+            let log = self.effects();
             let prepared = log.map(|log| (log, prepare()));
             let result = {
                 let core = &mut *self.lock();
@@ -226,7 +230,7 @@ impl Table {
             };
             if let Some(log) = log {
                 // Not under the lock: it is a system call.
-                log.journal().nudge();
+                log.log.journal().nudge();
             }
             return result;
         }
@@ -238,10 +242,10 @@ impl Table {
     ///
     /// [`Obstacle`] when it is not even one.
     pub fn try_reserve(self: &Arc<Self>, count: usize) -> Result<Insertion, Obstacle> {
-        let (room, count) = match (self.log(), &self.config.form) {
+        let (room, count) = match (self.effects(), &self.config.form) {
             (Some(log), Form::Rows(spec)) => {
                 self.lock().gate.insertable(1)?;
-                let (room, count) = log.rows_room(self, count, spec.nbytes())?;
+                let (room, count) = log.rows_room(count, spec.nbytes())?;
                 (Some(room), count)
             }
             _ => (None, count),
@@ -303,7 +307,7 @@ impl Table {
             trajectory.check(spec).map_err(TableError::Spec)?;
         }
         loop {
-            if let Some(log) = self.log() {
+            if let Some(log) = self.effects() {
                 return log.try_insert(self, trajectory, priority, version, origin);
             }
             let mut deferred = DeferredDrops::new();
@@ -356,14 +360,14 @@ impl Table {
     pub fn try_sample(self: &Arc<Self>, count: usize) -> Result<Sampled, Obstacle> {
         let max_times = self.config.max_times_sampled;
         let is_kept = max_times > 0 && self.durability == Some(Durability::Sync);
-        if let Some(log) = self.log().filter(|_| max_times > 0) {
-            log.check_room(self)?;
+        if max_times > 0 {
+            self.check_room()?;
         }
         let (infos, drawn, receipt) = self.change(
             || (),
             |core, deferred, log| {
                 if let Some((log, ())) = log.as_ref().filter(|_| is_kept) {
-                    log.journal().check().map_err(TableError::from)?;
+                    log.log.journal().check().map_err(TableError::from)?;
                 }
                 core.gate.check_sample(count as u64)?;
                 let (infos, drawn) = core.draw(count, deferred);
@@ -371,9 +375,9 @@ impl Table {
                 if let Some((log, ())) = log {
                     let taken = log.sampled(&infos, max_times);
                     if is_kept && !taken {
-                        return Err(log.refusal().into());
+                        return Err(TableError::from(log.log.refusal()).into());
                     }
-                    receipt = is_kept.then(|| Receipt(log.journal().next()));
+                    receipt = is_kept.then(|| log.log.receipt());
                 }
                 Ok::<_, Obstacle>((infos, drawn, receipt))
             },
@@ -454,8 +458,9 @@ impl Table {
     /// Whether there is room in the journal for changes of priorities, deletes, a reset or a version. They are
     /// made all the same when there is none, so whoever makes many looks before each: otherwise they fill the
     /// memory while the disk is stalled. After [`Table::wake_on_room`], look again.
-    pub fn check_room(self: &Arc<Self>) -> Result<(), Obstacle> {
-        self.log().map_or(Ok(()), |log| log.check_room(self))
+    pub fn check_room(&self) -> Result<(), Obstacle> {
+        let has_room = self.log().is_none_or(Log::has_room);
+        if has_room { Ok(()) } else { Err(WaitReason::Capacity.into()) }
     }
 
     /// Waits until [`Table::check_room`] succeeds.
@@ -481,11 +486,11 @@ impl Table {
         check_priorities(priorities)?;
         self.check_journal()?;
         self.change(
-            || Log::updated(keys, priorities),
+            || EffectLog::updated(keys, priorities),
             |core, _, log| {
                 let updated = core.update(keys, priorities);
                 match log {
-                    Some((log, records)) if updated > 0 => push_all(log, records),
+                    Some((log, records)) if updated > 0 => log.push_all(records),
                     _ => Ok(()),
                 }
                 .map(|()| updated)
@@ -513,7 +518,7 @@ impl Table {
     /// Removes items; how many of them were there.
     pub fn delete(&self, keys: &[u64]) -> usize {
         self.change(
-            || Log::removed(keys),
+            || EffectLog::removed(keys),
             |core, deferred, log| {
                 let mut deleted = 0;
                 for key in keys {
@@ -524,7 +529,7 @@ impl Table {
                 }
                 if let Some((log, records)) = log.filter(|_| deleted > 0) {
                     // Whoever needs to know that it survives asks for it: see `keep`.
-                    let _ = push_all(log, records);
+                    let _ = log.push_all(records);
                 }
                 deleted
             },
@@ -563,22 +568,22 @@ impl Table {
     }
 
     /// As [`Table::keep`], of what was changed when the receipt was given.
-    fn keep_until(&self, Receipt(next): Receipt, mut wait: Wait<'_>) -> Result<(), TableError> {
+    fn keep_until(&self, receipt: Receipt, mut wait: Wait<'_>) -> Result<(), TableError> {
         let Some(log) = self.log() else { return Ok(()) };
-        let ended = wait.until(|deadline| match log.wait(next, deadline) {
-            Err(journal::Error::TimedOut { .. }) => ControlFlow::Continue(WaitReason::Capacity),
+        let ended = wait.until(|deadline| match log.wait(receipt, deadline) {
+            Ok(false) => ControlFlow::Continue(WaitReason::Capacity),
             ended => ControlFlow::Break(ended),
         });
         // What is lost without having been taken is told, too.
-        Ok(ended?.and_then(|()| match log.journal().check() {
-            Err(journal::Error::Closed) => Ok(()),
+        Ok(ended?.and_then(|_| match log.journal().check() {
+            Err(Error::Closed) => Ok(()),
             checked => checked,
         })?)
     }
 
     /// What to ask [`Table::is_kept`] about what was changed so far; none in a table without a journal.
     pub fn receipt(&self) -> Option<Receipt> {
-        self.log().map(|log| Receipt(log.journal().next()))
+        self.log().map(Log::receipt)
     }
 
     /// Whether what had been changed when the receipt was given survives what the table's durability says.
@@ -587,7 +592,7 @@ impl Table {
     ///
     /// [`TableError::Journal`] when it never will.
     pub fn is_kept(&self, receipt: Receipt) -> Result<bool, TableError> {
-        self.log().map_or(Ok(true), |log| log.is_kept(receipt.0))
+        self.log().map_or(Ok(true), |log| Ok(log.is_durable(receipt)?))
     }
 
     /// Calls `waker` once when more is kept, or nothing will be any more. Look again after this call.
@@ -599,7 +604,7 @@ impl Table {
 
     /// Numbers of its journal, if it has one.
     pub fn journal_info(&self) -> Option<journal::Info> {
-        self.log().map(Log::info)
+        self.log().map(|log| log.journal().info())
     }
 
     /// Lets nothing be inserted or sampled until [`Table::resume`].
@@ -689,7 +694,7 @@ impl Table {
     }
 
     /// Becomes what was brought back, and writes to this journal from now on.
-    fn install(&self, mut core: Core, log: Option<Log>) {
+    fn install(&self, mut core: Core, log: Option<EffectLog>) {
         core.trace = log.as_ref().map(|_| Vec::new());
         let old = {
             let mut now = self.lock();
@@ -697,7 +702,7 @@ impl Table {
             if let Some(log) = log {
                 // There was none: a table with items is not brought back, and one with a journal has it
                 // from its beginning.
-                let _ = self.log.set(log);
+                let _ = self.effects.set(log);
             }
             old
         };
@@ -757,13 +762,4 @@ impl Table {
             found.map_or(ControlFlow::Continue(reason), ControlFlow::Break)
         })?
     }
-}
-
-/// What was changed in a table up to a moment; see [`Table::receipt`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Receipt(u64);
-
-fn push_all(log: &Log, records: Vec<Record>) -> Result<(), TableError> {
-    let taken = records.into_iter().fold(true, |taken, record| taken & log.push(record, None));
-    if taken { Ok(()) } else { Err(log.refusal()) }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use echoic_memory::slab::Field;
 
 use super::core::{Drawn, Infos};
-use super::{Form, Receipt, Table, TableError};
+use super::{Form, Table, TableError};
+use crate::durable::Receipt;
 use crate::encoding::Encoding;
 use crate::stream::Wait;
 use crate::trajectory::{Gather, Signature, Trajectory};

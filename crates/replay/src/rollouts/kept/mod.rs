@@ -46,8 +46,7 @@ pub(super) mod tests;
 
 pub use self::error::KeptError;
 pub use self::history::{Delivered, History, Point};
-pub(super) use self::log::Log;
-pub use self::log::Receipt;
+pub(super) use self::log::ChangeLog;
 pub(super) use self::opening::unix_ms;
 pub use crate::journal::Durability;
 

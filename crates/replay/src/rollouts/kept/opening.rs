@@ -10,7 +10,7 @@ use super::super::table::RolloutTable;
 use super::Keeping;
 use super::entry;
 use super::error::KeptError;
-use super::log::{Log, checkpoints_dir, journal_dir};
+use super::log::{ChangeLog, checkpoints_dir, journal_dir};
 use super::replayed::{Opening, Replayed};
 use super::sections::{self, Loaded};
 use crate::checkpoint::{self, Reader};
@@ -128,7 +128,7 @@ impl RolloutTable {
         journal.nudge();
         let mut table = Self::of(ledger, time);
         table.keep_with(|producers| {
-            Log::new(journal, checkpoints_dir(&path), keeping, dropped, lock, producers)
+            ChangeLog::new(journal, checkpoints_dir(&path), keeping, dropped, lock, producers)
         });
         Ok(table)
     }

@@ -69,8 +69,7 @@ fn admission_waits_for_room_in_the_journal_and_nothing_else_does() {
     let options = Options { queue_bytes: 2000, ..Options::default() };
     let table = open(&dir.path().join("t"), Durability::Async, options).unwrap();
     let Ok(Outcome::Admitted(permits)) = call(&table, &admit()) else { panic!() };
-    let log = table.log().unwrap();
-    let room = log.journal().try_room(2000).unwrap().unwrap();
+    let room = table.log().unwrap().journal().try_room(2000).unwrap().unwrap();
     let blocked = Blocked::Limiter(WaitReason::Capacity);
     assert_eq!(table.apply(&admit()), Err(CallError::Refused(Refusal::Blocked(blocked))));
     let hold = permits[0].hold;

@@ -15,9 +15,9 @@ use super::{
 use crate::checkpoint::{Summary, Writer};
 use crate::table::Table;
 use crate::table::core::Payload;
+use crate::table::durable::EffectLog;
 use crate::table::gate::Gate;
 use crate::table::items::{self, Item};
-use crate::table::journalled::Log;
 use crate::table::pinned::{self, PinnedTrajectories};
 use crate::table::sessions::{Session, Sessions};
 use crate::trajectory::{Signature, Trajectory};
@@ -169,7 +169,7 @@ impl Moment {
             order,
             signatures: Vec::new(),
             // In the same moment as the rest: what comes later is told after this record.
-            journal: table.log().map(Log::cut),
+            journal: table.effects().map(EffectLog::cut),
         };
         Ok(Self { head, items, sampler, remover, sessions, payload })
     }

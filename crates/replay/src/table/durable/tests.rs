@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::log::Log;
+use super::log::EffectLog;
 use crate::WaitReason;
 use crate::journal::{Journal, Options};
 use crate::stream::Wait;
@@ -20,8 +20,8 @@ fn table(dir: &std::path::Path, max_times_sampled: u32) -> Arc<Table> {
     let table = Arc::new(Table::new(config.clone()).unwrap());
     let options = Options { queue_bytes: QUEUE, ..Options::default() };
     let (journal, _) = Journal::open(dir, options).unwrap();
-    table
-        .install(Core::new(&config, &table.room).unwrap(), Some(Log::new(journal, "id".into(), 0)));
+    let log = EffectLog::new(&table, journal, "id".into(), 0);
+    table.install(Core::new(&config, &table.room).unwrap(), Some(log));
     table
 }
 

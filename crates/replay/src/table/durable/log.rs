@@ -1,11 +1,9 @@
-//! The journal of a table that is running.
+//! The effects that a table writes to its journal while it runs.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::task::{Wake, Waker};
-use std::time::Instant;
 
 use echoic_memory::slab::RowWriter;
 use echoic_memory::sync::Mutex;
@@ -17,7 +15,8 @@ use super::super::{Infos, Table};
 use super::entry;
 use crate::WaitReason;
 use crate::chunk::Chunk;
-use crate::journal::{self, Error, Journal, Record, Room};
+use crate::durable::Log;
+use crate::journal::{Error, Journal, Record, Room};
 use crate::table::saved::signature_text;
 use crate::table::sessions::Origin;
 use crate::trajectory::{Signature, Trajectory};
@@ -34,8 +33,8 @@ const KNOWN_FORMS: usize = 1 << 10;
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(in crate::table) struct Log {
-    journal: Journal,
+pub(in crate::table) struct EffectLog {
+    pub(in crate::table) log: Log,
     /// Which journal it is: positions in another one mean nothing here.
     id: String,
     known: Mutex<Known>,
@@ -43,8 +42,6 @@ pub(in crate::table) struct Log {
     forms: AtomicU32,
     /// Samples that are not told yet, for lack of room.
     untold: AtomicU64,
-    /// Wakes those who wait for room in the journal.
-    waker: OnceLock<Waker>,
 }
 
 /// What later entries may name. Changed under the table's lock, in the order of the entries.
@@ -66,18 +63,6 @@ struct Plan {
     is_new_form: bool,
 }
 
-/// Rings a table for those who wait for room in its journal, to insert, to sample or to change.
-struct DurableWaker(std::sync::Weak<Table>);
-
-impl Wake for DurableWaker {
-    fn wake(self: Arc<Self>) {
-        if let Some(table) = self.0.upgrade() {
-            table.room.notify();
-            table.items.notify();
-        }
-    }
-}
-
 impl From<Error> for TableError {
     fn from(error: Error) -> Self {
         match error {
@@ -87,14 +72,11 @@ impl From<Error> for TableError {
     }
 }
 
-impl Log {
-    pub(super) fn new(journal: Journal, id: String, forms: u32) -> Self {
+impl EffectLog {
+    pub(in crate::table) fn new(table: &Table, journal: Journal, id: String, forms: u32) -> Self {
+        let log = Log::new(journal, vec![Arc::clone(&table.room), Arc::clone(&table.items)]);
         let (forms, untold) = (AtomicU32::new(forms), AtomicU64::new(0));
-        Self { journal, id, known: Mutex::default(), forms, untold, waker: OnceLock::new() }
-    }
-
-    pub(in crate::table) fn journal(&self) -> &Journal {
-        &self.journal
+        Self { log, id, known: Mutex::default(), forms, untold }
     }
 
     /// Which journal it is, and what a checkpoint that is taken now need not have replayed. Under the
@@ -103,55 +85,27 @@ impl Log {
         self.known.lock().clear();
         // The checkpoint has counted them.
         self.untold.store(0, Ordering::Relaxed);
-        (self.id.clone(), self.journal.next())
+        (self.id.clone(), self.log.journal().next())
     }
 
-    /// Room for entries of so many bytes. When there is none, the table rings once there is.
-    fn room(&self, table: &Arc<Table>, bytes: usize) -> Result<Room, Obstacle> {
-        let room = || self.journal.try_room(bytes).map_err(TableError::from);
-        if let Some(room) = room()? {
-            return Ok(room);
-        }
-        self.ring_for_room(table);
-        // Room that came before the waker was there is found by one more try.
-        room()?.ok_or_else(|| WaitReason::Capacity.into())
-    }
-
-    fn ring_for_room(&self, table: &Arc<Table>) {
-        let waker = || Waker::from(Arc::new(DurableWaker(Arc::downgrade(table))));
-        self.journal.wake_on_progress(self.waker.get_or_init(waker));
-    }
-
-    /// Whether entries may come for which no room is set aside: of changes that are made while there is some,
-    /// no more wait for the disk than there are callers. When there is none, the table rings once there is.
-    pub(in crate::table) fn check_room(&self, table: &Arc<Table>) -> Result<(), Obstacle> {
-        if self.journal.has_room() {
-            return Ok(());
-        }
-        self.ring_for_room(table);
-        // As in `room`.
-        if self.journal.has_room() { Ok(()) } else { Err(WaitReason::Capacity.into()) }
+    /// Room for entries of so many bytes.
+    fn room(&self, bytes: usize) -> Result<Room, Obstacle> {
+        let room = self.log.try_room(bytes).map_err(TableError::from)?;
+        room.ok_or_else(|| WaitReason::Capacity.into())
     }
 
     /// Room for some rows of so many, and for how many.
     pub(in crate::table) fn rows_room(
         &self,
-        table: &Arc<Table>,
         count: usize,
         row_bytes: usize,
     ) -> Result<(Room, usize), Obstacle> {
         let count = count.min((ROWS_BYTES / (row_bytes + 64)).max(1));
-        let room = self.room(table, entry::rows_bytes(count, row_bytes) + 64)?;
+        let room = self.room(entry::rows_bytes(count, row_bytes) + 64)?;
         Ok((room, count))
     }
 
-    /// Writes an entry at its place in the order of changes, which is why the table is locked; whether it
-    /// was taken.
-    pub(in crate::table) fn push(&self, record: Record, room: Option<&mut Room>) -> bool {
-        self.journal.push(record, room)
-    }
-
-    /// As [`Log::push`], when what so many inserts led to is to be added, and where they are from.
+    /// Writes an entry when what so many inserts led to is to be added, and where they are from.
     pub(in crate::table) fn push_traced(
         &self,
         core: &mut Core,
@@ -167,16 +121,17 @@ impl Log {
         if let Some((origin, count)) = sent {
             let called = core.sessions.advance(origin, count as u64);
             if called.is_new {
-                taken = self.journal.push(entry::session(called.number, origin), None);
+                taken = self.log.push(entry::session(called.number, origin), None);
             }
             entry::Sent::write(called, origin, &mut record);
         }
-        taken & self.journal.push(record, room)
+        taken & self.log.push(record, room)
     }
 
-    /// The error of an entry that was not taken.
-    pub(in crate::table) fn refusal(&self) -> TableError {
-        self.journal.check().err().map_or(TableError::Closed, TableError::from)
+    /// Writes some entries.
+    pub(in crate::table) fn push_all(&self, records: Vec<Record>) -> Result<(), TableError> {
+        let push = |taken, record| taken & self.log.push(record, None);
+        if records.into_iter().fold(true, push) { Ok(()) } else { Err(self.log.refusal().into()) }
     }
 
     /// An entry of rows that are filled and not published.
@@ -207,8 +162,9 @@ impl Log {
         if max_times == 0 {
             let count = infos.keys.len() as u64 + self.untold.swap(0, Ordering::Relaxed);
             let record = entry::sampled(count, std::iter::empty());
-            match self.journal.try_room(record.len() + 64) {
-                Ok(Some(mut room)) => drop(self.journal.push(record, Some(&mut room))),
+            // Who samples does not wait for this room.
+            match self.log.journal().try_room(record.len() + 64) {
+                Ok(Some(mut room)) => drop(self.log.push(record, Some(&mut room))),
                 _ => self.untold.store(count, Ordering::Relaxed),
             }
             return true;
@@ -217,24 +173,24 @@ impl Log {
         let drawn: Vec<(u64, bool)> = infos.keys.iter().copied().zip(gone).collect();
         drawn.chunks(MAX_KEYS).fold(true, |taken, drawn| {
             let record = entry::sampled(drawn.len() as u64, drawn.iter().copied());
-            taken & self.journal.push(record, None)
+            taken & self.log.push(record, None)
         })
     }
 
     /// Writes that everything was removed.
     pub(in crate::table) fn reset(&self) {
         self.untold.store(0, Ordering::Relaxed);
-        self.journal.push(entry::begin(entry::kind::RESET, 0), None);
+        self.log.push(entry::begin(entry::kind::RESET, 0), None);
     }
 
     /// Writes the policy version of the learner.
     pub(in crate::table) fn advanced(&self, version: u64) {
         let mut record = entry::begin(entry::kind::VERSION, 8);
         record.put(&version.to_le_bytes());
-        self.journal.push(record, None);
+        self.log.push(record, None);
     }
 
-    /// As [`Log::try_insert`]; goes on when its chunks are to be told anew, so that the caller tries again.
+    /// As [`EffectLog::try_insert`]; goes on when its chunks are to be told anew, so that the caller tries again.
     fn try_insert_once(
         &self,
         table: &Arc<Table>,
@@ -247,11 +203,11 @@ impl Log {
         table.lock().gate.insertable(1)?;
         let plan = self.plan(trajectory);
         let (bytes, largest) = plan.bytes(trajectory);
-        let limit = self.journal.max_record();
+        let limit = self.log.journal().max_record();
         if largest > limit {
             return Err(TableError::from(Error::TooLarge { limit, got: largest }).into());
         }
-        let mut room = self.room(table, bytes)?;
+        let mut room = self.room(bytes)?;
         let records = plan.records(trajectory);
         let item = entry::item(origin.is_some(), plan.form, priority, trajectory);
         let mut deferred = DeferredDrops::new();
@@ -266,16 +222,20 @@ impl Log {
         let key = core.insert_trajectory(trajectory.clone(), priority, version, &mut deferred)?;
         let mut taken = true;
         for record in records {
-            taken &= self.journal.push(record, Some(&mut room));
+            taken &= self.log.push(record, Some(&mut room));
         }
         let sent = origin.map(|origin| (origin, 1));
         taken &= self.push_traced(core, item, Some(&mut room), sent);
         known.learn(&plan, trajectory);
         if known.is_full() {
-            self.journal.push(entry::begin(entry::kind::FORGET, 0), None);
+            self.log.push(entry::begin(entry::kind::FORGET, 0), None);
             known.clear();
         }
-        if taken { Ok(ControlFlow::Break(Some(key))) } else { Err(self.refusal().into()) }
+        if taken {
+            Ok(ControlFlow::Break(Some(key)))
+        } else {
+            Err(TableError::from(self.log.refusal()).into())
+        }
     }
 
     /// Inserts a trajectory into a table that keeps such; `None` when it is there already.
@@ -289,7 +249,7 @@ impl Log {
     ) -> Result<Option<Key>, Obstacle> {
         loop {
             let inserted = self.try_insert_once(table, trajectory, priority, version, origin);
-            self.journal.nudge();
+            self.log.journal().nudge();
             if let ControlFlow::Break(inserted) = inserted? {
                 return Ok(inserted);
             }
@@ -299,8 +259,8 @@ impl Log {
     /// Has later entries name nothing that was told before.
     pub(super) fn forget(&self) {
         self.known.lock().clear();
-        self.journal.push(entry::begin(entry::kind::FORGET, 0), None);
-        self.journal.nudge();
+        self.log.push(entry::begin(entry::kind::FORGET, 0), None);
+        self.log.journal().nudge();
     }
 
     fn plan(&self, trajectory: &Trajectory) -> Plan {
@@ -318,29 +278,6 @@ impl Log {
         let is_new_form = form.is_none();
         let form = form.unwrap_or_else(|| self.forms.fetch_add(1, Ordering::Relaxed));
         Plan { epoch: known.epoch, chunks, form, is_new_form }
-    }
-
-    /// Waits until all that was done before is kept.
-    pub(in crate::table) fn wait(&self, next: u64, deadline: Option<Instant>) -> Result<(), Error> {
-        match next.checked_sub(1) {
-            Some(last) => self.journal.wait(last, deadline),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether all entries before this number are kept.
-    pub(in crate::table) fn is_kept(&self, next: u64) -> Result<bool, TableError> {
-        if self.journal.kept() >= next {
-            return Ok(true);
-        }
-        match self.journal.failure() {
-            Some(cause) => Err(Error::Failed { cause }.into()),
-            None => Ok(false),
-        }
-    }
-
-    pub(in crate::table) fn info(&self) -> journal::Info {
-        self.journal.info()
     }
 }
 

@@ -40,6 +40,6 @@ mod shared;
 mod tests;
 
 pub(super) use self::entry::Effect;
-pub(super) use self::log::Log;
+pub(super) use self::log::EffectLog;
 pub use self::recover::{RecoverError, Recovered, recover};
 pub use crate::journal::Durability;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::super::core::Core;
 use super::super::{Durability, Table, TableError};
 use super::entry;
-use super::log::Log;
+use super::log::EffectLog;
 use super::place::{Base, Label, VERSION, dir_name};
 use super::replay::Replayer;
 use super::shared::Shared;
@@ -99,7 +99,7 @@ pub struct Recovered {
 struct Pending<'a> {
     table: &'a Arc<Table>,
     core: Core,
-    log: Option<Log>,
+    log: Option<EffectLog>,
     recovered: Recovered,
 }
 
@@ -262,7 +262,7 @@ fn recover_one<'a>(
     } else {
         (replayer.into_core(), 0)
     };
-    let log = Log::new(journal, label.id, next_form);
+    let log = EffectLog::new(table, journal, label.id, next_form);
     if records > 0 {
         // Whoever replays this once more need not keep what was told so far.
         log.forget();
