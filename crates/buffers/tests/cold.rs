@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use echoic_buffers::cold::{ColdError, ColdFile, Geometry, Wanted};
+use echoic_replay::Error;
 use proptest::prelude::*;
 
 fn geometry(row_bytes: usize, slots: u64) -> Geometry {
@@ -81,11 +82,11 @@ fn a_file_that_is_there_is_never_changed_without_being_asked_for() {
         fs::write(&path, foreign).unwrap();
         let created = ColdFile::create(&path, &geometry(4, 4));
         assert!(matches!(created, Err(ColdError::Exists { .. })));
-        assert!(matches!(ColdFile::open(&path), Err(ColdError::Foreign { .. })));
+        assert!(matches!(ColdFile::open(&path), Err(ColdError::File(Error::Foreign { .. }))));
         assert_eq!(fs::read(&path).unwrap(), foreign);
     }
     let overwritten = ColdFile::overwrite(&path, &geometry(4, 4));
-    assert!(matches!(overwritten, Err(ColdError::Foreign { .. })), "not even then");
+    assert!(matches!(overwritten, Err(ColdError::File(Error::Foreign { .. }))), "not even then");
     assert_eq!(fs::read(&path).unwrap(), [b'x'; 10_000]);
 
     fs::remove_file(&path).unwrap();
@@ -97,8 +98,11 @@ fn a_file_that_is_there_is_never_changed_without_being_asked_for() {
     assert_eq!(fs::read(&path).unwrap(), before);
     let cold = ColdFile::overwrite(&path, &geometry(8, 4)).unwrap();
     check(&cold, 0, 0);
-    assert!(matches!(ColdFile::open(folder.path()), Err(ColdError::Io { .. })));
-    assert!(matches!(ColdFile::open(Path::new("/dev/null")), Err(ColdError::Foreign { .. })));
+    assert!(matches!(ColdFile::open(folder.path()), Err(ColdError::File(Error::File(_)))));
+    assert!(matches!(
+        ColdFile::open(Path::new("/dev/null")),
+        Err(ColdError::File(Error::Foreign { .. }))
+    ));
 }
 
 #[test]
@@ -106,8 +110,11 @@ fn a_file_that_is_open_is_nobody_elses() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cold");
     let cold = ColdFile::create(&path, &geometry(4, 4)).unwrap();
-    assert!(matches!(ColdFile::open(&path), Err(ColdError::Locked { .. })));
-    assert!(matches!(ColdFile::overwrite(&path, &geometry(4, 4)), Err(ColdError::Locked { .. })));
+    assert!(matches!(ColdFile::open(&path), Err(ColdError::File(Error::Locked { .. }))));
+    assert!(matches!(
+        ColdFile::overwrite(&path, &geometry(4, 4)),
+        Err(ColdError::File(Error::Locked { .. }))
+    ));
     cold.close(true).unwrap();
     ColdFile::open(&path).unwrap();
 }
@@ -173,11 +180,11 @@ fn a_file_that_somebody_cuts_or_changes_is_an_error_and_no_signal() {
     let mut bytes = fs::read(&path).unwrap();
     let whole = bytes.len() as u64;
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(whole - 9000).unwrap();
-    assert!(matches!(read(&cold, &[7]), Err(ColdError::Damaged { .. })));
+    assert!(matches!(read(&cold, &[7]), Err(ColdError::File(Error::Damaged { .. }))));
     assert_eq!(read(&cold, &[0]).unwrap(), [row(0, 5000)]);
     bytes.drain(12_288..12_288 + 5012);
     fs::write(&path, &bytes).unwrap();
-    assert!(matches!(read(&cold, &[0]), Err(ColdError::Damaged { .. })));
+    assert!(matches!(read(&cold, &[0]), Err(ColdError::File(Error::Damaged { .. }))));
 }
 
 #[test]
@@ -293,7 +300,10 @@ fn append_until_full(path: &Path) {
         }
         assert!(cold.end() < 300, "there is a limit");
     };
-    assert!(matches!(full, ColdError::Io { what: "write", .. }), "{full}");
+    assert!(
+        matches!(&full, ColdError::File(Error::File(error)) if error.what == "write"),
+        "{full}"
+    );
     assert!(append(&cold, 7).is_err());
     check(&cold, 0, cold.end());
     println!("end {}", cold.end());

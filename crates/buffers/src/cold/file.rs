@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use echoic_memory::sync::{Mutex, MutexGuard};
+use echoic_replay::Error;
 
 use super::error::ColdError;
 use super::format::{HEADER_BYTES, Header, STATE_BYTES, State};
@@ -90,12 +91,12 @@ impl ColdFile {
     ///
     /// # Errors
     ///
-    /// [`ColdError::Foreign`] when there is a file that is none of ours, which then stays as it is;
-    /// [`ColdError::Locked`] when it is in use; or whatever keeps it from being made.
+    /// [`Error::Foreign`] when there is a file that is none of ours, which then stays as it is;
+    /// [`Error::Locked`] when it is in use; or whatever keeps it from being made.
     pub fn overwrite(path: &Path, geometry: &Geometry) -> Result<Self, ColdError> {
         let header = new_header(geometry)?;
         let file = match LockedFile::open(path) {
-            Err(ColdError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            Err(ColdError::File(Error::File(error))) if error.is_missing() => {
                 return Self::create(path, geometry);
             }
             opened => opened?,
@@ -103,7 +104,7 @@ impl ColdFile {
         if file.len()? > 0 {
             match read_header(&file) {
                 // One of ours, whatever its state.
-                Ok(_) | Err(ColdError::Damaged { .. } | ColdError::Format { .. }) => {}
+                Ok(_) | Err(ColdError::File(Error::Damaged { .. } | Error::Format { .. })) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -156,8 +157,8 @@ impl ColdFile {
     ///
     /// # Errors
     ///
-    /// [`ColdError::Foreign`], [`ColdError::Format`] or [`ColdError::Damaged`] when it is no file that can
-    /// be opened, which then stays as it is; [`ColdError::Locked`] when it is in use; or what the system
+    /// [`Error::Foreign`], [`Error::Format`] or [`Error::Damaged`] when it is no file that can
+    /// be opened, which then stays as it is; [`Error::Locked`] when it is in use; or what the system
     /// says.
     pub fn open(path: &Path) -> Result<Self, ColdError> {
         let file = LockedFile::open(path)?;

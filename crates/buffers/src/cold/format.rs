@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crc32c::{crc32c, crc32c_append};
+use echoic_replay::Error;
 use echoic_replay::codec::Reader;
 
 use super::error::ColdError;
@@ -123,16 +124,16 @@ impl Header {
         text: impl FnOnce(usize) -> Result<Vec<u8>, ColdError>,
         path: &Path,
     ) -> Result<Self, ColdError> {
-        let foreign = |found: String| ColdError::Foreign { path: path.to_owned(), found };
+        let foreign = |found: String| ColdError::foreign(path, found);
         let cut = |_| {
             let got = bytes.len();
-            foreign(format!("it has {got} bytes, too few for a header of {HEADER_BYTES}"))
+            foreign(format!("{got} bytes, too few for a header of {HEADER_BYTES}"))
         };
         let mut reader = Reader::new(bytes);
         let magic: [u8; 8] = reader.array("magic").map_err(cut)?;
         if magic != MAGIC {
             return Err(foreign(format!(
-                "it begins with \"{}\", expected \"{}\"",
+                "one that begins with \"{}\" instead of \"{}\"",
                 magic.escape_ascii(),
                 MAGIC.escape_ascii()
             )));
@@ -140,7 +141,7 @@ impl Header {
         let version = reader.u32("format").map_err(cut)?;
         if version != VERSION {
             let (path, got) = (path.to_owned(), version);
-            return Err(ColdError::Format { path, expected: VERSION, got });
+            return Err(Error::Format { path, expected: VERSION, got }.into());
         }
         let damaged = |what: String| ColdError::damaged(path, 0, what);
         let text_bytes = reader.u32("bytes of the text").map_err(cut)? as usize;
@@ -280,7 +281,9 @@ mod tests {
             bytes[8] = other;
             let error = read(&bytes).unwrap_err();
             let what = format!("cold has format {other}; this release reads format 1");
-            assert!(matches!(error, ColdError::Format { .. }) && error.to_string() == what);
+            assert!(
+                matches!(error, ColdError::File(Error::Format { .. })) && error.to_string() == what
+            );
         }
     }
 

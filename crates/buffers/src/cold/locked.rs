@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use echoic_replay::Error;
 use rustix::fs::FlockOperation;
 
 use super::error::ColdError;
@@ -34,8 +35,7 @@ impl LockedFile {
         let file = opened.map_err(|source| ColdError::io("open", path, source))?;
         let kind = file.metadata().map_err(|source| ColdError::io("look at", path, source))?;
         if !kind.is_file() {
-            let found = "it is no regular file".to_owned();
-            return Err(ColdError::Foreign { path: path.to_owned(), found });
+            return Err(ColdError::foreign(path, "no regular file".to_owned()));
         }
         Self::lock(file, path)
     }
@@ -46,7 +46,10 @@ impl LockedFile {
             std::path::absolute(path).map_err(|source| ColdError::io("find", path, source))?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { file, path: absolute, process: std::process::id() }),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(ColdError::Locked { path: path.to_owned() }),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let holder = "a buffer of this or another process has it open";
+                Err(Error::Locked { path: path.to_owned(), holder }.into())
+            }
             Err(source) => Err(ColdError::io("lock", path, source)),
         }
     }

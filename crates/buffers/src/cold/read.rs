@@ -44,8 +44,8 @@ impl ColdFile {
     ///
     /// # Errors
     ///
-    /// [`ColdError::Missing`] and [`ColdError::RowBytes`] before anything is read; [`ColdError::Damaged`]
-    /// when somebody else changed the file; or what the system says.
+    /// [`ColdError::Missing`] and [`ColdError::RowBytes`] before anything is read;
+    /// [`Error::Damaged`](echoic_replay::Error::Damaged) when somebody else changed the file; or what the system says.
     pub fn read(&self, reading: &Reading<'_>, wanted: &mut [Wanted<'_>]) -> Result<(), ColdError> {
         let (first, end) = (reading.oldest(), self.end());
         for record in &*wanted {

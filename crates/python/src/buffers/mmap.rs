@@ -8,6 +8,7 @@ use echoic_buffers::BufferError;
 use echoic_buffers::cold::{ColdError, ColdFile, Geometry};
 use echoic_buffers::tiered::{Tiered, TieredError};
 use echoic_memory::sync::{Mutex, RwLock};
+use echoic_replay::{Error, FileError};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict};
@@ -440,7 +441,7 @@ fn cold_error(py: Python<'_>, error: &ColdError) -> PyErr {
         ColdError::Geometry { .. } | ColdError::RowBytes { .. } | ColdError::Missing { .. } => {
             replay_error(py, text)
         }
-        ColdError::Io { source, .. } => match source.raw_os_error() {
+        ColdError::File(Error::File(FileError { source, .. })) => match source.raw_os_error() {
             Some(number) => set(py, storage_error(py, text), "errno", number),
             None => storage_error(py, text),
         },
@@ -452,7 +453,7 @@ fn cold_error(py: Python<'_>, error: &ColdError) -> PyErr {
             );
             set(py, storage_error(py, text), "errno", libc::EEXIST)
         }
-        ColdError::Locked { .. } => held_error(py, text),
+        ColdError::File(Error::Locked { .. }) => held_error(py, text),
         _ => storage_error(py, text),
     }
 }
