@@ -12,8 +12,9 @@ use std::sync::OnceLock;
 use arbitrary::Arbitrary;
 use crc32c::{crc32c, crc32c_append};
 use echoic_fuzz::damage::place;
+use echoic_replay::Error;
 use echoic_replay::checkpoint::manifest::{Manifest, seal};
-use echoic_replay::checkpoint::{Error, Options, Reader, Writer};
+use echoic_replay::checkpoint::{Options, Reader, Writer};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Debug, Arbitrary)]

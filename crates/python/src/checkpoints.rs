@@ -4,40 +4,41 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use echoic_replay::checkpoint::{Error as FilesError, Reader, list};
-use echoic_replay::table::saved::{self, Checkpointer, Contents, SavedError};
-use echoic_replay::table::{self as core, RecoverError};
+use echoic_replay::checkpoint::{Reader, list};
+use echoic_replay::table::saved::{self, Checkpointer, Contents};
+use echoic_replay::{Error, FileError, table as core};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::error::{OrRaise, Raise, checkpoint_error, held_error, journal_error, system_error};
+use crate::error::{
+    OrRaise, Raise, checkpoint_error, held_error, journal_error, rollout_error, system_error,
+};
 use crate::table::Table;
 
-impl Raise for SavedError {
+impl Raise for Error {
     fn raise(self, py: Python<'_>) -> PyErr {
-        let text = self.to_string();
-        match self {
-            Self::Engine(error) => error.raise(py),
-            Self::Files(error) => error.raise(py),
-            Self::Rollouts(error) => match error.file() {
-                Some(file) => system_error(py, text, &file.source),
-                None => checkpoint_error(py, text),
-            },
-            Self::Thread(source) => system_error(py, text, &source),
-            _ => checkpoint_error(py, text),
-        }
+        stored_error(py, &self, checkpoint_error)
     }
 }
 
-impl Raise for FilesError {
-    fn raise(self, py: Python<'_>) -> PyErr {
-        let text = self.to_string();
-        match self {
-            Self::File(file) => system_error(py, text, &file.source),
-            Self::Locked { .. } => held_error(py, text),
-            _ => checkpoint_error(py, text),
+/// The exception for something that can't be written or brought back. Is `unfit` if the files are what does not fit.
+pub fn stored_error(
+    py: Python<'_>,
+    error: &Error,
+    unfit: fn(Python<'_>, String) -> PyErr,
+) -> PyErr {
+    let text = error.to_string();
+    match error.innermost() {
+        Error::Table(error) => error.clone().raise(py),
+        Error::File(FileError { source, .. }) | Error::Thread { source, .. } => {
+            system_error(py, text, source)
         }
+        Error::Locked { .. } => held_error(py, text),
+        Error::Used { .. } => PyValueError::new_err(text),
+        Error::Settings(_) => rollout_error(py, text),
+        _ if matches!(error, Error::Journal { .. }) => journal_error(py, text),
+        _ => unfit(py, text),
     }
 }
 
@@ -76,24 +77,6 @@ pub fn recover<'py>(
         dict.set_item(one.table, (one.items, torn))?;
     }
     Ok(dict)
-}
-
-impl Raise for RecoverError {
-    fn raise(self, py: Python<'_>) -> PyErr {
-        use echoic_replay::journal::Error;
-        let text = self.to_string();
-        match self {
-            Self::Checkpoint(error) => error.raise(py),
-            Self::Table { source, .. } => source.raise(py),
-            Self::Journal { source: Error::Locked { .. }, .. } => held_error(py, text),
-            Self::File(file) | Self::Journal { source: Error::File(file), .. } => {
-                system_error(py, text, &file.source)
-            }
-            Self::Journal { source: Error::Thread(source), .. } => system_error(py, text, &source),
-            Self::NotEmpty { .. } | Self::Twice(_) => PyValueError::new_err(text),
-            _ => journal_error(py, text),
-        }
-    }
 }
 
 /// The checkpoints of a directory, the oldest first; none when it is not there.
@@ -140,7 +123,7 @@ pub fn verify_checkpoint<'py>(
                 }
             }
         })?;
-        Ok::<_, FilesError>(reader)
+        Ok::<_, Error>(reader)
     });
     if let Some(error) = raised {
         return Err(error);

@@ -26,6 +26,7 @@ pub mod codec;
 pub mod durable;
 pub mod encoding;
 pub mod episode;
+mod error;
 mod files;
 pub mod histogram;
 pub mod journal;
@@ -46,6 +47,7 @@ pub mod weights;
 pub mod writer;
 
 pub use episode::Episode;
+pub use error::Error;
 pub use files::FileError;
 pub use histogram::{Histogram, Summary};
 pub use metrics::StreamInfo;

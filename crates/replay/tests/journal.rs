@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 use std::time::Instant;
 
-use echoic_replay::journal::{Durability, Error, Journal, Options, Replay};
+use echoic_replay::Error;
+use echoic_replay::journal::{Durability, Journal, Options, Replay};
 use echoic_replay::rng::Rng;
 use proptest::prelude::*;
 use tempfile::tempdir;
@@ -82,7 +83,7 @@ fn what_many_threads_append_is_replayed_once_in_the_order_of_the_numbers() {
             }
         });
         journal.close().unwrap();
-        assert!(matches!(journal.append(b""), Err(Error::Closed)));
+        assert!(matches!(journal.append(b""), Err(Error::Closed(_))));
         let info = journal.info();
         assert_eq!((info.next, info.kept, info.durable, info.held_bytes), (200, 200, 200, 0));
         assert!(info.segments > 10);
@@ -182,10 +183,8 @@ fn a_segment_that_is_missing_is_an_error() {
     for missing in [0, 1] {
         fs::rename(&paths[missing], &moved).unwrap();
         let error = reopen(dir.path(), options).unwrap_err();
-        assert!(
-            matches!(&error, Error::Gap { path, .. } if *path == paths[missing + 1]),
-            "{error}"
-        );
+        let after = format!("{} starts with record ", paths[missing + 1].display());
+        assert!(error.to_string().starts_with(&after), "{error}");
         fs::rename(&moved, &paths[missing]).unwrap();
     }
 }
@@ -208,7 +207,7 @@ fn segments_that_a_checkpoint_covers_are_given_back() {
     }
     assert!(segments(dir.path()).len() <= 2);
     let error = reopen(dir.path(), options).unwrap_err();
-    assert!(matches!(error, Error::Gap { expected: 0, .. }), "{error}");
+    assert!(error.to_string().contains("expected 0: the records before it are"), "{error}");
     // A checkpoint that has more than the journal.
     let later = Options { from: 40, ..options };
     let (journal, mut replay) = Journal::open(dir.path(), later).unwrap();
@@ -225,14 +224,14 @@ fn who_appends_waits_for_room_until_the_deadline() {
     let options = Options { queue_bytes: 1000, ..Options::default() };
     let (journal, _) = Journal::open(dir.path(), options).unwrap();
     let error = journal.append(&[0; 993]).unwrap_err();
-    assert!(matches!(error, Error::TooLarge { limit: 992, got: 993 }), "{error}");
+    assert!(error.to_string().ends_with("at most 992, got 993"), "{error}");
     // Appending without any wait is refused when the thread is behind, and then only.
     let (mut taken, mut refused) = (0, 0);
     while refused < 3 {
         match journal.append_parts(&[&[7; 900]], Some(Instant::now())) {
             Ok(_) => taken += 1,
-            Err(Error::Full { held, limit }) => {
-                assert!(held > 91 && limit == 1000);
+            Err(Error::TimedOut(what)) => {
+                assert!(what.ends_with(" of 1000 bytes waiting to be written"), "{what}");
                 refused += 1;
             }
             Err(error) => panic!("{error}"),
@@ -285,7 +284,10 @@ fn records_are_made_durable_on_request() {
             assert!(journal.info().durable > sequence);
         }
         let error = journal.wait(3, None).unwrap_err();
-        assert!(matches!(error, Error::Unknown { sequence: 3, next: 3 }), "{error}");
+        assert!(
+            error.to_string().ends_with("no record 3 to wait for; the next one is 3"),
+            "{error}"
+        );
     }
 }
 

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
+use echoic_replay::Error;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::Tables;
-use echoic_replay::table::saved::{Checkpointer, Contents, SavedError, load, open, save};
+use echoic_replay::table::saved::{Checkpointer, Contents, load, open, save};
 use echoic_replay::{Dtype, Leaf, Spec, Stream, StreamConfig};
 
 fn stream(num_buffers: usize, batch_size: usize, dtype: Dtype) -> Arc<Stream> {
@@ -144,7 +145,7 @@ fn who_asks_learns_why_there_is_no_checkpoint() {
         Arc::new(Checkpointer::new(Arc::default(), None, root.path().into(), 2, "test"));
     let (sender, told) = mpsc::channel::<bool>();
     checkpointer.ask(move |saved| {
-        let refused = matches!(saved, Err(SavedError::Files(_)));
+        let refused = matches!(saved, Err(Error::Foreign { .. }));
         sender.send(refused).unwrap();
     });
     assert!(told.recv().unwrap());

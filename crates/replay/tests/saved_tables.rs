@@ -5,12 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use echoic_replay::Error;
 use echoic_replay::checkpoint::{Reader, Writer};
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::encoding::{Encoding, Policy};
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::spec::ANY_LENGTH;
-use echoic_replay::table::saved::{SavedError, load, open, save};
+use echoic_replay::table::saved::{load, open, save};
 use echoic_replay::table::{Form, Obstacle, Table, TableConfig, Tables};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Episode, Leaf, Spec};
@@ -323,7 +324,7 @@ fn an_insert_under_way_does_not_outlive_a_load() {
     drop(dropped);
     assert_eq!(table.info().size, 1);
     assert!(put(table, 2));
-    assert!(matches!(load(&tables, root.path().join("nothing")), Err(SavedError::Files(_))));
+    assert!(matches!(load(&tables, root.path().join("nothing")), Err(Error::File(_))));
 }
 
 /// A checkpoint whose sections are changed so, by their names.

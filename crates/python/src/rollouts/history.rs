@@ -3,15 +3,17 @@
 use std::path::PathBuf;
 
 use echoic_memory::sync::Mutex;
+use echoic_replay::Error;
 use echoic_replay::rollouts::batch::Form;
-use echoic_replay::rollouts::kept::{History, KeptError, Point};
+use echoic_replay::rollouts::kept::{History, Point};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::batch::{self, RolloutBatch};
 use super::settings;
-use crate::error::{OrRaise, Raise, held_error, journal_error, rollout_error, system_error};
+use crate::checkpoints::stored_error;
+use crate::error::{OrRaise, Raise, journal_error};
 use crate::memory::Arena;
 
 /// How many records are gone through before it is looked for signals: some milliseconds.
@@ -24,17 +26,12 @@ pub struct RolloutHistory {
     arena: Arena,
 }
 
-impl Raise for KeptError {
+/// What is wrong with a directory of a rollout table.
+pub struct DirectoryError(pub Error);
+
+impl Raise for DirectoryError {
     fn raise(self, py: Python<'_>) -> PyErr {
-        let text = self.to_string();
-        if let Some(file) = self.file() {
-            return system_error(py, text, &file.source);
-        }
-        match self {
-            Self::Config(_) | Self::Settings { .. } => rollout_error(py, text),
-            Self::Locked { .. } => held_error(py, text),
-            _ => journal_error(py, text),
-        }
+        stored_error(py, &self.0, journal_error)
     }
 }
 
@@ -56,11 +53,11 @@ impl RolloutHistory {
     fn go_on<T: Send>(
         &self,
         py: Python<'_>,
-        step: impl Fn(&mut History) -> Result<Option<T>, KeptError> + Sync,
+        step: impl Fn(&mut History) -> Result<Option<T>, Error> + Sync,
     ) -> PyResult<T> {
         loop {
             let found = py.detach(|| step(&mut self.history.lock()));
-            if let Some(found) = found.or_raise(py)? {
+            if let Some(found) = found.map_err(DirectoryError).or_raise(py)? {
                 return Ok(found);
             }
             py.check_signals()?;
@@ -74,11 +71,12 @@ impl RolloutHistory {
     #[pyo3(signature = (directory, at=None))]
     fn new(py: Python<'_>, directory: PathBuf, at: Option<(String, u64)>) -> PyResult<Self> {
         let at = at.map(|(what, value)| point(&what, value)).transpose()?;
-        let history = py.detach(|| History::open(directory, at)).or_raise(py)?;
+        let history =
+            py.detach(|| History::open(directory, at)).map_err(DirectoryError).or_raise(py)?;
         let this = Self { history: Mutex::new(history), arena: Arena::default() };
         if let Some(at) = at {
             this.go_on(py, |history| history.at(at, RECORDS))?;
-            this.history.lock().check(at).or_raise(py)?;
+            this.history.lock().check(at).map_err(DirectoryError).or_raise(py)?;
         }
         Ok(this)
     }

@@ -30,6 +30,7 @@ use pyo3::types::{PyDict, PyList};
 pub use self::batch::RolloutBatch;
 use self::call::Added;
 pub use self::call::RolloutCall;
+use self::history::DirectoryError;
 pub use self::history::RolloutHistory;
 use self::items::Columns;
 use self::reach::Reach;
@@ -224,7 +225,7 @@ impl RolloutTable {
             Some(directory) => {
                 let keeping = Keeping { durability: settings::durability(durability)?, history };
                 let open = || Core::open(config, directory, keeping);
-                py.detach(open).or_raise(py)?
+                py.detach(open).map_err(DirectoryError).or_raise(py)?
             }
             None => Core::new(config).map_err(|error| rollout_error(py, error.to_string()))?,
         };
@@ -472,7 +473,7 @@ impl RolloutTable {
     /// Writes a checkpoint to the table's directory; where it is.
     fn checkpoint(&self, py: Python<'_>) -> PyResult<PathBuf> {
         let table = self.here("a checkpoint")?;
-        py.detach(|| table.checkpoint()).or_raise(py)
+        py.detach(|| table.checkpoint()).map_err(DirectoryError).or_raise(py)
     }
 
     fn pause(&self, py: Python<'_>) -> PyResult<()> {

@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 
 use crc32c::{crc32c, crc32c_append};
 
-use super::error::Error;
 use super::manifest::{Checksum, FileEntry, SectionEntry, VERSION};
+use crate::Error;
 use crate::files::{FileError, Output};
 
 /// Bytes of a file's header.

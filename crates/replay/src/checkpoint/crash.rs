@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use super::*;
+use crate::Error;
 use crate::files::faults::{self, Armed};
 
 /// What a checkpoint was given: a section, and blobs.

@@ -8,10 +8,10 @@ use std::io::Read;
 use std::path::Path;
 
 use super::blocks::HEADER_BYTES;
-use super::error::Error;
 use super::manifest::{BlobsEntry, FileEntry};
 use super::pack::{HEAD_BYTES, MAX_BLOB};
 use super::section::SectionReader;
+use crate::Error;
 
 /// The first bytes of an index.
 pub(super) const MAGIC: [u8; 8] = *b"EchoIndx";

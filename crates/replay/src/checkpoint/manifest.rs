@@ -10,8 +10,8 @@ use crc32c::crc32c;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::error::Error;
 use super::layout;
+use crate::Error;
 
 /// The format that this release writes and reads.
 pub const VERSION: u32 = 2;
@@ -111,7 +111,7 @@ struct Outer<'a> {
 
 /// What is wrong with the text of a manifest.
 fn wrong(path: &Path, expected: &'static str, found: impl ToString) -> Error {
-    Error::Foreign { path: path.to_owned(), expected, found: found.to_string() }
+    Error::Foreign { path: path.to_owned(), expected: expected.into(), found: found.to_string() }
 }
 
 impl Manifest {
@@ -134,15 +134,13 @@ impl Manifest {
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`] when nobody could read it.
+    /// [`Error::Unfit`] when nobody could read it.
     pub fn write(&self) -> Result<String, Error> {
         // Strings, numbers and lists of them always are JSON.
         let text = serde_json::to_string_pretty(self).unwrap_or_default();
         let sealed = seal(&text);
         match sealed.len() as u64 {
-            got if got > MAX_BYTES => {
-                Err(Error::TooLarge { what: "bytes of a manifest", limit: MAX_BYTES, got })
-            }
+            got if got > MAX_BYTES => Err(Error::too_large("bytes of a manifest", MAX_BYTES, got)),
             _ => Ok(sealed),
         }
     }

@@ -66,7 +66,6 @@
 mod blocks;
 #[cfg(test)]
 mod crash;
-mod error;
 mod index;
 mod layout;
 pub mod manifest;
@@ -79,7 +78,6 @@ mod trail;
 mod verify;
 mod writer;
 
-pub use error::Error;
 pub use manifest::VERSION;
 pub use reader::Reader;
 pub use retain::{Retained, retain};

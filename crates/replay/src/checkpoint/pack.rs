@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use crc32c::{crc32c, crc32c_append};
 
 use super::blocks::{HEADER_BYTES, Summed, check_header, read_exact};
-use super::error::Error;
 use super::index::Location;
 use super::manifest::FileEntry;
+use crate::Error;
 use crate::files::{FileError, Output};
 
 /// The first bytes of a pack.

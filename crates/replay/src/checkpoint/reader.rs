@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use echoic_memory::sync::Mutex;
 
-use super::error::Error;
 use super::index::{self, Index, Location};
 use super::layout::{self, INDEX, MANIFEST, PACKS, State};
 use super::manifest::{FileEntry, Manifest, SectionEntry};
 use super::pack::PackReader;
-use super::root::{MARKER, list, read_manifest};
+use super::root::{MARKER, list, named, read_manifest};
 use super::section::{self, SectionReader};
 use super::trail::Trail;
+use crate::Error;
 use crate::files::{Dir, Lock};
 
 /// A checkpoint whose files are all there in their full length. While it is open, nobody removes it.
@@ -46,14 +46,15 @@ impl Reader {
         }
         MARKER.check(&dir, &names, false)?;
         let Some(newest) = list(path.as_ref())?.pop() else {
-            return Err(Error::Empty { root: path.as_ref().to_owned() });
+            let root = path.as_ref().display();
+            return Err(Error::Unfit(format!("{root} has no complete checkpoint")));
         };
         Self::of(dir.dir(&layout::checkpoint(newest.number, State::Complete))?)
     }
 
     pub(super) fn of(dir: Dir) -> Result<Self, Error> {
         let Some(held) = dir.hold()? else {
-            return Err(Error::Locked { root: dir.path().to_owned() });
+            return Err(MARKER.locked(dir.path()));
         };
         let manifest = read_manifest(&dir)?;
         for section in &manifest.sections {
@@ -61,7 +62,7 @@ impl Reader {
         }
         let mut packs = None;
         if !manifest.packs.is_empty() {
-            let found = dir.parent()?.dir(PACKS).map_err(Error::named)?;
+            let found = dir.parent()?.dir(PACKS).map_err(named)?;
             for pack in &manifest.packs {
                 open_named(&found, pack)?;
             }
@@ -107,14 +108,11 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// [`Error::Unknown`], [`Error::Missing`], [`Error::Length`], [`Error::Damaged`] or
-    /// [`Error::File`].
+    /// [`Error::Missing`], [`Error::Damaged`], [`Error::File`], or [`Error::Unfit`] when there is none of this
+    /// name, or its file has another length.
     pub fn section(&self, name: &str) -> Result<SectionReader, Error> {
         let known = self.manifest.sections.iter().find(|section| section.name == name);
-        let entry = known.ok_or_else(|| Error::Unknown {
-            path: self.path().to_owned(),
-            what: format!("section {name:?}"),
-        })?;
+        let entry = known.ok_or_else(|| self.has_no(format_args!("section {name:?}")))?;
         self.open_section(entry, &section::MAGIC)
     }
 
@@ -153,7 +151,7 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// [`Error::Unknown`], [`Error::Missing`], [`Error::Damaged`] or [`Error::File`].
+    /// [`Error::Missing`], [`Error::Damaged`], [`Error::File`], or [`Error::Unfit`] when there is none of this id.
     pub fn blob(&self, id: u128) -> Result<Vec<u8>, Error> {
         let mut bytes = Vec::new();
         self.blob_into(id, &mut bytes)?;
@@ -189,7 +187,11 @@ impl Reader {
 
     /// There is no blob of this id.
     pub(crate) fn unknown(&self, id: u128) -> Error {
-        Error::Unknown { path: self.path().to_owned(), what: format!("blob {id:032x}") }
+        self.has_no(format_args!("blob {id:032x}"))
+    }
+
+    fn has_no(&self, what: impl std::fmt::Display) -> Error {
+        Error::Unfit(format!("{} has no {what}", self.path().display()))
     }
 
     fn read_blob(&self, id: u128, at: &Location, bytes: &mut Vec<u8>) -> Result<(), Error> {
@@ -229,9 +231,11 @@ impl Reader {
 
 /// Opens a file that a manifest names, which must have the length that it says.
 fn open_named(dir: &Dir, entry: &FileEntry) -> Result<File, Error> {
-    let (file, got) = dir.file(&entry.file).map_err(Error::named)?;
+    let (file, got) = dir.file(&entry.file).map_err(named)?;
     if got == entry.bytes {
         return Ok(file);
     }
-    Err(Error::Length { path: dir.at(&entry.file), expected: entry.bytes, got })
+    let (path, expected) = (dir.at(&entry.file), entry.bytes);
+    let what = format!("{} has {got} bytes, the manifest says {expected}", path.display());
+    Err(Error::Unfit(what))
 }

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::error::Error;
 use super::layout::{self, State};
 use super::root::{Root, read_manifest};
+use crate::Error;
 
 /// What [`retain`] did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

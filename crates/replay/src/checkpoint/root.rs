@@ -4,21 +4,17 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use super::error::Error;
 use super::layout::{self, MANIFEST, MANIFEST_PART, PACKS, State};
 use super::manifest::{MAX_BYTES, Manifest};
+use crate::Error;
 use crate::files::{Dir, FileError, Lock, Marker, OwnedDir};
 
 /// Marks a root. Whoever changes it holds the lock.
-pub(super) const MARKER: Marker<Error> = Marker {
+pub(super) const MARKER: Marker = Marker {
     file: "echoic-checkpoints.lock",
     text: "This directory has checkpoints of Echoic. Whoever changes them holds a lock on this file.\n",
-    locked: |root| Error::Locked { root },
-    foreign: |path, _, found| {
-        let expected =
-            "manifest.json (a checkpoint) or echoic-checkpoints.lock (a directory of them)";
-        Error::Foreign { path, expected, found }
-    },
+    expected: "manifest.json (a checkpoint) or echoic-checkpoints.lock (a directory of them)",
+    holder: "somebody writes or removes checkpoints there",
 };
 
 /// How many removed files are kept open until another thread closes them.
@@ -57,13 +53,18 @@ fn numbers(names: &[String], state: State) -> Vec<u64> {
     numbers
 }
 
+/// The manifest says that the file must be there.
+pub(super) fn named(error: FileError) -> Error {
+    if error.is_missing() { Error::Missing { path: error.path } } else { error.into() }
+}
+
 /// The manifest in a checkpoint's directory.
 pub(super) fn read_manifest(dir: &Dir) -> Result<Manifest, Error> {
     let path = dir.at(MANIFEST);
-    match dir.read(MANIFEST, MAX_BYTES).map_err(Error::named)? {
+    match dir.read(MANIFEST, MAX_BYTES).map_err(named)? {
         Some(bytes) => Manifest::read(&bytes, &path),
         None => {
-            let expected = "a manifest of at most 64 MiB";
+            let expected = "a manifest of at most 64 MiB".into();
             Err(Error::Foreign { path, expected, found: "a larger file".into() })
         }
     }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use echoic_memory::sync::Mutex;
 
 use super::blocks::{BlockReader, BlockWriter};
-use super::error::Error;
 use super::manifest::SectionEntry;
+use crate::Error;
 use crate::files::Output;
 
 /// The first bytes of a section's file.
@@ -47,10 +47,10 @@ impl SectionWriter {
     ///
     /// # Errors
     ///
-    /// [`Error::File`], or [`Error::Failed`] after a write that went wrong.
+    /// [`Error::File`], or [`Error::Unfit`] after a write that went wrong.
     pub fn finish(self) -> Result<u64, Error> {
         if self.failed {
-            return Err(Error::Failed);
+            return Err(ended());
         }
         let entry = self.blocks.finish(self.name.clone(), self.file)?;
         let data_bytes = entry.data_bytes;
@@ -59,10 +59,15 @@ impl SectionWriter {
     }
 }
 
+/// Nothing that an earlier error left is used.
+pub(super) fn ended() -> Error {
+    Error::Unfit("an earlier error ended this work on a checkpoint".into())
+}
+
 impl Write for SectionWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.failed {
-            return Err(Error::Failed.into());
+            return Err(ended().into());
         }
         if let Err(error) = self.blocks.write(bytes) {
             self.failed = true;
@@ -121,7 +126,7 @@ impl SectionReader {
     /// Turns to the next block if all of this one was handed out; how many bytes of it are in `room`.
     fn advance(&mut self, room: &mut [u8]) -> Result<usize, Error> {
         match self.progress {
-            Progress::Failed => return Err(Error::Failed),
+            Progress::Failed => return Err(ended()),
             Progress::Reading if self.taken >= self.blocks.block().len() => {}
             Progress::Reading | Progress::Ended => return Ok(0),
         }

@@ -4,11 +4,11 @@ use std::io::BufReader;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use super::error::Error;
 use super::index::{self, Location};
 use super::pack;
 use super::reader::Reader;
 use super::section;
+use crate::Error;
 
 /// How far [`Reader::verify`] is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::blocks::BlockWriter;
-use super::error::Error;
 use super::index::{self, Index, Location};
 use super::layout::{self, INDEX, MANIFEST, MANIFEST_PART, State};
 use super::manifest::{BlobsEntry, Checksum, FileEntry, Manifest};
 use super::pack::{Head, MAX_BLOB, PackWriter};
 use super::reader::Reader;
 use super::root::Root;
-use super::section::{SectionWriter, Sections};
+use super::section::{SectionWriter, Sections, ended};
+use crate::Error;
 use crate::files::{Dir, FileError};
 use crate::names::ByName;
 
@@ -173,7 +173,7 @@ impl Writer {
     pub fn section(&mut self, name: &str) -> Result<SectionWriter, Error> {
         let mut sections = self.sections.lock();
         if sections.values().any(|(known, _)| known == name) {
-            return Err(Error::Duplicate { name: name.into() });
+            return Err(Error::Unfit(format!("the section {name:?} is there already")));
         }
         let number = sections.len();
         sections.insert(number, (name.into(), None));
@@ -227,17 +227,13 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// [`Error::BlobDiffers`] when the id stands for other bytes, [`Error::TooLarge`],
-    /// [`Error::File`] or [`Error::Failed`].
+    /// [`Error::File`], or [`Error::Unfit`] when the id stands for other bytes, the blob is too large, or an
+    /// earlier error ended the work.
     pub fn blob(&mut self, id: u128, bytes: &[u8]) -> Result<bool, Error> {
         self.check()?;
         let head = Head::of(id, bytes);
         if head.len > MAX_BLOB {
-            return Err(Error::TooLarge {
-                what: "bytes of a blob",
-                limit: MAX_BLOB,
-                got: head.len,
-            });
+            return Err(Error::too_large("bytes of a blob", MAX_BLOB, head.len));
         }
         if let Some(known) = self.blobs.get(&id) {
             compare(known, head, self.dir.path())?;
@@ -257,7 +253,7 @@ impl Writer {
     }
 
     fn check(&self) -> Result<(), Error> {
-        if self.failed { Err(Error::Failed) } else { Ok(()) }
+        if self.failed { Err(ended()) } else { Ok(()) }
     }
 
     fn write_blob(&mut self, head: Head, bytes: &[u8]) -> Result<(), Error> {
@@ -299,13 +295,15 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// [`Error::Unfinished`], [`Error::Failed`], [`Error::TooLarge`] or [`Error::File`]. Then there is
+    /// [`Error::File`], or [`Error::Unfit`] when a section is not finished. Then there is
     /// no checkpoint, except when only the last step failed, to make its name durable.
     pub fn commit(mut self) -> Result<Summary, Error> {
         self.check()?;
         let sections = std::mem::take(&mut *self.sections.lock());
         for (name, entry) in sections.into_values() {
-            let entry = entry.ok_or(Error::Unfinished { name })?;
+            let unfinished =
+                || Error::Unfit(format!("the section {name:?} was begun and not finished"));
+            let entry = entry.ok_or_else(unfinished)?;
             self.written_bytes += entry.file.bytes;
             self.manifest.sections.push(entry);
         }
@@ -369,7 +367,8 @@ fn compare(known: &Location, head: Head, path: &Path) -> Result<(), Error> {
         return Ok(());
     }
     let (expected, got) = (known.show(), here.show());
-    Err(Error::BlobDiffers { id: head.id, path: path.to_owned(), expected, got })
+    let (id, path) = (head.id, path.display());
+    Err(Error::Unfit(format!("blob {id:032x} has {got}, but {path} has it with {expected}")))
 }
 
 fn list_pack(packs: &mut Vec<FileEntry>, entry: FileEntry) -> u32 {

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use echoic_memory::signal::Signal;
 
-use crate::journal::{Error, Journal, Record, Room};
+use crate::Error;
+use crate::journal::{Journal, Record, Room};
 
 /// What was changed in a table up to a moment: ask the table whether that is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,7 +69,7 @@ impl Log {
 
     /// Why a record was not taken.
     pub(crate) fn refusal(&self) -> Error {
-        self.journal.check().err().unwrap_or(Error::Closed)
+        self.journal.check().err().unwrap_or(Error::Closed("journal"))
     }
 
     pub(crate) fn receipt(&self) -> Receipt {
@@ -88,7 +89,7 @@ impl Log {
         let Some(last) = receipt.0.checked_sub(1) else { return Ok(true) };
         match self.journal.wait(last, deadline) {
             Ok(()) => Ok(true),
-            Err(Error::TimedOut { .. }) => Ok(false),
+            Err(Error::TimedOut(_)) => Ok(false),
             Err(error) => Err(error),
         }
     }

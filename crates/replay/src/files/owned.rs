@@ -1,20 +1,20 @@
 //! A directory that is marked as ours, and that nobody else has meanwhile.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::{Dir, FileError, Lock};
+use super::{Dir, Lock};
+use crate::Error;
 
-/// The file that marks a directory of a kind, on which whoever has the directory holds a lock; and how to say what is
-/// wrong with one.
-pub(crate) struct Marker<E> {
+/// The file that marks a directory of a kind, on which whoever has the directory holds a lock.
+pub(crate) struct Marker {
     /// The name of the file.
     pub(crate) file: &'static str,
     /// What it says to people.
     pub(crate) text: &'static str,
-    /// Somebody else has the directory.
-    pub(crate) locked: fn(PathBuf) -> E,
-    /// It is not marked. Gets whether an empty one would do, and what it has.
-    pub(crate) foreign: fn(PathBuf, bool, String) -> E,
+    /// What is missing in a directory without it.
+    pub(crate) expected: &'static str,
+    /// What whoever holds the lock does.
+    pub(crate) holder: &'static str,
 }
 
 /// A marked directory, for as long as the lock is held.
@@ -26,9 +26,14 @@ pub(crate) struct OwnedDir {
     pub(crate) is_new: bool,
 }
 
-impl<E: From<FileError>> Marker<E> {
+impl Marker {
+    /// Somebody else has the directory.
+    pub(crate) fn locked(&self, path: &Path) -> Error {
+        Error::Locked { path: path.to_owned(), holder: self.holder }
+    }
+
     /// Has a directory for itself alone. With `make`, one that is not there or empty is marked.
-    pub(crate) fn own(&self, path: &Path, make: bool) -> Result<OwnedDir, E> {
+    pub(crate) fn own(&self, path: &Path, make: bool) -> Result<OwnedDir, Error> {
         let dir = if make { Dir::open_or_make(path)? } else { Dir::open(path)? };
         let names = dir.names()?;
         let is_new = names.is_empty();
@@ -37,26 +42,33 @@ impl<E: From<FileError>> Marker<E> {
         }
         match dir.lock(self.file, self.text)? {
             Some(lock) => Ok(OwnedDir { dir, lock, is_new }),
-            None => Err((self.locked)(path.to_owned())),
+            None => Err(self.locked(path)),
         }
     }
 
     /// Has a directory together with others who only read it: nobody owns it meanwhile.
-    pub(crate) fn share(&self, path: &Path) -> Result<OwnedDir, E> {
+    pub(crate) fn share(&self, path: &Path) -> Result<OwnedDir, Error> {
         let dir = Dir::open(path)?;
         self.check(&dir, &dir.names()?, false)?;
         match dir.share(self.file)? {
             Some(lock) => Ok(OwnedDir { dir, lock, is_new: false }),
-            None => Err((self.locked)(path.to_owned())),
+            None => Err(self.locked(path)),
         }
     }
 
     /// Refuses a directory with these names in it that is not marked.
-    pub(crate) fn check(&self, dir: &Dir, names: &[String], may_be_empty: bool) -> Result<(), E> {
+    pub(crate) fn check(
+        &self,
+        dir: &Dir,
+        names: &[String],
+        may_be_empty: bool,
+    ) -> Result<(), Error> {
         if names.iter().any(|name| name == self.file) {
             return Ok(());
         }
         let found = names.first().map_or_else(|| "nothing".into(), |name| format!("{name:?}"));
-        Err((self.foreign)(dir.path().to_owned(), may_be_empty, found))
+        let or_empty = if may_be_empty { ", or an empty directory" } else { "" };
+        let expected = format!("{}{or_empty}", self.expected);
+        Err(Error::Foreign { path: dir.path().to_owned(), expected, found })
     }
 }

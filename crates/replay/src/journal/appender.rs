@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use echoic_memory::sync::Mutex;
 
-use super::error::Error;
 use super::queue::Frame;
 use super::segment::{self, HEADER_BYTES};
+use crate::Error;
 use crate::files::{Dir, FileError, Output};
 
 /// Bytes that are collected before a write.

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use super::*;
+use crate::Error;
 use crate::files::faults::{self, Armed};
 
 const RECORDS: u64 = 12;

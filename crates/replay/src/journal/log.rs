@@ -10,12 +10,12 @@ use echoic_memory::sync::Mutex;
 
 use super::Options;
 use super::appender::{Appender, Segments};
-use super::error::Error;
 use super::queue::{Effort, Queue};
 use super::record::{Record, Room};
 use super::recovery::{Recovered, recover};
 use super::replay::Replay;
 use super::segment::{self, HEAD_BYTES, MAX_RECORD, Unnumbered};
+use crate::Error;
 use crate::files::{Dir, Lock};
 
 /// An open journal. See the [module](super).
@@ -62,8 +62,8 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`Error::Locked`], [`Error::Foreign`], [`Error::Format`], [`Error::Gap`], [`Error::Damaged`],
-    /// [`Error::Thread`] or [`Error::File`].
+    /// [`Error::Locked`], [`Error::Foreign`], [`Error::Format`], [`Error::Damaged`], [`Error::Thread`],
+    /// [`Error::File`], or [`Error::Unfit`] when a segment is missing.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<(Self, Replay), Error> {
         let Recovered { dir, lock, segments, last, next, replay } =
             recover(dir.as_ref(), &options)?;
@@ -75,7 +75,7 @@ impl Journal {
         let thread = thread::Builder::new()
             .name("echoic-journal".into())
             .spawn(move || run(&own, appender))
-            .map_err(Error::Thread)?;
+            .map_err(|source| Error::Thread { what: "of the journal", source })?;
         let max_record = MAX_RECORD.min(options.queue_bytes.saturating_sub(HEAD_BYTES));
         let thread = Mutex::new(Some(thread));
         let lock = Mutex::new(Some(lock));
@@ -88,7 +88,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`], [`Error::Failed`] or [`Error::Closed`].
+    /// [`Error::Failed`], [`Error::Closed`], or [`Error::Unfit`] when it is too large.
     pub fn append(&self, record: &[u8]) -> Result<u64, Error> {
         self.append_parts(&[record], None)
     }
@@ -98,12 +98,10 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// As [`Journal::append`], and [`Error::Full`].
+    /// As [`Journal::append`], and [`Error::TimedOut`].
     pub fn append_parts(&self, parts: &[&[u8]], deadline: Option<Instant>) -> Result<u64, Error> {
         let got = parts.iter().fold(0_usize, |len, part| len.saturating_add(part.len()));
-        if got > self.max_record {
-            return Err(Error::TooLarge { limit: self.max_record, got });
-        }
+        self.check_record(got)?;
         let mut frame = Vec::with_capacity(HEAD_BYTES + got);
         frame.resize(HEAD_BYTES, 0);
         parts.iter().for_each(|part| frame.extend_from_slice(part));
@@ -145,6 +143,14 @@ impl Journal {
         self.max_record
     }
 
+    /// Refuses a record of so many bytes if that is too large.
+    pub(crate) fn check_record(&self, got: usize) -> Result<(), Error> {
+        if got <= self.max_record {
+            return Ok(());
+        }
+        Err(Error::too_large("bytes of a record", self.max_record as u64, got as u64))
+    }
+
     /// The number of the next record: how many there are, when none was ever truncated.
     pub fn next(&self) -> u64 {
         self.queue.position().next
@@ -159,7 +165,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`], [`Error::Failed`], or [`Error::Unknown`] for a record that nobody has
+    /// [`Error::TimedOut`], [`Error::Failed`], or [`Error::Unfit`] for a record that nobody has
     /// appended.
     pub fn wait(&self, sequence: u64, deadline: Option<Instant>) -> Result<(), Error> {
         self.queue.wait(sequence, false, deadline)
@@ -196,7 +202,7 @@ impl Journal {
         let mut removed = 0;
         let lock = self.lock.lock();
         if lock.is_none() {
-            return Err(Error::Closed);
+            return Err(Error::Closed("journal"));
         }
         // Not held while files are removed: who only wants numbers must not wait for the disk. Nobody else
         // takes one out.
@@ -241,7 +247,7 @@ impl Journal {
     pub fn close(&self) -> Result<(), Error> {
         if self.process != std::process::id() {
             // The journal is the parent's, and goes on there.
-            return Err(Error::Closed);
+            return Err(Error::Closed("journal"));
         }
         self.queue.close();
         let thread = self.thread.lock().take();
@@ -270,7 +276,7 @@ fn run(queue: &Queue, mut appender: Appender) {
     impl Drop for Farewell<'_> {
         fn drop(&mut self) {
             if thread::panicking() {
-                self.0.fail(Error::Closed);
+                self.0.fail(Error::Closed("journal"));
             }
         }
     }

@@ -46,7 +46,6 @@
 mod appender;
 #[cfg(test)]
 mod crash;
-mod error;
 mod log;
 mod queue;
 mod record;
@@ -54,7 +53,6 @@ mod recovery;
 mod replay;
 mod segment;
 
-pub use error::Error;
 pub use log::{Info, Journal};
 pub use queue::Effort;
 pub use record::{Record, Room};

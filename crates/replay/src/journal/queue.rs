@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use echoic_memory::sync::{Condvar, Mutex, MutexGuard};
 
 use super::Durability;
-use super::error::Error;
 use super::segment::{HEAD_BYTES, Unnumbered};
+use crate::Error;
 
 /// A record as the file has it: its head, which is filled in with its number, and its bytes.
 pub(super) type Frame = Vec<u8>;
@@ -96,7 +96,7 @@ impl State {
     fn check(&self) -> Result<(), Error> {
         match &self.failure {
             Some(cause) => Err(Error::Failed { cause: Arc::clone(cause) }),
-            None if self.closing => Err(Error::Closed),
+            None if self.closing => Err(Error::Closed("journal")),
             None => Ok(()),
         }
     }
@@ -158,7 +158,9 @@ impl Queue {
             }
             let (locked, slept) = self.sleep(state, deadline);
             if !slept {
-                return Err(Error::Full { held: locked.held, limit: self.limit });
+                let (held, limit) = (locked.held, self.limit);
+                let what = format!("with {held} of {limit} bytes waiting to be written");
+                return Err(Error::TimedOut(what));
             }
             state = locked;
         }
@@ -243,7 +245,9 @@ impl Queue {
         let durability = if durable { Durability::Sync } else { self.durability };
         let mut state = self.state.lock();
         if sequence >= state.next {
-            return Err(Error::Unknown { sequence, next: state.next });
+            let next = state.next;
+            let what = format!("there is no record {sequence} to wait for; the next one is {next}");
+            return Err(Error::Unfit(what));
         }
         if durable && state.wanted <= sequence {
             state.wanted = sequence.saturating_add(1);
@@ -260,7 +264,9 @@ impl Queue {
             }
             let (locked, slept) = self.sleep(state, deadline);
             if !slept {
-                return Err(Error::TimedOut { sequence, kept: locked.kept(durability) });
+                let kept = locked.kept(durability);
+                let what = format!("before record {sequence} was kept; all before {kept} are");
+                return Err(Error::TimedOut(what));
             }
             state = locked;
         }

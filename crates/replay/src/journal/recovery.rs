@@ -7,22 +7,16 @@ use std::sync::Arc;
 
 use super::Options;
 use super::appender::begin_segment;
-use super::error::Error;
 use super::replay::{Replay, Torn};
 use super::segment::{self, Scan, Step};
+use crate::Error;
 use crate::files::{Dir, FileError, Lock, Marker, Output, OwnedDir};
 
-const MARKER: Marker<Error> = Marker {
+const MARKER: Marker = Marker {
     file: "echoic-journal.lock",
     text: "This directory has a journal of Echoic. Whoever has it open holds a lock on this file.\n",
-    locked: |path| Error::Locked { path },
-    foreign: |path, may_be_empty, found| {
-        let expected = match may_be_empty {
-            true => "echoic-journal.lock, or an empty directory",
-            false => "echoic-journal.lock",
-        };
-        Error::Foreign { path, expected, found }
-    },
+    expected: "echoic-journal.lock",
+    holder: "somebody has this journal open",
 };
 
 /// A segment whose records are all right.
@@ -109,7 +103,10 @@ fn find(dir: &Dir, names: &[String], from: u64) -> Result<Found, Error> {
         let path = dir.at(&segment::name(*first));
         let follows = if number == needed { *first <= next } else { *first == next };
         if !follows {
-            return Err(Error::Gap { path, expected: next, got: *first });
+            return Err(Error::Unfit(format!(
+                "{} starts with record {first}, expected {next}: the records before it are missing",
+                path.display()
+            )));
         }
         let mut scan = Scan::begin(file, path, len, *first)?;
         let wrong = loop {
@@ -123,7 +120,7 @@ fn find(dir: &Dir, names: &[String], from: u64) -> Result<Found, Error> {
         if let Some(what) = wrong {
             let end = Torn { offset, bytes: len.saturating_sub(offset), sequence, what };
             if number + 1 < firsts.len() || is_damage(dir, *first, &end)? {
-                return Err(Error::damaged(scan.path(), offset, sequence, end.what));
+                return Err(scan.damaged(end.what));
             }
             torn = Some(end);
         }

@@ -5,9 +5,9 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::error::Error;
 use super::recovery::{Segment, look};
 use super::segment::{self, HEAD_BYTES, Scan, Step};
+use crate::Error;
 use crate::files::{Dir, Lock};
 
 /// What stands behind the last whole record. A crash in the middle of a write leaves it, and then no record
@@ -53,8 +53,8 @@ impl Replay {
     ///
     /// # Errors
     ///
-    /// [`Error::Locked`], [`Error::Foreign`], [`Error::Format`], [`Error::Gap`], [`Error::Damaged`] or
-    /// [`Error::File`].
+    /// [`Error::Locked`], [`Error::Foreign`], [`Error::Format`], [`Error::Damaged`], [`Error::File`], or
+    /// [`Error::Unfit`] when a segment is missing.
     pub fn open(dir: impl AsRef<Path>, from: Option<u64>) -> Result<Self, Error> {
         let (replay, held) = look(dir.as_ref(), from)?;
         Ok(Self { _held: Some(held), ..replay })
@@ -104,7 +104,7 @@ impl Replay {
             match scan.step()? {
                 Step::End => {}
                 Step::Torn(what) => {
-                    return Err(Error::damaged(scan.path(), scan.offset(), sequence, what));
+                    return Err(scan.damaged(what));
                 }
                 Step::Record if sequence < self.from => self.scan = Some(scan),
                 Step::Record => {

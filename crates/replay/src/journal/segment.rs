@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use crc32c::{crc32c, crc32c_append};
 
-use super::error::Error;
+use crate::Error;
 use crate::files::FileError;
 
 /// The format that this release writes and reads.
@@ -77,8 +77,7 @@ fn check_header(found: &[u8; HEADER_BYTES], first: u64, path: &Path) -> Result<(
         return Err(Error::Format { path: path.to_owned(), expected: VERSION, got: version });
     }
     let show = |bytes: &[u8; HEADER_BYTES]| bytes.escape_ascii().to_string();
-    let what = format!("the header should be {}, and is {}", show(&expected), show(found));
-    Err(Error::damaged(path, 0, first, what))
+    Err(Error::damaged(path, 0, "the header", show(&expected), show(found)))
 }
 
 /// The head of a record, but for what its number adds to the checksum.
@@ -178,7 +177,7 @@ impl<R: Read> Scan<R> {
         let mut found = [0; HEADER_BYTES];
         if len < HEADER_BYTES as u64 {
             let what = format!("the header has {HEADER_BYTES} bytes, and the file {len}");
-            return Err(Error::damaged(&path, 0, first, what));
+            return Err(Error::Damaged { path, offset: 0, what });
         }
         file.read_exact(&mut found).map_err(|source| FileError::new("read", &path, source))?;
         check_header(&found, first, &path)?;
@@ -195,10 +194,6 @@ impl<R: Read> Scan<R> {
     /// Where the next record is.
     pub(super) fn offset(&self) -> u64 {
         self.offset
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// The bytes of the record that [`Scan::step`] has found.
@@ -288,9 +283,14 @@ impl<R: Read> Scan<R> {
         Ok(())
     }
 
+    /// The next record is none of ours.
+    pub(super) fn damaged(&self, what: impl std::fmt::Display) -> Error {
+        let what = format!("record {}: {what}", self.next);
+        Error::Damaged { path: self.path.clone(), offset: self.offset, what }
+    }
+
     fn shorter(&self) -> Error {
-        let what = "the file became shorter while it was read".into();
-        Error::damaged(&self.path, self.offset, self.next, what)
+        self.damaged("the file became shorter while it was read")
     }
 }
 

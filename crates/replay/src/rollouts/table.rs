@@ -19,16 +19,16 @@ use echoic_memory::sync::Mutex;
 use super::config::{ConfigError, RolloutConfig};
 use super::idle::{Idle, Idling, Sides};
 use super::kept::sections::{Loaded, Saved};
-use super::kept::{self, ChangeLog, KeptError};
+use super::kept::{self, ChangeLog};
 use super::ledger::{
     Blocked, Change, Counts, Fate, GroupTotals, Ledger, OTHERS, Outcome, Refusal, Share, Source,
 };
 use super::starvation::{Hunger, Hungry, Starvation};
 use super::tuner::Tuner;
-use crate::WaitReason;
 use crate::durable::{Log, Receipt};
 use crate::journal::{self, Record, Torn};
 use crate::stream::{Wait, WaitOver};
+use crate::{Error, WaitReason};
 
 /// Which of those who wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -481,11 +481,15 @@ impl RolloutTable {
 
     /// Writes the table as it is now to its directory, so that it is brought back in little time and, unless the
     /// history is kept, the journal becomes short; where the checkpoint is.
-    pub fn checkpoint(&self) -> Result<PathBuf, KeptError> {
-        let log = self.changes.as_ref().ok_or(KeptError::NoDirectory)?;
+    pub fn checkpoint(&self) -> Result<PathBuf, Error> {
+        let log = self.changes.as_ref().ok_or_else(|| {
+            Error::Unfit(
+                "the table has no directory, so it writes no checkpoints of its own".into(),
+            )
+        })?;
         let _writing = log.begin_checkpoint();
         if self.is_closed() {
-            return Err(KeptError::Closed);
+            return Err(Error::Closed("table"));
         }
         log.checkpoint(&self.save())
     }

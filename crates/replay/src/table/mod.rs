@@ -46,7 +46,7 @@ pub use self::config::{Form, MAX_METADATA, MAX_NAME, TableConfig};
 pub use self::core::Infos;
 use self::core::{Core, DeferredDrops, Payload};
 use self::durable::EffectLog;
-pub use self::durable::{Durability, RecoverError, Recovered, recover};
+pub use self::durable::{Durability, Recovered, recover};
 pub use self::error::check_priorities;
 pub use self::error::{Obstacle, TableError};
 use self::gate::Locked;
@@ -56,14 +56,14 @@ pub use self::registry::Tables;
 pub use self::sampled::{Sampled, Stack};
 pub use self::sessions::{Origin, Producer};
 use self::spread::Spreads;
-use crate::WaitReason;
 use crate::durable::{Log, Receipt};
-use crate::journal::{self, Error};
+use crate::journal;
 use crate::limiter::{Counts, Limiter};
 use crate::stream::Wait;
 use crate::trajectory::Trajectory;
 use crate::waits::Tally;
 pub use crate::waits::{Call, Waiting, Waits};
+use crate::{Error, WaitReason};
 
 /// See the [module](self).
 ///
@@ -576,7 +576,7 @@ impl Table {
         });
         // What is lost without having been taken is told, too.
         Ok(ended?.and_then(|_| match log.journal().check() {
-            Err(Error::Closed) => Ok(()),
+            Err(Error::Closed(_)) => Ok(()),
             checked => checked,
         })?)
     }

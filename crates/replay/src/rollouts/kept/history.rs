@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::super::config::RolloutConfig;
 use super::super::ledger::{Ledger, Share};
 use super::entry::Entry;
-use super::error::KeptError;
 use super::log::journal_dir;
 use super::opening::{MARKER, checkpoints, restore};
-use super::replayed::Replayed;
+use super::replayed::{Replayed, nonsense};
 use super::sections::{self, Head};
+use crate::Error;
 use crate::checkpoint::Reader;
 use crate::files::{Lock, OwnedDir};
 use crate::journal::{Replay, Torn};
@@ -80,8 +80,8 @@ impl History {
     ///
     /// # Errors
     ///
-    /// [`KeptError`]; [`KeptError::Locked`] while somebody has the table open.
-    pub fn open(dir: impl AsRef<Path>, before: Option<Point>) -> Result<Self, KeptError> {
+    /// [`Error::Locked`] while somebody has the table open.
+    pub fn open(dir: impl AsRef<Path>, before: Option<Point>) -> Result<Self, Error> {
         let is_early = |base: &Head| match before {
             None => false,
             Some(Point::Record(record)) => base.next <= record,
@@ -111,7 +111,7 @@ impl History {
     }
 
     /// That it is at a point.
-    pub fn check(&self, point: Point) -> Result<(), KeptError> {
+    pub fn check(&self, point: Point) -> Result<(), Error> {
         let is_there = match point {
             Point::Record(record) => self.next == record,
             Point::Batch(batch) => self.last_batch() == batch,
@@ -119,12 +119,15 @@ impl History {
         };
         match is_there {
             true => Ok(()),
-            false => Err(KeptError::NotThere { path: self.path.clone(), point }),
+            false => Err(Error::Unfit(format!(
+                "the history in {} does not have {point:?}, or not any more",
+                self.path.display()
+            ))),
         }
     }
 
     /// Does what the next record tells; `false` behind the last one. What was delivered, if something was.
-    fn step(&mut self) -> Result<Option<Option<Delivered>>, KeptError> {
+    fn step(&mut self) -> Result<Option<Option<Delivered>>, Error> {
         let done = match self.ahead.take() {
             Some((record, bytes)) => Some((record, self.replayed.apply(record, &bytes)?)),
             None => match self.replay.next_record()? {
@@ -139,14 +142,14 @@ impl History {
     }
 
     /// The number and the time of the next record; none behind the last one.
-    fn peek(&mut self) -> Result<Option<(u64, u64)>, KeptError> {
+    fn peek(&mut self) -> Result<Option<(u64, u64)>, Error> {
         if self.ahead.is_none() {
             let next = self.replay.next_record()?;
             self.ahead = next.map(|(record, bytes)| (record, bytes.to_vec()));
         }
         let Some((record, bytes)) = &self.ahead else { return Ok(None) };
         let time = Entry::time(bytes);
-        let time = time.map_err(|error| KeptError::record(&self.path, *record, error))?;
+        let time = time.map_err(|error| nonsense(&self.path, *record, error))?;
         Ok(Some((*record, time)))
     }
 
@@ -155,8 +158,8 @@ impl History {
     ///
     /// # Errors
     ///
-    /// [`KeptError`]; [`KeptError::Differs`] when another share came of it than then.
-    pub fn next_share(&mut self, records: u64) -> Result<Option<Option<Delivered>>, KeptError> {
+    /// [`Error::Unfit`] when another share came of it than then.
+    pub fn next_share(&mut self, records: u64) -> Result<Option<Option<Delivered>>, Error> {
         for _ in 0..records {
             match self.step()? {
                 Some(None) => {}
@@ -169,7 +172,7 @@ impl History {
     /// Goes on to a point, or to the end if that comes before, through at most so many records; whether it is there,
     /// `None` when there are more before the point. What lies before the place where it is can't be gone to: open it
     /// anew.
-    pub fn at(&mut self, point: Point, records: u64) -> Result<Option<bool>, KeptError> {
+    pub fn at(&mut self, point: Point, records: u64) -> Result<Option<bool>, Error> {
         for _ in 0..records {
             let is_there = match point {
                 Point::Record(record) => self.next >= record,

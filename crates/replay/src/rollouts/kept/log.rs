@@ -9,13 +9,13 @@ use echoic_memory::sync::{Mutex, MutexGuard};
 use super::super::ledger::{Change, Outcome, Refusal};
 use super::super::table::CallError;
 use super::entry::{self, Came};
-use super::error::KeptError;
 use super::sections::{self, Saved};
 use super::{Durability, Keeping};
+use crate::Error;
 use crate::checkpoint::{Writer, retain};
 use crate::durable::Log;
 use crate::files::Lock;
-use crate::journal::{Error, Journal, Record, Torn};
+use crate::journal::{Journal, Record, Torn};
 
 /// Checkpoints that are kept: without a history those before the last are of no use, as what came after them is
 /// gone; with one they are short cuts to the past.
@@ -60,9 +60,7 @@ impl ChangeLog {
         let journal = self.log.journal();
         journal.check()?;
         let record = entry::change(change);
-        let (got, most) = (record.len() + entry::TAIL_BYTES, journal.max_record());
-        if got > most {
-            let error = Error::TooLarge { limit: most, got };
+        if let Err(error) = journal.check_record(record.len() + entry::TAIL_BYTES) {
             let advice = match change {
                 Change::Append(_) => "; bring the tokens of an item in several parts",
                 _ => "",
@@ -97,7 +95,7 @@ impl ChangeLog {
     }
 
     /// Writes a checkpoint, and lets go of what it makes superfluous; where it is.
-    pub(in crate::rollouts) fn checkpoint(&self, saved: &Saved) -> Result<PathBuf, KeptError> {
+    pub(in crate::rollouts) fn checkpoint(&self, saved: &Saved) -> Result<PathBuf, Error> {
         // Without these records the checkpoint would be ahead of the journal after a failure of the machine, and
         // what comes later would have their numbers.
         self.log.journal().sync(None)?;
@@ -123,7 +121,7 @@ impl ChangeLog {
 impl From<Error> for CallError {
     fn from(error: Error) -> Self {
         match error {
-            Error::Closed => Self::Closed,
+            Error::Closed(_) => Self::Closed,
             error => Self::Journal(error.to_string()),
         }
     }

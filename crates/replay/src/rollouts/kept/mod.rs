@@ -35,7 +35,6 @@
 #[cfg(test)]
 mod crash;
 mod entry;
-mod error;
 pub mod history;
 mod log;
 mod opening;
@@ -44,7 +43,6 @@ pub(crate) mod sections;
 #[cfg(test)]
 pub(super) mod tests;
 
-pub use self::error::KeptError;
 pub use self::history::{Delivered, History, Point};
 pub(super) use self::log::ChangeLog;
 pub(super) use self::opening::unix_ms;

@@ -9,23 +9,23 @@ use super::super::config::RolloutConfig;
 use super::super::table::RolloutTable;
 use super::Keeping;
 use super::entry;
-use super::error::KeptError;
 use super::log::{ChangeLog, checkpoints_dir, journal_dir};
 use super::replayed::{Opening, Replayed};
 use super::sections::{self, Loaded};
+use crate::Error;
 use crate::checkpoint::{self, Reader};
 use crate::files::{Dir, Marker, OwnedDir};
 use crate::journal::{Journal, Options};
 
-pub(super) const MARKER: Marker<KeptError> = Marker {
+pub(super) const MARKER: Marker = Marker {
     file: "echoic-rollouts.lock",
     text: "This directory has a rollout table of Echoic. Whoever has it open holds a lock on this file.\n",
-    locked: |path| KeptError::Locked { path },
-    foreign: |path, may_be_empty, found| KeptError::Foreign { path, may_be_empty, found },
+    expected: "echoic-rollouts.lock",
+    holder: "somebody has this table open",
 };
 
 /// The checkpoints of a table, the oldest first.
-pub(super) fn checkpoints(dir: &Path) -> Result<Vec<PathBuf>, KeptError> {
+pub(super) fn checkpoints(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let root = checkpoints_dir(dir);
     // Before the first one there is no such directory, or it is not marked as ours yet.
     let is_new = match Dir::open(&root) {
@@ -39,7 +39,7 @@ pub(super) fn checkpoints(dir: &Path) -> Result<Vec<PathBuf>, KeptError> {
 }
 
 /// Goes on from a checkpoint; the first record that is not in it.
-pub(super) fn restore(replayed: &mut Replayed, path: &Path) -> Result<u64, KeptError> {
+pub(super) fn restore(replayed: &mut Replayed, path: &Path) -> Result<u64, Error> {
     let reader = Reader::open(path)?;
     let Loaded { head, ledger } = sections::read(&reader, 0)?;
     replayed.ledger = Some(ledger);
@@ -75,7 +75,7 @@ impl RolloutTable {
         config: RolloutConfig,
         dir: impl AsRef<Path>,
         keeping: Keeping,
-    ) -> Result<Self, KeptError> {
+    ) -> Result<Self, Error> {
         Self::open_with(config, dir.as_ref(), keeping, Options::default())
     }
 
@@ -85,8 +85,8 @@ impl RolloutTable {
         dir: &Path,
         keeping: Keeping,
         options: Options,
-    ) -> Result<Self, KeptError> {
-        config.check()?;
+    ) -> Result<Self, Error> {
+        config.check().map_err(|error| Error::Settings(error.to_string()))?;
         let (config, path) = (Arc::new(config), dir.to_owned());
         let OwnedDir { dir, lock, is_new } = MARKER.own(&path, true)?;
         // Even if nothing is told of it any more: there was a table that may have given numbers. Another process may have
@@ -100,7 +100,7 @@ impl RolloutTable {
             match Dir::open(&journal_dir(&path)) {
                 Err(error) if error.is_missing() => {
                     let what = "there are checkpoints, and no journal that goes on from them";
-                    return Err(KeptError::unfit(&path, what));
+                    return Err(Error::unfit(&path, what));
                 }
                 opened => drop(opened?),
             }
@@ -113,13 +113,20 @@ impl RolloutTable {
         let dropped = replay.torn().cloned();
         let (time, unix_ms) = (replayed.time, if again { fresh_unix_ms() } else { unix_ms() });
         let opening = Opening { config: Arc::clone(&config), time, unix_ms, again };
-        let other = |what| KeptError::Settings { path: path.clone(), what };
+        let other = |what| {
+            Error::Settings(format!("{} has a table with other settings: {what}", path.display()))
+        };
         let ledger = opening.of(replayed.ledger).map_err(other)?;
         let most = (journal.max_record() as u64).saturating_sub(entry::MOST_OF_END);
-        let (blobs, fields) = (config.max_blob_bytes.into(), config.schema.field_bytes() as u64);
+        let (blobs, fields) =
+            (u64::from(config.max_blob_bytes), config.schema.field_bytes() as u64);
         // The tokens may come in parts.
         if blobs > 0 && blobs + fields > most {
-            return Err(KeptError::TooLarge { blobs, fields, most });
+            return Err(Error::Unfit(format!(
+                "max_blob_bytes {blobs} and {fields} bytes of fields make a record of more than {most} bytes, which is \
+                 the most that the journal takes: an item's blobs come at once, so max_blob_bytes can be at most {}",
+                most.saturating_sub(fields)
+            )));
         }
         let record = entry::opened(&config, unix_ms, again, time);
         if !journal.push(record, None) {

@@ -1,12 +1,19 @@
 //! From the entries of a journal to the ledger that they tell of.
 
-use std::path::PathBuf;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::super::config::RolloutConfig;
 use super::super::ledger::{Ledger, Outcome, Share};
 use super::entry::{Came, Entry};
-use super::error::KeptError;
+use crate::Error;
+
+/// A record that is whole, so it was written like this.
+pub(super) fn nonsense(path: &Path, sequence: u64, what: impl Display) -> Error {
+    let path = path.display();
+    Error::Unfit(format!("the journal in {path}: record {sequence} makes no sense: {what}"))
+}
 
 /// A table on its way back; see the [module](self).
 #[derive(Debug)]
@@ -29,14 +36,10 @@ impl Replayed {
     ///
     /// # Errors
     ///
-    /// [`KeptError::Record`] or [`KeptError::Differs`]: then nothing that this has made may be used.
-    pub(super) fn apply(
-        &mut self,
-        sequence: u64,
-        record: &[u8],
-    ) -> Result<Option<Share>, KeptError> {
+    /// [`Error::Unfit`]: then nothing that this has made may be used.
+    pub(super) fn apply(&mut self, sequence: u64, record: &[u8]) -> Result<Option<Share>, Error> {
         let path = &self.path;
-        let nonsense = |what: String| KeptError::record(path, sequence, what);
+        let nonsense = |what: String| nonsense(path, sequence, what);
         let time = Entry::time(record).map_err(|error| nonsense(error.to_string()))?;
         if time < self.time {
             return Err(nonsense(format!("it is of time {time}, after {}", self.time)));
@@ -56,10 +59,13 @@ impl Replayed {
                 drop(ledger.take_dead());
                 let came = Came::of(&applied);
                 if came != told {
-                    let (path, came) = (path.clone(), describe(came));
+                    let (path, came) = (path.display(), describe(came));
                     let why = applied.err().map_or_else(String::new, |error| format!(": {error}"));
                     let what = format!("{} was told, {came} came{why}", describe(told));
-                    return Err(KeptError::Differs { path, sequence, what });
+                    // Another release wrote it, and did something else then.
+                    return Err(Error::Unfit(format!(
+                        "the journal in {path}: at record {sequence} something else comes of it: {what}"
+                    )));
                 }
                 match applied {
                     Ok(Outcome::Delivered(share)) => Ok(Some(share)),

@@ -36,7 +36,7 @@ pub(super) fn open(
     dir: &Path,
     durability: Durability,
     options: Options,
-) -> Result<RolloutTable, super::KeptError> {
+) -> Result<RolloutTable, crate::Error> {
     let keeping = Keeping { durability, history: false };
     RolloutTable::open_with(config(), dir, keeping, options)
 }

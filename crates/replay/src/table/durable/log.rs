@@ -13,13 +13,13 @@ use super::super::error::{Obstacle, TableError};
 use super::super::key::Key;
 use super::super::{Infos, Table};
 use super::entry;
-use crate::WaitReason;
 use crate::chunk::Chunk;
 use crate::durable::Log;
-use crate::journal::{Error, Journal, Record, Room};
+use crate::journal::{Journal, Record, Room};
 use crate::table::saved::signature_text;
 use crate::table::sessions::Origin;
 use crate::trajectory::{Signature, Trajectory};
+use crate::{Error, WaitReason};
 
 /// The most bytes of rows in one entry, unless a row has more.
 const ROWS_BYTES: usize = 4 << 20;
@@ -66,7 +66,7 @@ struct Plan {
 impl From<Error> for TableError {
     fn from(error: Error) -> Self {
         match error {
-            Error::Closed => Self::Closed,
+            Error::Closed(_) => Self::Closed,
             error => Self::Journal(error.to_string()),
         }
     }
@@ -203,10 +203,7 @@ impl EffectLog {
         table.lock().gate.insertable(1)?;
         let plan = self.plan(trajectory);
         let (bytes, largest) = plan.bytes(trajectory);
-        let limit = self.log.journal().max_record();
-        if largest > limit {
-            return Err(TableError::from(Error::TooLarge { limit, got: largest }).into());
-        }
+        self.log.journal().check_record(largest).map_err(TableError::from)?;
         let mut room = self.room(bytes)?;
         let records = plan.records(trajectory);
         let item = entry::item(origin.is_some(), plan.form, priority, trajectory);

@@ -41,5 +41,5 @@ mod tests;
 
 pub(super) use self::entry::Effect;
 pub(super) use self::log::EffectLog;
-pub use self::recover::{RecoverError, Recovered, recover};
+pub use self::recover::{Recovered, recover};
 pub use crate::journal::Durability;

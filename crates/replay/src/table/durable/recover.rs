@@ -1,83 +1,21 @@
 //! Tables as they were before a crash: what a checkpoint has, and what the journals tell since.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::super::core::Core;
-use super::super::{Durability, Table, TableError};
+use super::super::{Durability, Table};
 use super::entry;
 use super::log::EffectLog;
 use super::place::{Base, Label, VERSION, dir_name};
 use super::replay::Replayer;
 use super::shared::Shared;
+use crate::Error;
 use crate::checkpoint::Reader;
-use crate::files::{Dir, FileError};
-use crate::journal::{self, Journal, Options, Torn};
+use crate::files::Dir;
+use crate::journal::{Journal, Options, Torn};
 use crate::rng::Rng;
-use crate::table::saved::{self, Contents, SavedError, SavedTable, describe_form, form_text};
-
-/// Why tables can't be brought back. Nothing was, then.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RecoverError {
-    /// The checkpoint.
-    #[error(transparent)]
-    Checkpoint(#[from] SavedError),
-    /// See what the system said.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The journal of a table: see what is wrong with it.
-    #[error("the journal of table {table:?}: {source}")]
-    Journal {
-        /// Which table.
-        table: String,
-        /// What is wrong.
-        #[source]
-        source: journal::Error,
-    },
-    /// Bring the right files back, or give another directory.
-    #[error("the journal of table {table:?} in {}: {what}", path.display())]
-    Unfit {
-        /// Which table.
-        table: String,
-        /// Its directory.
-        path: PathBuf,
-        /// What does not fit.
-        what: String,
-    },
-    /// Bring the file back. It is whole, so it was written like this.
-    #[error("the journal of table {table:?} in {}: record {sequence} makes no sense: {what}", path.display())]
-    Record {
-        /// Which table.
-        table: String,
-        /// Its directory.
-        path: PathBuf,
-        /// Which record.
-        sequence: u64,
-        /// What is wrong with it.
-        what: String,
-    },
-    /// Bring tables back before something is inserted.
-    #[error("table {table:?} has {items} items already; what a journal tells begins with none")]
-    NotEmpty {
-        /// Which table.
-        table: String,
-        /// How many.
-        items: u32,
-    },
-    /// Make another table: this one is a server's.
-    #[error("table {0:?} writes a journal already")]
-    Twice(String),
-    /// Make the table with other settings.
-    #[error("table {table:?}: {source}")]
-    Table {
-        /// Which table.
-        table: String,
-        /// What does not work.
-        #[source]
-        source: TableError,
-    },
-}
+use crate::table::saved::{self, Contents, SavedTable, describe_form, form_text};
 
 /// A table that was brought back.
 #[derive(Debug, Clone, PartialEq)]
@@ -137,23 +75,25 @@ struct Pending<'a> {
 ///
 /// # Errors
 ///
-/// [`RecoverError`]; then every table is as it was, without a journal.
+/// Any [`Error`]; then every table is as it was, without a journal.
 pub fn recover<'a>(
     contents: impl Into<Contents<'a>>,
     root: impl AsRef<Path>,
     checkpoint: Option<&Path>,
-) -> Result<Vec<Recovered>, RecoverError> {
+) -> Result<Vec<Recovered>, Error> {
     let Contents { tables, stream, rollouts } = contents.into();
     for table in tables.all().iter().filter(|table| table.durability().is_some()) {
-        if table.log().is_some() {
-            return Err(RecoverError::Twice(table.config().name.clone()));
-        }
         let items = table.info().size;
-        if items > 0 {
-            return Err(RecoverError::NotEmpty { table: table.config().name.clone(), items });
-        }
+        let what = match table.log() {
+            Some(_) => "writes a journal already".into(),
+            None if items > 0 => {
+                format!("has {items} items already, and a journal begins with none")
+            }
+            None => continue,
+        };
+        return Err(Error::Used { table: table.config().name.clone(), what });
     }
-    let reader = checkpoint.map(Reader::open).transpose().map_err(SavedError::from)?;
+    let reader = checkpoint.map(Reader::open).transpose()?;
     let (mut read, living, unread, rollouts) = match &reader {
         Some(reader) => {
             let (read, chunks) = saved::read(tables, reader)?;
@@ -180,8 +120,7 @@ pub fn recover<'a>(
         }
     }
     if let (Some(stream), Some(unread)) = (stream, unread) {
-        let restored = stream.restore(&unread);
-        restored.map_err(|error| SavedError::Stream(error.to_string()))?;
+        stream.restore(&unread).map_err(Error::of_stream)?;
     }
     for (table, loaded) in rollouts {
         table.install(loaded);
@@ -199,12 +138,13 @@ fn recover_one<'a>(
     root: &Dir,
     base: Option<SavedTable>,
     shared: &mut Shared<'_>,
-) -> Result<Pending<'a>, RecoverError> {
+) -> Result<Pending<'a>, Error> {
     let config = table.config();
     let name = || config.name.clone();
     let dir = Dir::open_or_make(&root.at(&dir_name(&config.name)))?;
     let path = dir.path().to_owned();
-    let unfit = |what: String| RecoverError::Unfit { table: name(), path: path.clone(), what };
+    let failed = |source| Error::Journal { table: name(), source: Box::new(source) };
+    let unfit = |what: String| failed(Error::unfit(&path, what));
     let stands_on = base.as_ref().map(|one| Base { checkpoint: one.number, head: one.digest });
     let label = match Label::read(&dir)? {
         Some(label) => {
@@ -235,23 +175,18 @@ fn recover_one<'a>(
         }
     };
     let options = Options { durability, from, ..Options::default() };
-    let failed = |source| RecoverError::Journal { table: name(), source };
     let (journal, mut replay) = Journal::open(dir.at(&label.log()), options).map_err(failed)?;
     check_room(table, &journal).map_err(failed)?;
     let core = match base {
         Some(one) => one.core,
-        None => Core::new(config, &table.room)
-            .map_err(|source| RecoverError::Table { table: name(), source })?,
+        None => Core::new(config, &table.room)?,
     };
     let mut replayer = Replayer::new(config, core, shared);
     let mut records = 0;
     while let Some((sequence, record)) = replay.next_record().map_err(failed)? {
-        replayer.apply(record).map_err(|what| RecoverError::Record {
-            table: name(),
-            path: path.clone(),
-            sequence,
-            what,
-        })?;
+        replayer
+            .apply(record)
+            .map_err(|what| unfit(format!("record {sequence} makes no sense: {what}")))?;
         records += 1;
     }
     let (core, next_form) = if records > 0 {
@@ -300,12 +235,7 @@ fn check_label(label: &Label, table: &Table) -> Result<(), String> {
 }
 
 /// Refuses rows that would never fit into a record.
-fn check_room(table: &Table, journal: &Journal) -> Result<(), journal::Error> {
+fn check_room(table: &Table, journal: &Journal) -> Result<(), Error> {
     let super::super::Form::Rows(spec) = &table.config().form else { return Ok(()) };
-    let got = super::entry::rows_bytes(1, spec.nbytes()).saturating_add(64);
-    let limit = journal.max_record();
-    if got > limit {
-        return Err(journal::Error::TooLarge { limit, got });
-    }
-    Ok(())
+    journal.check_record(super::entry::rows_bytes(1, spec.nbytes()).saturating_add(64))
 }

@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 use echoic_memory::sync::Mutex;
 use tracing::{error, info};
 
-use super::{Contents, Loaded, SavedError, load, save};
+use super::{Contents, Loaded, load, save};
+use crate::Error;
 use crate::checkpoint::retain;
 use crate::rollouts::RolloutTable;
 use crate::stream::Stream;
 use crate::table::Tables;
 
 /// Told where the checkpoint is, or why there is none.
-type ProgramGauges = Box<dyn FnOnce(&Result<PathBuf, SavedError>) + Send>;
+type ProgramGauges = Box<dyn FnOnce(&Result<PathBuf, Error>) + Send>;
 
 /// Checkpoints of a server's tables, rollout tables and stream in one directory.
 pub struct Checkpointer {
@@ -91,8 +92,8 @@ impl Checkpointer {
     ///
     /// # Errors
     ///
-    /// [`SavedError`]; an error of the removal comes when the checkpoint is there.
-    pub fn save(&self) -> Result<PathBuf, SavedError> {
+    /// An error of the removal comes when the checkpoint is there.
+    pub fn save(&self) -> Result<PathBuf, Error> {
         let _writing = self.writing.lock();
         let since = Instant::now();
         let saved = save(self.contents(), &self.root, &[("release", self.release)]);
@@ -121,13 +122,13 @@ impl Checkpointer {
     }
 
     /// Loads a checkpoint: the newest of a root, or the one of this path.
-    pub fn load(&self, path: &Path) -> Result<Loaded, SavedError> {
+    pub fn load(&self, path: &Path) -> Result<Loaded, Error> {
         load(self.contents(), path)
     }
 
     /// Has a checkpoint written by another thread, which calls `told` then. All who ask before it begins
     /// share it.
-    pub fn ask(self: &Arc<Self>, told: impl FnOnce(&Result<PathBuf, SavedError>) + Send + 'static) {
+    pub fn ask(self: &Arc<Self>, told: impl FnOnce(&Result<PathBuf, Error>) + Send + 'static) {
         let mut requests = self.requests.lock();
         requests.asked.push(Box::new(told));
         if requests.running {
@@ -142,7 +143,7 @@ impl Checkpointer {
             requests.running = false;
             let asked = std::mem::take(&mut requests.asked);
             drop(requests);
-            let failed = Err(SavedError::Thread(error));
+            let failed = Err(Error::Thread { what: "that writes checkpoints", source: error });
             asked.into_iter().for_each(|told| told(&failed));
         }
     }

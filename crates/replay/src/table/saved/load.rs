@@ -8,9 +8,10 @@ use std::sync::{Arc, Weak};
 use echoic_memory::slab::{Order, Slab};
 
 use super::{
-    Contents, Head, LeafText, SavedError, SignatureText, VERSION, form_text,
-    rollouts as rollout_tables, section, unread,
+    Contents, Head, LeafText, SignatureText, VERSION, form_text, rollouts as rollout_tables,
+    section, unread,
 };
+use crate::Error;
 use crate::checkpoint::{Reader, SectionReader, Trail};
 use crate::chunk::{Chunk, ChunkKey, ColumnKind, Slice};
 use crate::kinds::Kinds;
@@ -53,7 +54,7 @@ pub(in crate::table) struct SavedTable {
 pub(in crate::table) fn read<'a>(
     tables: &Tables,
     reader: &'a Reader,
-) -> Result<(Vec<SavedTable>, Chunks<'a>), SavedError> {
+) -> Result<(Vec<SavedTable>, Chunks<'a>), Error> {
     let count = (0..).take_while(|number| has(reader, &section(*number, "head"))).count();
     let mut chunks = Chunks::of(reader);
     let mut all = Vec::new();
@@ -72,25 +73,23 @@ pub(in crate::table) fn read<'a>(
 ///
 /// # Errors
 ///
-/// [`SavedError`]; then everything is as it was. A table with a journal can't go back: what the journal
+/// Any [`Error`]; then everything is as it was. A table with a journal can't go back: what the journal
 /// tells would not follow. Such tables are loaded by [`recover`](crate::table::recover) alone.
 pub fn load<'a>(
     contents: impl Into<Contents<'a>>,
     path: impl AsRef<Path>,
-) -> Result<Loaded, SavedError> {
+) -> Result<Loaded, Error> {
     let Contents { tables, stream, rollouts } = contents.into();
     if let Some(table) = tables.all().iter().find(|table| table.log().is_some()) {
-        let table = table.config().name.clone();
-        let what =
-            "it has a journal, so a checkpoint is loaded only when the server is made".into();
-        return Err(SavedError::Table { table, what });
+        let what = "it has a journal, so a checkpoint is loaded only when the server is made";
+        return Err(Error::of_table(&table.config().name, what));
     }
     let reader = Reader::open(path)?;
     let unread = unread::read(&reader, stream)?;
     let (saved, _) = read(tables, &reader)?;
     let rollouts = rollout_tables::read(&reader, rollouts)?;
     if let (Some(stream), Some(unread)) = (stream, unread) {
-        stream.restore(&unread).map_err(|error| SavedError::Stream(error.to_string()))?;
+        stream.restore(&unread).map_err(Error::of_stream)?;
     }
     let mut loaded = Loaded { number: reader.number(), items: Vec::new(), groups: Vec::new() };
     for SavedTable { head, core, .. } in saved {
@@ -105,13 +104,13 @@ pub fn load<'a>(
 }
 
 /// Makes the tables of a checkpoint, without a server that has them: to look at what is in it.
-pub fn open(path: impl AsRef<Path>) -> Result<Tables, SavedError> {
+pub fn open(path: impl AsRef<Path>) -> Result<Tables, Error> {
     let reader = Reader::open(path)?;
     let mut chunks = Chunks::of(&reader);
     let mut tables = Vec::new();
     for number in (0..).take_while(|number| has(&reader, &section(*number, "head"))) {
         let head = read_head(&reader, number)?;
-        let wrong = |what: String| SavedError::Table { table: head.name.clone(), what };
+        let wrong = |what: String| Error::of_table(&head.name, what);
         let table = Table::new(head.config().map_err(wrong)?)?;
         let core = read_core(&table, &head, number, &mut chunks)?;
         table.replace(core);
@@ -125,11 +124,11 @@ fn has(reader: &Reader, name: &str) -> bool {
 }
 
 /// The head of a table in a checkpoint.
-pub(crate) fn read_head(reader: &Reader, number: usize) -> Result<Head, SavedError> {
+pub(crate) fn read_head(reader: &Reader, number: usize) -> Result<Head, Error> {
     read_head_and_digest(reader, number).map(|(head, _)| head)
 }
 
-fn read_head_and_digest(reader: &Reader, number: usize) -> Result<(Head, u32), SavedError> {
+fn read_head_and_digest(reader: &Reader, number: usize) -> Result<(Head, u32), Error> {
     let mut source = Source::open(reader, number, "head", format!("number {number}"))?;
     let len = source.section.data_bytes();
     if len > MAX_HEAD {
@@ -154,30 +153,30 @@ struct Source {
 }
 
 impl Source {
-    fn open(reader: &Reader, number: usize, part: &str, table: String) -> Result<Self, SavedError> {
+    fn open(reader: &Reader, number: usize, part: &str, table: String) -> Result<Self, Error> {
         Ok(Self { section: reader.section(&section(number, part))?, table })
     }
 
-    fn wrong(&self, what: impl Into<String>) -> SavedError {
-        SavedError::Table { table: self.table.clone(), what: what.into() }
+    fn wrong(&self, what: impl Into<String>) -> Error {
+        Error::of_table(&self.table, what.into())
     }
 
-    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), SavedError> {
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
         self.section.read_exact(bytes).map_err(|error| self.wrong(error.to_string()))
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], SavedError> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
         let mut bytes = [0; N];
         self.fill(&mut bytes)?;
         Ok(bytes)
     }
 
-    fn u32(&mut self) -> Result<u32, SavedError> {
+    fn u32(&mut self) -> Result<u32, Error> {
         self.array().map(u32::from_le_bytes)
     }
 
     /// That the section ends here.
-    fn end(mut self) -> Result<(), SavedError> {
+    fn end(mut self) -> Result<(), Error> {
         match self.section.next_bytes()?.len() {
             0 => Ok(()),
             _ => Err(self.wrong("a section has bytes behind its end")),
@@ -201,14 +200,14 @@ impl<'a> Chunks<'a> {
         Self { reader, trail: Trail::default(), made, kinds: Kinds::default(), bytes: Vec::new() }
     }
 
-    fn get(&mut self, key: u128, table: &str) -> Result<Arc<Chunk>, SavedError> {
+    fn get(&mut self, key: u128, table: &str) -> Result<Arc<Chunk>, Error> {
         let place = self.reader.place_of(key, &mut self.trail);
         let place = place.ok_or_else(|| self.reader.unknown(key))?;
         if let Some(chunk) = &self.made[place] {
             return Ok(Arc::clone(chunk));
         }
         self.reader.blob_at(place, &mut self.bytes)?;
-        let wrong = |what: String| SavedError::Table { table: table.to_owned(), what };
+        let wrong = |what: String| Error::of_table(table, what);
         let share = |kind| self.kinds.share(kind);
         let (chunk, used) =
             Chunk::read_as(&self.bytes, share).map_err(|error| wrong(error.to_string()))?;
@@ -260,9 +259,9 @@ fn read_core(
     head: &Head,
     number: usize,
     chunks: &mut Chunks<'_>,
-) -> Result<Core, SavedError> {
+) -> Result<Core, Error> {
     let config = table.config();
-    let wrong = |what: String| SavedError::Table { table: head.name.clone(), what };
+    let wrong = |what: String| Error::of_table(&head.name, what);
     let (rows, spec) = form_text(config);
     if (rows, &spec) != (head.rows, &head.spec) {
         let (expected, got) = (describe_form(rows, &spec), describe_form(head.rows, &head.spec));
@@ -424,7 +423,7 @@ fn read_trajectory(
     signatures: &[Arc<Signature>],
     chunks: &mut Chunks<'_>,
     Parts { slices, ends }: &mut Parts,
-) -> Result<Trajectory, SavedError> {
+) -> Result<Trajectory, Error> {
     let number = source.u32()?;
     let signature = signatures.get(number as usize);
     let signature = signature.ok_or_else(|| source.wrong(format!("there is no form {number}")))?;
@@ -455,7 +454,7 @@ struct Parts {
 }
 
 /// What is known of all slots.
-fn read_items(items: &mut Items, head: &Head, mut source: Source) -> Result<(), SavedError> {
+fn read_items(items: &mut Items, head: &Head, mut source: Source) -> Result<(), Error> {
     let mut words = [[[0; 8]; GROUP]; WORDS];
     let mut left = head.slots as usize;
     while left > 0 {
@@ -481,7 +480,7 @@ fn read_items(items: &mut Items, head: &Head, mut source: Source) -> Result<(), 
 }
 
 /// The state of a selector.
-fn read_words(mut source: Source, head: &Head) -> Result<Vec<u64>, SavedError> {
+fn read_words(mut source: Source, head: &Head) -> Result<Vec<u64>, Error> {
     let bytes = source.section.data_bytes();
     // Each kind saves a few words for an item at most.
     if !bytes.is_multiple_of(8) || bytes / 8 > 64 + 8 * u64::from(head.slots) {
@@ -498,7 +497,7 @@ fn read_rows(
     slab: &mut Slab,
     mut runs: Source,
     mut rows: Source,
-) -> Result<Vec<Range<u32>>, SavedError> {
+) -> Result<Vec<Range<u32>>, Error> {
     let mut all = Vec::new();
     for _ in 0..runs.section.data_bytes() / 8 {
         let (first, count) = (runs.u32()?, runs.u32()?);

@@ -30,10 +30,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Form, TableConfig, TableError, Tables};
-use crate::checkpoint;
+use super::{Form, TableConfig, Tables};
 use crate::rollouts::RolloutTable;
-use crate::rollouts::kept::KeptError;
 use crate::spec::Spec;
 use crate::stream::Stream;
 use crate::trajectory::Signature;
@@ -47,44 +45,6 @@ pub(super) use unread::read as read_unread;
 
 /// The version of the sections described above.
 const VERSION: u32 = 3;
-
-/// Why tables can't be saved or loaded.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SavedError {
-    /// The files.
-    #[error(transparent)]
-    Files(#[from] checkpoint::Error),
-    /// A checkpoint of other tables, or one that lies.
-    #[error("table {table:?}: {what}")]
-    Table {
-        /// Which table.
-        table: String,
-        /// What does not fit.
-        what: String,
-    },
-    /// A checkpoint of another stream, or one that lies, or the stream can't be read.
-    #[error("the stream: {0}")]
-    Stream(String),
-    /// A rollout table.
-    #[error(transparent)]
-    Rollouts(Box<KeptError>),
-    /// There is another under way.
-    #[error("table {0:?} is being saved already")]
-    Busy(String),
-    /// The system gives no thread to write with.
-    #[error("no thread to write a checkpoint with: {0}")]
-    Thread(std::io::Error),
-    /// The server's tables can't hold it.
-    #[error(transparent)]
-    Engine(#[from] TableError),
-}
-
-impl From<KeptError> for SavedError {
-    fn from(error: KeptError) -> Self {
-        Self::Rollouts(Box::new(error))
-    }
-}
 
 /// What of a server is saved and loaded.
 #[derive(Debug, Clone, Copy)]

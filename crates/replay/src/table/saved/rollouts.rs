@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::SavedError;
+use crate::Error;
 use crate::checkpoint::{Reader, Writer};
 use crate::rollouts::RolloutTable;
 use crate::rollouts::kept::sections::{self, Loaded, Saved};
@@ -16,7 +16,7 @@ pub(super) fn moments(rollouts: &[Arc<RolloutTable>]) -> Vec<Saved> {
 }
 
 /// Writes what [`moments`] gave.
-pub(super) fn write(moments: &[Saved], writer: &mut Writer) -> Result<(), SavedError> {
+pub(super) fn write(moments: &[Saved], writer: &mut Writer) -> Result<(), Error> {
     for (number, saved) in moments.iter().enumerate() {
         sections::write(writer, number, saved)?;
     }
@@ -24,22 +24,21 @@ pub(super) fn write(moments: &[Saved], writer: &mut Writer) -> Result<(), SavedE
 }
 
 /// Has those with a directory write checkpoints of their own.
-pub(super) fn write_own(rollouts: &[Arc<RolloutTable>]) -> Result<(), SavedError> {
+pub(super) fn write_own(rollouts: &[Arc<RolloutTable>]) -> Result<(), Error> {
     let mut own = rollouts.iter().filter(|table| table.has_directory() && !table.is_closed());
-    Ok(own.try_for_each(|table| table.checkpoint().map(drop))?)
+    own.try_for_each(|table| table.checkpoint().map(drop))
 }
 
 /// The rollout tables of a checkpoint, each with the server's table that is to go on from it.
 pub(in crate::table) fn read<'a>(
     reader: &Reader,
     rollouts: &'a [Arc<RolloutTable>],
-) -> Result<Vec<(&'a RolloutTable, Loaded)>, SavedError> {
+) -> Result<Vec<(&'a RolloutTable, Loaded)>, Error> {
     let mut all = Vec::new();
     for number in 0..sections::count(reader) {
         // The settings are compared before there is memory for the rest.
         let head = sections::read_head(reader, number)?;
-        let name = || head.config.name.clone();
-        let wrong = |what: String| SavedError::Table { table: name(), what };
+        let wrong = |what: String| Error::of_table(&head.config.name, what);
         let known = rollouts.iter().find(|table| table.config().name == head.config.name);
         let table = known.ok_or_else(|| wrong("there is no rollout table of this name".into()))?;
         if table.has_directory() {

@@ -9,9 +9,9 @@ use echoic_memory::roomy;
 use echoic_memory::slab::{Order, Snapshot};
 
 use super::{
-    Contents, Head, SavedError, VERSION, form_text, rollouts as rollout_tables, section,
-    signature_text, unread,
+    Contents, Head, VERSION, form_text, rollouts as rollout_tables, section, signature_text, unread,
 };
+use crate::Error;
 use crate::checkpoint::{Summary, Writer};
 use crate::table::Table;
 use crate::table::core::Payload;
@@ -76,12 +76,12 @@ impl Drop for Kept {
 ///
 /// # Errors
 ///
-/// [`SavedError`]; then there is no new checkpoint.
+/// Any [`Error`]; then there is no new checkpoint.
 pub fn save<'a>(
     contents: impl Into<Contents<'a>>,
     root: impl AsRef<Path>,
     metadata: &[(&str, &str)],
-) -> Result<Summary, SavedError> {
+) -> Result<Summary, Error> {
     let Contents { tables, stream, rollouts } = contents.into();
     let mut writer = Writer::begin(root)?;
     for (key, value) in metadata {
@@ -92,7 +92,7 @@ pub fn save<'a>(
     let moments = tables.all().iter().map(Moment::of).collect::<Result<Vec<_>, _>>()?;
     let rollout_moments = rollout_tables::moments(rollouts);
     if let Some(stream) = stream {
-        let taken = stream.unread().map_err(|error| SavedError::Stream(error.to_string()))?;
+        let taken = stream.unread().map_err(Error::of_stream)?;
         unread::write(stream, &taken, &mut writer)?;
     }
     let cuts: Vec<Option<u64>> =
@@ -113,7 +113,7 @@ pub fn save<'a>(
 }
 
 impl Moment {
-    fn of(table: &Arc<Table>) -> Result<Self, SavedError> {
+    fn of(table: &Arc<Table>) -> Result<Self, Error> {
         let config = table.config();
         let (rows, spec) = form_text(config);
         // Memory is had before the lock is: to get it from the system takes as long as to fill it.
@@ -122,7 +122,7 @@ impl Moment {
         let mut remover = touched::<u64>(slots / 2 + 1);
         let mut items = touched::<Item>(slots);
         let core = &mut *table.lock();
-        let busy = || SavedError::Busy(config.name.clone());
+        let busy = || Error::of_table(&config.name, "it is being saved already");
         let (payload, order) = match &core.payload {
             Payload::Rows(slab) => {
                 let snapshot = slab.snapshot().ok_or_else(busy)?;
@@ -174,7 +174,7 @@ impl Moment {
         Ok(Self { head, items, sampler, remover, sessions, payload })
     }
 
-    fn write(mut self, number: usize, writer: &mut Writer) -> Result<(), SavedError> {
+    fn write(mut self, number: usize, writer: &mut Writer) -> Result<(), Error> {
         let mut bytes = Vec::new();
         writer.put_section(&section(number, "items"), |out| {
             self.items.chunks(items::GROUP).try_for_each(|group| {
@@ -311,7 +311,6 @@ mod tests {
     use std::io::ErrorKind;
 
     use super::*;
-    use crate::checkpoint;
     use crate::files::faults;
     use crate::rollouts::schema::{Column, Schema};
     use crate::rollouts::{RolloutConfig, RolloutTable};
@@ -341,7 +340,7 @@ mod tests {
                     assert!(steps > 20, "the disk was full too seldom: {steps}");
                     break;
                 }
-                Err(SavedError::Files(checkpoint::Error::File(error))) => {
+                Err(Error::File(error)) => {
                     assert_eq!(error.source.kind(), ErrorKind::StorageFull, "step {steps}");
                 }
                 Err(error) => panic!("step {steps}: {error}"),

@@ -4,7 +4,8 @@ use std::io::{Read, Write};
 
 use serde::{Deserialize, Serialize};
 
-use super::{LeafText, SavedError, VERSION, spec_text};
+use super::{LeafText, VERSION, spec_text};
+use crate::Error;
 use crate::checkpoint::{Reader, Writer};
 use crate::stream::{Stream, Unread};
 
@@ -21,16 +22,8 @@ struct Head {
     samples: usize,
 }
 
-fn wrong(what: impl ToString) -> SavedError {
-    SavedError::Stream(what.to_string())
-}
-
 /// Writes the samples that nobody took.
-pub(super) fn write(
-    stream: &Stream,
-    unread: &Unread,
-    writer: &mut Writer,
-) -> Result<(), SavedError> {
+pub(super) fn write(stream: &Stream, unread: &Unread, writer: &mut Writer) -> Result<(), Error> {
     let samples = unread.samples;
     writer.describe("unread samples", samples.to_string());
     writer.put_section(SAMPLES, |out| out.write_all(&unread.bytes))?;
@@ -44,32 +37,39 @@ pub(super) fn write(
 pub(in crate::table) fn read(
     reader: &Reader,
     stream: Option<&Stream>,
-) -> Result<Option<Unread>, SavedError> {
+) -> Result<Option<Unread>, Error> {
     if !reader.sections().any(|section| section == HEAD) {
         return Ok(None);
     }
-    let stream = stream.ok_or_else(|| wrong("the checkpoint has one, the server has not"))?;
+    let stream =
+        stream.ok_or_else(|| Error::of_stream("the checkpoint has one, the server has not"))?;
     let mut section = reader.section(HEAD)?;
     if section.data_bytes() > MAX_HEAD {
-        return Err(wrong(format!("its head has {} bytes", section.data_bytes())));
+        return Err(Error::of_stream(format!("its head has {} bytes", section.data_bytes())));
     }
     let mut bytes = Vec::new();
-    section.read_to_end(&mut bytes).map_err(wrong)?;
-    let head: Head = serde_json::from_slice(&bytes).map_err(wrong)?;
+    section.read_to_end(&mut bytes).map_err(Error::of_stream)?;
+    let head: Head = serde_json::from_slice(&bytes).map_err(Error::of_stream)?;
     if head.version != VERSION {
         let version = head.version;
-        return Err(wrong(format!("it has format {version}; this release reads format {VERSION}")));
+        return Err(Error::of_stream(format!(
+            "it has format {version}; this release reads format {VERSION}"
+        )));
     }
     let spec = spec_text(stream.spec());
     if spec != head.spec {
         let (expected, got) = (LeafText::list(&spec), LeafText::list(&head.spec));
-        return Err(wrong(format!("the server's has {expected}; the checkpoint's has {got}")));
+        return Err(Error::of_stream(format!(
+            "the server's has {expected}; the checkpoint's has {got}"
+        )));
     }
     let mut section = reader.section(SAMPLES)?;
     let (samples, got) = (head.samples, section.data_bytes());
     // Before there is memory for them.
-    stream.check_restore(samples, usize::try_from(got).unwrap_or(usize::MAX)).map_err(wrong)?;
+    stream
+        .check_restore(samples, usize::try_from(got).unwrap_or(usize::MAX))
+        .map_err(Error::of_stream)?;
     let mut bytes = Vec::new();
-    section.read_to_end(&mut bytes).map_err(wrong)?;
+    section.read_to_end(&mut bytes).map_err(Error::of_stream)?;
     Ok(Some(Unread { samples, bytes }))
 }
