@@ -20,7 +20,6 @@ use super::link::{ClientHandshake, LinkError, timespec};
 use super::reconnector::{Patience, Reconnector, State, WakeReceiver, on_death};
 use crate::address::Address;
 use crate::transport::Link;
-use crate::wire::WireError;
 use crate::wire::frame::{Control, HEADER_BYTES, Header, MAX_CONTROL, kind};
 use crate::wire::handshake::{Open, Refused, Welcome};
 use crate::write_buffer::WriteBuffer;
@@ -591,11 +590,7 @@ impl Established {
                 continue;
             }
             let Some(header) = Header::read(&self.input[used..])? else { break };
-            let limit = outbound.limit(header.kind).unwrap_or(MAX_CONTROL);
-            if header.len > limit {
-                let (limit, got) = (limit.into(), header.len.into());
-                return Err(WireError::too_large("length of a frame", limit, got).into());
-            }
+            header.check_most(outbound.limit(header.kind).unwrap_or(MAX_CONTROL))?;
             let start = used + HEADER_BYTES;
             if outbound.begin_large(header) {
                 used = start;

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::auth::{Side, Token, random};
 use crate::transport::{Dial, Link};
-use crate::wire::frame::{HEADER_BYTES, Header, kind};
+use crate::wire::frame::{Control, HEADER_BYTES, Header, kind};
 use crate::wire::handshake::{self, Challenge, Hello, Open, RefusalCode, Refused, Welcome};
 use crate::wire::observed::MAX_OBSERVED;
 use crate::wire::tables::MAX_REQUEST;
@@ -204,25 +204,17 @@ impl ClientHandshake {
 
     /// The next frame.
     pub(crate) fn frame(&mut self) -> Result<(Header, Vec<u8>), LinkError> {
+        let limit = |kind| match kind {
+            kind::WELCOME => handshake::MAX_WELCOME,
+            kind::OBSERVED => MAX_OBSERVED,
+            kind::ROLLOUT_TABLES => MAX_REQUEST,
+            _ => handshake::MAX_PAYLOAD,
+        };
         loop {
-            if let Some(header) = Header::read(&self.input)? {
-                let limit = match header.kind {
-                    kind::WELCOME => handshake::MAX_WELCOME,
-                    kind::OBSERVED => MAX_OBSERVED,
-                    kind::ROLLOUT_TABLES => MAX_REQUEST,
-                    _ => handshake::MAX_PAYLOAD,
-                };
-                if header.len > limit {
-                    let (limit, got) = (limit.into(), header.len.into());
-                    let field = "length of a frame";
-                    return Err(WireError::too_large(field, limit, got).into());
-                }
-                let end = HEADER_BYTES + header.len as usize;
-                if self.input.len() >= end {
-                    let payload = self.input[HEADER_BYTES..end].to_vec();
-                    self.input.drain(..end);
-                    return Ok((header, payload));
-                }
+            if let Some((header, payload)) = first_frame(&self.input, limit)? {
+                let payload = payload.to_vec();
+                self.input.drain(..HEADER_BYTES + payload.len());
+                return Ok((header, payload));
             }
             self.more()?;
         }
@@ -254,6 +246,34 @@ impl ClientHandshake {
             }
         }
     }
+}
+
+/// The first frame of what came, once all of it is there. `limit` is how long the payload of a kind of frame may be.
+pub(super) fn first_frame(
+    input: &[u8],
+    limit: impl Fn(u8) -> u32,
+) -> Result<Option<(Header, &[u8])>, WireError> {
+    let Some(header) = Header::read(input)? else { return Ok(None) };
+    header.check_most(limit(header.kind))?;
+    let payload = input.get(HEADER_BYTES..HEADER_BYTES + header.len as usize);
+    Ok(payload.map(|payload| (header, payload)))
+}
+
+/// Uses a frame that any server may send. A PING is to be answered with `pong`; a server that leaves is an error.
+pub(super) fn use_control(
+    header: Header,
+    payload: &[u8],
+    pong: impl FnOnce(u64),
+) -> Result<(), LinkError> {
+    if header.kind == kind::REFUSED {
+        return Err(LinkError::Refused(Refused::read(payload)?));
+    }
+    match Control::read(header, payload)? {
+        Control::Ping(number) => pong(number),
+        Control::Goodbye { .. } => return Err(LinkError::Lost("the server is closing".into())),
+        _ => {}
+    }
+    Ok(())
 }
 
 /// What to make of a frame that is not the one expected: a refusal, or nonsense.

@@ -22,14 +22,14 @@ use echoic_replay::stream::Wait;
 use echoic_replay::{Spec, WaitReason};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::link::{ClientHandshake, LinkError, timespec};
+use super::link::{ClientHandshake, LinkError, first_frame, timespec, use_control};
 use super::reconnector::{Patience, Reconnector, State, WakeReceiver, on_death};
 use super::{ClientError, ClientInfo, Options};
 use crate::address::Address;
 use crate::transport::{Dial, Link};
 use crate::wire::WireError;
-use crate::wire::frame::{Control, HEADER_BYTES, Header, MAX_CONTROL, kind};
-use crate::wire::handshake::{ProducerId, Purpose, Refused};
+use crate::wire::frame::{Control, HEADER_BYTES, MAX_CONTROL};
+use crate::wire::handshake::{ProducerId, Purpose};
 
 /// How often the server is told what was written.
 const REPORT: Duration = Duration::from_millis(100);
@@ -395,21 +395,10 @@ fn listen(link: &mut dyn Link, input: &mut Vec<u8>) -> Result<(), LinkError> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error.into()),
         }
-        while let Some(header) = Header::read(input)? {
-            if header.len > MAX_CONTROL {
-                let (limit, got) = (MAX_CONTROL.into(), header.len.into());
-                return Err(WireError::too_large("length of a frame", limit, got).into());
-            }
-            let end = HEADER_BYTES + header.len as usize;
-            let Some(payload) = input.get(HEADER_BYTES..end) else { break };
-            if header.kind == kind::GOODBYE {
-                return Err(LinkError::Lost("the server is closing".into()));
-            }
-            if header.kind == kind::REFUSED {
-                return Err(LinkError::Refused(Refused::read(payload)?));
-            }
-            Control::read(header, payload)?;
-            input.drain(..end);
+        while let Some((header, payload)) = first_frame(input, |_| MAX_CONTROL)? {
+            // A PING is not answered: that the socket is open says enough.
+            use_control(header, payload, |_| {})?;
+            input.drain(..HEADER_BYTES + header.len as usize);
         }
     }
 }

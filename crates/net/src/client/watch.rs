@@ -5,13 +5,13 @@
 
 use std::time::Instant;
 
-use super::link::{ClientHandshake, LinkError};
+use super::link::{ClientHandshake, LinkError, use_control};
 use super::own_name;
 use crate::auth::{Token, random};
 use crate::transport::Dial;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, kind};
-use crate::wire::handshake::{Open, Purpose, Refused};
+use crate::wire::handshake::{Open, Purpose};
 use crate::wire::observed::Observation;
 use crate::wire::tables::{Answer, Operation, Request};
 
@@ -69,16 +69,13 @@ impl Watcher {
                         return Err(WireError::meaningless(field, answer.id()).into());
                     }
                 },
-                kind::REFUSED => return Err(LinkError::Refused(Refused::read(&payload)?)),
-                _ => match Control::read(header, &payload)? {
-                    Control::Ping(number) => {
-                        output.clear();
+                _ => {
+                    output.clear();
+                    use_control(header, &payload, |number| {
                         Control::Pong(number).write(&mut output);
-                        self.handshake.send(&output)?;
-                    }
-                    Control::Goodbye { text } => return Err(LinkError::Lost(text)),
-                    _ => {}
-                },
+                    })?;
+                    self.handshake.send(&output)?;
+                }
             }
         }
     }

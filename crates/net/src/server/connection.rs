@@ -330,12 +330,10 @@ impl Connection {
         };
         let len = match accepts {
             Accepts::Start(len) => len,
-            Accepts::Whole(limit) if header.len > limit => {
-                let (limit, got) = (limit.into(), header.len.into());
-                let field = "length of a frame";
-                return Err(WireError::too_large(field, limit, got).into());
+            Accepts::Whole(limit) => {
+                header.check_most(limit)?;
+                header.len
             }
-            Accepts::Whole(_) => header.len,
         };
         let end = HEADER_BYTES + len as usize;
         let Some(payload) = bytes.get(HEADER_BYTES..end) else {

@@ -135,6 +135,11 @@ impl Header {
         Ok(Some(Self { len, kind }))
     }
 
+    /// Checks that the payload is not longer than it may be.
+    pub fn check_most(self, limit: u32) -> Result<(), WireError> {
+        WireError::check_most("length of a frame", limit, self.len as usize)
+    }
+
     /// The header's bytes.
     pub fn bytes(self) -> [u8; HEADER_BYTES] {
         let [l0, l1, l2, l3] = self.len.to_le_bytes();

@@ -20,12 +20,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::address::Address;
 use crate::auth::{Token, random};
 use crate::buffer_pool::BufferPool;
-use crate::client::link::{self, ClientHandshake, LinkError, timespec};
+use crate::client::link::{self, ClientHandshake, LinkError, first_frame, timespec, use_control};
 use crate::client::own_name;
 use crate::transport::Dial;
 use crate::wire::WireError;
-use crate::wire::frame::{Control, HEADER_BYTES, Header, MAX_CONTROL, kind};
-use crate::wire::handshake::{Open, Purpose, Refused};
+use crate::wire::frame::{Control, HEADER_BYTES, MAX_CONTROL, kind};
+use crate::wire::handshake::{Open, Purpose};
 use crate::wire::weights::{self, ChunkOf, Publish, Receipt, check, read_need};
 use crate::write_buffer::{Piece, WriteBuffer};
 
@@ -362,28 +362,16 @@ impl Session {
     }
 
     fn use_frames(&mut self) -> Result<Option<Receipt>, LinkError> {
-        let input = &mut self.handshake.input;
-        while let Some(header) = Header::read(input)? {
-            let limit = weights::most(header.kind).unwrap_or(MAX_CONTROL);
-            if header.len > limit {
-                let (limit, got) = (limit.into(), header.len.into());
-                let field = "length of a frame";
-                return Err(WireError::too_large(field, limit, got).into());
-            }
-            let end = HEADER_BYTES + header.len as usize;
-            let Some(payload) = input.get(HEADER_BYTES..end) else { break };
+        let (input, out) = (&mut self.handshake.input, &mut self.out);
+        let limit = |kind| weights::most(kind).unwrap_or(MAX_CONTROL);
+        while let Some((header, payload)) = first_frame(input, limit)? {
             let mut receipt = None;
             match header.kind {
                 kind::NEED => self.need = read_need(payload)?.into(),
                 kind::RECEIPT => receipt = Some(Receipt::read(payload)?),
-                kind::REFUSED => return Err(LinkError::Refused(Refused::read(payload)?)),
-                _ => match Control::read(header, payload)? {
-                    Control::Ping(number) => self.out.pong(number),
-                    Control::Goodbye { text } => return Err(LinkError::Lost(text)),
-                    _ => {}
-                },
+                _ => use_control(header, payload, |number| out.pong(number))?,
             }
-            input.drain(..end);
+            input.drain(..HEADER_BYTES + header.len as usize);
             if receipt.is_some() {
                 return Ok(receipt);
             }
