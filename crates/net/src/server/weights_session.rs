@@ -230,10 +230,9 @@ impl WeightsSession {
                 break;
             }
             let index = sending.next;
-            let chunk = publication.content().and_then(|content| {
-                Some((content.plan().chunk(index)?, content.chunk(index)?, content.sum(index)?))
-            });
-            let Some((range, bytes, sum)) = chunk else {
+            let chunk =
+                publication.content().and_then(|content| ChunkOf::of(content, index as u32));
+            let Some((chunk, range)) = chunk else {
                 turn.out.write(|out| write_serial(out, kind::END, serial));
                 sending.transfer.count(sent, saved);
                 self.sending = None;
@@ -241,13 +240,12 @@ impl WeightsSession {
                 return Err(Stop::Again);
             };
             sending.next += 1;
-            if sending.have.get(index) == Some(&sum) {
-                saved += bytes.len();
+            if sending.have.get(index) == Some(&chunk.sum) {
+                saved += chunk.bytes.len();
                 continue;
             }
-            sent += bytes.len();
-            let head = ChunkOf { index: index as u32, sum, bytes }.head();
-            turn.out.write(|out| out.extend_from_slice(&head));
+            sent += chunk.bytes.len();
+            turn.out.write(|out| out.extend_from_slice(&chunk.head()));
             turn.out.push(Piece::Shared(Arc::clone(&publication) as _, range));
         }
         sending.transfer.count(sent, saved);

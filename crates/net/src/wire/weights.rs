@@ -5,9 +5,11 @@
 //! Who publishes sends a [`Publish`], hears in a NEED which chunks the server lacks, sends these, and gets a
 //! [`Receipt`].
 
+use std::ops::Range;
+
 use echoic_replay::Leaf;
 use echoic_replay::codec::{CodecError, Encode, Reader, write_count, write_text};
-use echoic_replay::weights::{CHUNK_BYTES, Plan};
+use echoic_replay::weights::{CHUNK_BYTES, Content, Plan};
 
 use super::frame::{HEADER_BYTES, Header, MAX_TEXT, frame, kind};
 use super::{WireError, spec};
@@ -227,6 +229,13 @@ impl Announcement {
 }
 
 impl<'a> ChunkOf<'a> {
+    /// A chunk of what was published, if there is such a one here, and where its bytes are in that.
+    pub fn of(content: &'a Content, index: u32) -> Option<(Self, Range<usize>)> {
+        let at = usize::try_from(index).ok()?;
+        let (bytes, sum) = (content.chunk(at)?, content.sum(at)?);
+        Some((Self { index, sum, bytes }, content.plan().chunk(at)?))
+    }
+
     /// The frame up to its bytes.
     pub fn head(&self) -> [u8; HEADER_BYTES + CHUNK_HEAD as usize] {
         let len = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX).saturating_add(CHUNK_HEAD);

@@ -110,7 +110,7 @@ impl WeightClient {
     fn send(
         &self,
         py: Python<'_>,
-        publication: &Publication,
+        publication: &Arc<Publication>,
         deadline: Option<Instant>,
     ) -> PyResult<()> {
         let publish = |wait: Wait<'_>| self.core.publish(publication, wait);

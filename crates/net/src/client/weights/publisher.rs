@@ -14,12 +14,11 @@ use std::time::{Duration, Instant};
 
 use echoic_replay::WaitReason;
 use echoic_replay::stream::{Wait, WaitOver};
-use echoic_replay::weights::{Content, Publication};
+use echoic_replay::weights::Publication;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::address::Address;
 use crate::auth::{Token, random};
-use crate::buffer_pool::BufferPool;
 use crate::client::link::{self, ClientHandshake, LinkError, first_frame, timespec, use_control};
 use crate::client::own_name;
 use crate::transport::Dial;
@@ -83,8 +82,6 @@ struct Session {
     /// Chunks that the server lacks.
     need: VecDeque<u32>,
     out: WriteBuffer,
-    /// For chunks on their way out.
-    buffer_pool: Arc<BufferPool>,
     /// How long the server is not left without a word.
     heartbeat: Duration,
     /// When all that there was to say was last said.
@@ -191,7 +188,7 @@ impl WeightPublisher {
     /// Publishes it there.
     pub fn publish(
         &mut self,
-        publication: &Publication,
+        publication: &Arc<Publication>,
         mut wait: Wait<'_>,
     ) -> Result<(), PublishError> {
         if let Some(content) = publication.content() {
@@ -224,7 +221,7 @@ impl WeightPublisher {
 
     fn try_publish(
         &mut self,
-        publication: &Publication,
+        publication: &Arc<Publication>,
         wait: &mut Wait<'_>,
     ) -> Result<Receipt, PublishError> {
         let now = Instant::now();
@@ -237,7 +234,7 @@ impl WeightPublisher {
         session.begin(publication, left);
         let deadline = wait.deadline.and_then(|deadline| deadline.checked_add(GRACE));
         let mut patient = Wait { deadline, tick: wait.tick, on_tick: &mut *wait.on_tick };
-        let talked = patient.until(|until| match session.talk(publication.content(), until) {
+        let talked = patient.until(|until| match session.talk(publication, until) {
             Ok(Some(receipt)) => ControlFlow::Break(Ok(receipt)),
             Ok(None) => ControlFlow::Continue(WaitReason::Leased),
             Err(error) => ControlFlow::Break(Err(error)),
@@ -271,7 +268,6 @@ impl Session {
             handshake,
             need: VecDeque::new(),
             out: WriteBuffer::default(),
-            buffer_pool: BufferPool::new(2 * AHEAD),
             heartbeat,
             said: Instant::now(),
         })
@@ -292,11 +288,11 @@ impl Session {
     /// Talks until there is a receipt, or it is too late.
     fn talk(
         &mut self,
-        content: Option<&Content>,
+        publication: &Arc<Publication>,
         until: Option<Instant>,
     ) -> Result<Option<Receipt>, LinkError> {
         loop {
-            self.load(content);
+            self.load(publication);
             if link::send(&mut *self.handshake.link, &mut self.out)? && self.out.is_empty() {
                 self.said = Instant::now();
             }
@@ -331,16 +327,15 @@ impl Session {
     }
 
     /// Writes chunks that are needed, as many as are worth a few system calls.
-    fn load(&mut self, content: Option<&Content>) {
+    fn load(&mut self, publication: &Arc<Publication>) {
         while !self.out.is_full(AHEAD)
             && let Some(index) = self.need.pop_front()
         {
-            let at = index as usize;
-            let chunk = content.and_then(|content| Some((content.chunk(at)?, content.sum(at)?)));
+            let chunk = publication.content().and_then(|content| ChunkOf::of(content, index));
             // What the server needs that there is not is its mistake, which it finds out itself.
-            let Some((bytes, sum)) = chunk else { continue };
-            let head = ChunkOf { index, sum, bytes }.head();
-            self.out.push(Piece::Pooled(self.buffer_pool.take_with(&head, bytes)));
+            let Some((chunk, range)) = chunk else { continue };
+            self.out.write(|out| out.extend_from_slice(&chunk.head()));
+            self.out.push(Piece::Shared(Arc::clone(publication) as _, range));
         }
     }
 

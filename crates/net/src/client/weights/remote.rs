@@ -52,7 +52,11 @@ impl RemoteWeights {
     }
 
     /// Publishes something there.
-    pub fn publish(&self, publication: &Publication, wait: Wait<'_>) -> Result<(), PublishError> {
+    pub fn publish(
+        &self,
+        publication: &Arc<Publication>,
+        wait: Wait<'_>,
+    ) -> Result<(), PublishError> {
         self.publisher.publish(publication, wait)
     }
 

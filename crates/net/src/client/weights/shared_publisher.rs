@@ -7,6 +7,7 @@
 //!    connect is over.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use echoic_memory::signal::Signal;
@@ -44,7 +45,7 @@ impl SharedPublisher {
     /// Publishes something, once those are done who came before.
     pub fn publish(
         &self,
-        publication: &Publication,
+        publication: &Arc<Publication>,
         mut wait: Wait<'_>,
     ) -> Result<(), PublishError> {
         let taken = wait.until(|until| {
