@@ -20,6 +20,7 @@
 #![deny(clippy::arithmetic_side_effects)]
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use smallvec::{Array, SmallVec};
@@ -549,6 +550,32 @@ impl<T: Decode> Decode for Vec<T> {
     fn decode(from: &mut Reader<'_>, field: &'static str) -> Result<Self, CodecError> {
         let count = from.count::<T>(field)?;
         T::decode_all(from, field, count)
+    }
+}
+
+/// As a list of numbers and values, the lowest number first.
+impl<T: Encode> Encode for BTreeMap<u64, T> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        write_count(out, self.len());
+        for (number, value) in self {
+            (number, value).encode(out);
+        }
+    }
+}
+
+impl<T: Decode> Decode for BTreeMap<u64, T> {
+    const LEAST: usize = 4;
+
+    fn decode(from: &mut Reader<'_>, field: &'static str) -> Result<Self, CodecError> {
+        let mut map = Self::new();
+        for _ in 0..from.count::<(u64, T)>(field)? {
+            let (number, value) = from.get(field)?;
+            if map.last_key_value().is_some_and(|(last, _)| *last >= number) {
+                return Err(CodecError::Meaningless { field, got: number });
+            }
+            map.insert(number, value);
+        }
+        Ok(map)
     }
 }
 

@@ -74,7 +74,7 @@ impl Item {
 }
 
 /// A group that is complete.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
     /// Its number; lower ones were admitted before.
     pub id: u64,

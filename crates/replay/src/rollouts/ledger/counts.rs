@@ -1,5 +1,9 @@
 //! What a ledger counts.
 
+use std::collections::HashMap;
+
+use crate::fields;
+
 /// Each count is named here and nowhere else: so all of them are kept, sent and shown.
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -122,8 +126,10 @@ pub const OTHERS: &str = "(others)";
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Sources {
     all: Vec<Source>,
-    places: std::collections::HashMap<String, usize>,
+    places: HashMap<String, usize>,
 }
+
+fields! { Sources { all: Vec<Source>; places: HashMap::new() } }
 
 impl Sources {
     /// The place of a producer.
@@ -162,8 +168,10 @@ impl Sources {
         &self.all
     }
 
-    pub(super) fn restore(&mut self, sources: Vec<Source>) {
-        self.places = sources.iter().enumerate().map(|(at, one)| (one.name.clone(), at)).collect();
-        self.all = sources;
+    /// Finds the places of what was read; whether each name is there once.
+    pub(super) fn index(&mut self) -> bool {
+        let names = self.all.iter().enumerate();
+        self.places = names.map(|(at, one)| (one.name.clone(), at)).collect();
+        self.places.len() == self.all.len()
     }
 }

@@ -32,15 +32,15 @@ impl Slack {
         // Places up to the version that comes so many after t. A large batch takes those of later versions, too.
         let up_to = |after: i64| (left + after * per_version).max(batch);
         let mut needed = 0;
-        let queued = ledger.queue.ages().map(|(age, count)| (age, count as i64));
-        let open = ledger.ages.iter().map(|(age, count)| (*age, *count as i64));
+        let queued = ledger.derived.queue.ages().map(|(age, count)| (age, count as i64));
+        let open = ledger.derived.ages.iter().map(|(age, count)| (*age, *count as i64));
         // What can't be in time any more is not waited for.
         let mut places: Vec<(i64, i64)> = queued.chain(open).collect();
-        places.retain(|(age, _)| *age >= ledger.target - lag);
+        places.retain(|(age, _)| *age >= ledger.state.target - lag);
         places.sort_unstable();
         for (age, places) in &mut places {
             needed += *places;
-            *places = up_to(*age + lag - ledger.target) - needed;
+            *places = up_to(*age + lag - ledger.state.target) - needed;
         }
         Some(Self { places })
     }
@@ -74,8 +74,8 @@ impl Youth {
     fn new(ledger: &Ledger, count: usize) -> Option<Self> {
         let mean = ledger.config.max_mean_lag?;
         let mut lags: Vec<(i64, usize)> = Vec::new();
-        for (age, groups) in ledger.queue.ages().rev() {
-            let lag = lag_of(ledger.target, age);
+        for (age, groups) in ledger.derived.queue.ages().rev() {
+            let lag = lag_of(ledger.state.target, age);
             match lags.last_mut() {
                 Some((last, count)) if *last == lag => *count += groups,
                 _ => lags.push((lag, groups)),
@@ -158,7 +158,7 @@ impl Budget {
 impl Ledger {
     /// The groups of a batch, for each rank.
     pub(super) fn pick(&mut self, want: &Want) -> Result<Vec<Vec<u64>>, Blocked> {
-        let before = self.rng.clone();
+        let before = self.state.rng.clone();
         let draws = match (want.size, self.config.order) {
             (Size::Groups(count), Order::Weighted) => self.draw(count as usize),
             (Size::Groups(count), _) => self.pick_groups(count as usize),
@@ -173,14 +173,15 @@ impl Ledger {
         });
         if draws.is_err() {
             // A refusal draws nothing.
-            self.rng = before;
+            self.state.rng = before;
         }
         Ok(self.share(&draws?, want))
     }
 
     fn too_few(&self, wanted: usize) -> Blocked {
-        let (complete, out) = (self.queue.len(), self.ready.len() - self.queue.len());
-        let is_enough = complete + out >= wanted && self.open.is_empty() && out > 0;
+        let (complete, out) =
+            (self.derived.queue.len(), self.state.ready.len() - self.derived.queue.len());
+        let is_enough = complete + out >= wanted && self.state.open.is_empty() && out > 0;
         if is_enough && self.room().is_err() {
             return Blocked::Leased(out as u64);
         }
@@ -194,11 +195,11 @@ impl Ledger {
         let there = self.live();
         let missing = wanted.checked_sub(there).filter(|missing| *missing > 0)?;
         let lag = i64::from(self.config.max_lag?);
-        let (per_version, version) = (self.config.per_version(), self.version);
+        let (per_version, version) = (self.config.per_version(), self.state.version);
         let needed = match self.room() {
             Err(Blocked::Ahead { groups, .. }) => {
                 let versions = groups.saturating_add(missing).div_ceil(per_version) as i64;
-                versions - 1 - i64::from(self.depth?)
+                versions - 1 - i64::from(self.state.depth?)
             }
             Err(Blocked::Early { target, .. }) => target - lag,
             _ => return None,
@@ -207,10 +208,10 @@ impl Ledger {
     }
 
     fn draw(&mut self, count: usize) -> Result<Vec<u64>, Blocked> {
-        if self.queue.len() < count {
+        if self.derived.queue.len() < count {
             return Err(self.too_few(count));
         }
-        let drawn = self.queue.draw(count, self.target, &mut self.rng);
+        let drawn = self.derived.queue.draw(count, self.state.target, &mut self.state.rng);
         if drawn.len() < count {
             // Those without a priority are never drawn.
             return Err(Blocked::TooFew { complete: drawn.len() as u64, wanted: count as u64 });
@@ -219,7 +220,7 @@ impl Ledger {
             return Ok(drawn);
         }
         // What is drawn at random has no bound, so it is the youngest that are there instead.
-        let youngest: Vec<u64> = self.queue.youngest().take(count).collect();
+        let youngest: Vec<u64> = self.derived.queue.youngest().take(count).collect();
         if self.is_young(&youngest) { Ok(youngest) } else { Err(Blocked::MeanLag) }
     }
 
@@ -232,11 +233,11 @@ impl Ledger {
 
     /// How old a complete group would be in the next batch.
     fn lag(&self, id: u64) -> i64 {
-        lag_of(self.target, self.age(id))
+        lag_of(self.state.target, self.age(id))
     }
 
     fn age(&self, id: u64) -> i64 {
-        self.ready.get(&id).map_or(i64::MAX, |ready| ready.group.oldest)
+        self.state.ready.get(&id).map_or(i64::MAX, |ready| ready.group.oldest)
     }
 
     /// The first group that may not be taken, as too many that were admitted before it are not complete.
@@ -247,14 +248,14 @@ impl Ledger {
             _ => return None,
         };
         // Most windows are wider than what is open.
-        if patience >= self.open.len() {
+        if patience >= self.state.open.len() {
             return None;
         }
-        self.open.keys().nth(patience).copied()
+        self.state.open.keys().nth(patience).copied()
     }
 
     fn pick_groups(&self, count: usize) -> Result<Vec<u64>, Blocked> {
-        if self.queue.len() < count {
+        if self.derived.queue.len() < count {
             return Err(self.too_few(count));
         }
         let mut draws = Vec::with_capacity(count);
@@ -284,21 +285,23 @@ impl Ledger {
         let mut passed_over = false;
         // Those looked at, where some are taken before their turn because they must be in time.
         let mut seen = HashSet::new();
-        let mut in_order = self.queue.in_order();
+        let mut in_order = self.derived.queue.in_order();
         loop {
             let limit = slack.as_ref().and_then(Slack::limit);
             let found = match limit {
-                Some(limit) => match self.queue.first_up_to(limit, |id| seen.contains(id)) {
-                    // Those that would have to be in the batch are too old for its mean.
-                    None if passed_over => return Err(Blocked::MeanLag),
-                    None => return Err(self.incomplete(limit)),
-                    urgent => urgent,
-                },
+                Some(limit) => {
+                    match self.derived.queue.first_up_to(limit, |id| seen.contains(id)) {
+                        // Those that would have to be in the batch are too old for its mean.
+                        None if passed_over => return Err(Blocked::MeanLag),
+                        None => return Err(self.incomplete(limit)),
+                        urgent => urgent,
+                    }
+                }
                 None => in_order.by_ref().find(|id| !seen.contains(id)),
             };
             let Some(id) = found else { break };
             if let Some(gate) = gate.filter(|gate| *gate < id) {
-                let first = self.open.first_key_value().map_or(gate, |(first, _)| *first);
+                let first = self.state.open.first_key_value().map_or(gate, |(first, _)| *first);
                 return Err(Blocked::Incomplete(first));
             }
             if slack.is_some() {
@@ -322,8 +325,8 @@ impl Ledger {
 
     /// The group that is waited for, as it must be in the next batch.
     fn incomplete(&self, limit: i64) -> Blocked {
-        let oldest = self.open.iter().filter(|(_, open)| open.age() <= limit);
-        Blocked::Incomplete(oldest.map(|(id, _)| *id).next().unwrap_or(self.next_group))
+        let oldest = self.state.open.iter().filter(|(_, open)| open.age() <= limit);
+        Blocked::Incomplete(oldest.map(|(id, _)| *id).next().unwrap_or(self.state.next_group))
     }
 
     /// As many groups as have at most so many tokens for each rank: no more than a batch has by number, and at
@@ -332,7 +335,7 @@ impl Ledger {
         let most = self.config.batch_groups as usize;
         let mut budget = Budget::new(tokens, want, most);
         if self.config.order == Order::Weighted {
-            let drawn = self.queue.draw(most, self.target, &mut self.rng);
+            let drawn = self.derived.queue.draw(most, self.state.target, &mut self.state.rng);
             // All there are to draw from, and no more are awaited than that.
             drawn.iter().all(|id| budget.take(*id, self.tokens(*id)));
         } else {
@@ -341,7 +344,7 @@ impl Ledger {
         if !self.is_young(&budget.draws) {
             // The youngest first instead: their mean is the least that there is, however many they are.
             budget = Budget::new(tokens, want, most);
-            for id in self.queue.youngest() {
+            for id in self.derived.queue.youngest() {
                 budget.draws.push(id);
                 let is_young = self.is_young(&budget.draws);
                 budget.draws.pop();
@@ -367,7 +370,7 @@ impl Ledger {
     }
 
     fn tokens(&self, id: u64) -> u64 {
-        self.ready.get(&id).map_or(0, |ready| ready.group.tokens)
+        self.state.ready.get(&id).map_or(0, |ready| ready.group.tokens)
     }
 
     fn fits(&self, draws: &[u64], tokens: u64, want: &Want) -> bool {
@@ -379,7 +382,7 @@ impl Ledger {
     fn share(&self, draws: &[u64], want: &Want) -> Vec<Vec<u64>> {
         let ranks = want.ranks as usize;
         let cost = |id: &u64| {
-            let Some(ready) = self.ready.get(id) else { return 0 };
+            let Some(ready) = self.state.ready.get(id) else { return 0 };
             match want.balance {
                 Balance::Squares => {
                     let lengths = ready.group.items.iter().map(|item| u64::from(item.tokens()));

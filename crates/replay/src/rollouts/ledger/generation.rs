@@ -32,7 +32,7 @@
 //! that the table has forgotten it. A lease of a table without a directory is not told from the same one of a table
 //! before: a consumer that survives its server may be done with another's batch.
 
-use super::Ledger;
+use super::{Ledger, State};
 use crate::fields;
 
 /// How many numbers there are for each millisecond.
@@ -66,8 +66,9 @@ fields! {
 }
 
 impl Generation {
-    pub(super) fn of(groups: u64, batches: u64, first: u64, attempts: u32) -> Self {
-        Self { groups, batches, first, attempts, highest: 0 }
+    /// Whether none has begun after the table was made.
+    pub(super) fn is_first(&self) -> bool {
+        *self == Self { highest: self.highest, ..Self::default() }
     }
 
     /// Whether a group is unknown since it came after the checkpoint.
@@ -112,11 +113,12 @@ impl Ledger {
     /// after 1970. `replaced` is a ledger of this process that is known to have given some.
     pub(in crate::rollouts) fn begin_generation(&mut self, unix_ms: u64, replaced: Option<&Self>) {
         // Without one, which attempt was given last is not known: who comes from a checkpoint does not know it.
-        let (next, highest) =
-            replaced.map_or((0, 0), |Self { next_group, next_batch, generation, .. }| {
-                (*next_group.max(next_batch), generation.attempts.max(generation.highest))
-            });
-        let (groups, batches, generation) = (self.next_group, self.next_batch, self.generation);
+        let (next, highest) = replaced.map_or((0, 0), |Self { state, .. }| {
+            let State { next_group, next_batch, generation, .. } = state;
+            (*next_group.max(next_batch), generation.attempts.max(generation.highest))
+        });
+        let (groups, batches, generation) =
+            (self.state.next_group, self.state.next_batch, self.state.generation);
         let next = next.max(groups).max(batches);
         let first = match unix_ms.saturating_mul(PER_MS).min(LAST) {
             // It is not raised: else two that begin here within a second would be in the same generation.
@@ -128,13 +130,14 @@ impl Ledger {
         // Of a generation that gave nothing the gap goes on.
         let begin = |next, before| if next == generation.first { before } else { next };
         let (begun, made) = (begin(groups, generation.groups), begin(batches, generation.batches));
-        self.generation = Generation::of(begun, made, first, attempts);
-        (self.next_group, self.next_batch) = (first, first);
+        self.state.generation =
+            Generation { groups: begun, batches: made, first, attempts, highest: 0 };
+        (self.state.next_group, self.state.next_batch) = (first, first);
     }
 
     /// The number of the last batch that was made; 0 before the first.
     pub(in crate::rollouts) fn last_batch(&self) -> u64 {
-        self.generation.last_batch(self.next_batch)
+        self.state.generation.last_batch(self.state.next_batch)
     }
 }
 

@@ -29,14 +29,14 @@ pub(super) struct Part {
     pub(super) groups: Vec<u64>,
     /// How often it was delivered.
     pub(super) attempt: u32,
-    pub(super) state: State,
+    pub(super) state: PartState,
     /// For how long it was given to the consumer that has it.
     pub(super) lease_ms: u64,
 }
 
 /// Where a part is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum State {
+pub(super) enum PartState {
     /// It waits for a consumer.
     #[default]
     Waiting,
@@ -55,7 +55,7 @@ impl Want {
 
 impl Ledger {
     pub(super) fn sample(&mut self, now: u64, want: &Want) -> Result<Outcome, Refusal> {
-        if self.paused {
+        if self.state.paused {
             return Err(Blocked::Paused.into());
         }
         let mut sampled = self.find(now, want);
@@ -74,13 +74,13 @@ impl Ledger {
     fn find(&mut self, now: u64, want: &Want) -> Result<Outcome, Refusal> {
         let waits = |batch: &Batch| {
             let part = batch.shares.get(want.rank as usize);
-            part.is_some_and(|part| part.state == State::Waiting) && batch.want.is_like(want)
+            part.is_some_and(|part| part.state == PartState::Waiting) && batch.want.is_like(want)
         };
         let waiting =
-            self.batches.iter().find(|(_, batch)| waits(batch)).map(|(number, _)| *number);
+            self.state.batches.iter().find(|(_, batch)| waits(batch)).map(|(number, _)| *number);
         let number = match waiting {
             Some(number) => {
-                let batch = self.batches.get(&number);
+                let batch = self.state.batches.get(&number);
                 let part = batch.and_then(|batch| batch.shares.get(want.rank as usize));
                 self.check_width(part.map_or(&[], |part| &part.groups), want.width)?;
                 number
@@ -93,37 +93,39 @@ impl Ledger {
     /// Makes a batch, and returns its number.
     fn form(&mut self, want: &Want) -> Result<u64, Refusal> {
         if let Some(allowed) = self.config.target_lag {
-            let needed = self.target - i64::from(allowed);
-            if self.version < needed {
-                return Err(Blocked::Shipping { version: self.version, needed }.into());
+            let needed = self.state.target - i64::from(allowed);
+            if self.state.version < needed {
+                return Err(Blocked::Shipping { version: self.state.version, needed }.into());
             }
         }
-        let before = self.rng.clone();
+        let before = self.state.rng.clone();
         let shares = self.pick(want)?;
         let own = shares.get(want.rank as usize).map_or(&[][..], |groups| groups);
         if let Err(refusal) = self.check_width(own, want.width) {
             // A refusal draws nothing.
-            self.rng = before;
+            self.state.rng = before;
             return Err(refusal);
         }
-        let (number, target) = (self.next_batch, self.target);
-        self.next_batch += 1;
-        self.counts.batches += 1;
+        let (number, target) = (self.state.next_batch, self.state.target);
+        self.state.next_batch += 1;
+        self.state.counts.batches += 1;
         for id in shares.iter().flatten() {
-            let Some(ready) = self.ready.get(id).cloned() else { continue };
-            self.queue.remove(&ready.place());
-            if let Some(ready) = self.ready.get_mut(id) {
+            let Some(ready) = self.state.ready.get(id).cloned() else { continue };
+            self.derived.queue.remove(&ready.place());
+            if let Some(ready) = self.state.ready.get_mut(id) {
                 ready.is_out = true;
             }
-            self.counts.delivered += 1;
-            self.counts.delivered_tokens += ready.group.tokens;
-            self.sources.count(&ready.group.source, |source| source.delivered += 1);
+            self.state.counts.delivered += 1;
+            self.state.counts.delivered_tokens += ready.group.tokens;
+            self.state.sources.count(&ready.group.source, |source| source.delivered += 1);
             self.count_overdue(&ready.group);
         }
         let groups = shares.iter().map(Vec::len).sum::<usize>() as u64;
         let part = |groups| Part { groups, ..Part::default() };
         let shares = shares.into_iter().map(part).collect();
-        self.batches.insert(number, Batch { target, want: *want, shares, is_used: false, lost: 0 });
+        self.state
+            .batches
+            .insert(number, Batch { target, want: *want, shares, is_used: false, lost: 0 });
         self.step(groups);
         Ok(number)
     }
@@ -133,7 +135,7 @@ impl Ledger {
         if width == 0 || width >= self.config.max_tokens {
             return Ok(());
         }
-        let groups = groups.iter().filter_map(|id| self.ready.get(id));
+        let groups = groups.iter().filter_map(|id| self.state.ready.get(id));
         let lengths = groups.flat_map(|ready| &ready.group.items).map(Item::tokens);
         match (0..).zip(lengths).find(|(_, length)| *length > width) {
             Some((item, length)) => Err(Refusal::TooLong { item, length, width }),
@@ -143,11 +145,11 @@ impl Ledger {
 
     fn count_overdue(&mut self, group: &Group) {
         let Some(bound) = self.bound().filter(|bound| group.oldest < *bound) else { return };
-        self.counts.overdue += 1;
+        self.state.counts.overdue += 1;
         if self.config.on_stale == OnStale::Mask {
             let runs = group.items.iter().flat_map(|item| item.runs());
             let old = runs.filter(|run| run.version < bound).map(|run| u64::from(run.tokens));
-            self.counts.masked_tokens += old.sum::<u64>();
+            self.state.counts.masked_tokens += old.sum::<u64>();
         }
     }
 
@@ -157,27 +159,27 @@ impl Ledger {
         let mut share = Share {
             lease: Lease { batch: number, rank, attempt: 0 },
             lease_ms,
-            target: self.target,
+            target: self.state.target,
             groups: Vec::new(),
         };
-        let Some(batch) = self.batches.get_mut(&number) else { return share };
+        let Some(batch) = self.state.batches.get_mut(&number) else { return share };
         share.target = batch.target;
         let Some(part) = batch.shares.get_mut(rank as usize) else { return share };
         self.changed = true;
         let is_again = part.attempt > 0;
-        part.attempt = self.generation.attempt_after(number, part.attempt);
+        part.attempt = self.state.generation.attempt_after(number, part.attempt);
         share.lease.attempt = part.attempt;
-        self.counts.redelivered += u64::from(is_again);
-        let known = part.groups.iter().filter_map(|id| self.ready.get(id));
+        self.state.counts.redelivered += u64::from(is_again);
+        let known = part.groups.iter().filter_map(|id| self.state.ready.get(id));
         share.groups = known.map(|ready| Arc::clone(&ready.group)).collect();
         match lease_ms {
             Some(lease) => {
                 let until = now.saturating_add(lease);
-                (part.state, part.lease_ms) = (State::Out(until), lease);
-                self.due.insert((until, Due::Lease(number, rank)));
+                (part.state, part.lease_ms) = (PartState::Out(until), lease);
+                self.derived.due.insert((until, Due::Lease(number, rank)));
             }
             None => {
-                part.state = State::Over;
+                part.state = PartState::Over;
                 let groups = std::mem::take(&mut part.groups);
                 batch.is_used = true;
                 self.use_up(&groups);
@@ -190,25 +192,25 @@ impl Ledger {
     /// The part that a lease is for, if it is the consumer's, who is about to change it.
     fn held(&mut self, lease: Lease) -> Result<&mut Part, Refusal> {
         let Lease { batch, rank, attempt } = lease;
-        if batch >= self.next_batch || batch == 0 {
+        if batch >= self.state.next_batch || batch == 0 {
             let expected = "one of those that were made";
             return Err(value("number of a batch", expected, batch));
         }
-        let is_lost = self.generation.has_lost_batch(batch);
-        let part = self.batches.get_mut(&batch).and_then(|b| b.shares.get_mut(rank as usize));
+        let is_lost = self.state.generation.has_lost_batch(batch);
+        let part = self.state.batches.get_mut(&batch).and_then(|b| b.shares.get_mut(rank as usize));
         let why = match &part {
             None if is_lost => "the table went on from a moment that is older than the batch",
             None => "the batch is over",
-            Some(part) if part.state == State::Over => "it is over",
+            Some(part) if part.state == PartState::Over => "it is over",
             Some(part) if part.attempt != attempt => "it was delivered again",
-            Some(part) if part.state == State::Waiting => "the lease is over",
+            Some(part) if part.state == PartState::Waiting => "the lease is over",
             _ => "",
         };
         self.changed = true;
         match part {
             Some(part) if why.is_empty() => Ok(part),
             _ => {
-                self.counts.fenced += 1;
+                self.state.counts.fenced += 1;
                 Err(Refusal::Fenced { lease, why: why.into() })
             }
         }
@@ -217,10 +219,10 @@ impl Ledger {
     pub(super) fn ack(&mut self, lease: Lease) -> Result<Outcome, Refusal> {
         let part = self.held(lease)?;
         let groups = std::mem::take(&mut part.groups);
-        if let State::Out(until) = std::mem::replace(&mut part.state, State::Over) {
-            self.due.remove(&(until, Due::Lease(lease.batch, lease.rank)));
+        if let PartState::Out(until) = std::mem::replace(&mut part.state, PartState::Over) {
+            self.derived.due.remove(&(until, Due::Lease(lease.batch, lease.rank)));
         }
-        if let Some(batch) = self.batches.get_mut(&lease.batch) {
+        if let Some(batch) = self.state.batches.get_mut(&lease.batch) {
             batch.is_used = true;
         }
         self.use_up(&groups);
@@ -230,8 +232,8 @@ impl Ledger {
 
     pub(super) fn nack(&mut self, lease: Lease) -> Result<Outcome, Refusal> {
         let part = self.held(lease)?;
-        if let State::Out(until) = part.state {
-            self.due.remove(&(until, Due::Lease(lease.batch, lease.rank)));
+        if let PartState::Out(until) = part.state {
+            self.derived.due.remove(&(until, Due::Lease(lease.batch, lease.rank)));
         }
         self.take_back(lease.batch, lease.rank);
         Ok(Outcome::Done)
@@ -246,29 +248,29 @@ impl Ledger {
         let part = self.held(lease)?;
         let until = now.saturating_add(lease_ms);
         part.lease_ms = lease_ms;
-        if let State::Out(before) = std::mem::replace(&mut part.state, State::Out(until)) {
-            self.due.remove(&(before, Due::Lease(lease.batch, lease.rank)));
+        if let PartState::Out(before) = std::mem::replace(&mut part.state, PartState::Out(until)) {
+            self.derived.due.remove(&(before, Due::Lease(lease.batch, lease.rank)));
         }
-        self.due.insert((until, Due::Lease(lease.batch, lease.rank)));
+        self.derived.due.insert((until, Due::Lease(lease.batch, lease.rank)));
         Ok(Outcome::Done)
     }
 
     pub(super) fn expire_lease(&mut self, batch: u64, rank: u32) {
-        self.counts.expired_leases += 1;
+        self.state.counts.expired_leases += 1;
         self.take_back(batch, rank);
     }
 
     /// Has a part wait for another consumer, queues its groups again, or gives them up.
     fn take_back(&mut self, number: u64, rank: u32) {
-        let version = self.version;
-        let Some(batch) = self.batches.get_mut(&number) else { return };
+        let version = self.state.version;
+        let Some(batch) = self.state.batches.get_mut(&number) else { return };
         let is_history = version > batch.target;
         let Some(part) = batch.shares.get_mut(rank as usize) else { return };
         if self.config.delivery == Delivery::AtLeastOnce && !is_history {
-            part.state = State::Waiting;
+            part.state = PartState::Waiting;
             return;
         }
-        part.state = State::Over;
+        part.state = PartState::Over;
         let groups = std::mem::take(&mut part.groups);
         match self.config.delivery {
             Delivery::AtLeastOnce => self.return_groups(&groups),
@@ -283,18 +285,18 @@ impl Ledger {
     /// Queues groups that wait for a consumer who asks for another size than this one, and may never come: those of
     /// its own rank, of ranks that there are no more, and of batches of which nobody has anything. Whether there were some.
     fn recall(&mut self, want: &Want) -> bool {
-        let others = self.batches.iter().filter(|(_, batch)| !batch.want.is_like(want));
+        let others = self.state.batches.iter().filter(|(_, batch)| !batch.want.is_like(want));
         let others: Vec<u64> = others.map(|(number, _)| *number).collect();
         let mut is_found = false;
         for number in others {
-            let Some(batch) = self.batches.get_mut(&number) else { continue };
-            let is_waiting = |part: &Part| part.state == State::Waiting;
+            let Some(batch) = self.state.batches.get_mut(&number) else { continue };
+            let is_waiting = |part: &Part| part.state == PartState::Waiting;
             let is_whole = !batch.is_used && batch.shares.iter().all(is_waiting);
             let mut groups = Vec::new();
             for (rank, part) in (0..).zip(&mut batch.shares) {
                 let is_of_others = rank != want.rank && rank < want.ranks;
                 if is_waiting(part) && (is_whole || !is_of_others) {
-                    part.state = State::Over;
+                    part.state = PartState::Over;
                     (is_found, self.changed) = (true, true);
                     groups.append(&mut part.groups);
                 }
@@ -309,19 +311,20 @@ impl Ledger {
 
     /// Queues the groups of batches that wait for a rank, though the learner has gone on.
     pub(super) fn end_history(&mut self) {
-        let version = self.version;
+        let version = self.state.version;
         let old: Vec<u64> = self
+            .state
             .batches
             .iter()
             .filter(|(_, batch)| batch.target < version)
             .map(|(number, _)| *number)
             .collect();
         for number in old {
-            let Some(batch) = self.batches.get_mut(&number) else { continue };
+            let Some(batch) = self.state.batches.get_mut(&number) else { continue };
             let mut groups = Vec::new();
             for part in &mut batch.shares {
-                if part.state == State::Waiting {
-                    part.state = State::Over;
+                if part.state == PartState::Waiting {
+                    part.state = PartState::Over;
                     groups.append(&mut part.groups);
                 }
             }
@@ -332,13 +335,13 @@ impl Ledger {
 
     /// Ends all batches; their groups are queued, unless they are delivered once and were.
     pub(super) fn take_back_all(&mut self) {
-        for (number, batch) in std::mem::take(&mut self.batches) {
+        for (number, batch) in std::mem::take(&mut self.state.batches) {
             for (rank, part) in (0..).zip(batch.shares) {
-                if let State::Out(until) = part.state {
-                    self.due.remove(&(until, Due::Lease(number, rank)));
+                if let PartState::Out(until) = part.state {
+                    self.derived.due.remove(&(until, Due::Lease(number, rank)));
                 }
                 match (self.config.delivery, part.state) {
-                    (Delivery::AtMostOnce, State::Out(_)) => self.lose(part.groups),
+                    (Delivery::AtMostOnce, PartState::Out(_)) => self.lose(part.groups),
                     _ => self.return_groups(&part.groups),
                 }
             }
@@ -347,7 +350,7 @@ impl Ledger {
 
     /// Gives groups up that their consumer may have used or not.
     fn lose(&mut self, groups: Vec<u64>) {
-        self.counts.lost += groups.len() as u64;
+        self.state.counts.lost += groups.len() as u64;
         for id in groups {
             self.remove_ready(id);
             self.note(id, Fate::Over);
@@ -356,21 +359,21 @@ impl Ledger {
 
     /// Queues groups again that nobody is done with.
     fn return_groups(&mut self, groups: &[u64]) {
-        self.counts.returned += groups.len() as u64;
+        self.state.counts.returned += groups.len() as u64;
         self.queue_again(groups);
     }
 
     fn queue_again(&mut self, groups: &[u64]) {
         let bound = self.bound().filter(|_| self.drops());
         for id in groups {
-            let Some(ready) = self.ready.get_mut(id) else { continue };
+            let Some(ready) = self.state.ready.get_mut(id) else { continue };
             if bound.is_some_and(|bound| ready.group.oldest < bound) {
                 self.let_go(*id);
                 continue;
             }
             ready.is_out = false;
             let ready = ready.clone();
-            self.queue.insert(&ready.place());
+            self.derived.queue.insert(&ready.place());
         }
     }
 
@@ -378,8 +381,8 @@ impl Ledger {
     fn use_up(&mut self, groups: &[u64]) {
         let mut again = Vec::new();
         for id in groups {
-            let Some(ready) = self.ready.get_mut(id) else { continue };
-            self.counts.acked += 1;
+            let Some(ready) = self.state.ready.get_mut(id) else { continue };
+            self.state.counts.acked += 1;
             ready.uses += 1;
             if self.config.max_uses == 0 || ready.uses < self.config.max_uses {
                 again.push(*id);
@@ -393,13 +396,13 @@ impl Ledger {
 
     /// Forgets a batch when all its parts are over.
     fn tidy(&mut self, number: u64) {
-        let Some(batch) = self.batches.get(&number) else { return };
-        if batch.shares.iter().any(|part| part.state != State::Over) {
+        let Some(batch) = self.state.batches.get(&number) else { return };
+        if batch.shares.iter().any(|part| part.state != PartState::Over) {
             return;
         }
         let (target, is_used, lost) = (batch.target, batch.is_used, batch.lost);
-        self.batches.remove(&number);
-        if lost > 0 && !is_used && target >= self.version {
+        self.state.batches.remove(&number);
+        if lost > 0 && !is_used && target >= self.state.version {
             self.miss_step(lost);
         }
     }

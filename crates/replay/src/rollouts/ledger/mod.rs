@@ -29,11 +29,13 @@
 //!   `counts`: what is counted.
 //! - `open`: groups that are made. `queue`: complete ones, in order. `draws`: which of them make a batch.
 //!   `leases`: batches that are out. `steps`: which version the next batch updates. `generation`: numbers that
-//!   nothing else had. `state`: all of it as bytes, and back. `recount`: whether all lists agree.
+//!   nothing else had. `state`: what is saved, as bytes and back. `derived`: what follows from that. `recount`: whether
+//!   it does.
 
 mod change;
 mod check;
 mod counts;
+mod derived;
 mod draws;
 mod generation;
 mod leases;
@@ -43,7 +45,6 @@ mod recount;
 mod state;
 mod steps;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 pub use self::change::{
@@ -55,16 +56,13 @@ pub use self::open::MAX_SUSPENDED;
 pub use self::state::{Moment, StateError};
 
 use self::check::value;
-use self::counts::Sources;
-use self::generation::Generation;
-use self::leases::Batch;
-use self::open::Open;
-use self::queue::{Place, Queue};
+use self::derived::Derived;
+use self::queue::Place;
+use self::state::State;
 use super::config::{ConfigError, OnStale, Order, RolloutConfig};
 use super::filter::BoundFilter;
 use super::item::{Group, Item};
 use crate::limiter::{self, Limiter};
-use crate::rng::Rng;
 
 /// Of how many groups that are over it is known how.
 const FATES: usize = 1 << 16;
@@ -81,7 +79,7 @@ enum Due {
 }
 
 /// A group that is complete, and not over.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 struct Ready {
     group: Arc<Group>,
     priority: f64,
@@ -107,37 +105,12 @@ pub struct Ledger {
     config: Arc<RolloutConfig>,
     filter: Option<BoundFilter>,
     limiter: Option<Limiter>,
-    /// V.
-    version: i64,
-    /// t.
-    target: i64,
-    /// Groups that will update t.
-    taken: u64,
-    /// d.
-    depth: Option<u32>,
-    /// What to add to the accepted groups for admission, since the learner went back.
-    offset: i64,
-    paused: bool,
-    next_group: u64,
-    next_place: u64,
-    next_batch: u64,
+    /// What is saved.
+    state: State,
+    /// What follows from that.
+    derived: Derived,
     /// The attempt that new groups begin with. It is not saved: a table that goes on has numbers of its own.
     first_attempt: u32,
-    generation: Generation,
-    rng: Rng,
-    counts: Counts,
-    sources: Sources,
-    open: BTreeMap<u64, Open>,
-    suspended: BTreeSet<u64>,
-    /// Open groups that have tokens, by the version of the oldest.
-    begun: BTreeSet<(i64, u64)>,
-    ready: HashMap<u64, Ready>,
-    queue: Queue,
-    /// How many open groups that a producer has are as old as this: as its policy was when it began, at least.
-    ages: BTreeMap<i64, u64>,
-    batches: BTreeMap<u64, Batch>,
-    due: BTreeSet<(u64, Due)>,
-    fates: BTreeMap<u64, Fate>,
     /// What has large memory and is over; see [`Ledger::take_dead`].
     dead: Dead,
     /// Whether anything that is saved has changed; see [`Ledger::take_changed`].
@@ -183,29 +156,9 @@ impl Ledger {
         Ok(Self {
             filter,
             limiter,
-            version: 0,
-            target: 0,
-            taken: 0,
-            depth: config.first_depth(),
-            offset: 0,
-            paused: false,
-            next_group: 0,
-            next_place: 0,
-            next_batch: 1,
+            state: State::new(&config),
+            derived: Derived::new(config.order),
             first_attempt: 0,
-            generation: Generation::default(),
-            rng: Rng::new(config.seed),
-            counts: Counts::default(),
-            sources: Sources::default(),
-            open: BTreeMap::new(),
-            suspended: BTreeSet::new(),
-            begun: BTreeSet::new(),
-            ready: HashMap::new(),
-            queue: Queue::new(config.order),
-            ages: BTreeMap::new(),
-            batches: BTreeMap::new(),
-            due: BTreeSet::new(),
-            fates: BTreeMap::new(),
             dead: Dead::default(),
             changed: false,
             config,
@@ -219,18 +172,18 @@ impl Ledger {
 
     /// What it has counted.
     pub fn counts(&self) -> Counts {
-        Counts { running: self.open.len() as u64, ..self.counts }
+        self.state.counts
     }
 
     /// What it has counted for each producer.
     pub fn sources(&self) -> &[Source] {
-        self.sources.all()
+        self.state.sources.all()
     }
 
     /// For how many groups others than this producer were admitted.
     pub(in crate::rollouts) fn admitted_others(&self, name: &str) -> u64 {
-        let own = self.sources.get(name).map_or(0, |source| source.submitted);
-        self.counts.submitted.saturating_sub(own)
+        let own = self.state.sources.get(name).map_or(0, |source| source.submitted);
+        self.state.counts.submitted.saturating_sub(own)
     }
 
     /// How many groups it has that are not over.
@@ -240,17 +193,17 @@ impl Ledger {
 
     /// Where it stands.
     pub fn totals(&self) -> GroupTotals {
-        let oldest = self.queue.oldest().and_then(|id| self.ready.get(&id));
+        let oldest = self.derived.queue.oldest().and_then(|id| self.state.ready.get(&id));
         GroupTotals {
-            version: self.version,
-            target: self.target,
-            depth: self.depth,
+            version: self.state.version,
+            target: self.state.target,
+            depth: self.state.depth,
             capacity: self.room().unwrap_or(0),
-            queued: self.queue.len() as u64,
-            out: (self.ready.len() - self.queue.len()) as u64,
-            suspended: self.suspended.len() as u64,
+            queued: self.derived.queue.len() as u64,
+            out: (self.state.ready.len() - self.derived.queue.len()) as u64,
+            suspended: self.derived.suspended.len() as u64,
             oldest: oldest.map(|ready| ready.group.oldest),
-            paused: self.paused,
+            paused: self.state.paused,
         }
     }
 
@@ -261,7 +214,7 @@ impl Ledger {
 
     /// When time will next change something.
     pub fn next_due(&self) -> Option<u64> {
-        self.due.first().map(|(when, _)| *when)
+        self.derived.due.first().map(|(when, _)| *when)
     }
 
     /// What was let go of since the last call.
@@ -276,7 +229,7 @@ impl Ledger {
 
     /// Takes a complete group out of all lists but the queue.
     fn remove_ready(&mut self, id: u64) -> Option<Ready> {
-        let ready = self.ready.remove(&id)?;
+        let ready = self.state.ready.remove(&id)?;
         self.changed = true;
         self.dead.groups.push(Arc::clone(&ready.group));
         Some(ready)
@@ -303,31 +256,31 @@ impl Ledger {
             Change::Reprioritize { priorities } => Ok(self.reprioritize(priorities)),
             Change::Tick => Ok(Outcome::Done),
             Change::Deepen { depth } => {
-                (self.depth, self.changed) = (Some(*depth), true);
+                (self.state.depth, self.changed) = (Some(*depth), true);
                 Ok(Outcome::Done)
             }
             Change::Restore { version } => Ok(self.restore(*version)),
             Change::Pause { paused } => {
-                self.changed |= self.paused != *paused;
-                self.paused = *paused;
+                self.changed |= self.state.paused != *paused;
+                self.state.paused = *paused;
                 Ok(Outcome::Done)
             }
-            Change::AwaitVersion { above } if self.version > *above => {
-                Ok(Outcome::Count(self.version as u64))
+            Change::AwaitVersion { above } if self.state.version > *above => {
+                Ok(Outcome::Count(self.state.version as u64))
             }
             Change::AwaitVersion { above } => {
                 let needed = above.saturating_add(1);
-                Err(Blocked::Shipping { version: self.version, needed }.into())
+                Err(Blocked::Shipping { version: self.state.version, needed }.into())
             }
         }
     }
 
     /// Does what is due.
     fn pass(&mut self, now: u64) {
-        while let Some((when, due)) = self.due.first().copied()
+        while let Some((when, due)) = self.derived.due.first().copied()
             && when <= now
         {
-            self.due.pop_first();
+            self.derived.due.pop_first();
             self.changed = true;
             match due {
                 Due::Permit(id) => self.look_at_permit(when, id),
@@ -339,37 +292,40 @@ impl Ledger {
 
     /// Groups that are there, in whatever state.
     fn live(&self) -> u64 {
-        (self.open.len() + self.ready.len()) as u64
+        (self.state.open.len() + self.state.ready.len()) as u64
     }
 
     /// Groups that are accepted or run, and how many may be.
     fn versions_allow(&self) -> Option<(u64, u64)> {
-        let depth = self.depth?;
-        let versions = (i64::from(depth) + self.version + 1).max(0) as u64;
+        let depth = self.state.depth?;
+        let versions = (i64::from(depth) + self.state.version + 1).max(0) as u64;
         let most = versions.saturating_mul(self.config.per_version());
-        let accepted = self.counts.accepted as i64 + self.offset;
-        Some((accepted.max(0) as u64 + self.open.len() as u64, most))
+        let accepted = self.state.counts.accepted as i64 + self.state.offset;
+        Some((accepted.max(0) as u64 + self.state.open.len() as u64, most))
     }
 
     /// How many more groups may be made: at least one, or why not.
     fn room(&self) -> Result<u64, Blocked> {
-        if self.paused {
+        if self.state.paused {
             return Err(Blocked::Paused);
         }
         let config = &self.config;
-        let running = u64::from(config.max_running).saturating_sub(self.open.len() as u64);
+        let running = u64::from(config.max_running).saturating_sub(self.state.open.len() as u64);
         if running == 0 {
             return Err(Blocked::Running(config.max_running));
         }
         let mut room = running;
         if let Some((groups, most)) = self.versions_allow() {
             if groups >= most {
-                return Err(Blocked::Ahead { groups, most, version: self.version });
+                return Err(Blocked::Ahead { groups, most, version: self.state.version });
             }
             room = room.min(most - groups);
             // A learner that takes many groups of before may be so far ahead that what begins now is too old.
-            if self.drops() && self.bound().is_some_and(|bound| self.version < bound) {
-                return Err(Blocked::Early { version: self.version, target: self.target });
+            if self.drops() && self.bound().is_some_and(|bound| self.state.version < bound) {
+                return Err(Blocked::Early {
+                    version: self.state.version,
+                    target: self.state.target,
+                });
             }
         }
         let free = (u64::from(config.max_groups) + self.replaceable()).saturating_sub(self.live());
@@ -378,7 +334,9 @@ impl Ledger {
         }
         room = room.min(free);
         if let Some(limiter) = &self.limiter {
-            limiter.can_insert(&self.limited(self.open.len()), 1).map_err(Blocked::Limiter)?;
+            limiter
+                .can_insert(&self.limited(self.state.open.len()), 1)
+                .map_err(Blocked::Limiter)?;
         }
         Ok(room)
     }
@@ -389,27 +347,27 @@ impl Ledger {
         if self.config.order != Order::Weighted {
             return 0;
         }
-        let beyond = self.queue.len().saturating_sub(self.config.batch_groups as usize);
-        beyond.max(self.queue.used()) as u64
+        let beyond = self.derived.queue.len().saturating_sub(self.config.batch_groups as usize);
+        beyond.max(self.derived.queue.used()) as u64
     }
 
     /// Inserts and samples as the limiter sees them. For producers the open groups count, as each will be an
     /// insert; consumers see those that are complete.
     fn limited(&self, open: usize) -> limiter::Counts {
-        let inserts = self.counts.accepted + open as u64;
-        let deletions = inserts.saturating_sub((open + self.ready.len()) as u64);
-        let samples = self.counts.delivered.saturating_sub(self.counts.returned);
+        let inserts = self.state.counts.accepted + open as u64;
+        let deletions = inserts.saturating_sub((open + self.state.ready.len()) as u64);
+        let samples = self.state.counts.delivered.saturating_sub(self.state.counts.returned);
         limiter::Counts { inserts, samples, deletions }
     }
 
     fn publish(&mut self, version: i64) -> Result<Outcome, Refusal> {
-        if version < self.version {
-            let expected = format!("at least the learner's version {}", self.version);
+        if version < self.state.version {
+            let expected = format!("at least the learner's version {}", self.state.version);
             return Err(value("version", expected, version));
         }
-        (self.version, self.changed) = (version, true);
-        if version > self.target {
-            (self.target, self.taken) = (version, 0);
+        (self.state.version, self.changed) = (version, true);
+        if version > self.state.target {
+            (self.state.target, self.state.taken) = (version, 0);
             self.sweep();
         }
         self.end_history();
@@ -419,20 +377,20 @@ impl Ledger {
     /// Goes back, or on, to the learner's version: what was delivered and not used up is there again, and
     /// admission counts as if exactly that many versions had been made.
     fn restore(&mut self, version: i64) -> Outcome {
-        (self.version, self.changed) = (version, true);
-        (self.target, self.taken) = (version, 0);
+        (self.state.version, self.changed) = (version, true);
+        (self.state.target, self.state.taken) = (version, 0);
         self.take_back_all();
         self.sweep();
         let used = version as u64 * self.config.per_version();
         // One that was of use is among those used up, though it may be used again.
-        let unused = self.ready.values().filter(|ready| ready.uses == 0).count() as u64;
-        self.offset = (used + unused) as i64 - self.counts.accepted as i64;
+        let unused = self.state.ready.values().filter(|ready| ready.uses == 0).count() as u64;
+        self.state.offset = (used + unused) as i64 - self.state.counts.accepted as i64;
         Outcome::Done
     }
 
     /// The oldest version that may be delivered.
     fn bound(&self) -> Option<i64> {
-        self.config.max_lag.map(|lag| self.target - i64::from(lag))
+        self.config.max_lag.map(|lag| self.state.target - i64::from(lag))
     }
 
     /// Whether groups that are too old go.
@@ -443,32 +401,32 @@ impl Ledger {
     /// Lets go of what can't be delivered any more.
     fn sweep(&mut self) {
         let Some(bound) = self.bound().filter(|_| self.drops()) else { return };
-        let stale: Vec<u64> = self.queue.up_to(bound - 1).collect();
+        let stale: Vec<u64> = self.derived.queue.up_to(bound - 1).collect();
         for id in stale {
             self.let_go(id);
         }
-        while let Some((oldest, id)) = self.begun.first().copied()
+        while let Some((oldest, id)) = self.derived.begun.first().copied()
             && oldest < bound
         {
-            self.counts.stale += 1;
+            self.state.counts.stale += 1;
             self.reject(id, Fate::Stale);
         }
     }
 
     /// Removes a complete group that is too old. Another one may be made for it, unless it was of use.
     fn let_go(&mut self, id: u64) {
-        if self.ready.get(&id).is_some_and(|ready| ready.uses > 0) {
+        if self.state.ready.get(&id).is_some_and(|ready| ready.uses > 0) {
             return self.retire(id);
         }
-        self.counts.stale += 1;
+        self.state.counts.stale += 1;
         self.filter_out(id, Fate::Stale);
     }
 
     /// Removes a complete group that was of use.
     fn retire(&mut self, id: u64) {
         if let Some(ready) = self.remove_ready(id) {
-            self.queue.remove(&ready.place());
-            self.counts.retired += 1;
+            self.derived.queue.remove(&ready.place());
+            self.state.counts.retired += 1;
             self.note(id, Fate::Over);
         }
     }
@@ -476,11 +434,11 @@ impl Ledger {
     /// Removes a complete group that is not wanted.
     fn filter_out(&mut self, id: u64, fate: Fate) {
         let Some(ready) = self.remove_ready(id) else { return };
-        self.queue.remove(&ready.place());
-        self.counts.accepted -= 1;
-        self.counts.filtered += 1;
+        self.derived.queue.remove(&ready.place());
+        self.state.counts.accepted -= 1;
+        self.state.counts.filtered += 1;
         let tokens = ready.group.tokens;
-        self.sources.count(&ready.group.source, |source| {
+        self.state.sources.count(&ready.group.source, |source| {
             source.accepted -= 1;
             source.filtered += 1;
             source.tokens -= tokens;
@@ -489,44 +447,44 @@ impl Ledger {
     }
 
     fn forget_age(&mut self, age: i64) {
-        if let Some(count) = self.ages.get_mut(&age) {
+        if let Some(count) = self.derived.ages.get_mut(&age) {
             *count -= 1;
             if *count == 0 {
-                self.ages.remove(&age);
+                self.derived.ages.remove(&age);
             }
         }
     }
 
     fn note(&mut self, id: u64, fate: Fate) {
-        self.fates.insert(id, fate);
-        if self.fates.len() > FATES {
-            self.fates.pop_first();
+        self.state.fates.insert(id, fate);
+        if self.state.fates.len() > FATES {
+            self.state.fates.pop_first();
         }
     }
 
     /// How a group ended, or that it did not.
     fn fate(&self, id: u64) -> Fate {
-        if self.open.contains_key(&id) {
+        if self.state.open.contains_key(&id) {
             return Fate::Running;
         }
-        if self.ready.contains_key(&id) {
+        if self.state.ready.contains_key(&id) {
             return Fate::Complete;
         }
-        if self.generation.has_lost_group(id) {
+        if self.state.generation.has_lost_group(id) {
             // Its producer has the permit of a table that is no more.
             return Fate::Expired;
         }
-        self.fates.get(&id).copied().unwrap_or(Fate::Over)
+        self.state.fates.get(&id).copied().unwrap_or(Fate::Over)
     }
 
     fn discard(&mut self, groups: &[u64]) -> Outcome {
         let mut count = 0;
         for id in groups {
-            match self.ready.get(id) {
+            match self.state.ready.get(id) {
                 Some(ready) if ready.is_out => continue,
                 Some(ready) if ready.uses > 0 => self.retire(*id),
                 Some(_) => {
-                    self.counts.discarded += 1;
+                    self.state.counts.discarded += 1;
                     self.filter_out(*id, Fate::Filtered);
                 }
                 None => continue,
@@ -539,10 +497,10 @@ impl Ledger {
     fn reprioritize(&mut self, priorities: &[(u64, f64)]) -> Outcome {
         let mut count = 0;
         for (id, priority) in priorities {
-            if let Some(ready) = self.ready.get_mut(id) {
+            if let Some(ready) = self.state.ready.get_mut(id) {
                 (ready.priority, self.changed) = (*priority, true);
                 if !ready.is_out {
-                    self.queue.reprioritize(&ready.place());
+                    self.derived.queue.reprioritize(&ready.place());
                 }
                 count += 1;
             }
@@ -553,11 +511,11 @@ impl Ledger {
     /// Lets go of the group of the oldest tokens, because batches wait for younger ones: if none can be made
     /// otherwise, none is made, and one that is made then is younger. Whether there was one.
     fn shed(&mut self) -> bool {
-        let is_made = self.open.len() > self.suspended.len();
-        let oldest = self.queue.oldest().and_then(|id| self.ready.get(&id));
+        let is_made = self.state.open.len() > self.derived.suspended.len();
+        let oldest = self.derived.queue.oldest().and_then(|id| self.state.ready.get(&id));
         match oldest {
             Some(ready)
-                if ready.group.oldest < self.version && !is_made && self.room().is_err() =>
+                if ready.group.oldest < self.state.version && !is_made && self.room().is_err() =>
             {
                 self.let_go(ready.group.id);
                 true

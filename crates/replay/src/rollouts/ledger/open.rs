@@ -97,15 +97,15 @@ impl Ledger {
         version: Option<i64>,
         ttl_ms: u64,
     ) -> Permit {
-        let id = self.next_group;
-        self.next_group += 1;
+        let id = self.state.next_group;
+        self.state.next_group += 1;
         let expires = now.saturating_add(ttl_ms);
         let deadline = self.config.group_deadline_ms.map(|after| now.saturating_add(after));
         let open = Open {
             key: key.into(),
             source: source.into(),
-            admitted: self.version,
-            dispatched: version.unwrap_or(self.version),
+            admitted: self.state.version,
+            dispatched: version.unwrap_or(self.state.version),
             oldest: None,
             items: Vec::new(),
             finished: 0,
@@ -117,30 +117,31 @@ impl Ledger {
             priority: 1.0,
         };
         let permit = open.permit(id, open.dispatched);
-        self.due.insert((expires, Due::Permit(id)));
+        self.derived.due.insert((expires, Due::Permit(id)));
         if let Some(deadline) = deadline {
-            self.due.insert((deadline, Due::Deadline(id)));
+            self.derived.due.insert((deadline, Due::Deadline(id)));
         }
-        *self.ages.entry(open.age()).or_default() += 1;
-        self.counts.submitted += 1;
-        self.sources.count(source, |source| {
+        *self.derived.ages.entry(open.age()).or_default() += 1;
+        self.state.counts.submitted += 1;
+        self.state.counts.running += 1;
+        self.state.sources.count(source, |source| {
             source.submitted += 1;
             source.running += 1;
             source.last_admitted = Some(now);
         });
-        self.open.insert(id, open);
+        self.state.open.insert(id, open);
         self.changed = true;
         permit
     }
 
     /// Whether a group is open, and the producer's.
     fn holds(&self, hold: Hold) -> bool {
-        self.open.get(&hold.group).is_some_and(|open| open.is_of(hold))
+        self.state.open.get(&hold.group).is_some_and(|open| open.is_of(hold))
     }
 
     /// Takes a sign of life of the producer of an open group.
     fn touch(&mut self, now: u64, id: u64) {
-        if let Some(open) = self.open.get_mut(&id)
+        if let Some(open) = self.state.open.get_mut(&id)
             // One that was left has nobody whose life there could be a sign of.
             && let Some(expires) = &mut open.expires
         {
@@ -151,16 +152,16 @@ impl Ledger {
 
     /// Counts a producer who brought something for what is another one's by now, or nobody's.
     fn count_fenced(&mut self) {
-        (self.counts.fenced, self.changed) = (self.counts.fenced + 1, true);
+        (self.state.counts.fenced, self.changed) = (self.state.counts.fenced + 1, true);
     }
 
     pub(super) fn append(&mut self, now: u64, append: &Append) -> Result<Outcome, Refusal> {
         let id = append.hold.group;
-        if id >= self.next_group {
+        if id >= self.state.next_group {
             return Err(Refusal::Unknown(id));
         }
-        let Some(open) = self.open.get_mut(&id) else {
-            if self.generation.has_lost_group(id) {
+        let Some(open) = self.state.open.get_mut(&id) else {
+            if self.state.generation.has_lost_group(id) {
                 self.count_fenced();
             }
             return Ok(Outcome::Appended(self.fate(id)));
@@ -178,7 +179,7 @@ impl Ledger {
         let is_new_end = append.finish.is_some() && !is_finished;
         let is_known = append.sequence < there && !is_new_end;
         if is_known || (is_finished && is_empty && append.sequence == there) {
-            self.counts.duplicates += 1;
+            self.state.counts.duplicates += 1;
             self.touch(now, id);
             return Ok(Outcome::Appended(Fate::Running));
         }
@@ -219,18 +220,18 @@ impl Ledger {
         };
         let after = (open.age(), open.oldest);
         let is_complete = open.finished >= self.config.group_size;
-        self.counts.tokens += u64::from(append.segment.tokens);
+        self.state.counts.tokens += u64::from(append.segment.tokens);
         if before.0 != after.0 {
             // It is a producer's, since the attempt is that of a permit that stands.
             self.forget_age(before.0);
-            *self.ages.entry(after.0).or_default() += 1;
+            *self.derived.ages.entry(after.0).or_default() += 1;
         }
         if before.1 != after.1 {
             if let Some(oldest) = before.1 {
-                self.begun.remove(&(oldest, id));
+                self.derived.begun.remove(&(oldest, id));
             }
             if let Some(oldest) = after.1 {
-                self.begun.insert((oldest, id));
+                self.derived.begun.insert((oldest, id));
             }
         }
         if is_complete {
@@ -239,7 +240,7 @@ impl Ledger {
         self.touch(now, id);
         // One token that is too old makes the group too old, so nobody need make the rest of it.
         if self.drops() && self.bound().is_some_and(|bound| after.1.is_some_and(|v| v < bound)) {
-            self.counts.stale += 1;
+            self.state.counts.stale += 1;
             self.reject(id, Fate::Stale);
             return Ok(Outcome::Appended(Fate::Stale));
         }
@@ -248,27 +249,28 @@ impl Ledger {
 
     /// Takes a group out of all lists of open ones.
     fn close(&mut self, id: u64) -> Option<Open> {
-        let open = self.open.remove(&id)?;
+        let open = self.state.open.remove(&id)?;
         self.changed = true;
-        self.due.remove(&(open.looked_at, Due::Permit(id)));
+        self.state.counts.running -= 1;
+        self.derived.due.remove(&(open.looked_at, Due::Permit(id)));
         if let Some(deadline) = open.deadline {
-            self.due.remove(&(deadline, Due::Deadline(id)));
+            self.derived.due.remove(&(deadline, Due::Deadline(id)));
         }
         if let Some(oldest) = open.oldest {
-            self.begun.remove(&(oldest, id));
+            self.derived.begun.remove(&(oldest, id));
         }
-        if !self.suspended.remove(&id) {
+        if !self.derived.suspended.remove(&id) {
             self.forget_age(open.age());
         }
-        self.sources.count(&open.source, |source| source.running -= 1);
+        self.state.sources.count(&open.source, |source| source.running -= 1);
         Some(open)
     }
 
     pub(super) fn reject(&mut self, id: u64, fate: Fate) {
         let Some(mut open) = self.close(id) else { return };
         self.dead.items.append(&mut open.items);
-        self.counts.rejected += 1;
-        self.sources.count(&open.source, |source| source.rejected += 1);
+        self.state.counts.rejected += 1;
+        self.state.sources.count(&open.source, |source| source.rejected += 1);
         self.note(id, fate);
     }
 
@@ -277,11 +279,11 @@ impl Ledger {
         let Some(open) = self.close(id) else { return Fate::Over };
         let (items, surplus): (Vec<Item>, Vec<Item>) =
             open.items.into_iter().partition(|item| item.finish.is_some());
-        self.counts.surplus +=
+        self.state.counts.surplus +=
             surplus.iter().filter(|item| !item.segments.is_empty()).count() as u64;
         self.dead.items.extend(surplus);
         if items.len() < self.config.group_size as usize {
-            self.counts.short += 1;
+            self.state.counts.short += 1;
         }
         let oldest = items.iter().filter_map(Item::oldest).min().unwrap_or(open.dispatched);
         let newest = items.iter().filter_map(Item::newest).max().unwrap_or(open.dispatched);
@@ -304,20 +306,20 @@ impl Ledger {
             None => Fate::Complete,
         };
         if fate != Fate::Complete {
-            self.counts.stale += u64::from(fate == Fate::Stale);
-            self.counts.filtered += 1;
-            self.sources.count(&open.source, |source| source.filtered += 1);
+            self.state.counts.stale += u64::from(fate == Fate::Stale);
+            self.state.counts.filtered += 1;
+            self.state.sources.count(&open.source, |source| source.filtered += 1);
             self.note(id, fate);
             self.dead.items.extend(items);
             return fate;
         }
-        self.counts.accepted += 1;
-        self.sources.count(&open.source, |source| {
+        self.state.counts.accepted += 1;
+        self.state.sources.count(&open.source, |source| {
             source.accepted += 1;
             source.tokens += tokens;
         });
         let Open { key, source, admitted, dispatched, priority, .. } = open;
-        let completed = self.version;
+        let completed = self.state.version;
         let group = Group {
             id,
             key,
@@ -330,11 +332,11 @@ impl Ledger {
             items,
             tokens,
         };
-        let (place, group) = (self.next_place, Arc::new(group));
-        self.next_place += 1;
+        let (place, group) = (self.state.next_place, Arc::new(group));
+        self.state.next_place += 1;
         let ready = Ready { group, priority, place, uses: 0, is_out: false };
-        self.queue.insert(&ready.place());
-        self.ready.insert(id, ready);
+        self.derived.queue.insert(&ready.place());
+        self.state.ready.insert(id, ready);
         Fate::Complete
     }
 
@@ -351,7 +353,7 @@ impl Ledger {
 
     pub(super) fn suspend(&mut self, holds: &[Hold]) -> Result<Outcome, Refusal> {
         for hold in holds.iter().filter(|hold| self.holds(**hold)) {
-            let bytes = self.open.get(&hold.group).map_or(0, Open::bytes);
+            let bytes = self.state.open.get(&hold.group).map_or(0, Open::bytes);
             if bytes > MAX_SUSPENDED {
                 let expected = format!(
                     "at most {MAX_SUSPENDED}, so that another producer can be told of it: finish it or \
@@ -373,13 +375,13 @@ impl Ledger {
 
     /// Has a group wait for another producer.
     fn leave(&mut self, id: u64) {
-        let Some(open) = self.open.get_mut(&id) else { return };
+        let Some(open) = self.state.open.get_mut(&id) else { return };
         // Whoever had it and wakes up is told from whoever goes on with it.
-        open.attempt = self.generation.attempt_after(id, open.attempt);
+        open.attempt = self.state.generation.attempt_after(id, open.attempt);
         (open.expires, self.changed) = (None, true);
-        self.due.remove(&(open.looked_at, Due::Permit(id)));
+        self.derived.due.remove(&(open.looked_at, Due::Permit(id)));
         let age = open.age();
-        self.suspended.insert(id);
+        self.derived.suspended.insert(id);
         // Nobody promises it any more, so no batch waits for it.
         self.forget_age(age);
     }
@@ -391,26 +393,26 @@ impl Ledger {
         ttl_ms: Option<u64>,
     ) -> Result<Outcome, Refusal> {
         let ttl_ms = self.ttl(ttl_ms);
-        if self.paused {
+        if self.state.paused {
             return Err(Blocked::Paused.into());
         }
-        let Some(id) = self.suspended.pop_first() else {
+        let Some(id) = self.derived.suspended.pop_first() else {
             return Err(Blocked::NoneSuspended.into());
         };
         let expires = now.saturating_add(ttl_ms);
-        let Some(open) = self.open.get_mut(&id) else { return Err(Refusal::Unknown(id)) };
+        let Some(open) = self.state.open.get_mut(&id) else { return Err(Refusal::Unknown(id)) };
         (open.ttl_ms, open.expires, open.looked_at) = (ttl_ms, Some(expires), expires);
         let before = std::mem::replace(&mut open.source, source.into());
-        let (permit, items) = (open.permit(id, self.version), open.items.clone());
-        *self.ages.entry(open.age()).or_default() += 1;
-        self.due.insert((expires, Due::Permit(id)));
-        (self.counts.resumed, self.changed) = (self.counts.resumed + 1, true);
+        let (permit, items) = (open.permit(id, self.state.version), open.items.clone());
+        *self.derived.ages.entry(open.age()).or_default() += 1;
+        self.derived.due.insert((expires, Due::Permit(id)));
+        (self.state.counts.resumed, self.changed) = (self.state.counts.resumed + 1, true);
         // It is another producer's from here on, in all counts.
-        self.sources.count(&before, |source| {
+        self.state.sources.count(&before, |source| {
             source.submitted -= 1;
             source.running -= 1;
         });
-        self.sources.count(source, |source| {
+        self.state.sources.count(source, |source| {
             source.submitted += 1;
             source.running += 1;
             source.last_admitted = Some(now);
@@ -431,10 +433,10 @@ impl Ledger {
 
     /// How far a group is, or that it is not the producer's.
     pub(super) fn look(&self, hold: Hold) -> Result<Outcome, Refusal> {
-        if hold.group >= self.next_group {
+        if hold.group >= self.state.next_group {
             return Err(Refusal::Unknown(hold.group));
         }
-        let Some(open) = self.open.get(&hold.group) else {
+        let Some(open) = self.state.open.get(&hold.group) else {
             return Ok(Outcome::Appended(self.fate(hold.group)));
         };
         if !open.is_of(hold) {
@@ -448,14 +450,14 @@ impl Ledger {
     }
 
     pub(super) fn look_at_permit(&mut self, now: u64, id: u64) {
-        let Some(open) = self.open.get_mut(&id) else { return };
+        let Some(open) = self.state.open.get_mut(&id) else { return };
         let Some(expires) = open.expires else { return };
         if expires > now {
             open.looked_at = expires;
-            self.due.insert((expires, Due::Permit(id)));
+            self.derived.due.insert((expires, Due::Permit(id)));
             return;
         }
-        self.counts.expired += 1;
+        self.state.counts.expired += 1;
         match self.config.on_expiry {
             OnExpiry::Reject => self.reject(id, Fate::Expired),
             // One that nobody could be told of would never be gone on with.
@@ -465,12 +467,12 @@ impl Ledger {
     }
 
     pub(super) fn meet_deadline(&mut self, id: u64) {
-        let Some(open) = self.open.get_mut(&id) else { return };
+        let Some(open) = self.state.open.get_mut(&id) else { return };
         open.deadline = None;
         if open.finished >= self.config.min_group_size {
             self.complete(id);
         } else {
-            self.counts.late += 1;
+            self.state.counts.late += 1;
             self.reject(id, Fate::Rejected);
         }
     }
@@ -480,8 +482,9 @@ impl Ledger {
         if self.config.order != Order::Weighted {
             return;
         }
-        let is_more = self.queue.len() > self.config.batch_groups as usize;
-        let oldest = if is_more { self.queue.oldest() } else { self.queue.oldest_used() };
+        let is_more = self.derived.queue.len() > self.config.batch_groups as usize;
+        let oldest =
+            if is_more { self.derived.queue.oldest() } else { self.derived.queue.oldest_used() };
         if let Some(id) = oldest {
             self.retire(id);
         }

@@ -22,7 +22,7 @@ pub(super) struct Place {
 }
 
 /// See the [module](self).
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(super) struct Queue {
     order: Order,
     /// The key that the order gives a group, and the group. Empty for the weighted order.
@@ -43,6 +43,15 @@ struct Bucket {
     ids: Vec<Option<u64>>,
     places: HashMap<u64, u32>,
     free: Vec<u32>,
+}
+
+impl PartialEq for Bucket {
+    fn eq(&self, other: &Self) -> bool {
+        let weighs = |(id, at): (&u64, &u32)| {
+            other.places.get(id) == Some(at) && other.tree.get(*at) == self.tree.get(*at)
+        };
+        (&self.ids, &self.free) == (&other.ids, &other.free) && self.places.iter().all(weighs)
+    }
 }
 
 impl Bucket {
@@ -136,11 +145,6 @@ impl Queue {
     /// The groups in their order. Of the weighted order, none: see [`Queue::draw`].
     pub(super) fn in_order(&self) -> impl Iterator<Item = u64> + '_ {
         self.ordered.iter().map(|(_, id)| *id)
-    }
-
-    /// All groups as they are listed by order or by weight.
-    pub(super) fn listed(&self) -> impl Iterator<Item = u64> + '_ {
-        self.in_order().chain(self.buckets.values().flat_map(|one| one.places.keys().copied()))
     }
 
     /// Groups whose oldest token is of a version up to this one, the oldest first.

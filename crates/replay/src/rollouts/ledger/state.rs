@@ -3,8 +3,7 @@
 //! A [`Moment`] is taken while nothing happens to the ledger, and is cheap: payload is shared with it. It is
 //! written afterwards, in two parts as changes are: *numbers*, and a *bulk* of tokens and blobs, in the same order.
 //! Reading makes a moment of them again, of which nothing is believed before it was checked.
-//! What follows from the rest is not written: who is due when, which ages there are, who is in the queue, in
-//! which order.
+//! What [follows](super::derived) from the rest is not written.
 //!
 //! # Invariants
 //!
@@ -13,19 +12,20 @@
 //! 3. Nothing that is read is trusted. It is compared with the table's settings and with itself before anything is
 //!    made of it, and memory is taken for bytes that are there.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Read};
 use std::sync::Arc;
 
 use super::change::{Append, Fate, Hold, MAX_VERSION, Want};
 use super::check::{check_name, check_priority};
-use super::counts::{Counts, MAX_SOURCES, Source};
+use super::counts::{Counts, MAX_SOURCES, Source, Sources};
+use super::derived::Derived;
 use super::generation::Generation;
-use super::leases::{Batch, Part, State};
+use super::leases::{Batch, Part, PartState};
 use super::open::Open;
 use super::queue::Arrangement;
-use super::{Due, FATES, Ledger, Ready};
-use crate::codec::{Bulk, CodecError, Reader};
+use super::{FATES, Ledger, Ready};
+use crate::codec::{Bulk, CodecError, Decode, Encode, Reader};
 use crate::rng::Rng;
 use crate::rollouts::config::{ConfigError, Order, RolloutConfig};
 use crate::rollouts::item::{Group, Item, Segment};
@@ -65,44 +65,40 @@ fn ensure(is_so: bool, what: impl FnOnce() -> String) -> Result<(), StateError> 
 /// A ledger as it was at one moment: its numbers, which are its bytes, and the payload that they speak of.
 #[derive(Debug)]
 pub struct Moment {
-    numbers: Numbers,
-    counts: Counts,
-    sources: Vec<Source>,
-    open: Vec<(u64, Open)>,
-    ready: Vec<Ready>,
+    state: State,
     arrangement: Arrangement,
-    batches: Vec<(u64, Batch)>,
-    fates: Vec<(u64, Fate)>,
 }
 
-/// What a ledger has one of; see there.
-#[derive(Debug, Clone, Copy)]
-struct Numbers {
-    version: i64,
-    target: i64,
-    taken: u64,
-    depth: Option<u32>,
-    offset: i64,
-    paused: bool,
-    next_group: u64,
-    next_place: u64,
-    next_batch: u64,
-    generation: Generation,
-    rng: [u64; 4],
+/// What is saved of a ledger.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct State {
+    /// V.
+    pub(super) version: i64,
+    /// t.
+    pub(super) target: i64,
+    /// What to add to the accepted groups for admission, since the learner went back.
+    pub(super) offset: i64,
+    /// Groups that will update t.
+    pub(super) taken: u64,
+    /// d.
+    pub(super) depth: Option<u32>,
+    pub(super) paused: bool,
+    pub(super) next_group: u64,
+    pub(super) next_place: u64,
+    pub(super) next_batch: u64,
+    pub(super) generation: Generation,
+    pub(super) rng: Rng,
+    pub(super) counts: Counts,
+    pub(super) sources: Sources,
+    pub(super) open: BTreeMap<u64, Open>,
+    pub(super) ready: BTreeMap<u64, Ready>,
+    pub(super) batches: BTreeMap<u64, Batch>,
+    pub(super) fates: BTreeMap<u64, Fate>,
 }
 
 fields! {
-    Moment {
-        numbers: Numbers,
-        counts: Counts,
-        sources: Vec<Source>,
-        open: Vec<(u64, Open)>,
-        ready: Vec<Ready>,
-        arrangement: Arrangement,
-        batches: Vec<(u64, Batch)>,
-        fates: Vec<(u64, Fate)>,
-    }
-    Numbers {
+    Moment { state: State, arrangement: Arrangement }
+    State {
         version: i64,
         target: i64,
         offset: i64,
@@ -113,7 +109,13 @@ fields! {
         next_place: u64,
         next_batch: u64,
         generation: Generation,
-        rng: [u64; 4],
+        rng: Rng,
+        counts: Counts,
+        sources: Sources,
+        open: BTreeMap<u64, Open>,
+        ready: BTreeMap<u64, Ready>,
+        batches: BTreeMap<u64, Batch>,
+        fates: BTreeMap<u64, Fate>,
     }
     Open {
         key: String,
@@ -132,28 +134,46 @@ fields! {
     }
     Ready { group: Arc<Group>, priority: f64, place: u64, uses: u32; is_out: false }
     Group {
-        id: u64,
         key: String,
         source: String,
         admitted: i64,
         dispatched: i64,
         completed: i64,
         items: Vec<Item>;
+        id: 0,
         oldest: 0,
         newest: 0,
         tokens: 0,
     }
     Batch { target: i64, is_used: bool, lost: u64, want: Want, shares: Vec<Part> }
-    Part { attempt: u32, state: State, lease_ms: u64, groups: Vec<u64> }
+    Part { attempt: u32, state: PartState, lease_ms: u64, groups: Vec<u64> }
 }
 
-variants! { State { 0 => Waiting, 1 => Out(until: u64), 2 => Over } }
+variants! { PartState { 0 => Waiting, 1 => Out(until: u64), 2 => Over } }
+
+impl Encode for Rng {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.state().encode(out);
+    }
+}
+
+impl Decode for Rng {
+    const LEAST: usize = <[u64; 4]>::LEAST;
+
+    fn decode(from: &mut Reader<'_>, field: &'static str) -> Result<Self, CodecError> {
+        match from.get::<[u64; 4]>(field)? {
+            // It is never in this state, and would make another one of it.
+            [0, 0, 0, 0] => Err(CodecError::Meaningless { field, got: 0 }),
+            state => Ok(Self::from_state(state)),
+        }
+    }
+}
 
 impl Moment {
     /// Gives the bulk piece by piece.
     pub fn bulk(&self) -> impl Iterator<Item = &[u8]> {
-        let open = self.open.iter().flat_map(|(_, open)| &open.items);
-        let ready = self.ready.iter().flat_map(|ready| &ready.group.items);
+        let open = self.state.open.values().flat_map(|open| &open.items);
+        let ready = self.state.ready.values().flat_map(|ready| &ready.group.items);
         open.chain(ready).flat_map(Item::bulk)
     }
 
@@ -169,7 +189,7 @@ impl Moment {
 
     /// The number of the last batch that was made; 0 before the first.
     pub fn last_batch(&self) -> u64 {
-        self.numbers.generation.last_batch(self.numbers.next_batch)
+        self.state.generation.last_batch(self.state.next_batch)
     }
 }
 
@@ -215,9 +235,94 @@ fn check_names(key: &str, source: &str) -> Result<(), StateError> {
     named.map_err(|refusal| wrong(refusal.to_string()))
 }
 
-impl Numbers {
-    fn check(&self, config: &RolloutConfig) -> Result<(), StateError> {
-        let Self { version, target, offset, taken, depth, generation, rng, .. } = *self;
+impl State {
+    /// Before anything happened.
+    pub(super) fn new(config: &RolloutConfig) -> Self {
+        let (counts, sources, open, ready, batches, fates) = Default::default();
+        Self {
+            version: 0,
+            target: 0,
+            offset: 0,
+            taken: 0,
+            depth: config.first_depth(),
+            paused: false,
+            next_group: 0,
+            next_place: 0,
+            next_batch: 1,
+            generation: Generation::default(),
+            rng: Rng::new(config.seed),
+            counts,
+            sources,
+            open,
+            ready,
+            batches,
+            fates,
+        }
+    }
+
+    /// Complete groups that nobody has.
+    pub(super) fn queued(&self) -> impl Iterator<Item = &Ready> {
+        self.ready.values().filter(|ready| !ready.is_out)
+    }
+
+    /// Checks what was read, and adds what follows from it: in its parts, and beside it.
+    pub(super) fn derive(
+        &mut self,
+        config: &RolloutConfig,
+        arrangement: Arrangement,
+    ) -> Result<Derived, StateError> {
+        self.complete(config)?;
+        check_arrangement(&arrangement, self, config.order)?;
+        Ok(Derived::of(config.order, self, arrangement))
+    }
+
+    fn complete(&mut self, config: &RolloutConfig) -> Result<(), StateError> {
+        self.check_numbers(config)?;
+        self.counts.words().into_iter().try_for_each(|count| check_number("count", count))?;
+        check_sources(self.sources.all())?;
+        ensure(self.sources.index(), || "a source is there twice".into())?;
+        let Self { next_group, next_place, next_batch, generation, open, ready, .. } = self;
+        let check_id = |id: u64| {
+            let was_admitted = id < *next_group && !generation.has_lost_group(id);
+            ensure(was_admitted, || format!("group {id} was never admitted"))
+        };
+        for (id, open) in open.iter_mut() {
+            check_id(*id)?;
+            open.complete(config, *id)?;
+        }
+        for (id, ready) in ready.iter_mut() {
+            check_id(*id)?;
+            ensure(ready.place < *next_place && !open.contains_key(id), || {
+                format!("group {id} is open, or was never complete")
+            })?;
+            ready.complete(config, *id)?;
+        }
+        for (number, batch) in &self.batches {
+            let was_made = *number > 0 && number < next_batch;
+            ensure(was_made && !generation.has_lost_batch(*number), || {
+                format!("batch {number} was never made")
+            })?;
+            batch.check(config, *number)?;
+            for id in batch.shares.iter().flat_map(|part| &part.groups) {
+                let ready = ready.get_mut(id).filter(|ready| !ready.is_out);
+                let ready = ready.ok_or_else(|| {
+                    wrong(format!("group {id} of batch {number} is not there, or in another"))
+                })?;
+                ready.is_out = true;
+            }
+        }
+        let told = self.fates.len();
+        ensure(told <= FATES, || format!("the fates of {told} groups are told"))?;
+        for id in self.fates.keys() {
+            check_id(*id)?;
+            let is_over = !open.contains_key(id) && !ready.contains_key(id);
+            ensure(is_over, || format!("group {id} is not over"))?;
+        }
+        self.check_counts()
+    }
+
+    fn check_numbers(&self, config: &RolloutConfig) -> Result<(), StateError> {
+        let Self { version, target, offset, taken, depth, generation, .. } = *self;
         check_version("version", version)?;
         check_version("target", target)?;
         for (field, number) in [
@@ -232,8 +337,6 @@ impl Numbers {
         ] {
             check_number(field, number)?;
         }
-        // The generator would make another state of this one.
-        ensure(rng != [0; 4], || "the generator is in a state that it never has".into())?;
         ensure(target >= version, || format!("version {version} is above the target {target}"))?;
         ensure(self.next_batch > 0, || "batches are counted from 1".into())?;
         let per_version = config.per_version();
@@ -244,7 +347,7 @@ impl Numbers {
             format!("pipeline_depth is {depth:?}, max_lag {:?}", config.max_lag)
         })?;
         let Generation { groups, batches, first, attempts, .. } = generation;
-        let is_first = generation == Generation::default();
+        let is_first = generation.is_first();
         let is_right = groups <= first && (1..=first).contains(&batches) && attempts > 0;
         ensure(is_first || (is_right && first <= self.next_group.min(self.next_batch)), || {
             format!(
@@ -252,16 +355,55 @@ impl Numbers {
             )
         })
     }
+
+    /// That what is counted is what there is, so that nothing is ever counted below zero.
+    fn check_counts(&mut self) -> Result<(), StateError> {
+        let counts = self.counts;
+        let (running, ready) = (self.open.len() as u64, self.ready.len() as u64);
+        let sum = [running, counts.accepted, counts.rejected, counts.filtered];
+        let sum = sum.iter().fold(0u64, |sum, count| sum.saturating_add(*count));
+        ensure(counts.running == running && counts.submitted == sum, || {
+            format!("{} groups were admitted, and {sum} are told of", counts.submitted)
+        })?;
+        let most = self.generation.most_groups(self.next_group);
+        let is_first = self.generation.is_first();
+        ensure(counts.submitted == most || (!is_first && counts.submitted < most), || {
+            format!("{} groups were admitted, the next is {}", counts.submitted, self.next_group)
+        })?;
+        ensure(counts.accepted >= ready, || {
+            format!("{ready} groups are complete, {} were accepted", counts.accepted)
+        })?;
+        // By place, running groups, complete ones, and their tokens.
+        let mut of: HashMap<usize, (u64, u64, u64)> = HashMap::new();
+        for open in self.open.values() {
+            of.entry(self.sources.place(&open.source)).or_default().0 += 1;
+        }
+        for ready in self.ready.values() {
+            let (_, groups, tokens) =
+                of.entry(self.sources.place(&ready.group.source)).or_default();
+            *groups += 1;
+            *tokens += ready.group.tokens;
+        }
+        for (place, source) in self.sources.all().iter().enumerate() {
+            let (running, accepted, tokens) = of.get(&place).copied().unwrap_or_default();
+            let is_right = source.running == running
+                && source.submitted >= running
+                && source.accepted >= accepted
+                && source.tokens >= tokens;
+            ensure(is_right, || {
+                format!("what is counted for source {:?} is not what there is", source.name)
+            })?;
+        }
+        Ok(())
+    }
 }
 
 fn check_sources(sources: &[Source]) -> Result<(), StateError> {
     let most = MAX_SOURCES + 1;
     ensure(sources.len() <= most, || format!("there are {} sources", sources.len()))?;
-    let mut names = HashSet::new();
     for source in sources {
         let Source { name, submitted, accepted, rejected, filtered, running, tokens, .. } = source;
         check_names("", name)?;
-        ensure(names.insert(name), || format!("source {name:?} is there twice"))?;
         let counts = [submitted, accepted, rejected, filtered, running, tokens, &source.delivered];
         counts.into_iter().try_for_each(|count| check_number("count of a source", *count))?;
         check_number("time of a source", source.last_admitted.unwrap_or(0))?;
@@ -317,18 +459,15 @@ impl Open {
 
 impl Ready {
     /// Checks what was read, and adds what follows from it.
-    fn complete(&mut self, config: &RolloutConfig) -> Result<(), StateError> {
-        let Some(group) = Arc::get_mut(&mut self.group) else {
-            return Err(wrong("a group is shared"));
-        };
-        let (id, items) = (group.id, &group.items);
-        check_number("group", id)?;
+    fn complete(&mut self, config: &RolloutConfig, id: u64) -> Result<(), StateError> {
+        let group = Arc::make_mut(&mut self.group);
+        group.id = id;
+        let items = &group.items;
         check_names(&group.key, &group.source)?;
         for version in [group.admitted, group.dispatched, group.completed] {
             check_version("version of a group", version)?;
         }
         check_priority(self.priority).map_err(|refusal| wrong(refusal.to_string()))?;
-        check_number("place of a group", self.place)?;
         items.iter().try_for_each(|item| check_item(config, item))?;
         let is_whole = !items.is_empty()
             && items.iter().all(|item| item.finish.is_some())
@@ -349,27 +488,26 @@ impl Ready {
 }
 
 impl Batch {
-    fn check(&self, ledger: &Ledger, number: u64) -> Result<(), StateError> {
+    fn check(&self, config: &RolloutConfig, number: u64) -> Result<(), StateError> {
         let Self { target, want, ref shares, lost, .. } = *self;
         check_version("target of a batch", target)?;
         check_number("groups of a batch that are lost", lost)?;
-        want.check(&ledger.config)
-            .map_err(|refusal| wrong(format!("batch {number}: {refusal}")))?;
+        want.check(config).map_err(|refusal| wrong(format!("batch {number}: {refusal}")))?;
         ensure(shares.len() == want.ranks as usize, || {
             format!("batch {number} has {} shares, of {} ranks", shares.len(), want.ranks)
         })?;
         for Part { groups, attempt, state, lease_ms } in shares {
             check_number("lease", *lease_ms)?;
-            if let State::Out(until) = state {
+            if let PartState::Out(until) = state {
                 check_number("lease", *until)?;
                 ensure(*lease_ms > 0, || format!("a share of batch {number} is out for no time"))?;
             }
             ensure(*attempt < u32::MAX, || format!("a share of batch {number} was out too often"))?;
-            ensure(*state != State::Over || groups.is_empty(), || {
+            ensure(*state != PartState::Over || groups.is_empty(), || {
                 format!("a share of batch {number} is over and has groups")
             })?;
         }
-        ensure(shares.iter().any(|part| part.state != State::Over), || {
+        ensure(shares.iter().any(|part| part.state != PartState::Over), || {
             format!("batch {number} is over")
         })
     }
@@ -378,37 +516,7 @@ impl Batch {
 impl Ledger {
     /// All of it as it is now. Payload is shared with it, not copied.
     pub fn save(&self) -> Moment {
-        let numbers = Numbers {
-            version: self.version,
-            target: self.target,
-            taken: self.taken,
-            depth: self.depth,
-            offset: self.offset,
-            paused: self.paused,
-            next_group: self.next_group,
-            next_place: self.next_place,
-            next_batch: self.next_batch,
-            // What was given last is nothing to go on from.
-            generation: Generation::of(
-                self.generation.groups,
-                self.generation.batches,
-                self.generation.first,
-                self.generation.attempts,
-            ),
-            rng: self.rng.state(),
-        };
-        let mut ready: Vec<Ready> = self.ready.values().cloned().collect();
-        ready.sort_unstable_by_key(|ready| ready.group.id);
-        Moment {
-            numbers,
-            counts: self.counts(),
-            sources: self.sources.all().to_vec(),
-            open: self.open.iter().map(|(id, open)| (*id, open.clone())).collect(),
-            ready,
-            arrangement: self.queue.layout(),
-            batches: self.batches.iter().map(|(number, batch)| (*number, batch.clone())).collect(),
-            fates: self.fates.iter().map(|(id, fate)| (*id, *fate)).collect(),
-        }
+        Moment { state: self.state.clone(), arrangement: self.derived.queue.layout() }
     }
 
     /// The ledger that a [`Moment`] is of. `bulk` may have more behind it.
@@ -422,189 +530,37 @@ impl Ledger {
         bulk: &mut dyn Read,
     ) -> Result<Self, StateError> {
         let mut ledger = Self::new(Arc::clone(&config))?;
-        let Moment { numbers, counts, sources, open, ready, arrangement, batches, fates } =
-            Moment::read(numbers, bulk)?;
-        numbers.check(&config)?;
-        ledger.set_numbers(numbers);
-        counts.words().into_iter().try_for_each(|count| check_number("count", count))?;
-        ledger.counts = counts;
-        check_sources(&sources)?;
-        ledger.sources.restore(sources);
-        for (id, mut open) in open {
-            check_number("group", id)?;
-            ensure(ledger.open.last_key_value().is_none_or(|(last, _)| *last < id), || {
-                format!("group {id} is there twice, or not in its place")
-            })?;
-            open.complete(&config, id)?;
-            ledger.enter_open(id, open)?;
-        }
-        let mut last = None;
-        for mut ready in ready {
-            ready.complete(&config)?;
-            let id = ready.group.id;
-            let is_next = last.replace(id).is_none_or(|last| last < id);
-            ensure(ledger.was_admitted(id) && ready.place < ledger.next_place, || {
-                format!("group {id} was never admitted")
-            })?;
-            let is_fresh = !ledger.open.contains_key(&id);
-            ledger.ready.insert(id, ready);
-            ensure(is_fresh && is_next, || {
-                format!("group {id} is there twice, or not in its place")
-            })?;
-        }
-        for (number, batch) in batches {
-            check_number("number of a batch", number)?;
-            batch.check(&ledger, number)?;
-            ledger.enter_batch(number, batch)?;
-        }
-        let queued: Vec<Ready> =
-            ledger.ready.values().filter(|ready| !ready.is_out).cloned().collect();
-        queued.iter().for_each(|ready| ledger.queue.insert(&ready.place()));
-        check_arrangement(&arrangement, &queued, config.order)?;
-        ledger.queue.arrange(arrangement);
-        ensure(fates.len() <= FATES, || format!("the fates of {} groups are told", fates.len()))?;
-        for (id, fate) in fates {
-            let is_over = !ledger.open.contains_key(&id) && !ledger.ready.contains_key(&id);
-            let is_next = ledger.fates.last_key_value().is_none_or(|(last, _)| *last < id);
-            ensure(is_over && is_next && ledger.was_admitted(id), || {
-                format!("group {id} is not over")
-            })?;
-            ledger.fates.insert(id, fate);
-        }
-        ledger.check_counts()?;
-        // A loaded ledger counts those that run as every other one does.
-        ledger.counts.running = 0;
+        let Moment { mut state, arrangement } = Moment::read(numbers, bulk)?;
+        ledger.derived = state.derive(&config, arrangement)?;
+        ledger.state = state;
         Ok(ledger)
-    }
-
-    fn set_numbers(&mut self, numbers: Numbers) {
-        self.version = numbers.version;
-        self.target = numbers.target;
-        self.taken = numbers.taken;
-        self.depth = numbers.depth;
-        self.offset = numbers.offset;
-        self.paused = numbers.paused;
-        self.next_group = numbers.next_group;
-        self.next_place = numbers.next_place;
-        self.next_batch = numbers.next_batch;
-        self.generation = numbers.generation;
-        self.rng = Rng::from_state(numbers.rng);
-    }
-
-    fn was_admitted(&self, id: u64) -> bool {
-        id < self.next_group && !self.generation.has_lost_group(id)
-    }
-
-    fn enter_open(&mut self, id: u64, open: Open) -> Result<(), StateError> {
-        ensure(self.was_admitted(id), || format!("group {id} was never admitted"))?;
-        if open.expires.is_some() {
-            self.due.insert((open.looked_at, Due::Permit(id)));
-            *self.ages.entry(open.age()).or_default() += 1;
-        } else {
-            self.suspended.insert(id);
-        }
-        if let Some(deadline) = open.deadline {
-            self.due.insert((deadline, Due::Deadline(id)));
-        }
-        if let Some(oldest) = open.oldest {
-            self.begun.insert((oldest, id));
-        }
-        self.open.insert(id, open);
-        Ok(())
-    }
-
-    fn enter_batch(&mut self, number: u64, batch: Batch) -> Result<(), StateError> {
-        let is_lost = self.generation.has_lost_batch(number);
-        ensure(number > 0 && number < self.next_batch && !is_lost, || {
-            format!("batch {number} was never made")
-        })?;
-        for (rank, part) in (0..).zip(&batch.shares) {
-            for id in &part.groups {
-                let ready = self.ready.get_mut(id).filter(|ready| !ready.is_out);
-                let ready = ready.ok_or_else(|| {
-                    wrong(format!("group {id} of batch {number} is not there, or in another"))
-                })?;
-                ready.is_out = true;
-            }
-            if let State::Out(until) = part.state {
-                self.due.insert((until, Due::Lease(number, rank)));
-            }
-        }
-        let is_next = self.batches.last_key_value().is_none_or(|(last, _)| *last < number);
-        self.batches.insert(number, batch);
-        ensure(is_next, || format!("batch {number} is there twice, or not in its place"))
-    }
-
-    /// That what is counted is what there is, so that nothing is ever counted below zero.
-    fn check_counts(&mut self) -> Result<(), StateError> {
-        let counts = self.counts;
-        let (running, ready) = (self.open.len() as u64, self.ready.len() as u64);
-        let sum = [running, counts.accepted, counts.rejected, counts.filtered];
-        let sum = sum.iter().fold(0u64, |sum, count| sum.saturating_add(*count));
-        ensure(counts.running == running && counts.submitted == sum, || {
-            format!("{} groups were admitted, and {sum} are told of", counts.submitted)
-        })?;
-        let most = self.generation.most_groups(self.next_group);
-        let is_first = self.generation == Generation::default();
-        ensure(counts.submitted == most || (!is_first && counts.submitted < most), || {
-            format!("{} groups were admitted, the next is {}", counts.submitted, self.next_group)
-        })?;
-        ensure(counts.accepted >= ready, || {
-            format!("{ready} groups are complete, {} were accepted", counts.accepted)
-        })?;
-        // By place, running groups, complete ones, and their tokens.
-        let mut of: HashMap<usize, (u64, u64, u64)> = HashMap::new();
-        for open in self.open.values() {
-            of.entry(self.sources.place(&open.source)).or_default().0 += 1;
-        }
-        for ready in self.ready.values() {
-            let (_, groups, tokens) =
-                of.entry(self.sources.place(&ready.group.source)).or_default();
-            *groups += 1;
-            *tokens += ready.group.tokens;
-        }
-        for (place, source) in self.sources.all().iter().enumerate() {
-            let (running, accepted, tokens) = of.get(&place).copied().unwrap_or_default();
-            let is_right = source.running == running
-                && source.submitted >= running
-                && source.accepted >= accepted
-                && source.tokens >= tokens;
-            ensure(is_right, || {
-                format!("what is counted for source {:?} is not what there is", source.name)
-            })?;
-        }
-        Ok(())
     }
 
     /// Goes on at `now`, as if no time had passed since `then`: permits and leases get their full time again,
     /// since nobody could use it meanwhile, and groups keep what they had until their deadlines. Whoever paused it may be
     /// gone, so that is over.
     pub fn wake(&mut self, then: u64, now: u64) {
-        self.paused = false;
-        self.due.clear();
-        for source in self.sources.all_mut() {
+        self.state.paused = false;
+        for source in self.state.sources.all_mut() {
             let ago = source.last_admitted.map(|last| then.saturating_sub(last));
             source.last_admitted = ago.map(|ago| now.saturating_sub(ago));
         }
-        for (id, open) in &mut self.open {
+        for open in self.state.open.values_mut() {
             if let Some(expires) = &mut open.expires {
                 *expires = now.saturating_add(open.ttl_ms);
                 open.looked_at = *expires;
-                self.due.insert((*expires, Due::Permit(*id)));
             }
             if let Some(deadline) = &mut open.deadline {
                 *deadline = now.saturating_add(deadline.saturating_sub(then));
-                self.due.insert((*deadline, Due::Deadline(*id)));
             }
         }
-        for (number, batch) in &mut self.batches {
-            for (rank, part) in (0..).zip(&mut batch.shares) {
-                if let State::Out(until) = &mut part.state {
-                    *until = now.saturating_add(part.lease_ms);
-                    self.due.insert((*until, Due::Lease(*number, rank)));
-                }
+        for part in self.state.batches.values_mut().flat_map(|batch| &mut batch.shares) {
+            if let PartState::Out(until) = &mut part.state {
+                *until = now.saturating_add(part.lease_ms);
             }
         }
+        let arrangement = self.derived.queue.layout();
+        self.derived = Derived::of(self.config.order, &self.state, arrangement);
     }
 
     /// Is told other settings, which are such that [may change](RolloutConfig::goes_on).
@@ -617,7 +573,7 @@ impl Ledger {
         let before = &self.config;
         let depths = |config: &RolloutConfig| (config.pipeline_depth, config.auto_tune);
         if depths(before) != depths(&config) {
-            self.depth = config.first_depth();
+            self.state.depth = config.first_depth();
         }
         self.filter = config.bound_filter()?;
         self.limiter = config.bound_limiter()?;
@@ -629,7 +585,7 @@ impl Ledger {
 /// That the buckets of the weighted order have exactly the groups that are queued.
 fn check_arrangement(
     arrangement: &Arrangement,
-    queued: &[Ready],
+    state: &State,
     order: Order,
 ) -> Result<(), StateError> {
     if order != Order::Weighted {
@@ -637,7 +593,7 @@ fn check_arrangement(
         return ensure(is_none, || "groups are in places, and the order has none".into());
     }
     let ages: HashMap<u64, i64> =
-        queued.iter().map(|ready| (ready.group.id, ready.group.oldest)).collect();
+        state.queued().map(|ready| (ready.group.id, ready.group.oldest)).collect();
     let (mut seen, mut last) = (HashSet::new(), None);
     for (age, (ids, free)) in arrangement {
         check_version("age of groups", *age)?;
@@ -656,5 +612,5 @@ fn check_arrangement(
             "the free places are not those without one".into()
         })?;
     }
-    ensure(seen.len() == queued.len(), || "a queued group has no place".into())
+    ensure(seen.len() == ages.len(), || "a queued group has no place".into())
 }

@@ -9,16 +9,16 @@ use super::Ledger;
 impl Ledger {
     /// The places of t that are not taken.
     pub(super) fn places_left(&self) -> i64 {
-        self.config.per_version() as i64 - self.taken as i64
+        self.config.per_version() as i64 - self.state.taken as i64
     }
 
     /// A batch of so many groups was made: the next one may update a later version.
     pub(super) fn step(&mut self, groups: u64) {
-        let (per_version, before) = (self.config.per_version(), self.target);
-        let taken = self.taken + groups;
-        self.target += (taken / per_version) as i64;
-        self.taken = taken % per_version;
-        if self.target > before {
+        let (per_version, before) = (self.config.per_version(), self.state.target);
+        let taken = self.state.taken + groups;
+        self.state.target += (taken / per_version) as i64;
+        self.state.taken = taken % per_version;
+        if self.state.target > before {
             self.sweep();
         }
     }
@@ -27,16 +27,16 @@ impl Ledger {
     /// other groups are made for it. Else the learner would wait for a batch that waits for its version.
     pub(super) fn miss_step(&mut self, lost: u64) {
         self.step_back(lost);
-        self.offset -= lost as i64;
+        self.state.offset -= lost as i64;
     }
 
     /// So many groups that were taken are not.
     pub(super) fn step_back(&mut self, groups: u64) {
         let per_version = self.config.per_version();
-        let ahead = (self.target - self.version).max(0) as u64;
-        let taken = ahead.saturating_mul(per_version).saturating_add(self.taken);
+        let ahead = (self.state.target - self.state.version).max(0) as u64;
+        let taken = ahead.saturating_mul(per_version).saturating_add(self.state.taken);
         let taken = taken.saturating_sub(groups);
-        self.target = self.version + (taken / per_version) as i64;
-        self.taken = taken % per_version;
+        self.state.target = self.state.version + (taken / per_version) as i64;
+        self.state.taken = taken % per_version;
     }
 }
