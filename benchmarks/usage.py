@@ -47,7 +47,7 @@ def resident_bytes() -> int:
 
 # As the native core names them; the thread that calls into it is Python's.
 CALL = "call"
-NAMES = {"echoic-io": "io_thread", "echoic-listen": "event_loop", "echoic-weights": "weights"}
+NAMES = {"echoic-io": "io_thread", "echoic-listen": "event_loop"}
 
 # Of the number of a clock: that it is the time on a processor, and of a thread.
 _OF_A_THREAD = 6

@@ -262,7 +262,7 @@ def _published(pair: Pair, repeats: int, nbytes: int) -> Used:
             after = server.do("now")["threads"]
             return {
                 "server": after["event_loop"] - before["event_loop"],
-                "client": followed["threads"].get("weights", 0.0),
+                "client": followed["threads"].get("io_thread", 0.0),
             }
 
         series = [once() for _ in range(repeats + 1)]
