@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use echoic_replay::rollouts::{RolloutTable, kept};
+use echoic_replay::rollouts::{RolloutTable, durable};
 use echoic_replay::table::{self, Sampled};
 
 use super::Shared;
@@ -19,7 +19,7 @@ use crate::write_buffer::Piece;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Receipt {
     Items(usize, table::Receipt),
-    Rollouts(usize, kept::Receipt),
+    Rollouts(usize, durable::Receipt),
 }
 
 impl Receipt {

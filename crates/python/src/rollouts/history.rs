@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use echoic_memory::sync::Mutex;
 use echoic_replay::rollouts::batch::Form;
-use echoic_replay::rollouts::kept::{History, KeptError, Point};
+use echoic_replay::rollouts::durable::{DurableError, History, Point};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -24,7 +24,7 @@ pub struct RolloutHistory {
     arena: Arena,
 }
 
-impl Raise for KeptError {
+impl Raise for DurableError {
     fn raise(self, py: Python<'_>) -> PyErr {
         let text = self.to_string();
         if let Some(file) = self.file() {
@@ -56,7 +56,7 @@ impl RolloutHistory {
     fn go_on<T: Send>(
         &self,
         py: Python<'_>,
-        step: impl Fn(&mut History) -> Result<Option<T>, KeptError> + Sync,
+        step: impl Fn(&mut History) -> Result<Option<T>, DurableError> + Sync,
     ) -> PyResult<T> {
         loop {
             let found = py.detach(|| step(&mut self.history.lock()));

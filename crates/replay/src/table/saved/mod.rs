@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use super::{Form, TableConfig, TableError, Tables};
 use crate::checkpoint;
 use crate::rollouts::RolloutTable;
-use crate::rollouts::kept::KeptError;
+use crate::rollouts::durable::DurableError;
 use crate::spec::Spec;
 use crate::stream::Stream;
 use crate::trajectory::Signature;
@@ -68,7 +68,7 @@ pub enum SavedError {
     Stream(String),
     /// A rollout table.
     #[error(transparent)]
-    Rollouts(Box<KeptError>),
+    Rollouts(Box<DurableError>),
     /// There is another under way.
     #[error("table {0:?} is being saved already")]
     Busy(String),
@@ -80,8 +80,8 @@ pub enum SavedError {
     Engine(#[from] TableError),
 }
 
-impl From<KeptError> for SavedError {
-    fn from(error: KeptError) -> Self {
+impl From<DurableError> for SavedError {
+    fn from(error: DurableError) -> Self {
         Self::Rollouts(Box::new(error))
     }
 }

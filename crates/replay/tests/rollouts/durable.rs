@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use echoic_replay::codec::Encode;
 use echoic_replay::journal::{Journal, Options, Replay};
 use echoic_replay::rollouts::batch::{Form, Layout};
-use echoic_replay::rollouts::kept::{Durability, History, Keeping, KeptError, Point};
+use echoic_replay::rollouts::durable::{Durability, DurableError, DurableOptions, History, Point};
 use echoic_replay::rollouts::ledger::{Change, Fate, Hold, Lease, Ledger, Outcome, Share};
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::rollouts::{OnStale, Order, RolloutConfig, RolloutTable};
@@ -20,7 +20,7 @@ use crate::processes::tempdir;
 use crate::table::{admit, finish, marked, pairs, want};
 use crate::waiting::soon;
 
-const HISTORY: Keeping = Keeping { durability: Durability::Async, history: true };
+const HISTORY: DurableOptions = DurableOptions { durability: Durability::Async, history: true };
 
 fn open(config: &RolloutConfig, dir: &Path) -> RolloutTable {
     RolloutTable::open(config.clone(), dir, HISTORY).unwrap()
@@ -39,7 +39,7 @@ fn bytes(ledger: &Ledger) -> Vec<u8> {
 }
 
 /// The past of a directory, at a point.
-fn past_at(dir: &Path, point: Point) -> Result<History, KeptError> {
+fn past_at(dir: &Path, point: Point) -> Result<History, DurableError> {
     let mut past = History::open(dir, Some(point))?;
     past.at(point, u64::MAX)?;
     past.check(point)?;
@@ -82,8 +82,8 @@ proptest! {
         history: bool,
     ) {
         let dir = tempdir();
-        let keeping = Keeping { history, ..HISTORY };
-        let again = || RolloutTable::open(config.clone(), dir.path(), keeping).unwrap();
+        let durable = DurableOptions { history, ..HISTORY };
+        let again = || RolloutTable::open(config.clone(), dir.path(), durable).unwrap();
         let (mut crowd, mut shares) = (Crowd::new(&config, want), 0);
         let mut table = again();
         for (steps, end) in rounds {
@@ -234,7 +234,7 @@ fn what_the_lost_end_of_a_journal_gave_is_given_to_nobody_else() {
             assert_eq!(past.ledger().unwrap().counts().batches, counts.batches);
             drop(past);
             let none = past_at(dir.path(), Point::Batch(lease.batch - 1)).unwrap_err();
-            assert!(matches!(none, KeptError::NotThere { .. }), "{none}");
+            assert!(matches!(none, DurableError::NotThere { .. }), "{none}");
         }
         let many = groups.len();
         groups.sort_unstable();
@@ -401,7 +401,7 @@ fn a_history_goes_on_in_small_steps() {
     assert_eq!(past.record(), 3);
     assert_eq!(past.at(Point::Record(5), 3).unwrap(), Some(true));
     assert!(past.check(Point::Record(5)).is_ok());
-    assert!(matches!(past.check(Point::Record(6)).unwrap_err(), KeptError::NotThere { .. }));
+    assert!(matches!(past.check(Point::Record(6)).unwrap_err(), DurableError::NotThere { .. }));
 }
 
 #[test]
@@ -445,23 +445,26 @@ fn a_directory_has_one_table_at_a_time_and_nobody_writes_while_somebody_looks() 
     let (dir, config) = (tempdir(), pairs());
     let table = open(&config, dir.path());
     let second = RolloutTable::open(config.clone(), dir.path(), HISTORY);
-    assert!(matches!(second.unwrap_err(), KeptError::Locked { .. }));
+    assert!(matches!(second.unwrap_err(), DurableError::Locked { .. }));
     let past = History::open(dir.path(), None).unwrap_err();
     assert!(past.to_string().contains("in use: somebody has this table open"), "{past}");
     table.close();
-    assert!(matches!(table.checkpoint().unwrap_err(), KeptError::Closed));
+    assert!(matches!(table.checkpoint().unwrap_err(), DurableError::Closed));
     let (one, _two) =
         (History::open(dir.path(), None).unwrap(), History::open(dir.path(), None).unwrap());
     assert_eq!(one.end(), 1);
     let again = RolloutTable::open(config.clone(), dir.path(), HISTORY);
-    assert!(matches!(again.unwrap_err(), KeptError::Locked { .. }));
+    assert!(matches!(again.unwrap_err(), DurableError::Locked { .. }));
     drop((one, _two));
     open(&config, dir.path());
     let foreign = tempdir();
     fs::write(foreign.path().join("photo"), b"x").unwrap();
     let refused = RolloutTable::open(config, foreign.path(), HISTORY).unwrap_err();
     assert!(refused.to_string().ends_with("or an empty directory, found \"photo\""), "{refused}");
-    assert!(matches!(History::open(foreign.path(), None).unwrap_err(), KeptError::Foreign { .. }));
+    assert!(matches!(
+        History::open(foreign.path(), None).unwrap_err(),
+        DurableError::Foreign { .. }
+    ));
     assert_eq!(fs::read_dir(foreign.path()).unwrap().count(), 1);
 }
 
@@ -523,10 +526,12 @@ fn a_history_that_differs_says_where() {
     lying[first][at] ^= 1;
     rewrite(&lying);
     let differs = History::open(dir.path(), None).unwrap().next_share(u64::MAX).unwrap_err();
-    assert!(matches!(&differs, KeptError::Differs { sequence, .. } if *sequence == first as u64));
+    assert!(
+        matches!(&differs, DurableError::Differs { sequence, .. } if *sequence == first as u64)
+    );
     assert!(differs.to_string().contains("batch 1, rank"), "{differs}");
     let refused = RolloutTable::open(config, dir.path(), HISTORY).unwrap_err();
-    assert!(matches!(refused, KeptError::Differs { .. }), "{refused}");
+    assert!(matches!(refused, DurableError::Differs { .. }), "{refused}");
     // Without the change before it, the share can't come.
     let mut missing = records.clone();
     missing.remove(first - 1);
@@ -538,7 +543,7 @@ fn a_history_that_differs_says_where() {
     nonsense[1].truncate(5);
     rewrite(&nonsense);
     let error = History::open(dir.path(), None).unwrap().next_share(u64::MAX).unwrap_err();
-    assert!(matches!(error, KeptError::Record { sequence: 1, .. }), "{error}");
+    assert!(matches!(error, DurableError::Record { sequence: 1, .. }), "{error}");
 }
 
 #[test]
@@ -547,8 +552,8 @@ fn a_checkpoint_cuts_the_journal_off_unless_the_history_is_kept() {
     (config.max_blob_bytes, config.order) = (8 << 20, Order::Submission);
     for history in [false, true] {
         let dir = tempdir();
-        let keeping = Keeping { durability: Durability::Async, history };
-        let again = || RolloutTable::open(config.clone(), dir.path(), keeping).unwrap();
+        let durable = DurableOptions { durability: Durability::Async, history };
+        let again = || RolloutTable::open(config.clone(), dir.path(), durable).unwrap();
         let table = again();
         for mark in 0..6 {
             let Outcome::Admitted(permits) = call(&table, &admit(1)).unwrap() else { panic!() };
@@ -584,8 +589,8 @@ fn a_checkpoint_cuts_the_journal_off_unless_the_history_is_kept() {
         drop(past);
         // Without its journal a checkpoint is not gone on from.
         fs::remove_dir_all(dir.path().join("journal")).unwrap();
-        let refused = RolloutTable::open(config.clone(), dir.path(), keeping);
-        assert!(matches!(refused.unwrap_err(), KeptError::Unfit { .. }));
+        let refused = RolloutTable::open(config.clone(), dir.path(), durable);
+        assert!(matches!(refused.unwrap_err(), DurableError::Unfit { .. }));
     }
 }
 

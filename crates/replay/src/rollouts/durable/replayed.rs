@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::super::config::RolloutConfig;
 use super::super::ledger::{Ledger, Outcome, Share};
 use super::entry::{Came, Entry};
-use super::error::KeptError;
+use super::error::DurableError;
 
 /// A table on its way back; see the [module](self).
 #[derive(Debug)]
@@ -29,14 +29,14 @@ impl Replayed {
     ///
     /// # Errors
     ///
-    /// [`KeptError::Record`] or [`KeptError::Differs`]: then nothing that this has made may be used.
+    /// [`DurableError::Record`] or [`DurableError::Differs`]: then nothing that this has made may be used.
     pub(super) fn apply(
         &mut self,
         sequence: u64,
         record: &[u8],
-    ) -> Result<Option<Share>, KeptError> {
+    ) -> Result<Option<Share>, DurableError> {
         let path = &self.path;
-        let nonsense = |what: String| KeptError::record(path, sequence, what);
+        let nonsense = |what: String| DurableError::record(path, sequence, what);
         let time = Entry::time(record).map_err(|error| nonsense(error.to_string()))?;
         if time < self.time {
             return Err(nonsense(format!("it is of time {time}, after {}", self.time)));
@@ -59,7 +59,7 @@ impl Replayed {
                     let (path, came) = (path.clone(), describe(came));
                     let why = applied.err().map_or_else(String::new, |error| format!(": {error}"));
                     let what = format!("{} was told, {came} came{why}", describe(told));
-                    return Err(KeptError::Differs { path, sequence, what });
+                    return Err(DurableError::Differs { path, sequence, what });
                 }
                 match applied {
                     Ok(Outcome::Delivered(share)) => Ok(Some(share)),

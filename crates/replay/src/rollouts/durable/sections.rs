@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::super::config::RolloutConfig;
 use super::super::ledger::{Ledger, Moment, StateError};
-use super::error::KeptError;
+use super::error::DurableError;
 use crate::checkpoint::{self, Writer};
 use crate::codec::{CodecError, Encode, Reader};
 use crate::fields;
@@ -80,10 +80,10 @@ pub(crate) fn count(reader: &checkpoint::Reader) -> usize {
 }
 
 /// Reads the table of a number.
-pub(crate) fn read(reader: &checkpoint::Reader, number: usize) -> Result<Loaded, KeptError> {
+pub(crate) fn read(reader: &checkpoint::Reader, number: usize) -> Result<Loaded, DurableError> {
     let head = read_head(reader, number)?;
     let path = reader.path();
-    let state = |source: StateError| KeptError::State { path: path.to_owned(), source };
+    let state = |source: StateError| DurableError::State { path: path.to_owned(), source };
     let mut numbers = Vec::new();
     let mut section = reader.section(&name(number, "numbers"))?;
     section.read_to_end(&mut numbers).map_err(|error| state(error.into()))?;
@@ -91,19 +91,19 @@ pub(crate) fn read(reader: &checkpoint::Reader, number: usize) -> Result<Loaded,
     let ledger = Ledger::load(Arc::clone(&head.config), &numbers, &mut bulk).map_err(state)?;
     // The checksum of the whole section is looked at where it ends.
     if bulk.read(&mut [0]).map_err(|error| state(error.into()))? > 0 {
-        return Err(KeptError::unfit(path, "there are tokens that nobody has"));
+        return Err(DurableError::unfit(path, "there are tokens that nobody has"));
     }
     Ok(Loaded { head, ledger })
 }
 
 /// Reads the head of a number.
-pub(crate) fn read_head(reader: &checkpoint::Reader, number: usize) -> Result<Head, KeptError> {
+pub(crate) fn read_head(reader: &checkpoint::Reader, number: usize) -> Result<Head, DurableError> {
     let path = reader.path();
-    let state = |source: StateError| KeptError::State { path: path.to_owned(), source };
+    let state = |source: StateError| DurableError::State { path: path.to_owned(), source };
     let mut section = reader.section(&name(number, "head"))?;
     if section.data_bytes() > MAX_HEAD {
         let what = format!("the head of a rollout table has {} bytes", section.data_bytes());
-        return Err(KeptError::unfit(path, what));
+        return Err(DurableError::unfit(path, what));
     }
     let mut bytes = Vec::new();
     section.read_to_end(&mut bytes).map_err(|error| state(error.into()))?;

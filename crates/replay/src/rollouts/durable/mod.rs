@@ -44,7 +44,7 @@ pub(crate) mod sections;
 #[cfg(test)]
 pub(super) mod tests;
 
-pub use self::error::KeptError;
+pub use self::error::DurableError;
 pub use self::history::{Delivered, History, Point};
 pub(super) use self::log::Log;
 pub use self::log::Receipt;
@@ -53,7 +53,7 @@ pub use crate::journal::Durability;
 
 /// How a table with a directory is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Keeping {
+pub struct DurableOptions {
     /// What a change must survive before its caller is told.
     pub durability: Durability,
     /// Whether the whole journal stays, so that all can be done again; else checkpoints cut off what they cover.

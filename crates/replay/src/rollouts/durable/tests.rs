@@ -13,7 +13,7 @@ use super::super::ledger::{
 use super::super::schema::{Column, Schema};
 use super::super::table::{CallError, RolloutTable};
 use super::replayed::Replayed;
-use super::{Durability, Keeping, entry};
+use super::{Durability, DurableOptions, entry};
 use crate::journal::Options;
 use crate::limiter::Reason;
 use crate::spec::Dtype;
@@ -36,9 +36,9 @@ pub(super) fn open(
     dir: &Path,
     durability: Durability,
     options: Options,
-) -> Result<RolloutTable, super::KeptError> {
-    let keeping = Keeping { durability, history: false };
-    RolloutTable::open_with(config(), dir, keeping, options)
+) -> Result<RolloutTable, super::DurableError> {
+    let durable = DurableOptions { durability, history: false };
+    RolloutTable::open_with(config(), dir, durable, options)
 }
 
 pub(super) fn call(table: &RolloutTable, change: &Change) -> Result<Outcome, CallError> {
@@ -140,7 +140,7 @@ fn an_entry_of_another_format_says_so() {
 fn blobs_that_no_record_can_have_are_refused_at_the_beginning() {
     let dir = tempfile::tempdir().unwrap();
     let config = RolloutConfig { max_blob_bytes: 64 << 20, ..config() };
-    let opened = RolloutTable::open(config, dir.path().join("t"), Keeping::default());
+    let opened = RolloutTable::open(config, dir.path().join("t"), DurableOptions::default());
     let refused = opened.unwrap_err().to_string();
     assert!(refused.starts_with("max_blob_bytes 67108864 and 0 bytes of fields"), "{refused}");
 }

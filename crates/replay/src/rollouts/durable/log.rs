@@ -11,9 +11,9 @@ use echoic_memory::sync::{Mutex, MutexGuard};
 use super::super::ledger::{Change, Outcome, Refusal};
 use super::super::table::CallError;
 use super::entry::{self, Came};
-use super::error::KeptError;
+use super::error::DurableError;
 use super::sections::{self, Saved};
-use super::{Durability, Keeping};
+use super::{Durability, DurableOptions};
 use crate::checkpoint::{Writer, retain};
 use crate::files::Lock;
 use crate::journal::{self, Error, Journal, Record, Torn};
@@ -32,7 +32,7 @@ pub struct Receipt(pub(super) u64);
 pub(in crate::rollouts) struct Log {
     journal: Journal,
     checkpoints: PathBuf,
-    pub(super) keeping: Keeping,
+    pub(super) durable: DurableOptions,
     /// What was dropped at the end of the journal, as it was no whole record.
     dropped: Option<Torn>,
     /// Held while a checkpoint is written.
@@ -56,14 +56,14 @@ impl Log {
     pub(super) fn new(
         journal: Journal,
         checkpoints: PathBuf,
-        keeping: Keeping,
+        durable: DurableOptions,
         dropped: Option<Torn>,
         lock: Lock,
         producers: &Arc<Signal>,
     ) -> Self {
         let (writing, lock) = (Mutex::default(), Mutex::new(Some(lock)));
         let waker = Waker::from(Arc::new(DurableWaker(Arc::clone(producers))));
-        Self { journal, checkpoints, keeping, dropped, writing, lock, waker }
+        Self { journal, checkpoints, durable, dropped, writing, lock, waker }
     }
 
     #[cfg(test)]
@@ -163,7 +163,7 @@ impl Log {
 
     /// Whether a caller is told before what it did is kept.
     pub(in crate::rollouts) fn is_hasty(&self) -> bool {
-        self.keeping.durability == Durability::None
+        self.durable.durability == Durability::None
     }
 
     pub(in crate::rollouts) fn wake_on_kept(&self, waker: &Waker) {
@@ -185,17 +185,17 @@ impl Log {
     }
 
     /// Writes a checkpoint, and lets go of what it makes superfluous; where it is.
-    pub(in crate::rollouts) fn checkpoint(&self, saved: &Saved) -> Result<PathBuf, KeptError> {
+    pub(in crate::rollouts) fn checkpoint(&self, saved: &Saved) -> Result<PathBuf, DurableError> {
         // Without these records the checkpoint would be ahead of the journal after a failure of the machine, and
         // what comes later would have their numbers.
         self.journal.sync(None)?;
         let mut writer = Writer::begin(&self.checkpoints)?;
         sections::write(&mut writer, 0, saved)?;
         let summary = writer.commit()?;
-        if !self.keeping.history {
+        if !self.durable.history {
             self.journal.truncate_before(saved.next)?;
         }
-        let keep = if self.keeping.history { CHECKPOINTS_OF_HISTORY } else { CHECKPOINTS };
+        let keep = if self.durable.history { CHECKPOINTS_OF_HISTORY } else { CHECKPOINTS };
         retain(&self.checkpoints, keep)?;
         Ok(summary.path)
     }

@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::super::config::RolloutConfig;
 use super::super::table::RolloutTable;
-use super::Keeping;
+use super::DurableOptions;
 use super::entry;
-use super::error::KeptError;
+use super::error::DurableError;
 use super::log::{Log, checkpoints_dir, journal_dir};
 use super::replayed::{Opening, Replayed};
 use super::sections::{self, Loaded};
@@ -17,15 +17,15 @@ use crate::checkpoint::{self, Reader};
 use crate::files::{Dir, Marker, OwnedDir};
 use crate::journal::{Journal, Options};
 
-pub(super) const MARKER: Marker<KeptError> = Marker {
+pub(super) const MARKER: Marker<DurableError> = Marker {
     file: "echoic-rollouts.lock",
     text: "This directory has a rollout table of Echoic. Whoever has it open holds a lock on this file.\n",
-    locked: |path| KeptError::Locked { path },
-    foreign: |path, may_be_empty, found| KeptError::Foreign { path, may_be_empty, found },
+    locked: |path| DurableError::Locked { path },
+    foreign: |path, may_be_empty, found| DurableError::Foreign { path, may_be_empty, found },
 };
 
 /// The checkpoints of a table, the oldest first.
-pub(super) fn checkpoints(dir: &Path) -> Result<Vec<PathBuf>, KeptError> {
+pub(super) fn checkpoints(dir: &Path) -> Result<Vec<PathBuf>, DurableError> {
     let root = checkpoints_dir(dir);
     // Before the first one there is no such directory, or it is not marked as ours yet.
     let is_new = match Dir::open(&root) {
@@ -39,7 +39,7 @@ pub(super) fn checkpoints(dir: &Path) -> Result<Vec<PathBuf>, KeptError> {
 }
 
 /// Goes on from a checkpoint; the first record that is not in it.
-pub(super) fn restore(replayed: &mut Replayed, path: &Path) -> Result<u64, KeptError> {
+pub(super) fn restore(replayed: &mut Replayed, path: &Path) -> Result<u64, DurableError> {
     let reader = Reader::open(path)?;
     let Loaded { head, ledger } = sections::read(&reader, 0)?;
     replayed.ledger = Some(ledger);
@@ -74,18 +74,18 @@ impl RolloutTable {
     pub fn open(
         config: RolloutConfig,
         dir: impl AsRef<Path>,
-        keeping: Keeping,
-    ) -> Result<Self, KeptError> {
-        Self::open_with(config, dir.as_ref(), keeping, Options::default())
+        durable: DurableOptions,
+    ) -> Result<Self, DurableError> {
+        Self::open_with(config, dir.as_ref(), durable, Options::default())
     }
 
     /// As [`RolloutTable::open`], with a journal of which more is told.
     pub(super) fn open_with(
         config: RolloutConfig,
         dir: &Path,
-        keeping: Keeping,
+        durable: DurableOptions,
         options: Options,
-    ) -> Result<Self, KeptError> {
+    ) -> Result<Self, DurableError> {
         config.check()?;
         let (config, path) = (Arc::new(config), dir.to_owned());
         let OwnedDir { dir, lock, is_new } = MARKER.own(&path, true)?;
@@ -100,12 +100,12 @@ impl RolloutTable {
             match Dir::open(&journal_dir(&path)) {
                 Err(error) if error.is_missing() => {
                     let what = "there are checkpoints, and no journal that goes on from them";
-                    return Err(KeptError::unfit(&path, what));
+                    return Err(DurableError::unfit(&path, what));
                 }
                 opened => drop(opened?),
             }
         }
-        let options = Options { durability: keeping.durability, from, ..options };
+        let options = Options { durability: durable.durability, from, ..options };
         let (journal, mut replay) = Journal::open(journal_dir(&path), options)?;
         while let Some((sequence, record)) = replay.next_record()? {
             replayed.apply(sequence, record)?;
@@ -113,13 +113,13 @@ impl RolloutTable {
         let dropped = replay.torn().cloned();
         let (time, unix_ms) = (replayed.time, if again { fresh_unix_ms() } else { unix_ms() });
         let opening = Opening { config: Arc::clone(&config), time, unix_ms, again };
-        let other = |what| KeptError::Settings { path: path.clone(), what };
+        let other = |what| DurableError::Settings { path: path.clone(), what };
         let ledger = opening.of(replayed.ledger).map_err(other)?;
         let most = (journal.max_record() as u64).saturating_sub(entry::MOST_OF_END);
         let (blobs, fields) = (config.max_blob_bytes.into(), config.schema.field_bytes() as u64);
         // The tokens may come in parts.
         if blobs > 0 && blobs + fields > most {
-            return Err(KeptError::TooLarge { blobs, fields, most });
+            return Err(DurableError::TooLarge { blobs, fields, most });
         }
         let record = entry::opened(&config, unix_ms, again, time);
         if !journal.push(record, None) {
@@ -128,7 +128,7 @@ impl RolloutTable {
         journal.nudge();
         let mut table = Self::of(ledger, time);
         table.keep_with(|producers| {
-            Log::new(journal, checkpoints_dir(&path), keeping, dropped, lock, producers)
+            Log::new(journal, checkpoints_dir(&path), durable, dropped, lock, producers)
         });
         Ok(table)
     }

@@ -12,7 +12,7 @@ use crate::journal;
 /// left at the end of the journal.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum KeptError {
+pub enum DurableError {
     /// See what the system said: the disk may be full, or not yours.
     #[error(transparent)]
     File(#[from] FileError),
@@ -117,7 +117,7 @@ pub enum KeptError {
     Closed,
 }
 
-impl KeptError {
+impl DurableError {
     /// What the system said, if it refused to do something with a file.
     pub fn file(&self) -> Option<&FileError> {
         match self {

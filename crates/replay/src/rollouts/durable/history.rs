@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::super::config::RolloutConfig;
 use super::super::ledger::{Ledger, Share};
 use super::entry::Entry;
-use super::error::KeptError;
+use super::error::DurableError;
 use super::log::journal_dir;
 use super::opening::{MARKER, checkpoints, restore};
 use super::replayed::Replayed;
@@ -40,11 +40,11 @@ pub struct Delivered {
 /// The past of a table whose directory nobody has open. Files are only read: what a crash has left at the end of
 /// the journal is passed over, and stays.
 ///
-/// It begins with the first change, if the whole journal was [kept](super::Keeping::history), else with the oldest
+/// It begins with the first change, if the whole journal was [kept](super::DurableOptions::history), else with the oldest
 /// checkpoint. Each share that is delivered is compared with what the journal says of it.
 ///
 /// ```
-/// use echoic_replay::rollouts::kept::{History, Keeping};
+/// use echoic_replay::rollouts::durable::{History, DurableOptions};
 /// use echoic_replay::rollouts::RolloutTable;
 /// # use echoic_replay::rollouts::ledger::{Admit, Change};
 /// # use echoic_replay::rollouts::{Column, RolloutConfig, Schema};
@@ -53,7 +53,7 @@ pub struct Delivered {
 /// # let schema = Schema { columns: vec![ids], ..Schema::default() };
 /// # let config = RolloutConfig::new("t", schema, 1, 1);
 /// # let dir = std::env::temp_dir().join(format!("echoic-doc-history-{}", std::process::id()));
-/// let table = RolloutTable::open(config, &dir, Keeping { history: true, ..Keeping::default() })?;
+/// let table = RolloutTable::open(config, &dir, DurableOptions { history: true, ..DurableOptions::default() })?;
 /// table.apply(&Change::Admit(Admit { count: 3, ..Admit::default() }))?;
 /// table.close();
 ///
@@ -80,8 +80,8 @@ impl History {
     ///
     /// # Errors
     ///
-    /// [`KeptError`]; [`KeptError::Locked`] while somebody has the table open.
-    pub fn open(dir: impl AsRef<Path>, before: Option<Point>) -> Result<Self, KeptError> {
+    /// [`DurableError`]; [`DurableError::Locked`] while somebody has the table open.
+    pub fn open(dir: impl AsRef<Path>, before: Option<Point>) -> Result<Self, DurableError> {
         let is_early = |base: &Head| match before {
             None => false,
             Some(Point::Record(record)) => base.next <= record,
@@ -111,7 +111,7 @@ impl History {
     }
 
     /// That it is at a point.
-    pub fn check(&self, point: Point) -> Result<(), KeptError> {
+    pub fn check(&self, point: Point) -> Result<(), DurableError> {
         let is_there = match point {
             Point::Record(record) => self.next == record,
             Point::Batch(batch) => self.last_batch() == batch,
@@ -119,12 +119,12 @@ impl History {
         };
         match is_there {
             true => Ok(()),
-            false => Err(KeptError::NotThere { path: self.path.clone(), point }),
+            false => Err(DurableError::NotThere { path: self.path.clone(), point }),
         }
     }
 
     /// Does what the next record tells; `false` behind the last one. What was delivered, if something was.
-    fn step(&mut self) -> Result<Option<Option<Delivered>>, KeptError> {
+    fn step(&mut self) -> Result<Option<Option<Delivered>>, DurableError> {
         let done = match self.ahead.take() {
             Some((record, bytes)) => Some((record, self.replayed.apply(record, &bytes)?)),
             None => match self.replay.next_record()? {
@@ -139,14 +139,14 @@ impl History {
     }
 
     /// The number and the time of the next record; none behind the last one.
-    fn peek(&mut self) -> Result<Option<(u64, u64)>, KeptError> {
+    fn peek(&mut self) -> Result<Option<(u64, u64)>, DurableError> {
         if self.ahead.is_none() {
             let next = self.replay.next_record()?;
             self.ahead = next.map(|(record, bytes)| (record, bytes.to_vec()));
         }
         let Some((record, bytes)) = &self.ahead else { return Ok(None) };
         let time = Entry::time(bytes);
-        let time = time.map_err(|error| KeptError::record(&self.path, *record, error))?;
+        let time = time.map_err(|error| DurableError::record(&self.path, *record, error))?;
         Ok(Some((*record, time)))
     }
 
@@ -155,8 +155,8 @@ impl History {
     ///
     /// # Errors
     ///
-    /// [`KeptError`]; [`KeptError::Differs`] when another share came of it than then.
-    pub fn next_share(&mut self, records: u64) -> Result<Option<Option<Delivered>>, KeptError> {
+    /// [`DurableError`]; [`DurableError::Differs`] when another share came of it than then.
+    pub fn next_share(&mut self, records: u64) -> Result<Option<Option<Delivered>>, DurableError> {
         for _ in 0..records {
             match self.step()? {
                 Some(None) => {}
@@ -169,7 +169,7 @@ impl History {
     /// Goes on to a point, or to the end if that comes before, through at most so many records; whether it is there,
     /// `None` when there are more before the point. What lies before the place where it is can't be gone to: open it
     /// anew.
-    pub fn at(&mut self, point: Point, records: u64) -> Result<Option<bool>, KeptError> {
+    pub fn at(&mut self, point: Point, records: u64) -> Result<Option<bool>, DurableError> {
         for _ in 0..records {
             let is_there = match point {
                 Point::Record(record) => self.next >= record,
