@@ -20,8 +20,8 @@ use echoic_replay::Dtype;
 use echoic_replay::WaitReason;
 use echoic_replay::codec::Encode;
 use echoic_replay::rollouts::batch::{FIELDS, Form, Layout};
+use echoic_replay::rollouts::durable::{Durability, DurableOptions};
 use echoic_replay::rollouts::item::{Finish, Run, Segment};
-use echoic_replay::rollouts::kept::{Durability, Keeping};
 use echoic_replay::rollouts::ledger::{
     Admit, Append, Balance, Blocked, Change, Fate, Hold, Lease, Outcome, Permit, Refusal, Size,
     Want,
@@ -771,10 +771,10 @@ fn a_server_of_rollout_tables_alone_takes_no_inserts() {
 /// A table in a new directory, behind a listener.
 fn open_kept(durability: Durability) -> (tempfile::TempDir, Arc<RolloutTable>, Server) {
     let dir = tempfile::TempDir::new().unwrap();
-    let keeping = Keeping { durability, history: false };
+    let durable = DurableOptions { durability, history: false };
     let config = RolloutConfig { max_tokens: 1 << 24, ..config() };
     let path = dir.path().join("table");
-    let table = Arc::new(RolloutTable::open(config, path, keeping).unwrap());
+    let table = Arc::new(RolloutTable::open(config, path, durable).unwrap());
     let server = open_at(TCP, &table, 1);
     (dir, table, server)
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use echoic_memory::sync::Mutex;
 use echoic_replay::Error;
 use echoic_replay::rollouts::batch::Form;
-use echoic_replay::rollouts::kept::{History, Point};
+use echoic_replay::rollouts::durable::{History, Point};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

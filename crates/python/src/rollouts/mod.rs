@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use echoic_net::client::rollouts::Rollouts;
 use echoic_replay::rollouts::RolloutConfig;
-use echoic_replay::rollouts::kept::Keeping;
+use echoic_replay::rollouts::durable::DurableOptions;
 use echoic_replay::rollouts::ledger::{
     Admit, Append, Balance, Change, Counts, Fate, GroupTotals, Hold, Lease, Outcome, Permit,
     Progress, Refusal, Size, Want,
@@ -223,8 +223,9 @@ impl RolloutTable {
         let config = settings::config(py, settings)?;
         let table = match directory {
             Some(directory) => {
-                let keeping = Keeping { durability: settings::durability(durability)?, history };
-                let open = || Core::open(config, directory, keeping);
+                let durable =
+                    DurableOptions { durability: settings::durability(durability)?, history };
+                let open = || Core::open(config, directory, durable);
                 py.detach(open).map_err(DirectoryError).or_raise(py)?
             }
             None => Core::new(config).map_err(|error| rollout_error(py, error.to_string()))?,

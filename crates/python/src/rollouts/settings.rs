@@ -1,8 +1,8 @@
 //! What a rollout table is told, from and to a dict.
 
 use echoic_replay::limiter::Parameters;
+use echoic_replay::rollouts::durable::Durability;
 use echoic_replay::rollouts::filter::Filter;
-use echoic_replay::rollouts::kept::Durability;
 use echoic_replay::rollouts::{Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, Schema};
 use numpy::PyArrayDescr;
 use pyo3::exceptions::{PyKeyError, PyValueError};

@@ -2,7 +2,7 @@
 //!
 //! - `log`: the [journal](crate::journal) that a running table writes its changes to.
 //!
-//! What a record says is for the tables to know: `table/durable` has effects, `rollouts/kept` has changes.
+//! What a record says is for the tables to know: `table/durable` has effects, `rollouts/durable` has changes.
 
 mod log;
 

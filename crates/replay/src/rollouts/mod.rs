@@ -6,7 +6,7 @@
 //! - [`ledger`]: all decisions, without clocks and threads.
 //! - [`batch`]: a share of a batch as memory that a consumer looks at.
 //! - [`codec`]: all of these values as bytes.
-//! - [`kept`]: tables that survive a crash, and their past; `fit`: what may be told them otherwise then.
+//! - [`durable`]: tables that survive a crash, and their past; `fit`: what may be told them otherwise then.
 //! - [`table`]: a ledger that threads share, and wait for; [`idle`]: for what, and how long; [`starvation`]: who;
 //!   `tuner`: how far ahead producers may be.
 //!
@@ -20,11 +20,11 @@
 pub mod batch;
 pub mod codec;
 pub mod config;
+pub mod durable;
 pub mod filter;
 mod fit;
 pub mod idle;
 pub mod item;
-pub mod kept;
 pub mod ledger;
 pub mod schema;
 pub mod starvation;

@@ -5,7 +5,7 @@
 //! 1. Whatever happens, happens under the lock, at one moment; what was over in time by then comes before it.
 //! 2. Payload is made before the lock is taken, and dropped after it is let go.
 //! 3. Whoever is kept waiting is woken when something may have changed that, or when time will.
-//! 4. In a table with a directory, what changes is [written](super::kept) in the order in which it does.
+//! 4. In a table with a directory, what changes is [written](super::durable) in the order in which it does.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -17,9 +17,9 @@ use echoic_memory::signal::Signal;
 use echoic_memory::sync::Mutex;
 
 use super::config::{ConfigError, RolloutConfig};
+use super::durable::sections::{Loaded, Saved};
+use super::durable::{self, ChangeLog};
 use super::idle::{Idle, Idling, Sides};
-use super::kept::sections::{Loaded, Saved};
-use super::kept::{self, ChangeLog};
 use super::ledger::{
     Blocked, Change, Counts, Fate, GroupTotals, Ledger, OTHERS, Outcome, Refusal, Share, Source,
 };
@@ -186,7 +186,7 @@ impl RolloutTable {
     /// An empty table.
     pub fn new(config: RolloutConfig) -> Result<Self, ConfigError> {
         let mut ledger = Ledger::new(Arc::new(config))?;
-        ledger.begin_alone(kept::unix_ms());
+        ledger.begin_alone(durable::unix_ms());
         Ok(Self::of(ledger, 0))
     }
 
@@ -513,7 +513,7 @@ impl RolloutTable {
         ledger.wake(head.time, now);
         let _ = ledger.apply(now, &Change::Pause { paused: core.ledger.totals().paused });
         // Others may have gone on after the checkpoint, here or in a process that is no more.
-        ledger.begin_generation(kept::unix_ms(), Some(&core.ledger));
+        ledger.begin_generation(durable::unix_ms(), Some(&core.ledger));
         let before = std::mem::replace(&mut core.ledger, ledger);
         drop(core);
         drop(before);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use echoic_replay::rng::Rng;
-use echoic_replay::rollouts::kept::{Durability, History, Keeping};
+use echoic_replay::rollouts::durable::{Durability, DurableOptions, History};
 use echoic_replay::rollouts::ledger::{Change, Outcome, Want};
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::rollouts::{Order, RolloutConfig, RolloutTable};
@@ -15,7 +15,7 @@ use crate::table::{admit, marked, pairs, want};
 use crate::waiting::soon;
 
 fn open(dir: &Path) -> RolloutTable {
-    let keeping = Keeping { durability: Durability::Async, history: true };
+    let durable = DurableOptions { durability: Durability::Async, history: true };
     let config = RolloutConfig {
         order: Order::Submission,
         max_lag: None,
@@ -24,7 +24,7 @@ fn open(dir: &Path) -> RolloutTable {
         permit_ttl_ms: 20,
         ..pairs()
     };
-    RolloutTable::open(config, dir, keeping).unwrap()
+    RolloutTable::open(config, dir, durable).unwrap()
 }
 
 fn call(table: &RolloutTable, change: &Change) -> Result<Outcome, CallError> {

@@ -2,8 +2,8 @@
 
 mod admission;
 mod crowd;
+mod durable;
 mod groups;
-mod kept;
 mod killed;
 mod leases;
 mod long_tail;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use echoic_replay::codec::Encode;
 use echoic_replay::rollouts::batch::{Form, Layout};
-use echoic_replay::rollouts::kept::{History, Keeping};
+use echoic_replay::rollouts::durable::{DurableOptions, History};
 use echoic_replay::rollouts::ledger::{Change, Fate, Outcome, Share};
 use echoic_replay::rollouts::{Order, RolloutConfig, RolloutTable};
 use echoic_replay::table::Tables;
@@ -99,8 +99,8 @@ fn a_table_that_does_not_fit_is_refused_and_all_are_as_they_were() {
     );
     assert_eq!(other[0].info().counts.submitted, 1);
     let dir = tempfile::tempdir().unwrap();
-    let keeping = Keeping::default();
-    let kept = RolloutTable::open(pairs(), dir.path(), keeping).unwrap();
+    let durable = DurableOptions::default();
+    let kept = RolloutTable::open(pairs(), dir.path(), durable).unwrap();
     let text = refused(&[Arc::new(kept)]);
     assert!(text.ends_with("it has a directory, so it goes on from there alone"), "{text}");
     // One that may be made otherwise is.
@@ -133,8 +133,8 @@ fn permits_have_their_full_time_in_a_table_that_is_loaded_into_but_for_those_giv
 fn a_keeper_saves_tables_here_and_those_with_a_directory_there() {
     let (root, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let here = table(RolloutConfig { name: "here".into(), ..pairs() });
-    let keeping = Keeping { history: true, ..Keeping::default() };
-    let there = RolloutTable::open(pairs(), dir.path(), keeping).unwrap();
+    let durable = DurableOptions { history: true, ..DurableOptions::default() };
+    let there = RolloutTable::open(pairs(), dir.path(), durable).unwrap();
     let rollouts = Arc::new(vec![Arc::clone(&here), Arc::new(there)]);
     let checkpointer = |rollouts| {
         let (tables, root) = (Arc::default(), root.path().to_owned());

@@ -149,8 +149,8 @@ mod tests {
     use super::*;
     use crate::codec::Encode;
     use crate::rollouts::config::{OnExpiry, RolloutConfig};
+    use crate::rollouts::durable::tests::config;
     use crate::rollouts::item::Segment;
-    use crate::rollouts::kept::tests::config;
 
     /// A ledger with a group that is open, as a checkpoint has it.
     fn saved() -> (Arc<RolloutConfig>, Vec<u8>) {

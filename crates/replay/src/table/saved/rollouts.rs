@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::Error;
 use crate::checkpoint::{Reader, Writer};
 use crate::rollouts::RolloutTable;
-use crate::rollouts::kept::sections::{self, Loaded, Saved};
+use crate::rollouts::durable::sections::{self, Loaded, Saved};
 
 /// Those without a directory, as they are now.
 pub(super) fn moments(rollouts: &[Arc<RolloutTable>]) -> Vec<Saved> {

@@ -10,7 +10,7 @@ use super::super::ledger::{Change, Outcome, Refusal};
 use super::super::table::CallError;
 use super::entry::{self, Came};
 use super::sections::{self, Saved};
-use super::{Durability, Keeping};
+use super::{Durability, DurableOptions};
 use crate::Error;
 use crate::checkpoint::{Writer, retain};
 use crate::durable::Log;
@@ -27,7 +27,7 @@ const CHECKPOINTS_OF_HISTORY: usize = 8;
 pub(in crate::rollouts) struct ChangeLog {
     pub(in crate::rollouts) log: Log,
     checkpoints: PathBuf,
-    pub(super) keeping: Keeping,
+    pub(super) durable: DurableOptions,
     /// What was dropped at the end of the journal, as it was no whole record.
     dropped: Option<Torn>,
     /// Held while a checkpoint is written.
@@ -40,14 +40,14 @@ impl ChangeLog {
     pub(super) fn new(
         journal: Journal,
         checkpoints: PathBuf,
-        keeping: Keeping,
+        durable: DurableOptions,
         dropped: Option<Torn>,
         lock: Lock,
         producers: &Arc<Signal>,
     ) -> Self {
         let (writing, lock) = (Mutex::default(), Mutex::new(Some(lock)));
         let log = Log::new(journal, vec![Arc::clone(producers)]);
-        Self { log, checkpoints, keeping, dropped, writing, lock }
+        Self { log, checkpoints, durable, dropped, writing, lock }
     }
 
     pub(in crate::rollouts) fn dropped(&self) -> Option<&Torn> {
@@ -86,7 +86,7 @@ impl ChangeLog {
 
     /// Whether a caller is told before what it did is kept.
     pub(in crate::rollouts) fn is_hasty(&self) -> bool {
-        self.keeping.durability == Durability::None
+        self.durable.durability == Durability::None
     }
 
     /// One checkpoint at a time.
@@ -102,10 +102,10 @@ impl ChangeLog {
         let mut writer = Writer::begin(&self.checkpoints)?;
         sections::write(&mut writer, 0, saved)?;
         let summary = writer.commit()?;
-        if !self.keeping.history {
+        if !self.durable.history {
             self.log.journal().truncate_before(saved.next)?;
         }
-        let keep = if self.keeping.history { CHECKPOINTS_OF_HISTORY } else { CHECKPOINTS };
+        let keep = if self.durable.history { CHECKPOINTS_OF_HISTORY } else { CHECKPOINTS };
         retain(&self.checkpoints, keep)?;
         Ok(summary.path)
     }

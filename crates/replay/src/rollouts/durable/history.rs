@@ -40,11 +40,11 @@ pub struct Delivered {
 /// The past of a table whose directory nobody has open. Files are only read: what a crash has left at the end of
 /// the journal is passed over, and stays.
 ///
-/// It begins with the first change, if the whole journal was [kept](super::Keeping::history), else with the oldest
+/// It begins with the first change, if the whole journal was [kept](super::DurableOptions::history), else with the oldest
 /// checkpoint. Each share that is delivered is compared with what the journal says of it.
 ///
 /// ```
-/// use echoic_replay::rollouts::kept::{History, Keeping};
+/// use echoic_replay::rollouts::durable::{History, DurableOptions};
 /// use echoic_replay::rollouts::RolloutTable;
 /// # use echoic_replay::rollouts::ledger::{Admit, Change};
 /// # use echoic_replay::rollouts::{Column, RolloutConfig, Schema};
@@ -53,7 +53,7 @@ pub struct Delivered {
 /// # let schema = Schema { columns: vec![ids], ..Schema::default() };
 /// # let config = RolloutConfig::new("t", schema, 1, 1);
 /// # let dir = std::env::temp_dir().join(format!("echoic-doc-history-{}", std::process::id()));
-/// let table = RolloutTable::open(config, &dir, Keeping { history: true, ..Keeping::default() })?;
+/// let table = RolloutTable::open(config, &dir, DurableOptions { history: true, ..DurableOptions::default() })?;
 /// table.apply(&Change::Admit(Admit { count: 3, ..Admit::default() }))?;
 /// table.close();
 ///

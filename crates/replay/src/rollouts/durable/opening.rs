@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::super::config::RolloutConfig;
 use super::super::table::RolloutTable;
-use super::Keeping;
+use super::DurableOptions;
 use super::entry;
 use super::log::{ChangeLog, checkpoints_dir, journal_dir};
 use super::replayed::{Opening, Replayed};
@@ -74,16 +74,16 @@ impl RolloutTable {
     pub fn open(
         config: RolloutConfig,
         dir: impl AsRef<Path>,
-        keeping: Keeping,
+        durable: DurableOptions,
     ) -> Result<Self, Error> {
-        Self::open_with(config, dir.as_ref(), keeping, Options::default())
+        Self::open_with(config, dir.as_ref(), durable, Options::default())
     }
 
     /// As [`RolloutTable::open`], with a journal of which more is told.
     pub(super) fn open_with(
         config: RolloutConfig,
         dir: &Path,
-        keeping: Keeping,
+        durable: DurableOptions,
         options: Options,
     ) -> Result<Self, Error> {
         config.check().map_err(|error| Error::Settings(error.to_string()))?;
@@ -105,7 +105,7 @@ impl RolloutTable {
                 opened => drop(opened?),
             }
         }
-        let options = Options { durability: keeping.durability, from, ..options };
+        let options = Options { durability: durable.durability, from, ..options };
         let (journal, mut replay) = Journal::open(journal_dir(&path), options)?;
         while let Some((sequence, record)) = replay.next_record()? {
             replayed.apply(sequence, record)?;
@@ -135,7 +135,7 @@ impl RolloutTable {
         journal.nudge();
         let mut table = Self::of(ledger, time);
         table.keep_with(|producers| {
-            ChangeLog::new(journal, checkpoints_dir(&path), keeping, dropped, lock, producers)
+            ChangeLog::new(journal, checkpoints_dir(&path), durable, dropped, lock, producers)
         });
         Ok(table)
     }

@@ -50,7 +50,7 @@ pub use crate::journal::Durability;
 
 /// How a table with a directory is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Keeping {
+pub struct DurableOptions {
     /// What a change must survive before its caller is told.
     pub durability: Durability,
     /// Whether the whole journal stays, so that all can be done again; else checkpoints cut off what they cover.

@@ -10,7 +10,7 @@ use echoic_replay::Error;
 use echoic_replay::codec::Encode;
 use echoic_replay::journal::{Journal, Options, Replay};
 use echoic_replay::rollouts::batch::{Form, Layout};
-use echoic_replay::rollouts::kept::{Durability, History, Keeping, Point};
+use echoic_replay::rollouts::durable::{Durability, DurableOptions, History, Point};
 use echoic_replay::rollouts::ledger::{Change, Fate, Hold, Lease, Ledger, Outcome, Share};
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::rollouts::{OnStale, Order, RolloutConfig, RolloutTable};
@@ -21,7 +21,7 @@ use crate::processes::tempdir;
 use crate::table::{admit, finish, marked, pairs, want};
 use crate::waiting::soon;
 
-const HISTORY: Keeping = Keeping { durability: Durability::Async, history: true };
+const HISTORY: DurableOptions = DurableOptions { durability: Durability::Async, history: true };
 
 fn open(config: &RolloutConfig, dir: &Path) -> RolloutTable {
     RolloutTable::open(config.clone(), dir, HISTORY).unwrap()
@@ -83,8 +83,8 @@ proptest! {
         history: bool,
     ) {
         let dir = tempdir();
-        let keeping = Keeping { history, ..HISTORY };
-        let again = || RolloutTable::open(config.clone(), dir.path(), keeping).unwrap();
+        let durable = DurableOptions { history, ..HISTORY };
+        let again = || RolloutTable::open(config.clone(), dir.path(), durable).unwrap();
         let (mut crowd, mut shares) = (Crowd::new(&config, want), 0);
         let mut table = again();
         for (steps, end) in rounds {
@@ -549,8 +549,8 @@ fn a_checkpoint_cuts_the_journal_off_unless_the_history_is_kept() {
     (config.max_blob_bytes, config.order) = (8 << 20, Order::Submission);
     for history in [false, true] {
         let dir = tempdir();
-        let keeping = Keeping { durability: Durability::Async, history };
-        let again = || RolloutTable::open(config.clone(), dir.path(), keeping).unwrap();
+        let durable = DurableOptions { durability: Durability::Async, history };
+        let again = || RolloutTable::open(config.clone(), dir.path(), durable).unwrap();
         let table = again();
         for mark in 0..6 {
             let Outcome::Admitted(permits) = call(&table, &admit(1)).unwrap() else { panic!() };
@@ -586,7 +586,7 @@ fn a_checkpoint_cuts_the_journal_off_unless_the_history_is_kept() {
         drop(past);
         // Without its journal a checkpoint is not gone on from.
         fs::remove_dir_all(dir.path().join("journal")).unwrap();
-        let refused = RolloutTable::open(config.clone(), dir.path(), keeping);
+        let refused = RolloutTable::open(config.clone(), dir.path(), durable);
         assert!(refused.unwrap_err().to_string().contains("no journal that goes on from them"));
     }
 }

@@ -13,7 +13,7 @@ use super::super::ledger::{
 use super::super::schema::{Column, Schema};
 use super::super::table::{CallError, RolloutTable};
 use super::replayed::Replayed;
-use super::{Durability, Keeping, entry};
+use super::{Durability, DurableOptions, entry};
 use crate::WaitReason;
 use crate::journal::Options;
 use crate::spec::Dtype;
@@ -37,8 +37,8 @@ pub(super) fn open(
     durability: Durability,
     options: Options,
 ) -> Result<RolloutTable, crate::Error> {
-    let keeping = Keeping { durability, history: false };
-    RolloutTable::open_with(config(), dir, keeping, options)
+    let durable = DurableOptions { durability, history: false };
+    RolloutTable::open_with(config(), dir, durable, options)
 }
 
 pub(super) fn call(table: &RolloutTable, change: &Change) -> Result<Outcome, CallError> {
@@ -139,7 +139,7 @@ fn an_entry_of_another_format_says_so() {
 fn blobs_that_no_record_can_have_are_refused_at_the_beginning() {
     let dir = tempfile::tempdir().unwrap();
     let config = RolloutConfig { max_blob_bytes: 64 << 20, ..config() };
-    let opened = RolloutTable::open(config, dir.path().join("t"), Keeping::default());
+    let opened = RolloutTable::open(config, dir.path().join("t"), DurableOptions::default());
     let refused = opened.unwrap_err().to_string();
     assert!(refused.starts_with("max_blob_bytes 67108864 and 0 bytes of fields"), "{refused}");
 }
