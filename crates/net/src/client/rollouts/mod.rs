@@ -415,7 +415,7 @@ impl Rollouts {
     ///
     /// [`TablesError`]; [`TablesError::Rollout`] when it never was.
     pub fn wait_version(&self, table: u32, above: i64, wait: Wait<'_>) -> Result<i64, TablesError> {
-        let mut version = self.ask_version(When::Awaited, table, above, wait.deadline)?;
+        let mut version = self.start_version(table, above, wait.deadline)?;
         // The largest version of a policy is below that.
         Ok(version.wait_for_reason(wait)?.try_into().unwrap_or(i64::MAX))
     }
@@ -431,18 +431,8 @@ impl Rollouts {
         above: i64,
         deadline: Option<Instant>,
     ) -> Result<Ticket<u64>, TablesError> {
-        self.ask_version(When::Now, table, above, deadline)
-    }
-
-    fn ask_version(
-        &self,
-        when: When,
-        table: u32,
-        above: i64,
-        deadline: Option<Instant>,
-    ) -> Result<Ticket<u64>, TablesError> {
         self.check(table)?;
-        self.requests.ask(when, |_| Question::Version { table, above, deadline })
+        self.requests.ask(When::Now, |_| Question::Version { table, above, deadline })
     }
 
     /// Starts an append in the background; waits while too many are without an answer.
