@@ -668,28 +668,10 @@ class Table:
         """
 
 @disjoint_base
-class RemoteTable:
-    """The native part of :class:`echoic.RemoteTable`: everything that runs per item."""
+class RemoteTable(Table):
+    """The native part of :class:`echoic.RemoteTable`: a table whose items are elsewhere."""
 
     def __new__(cls, connection: Tables, number: int) -> Self: ...
-    def insert(
-        self,
-        tree: Any,
-        priority: float = 1.0,
-        version: int | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        """Send one item; see ``Table.insert``."""
-
-    def insert_batch(
-        self,
-        tree: Any,
-        priorities: Any = None,
-        version: int | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        """Send many items; see ``Table.insert_batch``."""
-
     def _insert_part(
         self,
         tree: Any,
@@ -704,67 +686,8 @@ class RemoteTable:
         There are fewer parts when they would have less than ``cut[2]`` items; it returns how many.
         """
 
-    def sample(self, count: int, timeout: float | None = None, beta: float = 1.0) -> Batch:
-        """Draw a batch; see ``Table.sample``."""
-
-    @overload
-    def update_priorities(self, keys: Any, priorities: Any, wait: Literal[True] = True) -> int:
-        """Change priorities, and wait until they count."""
-
-    @overload
-    def update_priorities(self, keys: Any, priorities: Any, wait: bool) -> int | None:
-        """Change priorities; see ``Table.update_priorities``."""
-
     def start_sample(self, count: int) -> PendingBatch:
         """Ask for a batch, and go on; it counts as sampled when it is drawn."""
-
-    def items(self, limit: int | None = None) -> BatchInfo:
-        """What is known about all items, or so many of them; it does not count as a sample.
-
-        A table that changes meanwhile may be listed as it was at several moments.
-        """
-
-    def get(self, keys: Any) -> Batch:
-        """Read the items of these names that are there; they do not count as sampled."""
-
-    def delete(self, keys: Any) -> int:
-        """Remove items; returns how many of them were there."""
-
-    def reset(self) -> None:
-        """Remove all items and count from zero."""
-
-    def pause(self) -> None:
-        """Let inserts and samples wait until :meth:`resume`."""
-
-    def resume(self) -> None:
-        """End a pause."""
-
-    def advance(self, version: int) -> None:
-        """Tell the learner's policy version."""
-
-    def can_sample(self, count: int) -> bool:
-        """Whether a batch of so many could be sampled now without waiting."""
-
-    def can_insert(self, count: int = 1) -> bool:
-        """Whether so many items could be inserted now without waiting."""
-
-    def _set_limiter(self, limiter: tuple[str, list[float]]) -> None: ...
-    def __len__(self) -> int: ...
-    @property
-    def name(self) -> str:
-        """What the table is called."""
-
-    @property
-    def metadata(self) -> bytes:
-        """What the server's program keeps with the table; see ``Table``."""
-
-    @property
-    def spec(self) -> Spec | None:
-        """What items look like; ``None`` when they may be of any form."""
-
-    @property
-    def info(self) -> dict[str, Any]:
-        """A snapshot of the table's numbers; see ``Table.info``."""
 
 @final
 class Tables:
@@ -872,7 +795,7 @@ class TrajectoryWriter:
 
     def __new__(
         cls,
-        tables: list[Table | RemoteTable],
+        tables: list[Table],
         keep_alive: int,
         chunk_length: ChunkLength | None,
         encoding: Encoding,
@@ -971,7 +894,7 @@ class VectorWriter:
 
     def __new__(
         cls,
-        tables: list[Table | RemoteTable],
+        tables: list[Table],
         num_envs: int,
         keep_alive: int,
         chunk_length: ChunkLength | None,
@@ -1080,7 +1003,7 @@ class StructuredWriter:
 
     def __new__(
         cls,
-        tables: list[Table | RemoteTable],
+        tables: list[Table],
         configs: list[Any],
         chunk_length: ChunkLength | None,
         encoding: Encoding,

@@ -39,7 +39,7 @@ def _release() -> str:
 def _check_tables(tables: Sequence[Table]) -> None:
     """Refuse what can't be served as a table."""
     for table in tables:
-        if not isinstance(table, _native.Table):
+        if not isinstance(table, _native.Table) or isinstance(table, _native.RemoteTable):
             module, name = type(table).__module__, type(table).__name__
             hint = "; give rollout tables as rollouts=[...]"
             raise TypeError(

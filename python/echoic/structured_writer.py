@@ -416,7 +416,7 @@ class StructuredWriter(_native.StructuredWriter):
 
     def __new__(
         cls,
-        tables: Sequence[_native.Table | _native.RemoteTable],
+        tables: Sequence[_native.Table],
         configs: Iterable[Config],
         chunk_length: ChunkLength | None = None,
         encoding: Encoding = "none",

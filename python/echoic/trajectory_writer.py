@@ -53,7 +53,7 @@ class TrajectoryWriter(_native.TrajectoryWriter):
 
     def __new__(
         cls,
-        tables: Sequence[_native.Table | _native.RemoteTable],
+        tables: Sequence[_native.Table],
         num_keep_alive_refs: int = 1,
         chunk_length: ChunkLength | None = None,
         encoding: Encoding = "none",

@@ -52,7 +52,7 @@ class VectorWriter(_native.VectorWriter):
 
     def __new__(
         cls,
-        tables: Sequence[_native.Table | _native.RemoteTable],
+        tables: Sequence[_native.Table],
         num_envs: int,
         num_keep_alive_refs: int = 1,
         chunk_length: ChunkLength | None = None,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use echoic_net::client::rollouts::Rollouts;
 use echoic_net::client::tables::{
-    Batch, Destination, FailureCode, ItemQueue, Layout, Requests, TableConnection, TableWriter,
+    Batch, FailureCode, ItemQueue, Layout, Requests, TableConnection, TableHandle, TableWriter,
     TablesError,
 };
 use echoic_net::client::{Client, ClientError, LinkError, Options as ClientOptions, Watcher};
@@ -542,10 +542,13 @@ fn items_of_a_writer_go_to_tables_here_and_elsewhere_in_their_order() {
     let there = tables(vec![TableConfig { form: form(), ..queue("there", 0, 50) }]);
     let server = open(TCP, Arc::clone(&there));
     let client = connection(&server);
-    let all = vec![Destination::Local(Arc::clone(&here)), Destination::remote(&client, 0).unwrap()];
-    assert!(Destination::remote(&client, 1).is_err());
+    let all = vec![Arc::clone(&here).into(), TableHandle::remote(&client, 0).unwrap()];
+    assert!(TableHandle::remote(&client, 1).is_err());
     let mut items = ItemQueue::new(all);
-    assert_eq!((items.tables()[0].name(), items.tables()[1].name()), ("here", "there"));
+    assert_eq!(
+        (&*items.tables()[0].entry().name, &*items.tables()[1].entry().name),
+        ("here", "there")
+    );
 
     let chunk_length = ChunkLength::Fixed(1);
     let settings = ColumnConfig { keep_alive: 10, chunk_length, encoding: Policy::Never };
@@ -618,7 +621,8 @@ fn one_connection_inserts_updates_lists_and_delivers_all_when_it_closes() {
     assert_eq!(soon(|wait| requests.list_all(0, 3, wait)).unwrap().keys, keys[..3]);
     assert_eq!(soon(|wait| requests.table_info(1, wait)).unwrap().table, 1);
     assert_ne!(client.first_chunk(), client.first_chunk());
-    assert!(client.try_start_update(0, &keys, &[3.0; 5]).unwrap());
+    let table = TableHandle::remote(&client, 0).unwrap();
+    assert_eq!(table.try_update(&keys, &[3.0; 5], false).unwrap(), Some(0));
     let item = steps(&form, &chunks, 0, 1);
     soon(|wait| client.insert(0, 1.0, None, &item, wait)).unwrap();
     soon(|wait| client.close(wait)).unwrap();

@@ -94,7 +94,7 @@ pub fn list_checkpoints(py: Python<'_>, root: PathBuf) -> PyResult<Vec<PathBuf>>
 #[pyfunction]
 pub fn open_checkpoint(py: Python<'_>, path: PathBuf) -> PyResult<Vec<Table>> {
     let tables = py.detach(|| saved::open(&path)).or_raise(py)?;
-    tables.all().iter().map(|table| Table::of(py, Arc::clone(table))).collect()
+    tables.all().iter().map(|table| Table::of(py, Arc::clone(table).into())).collect()
 }
 
 /// Reads every byte of a checkpoint and compares all checksums; what is known about it.

@@ -1,7 +1,7 @@
 //! Python bindings of Echoic: one file per public class, no logic of its own about experience.
 //!
 //! - `server`, `client`, `sample`, `accumulator`, `spec`: the classes.
-//! - `table`: tables in this process, and the batches that they give. `remote`: those of a server.
+//! - `table`: tables of this process or of a server, and the batches that they give. `remote`: what those of a server add.
 //! - `shards`: one table on several servers.
 //! - `writer`: trajectories, step by step. `checkpoints`: tables in files.
 //! - `structure`: the form of a tree as text. `listeners`: a server's listeners to other processes. `connect`: where a server is.

@@ -108,8 +108,9 @@ impl Server {
                 StreamSide::new(&example, config, shared, held_warning_after)
             })
             .transpose()?;
-        let tables = tables.iter().map(|table| Arc::clone(table.get().core())).collect();
-        let tables = Tables::new(tables).or_raise(py)?;
+        // `echoic.Server` refuses tables of other servers.
+        let own = tables.iter().filter_map(|table| table.get().handle().local().cloned());
+        let tables = Tables::new(own.collect()).or_raise(py)?;
         let (tables, closed) = (Arc::new(tables), AtomicBool::new(false));
         let rollouts = Arc::new(own_rollouts(&rollouts.unwrap_or_default())?);
         let checkpointer = checkpoints.map(|(root, keep)| {

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use echoic_net::address::Address;
 use echoic_net::client::tables::shards::{Changed, Gathered, MAX_SHARDS, Shard, ShardsError};
-use echoic_net::client::tables::{TableConnection, shards as core};
+use echoic_net::client::tables::{TableConnection, TableEntry, shards as core};
 use echoic_replay::stream::Wait;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -60,24 +61,20 @@ impl Shards {
 
     /// Refuses a table that is not like the others.
     fn check(&self, py: Python<'_>, tables: Places) -> PyResult<()> {
-        let mut there = tables.iter().flatten().map(|(table, _)| table.get());
-        let Some(first) = there.next() else { return Ok(()) };
-        let same = |other: &&RemoteTable| {
-            let (one, other) = (first.entry(), other.entry());
-            one.form == other.form && one.structure == other.structure
+        let entry = |(table, _): &(Py<RemoteTable>, u64)| {
+            let entry = table.bind(py).as_super().get().handle().entry().clone();
+            (entry, table.get().place().0.requests().address())
         };
-        match there.find(|other| !same(other)) {
-            Some(other) => Err(spec_error(
-                py,
-                format!(
-                    "table {:?} has items of another kind at {} than at {}",
-                    first.entry().name,
-                    other.place().0.requests().address(),
-                    first.place().0.requests().address(),
-                ),
-            )),
-            None => Ok(()),
-        }
+        let mut there = tables.iter().flatten().map(entry);
+        let Some((first, at)) = there.next() else { return Ok(()) };
+        let differs = |(other, _): &(TableEntry, Address)| {
+            first.form != other.form || first.structure != other.structure
+        };
+        there.find(differs).map_or(Ok(()), |(_, other)| {
+            let name = &first.name;
+            let text = format!("table {name:?} has items of another kind at {other} than at {at}");
+            Err(spec_error(py, text))
+        })
     }
 
     /// Samples a batch.
@@ -156,9 +153,9 @@ impl Shards {
         gathered: Gathered,
         beta: f64,
     ) -> PyResult<Batch> {
-        let shape = tables.iter().flatten().next().map(|(table, _)| table.get().shape());
-        let Some(shape) = shape else { return Err(spec_error(py, "there are no shards")) };
-        Batch::of_shards(py, shape, &self.arena, gathered, beta)
+        let table = tables.iter().flatten().next().map(|(table, _)| table.bind(py).as_super());
+        let Some(table) = table else { return Err(spec_error(py, "there are no shards")) };
+        Batch::of_shards(py, table.get().shape(), &self.arena, gathered, beta)
     }
 
     /// Calls without the GIL; an error says which shard it is of.

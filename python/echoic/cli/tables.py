@@ -5,7 +5,7 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -22,7 +22,6 @@ from echoic.cli.text import amount, size, why
 
 __all__ = ["export", "inspect", "verify"]
 
-AnyTable: TypeAlias = _native.Table | _native.RemoteTable
 Checkpoint = Annotated[
     Path, typer.Argument(help="A checkpoint, or a directory of them: then the newest.")
 ]
@@ -69,14 +68,14 @@ def opened(path: Path) -> list[_native.Table]:
         fail(why(error))
 
 
-def tell_people(tables: Sequence[AnyTable], items: int) -> None:
+def tell_people(tables: Sequence[_native.Table], items: int) -> None:
     """Print a table of tables, and their first items."""
     show([table.info for table in tables], {table.name: table.spec for table in tables})
     for table in tables:
         list_items(table, items)
 
 
-def tell_json(tables: Sequence[AnyTable], items: int) -> None:
+def tell_json(tables: Sequence[_native.Table], items: int) -> None:
     """Print the same as one JSON object: what is known of each table, by name."""
     told = {}
     for table in tables:
@@ -129,7 +128,7 @@ def show(infos: list[dict[str, Any]], specs: dict[str, echoic.Spec | None]) -> N
     Console(width=None if sys.stdout.isatty() else 200).print(grid)
 
 
-def list_items(table: AnyTable, count: int) -> None:
+def list_items(table: _native.Table, count: int) -> None:
     """Print the first items of a table."""
     info = table.items(count)
     for at in range(len(info)):

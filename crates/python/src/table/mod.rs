@@ -1,15 +1,17 @@
-//! A table in this process.
+//! A table in this process or of a server.
 
 mod batch;
 mod settings;
 mod shape;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use echoic_net::client::tables::Numbers;
-use echoic_replay::table::{self as core, Form, Obstacle, Sampled, TableConfig};
-use echoic_replay::trajectory::{Signature, Trajectory};
+use echoic_net::client::tables::{SampledBatch, TableHandle, TablesError};
+use echoic_replay::stream::Wait;
+use echoic_replay::table::{self as core, Form, TableConfig};
+use echoic_replay::trajectory::Signature;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -27,10 +29,10 @@ use crate::structure;
 use crate::tree::Tree;
 use crate::wait;
 
-/// A table in this process.
+/// A table in this process; of a server, its base.
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct Table {
-    table: Arc<core::Table>,
+    handle: TableHandle,
     shape: Shape,
     arena: Arena,
     process: Process,
@@ -91,9 +93,9 @@ impl Table {
         };
         let metadata = metadata.unwrap_or_default().to_vec();
         let table = core::Table::new(config).and_then(|table| table.with_metadata(metadata));
-        let table = table.or_raise(py)?.durable(durability);
+        let handle = TableHandle::from(Arc::new(table.or_raise(py)?.durable(durability)));
         let (arena, process) = (Arena::default(), Process::current());
-        Ok(Self { table: Arc::new(table), shape, arena, process })
+        Ok(Self { handle, shape, arena, process })
     }
 
     /// Inserts one item.
@@ -109,10 +111,19 @@ impl Table {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
         core::check_priorities(&[priority]).or_raise(py)?;
+        let handle = &self.handle;
         self.shape.with_one(
             tree,
-            |items| self.insert_rows(py, items, &[priority], version, deadline),
-            |trajectory| self.insert_trajectory(py, trajectory, priority, version, deadline),
+            |items| self.insert_rows(py, items, 0, &[priority], version, deadline),
+            |trajectory| match handle
+                .try_insert(trajectory, priority, version, None)
+                .or_raise(py)?
+            {
+                true => Ok(()),
+                false => wait::until(py, deadline, |wait| {
+                    handle.insert(trajectory, priority, version, None, wait)
+                }),
+            },
         )?;
         self.keep(py)
     }
@@ -130,7 +141,7 @@ impl Table {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
         self.shape.with_many(tree, priorities, |items, priorities| {
-            self.insert_rows(py, items, priorities, version, deadline)
+            self.insert_rows(py, items, 0, priorities, version, deadline)
         })?;
         self.keep(py)
     }
@@ -147,20 +158,14 @@ impl Table {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
         check_draw(count, beta)?;
-        let sampled = match self.table.try_sample(count) {
-            Err(Obstacle::Blocked(_)) => {
-                wait::until(py, deadline, |wait| self.table.sample(count, wait))?
-            }
-            sampled => sampled.or_raise(py)?,
+        let sampled = match self.handle.try_sample(count).or_raise(py)? {
+            Some(sampled) => sampled,
+            None => wait::until(py, deadline, |wait| self.handle.sample(count, wait))?,
         };
-        if sampled.receipt().is_some_and(|receipt| self.table.is_kept(receipt) != Ok(true)) {
-            // There is no deadline: the items are drawn.
-            wait::until(py, None, |wait| sampled.keep(wait))?;
-        }
         self.batch(py, sampled, beta)
     }
 
-    /// Changes priorities; how many of the items were there.
+    /// Changes priorities; how many of the items were there, if that is waited for.
     #[pyo3(signature = (keys, priorities, wait=true))]
     fn update_priorities(
         &self,
@@ -168,124 +173,133 @@ impl Table {
         keys: &Bound<'_, PyAny>,
         priorities: &Bound<'_, PyAny>,
         wait: bool,
-    ) -> PyResult<Option<usize>> {
+    ) -> PyResult<Option<u64>> {
         self.process.check(py)?;
-        let (keys, priorities) = (key_numbers(keys)?, float_numbers(priorities)?);
-        self.wait_for_room(py)?;
-        let updated = self.table.update_priorities(&keys, &priorities).or_raise(py)?;
-        self.keep(py)?;
-        Ok(wait.then_some(updated))
+        let (keys, priorities, awaited) = (key_numbers(keys)?, float_numbers(priorities)?, wait);
+        let updated = match self.handle.try_update(&keys, &priorities, awaited).or_raise(py)? {
+            Some(updated) => updated,
+            None => self.ask(py, |table, wait| table.update(&keys, &priorities, awaited, wait))?,
+        };
+        Ok(awaited.then_some(updated))
     }
 
     /// What is known about items.
     #[pyo3(signature = (limit=None))]
     fn items(&self, py: Python<'_>, limit: Option<usize>) -> PyResult<Py<BatchInfo>> {
         let most = limit.unwrap_or(usize::MAX);
-        BatchInfo::of(py, py.detach(|| self.table.items_from(0, most).0))
+        BatchInfo::of(py, self.ask(py, |table, wait| table.items(most, wait))?)
     }
 
     /// Reads items by their names, without sampling them.
     fn get(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Batch> {
-        self.process.check(py)?;
         let keys = key_numbers(keys)?;
-        self.batch(py, self.table.get(&keys), 1.0)
+        self.batch(py, self.ask(py, |table, wait| table.get(&keys, wait))?, 1.0)
     }
 
     /// Removes items; how many were there.
-    fn delete(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
-        self.process.check(py)?;
+    fn delete(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<u64> {
         let keys = key_numbers(keys)?;
-        self.table.check_journal().or_raise(py)?;
-        self.wait_for_room(py)?;
-        let deleted = py.detach(|| self.table.delete(&keys));
-        self.keep(py)?;
-        Ok(deleted)
+        self.ask(py, |table, wait| table.delete(&keys, wait))
     }
 
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
-        self.process.check(py)?;
-        self.table.check_journal().or_raise(py)?;
-        self.wait_for_room(py)?;
-        py.detach(|| self.table.reset());
-        self.keep(py)
+        self.ask(py, TableHandle::reset)
     }
 
     fn pause(&self, py: Python<'_>) -> PyResult<()> {
-        self.process.check(py)?;
-        self.table.pause();
-        Ok(())
+        self.look(py, |table, wait| table.set_paused(true, wait))
     }
 
     fn resume(&self, py: Python<'_>) -> PyResult<()> {
-        self.process.check(py)?;
-        self.table.resume();
-        Ok(())
+        self.look(py, |table, wait| table.set_paused(false, wait))
     }
 
     fn advance(&self, py: Python<'_>, version: u64) -> PyResult<()> {
-        self.process.check(py)?;
-        self.wait_for_room(py)?;
-        self.table.advance(version);
-        Ok(())
+        self.ask(py, |table, wait| table.advance(version, wait))
     }
 
     #[pyo3(name = "_set_limiter")]
     fn set_limiter(&self, py: Python<'_>, limiter: Settings) -> PyResult<()> {
-        self.process.check(py)?;
         let limiter = limiter.limiter(py)?;
-        self.table.set_limiter(limiter).or_raise(py)
+        self.look(py, |table, wait| table.set_limiter(limiter, wait))
     }
 
     fn can_sample(&self, py: Python<'_>, count: usize) -> PyResult<bool> {
-        if self.table.can_sample(count) {
-            return Ok(true);
-        }
-        // Whoever takes turns by asking would otherwise wait for what can never be.
-        self.table.check_batch(count).or_raise(py)?;
-        Ok(false)
+        self.look(py, |table, wait| table.can_sample(count, wait))
     }
 
     #[pyo3(signature = (count=1))]
-    fn can_insert(&self, count: usize) -> bool {
-        self.table.can_insert(count)
+    fn can_insert(&self, py: Python<'_>, count: usize) -> PyResult<bool> {
+        self.look(py, |table, wait| table.can_insert(count, wait))
     }
 
     fn close(&self, py: Python<'_>) {
         // A journal is written to its end.
-        py.detach(|| self.table.close());
+        py.detach(|| self.handle.local().inspect(|table| table.close()));
     }
 
-    fn __len__(&self) -> usize {
-        self.table.info().size as usize
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.look(py, TableHandle::numbers)?.size as usize)
     }
 
     #[getter]
     fn name(&self) -> &str {
-        &self.table.config().name
+        &self.handle.entry().name
     }
 
     #[getter]
     fn durability(&self) -> &'static str {
-        settings::durability_name(self.table.durability())
+        settings::durability_name(self.handle.local().and_then(|table| table.durability()))
     }
 
     #[getter]
     fn metadata(&self) -> &[u8] {
-        self.table.metadata()
+        &self.handle.entry().metadata
     }
 
     #[getter]
     fn spec(&self, py: Python<'_>) -> PyResult<Option<Spec>> {
-        Spec::of_form(py, &self.table.config().form)
+        Spec::of_form(py, &self.handle.entry().form)
     }
 
     #[getter]
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let config = self.table.config();
-        let dict = info_dict(py, &config.name, config.max_size, &Numbers::of(&self.table, 0))?;
-        dict.set_item("sampler", config.sampler.to_string())?;
-        dict.set_item("remover", config.remover.to_string())?;
-        if let Some(journal) = self.table.journal_info() {
+        let entry = self.handle.entry();
+        let numbers = self.look(py, TableHandle::numbers)?;
+        let dict = PyDict::new(py);
+        let counts = &numbers.counts;
+        dict.set_item("name", &entry.name)?;
+        dict.set_item("size", numbers.size)?;
+        dict.set_item("total_weight", numbers.total_weight)?;
+        dict.set_item("max_size", entry.max_size)?;
+        dict.set_item("max_times_sampled", numbers.max_times_sampled)?;
+        dict.set_item("inserts", counts.inserts)?;
+        dict.set_item("samples", counts.samples)?;
+        dict.set_item("deletions", counts.deletions)?;
+        // Calls each with one item, as the limiter counts them.
+        for (calls, count, waits) in [
+            ("insert", counts.inserts, numbers.insert_waits),
+            ("sample", counts.samples, numbers.sample_waits),
+        ] {
+            dict.set_item(format!("{calls}_calls"), count)?;
+            dict.set_item(format!("{calls}_calls_waiting"), waits.waiting)?;
+            dict.set_item(format!("{calls}_calls_limited"), waits.limited)?;
+            dict.set_item(format!("{calls}_wait_seconds"), waits.time().as_secs_f64())?;
+        }
+        dict.set_item("unique_samples", numbers.unique_samples)?;
+        dict.set_item("episodes", numbers.episodes)?;
+        dict.set_item("deleted_episodes", numbers.deleted_episodes)?;
+        dict.set_item("min_size", numbers.limiter.min_size)?;
+        dict.set_item("samples_per_insert", numbers.limiter.samples_per_insert)?;
+        dict.set_item("min_diff", numbers.limiter.min_diff)?;
+        dict.set_item("max_diff", numbers.limiter.max_diff)?;
+        dict.set_item("paused", numbers.paused)?;
+        dict.set_item("version", numbers.version)?;
+        dict.set_item("memory_bytes", numbers.row_bytes)?;
+        let Some(table) = self.handle.local() else { return Ok(dict) };
+        dict.set_item("sampler", table.config().sampler.to_string())?;
+        dict.set_item("remover", table.config().remover.to_string())?;
+        if let Some(journal) = table.journal_info() {
             dict.set_item("journal_records", journal.next)?;
             dict.set_item("journal_kept", journal.kept)?;
             dict.set_item("journal_held_bytes", journal.held_bytes)?;
@@ -295,138 +309,111 @@ impl Table {
     }
 }
 
-/// The numbers of a table, by name.
-pub fn info_dict<'py>(
-    py: Python<'py>,
-    name: &str,
-    max_size: u32,
-    numbers: &Numbers,
-) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    let counts = &numbers.counts;
-    dict.set_item("name", name)?;
-    dict.set_item("size", numbers.size)?;
-    dict.set_item("total_weight", numbers.total_weight)?;
-    dict.set_item("max_size", max_size)?;
-    dict.set_item("max_times_sampled", numbers.max_times_sampled)?;
-    dict.set_item("inserts", counts.inserts)?;
-    dict.set_item("samples", counts.samples)?;
-    dict.set_item("deletions", counts.deletions)?;
-    // Calls each with one item, as the limiter counts them.
-    for (calls, count, waits) in [
-        ("insert", counts.inserts, numbers.insert_waits),
-        ("sample", counts.samples, numbers.sample_waits),
-    ] {
-        dict.set_item(format!("{calls}_calls"), count)?;
-        dict.set_item(format!("{calls}_calls_waiting"), waits.waiting)?;
-        dict.set_item(format!("{calls}_calls_limited"), waits.limited)?;
-        dict.set_item(format!("{calls}_wait_seconds"), waits.time().as_secs_f64())?;
-    }
-    dict.set_item("unique_samples", numbers.unique_samples)?;
-    dict.set_item("episodes", numbers.episodes)?;
-    dict.set_item("deleted_episodes", numbers.deleted_episodes)?;
-    dict.set_item("min_size", numbers.limiter.min_size)?;
-    dict.set_item("samples_per_insert", numbers.limiter.samples_per_insert)?;
-    dict.set_item("min_diff", numbers.limiter.min_diff)?;
-    dict.set_item("max_diff", numbers.limiter.max_diff)?;
-    dict.set_item("paused", numbers.paused)?;
-    dict.set_item("version", numbers.version)?;
-    dict.set_item("memory_bytes", numbers.row_bytes)?;
-    Ok(dict)
-}
-
 impl Table {
     /// The engine's part.
-    pub fn core(&self) -> &Arc<core::Table> {
-        &self.table
+    pub fn handle(&self) -> &TableHandle {
+        &self.handle
+    }
+
+    /// The process that made it.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// How its items become bytes.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
     }
 
     /// A table that was made by the engine.
-    pub fn of(py: Python<'_>, table: Arc<core::Table>) -> PyResult<Self> {
-        let shape = Shape::of(py, &table.config().form, &table.config().structure)?;
-        Ok(Self { table, shape, arena: Arena::default(), process: Process::current() })
+    pub fn of(py: Python<'_>, handle: TableHandle) -> PyResult<Self> {
+        let shape = Shape::of(py, &handle.entry().form, &handle.entry().structure)?;
+        Ok(Self { handle, shape, arena: Arena::default(), process: Process::current() })
     }
 
-    /// Waits while the journal is full of what waits for the disk.
-    fn wait_for_room(&self, py: Python<'_>) -> PyResult<()> {
-        if self.table.check_room().is_ok() {
-            return Ok(());
+    fn ask<T: Send>(
+        &self,
+        py: Python<'_>,
+        ask: impl FnOnce(&TableHandle, Wait<'_>) -> Result<T, TablesError> + Send,
+    ) -> PyResult<T> {
+        self.process.check(py)?;
+        wait::until(py, None, |wait| ask(&self.handle, wait))
+    }
+
+    /// As [`Table::ask`], for what a table of this process does at once.
+    fn look<T: Send>(
+        &self,
+        py: Python<'_>,
+        ask: impl FnOnce(&TableHandle, Wait<'_>) -> Result<T, TablesError> + Send,
+    ) -> PyResult<T> {
+        if self.handle.local().is_none() {
+            return self.ask(py, ask);
         }
-        wait::until(py, None, |wait| self.table.wait_for_room(wait))
+        self.process.check(py)?;
+        let on_tick = &mut |_| ControlFlow::Continue(());
+        ask(&self.handle, Wait { deadline: None, tick: None, on_tick }).or_raise(py)
     }
 
-    /// Waits until what was changed survives what the table promises. There is no deadline: it is changed.
+    /// Waits until what was inserted survives what the table promises. There is no deadline: it is inserted.
     fn keep(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(receipt) = self.table.receipt() else { return Ok(()) };
-        if self.table.is_kept(receipt) == Ok(true) {
-            return Ok(());
+        match self.handle.is_kept() {
+            true => Ok(()),
+            false => wait::until(py, None, |wait| self.handle.keep(wait)),
         }
-        wait::until(py, None, |wait| self.table.keep(wait))
     }
 
-    fn batch(&self, py: Python<'_>, sampled: Sampled, beta: f64) -> PyResult<Batch> {
-        match &self.shape {
-            Shape::Rows { tree, .. } => Batch::of_rows(py, tree, &self.arena, sampled, beta),
-            Shape::Chunks(known) => {
+    fn batch(&self, py: Python<'_>, sampled: SampledBatch, beta: f64) -> PyResult<Batch> {
+        match (sampled, &self.shape) {
+            (SampledBatch::Remote(batch), shape) => Batch::of_remote(py, shape, batch, beta),
+            (SampledBatch::Local(sampled), Shape::Rows { tree, .. }) => {
+                Batch::of_rows(py, tree, &self.arena, sampled, beta)
+            }
+            (SampledBatch::Local(sampled), Shape::Chunks(known)) => {
                 let tree = |signature: &Arc<Signature>| Shape::known(py, known, signature);
                 Batch::of_trajectories(py, &tree, &self.arena, sampled, beta)
             }
         }
     }
 
-    /// Inserts items, one for each priority, waiting where it must.
-    fn insert_rows(
+    /// Inserts items from `first` on, one for each priority, waiting where it must.
+    pub fn insert_rows(
         &self,
         py: Python<'_>,
         items: &Items<'_>,
+        first: usize,
         priorities: &[f64],
         version: Option<u64>,
         deadline: Option<Instant>,
     ) -> PyResult<()> {
-        let mut done = 0;
+        let (handle, stride) = (&self.handle, items.row_bytes());
+        let (mut done, mut full) = (0, false);
         while done < priorities.len() {
             let left = priorities.len() - done;
             let stored = |error: PyErr| set(py, error, "stored", done);
-            let mut insertion = match self.table.try_reserve(left) {
-                Err(Obstacle::Blocked(_)) => {
-                    let reserved = wait::until(py, deadline, |wait| self.table.reserve(left, wait));
-                    // Many short waits may never come to a tick, however long they take together.
-                    py.check_signals().map_err(stored)?;
-                    reserved.map_err(stored)?
-                }
-                reserved => reserved.or_raise(py).map_err(stored)?,
+            let mut room = match full {
+                true => None,
+                false => handle.try_room(left, stride).or_raise(py).map_err(stored)?,
             };
+            if room.is_none() {
+                let found = wait::until(py, deadline, |wait| handle.room(left, stride, wait));
+                // Many short waits may never come to a tick, however long they take together.
+                py.check_signals().map_err(stored)?;
+                room = found.map_err(stored)?;
+            }
+            let Some(room) = room else { continue };
             items.recheck(py)?;
-            let count = insertion.len();
-            let priorities = &priorities[done..done + count];
-            let store = || {
-                for index in 0..count {
-                    // SAFETY: there is an item for each priority, and all was rechecked just now.
-                    unsafe { items.copy_to(done + index, insertion.row_mut(index)) };
-                }
-                insertion.commit(priorities, version)
+            let count = room.rows();
+            let part = &priorities[done..done + count];
+            let fill = |row: usize, rows: &mut [u8]| {
+                // SAFETY: there is an item for each priority, and all was rechecked just now.
+                unsafe { items.copy_to(first + done + row, rows) };
             };
-            let large = count.saturating_mul(items.row_bytes()) >= DETACH_BYTES;
-            let committed = if large { py.detach(store) } else { store() };
-            committed.or_raise(py).map_err(stored)?;
-            done += count;
+            let store = || room.fill(part, version, fill);
+            let large = count.saturating_mul(stride) >= DETACH_BYTES;
+            let filled = if large { py.detach(store) } else { store() };
+            full = !filled.or_raise(py).map_err(stored)?;
+            done += if full { 0 } else { count };
         }
         Ok(())
-    }
-
-    fn insert_trajectory(
-        &self,
-        py: Python<'_>,
-        trajectory: &Trajectory,
-        priority: f64,
-        version: Option<u64>,
-        deadline: Option<Instant>,
-    ) -> PyResult<()> {
-        match self.table.try_insert(trajectory, priority, version) {
-            Err(Obstacle::Blocked(_)) => wait::until(py, deadline, |wait| {
-                self.table.insert(trajectory, priority, version, wait).map(drop)
-            }),
-            inserted => inserted.map(drop).or_raise(py),
-        }
     }
 }

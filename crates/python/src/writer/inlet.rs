@@ -12,7 +12,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use echoic_net::client::tables::{Destination, ItemQueue, TablesError};
+use echoic_net::client::tables::{ItemQueue, TableHandle, TablesError};
 use echoic_replay::chunk::ColumnKind;
 use echoic_replay::writer::structured::StructuredError;
 use echoic_replay::writer::{TrajectoryWriter, WriterError};
@@ -40,7 +40,7 @@ pub trait Core: Send {
     fn writer(&self) -> &TrajectoryWriter;
 
     /// Refuses steps with leaves of these paths and kinds.
-    fn check(&self, _: &[Destination], _: &[(&str, ColumnKind)]) -> Result<(), Refusal> {
+    fn check(&self, _: &[TableHandle], _: &[(&str, ColumnKind)]) -> Result<(), Refusal> {
         Ok(())
     }
 
@@ -171,11 +171,11 @@ impl<C: Core> State<C> {
 pub struct Inlet<C> {
     state: Mutex<State<C>>,
     /// Those of the queue, to look at without the lock.
-    pub tables: Arc<[Destination]>,
+    pub tables: Arc<[TableHandle]>,
 }
 
 impl<C: Core> Inlet<C> {
-    pub fn new(core: C, tables: Vec<Destination>) -> Self {
+    pub fn new(core: C, tables: Vec<TableHandle>) -> Self {
         let queue = ItemQueue::new(tables);
         let tables = Arc::clone(queue.tables());
         Self {

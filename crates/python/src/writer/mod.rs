@@ -11,7 +11,7 @@ mod vector;
 
 use std::sync::Arc;
 
-use echoic_net::client::tables::{Destination, ItemQueue};
+use echoic_net::client::tables::{ItemQueue, TableHandle};
 use echoic_replay::Leaf;
 use echoic_replay::chunk::ColumnKind;
 use echoic_replay::encoding::{Policy, UnknownEncoding};
@@ -34,28 +34,13 @@ pub use self::structured::StructuredWriter;
 pub use self::vector::VectorWriter;
 use crate::error::{OrRaise, table_not_found_error, trajectory_error};
 use crate::leaf::{LeafRule, display};
-use crate::remote::RemoteTable;
 use crate::structure;
 use crate::table::Table;
 use crate::tree::Tree;
 
-/// A table as Python gives it.
-#[derive(FromPyObject)]
-enum AnyTable {
-    Local(Py<Table>),
-    Remote(Py<RemoteTable>),
-}
-
 /// Tables as writers know them.
-fn destinations(py: Python<'_>, tables: Vec<AnyTable>) -> PyResult<Vec<Destination>> {
-    let destination = |table: AnyTable| match table {
-        AnyTable::Local(table) => Ok(Destination::Local(Arc::clone(table.get().core()))),
-        AnyTable::Remote(table) => {
-            let (connection, number) = table.get().place();
-            Destination::remote(connection, number).or_raise(py)
-        }
-    };
-    tables.into_iter().map(destination).collect()
+fn handles(tables: &[Py<Table>]) -> Vec<TableHandle> {
+    tables.iter().map(|table| table.get().handle().clone()).collect()
 }
 
 /// A form of items.
@@ -144,7 +129,7 @@ impl TrajectoryWriter {
     #[new]
     fn new(
         py: Python<'_>,
-        tables: Vec<AnyTable>,
+        tables: Vec<Py<Table>>,
         keep_alive: u32,
         chunk_length: Option<&Bound<'_, PyAny>>,
         encoding: &str,
@@ -157,7 +142,7 @@ impl TrajectoryWriter {
             whole: [None, None],
             spans: ItemSteps::default(),
         };
-        Ok(Self { inlet: Inlet::new(core, destinations(py, tables)?), config })
+        Ok(Self { inlet: Inlet::new(core, handles(&tables)), config })
     }
 
     /// Settings of a column.
@@ -460,24 +445,24 @@ fn create(
 
 /// Refuses an item, with so many steps of each column, that its table would not take.
 fn check_item(
-    table: &Destination,
+    table: &TableHandle,
     signature: &Signature,
     steps: impl Iterator<Item = u64>,
 ) -> Result<(), Refusal> {
-    let Some(spec) = table.spec() else { return Ok(()) };
+    let Some(spec) = table.entry().form.spec() else { return Ok(()) };
     let steps: SmallVec<[u64; 8]> = steps.collect();
     let checked = signature.check(spec, &steps);
     checked.map_err(|text| Refusal::Spec(for_table("an item", table, &text)))
 }
 
-fn for_table(what: &str, table: &Destination, text: &str) -> String {
-    format!("{what} for table {:?}: {text}", table.name())
+fn for_table(what: &str, table: &TableHandle, text: &str) -> String {
+    format!("{what} for table {:?}: {text}", table.entry().name)
 }
 
 /// Which of the writer's tables has this name.
-fn table_number(py: Python<'_>, tables: &[Destination], table: &str) -> PyResult<usize> {
-    tables.iter().position(|known| known.name() == table).ok_or_else(|| {
-        let names: Vec<&str> = tables.iter().map(Destination::name).collect();
+fn table_number(py: Python<'_>, tables: &[TableHandle], table: &str) -> PyResult<usize> {
+    tables.iter().position(|known| known.entry().name == table).ok_or_else(|| {
+        let names: Vec<&str> = tables.iter().map(|table| table.entry().name.as_str()).collect();
         let known = format!("there is no table {table:?}; the writer has {names:?}");
         table_not_found_error(py, known)
     })

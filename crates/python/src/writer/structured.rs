@@ -1,6 +1,6 @@
 //! A writer whose items are made by patterns: `echoic.structured_writer` says which, as settings.
 
-use echoic_net::client::tables::{Destination, ItemQueue};
+use echoic_net::client::tables::{ItemQueue, TableHandle};
 use echoic_replay::Leaf;
 use echoic_replay::chunk::ColumnKind;
 use echoic_replay::writer::structured::{
@@ -15,7 +15,7 @@ use pyo3::types::{PyInt, PyType};
 use std::collections::BTreeSet;
 
 use super::inlet::{Core, Inlet, Refusal, Single};
-use super::{AnyTable, chunk_length, destinations, encoding, for_table, table_number};
+use super::{Table, chunk_length, encoding, for_table, handles, table_number};
 use crate::error::{OrRaise, spec_error, trajectory_error};
 use crate::leaf::{LeafRule, display};
 use crate::structure;
@@ -41,10 +41,10 @@ impl Core for Patterned {
     }
 
     /// A pattern whose items no table would take is refused with the first step that shows it.
-    fn check(&self, tables: &[Destination], new: &[(&str, ColumnKind)]) -> Result<(), Refusal> {
+    fn check(&self, tables: &[TableHandle], new: &[(&str, ColumnKind)]) -> Result<(), Refusal> {
         for pattern in &self.specified {
             let table = &tables[pattern.table as usize];
-            let Some(spec) = table.spec() else { continue };
+            let Some(spec) = table.entry().form.spec() else { continue };
             let new = new.iter().map(|(path, kind)| (*path, kind));
             let known = self.writer.writer().columns().map(|(path, kind)| (path, &**kind));
             let all: Vec<(&str, &ColumnKind)> = new.chain(known).collect();
@@ -104,7 +104,7 @@ impl StructuredWriter {
     #[new]
     fn new(
         py: Python<'_>,
-        tables: Vec<AnyTable>,
+        tables: Vec<Py<Table>>,
         configs: Vec<Settings<'_>>,
         chunk_length: Option<&Bound<'_, PyAny>>,
         encoding: &str,
@@ -113,17 +113,18 @@ impl StructuredWriter {
         if configs.is_empty() {
             return Err(trajectory_error(py, "a writer without configs would make no items"));
         }
-        let tables = destinations(py, tables)?;
+        let tables = handles(&tables);
         let patterns = configs.into_iter().map(|config| pattern(py, &tables, config));
         let patterns: Vec<Pattern> = patterns.collect::<PyResult<_>>()?;
         let length = chunk_length.map_or(Ok(ChunkLength::Auto), self::chunk_length)?;
         let writer = Writer::new(length, encoding, patterns.clone()).or_raise(py)?;
         let named = patterns.iter().flat_map(Pattern::columns).map(str::to_owned).collect();
         let mut specified = patterns;
-        specified.retain(|pattern| tables[pattern.table as usize].spec().is_some());
+        specified.retain(|pattern| tables[pattern.table as usize].entry().form.spec().is_some());
         for pattern in &specified {
             let table = &tables[pattern.table as usize];
-            let checked = table.spec().map_or(Ok(()), |spec| pattern.check_leaves(spec));
+            let checked =
+                table.entry().form.spec().map_or(Ok(()), |spec| pattern.check_leaves(spec));
             checked.map_err(|text| spec_error(py, for_table("a pattern", table, &text)))?;
         }
         Ok(Self { inlet: Inlet::new(Patterned { writer, specified }, tables), named })
@@ -190,7 +191,7 @@ impl StructuredWriter {
 /// A pattern from its settings.
 fn pattern(
     py: Python<'_>,
-    tables: &[Destination],
+    tables: &[TableHandle],
     (tree, table, priority, conditions): Settings<'_>,
 ) -> PyResult<Pattern> {
     let number = table_number(py, tables, &table)?;

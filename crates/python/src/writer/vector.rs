@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use super::forms::RecentForms;
 use super::inlet::{Core, Inlet, MAX_WAITING, Refusal, StepForm, compile_many};
 use super::structured::steps;
-use super::{AnyTable, changed, check_item, config, destinations, signature, table_number};
+use super::{Table, changed, check_item, config, handles, signature, table_number};
 use crate::error::{OrRaise, trajectory_error};
 use crate::leaf::{LeafRule, Many, Source};
 use crate::numbers::{float_numbers, marks};
@@ -79,7 +79,7 @@ impl VectorWriter {
     #[new]
     fn new(
         py: Python<'_>,
-        tables: Vec<AnyTable>,
+        tables: Vec<Py<Table>>,
         num_envs: usize,
         keep_alive: u32,
         chunk_length: Option<&Bound<'_, PyAny>>,
@@ -88,7 +88,7 @@ impl VectorWriter {
         let config = config(keep_alive, chunk_length, encoding)?;
         let writer = Writer::new(num_envs, config).or_raise(py)?;
         let core = Vector { writer, items: RecentForms::default() };
-        let inlet = Inlet::new(core, destinations(py, tables)?);
+        let inlet = Inlet::new(core, handles(&tables));
         Ok(Self { inlet, config, environments: num_envs })
     }
 

@@ -17,8 +17,10 @@ const RANGE: u64 = 1 << 40;
 /// waits to be inserted keeps no request waiting.
 ///
 /// ```no_run
+/// use std::sync::Arc;
+///
 /// use echoic_net::client::Options;
-/// use echoic_net::client::tables::{TableConnection, TablesError};
+/// use echoic_net::client::tables::{TableConnection, TableHandle, TablesError};
 /// use echoic_net::transport::{TlsFiles, dial_to};
 /// use echoic_replay::stream::Wait;
 ///
@@ -26,16 +28,17 @@ const RANGE: u64 = 1 << 40;
 ///     let address = "tcp://learner:7777".parse().expect("an address");
 ///     let dial = || dial_to(&address, &TlsFiles::default()).expect("no files are needed");
 ///     let client = TableConnection::connect([dial(), dial()], Options::default(), wait.reborrow())?;
-///     let table = client.requests().table("replay")?;
-///     let batch = client.requests().sample(table, 256, wait.reborrow())?;
-///     client.start_update(table, &batch.infos().keys, &[1.0; 256], wait.reborrow())?;
+///     let client = Arc::new(client);
+///     let table = TableHandle::remote(&client, client.requests().table("replay")?)?;
+///     let keys = table.items(256, wait.reborrow())?.keys;
+///     table.update(&keys, &vec![1.0; keys.len()], false, wait.reborrow())?;
 ///     client.close(wait)
 /// }
 /// ```
 pub struct TableConnection {
     requests: Requests,
     writer: TableWriter,
-    updates: PendingUpdates,
+    pub(super) updates: PendingUpdates,
     /// Numbers for chunks: each writer has a range of its own.
     ranges: AtomicU64,
     /// The next number in the first range, which is for items that are inserted without a writer.
@@ -86,31 +89,6 @@ impl TableConnection {
         self.writer.item(table, priority, version, trajectory, &chunks, wait)?;
         self.writer.release(&chunks);
         Ok(())
-    }
-
-    /// See [`PendingUpdates::try_start`].
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`], of this one or of an earlier one; then this one is not asked for.
-    pub fn try_start_update(
-        &self,
-        table: u32,
-        keys: &[u64],
-        priorities: &[f64],
-    ) -> Result<bool, TablesError> {
-        self.updates.try_start(&self.requests, table, keys, priorities)
-    }
-
-    /// See [`PendingUpdates::start`].
-    pub fn start_update(
-        &self,
-        table: u32,
-        keys: &[u64],
-        priorities: &[f64],
-        wait: Wait<'_>,
-    ) -> Result<(), TablesError> {
-        self.updates.start(&self.requests, table, keys, priorities, wait)
     }
 
     /// Waits until everything that was inserted and updated before is in its table.

@@ -9,7 +9,7 @@ use echoic_replay::table::TableError;
 use echoic_replay::trajectory::Trajectory;
 use echoic_replay::writer::{ChunkId, OutgoingItem, Sink};
 
-use super::{Destination, TableConnection, TablesError};
+use super::{TableConnection, TableHandle, TablesError};
 
 /// An item that its table has not taken yet.
 struct Item {
@@ -47,7 +47,7 @@ enum Entry {
 /// }
 /// ```
 pub struct ItemQueue {
-    tables: Arc<[Destination]>,
+    tables: Arc<[TableHandle]>,
     queue: VecDeque<Entry>,
     /// How many of the queue are items.
     items: usize,
@@ -61,9 +61,9 @@ impl Sink for ItemQueue {
     fn chunk(&mut self, _: ChunkId, _: &Arc<Chunk>) {}
 
     fn item(&mut self, item: OutgoingItem<'_>) {
-        let chunks = match self.tables[item.table as usize] {
-            Destination::Local(_) => Vec::new(),
-            Destination::Remote(_) => self.numbers(item.chunks),
+        let chunks = match self.tables[item.table as usize].local() {
+            Some(_) => Vec::new(),
+            None => self.numbers(item.chunks),
         };
         self.items += 1;
         self.queue.push_back(Entry::Item(Item {
@@ -84,19 +84,19 @@ impl Sink for ItemQueue {
 impl ItemQueue {
     /// An empty queue for items of these tables, which they name by their places here. Those that are of a server must
     /// be of the same connection.
-    pub fn new(tables: Vec<Destination>) -> Self {
-        let first_chunk = tables.iter().find_map(Destination::connection);
+    pub fn new(tables: Vec<TableHandle>) -> Self {
+        let first_chunk = tables.iter().find_map(TableHandle::connection);
         let first_chunk = first_chunk.map_or(0, |connection| connection.first_chunk());
         Self { tables: tables.into(), queue: VecDeque::new(), items: 0, taken: 0, first_chunk }
     }
 
     /// The tables.
-    pub fn tables(&self) -> &Arc<[Destination]> {
+    pub fn tables(&self) -> &Arc<[TableHandle]> {
         &self.tables
     }
 
     fn connection(&self) -> Option<&Arc<TableConnection>> {
-        self.tables.iter().find_map(Destination::connection)
+        self.tables.iter().find_map(TableHandle::connection)
     }
 
     fn numbers(&self, chunks: &[ChunkId]) -> Vec<u64> {
@@ -149,7 +149,8 @@ impl ItemQueue {
         while self.taken == 0
             && let Some(item) = self.next()
         {
-            match tables[item.table].try_insert(&item.trajectory, item.priority, &item.chunks) {
+            let Item { table, trajectory, priority, chunks } = item;
+            match tables[*table].try_insert(trajectory, *priority, None, Some(chunks)) {
                 Ok(true) => drop(self.pop()),
                 Ok(false) => return Ok(()),
                 Err(error) => {
@@ -186,7 +187,7 @@ impl ItemQueue {
 
     /// What to ask whether items that were handed over are in their tables, and kept.
     pub fn receipt(&self) -> Option<Receipt> {
-        let may_wait = self.tables.iter().any(Destination::may_be_late);
+        let may_wait = self.tables.iter().any(|table| table.prompt().is_none());
         may_wait.then(|| Receipt(Arc::clone(&self.tables)))
     }
 
@@ -215,7 +216,7 @@ fn is_final(error: &TablesError) -> bool {
 
 /// An item that is taken to its table.
 pub struct TakenItem {
-    tables: Arc<[Destination]>,
+    tables: Arc<[TableHandle]>,
     item: Item,
 }
 
@@ -223,7 +224,7 @@ impl TakenItem {
     /// Inserts it; waits until that can be done.
     pub fn insert(&self, wait: Wait<'_>) -> Result<(), TablesError> {
         let Item { table, trajectory, priority, chunks } = &self.item;
-        self.tables[*table].insert(trajectory, *priority, chunks, wait)
+        self.tables[*table].insert(trajectory, *priority, None, Some(chunks), wait)
     }
 }
 
@@ -240,15 +241,15 @@ impl Drop for Taken<'_> {
 }
 
 /// Waits for a server to say that it has what it was sent, and for the journals of tables.
-pub struct Receipt(Arc<[Destination]>);
+pub struct Receipt(Arc<[TableHandle]>);
 
 impl Receipt {
     /// Waits until at most `left` items are not in their tables; when none is to be left, until all are kept.
     pub fn wait(&self, left: usize, mut wait: Wait<'_>) -> Result<(), TablesError> {
-        if let Some(connection) = self.0.iter().find_map(Destination::connection) {
+        if let Some(connection) = self.0.iter().find_map(TableHandle::connection) {
             connection.writer().flush_to(left as u64, wait.reborrow())?;
         }
-        for table in self.0.iter().filter_map(Destination::local) {
+        for table in self.0.iter().filter_map(TableHandle::local) {
             if left == 0 {
                 table.keep(wait.reborrow())?;
             }

@@ -4,14 +4,15 @@
 //!   before it has its answer.
 //! - [`TableWriter`] sends: rows and items, each inserted exactly once, in order.
 //! - [`TableConnection`] is both, to one server. [`PendingUpdates`]: updates of priorities in the background.
-//! - [`ItemQueue`] has the items that a writer of steps makes, for tables of this process or of a server.
+//! - [`TableHandle`] is a table of this process or of a server, for whoever need not know which.
+//! - [`ItemQueue`] has the items that a writer of steps makes, for tables of either kind.
 //! - [`shards`]: one table on several servers.
 //!
 //! Requests and inserts have a connection each, so an insert that has to wait keeps no request waiting.
 
 mod batch;
 mod connection;
-mod destination;
+mod handle;
 mod insert_frames;
 mod item_queue;
 pub(super) mod pending_requests;
@@ -28,7 +29,7 @@ use echoic_replay::table::{Form, TableError};
 
 pub use self::batch::Batch;
 pub use self::connection::TableConnection;
-pub use self::destination::{Destination, RemoteDestination};
+pub use self::handle::{RowRoom, SampledBatch, TableHandle};
 pub use self::item_queue::{ItemQueue, Receipt, TakenItem};
 pub use self::pending_updates::PendingUpdates;
 pub use self::requests::{Listed, Requests, Ticket};

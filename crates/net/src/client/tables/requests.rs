@@ -478,15 +478,7 @@ impl Requests {
     }
 
     /// Asks for the numbers of a table, or of all.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`] when it can't be asked.
-    pub fn start_info(&self, table: Option<u32>) -> Result<Ticket<Vec<Numbers>>, TablesError> {
-        self.ask_info(When::Now, table)
-    }
-
-    fn ask_info(
+    pub(super) fn ask_info(
         &self,
         when: When,
         table: Option<u32>,
@@ -548,16 +540,13 @@ impl Requests {
         self.put(When::Awaited, 0, Operation::Checkpoint)?.wait(wait)
     }
 
-    /// Asks for items to be removed: see [`Requests::delete`].
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`] when it can't be asked.
-    pub fn start_delete(&self, table: u32, keys: &[u64]) -> Result<Ticket<u64>, TablesError> {
-        self.ask_delete(When::Now, table, keys)
-    }
-
-    fn ask_delete(&self, when: When, table: u32, keys: &[u64]) -> Result<Ticket<u64>, TablesError> {
+    /// Asks for items to be removed.
+    pub(super) fn ask_delete(
+        &self,
+        when: When,
+        table: u32,
+        keys: &[u64],
+    ) -> Result<Ticket<u64>, TablesError> {
         check_count("number of keys", MAX_KEYS, keys.len())?;
         entry(self.tables(), table)?;
         self.put(when, table, Operation::Delete { keys: keys.into() })

@@ -30,6 +30,7 @@ use echoic_replay::table::{Infos, TableError};
 use self::labels::Labels;
 pub use self::labels::MAX_SHARDS;
 use self::whole::{Part, Whole};
+use super::pending_requests::When;
 use super::{Batch, FailureCode, Requests, TablesError, Ticket, check_priorities};
 
 /// For how long what is known of a shard is used without asking. A question takes about as long as a
@@ -506,7 +507,7 @@ impl Shards {
             if known.get(number) == Some(&Some(incarnation)) {
                 continue;
             }
-            match shard.requests.start_info(Some(shard.table)) {
+            match shard.requests.ask_info(When::Now, Some(shard.table)) {
                 Ok(ticket) => asked.push((number, shard.table, incarnation, ticket)),
                 Err(error) if is_absence(&error) => {}
                 Err(error) => return Err(at(number)(error)),
@@ -609,7 +610,8 @@ impl Shards {
             }
         }
         let start = |shard: usize, to: &Shard<'_>| {
-            (!own[shard].is_empty()).then(|| to.requests.start_delete(to.table, &own[shard]))
+            (!own[shard].is_empty())
+                .then(|| to.requests.ask_delete(When::Now, to.table, &own[shard]))
         };
         self.change(shards, |shard| own[shard].len(), start, lost, wait)
     }
