@@ -187,10 +187,10 @@ impl RemoteTable {
     ) -> PyResult<usize> {
         let ((part, parts, least), py) = (cut, slf.py());
         let table = slf.as_super().get();
-        table.process().check(py)?;
+        table.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
         let mut worth = 1;
-        table.shape().with_many(tree, priorities, |items, priorities| {
+        table.shape.with_many(tree, priorities, |items, priorities| {
             let count = priorities.len();
             worth = parts.min(count / least.max(1)).max(1);
             let edge = |part: usize| count * part.min(worth) / worth;
@@ -205,7 +205,7 @@ impl RemoteTable {
     fn start_sample(slf: &Bound<'_, Self>, count: usize) -> PyResult<PendingBatch> {
         let (py, this, table) = (slf.py(), slf.get(), slf.as_super());
         check_size(count)?;
-        table.get().process().check(py)?;
+        table.get().process.check(py)?;
         let ticket = this.connection.requests().start_sample(this.number, count, None);
         let ticket = Mutex::new(Some(ticket.or_raise(py)?));
         Ok(PendingBatch { table: table.clone().unbind(), ticket })
@@ -246,7 +246,7 @@ impl PendingBatch {
         if !ticket.is_answered() {
             *self.ticket.lock() = Some(ticket);
         }
-        Batch::of_remote(py, self.table.get().shape(), batch?, beta)
+        Batch::of_remote(py, &self.table.get().shape, batch?, beta)
     }
 }
 

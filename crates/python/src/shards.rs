@@ -155,7 +155,7 @@ impl Shards {
     ) -> PyResult<Batch> {
         let table = tables.iter().flatten().next().map(|(table, _)| table.bind(py).as_super());
         let Some(table) = table else { return Err(spec_error(py, "there are no shards")) };
-        Batch::of_shards(py, table.get().shape(), &self.arena, gathered, beta)
+        Batch::of_shards(py, &table.get().shape, &self.arena, gathered, beta)
     }
 
     /// Calls without the GIL; an error says which shard it is of.

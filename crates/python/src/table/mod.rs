@@ -18,7 +18,7 @@ use pyo3::types::PyDict;
 pub use self::batch::{Batch, BatchInfo, check_beta, check_draw, check_size};
 pub use self::settings::Settings;
 pub use self::shape::{Forms, Items, Shape, offsets};
-use crate::error::{OrRaise, set};
+use crate::error::{OrRaise, Raise, set};
 use crate::fork::Process;
 use crate::memory::Arena;
 use crate::numbers::{float_numbers, key_numbers};
@@ -33,9 +33,9 @@ use crate::wait;
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct Table {
     handle: TableHandle,
-    shape: Shape,
+    pub shape: Shape,
     arena: Arena,
-    process: Process,
+    pub process: Process,
 }
 
 #[pymethods]
@@ -315,16 +315,6 @@ impl Table {
         &self.handle
     }
 
-    /// The process that made it.
-    pub fn process(&self) -> &Process {
-        &self.process
-    }
-
-    /// How its items become bytes.
-    pub fn shape(&self) -> &Shape {
-        &self.shape
-    }
-
     /// A table that was made by the engine.
     pub fn of(py: Python<'_>, handle: TableHandle) -> PyResult<Self> {
         let shape = Shape::of(py, &handle.entry().form, &handle.entry().structure)?;
@@ -390,17 +380,20 @@ impl Table {
         while done < priorities.len() {
             let left = priorities.len() - done;
             let stored = |error: PyErr| set(py, error, "stored", done);
-            let mut room = match full {
-                true => None,
-                false => handle.try_room(left, stride).or_raise(py).map_err(stored)?,
+            let tried = match full {
+                true => Ok(None),
+                false => handle.try_room(left, stride),
             };
-            if room.is_none() {
-                let found = wait::until(py, deadline, |wait| handle.room(left, stride, wait));
-                // Many short waits may never come to a tick, however long they take together.
-                py.check_signals().map_err(stored)?;
-                room = found.map_err(stored)?;
-            }
-            let Some(room) = room else { continue };
+            let room = match tried {
+                Ok(Some(room)) => room,
+                Ok(None) => {
+                    let found = wait::until(py, deadline, |wait| handle.room(left, stride, wait));
+                    // Many short waits may never come to a tick, however long they take together.
+                    py.check_signals().map_err(stored)?;
+                    found.map_err(stored)?
+                }
+                Err(error) => return Err(stored(error.raise(py))),
+            };
             items.recheck(py)?;
             let count = room.rows();
             let part = &priorities[done..done + count];

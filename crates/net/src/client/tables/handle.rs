@@ -55,7 +55,13 @@ pub enum RowRoom<'a> {
     },
 }
 
-impl RowRoom<'_> {
+impl<'a> RowRoom<'a> {
+    /// That for a block of rows.
+    fn on(connection: &'a TableConnection, table: u32, most: usize, row_bytes: usize) -> Self {
+        let rows = most.min((BLOCK_BYTES / row_bytes.max(1)).max(1));
+        Self::Remote { writer: connection.writer(), table, rows }
+    }
+
     /// How many rows it is for.
     #[inline]
     pub fn rows(&self) -> usize {
@@ -142,10 +148,13 @@ impl TableHandle {
         row_bytes: usize,
     ) -> Result<Option<RowRoom<'_>>, TablesError> {
         match &self.place {
-            Place::Local(table) => Ok(unless_blocked(table.try_reserve(most))?.map(RowRoom::Local)),
+            Place::Local(table) => match table.try_reserve(most) {
+                Ok(insertion) => Ok(Some(RowRoom::Local(insertion))),
+                Err(Obstacle::Blocked(_)) => Ok(None),
+                Err(Obstacle::Failed(error)) => Err(error.into()),
+            },
             Place::Remote(connection, table) => {
-                let rows = most.min((BLOCK_BYTES / row_bytes.max(1)).max(1));
-                Ok(Some(RowRoom::Remote { writer: connection.writer(), table: *table, rows }))
+                Ok(Some(RowRoom::on(connection, *table, most, row_bytes)))
             }
         }
     }
@@ -156,15 +165,16 @@ impl TableHandle {
         most: usize,
         row_bytes: usize,
         wait: Wait<'_>,
-    ) -> Result<Option<RowRoom<'_>>, TablesError> {
-        if let Place::Local(table) = &self.place {
-            return Ok(Some(RowRoom::Local(table.reserve(most, wait)?)));
+    ) -> Result<RowRoom<'_>, TablesError> {
+        match &self.place {
+            Place::Local(table) => Ok(RowRoom::Local(table.reserve(most, wait)?)),
+            Place::Remote(connection, table) => {
+                let room = RowRoom::on(connection, *table, most, row_bytes);
+                let weight = room.rows().saturating_mul(row_bytes + size_of::<f64>());
+                connection.writer().wait_for_room(weight, wait)?;
+                Ok(room)
+            }
         }
-        let room = self.try_room(most, row_bytes)?;
-        if let Some(RowRoom::Remote { writer, rows, .. }) = &room {
-            writer.wait_for_room(rows.saturating_mul(row_bytes + size_of::<f64>()), wait)?;
-        }
-        Ok(room)
     }
 
     /// Inserts an item; whether it could be done without waiting. A writer has numbered its chunks, with an item alone
@@ -177,9 +187,11 @@ impl TableHandle {
         chunks: Option<&[u64]>,
     ) -> Result<bool, TablesError> {
         match (&self.place, chunks) {
-            (Place::Local(table), _) => {
-                Ok(unless_blocked(table.try_insert(trajectory, priority, version))?.is_some())
-            }
+            (Place::Local(table), _) => match table.try_insert(trajectory, priority, version) {
+                Ok(_) => Ok(true),
+                Err(Obstacle::Blocked(_)) => Ok(false),
+                Err(Obstacle::Failed(error)) => Err(error.into()),
+            },
             (Place::Remote(connection, table), Some(chunks)) => {
                 connection.writer().try_item(*table, priority, version, trajectory, chunks)
             }
@@ -224,9 +236,14 @@ impl TableHandle {
     }
 
     /// Draws a batch, if that can be done without waiting.
+    #[inline]
     pub fn try_sample(&self, count: usize) -> Result<Option<SampledBatch>, TablesError> {
         let Some(table) = self.prompt() else { return Ok(None) };
-        Ok(unless_blocked(table.try_sample(count))?.map(SampledBatch::Local))
+        match table.try_sample(count) {
+            Ok(sampled) => Ok(Some(SampledBatch::Local(sampled))),
+            Err(Obstacle::Blocked(_)) => Ok(None),
+            Err(Obstacle::Failed(error)) => Err(error.into()),
+        }
     }
 
     /// As [`TableHandle::try_sample`], waiting.
@@ -389,16 +406,6 @@ impl TableHandle {
             Place::Local(table) => here(table, wait),
             Place::Remote(connection, table) => there(connection.requests(), *table, wait),
         }
-    }
-}
-
-/// What was found, if nothing is in its way that may go away.
-#[inline]
-fn unless_blocked<T>(found: Result<T, Obstacle>) -> Result<Option<T>, TableError> {
-    match found {
-        Ok(found) => Ok(Some(found)),
-        Err(Obstacle::Blocked(_)) => Ok(None),
-        Err(Obstacle::Failed(error)) => Err(error),
     }
 }
 
