@@ -1,7 +1,8 @@
 //! A connection about weights: who is told of publications, and who publishes from elsewhere.
 //!
 //! A client is told when it asks, so one that is slow skips versions and has nothing queued. Chunks are sent
-//! from where they are, as far as there is room for them. A client that shares our memory is given the file of each region once, and says when it does not look any more.
+//! from where they are, as far as there is room for them. A client that shares our memory is given the file of
+//! each region once, and says when it does not look any more.
 //!
 //! # Invariants
 //!
