@@ -28,7 +28,7 @@ use echoic_replay::rollouts::batch::Form::Packed;
 use echoic_replay::rollouts::codec::AppendHead;
 use echoic_replay::rollouts::item::{Item, Run};
 use echoic_replay::rollouts::ledger::{
-    Admit, Balance, Blocked, Change, Fate, Hold, Lease, Outcome, Permit, Refusal, Size, Want,
+    Admit, Balance, Blocked, Change, Fate, Hold, Lease, Outcome, Permit, ChangeError, Size, Want,
 };
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::table::{Form, Infos};
@@ -324,8 +324,8 @@ fn outcomes() -> Outcomes {
         Ok(Outcome::Resumed(permit, vec![Item::default()])),
         Ok(Outcome::Appended(Fate::Stale)),
         Ok(Outcome::Count(5)),
-        Err(Refusal::Unknown(6)),
-        Err(Refusal::Value { what: "item".into(), expected: "below 2".into(), got: "7".into() }),
+        Err(ChangeError::Unknown(6)),
+        Err(ChangeError::Value { what: "item".into(), expected: "below 2".into(), got: "7".into() }),
     ]
 }
 

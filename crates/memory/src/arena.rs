@@ -1,13 +1,13 @@
 //! Memory that one process writes answers into, at places that another chooses.
 //!
 //! The process that answers makes an [`Arena`] and hands over its descriptor; the one that asks maps it
-//! as an [`ArenaView`], gives out [`Place`]s of it, and tells with each question where the answer goes.
+//! as an [`ArenaView`], gives out [`AnswerBuffer`]s of it, and tells with each question where the answer goes.
 //! So what is asked for is copied once, from where it is to where it is looked at.
 //!
 //! # Invariants
 //!
 //! 1. The bytes of an [`Arena`] are reached through the one [`Claim`] that has them; those of a view through the one
-//!    [`Place`]. Neither overlap.
+//!    [`AnswerBuffer`]. Neither overlap.
 //! 2. Pages are there when they are first written: an arena may be much larger than what is used of it.
 //!
 //! # Limitations
@@ -119,7 +119,7 @@ pub struct ArenaView {
 
 /// Some bytes of an arena, given back when dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct AnswerBuffer {
     arena: Arc<ArenaView>,
     start: usize,
     len: usize,
@@ -139,7 +139,7 @@ impl ArenaView {
 
     /// A place for `len` bytes, the first that is large enough, so that few pages are used; `None` when
     /// there is none.
-    pub fn take(self: &Arc<Self>, len: usize) -> Option<Place> {
+    pub fn take(self: &Arc<Self>, len: usize) -> Option<AnswerBuffer> {
         let len = len.max(1).checked_next_multiple_of(PAGE)?;
         let mut free = self.free.lock();
         let (start, room) =
@@ -149,11 +149,11 @@ impl ArenaView {
             free.insert(start + len, room - len);
         }
         drop(free);
-        Some(Place { arena: Arc::clone(self), start, len })
+        Some(AnswerBuffer { arena: Arc::clone(self), start, len })
     }
 }
 
-impl Place {
+impl AnswerBuffer {
     /// Whether it is a place in this arena.
     pub fn is_in(&self, arena: &Arc<ArenaView>) -> bool {
         Arc::ptr_eq(&self.arena, arena)
@@ -170,7 +170,7 @@ impl Place {
     }
 }
 
-impl Deref for Place {
+impl Deref for AnswerBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -179,14 +179,14 @@ impl Deref for Place {
     }
 }
 
-impl DerefMut for Place {
+impl DerefMut for AnswerBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`.
         unsafe { std::slice::from_raw_parts_mut(self.pointer().as_ptr(), self.len) }
     }
 }
 
-impl Drop for Place {
+impl Drop for AnswerBuffer {
     fn drop(&mut self) {
         let mut free = self.arena.free.lock();
         let (mut start, mut room) = (self.start, self.len);
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn what_is_written_at_a_place_is_read_there() {
         let (arena, view) = pair(1 << 20);
-        let places: Vec<Place> = (0..3).map(|_| view.take(5000).unwrap()).collect();
+        let places: Vec<AnswerBuffer> = (0..3).map(|_| view.take(5000).unwrap()).collect();
         for (number, place) in (1u8..).zip(&places) {
             let start = place.start();
             arena.claim(start..start + 5000).unwrap().bytes_mut().fill(number);

@@ -48,7 +48,7 @@ pub mod window;
 
 pub use advice::prefetch;
 pub use block::{AllocError, roomy};
-pub use ring::{Blocked, Counts, Evicted, Refusal, Ring};
+pub use ring::{Blocked, Counts, Evicted, Ring, Unavailable};
 #[cfg(target_os = "linux")]
 pub use store::RemoteStore;
 pub use store::{AttachError, BatchStore, Layout, Lease, Writer};

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 use crate::bitmap;
 use crate::control::{Buffer, Control, Cursor, Entry, RunState, Tally, Turn};
-use crate::ring::{Blocked, Refusal};
+use crate::ring::{Blocked, Unavailable};
 use crate::signal::Wakers;
 use crate::sync::{AtomicU64, Mutex, Ordering, pause};
 
@@ -118,7 +118,7 @@ impl Producer {
     }
 
     /// Reserves up to `len` slots. See [`crate::Ring::try_reserve`].
-    pub(crate) fn try_reserve(&self, len: usize) -> Result<Run<'_>, Refusal> {
+    pub(crate) fn try_reserve(&self, len: usize) -> Result<Run<'_>, Unavailable> {
         assert!(len > 0, "a run has at least one slot");
         let wanted = len.min(self.batch_size()) as u32;
         let header = self.control.header();
@@ -126,7 +126,7 @@ impl Producer {
         loop {
             let current = self.current();
             if current.is_sealed() {
-                return Err(Refusal::Closed);
+                return Err(Unavailable::Closed);
             }
             let made = header.holes_made.load(Ordering::Relaxed);
             if made != header.holes_gone.load(Ordering::Relaxed)
@@ -221,7 +221,7 @@ impl Producer {
 
     /// Opens the batch after `generation`, which is exhausted and at `current`, or helps whoever is
     /// at it. Afterwards `current` has changed, or it is worth another look.
-    fn open_next(&self, current: Turn, generation: u64) -> Result<(), Refusal> {
+    fn open_next(&self, current: Turn, generation: u64) -> Result<(), Unavailable> {
         let (header, next) = (self.control.header(), generation.wrapping_add(1));
         let noted = self.control.order(next);
         let mut turn = Turn(noted.load(Ordering::Acquire));
@@ -231,7 +231,7 @@ impl Producer {
                 if self.current() != current {
                     return Ok(());
                 }
-                return Err(Refusal::Blocked(self.why_blocked()));
+                return Err(Unavailable::Blocked(self.why_blocked()));
             }
             // Nothing can have been opened between the look at `noted` and its replacement, so what
             // was free in between is free still.
@@ -422,16 +422,16 @@ impl Producer {
     }
 
     /// Waits until a reservation may succeed. See [`crate::Ring::wait_for_room`].
-    pub(crate) fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Refusal> {
+    pub(crate) fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Unavailable> {
         let header = self.control.header();
         let room = header.space.wait(deadline, self.nap, || {
             let current = self.current();
             if current.is_sealed() {
-                return Some(Err(Refusal::Closed));
+                return Some(Err(Unavailable::Closed));
             }
             self.has_room(current).then_some(Ok(()))
         });
-        room.unwrap_or_else(|| Err(Refusal::Blocked(self.why_blocked())))
+        room.unwrap_or_else(|| Err(Unavailable::Blocked(self.why_blocked())))
     }
 
     fn has_room(&self, current: Turn) -> bool {

@@ -66,7 +66,7 @@ const SETTLE_POLL: Duration = Duration::from_millis(1);
 
 /// Why a reservation or a batch is not to be had right now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum Unavailable {
     /// It may come later.
     Blocked(Blocked),
     /// It will never come: the ring is closed and, for a consumer, drained.
@@ -212,13 +212,13 @@ impl Ring {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Blocked`] when every buffer is in use, [`Refusal::Closed`] after [`Ring::close`].
+    /// [`Unavailable::Blocked`] when every buffer is in use, [`Unavailable::Closed`] after [`Ring::close`].
     ///
     /// # Panics
     ///
     /// When `len` is zero.
     #[inline]
-    pub fn try_reserve(&self, len: usize) -> Result<Run<'_>, Refusal> {
+    pub fn try_reserve(&self, len: usize) -> Result<Run<'_>, Unavailable> {
         self.producer.try_reserve(len)
     }
 
@@ -227,8 +227,8 @@ impl Ring {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Blocked`] with the reason at the deadline, [`Refusal::Closed`] after a close.
-    pub fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Refusal> {
+    /// [`Unavailable::Blocked`] with the reason at the deadline, [`Unavailable::Closed`] after a close.
+    pub fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Unavailable> {
         self.producer.wait_for_room(deadline)
     }
 
@@ -292,12 +292,12 @@ impl Ring {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Blocked`] at the deadline; [`Refusal::Closed`] when no complete batch is left.
+    /// [`Unavailable::Blocked`] at the deadline; [`Unavailable::Closed`] when no complete batch is left.
     pub fn take(
         &self,
         deadline: Option<Instant>,
         mut move_row: impl FnMut(SlotIndex, SlotIndex),
-    ) -> Result<Claim, Refusal> {
+    ) -> Result<Claim, Unavailable> {
         loop {
             // The last writers of a closed ring announce nothing, so look again now and then.
             let closing = self.is_closed();
@@ -307,7 +307,7 @@ impl Ring {
                 let settled = closed && self.settle(&mut move_row);
                 match self.next() {
                     Next::Claim(claim) => Some(Some(Ok(claim))),
-                    Next::Incomplete if settled => Some(Some(Err(Refusal::Closed))),
+                    Next::Incomplete if settled => Some(Some(Err(Unavailable::Closed))),
                     // Closed while we were parked: go round and wait in short steps from here.
                     Next::Incomplete | Next::Held if closed && !closing => Some(None),
                     Next::Incomplete | Next::Held => None,
@@ -317,7 +317,7 @@ impl Ring {
                 Some(Some(taken)) => return taken,
                 Some(None) => {}
                 None if deadline.is_some_and(|deadline| deadline <= Instant::now()) => {
-                    return Err(Refusal::Blocked(Blocked::Empty));
+                    return Err(Unavailable::Blocked(Blocked::Empty));
                 }
                 None => {}
             }
@@ -787,12 +787,12 @@ pub struct Peer(Producer);
 #[cfg(any(test, loom))]
 impl Peer {
     /// As [`Ring::try_reserve`].
-    pub fn try_reserve(&self, len: usize) -> Result<Run<'_>, Refusal> {
+    pub fn try_reserve(&self, len: usize) -> Result<Run<'_>, Unavailable> {
         self.0.try_reserve(len)
     }
 
     /// As [`Ring::wait_for_room`].
-    pub fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Refusal> {
+    pub fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Unavailable> {
         self.0.wait_for_room(deadline)
     }
 }

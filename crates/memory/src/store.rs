@@ -33,7 +33,7 @@ use crate::block::{self, ALIGNMENT, AllocError, BLOCK_ALIGNMENT};
 use crate::control::{Control, Shape};
 use crate::producer::Producer;
 use crate::region::Region;
-use crate::ring::{Busy, Claim, Counts, Evicted, Refusal, Ring, Run, SlotIndex, Unread};
+use crate::ring::{Busy, Claim, Counts, Evicted, Ring, Run, SlotIndex, Unavailable, Unread};
 
 /// Where a column lies in the region.
 #[derive(Debug, Clone, Copy)]
@@ -299,7 +299,7 @@ impl BatchStore {
     ///
     /// As [`Ring::try_reserve`].
     #[inline]
-    pub fn try_reserve(&self, len: usize) -> Result<Writer<'_>, Refusal> {
+    pub fn try_reserve(&self, len: usize) -> Result<Writer<'_>, Unavailable> {
         Ok(Writer { columns: &self.columns, run: self.ring.try_reserve(len)? })
     }
 
@@ -309,7 +309,7 @@ impl BatchStore {
     }
 
     /// Takes the next batch, waiting for it until `deadline`.
-    pub fn take(self: &Arc<Self>, deadline: Option<Instant>) -> Result<Lease, Refusal> {
+    pub fn take(self: &Arc<Self>, deadline: Option<Instant>) -> Result<Lease, Unavailable> {
         self.ring
             .take(deadline, |from, to| self.columns.move_row(from, to))
             .map(|claim| self.lease(claim))
@@ -319,7 +319,7 @@ impl BatchStore {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Blocked`] when writers are still at work at `deadline`.
+    /// [`Unavailable::Blocked`] when writers are still at work at `deadline`.
     ///
     /// # Panics
     ///
@@ -327,10 +327,10 @@ impl BatchStore {
     pub fn take_remainder(
         self: &Arc<Self>,
         deadline: Option<Instant>,
-    ) -> Result<Option<Lease>, Refusal> {
+    ) -> Result<Option<Lease>, Unavailable> {
         while !self.ring.settle(|from, to| self.columns.move_row(from, to)) {
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                return Err(Refusal::Blocked(crate::Blocked::Empty));
+                return Err(Unavailable::Blocked(crate::Blocked::Empty));
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
@@ -393,7 +393,7 @@ impl BatchStore {
     /// # Errors
     ///
     /// As [`Ring::wait_for_room`].
-    pub fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Refusal> {
+    pub fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Unavailable> {
         self.ring.wait_for_room(deadline)
     }
 
@@ -452,7 +452,7 @@ impl RemoteStore {
     ///
     /// As [`Ring::try_reserve`].
     #[inline]
-    pub fn try_reserve(&self, len: usize) -> Result<Writer<'_>, Refusal> {
+    pub fn try_reserve(&self, len: usize) -> Result<Writer<'_>, Unavailable> {
         Ok(Writer { columns: &self.columns, run: self.producer.try_reserve(len)? })
     }
 
@@ -461,7 +461,7 @@ impl RemoteStore {
     /// # Errors
     ///
     /// As [`Ring::wait_for_room`].
-    pub fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Refusal> {
+    pub fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Unavailable> {
         self.producer.wait_for_room(deadline)
     }
 

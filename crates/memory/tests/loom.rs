@@ -4,7 +4,7 @@
 
 use echoic_memory::death;
 use echoic_memory::lead::{Drive, Lead, Slot};
-use echoic_memory::ring::{Claim, Refusal, Ring, Run, SlotIndex};
+use echoic_memory::ring::{Claim, Ring, Run, SlotIndex, Unavailable};
 use echoic_memory::signal::Signal;
 use echoic_memory::slab::{RowWriter, Slab};
 use echoic_memory::window::Window;
@@ -45,9 +45,11 @@ impl Slots {
         let run = loop {
             match self.ring.try_reserve(1) {
                 Ok(run) => break run,
-                Err(Refusal::Closed) => return false,
-                Err(Refusal::Blocked(_)) if self.ring.wait_for_room(None).is_err() => return false,
-                Err(Refusal::Blocked(_)) => {}
+                Err(Unavailable::Closed) => return false,
+                Err(Unavailable::Blocked(_)) if self.ring.wait_for_room(None).is_err() => {
+                    return false;
+                }
+                Err(Unavailable::Blocked(_)) => {}
             }
         };
         self.write(run, value);

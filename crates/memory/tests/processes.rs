@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use echoic_memory::{AttachError, BatchStore, Layout, Lease, Refusal, RemoteStore, Writer};
+use echoic_memory::{AttachError, BatchStore, Layout, Lease, RemoteStore, Unavailable, Writer};
 
 /// A wide column for the value, and a narrow one that must agree with it.
 const SLOT_BYTES: [usize; 2] = [8, 1];
@@ -71,8 +71,8 @@ fn child() {
                     progress.write_at(&next.to_ne_bytes(), name * 8).unwrap();
                 }
             }
-            Err(Refusal::Blocked(_)) => store.wait_for_room(None).unwrap_or_default(),
-            Err(Refusal::Closed) => return,
+            Err(Unavailable::Blocked(_)) => store.wait_for_room(None).unwrap_or_default(),
+            Err(Unavailable::Closed) => return,
         }
     }
 }
@@ -144,7 +144,7 @@ fn kill_children(buffers: usize, batch_size: usize, kills: u64) {
             loop {
                 match store.take(Some(Instant::now() + Duration::from_secs(20))) {
                     Ok(batch) => received.note(&batch),
-                    Err(Refusal::Closed) => return received,
+                    Err(Unavailable::Closed) => return received,
                     Err(refusal) => panic!("stuck: {refusal:?} {:?}", store.counts()),
                 }
             }
@@ -158,11 +158,11 @@ fn kill_children(buffers: usize, batch_size: usize, kills: u64) {
                         next += writer_len(&writer);
                         writer.commit(|| 1);
                     }
-                    Err(Refusal::Blocked(_)) => {
+                    Err(Unavailable::Blocked(_)) => {
                         let soon = Instant::now() + Duration::from_millis(50);
                         let _ = store.wait_for_room(Some(soon));
                     }
-                    Err(Refusal::Closed) => break,
+                    Err(Unavailable::Closed) => break,
                 }
             }
             next
@@ -260,7 +260,7 @@ fn a_shared_store_delivers_what_a_remote_one_writes() {
     let unfinished = remote.try_reserve(1).unwrap();
     store.close();
     assert!(remote.is_closed());
-    assert_eq!(remote.try_reserve(1).unwrap_err(), Refusal::Closed);
+    assert_eq!(remote.try_reserve(1).unwrap_err(), Unavailable::Closed);
     assert_eq!(store.reclaim(owner), 1);
     assert!(unfinished.try_commit(|| 0).is_err(), "it was taken for dead");
     assert!(store.take_remainder(None).unwrap().is_none());

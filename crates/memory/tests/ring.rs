@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use echoic_memory::{BatchStore, Blocked, Lease, Refusal, Ring, Writer};
+use echoic_memory::{BatchStore, Blocked, Lease, Ring, Unavailable, Writer};
 use proptest::prelude::*;
 
 fn store(buffers: usize, batch_size: usize) -> Arc<BatchStore> {
@@ -17,10 +17,10 @@ fn reserve(
     store: &BatchStore,
     len: usize,
     deadline: Option<Instant>,
-) -> Result<Writer<'_>, Refusal> {
+) -> Result<Writer<'_>, Unavailable> {
     loop {
         match store.try_reserve(len) {
-            Err(Refusal::Blocked(_)) => store.wait_for_room(deadline)?,
+            Err(Unavailable::Blocked(_)) => store.wait_for_room(deadline)?,
             other => return other,
         }
     }
@@ -94,9 +94,9 @@ fn a_run_ends_where_its_batch_ends() {
 fn a_refused_producer_learns_why() {
     let store = store(2, 1);
     assert!(push(&store, 0) && push(&store, 1));
-    assert_eq!(store.try_reserve(1).unwrap_err(), Refusal::Blocked(Blocked::Capacity));
+    assert_eq!(store.try_reserve(1).unwrap_err(), Unavailable::Blocked(Blocked::Capacity));
     let held = [store.try_take().unwrap(), store.try_take().unwrap()];
-    assert_eq!(store.try_reserve(1).unwrap_err(), Refusal::Blocked(Blocked::Leased));
+    assert_eq!(store.try_reserve(1).unwrap_err(), Unavailable::Blocked(Blocked::Leased));
     drop(held);
     assert!(push(&store, 2));
 }
@@ -145,9 +145,9 @@ fn a_dropped_run_wakes_a_producer_that_found_the_ring_full() {
 fn waits_end_at_their_deadline() {
     let store = store(1, 1);
     let soon = || Some(Instant::now() + Duration::from_millis(20));
-    assert_eq!(store.take(soon()).unwrap_err(), Refusal::Blocked(Blocked::Empty));
+    assert_eq!(store.take(soon()).unwrap_err(), Unavailable::Blocked(Blocked::Empty));
     assert!(push(&store, 0));
-    assert_eq!(reserve(&store, 1, soon()).unwrap_err(), Refusal::Blocked(Blocked::Capacity));
+    assert_eq!(reserve(&store, 1, soon()).unwrap_err(), Unavailable::Blocked(Blocked::Capacity));
 }
 
 #[test]
@@ -156,10 +156,10 @@ fn closing_ends_intake_and_leaves_complete_batches_and_the_remainder() {
     (0..5).for_each(|value| assert!(push(&store, value)));
     store.close();
     store.close();
-    assert_eq!(store.try_reserve(1).unwrap_err(), Refusal::Closed);
+    assert_eq!(store.try_reserve(1).unwrap_err(), Unavailable::Closed);
     assert_eq!(values(&store.take(None).unwrap()), [0, 1]);
     assert_eq!(values(&store.take(None).unwrap()), [2, 3]);
-    assert_eq!(store.take(None).unwrap_err(), Refusal::Closed);
+    assert_eq!(store.take(None).unwrap_err(), Unavailable::Closed);
     assert_eq!((store.counts().partial, store.counts().stored), (1, 1));
     assert_eq!(values(&store.take_remainder(None).unwrap().unwrap()), [4]);
     let counts = store.counts();
@@ -175,7 +175,7 @@ fn closing_with_holes_loses_no_row_behind_them() {
     store.close();
     drop(whole_batch);
     assert_eq!(values(&store.take(None).unwrap()), [10, 11]);
-    assert_eq!(store.take(None).unwrap_err(), Refusal::Closed);
+    assert_eq!(store.take(None).unwrap_err(), Unavailable::Closed);
     assert_eq!(values(&store.take_remainder(None).unwrap().unwrap()), [12]);
 }
 
@@ -286,7 +286,7 @@ fn threads_lose_nothing_and_duplicate_nothing() {
                                     }
                                 }
                                 Err(refusal) => {
-                                    assert_eq!(refusal, Refusal::Closed);
+                                    assert_eq!(refusal, Unavailable::Closed);
                                     return received;
                                 }
                             }
@@ -425,7 +425,7 @@ fn a_remainder_can_be_read_until_it_is_taken() {
     store.close();
     assert_eq!(unread(&store).unwrap(), [0, 1, 2, 3]);
     assert_eq!(values(&store.take(None).unwrap()), [0, 1, 2]);
-    assert_eq!(store.take(None).err(), Some(Refusal::Closed));
+    assert_eq!(store.take(None).err(), Some(Unavailable::Closed));
     assert_eq!(unread(&store).unwrap(), [3]);
     assert_eq!(values(&store.take_remainder(None).unwrap().unwrap()), [3]);
     assert_eq!(unread(&store).unwrap(), []);

@@ -159,8 +159,8 @@ fn consume(client: &Rollouts, count: usize) -> Result<usize, Failure> {
     }
     let (mut bytes, mut version) = (0, 0);
     let mut told: VecDeque<Calls> = VecDeque::new();
-    while let Some(mut ticket) = ahead.pop_front() {
-        let delivered = patiently(|wait| ticket.wait(wait))?;
+    while let Some(mut reply) = ahead.pop_front() {
+        let delivered = patiently(|wait| reply.wait(wait))?;
         version += 1;
         if version + ahead.len() < batches {
             ahead.push_back(client.start_sample(0, want, Form::Flat, None)?);

@@ -78,17 +78,17 @@ fn sample(
     batches: usize,
 ) -> Result<(), Failure> {
     let since = Instant::now();
-    let mut tickets = VecDeque::new();
+    let mut replies = VecDeque::new();
     let (mut bytes, mut left) = (0, batches);
     for _ in 0..ahead {
-        tickets.push_back(requests.start_sample(table, count, None)?);
+        replies.push_back(requests.start_sample(table, count, None)?);
     }
-    while let Some(mut ticket) = tickets.pop_front() {
-        let batch = patiently(|wait| ticket.wait(wait))?;
+    while let Some(mut reply) = replies.pop_front() {
+        let batch = patiently(|wait| reply.wait(wait))?;
         bytes += (0..batch.columns()).map(|column| batch.column(column).len()).sum::<usize>();
         left -= 1;
         if left >= ahead {
-            tickets.push_back(requests.start_sample(table, count, None)?);
+            replies.push_back(requests.start_sample(table, count, None)?);
         }
     }
     let name = &requests.tables()[table as usize].name;
@@ -107,17 +107,17 @@ fn update(requests: &Requests, table: u32, ahead: usize, calls: usize) -> Result
     let keys = &batch.infos().keys;
     let priorities: Vec<f64> = (0..256).map(f64::from).collect();
     let since = Instant::now();
-    let mut tickets = VecDeque::new();
+    let mut replies = VecDeque::new();
     for _ in 0..calls {
-        tickets.push_back(requests.start_update(table, keys, &priorities)?);
-        if tickets.len() >= ahead
-            && let Some(mut ticket) = tickets.pop_front()
+        replies.push_back(requests.start_update(table, keys, &priorities)?);
+        if replies.len() >= ahead
+            && let Some(mut reply) = replies.pop_front()
         {
-            patiently(|wait| ticket.wait(wait))?;
+            patiently(|wait| reply.wait(wait))?;
         }
     }
-    for mut ticket in tickets {
-        patiently(|wait| ticket.wait(wait))?;
+    for mut reply in replies {
+        patiently(|wait| reply.wait(wait))?;
     }
     let name = &requests.tables()[table as usize].name;
     report(&format!("update 256 of {name}, {ahead} at once"), (calls * 256) as f64, "keys", since);

@@ -51,14 +51,14 @@ fn share(requests: &Requests, keys: &[u64], calls: usize) {
             scope.spawn(move || {
                 let (own, ones) = (&keys[..thread], vec![1.0; thread]);
                 for call in 0..calls {
-                    let mut ticket = requests.start_update(0, own, &ones).unwrap();
+                    let mut reply = requests.start_update(0, own, &ones).unwrap();
                     if (call + thread) % 5 == 0 {
-                        ticket.cancel();
+                        reply.cancel();
                         continue;
                     }
                     let updated = soon(|wait| requests.update_priorities(0, own, &ones, wait));
                     assert_eq!(updated.unwrap(), thread as u64);
-                    assert_eq!(soon(|wait| ticket.wait(wait)).unwrap(), thread as u64);
+                    assert_eq!(soon(|wait| reply.wait(wait)).unwrap(), thread as u64);
                 }
             });
         }
@@ -124,8 +124,8 @@ fn an_answer_that_nobody_waits_for_comes_soon_after_one_that_was_waited_for() {
     let mut times: Vec<_> = (0..50)
         .map(|_| {
             soon(|wait| requests.can_insert(0, 1, wait)).unwrap();
-            let (ticket, since) = (requests.start_can_sample(0, 1).unwrap(), Instant::now());
-            while !ticket.is_ready() {
+            let (reply, since) = (requests.start_can_sample(0, 1).unwrap(), Instant::now());
+            while !reply.is_ready() {
                 std::thread::yield_now();
             }
             since.elapsed()

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use echoic_net::client::Options as ClientOptions;
 use echoic_net::client::rollouts::{AppendError, Delivered, PendingAppend, Rollouts};
-use echoic_net::client::tables::{TableWriter, TablesError, Ticket};
+use echoic_net::client::tables::{PendingReply, TableWriter, TablesError};
 use echoic_net::server::{OpenError, Options, Served, Server};
 use echoic_net::transport::{Dial, TlsFiles, listen_at};
 use echoic_net::wire::frame::{Header, kind};
@@ -23,7 +23,7 @@ use echoic_replay::rollouts::batch::{FIELDS, Form, Layout};
 use echoic_replay::rollouts::durable::{Durability, DurableOptions};
 use echoic_replay::rollouts::item::{Finish, Run, Segment};
 use echoic_replay::rollouts::ledger::{
-    Admit, Append, Balance, Blocked, Change, Fate, Hold, Lease, Outcome, Permit, Refusal, Size,
+    Admit, Append, Balance, Blocked, Change, ChangeError, Fate, Hold, Lease, Outcome, Permit, Size,
     Want,
 };
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
@@ -115,7 +115,7 @@ fn want(groups: u32) -> Want {
     Want { size: Size::Groups(groups), rank, ranks, balance, lease_ms: Some(60_000), width: 0 }
 }
 
-fn permits(outcomes: Vec<Result<Outcome, Refusal>>) -> Vec<Permit> {
+fn permits(outcomes: Vec<Result<Outcome, ChangeError>>) -> Vec<Permit> {
     let [Ok(Outcome::Admitted(permits))] = <[_; 1]>::try_from(outcomes).unwrap() else {
         panic!("not admitted");
     };
@@ -165,7 +165,7 @@ fn sample(client: &Rollouts, want: Want) -> Delivered {
     soon(|wait| client.sample(0, want, Form::Flat, wait)).unwrap()
 }
 
-fn one(client: &Rollouts, change: Change) -> Result<Outcome, Refusal> {
+fn one(client: &Rollouts, change: Change) -> Result<Outcome, ChangeError> {
     soon(|wait| client.call(0, &[change], wait)).unwrap().pop().unwrap()
 }
 
@@ -308,7 +308,7 @@ fn refusals_are_those_that_a_caller_in_the_same_process_gets() {
         let twice = [first.clone(), item(hold, 7, 1), last];
         let outcomes = soon(|wait| client.call(0, &twice, wait)).unwrap();
         assert_eq!(outcomes[0], Ok(Outcome::Appended(Fate::Running)));
-        assert!(matches!(&outcomes[1], Err(Refusal::Value { what, .. }) if what == "item"));
+        assert!(matches!(&outcomes[1], Err(ChangeError::Value { what, .. }) if what == "item"));
         assert_eq!(outcomes[2], Ok(Outcome::Appended(Fate::Complete)));
         let mixed = soon(|wait| client.call(0, &[first, admit(1)], wait));
         assert!(matches!(mixed, Err(TablesError::Wire(_))), "one that waits is alone");
@@ -323,10 +323,10 @@ fn who_wants_less_goes_past_who_wants_more_and_keeps_its_order_among_its_like() 
         let [producer, patient, first, second] = [(); 4].map(|()| connect(server));
         let start = |client: &Rollouts, want| client.start_sample(0, want, Form::Flat, None);
         let mut waiting = [(&patient, 3), (&first, 1), (&second, 1)].map(|(client, count)| {
-            let ticket = start(client, want(count)).unwrap();
+            let reply = start(client, want(count)).unwrap();
             // It is in the wait queue when a later question is answered.
             soon(|wait| client.info(0, wait)).unwrap();
-            ticket
+            reply
         });
         let made = make(&producer, 2, 1);
         let [large, smalls @ ..] = &mut waiting;
@@ -345,15 +345,15 @@ fn ranks_of_one_batch_do_not_wait_for_each_other() {
         let clients = [(); 2].map(|()| connect(server));
         let wants = [0, 1].map(|rank| Want { rank, ranks: 2, ..want(2) });
         // Rank 1 has its share of the first batch; rank 0 asks for its share of two.
-        let mut tickets: Vec<Ticket<Delivered>> = [0, 1, 1]
+        let mut replies: Vec<PendingReply<Delivered>> = [0, 1, 1]
             .map(|rank: usize| {
                 clients[rank].start_sample(0, wants[rank], Form::Flat, None).unwrap()
             })
             .into();
         make(&clients[0], 4, 1);
         let mut got: Vec<u64> = Vec::new();
-        for ticket in &mut tickets {
-            got.extend(groups(&soon(|wait| ticket.wait(wait)).unwrap(), 1));
+        for reply in &mut replies {
+            got.extend(groups(&soon(|wait| reply.wait(wait)).unwrap(), 1));
         }
         got.sort_unstable();
         got.dedup();
@@ -465,7 +465,7 @@ fn blobs_come_in_parts_up_to_their_limit() {
             Change::Append(Append { hold, item, sequence, segment, finish, priority })
         };
         let got = limit as usize + 1;
-        let refusal = Refusal::Value {
+        let refusal = ChangeError::Value {
             what: "bytes of an item's blobs".into(),
             expected: format!("at most max_blob_bytes = {limit}"),
             got: got.to_string(),
@@ -532,7 +532,7 @@ fn survives(server: &Server, table: &RolloutTable, dial: impl Fn() -> Box<dyn Di
             let ids = numbers(&delivered.bytes()[..arrays.all[0].len], u64::from_ne_bytes);
             match one(&client, Change::Ack(delivered.head().lease)) {
                 // Of an ack that was heard and not answered, the second is refused.
-                Ok(Outcome::Count(2)) | Err(Refusal::Fenced { .. }) => seen.extend(ids),
+                Ok(Outcome::Count(2)) | Err(ChangeError::Fenced { .. }) => seen.extend(ids),
                 other => panic!("{other:?}"),
             }
         }
@@ -851,7 +851,7 @@ fn what_a_journal_could_not_take_is_not_acknowledged_and_all_who_wait_hear_of_it
     // The next one who asks is told, and so are those who wait.
     let admitted = soon(|wait| producer.call(0, &[admit(1)], wait));
     assert!(matches!(failure(admitted), CallError::Journal(_)));
-    let sampled = [&mut sample, &mut alike].map(|ticket| soon(|wait| ticket.wait(wait)));
+    let sampled = [&mut sample, &mut alike].map(|reply| soon(|wait| reply.wait(wait)));
     for sampled in sampled {
         assert!(matches!(failure(sampled), CallError::Journal(_)));
     }
@@ -1005,9 +1005,9 @@ fn a_batch_that_was_given_back_goes_past_who_wants_another_size() {
         // Each hears what it waits for itself.
         let patience = Duration::from_millis(30);
         let waits = |count| large.start_sample(0, want(count), Form::Flat, deadline(patience));
-        let mut tickets = [waits(5).unwrap(), waits(6).unwrap()];
-        for (ticket, wanted) in tickets.iter_mut().zip([5, 6]) {
-            let why = failure(soon(|wait| ticket.wait(wait)));
+        let mut replies = [waits(5).unwrap(), waits(6).unwrap()];
+        for (reply, wanted) in replies.iter_mut().zip([5, 6]) {
+            let why = failure(soon(|wait| reply.wait(wait)));
             assert_eq!(why, CallError::TimedOut(Blocked::TooFew { complete: 0, wanted }));
         }
         make(&first, 4, 3);
@@ -1028,7 +1028,7 @@ fn a_name_that_is_too_long_is_refused_and_the_connection_goes_on() {
             let name = "k".repeat(len);
             let refused = |what: &str| {
                 let (expected, got) = ("of at most 255 bytes".into(), format!("one of {len}"));
-                Err(Refusal::Value { what: what.to_owned().into(), expected, got })
+                Err(ChangeError::Value { what: what.to_owned().into(), expected, got })
             };
             let keyed = Change::Admit(Admit { count: 1, key: name.clone(), ..Admit::default() });
             assert_eq!(one(&client, keyed), refused("key of a group"));

@@ -211,7 +211,7 @@ fn a_panic_ends_the_connection_that_it_was_about_and_no_other() {
     let server = open_with(TCP, served, Options { threads: 2, ..Options::default() });
     // Connections go to the loops in turn: each has one with a sample that waits.
     let clients: Vec<_> = (0..2).map(|_| requests(&server)).collect();
-    let mut tickets: Vec<_> =
+    let mut replies: Vec<_> =
         clients.iter().map(|client| client.start_sample(0, 3, None).unwrap()).collect();
     for client in &clients {
         assert!(!soon(|wait| client.can_sample(0, 1, wait)).unwrap());
@@ -231,8 +231,8 @@ fn a_panic_ends_the_connection_that_it_was_about_and_no_other() {
         insert(writer, 0, 9..10);
         soon(|wait| writer.flush(wait)).unwrap();
     }
-    for (client, ticket) in clients.iter().zip(&mut tickets) {
-        assert_eq!(numbers(&soon(|wait| ticket.wait(wait)).unwrap()), [9, 9, 9]);
+    for (client, reply) in clients.iter().zip(&mut replies) {
+        assert_eq!(numbers(&soon(|wait| reply.wait(wait)).unwrap()), [9, 9, 9]);
         assert_eq!(client.reconnects(), 0);
     }
     assert_eq!(server.info().connections, 10);
@@ -280,13 +280,13 @@ fn a_sample_that_is_given_up_takes_nothing() {
 fn samples_in_advance_come_as_they_were_asked_for() {
     at_each_address(&[queue("queue", 5000, 1000)], |server, _| {
         let (requests, writer) = (requests(server), writer(server));
-        let mut tickets: Vec<_> =
+        let mut replies: Vec<_> =
             (0..50).map(|_| requests.start_sample(0, 16, None).unwrap()).collect();
         std::thread::scope(|scope| {
             scope.spawn(|| insert(&writer, 0, 0..800));
             let mut taken = Vec::new();
-            for ticket in &mut tickets {
-                taken.extend(numbers(&soon(|wait| ticket.wait(wait)).unwrap()));
+            for reply in &mut replies {
+                taken.extend(numbers(&soon(|wait| reply.wait(wait)).unwrap()));
             }
             assert_eq!(taken, (0..800).collect::<Vec<_>>());
         });
@@ -298,7 +298,7 @@ fn samples_in_advance_keep_their_order_while_items_come_between_two_tries() {
     at_each_address(&[queue("queue", 8, 1000)], |server, tables| {
         let (requests, table) = (requests(server), &tables.all()[0]);
         for first in (0..20 * 200).step_by(200) {
-            let mut tickets: Vec<_> =
+            let mut replies: Vec<_> =
                 (0..200).map(|_| requests.start_sample(0, 1, None).unwrap()).collect();
             std::thread::scope(|scope| {
                 scope.spawn(|| {
@@ -308,8 +308,8 @@ fn samples_in_advance_keep_their_order_while_items_come_between_two_tries() {
                         insertion.commit(&[1.0], None).unwrap();
                     }
                 });
-                for (number, ticket) in (first..).zip(&mut tickets) {
-                    let batch = soon(|wait| ticket.wait(wait)).unwrap();
+                for (number, reply) in (first..).zip(&mut replies) {
+                    let batch = soon(|wait| reply.wait(wait)).unwrap();
                     assert_eq!(numbers(&batch), [number]);
                 }
             });
@@ -718,14 +718,14 @@ fn a_table_that_is_closed_answers_who_waits() {
     let tables = tables(vec![rows("replay", 0)]);
     let server = open(TCP, Arc::clone(&tables));
     let requests = requests(&server);
-    let mut ticket = requests.start_sample(0, 1, None).unwrap();
+    let mut reply = requests.start_sample(0, 1, None).unwrap();
     assert!(!soon(|wait| requests.can_sample(0, 1, wait)).unwrap());
     tables.close();
-    let error = soon(|wait| ticket.wait(wait)).unwrap_err();
+    let error = soon(|wait| reply.wait(wait)).unwrap_err();
     assert!(matches!(error, TablesError::Refused { code: FailureCode::Closed, .. }), "{error}");
     assert!(!soon(|wait| requests.can_sample(0, 1, wait)).unwrap());
-    assert!(ticket.is_ready() && ticket.is_answered());
-    soon(|wait| ticket.wait(wait)).expect_err("there is no other answer");
+    assert!(reply.is_ready() && reply.is_answered());
+    soon(|wait| reply.wait(wait)).expect_err("there is no other answer");
 }
 
 #[test]
@@ -783,12 +783,12 @@ fn batches_that_are_written_into_memory_outlive_the_next_ones_and_the_server() {
     };
     let mut kept: Vec<(Batch, Vec<u8>)> = Vec::new();
     for round in 0..60 {
-        let mut tickets: Vec<_> =
+        let mut replies: Vec<_> =
             (0..4).map(|_| client.start_sample(0, 64, None).unwrap()).collect();
         // One that is given up may still be written, but not into another's place.
-        drop(tickets.swap_remove(round % 4));
-        for mut ticket in tickets {
-            let batch = soon(|wait| ticket.wait(wait)).unwrap();
+        drop(replies.swap_remove(round % 4));
+        for mut reply in replies {
+            let batch = soon(|wait| reply.wait(wait)).unwrap();
             let numbers = check(&batch);
             kept.push((batch, numbers));
         }

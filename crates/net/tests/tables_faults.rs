@@ -118,11 +118,11 @@ fn more_changes_than_may_be_unkept_wait_until_some_are_kept() {
     let listed = soon(|wait| client.list(0, 0, 1, wait)).unwrap();
     let key = listed.infos.keys;
     // As many callers would who do not wait for each other.
-    let tickets: Vec<_> = (0..5000)
+    let replies: Vec<_> = (0..5000)
         .map(|number| client.start_update(0, &key, &[f64::from(number)]).unwrap())
         .collect();
-    for mut ticket in tickets {
-        assert_eq!(soon(|wait| ticket.wait(wait)).unwrap(), 1);
+    for mut reply in replies {
+        assert_eq!(soon(|wait| reply.wait(wait)).unwrap(), 1);
     }
     assert_eq!((client.reconnects(), server.info().malformed), (0, 0));
 }
@@ -227,10 +227,10 @@ fn large_batches_that_wait_for_the_disk_arrive_once_though_a_client_goes_and_the
     drop((lost, goes));
     until("the client is gone", || server.connections().len() == 1);
     assert!(soon(|wait| stays.can_insert(0, 1, wait)).unwrap());
-    assert!(first.iter().all(|ticket| !ticket.is_ready()), "draws are not kept yet");
+    assert!(first.iter().all(|reply| !reply.is_ready()), "draws are not kept yet");
     stall.end();
-    for (expected, mut ticket) in (0..).zip(first) {
-        assert_eq!(large_number(&soon(|wait| ticket.wait(wait)).unwrap()), expected);
+    for (expected, mut reply) in (0..).zip(first) {
+        assert_eq!(large_number(&soon(|wait| reply.wait(wait)).unwrap()), expected);
     }
     // The third is used up.
     assert_eq!(large_number(&soon(|wait| stays.sample(0, 1, wait)).unwrap()), 3);
@@ -246,8 +246,8 @@ fn large_batches_that_wait_for_the_disk_arrive_once_though_a_client_goes_and_the
         until("the table is closed", || table.is_closed());
         stall.end();
     });
-    for (expected, mut ticket) in (4..).zip(last) {
-        assert_eq!(large_number(&soon(|wait| ticket.wait(wait)).unwrap()), expected);
+    for (expected, mut reply) in (4..).zip(last) {
+        assert_eq!(large_number(&soon(|wait| reply.wait(wait)).unwrap()), expected);
     }
     for ended in [soon(|wait| nothing.wait(wait)), soon(|wait| stays.sample(0, 1, wait))] {
         let code = match ended {
@@ -292,8 +292,8 @@ fn a_change_that_waits_for_a_stalled_disk_is_made_once_and_keeps_nobody_else_wai
     });
     // What it has drawn from another table is not held up by that.
     stalls[1].end();
-    for (expected, mut ticket) in (0..).zip(batches) {
-        assert_eq!(large_number(&soon(|wait| ticket.wait(wait)).unwrap()), expected);
+    for (expected, mut reply) in (0..).zip(batches) {
+        assert_eq!(large_number(&soon(|wait| reply.wait(wait)).unwrap()), expected);
     }
     // Longer than a client has patience with a server that says nothing.
     let since = Instant::now();

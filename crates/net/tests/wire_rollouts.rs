@@ -18,8 +18,8 @@ use echoic_replay::rollouts::filter::Filter;
 use echoic_replay::rollouts::idle::Sides;
 use echoic_replay::rollouts::item::{Finish, Item, Run, Segment};
 use echoic_replay::rollouts::ledger::{
-    Admit, Append, Balance, Blocked, Change, Counts, Fate, GroupTotals, Hold, Lease, Outcome,
-    Permit, Progress, Refusal, Size, Source, Want,
+    Admit, Append, Balance, Blocked, Change, ChangeError, Counts, Fate, GroupTotals, Hold, Lease,
+    Outcome, Permit, Progress, Size, Source, Want,
 };
 use echoic_replay::rollouts::starvation::Hunger;
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
@@ -98,14 +98,18 @@ fn all_blocked() -> Vec<Blocked> {
     all
 }
 
-fn refusals() -> Vec<Refusal> {
+fn refusals() -> Vec<ChangeError> {
     let mut all = vec![
-        Refusal::Value { what: "wh\u{e4}t".into(), expected: "more".into(), got: String::new() },
-        Refusal::Fenced { lease: LEASE, why: "it is over".into() },
-        Refusal::TooLong { item: 1, length: 2, width: 3 },
-        Refusal::Unknown(4),
+        ChangeError::Value {
+            what: "wh\u{e4}t".into(),
+            expected: "more".into(),
+            got: String::new(),
+        },
+        ChangeError::Fenced { lease: LEASE, why: "it is over".into() },
+        ChangeError::TooLong { item: 1, length: 2, width: 3 },
+        ChangeError::Unknown(4),
     ];
-    all.extend(all_blocked().into_iter().map(Refusal::Blocked));
+    all.extend(all_blocked().into_iter().map(ChangeError::Blocked));
     all
 }
 
@@ -410,14 +414,14 @@ fn blobs_that_have_other_bytes_than_told_are_refused() {
 #[test]
 fn a_text_that_is_too_long_is_cut_at_a_character() {
     let got = "é".repeat(1000);
-    let refusal = Refusal::Value { what: "x".into(), expected: "y".into(), got };
+    let refusal = ChangeError::Value { what: "x".into(), expected: "y".into(), got };
     let mut frame = Vec::new();
     Answer::RolloutOutcomes { id: 1, outcomes: vec![Err(refusal)] }.write(&mut frame);
     let (header, payload) = parts(&frame);
     let Ok(Answer::RolloutOutcomes { outcomes, .. }) = Answer::read(header, payload) else {
         panic!("it can't be read");
     };
-    let [Err(Refusal::Value { got, .. })] = &outcomes[..] else { panic!("another outcome") };
+    let [Err(ChangeError::Value { got, .. })] = &outcomes[..] else { panic!("another outcome") };
     assert_eq!(*got, "é".repeat(512));
 }
 

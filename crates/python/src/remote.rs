@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use echoic_memory::sync::Mutex;
 use echoic_net::client::tables::{
-    Batch as RemoteBatch, FailureCode, TableConnection, TableHandle, TablesError, Ticket,
+    Batch as RemoteBatch, FailureCode, PendingReply, TableConnection, TableHandle, TablesError,
 };
 use echoic_replay::WaitReason;
 use pyo3::exceptions::{PyIndexError, PyOSError, PyRuntimeError, PyValueError};
@@ -206,9 +206,9 @@ impl RemoteTable {
         let (py, this, table) = (slf.py(), slf.get(), slf.as_super());
         check_size(count)?;
         table.get().process.check(py)?;
-        let ticket = this.connection.requests().start_sample(this.number, count, None);
-        let ticket = Mutex::new(Some(ticket.or_raise(py)?));
-        Ok(PendingBatch { table: table.clone().unbind(), ticket })
+        let reply = this.connection.requests().start_sample(this.number, count, None);
+        let reply = Mutex::new(Some(reply.or_raise(py)?));
+        Ok(PendingBatch { table: table.clone().unbind(), reply })
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> String {
@@ -229,7 +229,7 @@ impl RemoteTable {
 pub struct PendingBatch {
     table: Py<Table>,
     /// None once the batch was taken, and while somebody waits for it.
-    ticket: Mutex<Option<Ticket<RemoteBatch>>>,
+    reply: Mutex<Option<PendingReply<RemoteBatch>>>,
 }
 
 #[pymethods]
@@ -238,13 +238,13 @@ impl PendingBatch {
     fn take(&self, py: Python<'_>, timeout: Option<f64>, beta: f64) -> PyResult<Batch> {
         check_beta(beta)?;
         let deadline = wait::deadline(timeout)?;
-        let ticket = self.ticket.lock().take();
-        let mut ticket = ticket.ok_or_else(|| {
+        let reply = self.reply.lock().take();
+        let mut reply = reply.ok_or_else(|| {
             PyRuntimeError::new_err("the batch was taken, or another thread waits for it")
         })?;
-        let batch = wait::until(py, deadline, |wait| ticket.wait(wait));
-        if !ticket.is_answered() {
-            *self.ticket.lock() = Some(ticket);
+        let batch = wait::until(py, deadline, |wait| reply.wait(wait));
+        if !reply.is_answered() {
+            *self.reply.lock() = Some(reply);
         }
         Batch::of_remote(py, &self.table.get().shape, batch?, beta)
     }

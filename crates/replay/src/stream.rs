@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use echoic_memory::{AllocError, BatchStore, Layout, Lease, Refusal, Writer};
+use echoic_memory::{AllocError, BatchStore, Layout, Lease, Unavailable, Writer};
 
 use crate::metrics::{Meter, StreamInfo};
 use crate::spec::Spec;
@@ -118,12 +118,12 @@ impl Wait<'_> {
     /// [`Wait::until`] an attempt on the store is not blocked.
     fn run<T>(
         &mut self,
-        mut attempt: impl FnMut(Option<Instant>) -> Result<T, Refusal>,
+        mut attempt: impl FnMut(Option<Instant>) -> Result<T, Unavailable>,
     ) -> Result<T, StreamError> {
         self.until(|until| match attempt(until) {
             Ok(found) => ControlFlow::Break(Ok(found)),
-            Err(Refusal::Closed) => ControlFlow::Break(Err(StreamError::Closed)),
-            Err(Refusal::Blocked(blocked)) => ControlFlow::Continue(blocked.into()),
+            Err(Unavailable::Closed) => ControlFlow::Break(Err(StreamError::Closed)),
+            Err(Unavailable::Blocked(blocked)) => ControlFlow::Continue(blocked.into()),
         })?
     }
 }
@@ -241,8 +241,10 @@ impl Stream {
     ) -> Result<Incoming<'_>, StreamError> {
         let writer = match self.store.try_reserve(samples) {
             Ok(writer) => writer,
-            Err(Refusal::Blocked(blocked)) => return Err(StreamError::TimedOut(blocked.into())),
-            Err(Refusal::Closed) => return Err(StreamError::Closed),
+            Err(Unavailable::Blocked(blocked)) => {
+                return Err(StreamError::TimedOut(blocked.into()));
+            }
+            Err(Unavailable::Closed) => return Err(StreamError::Closed),
         };
         let (buffer, first, len) = (writer.buffer(), writer.first(), writer.len());
         let begun = self.meter.is_timed(first, len).then(|| {

@@ -8,7 +8,7 @@ use echoic_replay::chunk::{Chunk, ColumnKind};
 use echoic_replay::encoding::{Encoding, Policy};
 use echoic_replay::trajectory::{Column, Signature};
 use echoic_replay::writer::{
-    ChunkId, ChunkLength, ColumnConfig, ItemSteps, ItemTicket, OutgoingItem, Sink, Span, StepRef,
+    ChunkId, ChunkLength, ColumnConfig, ItemNumber, ItemSteps, OutgoingItem, Sink, Span, StepRef,
     TrajectoryWriter, WriterError,
 };
 use proptest::prelude::*;
@@ -109,7 +109,7 @@ struct Checker {
     chunks: Vec<Arc<Chunk>>,
     fresh: HashSet<ChunkId>,
     released: HashSet<ChunkId>,
-    expected: std::collections::VecDeque<(ItemTicket, Vec<Vec<u8>>)>,
+    expected: std::collections::VecDeque<(ItemNumber, Vec<Vec<u8>>)>,
 }
 
 impl Sink for Checker {
@@ -127,8 +127,11 @@ impl Sink for Checker {
 
     fn item(&mut self, item: OutgoingItem<'_>) {
         self.room -= 1;
-        let (ticket, expected) = self.expected.pop_front().expect("an item was created");
-        assert_eq!((item.ticket, item.table, item.priority), (ticket, 7, ticket.0 as f64));
+        let (item_number, expected) = self.expected.pop_front().expect("an item was created");
+        assert_eq!(
+            (item.item_number, item.table, item.priority),
+            (item_number, 7, item_number.0 as f64)
+        );
         assert_eq!(item.chunks.len(), item.trajectory.slices().len());
         for (id, slice) in item.chunks.iter().zip(item.trajectory.slices()) {
             assert!(Arc::ptr_eq(&self.chunks[id.0 as usize], slice.chunk));
@@ -145,7 +148,7 @@ impl Sink for Checker {
             assert!(joined, "neighbours in a chunk are one slice: {slices:?}");
             let mut got = vec![0; item.trajectory.column_bytes(column)];
             item.trajectory.copy_column(column, &mut got);
-            assert_eq!(&got, expected, "column {column} of {ticket:?}");
+            assert_eq!(&got, expected, "column {column} of {item_number:?}");
         }
     }
 
@@ -163,7 +166,7 @@ struct Pair {
     open: HashSet<usize>,
     step_is_open: bool,
     counter: u32,
-    tickets: u64,
+    item_numbers: u64,
     sink: Checker,
 }
 
@@ -176,7 +179,16 @@ impl Pair {
             model.keep = config.keep_alive as usize;
         }
         let (sink, open) = (Checker::default(), HashSet::new());
-        Self { writer, model, steps: 0, open, step_is_open: false, counter: 0, tickets: 0, sink }
+        Self {
+            writer,
+            model,
+            steps: 0,
+            open,
+            step_is_open: false,
+            counter: 0,
+            item_numbers: 0,
+            sink,
+        }
     }
 
     fn value(&mut self, column: usize) -> Vec<u8> {
@@ -272,12 +284,12 @@ impl Pair {
         };
         let columns = columns.iter().map(column).collect();
         let signature = Arc::new(Signature { structure: String::new(), columns });
-        let result = self.writer.create_item(7, self.tickets as f64, &signature, &steps);
+        let result = self.writer.create_item(7, self.item_numbers as f64, &signature, &steps);
         assert_eq!(result.is_ok(), expected.is_some(), "{result:?}");
         if let Some(expected) = expected {
-            assert_eq!(result, Ok(ItemTicket(self.tickets)));
-            self.sink.expected.push_back((ItemTicket(self.tickets), expected));
-            self.tickets += 1;
+            assert_eq!(result, Ok(ItemNumber(self.item_numbers)));
+            self.sink.expected.push_back((ItemNumber(self.item_numbers), expected));
+            self.item_numbers += 1;
         }
     }
 

@@ -17,7 +17,7 @@ use tracing::{debug, error, warn};
 
 use super::Failure;
 use super::link::{ClientHandshake, LinkError, timespec};
-use super::reconnector::{Patience, Reconnector, State, WakeReceiver, on_death};
+use super::reconnector::{ConnectionState, Patience, Reconnector, WakeReceiver, on_death};
 use crate::address::Address;
 use crate::transport::Link;
 use crate::wire::frame::{Control, HEADER_BYTES, Header, MAX_CONTROL, kind};
@@ -162,14 +162,14 @@ struct Established {
 }
 
 /// How it ends for a client that did not deliver all: worth a word where it was not told to.
-fn given_up(reconnector: &Reconnector, failure: Failure) -> State {
+fn given_up(reconnector: &Reconnector, failure: Failure) -> ConnectionState {
     let Failure { address, error, .. } = &failure;
     if reconnector.quits().is_some() {
         debug!(%address, %error, "left a server");
     } else {
         error!(%address, %error, "gave up on a server");
     }
-    State::Failed(failure)
+    ConnectionState::Failed(failure)
 }
 
 impl<C: Pipeline> IoThread<C> {
@@ -192,7 +192,7 @@ impl<C: Pipeline> IoThread<C> {
             });
             let established = match connected {
                 Ok(Some(established)) => established,
-                Ok(None) => break State::Closed,
+                Ok(None) => break ConnectionState::Closed,
                 Err(failure) => {
                     break given_up(&reconnector, failure);
                 }
@@ -210,7 +210,7 @@ impl<C: Pipeline> IoThread<C> {
             let established;
             Driver { io: self, established, .. } = *driver;
             match ended {
-                Ok(()) => break State::Closed,
+                Ok(()) => break ConnectionState::Closed,
                 Err(error) if reconnector.quits().is_none() && reconnector.bears(&error) => {
                     if established.leaving.is_some() {
                         debug!(address = %established.address, to = %reconnector.address(), "moved");
@@ -218,7 +218,7 @@ impl<C: Pipeline> IoThread<C> {
                         warn!(address = %established.address, %error, "lost the connection");
                     }
                     reconnector.note_trouble(&error);
-                    reconnector.set_state(State::Away);
+                    reconnector.set_state(ConnectionState::Away);
                     let served =
                         established.leaving.is_some() || established.has_served(&self.outbound);
                     if served {

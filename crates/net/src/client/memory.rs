@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use echoic_memory::sync::{Condvar, Mutex, RwLock};
-use echoic_memory::{Layout, Refusal, RemoteStore, Writer};
+use echoic_memory::{Layout, RemoteStore, Unavailable, Writer};
 use echoic_replay::stream::Wait;
 use echoic_replay::{Spec, WaitReason};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::link::{ClientHandshake, LinkError, first_frame, timespec, use_control};
-use super::reconnector::{Patience, Reconnector, State, WakeReceiver, on_death};
+use super::reconnector::{ConnectionState, Patience, Reconnector, WakeReceiver, on_death};
 use super::{ClientError, ClientInfo, Options};
 use crate::address::Address;
 use crate::transport::{Dial, Link};
@@ -36,7 +36,7 @@ const REPORT: Duration = Duration::from_millis(100);
 /// How often whoever waits for room looks whether the server is still there.
 const LOOK: Duration = Duration::from_millis(50);
 
-struct Shared {
+struct MappedStream {
     spec: Spec,
     reconnector: Reconnector,
     /// The ring, while a connection stands.
@@ -50,7 +50,7 @@ struct Shared {
 
 /// See the [module](self).
 pub struct MemoryClient {
-    shared: Arc<Shared>,
+    shared: Arc<MappedStream>,
 }
 
 impl MemoryClient {
@@ -66,7 +66,7 @@ impl MemoryClient {
             changed.1.notify_all();
         };
         let (reconnector, wakes) = Reconnector::new(dial, options, changed).map_err(system)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(MappedStream {
             spec,
             reconnector,
             store: RwLock::new(None),
@@ -219,7 +219,7 @@ impl Drop for MemoryClient {
     }
 }
 
-impl Shared {
+impl MappedStream {
     #[inline]
     fn store(&self) -> Option<Arc<RemoteStore>> {
         self.store.read().clone()
@@ -245,8 +245,8 @@ impl Shared {
         };
         match store.wait_for_room(Some(Instant::now() + pause)) {
             Ok(()) => Ok(()),
-            Err(Refusal::Blocked(blocked)) => Err(blocked.into()),
-            Err(Refusal::Closed) => {
+            Err(Unavailable::Blocked(blocked)) => Err(blocked.into()),
+            Err(Unavailable::Closed) => {
                 self.abandon(&store);
                 Err(WaitReason::Away)
             }
@@ -289,17 +289,19 @@ impl Shared {
             let mut link = match self.reconnector.connect(wakes, &mut Patience::default(), attempt)
             {
                 Ok(Some(link)) => link,
-                Ok(None) => break State::Closed,
-                Err(failure) => break State::Failed(failure),
+                Ok(None) => break ConnectionState::Closed,
+                Err(failure) => break ConnectionState::Failed(failure),
             };
             let kept = self.keep(&mut *link, wakes);
             self.let_go();
             // Nobody writes any more, so the server may take back what is unfinished.
             drop(link);
             match kept {
-                Ok(()) => break State::Closed,
-                Err(error) if error.is_temporary() => self.reconnector.set_state(State::Away),
-                Err(error) => break State::Failed(self.reconnector.failure(error, 0)),
+                Ok(()) => break ConnectionState::Closed,
+                Err(error) if error.is_temporary() => {
+                    self.reconnector.set_state(ConnectionState::Away)
+                }
+                Err(error) => break ConnectionState::Failed(self.reconnector.failure(error, 0)),
             }
         };
         self.reconnector.set_state(state);

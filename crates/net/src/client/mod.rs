@@ -196,7 +196,7 @@ struct Stats {
 }
 
 /// What a client and its I/O thread share.
-struct Shared {
+struct StreamSender {
     spec: Spec,
     reconnector: Arc<Reconnector>,
     window: Arc<Window>,
@@ -211,13 +211,13 @@ struct Shared {
 
 /// See the [module](self).
 pub struct Client {
-    shared: Arc<Shared>,
+    shared: Arc<StreamSender>,
     io_thread: Mutex<Option<JoinHandle<Samples>>>,
     /// The window's reading end, once the I/O thread has ended.
     remains: Mutex<Option<Reader>>,
 }
 
-impl Shared {
+impl StreamSender {
     /// Whether everything that was claimed is acknowledged.
     fn is_delivered(&self) -> bool {
         self.window.claimed() == self.window.released()
@@ -304,7 +304,7 @@ impl Client {
         let changed = Arc::clone(&window);
         let (reconnector, wakes) =
             Reconnector::new(dial, options, move || changed.notify()).map_err(system)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StreamSender {
             spec,
             reconnector: Arc::new(reconnector),
             window,

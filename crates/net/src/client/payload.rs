@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use echoic_memory::arena::Place;
+use echoic_memory::arena::AnswerBuffer;
 
 use crate::buffer_pool::PooledBuffer;
 
@@ -12,7 +12,7 @@ pub(super) enum Payload {
     /// The client's.
     Pooled(PooledBuffer),
     /// The server's, which has written into it.
-    Placed(Place),
+    Placed(AnswerBuffer),
 }
 
 impl Payload {

@@ -26,7 +26,7 @@ const ATTEMPT: Duration = Duration::from_secs(10);
 
 /// Where a connection is.
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum ConnectionState {
     /// None stands.
     Away,
     Established,
@@ -70,7 +70,7 @@ pub(super) struct Reconnector {
     pub(super) options: Options,
     pub(super) producer: ProducerId,
     epoch: u64,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     /// Wakes whoever waits for a change of state.
     changed: Box<dyn Fn() + Send + Sync>,
     /// No more samples are taken.
@@ -113,7 +113,7 @@ impl Reconnector {
             options,
             producer,
             epoch: now.as_nanos() as u64,
-            state: Mutex::new(State::Away),
+            state: Mutex::new(ConnectionState::Away),
             changed: Box::new(changed),
             closing: AtomicBool::new(false),
             quitting: AtomicBool::new(false),
@@ -182,8 +182,8 @@ impl Reconnector {
         *self.trouble.lock() = (!error.is_temporary()).then(|| error.clone());
     }
 
-    pub(super) fn set_state(&self, state: State) {
-        let over = matches!(state, State::Closed | State::Failed(_));
+    pub(super) fn set_state(&self, state: ConnectionState) {
+        let over = matches!(state, ConnectionState::Closed | ConnectionState::Failed(_));
         *self.state.lock() = state;
         if over {
             self.over.store(true, Ordering::Release);
@@ -192,7 +192,7 @@ impl Reconnector {
     }
 
     pub(super) fn stands(&self) -> bool {
-        matches!(*self.state.lock(), State::Established)
+        matches!(*self.state.lock(), ConnectionState::Established)
     }
 
     /// Takes no more samples, and lets the thread finish.
@@ -239,7 +239,7 @@ impl Reconnector {
             return None;
         }
         match &*self.state.lock() {
-            State::Failed(failure) => Some(ClientError::Failed(failure.clone())),
+            ConnectionState::Failed(failure) => Some(ClientError::Failed(failure.clone())),
             _ => Some(ClientError::Closed),
         }
     }
@@ -304,7 +304,7 @@ impl Reconnector {
                     self.connections.fetch_add(1, Ordering::Relaxed);
                     // That something is closed was found out by sending to it, and is true until that is taken.
                     self.trouble.lock().take_if(|trouble| !trouble.is_closed());
-                    self.set_state(State::Established);
+                    self.set_state(ConnectionState::Established);
                     return Ok(connection);
                 }
                 Err(error) => error,
@@ -389,7 +389,7 @@ pub(super) fn on_death(reconnector: &Reconnector) -> impl Drop {
         fn drop(&mut self) {
             if !self.0.is_over() {
                 let error = LinkError::Lost("the client's thread has died".into());
-                self.0.set_state(State::Failed(self.0.failure(error, 0)));
+                self.0.set_state(ConnectionState::Failed(self.0.failure(error, 0)));
             }
         }
     }

@@ -13,7 +13,7 @@ use echoic_memory::window::Reader;
 
 use super::io_thread::Pipeline;
 use super::link::LinkError;
-use super::{Shared, WakePolicy};
+use super::{StreamSender, WakePolicy};
 use crate::address::Address;
 use crate::wire::WireError;
 use crate::wire::frame::{
@@ -29,7 +29,7 @@ pub(super) const ENOUGH_BYTES: usize = 64 << 10;
 
 /// See the [module](self).
 pub(super) struct Samples {
-    shared: Arc<Shared>,
+    shared: Arc<StreamSender>,
     reader: Reader,
     frame: Option<Frame>,
     /// Samples before this have been sent on this connection.
@@ -61,7 +61,7 @@ impl Frame {
 }
 
 impl Samples {
-    pub(super) fn new(shared: Arc<Shared>, reader: Reader) -> Self {
+    pub(super) fn new(shared: Arc<StreamSender>, reader: Reader) -> Self {
         Self { shared, reader, frame: None, sent: 0, limit: 0, last_carried: None }
     }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::numbers::Numbers;
-use super::request::{MAX_HEAD, Refusal, Request, end_of_head, parse};
+use super::request::{HttpError, MAX_HEAD, Request, end_of_head, parse};
 use super::text;
 use crate::auth::Token;
 
@@ -172,7 +172,7 @@ impl<F: Fn() -> Numbers> Answering<F> {
             Err(refusal) => Err(refusal),
         };
         let answer = answer.unwrap_or_else(|refusal| {
-            let Refusal { code, text } = refusal;
+            let HttpError { code, text } = refusal;
             let more = match code {
                 401 => "WWW-Authenticate: Bearer\r\n",
                 405 => "Allow: GET, HEAD\r\n",
@@ -191,7 +191,7 @@ impl<F: Fn() -> Numbers> Answering<F> {
         &self,
         connection: &mut TcpStream,
         deadline: Instant,
-    ) -> Result<Option<Vec<u8>>, Refusal> {
+    ) -> Result<Option<Vec<u8>>, HttpError> {
         let begin = Instant::now() + FIRST;
         let mut head = Vec::new();
         let mut bytes = [0; 1024];
@@ -205,42 +205,42 @@ impl<F: Fn() -> Numbers> Answering<F> {
             // Longer than two seconds it never is.
             let timeout = left.try_into().unwrap_or_default();
             match poll(&mut ends, Some(&timeout)) {
-                Ok(0) => return Err(Refusal::TIMEOUT),
+                Ok(0) => return Err(HttpError::TIMEOUT),
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
-                Err(_) => return Err(Refusal::TIMEOUT),
+                Err(_) => return Err(HttpError::TIMEOUT),
             }
             if !ends[1].revents().is_empty() {
                 return Ok(None);
             }
             match connection.read(&mut bytes) {
-                Ok(0) => return Err(Refusal::MALFORMED),
+                Ok(0) => return Err(HttpError::MALFORMED),
                 Ok(count) => head.extend_from_slice(&bytes[..count]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => return Err(Refusal::TIMEOUT),
+                Err(_) => return Err(HttpError::TIMEOUT),
             }
             if let Some(end) = end_of_head(&head) {
                 head.truncate(end);
                 return Ok(Some(head));
             }
             if head.len() > MAX_HEAD {
-                return Err(Refusal::TOO_LONG);
+                return Err(HttpError::TOO_LONG);
             }
         }
     }
 
-    fn respond(&self, request: &Request) -> Result<String, Refusal> {
+    fn respond(&self, request: &Request) -> Result<String, HttpError> {
         if let Some(token) = &self.token
             && !request.bearer.as_ref().is_some_and(|bearer| token.is(bearer))
         {
-            return Err(Refusal::UNAUTHORIZED);
+            return Err(HttpError::UNAUTHORIZED);
         }
         match request.path.as_str() {
             "/metrics" => {
                 let body = text::write(&(self.numbers)());
                 Ok(response("200 OK", text::CONTENT_TYPE, "", &body, request.body))
             }
-            _ => Err(Refusal::NOT_FOUND),
+            _ => Err(HttpError::NOT_FOUND),
         }
     }
 }

@@ -16,14 +16,14 @@ pub struct Request {
 
 /// Why a request can't be answered, as HTTP has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refusal {
+pub struct HttpError {
     /// The number.
     pub code: u16,
     /// What it means.
     pub text: &'static str,
 }
 
-impl Refusal {
+impl HttpError {
     /// It makes no sense.
     pub const MALFORMED: Self = Self { code: 400, text: "Bad Request" };
     /// The token is missing, or another.
@@ -44,22 +44,22 @@ pub fn end_of_head(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Reads a head, with the empty line behind it.
-pub fn parse(head: &[u8]) -> Result<Request, Refusal> {
-    let text = std::str::from_utf8(head).map_err(|_| Refusal::MALFORMED)?;
-    let mut lines = text.strip_suffix("\r\n\r\n").ok_or(Refusal::MALFORMED)?.split("\r\n");
+pub fn parse(head: &[u8]) -> Result<Request, HttpError> {
+    let text = std::str::from_utf8(head).map_err(|_| HttpError::MALFORMED)?;
+    let mut lines = text.strip_suffix("\r\n\r\n").ok_or(HttpError::MALFORMED)?.split("\r\n");
     let first: Vec<&str> = lines.next().unwrap_or_default().split(' ').collect();
-    let [method, target, version] = first[..] else { return Err(Refusal::MALFORMED) };
+    let [method, target, version] = first[..] else { return Err(HttpError::MALFORMED) };
     if !version.starts_with("HTTP/1.") || !target.starts_with('/') {
-        return Err(Refusal::MALFORMED);
+        return Err(HttpError::MALFORMED);
     }
     let body = match method {
         "GET" => true,
         "HEAD" => false,
-        _ => return Err(Refusal::METHOD),
+        _ => return Err(HttpError::METHOD),
     };
     let mut bearer = None;
     for line in lines {
-        let (name, value) = line.split_once(':').ok_or(Refusal::MALFORMED)?;
+        let (name, value) = line.split_once(':').ok_or(HttpError::MALFORMED)?;
         if name.eq_ignore_ascii_case("authorization") {
             let scheme = value.trim().split_once(' ');
             bearer = scheme
@@ -90,13 +90,13 @@ mod tests {
     #[test]
     fn what_can_not_be_answered_is_told_why() {
         for (head, expected) in [
-            (&b"POST /metrics HTTP/1.1\r\n\r\n"[..], Refusal::METHOD),
-            (b"GET /metrics\r\n\r\n", Refusal::MALFORMED),
-            (b"GET  /metrics HTTP/1.1\r\n\r\n", Refusal::MALFORMED),
-            (b"GET http://x/ HTTP/1.1\r\n\r\n", Refusal::MALFORMED),
-            (b"GET / SPDY\r\n\r\n", Refusal::MALFORMED),
-            (b"GET / HTTP/1.1\r\nnonsense\r\n\r\n", Refusal::MALFORMED),
-            (b"GET / HTTP/1.1\r\nx: \xff\r\n\r\n", Refusal::MALFORMED),
+            (&b"POST /metrics HTTP/1.1\r\n\r\n"[..], HttpError::METHOD),
+            (b"GET /metrics\r\n\r\n", HttpError::MALFORMED),
+            (b"GET  /metrics HTTP/1.1\r\n\r\n", HttpError::MALFORMED),
+            (b"GET http://x/ HTTP/1.1\r\n\r\n", HttpError::MALFORMED),
+            (b"GET / SPDY\r\n\r\n", HttpError::MALFORMED),
+            (b"GET / HTTP/1.1\r\nnonsense\r\n\r\n", HttpError::MALFORMED),
+            (b"GET / HTTP/1.1\r\nx: \xff\r\n\r\n", HttpError::MALFORMED),
         ] {
             assert_eq!(parse(head), Err(expected), "{}", String::from_utf8_lossy(head));
         }

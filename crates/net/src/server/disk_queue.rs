@@ -10,7 +10,7 @@ use echoic_replay::durable;
 use echoic_replay::rollouts::RolloutTable;
 use echoic_replay::table::Sampled;
 
-use super::Shared;
+use super::ServerContext;
 use super::request_session::failed;
 use super::wait_queue::Key;
 use crate::wire::tables::{Answer, Area, MAX_WAITING};
@@ -30,7 +30,7 @@ impl Receipt {
     }
 
     /// Whether that is durable; what to answer, if it never will be.
-    pub(crate) fn is_durable(self, id: u64, shared: &Shared) -> Result<bool, Box<Answer>> {
+    pub(crate) fn is_durable(self, id: u64, shared: &ServerContext) -> Result<bool, Box<Answer>> {
         match self {
             Self::Items(number, receipt) => {
                 let durable = shared.table(number).map_or(Ok(true), |one| one.is_kept(receipt));

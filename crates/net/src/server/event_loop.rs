@@ -34,7 +34,7 @@ use super::session::{Ending, Services, Session, Stop};
 use super::stream_session::StreamSession;
 use super::wait_queue::{Key, Verdict, WaitQueue};
 use super::weights_session::WeightsSession;
-use super::{Message, Shared};
+use super::{Message, ServerContext};
 use crate::auth::Side;
 use crate::transport::{Link, Listener};
 use crate::wire::frame::Control;
@@ -59,7 +59,7 @@ const MAX_LEAVING: usize = 64;
 /// See the [module](self).
 pub(crate) struct EventLoop {
     index: usize,
-    shared: Arc<Shared>,
+    shared: Arc<ServerContext>,
     poll: Poll,
     inbox: Receiver<Message>,
     listener: Option<Box<dyn Listener>>,
@@ -88,7 +88,7 @@ pub(crate) struct EventLoop {
 impl EventLoop {
     pub(crate) fn new(
         index: usize,
-        shared: Arc<Shared>,
+        shared: Arc<ServerContext>,
         inbox: Receiver<Message>,
         poll: Poll,
         waker: Arc<mio::Waker>,

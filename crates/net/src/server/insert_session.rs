@@ -21,7 +21,7 @@ use echoic_replay::durable::Receipt;
 use echoic_replay::table::{Call, Form, Insertion, Obstacle, Origin, Table, TableError, Waiting};
 use echoic_replay::trajectory::{Sharing, Signature, Trajectory};
 
-use super::Shared;
+use super::ServerContext;
 use super::pool::{HEAVY, Task};
 use super::session::{Accepts, AckDue, Progress, Session, Stop, Turn};
 use super::wait_queue::Key;
@@ -239,7 +239,7 @@ impl InsertSession {
         (producer, epoch): (ProducerId, u64),
         next: u64,
         kept: u64,
-        shared: &Shared,
+        shared: &ServerContext,
     ) -> Self {
         let mut session = Self {
             producer,
@@ -279,7 +279,7 @@ impl InsertSession {
     }
 
     /// Takes note of what is kept. Of what is not, the table to wait for.
-    fn note_kept(&mut self, shared: &Shared) -> Result<Option<usize>, TableError> {
+    fn note_kept(&mut self, shared: &ServerContext) -> Result<Option<usize>, TableError> {
         while let Some(Mark { first, table: number, receipt }) = self.marks.front() {
             let table = shared.table(*number);
             if !table.map_or(Ok(true), |table| table.is_kept(*receipt))? {
@@ -347,7 +347,12 @@ impl InsertSession {
         Ok(())
     }
 
-    fn use_frame(&mut self, header: Header, payload: &[u8], shared: &Shared) -> Result<(), Stop> {
+    fn use_frame(
+        &mut self,
+        header: Header,
+        payload: &[u8],
+        shared: &ServerContext,
+    ) -> Result<(), Stop> {
         match header.kind {
             kind::ROWS => self.take_rows(payload, shared)?,
             kind::ITEM => self.take_item(payload, shared)?,
@@ -416,7 +421,7 @@ impl InsertSession {
         Ok(passed)
     }
 
-    fn take_rows(&mut self, payload: &[u8], shared: &Shared) -> Result<(), Stop> {
+    fn take_rows(&mut self, payload: &[u8], shared: &ServerContext) -> Result<(), Stop> {
         let row_bytes = |number| match shared.table(number as usize) {
             Some(table) => match &table.config().form {
                 Form::Rows(spec) => Ok(spec.nbytes()),
@@ -467,7 +472,12 @@ impl InsertSession {
     }
 
     /// Takes note that so many more rows are in a table.
-    fn note_filled(&mut self, number: u32, count: usize, shared: &Shared) -> Result<(), WireError> {
+    fn note_filled(
+        &mut self,
+        number: u32,
+        count: usize,
+        shared: &ServerContext,
+    ) -> Result<(), WireError> {
         if count > 0 {
             self.mark(self.next, number, find(shared, number)?);
             self.next += count as u64;
@@ -475,7 +485,7 @@ impl InsertSession {
         Ok(())
     }
 
-    fn take_item(&mut self, payload: &[u8], shared: &Shared) -> Result<(), Stop> {
+    fn take_item(&mut self, payload: &[u8], shared: &ServerContext) -> Result<(), Stop> {
         let item = ItemHead::read(payload)?;
         let again = self.check_sequence(item.sequence, item.sequence.saturating_add(1))?;
         if again > 0 {
@@ -515,7 +525,7 @@ impl InsertSession {
         Ok(())
     }
 
-    fn take_chunk(&mut self, payload: &[u8], shared: &Shared) -> Result<(), WireError> {
+    fn take_chunk(&mut self, payload: &[u8], shared: &ServerContext) -> Result<(), WireError> {
         let (id, bytes) = self.begin_chunk(payload)?;
         let chunk = read_chunk(bytes, &mut self.kinds)?;
         self.put_chunk(id, chunk, shared)
@@ -538,7 +548,12 @@ impl InsertSession {
         Ok((id, bytes))
     }
 
-    fn put_chunk(&mut self, id: u64, chunk: Chunk, shared: &Shared) -> Result<(), WireError> {
+    fn put_chunk(
+        &mut self,
+        id: u64,
+        chunk: Chunk,
+        shared: &ServerContext,
+    ) -> Result<(), WireError> {
         match self.chunks.entry(id) {
             Entry::Occupied(_) => Err(WireError::meaningless("number of a new chunk", id)),
             Entry::Vacant(place) => {
@@ -634,7 +649,7 @@ fn no_table(field: &'static str, number: u32) -> WireError {
     WireError::meaningless(field, number.into())
 }
 
-fn find(shared: &Shared, number: u32) -> Result<&Arc<Table>, WireError> {
+fn find(shared: &ServerContext, number: u32) -> Result<&Arc<Table>, WireError> {
     let found = shared.table(number as usize);
     found.ok_or_else(|| no_table("number of a table", number))
 }

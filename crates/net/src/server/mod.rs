@@ -216,7 +216,7 @@ pub(crate) enum Message {
 }
 
 /// What all event loops of a listener share.
-pub(crate) struct Shared {
+pub(crate) struct ServerContext {
     stream: Option<Arc<Stream>>,
     tables: Arc<Tables>,
     weights: Option<Arc<WeightStore>>,
@@ -240,7 +240,7 @@ pub(crate) struct Shared {
     connected: AtomicUsize,
 }
 
-impl Shared {
+impl ServerContext {
     fn send(&self, event_loop: usize, message: Message) {
         let (sender, waker) = &self.event_loops[event_loop];
         // A loop that has ended has closed its connections, and so does the one that is dropped here.
@@ -303,7 +303,7 @@ impl Shared {
 /// A listener with its event loops.
 pub struct Server {
     address: Address,
-    shared: Arc<Shared>,
+    shared: Arc<ServerContext>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -354,7 +354,7 @@ impl Server {
             event_loops.push((sender, Arc::clone(&waker)));
             parts.push((poll, waker, inbox));
         }
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerContext {
             hands_over: listen.offers_memory(),
             offers_memory: listen.offers_memory()
                 && stream.as_ref().is_some_and(|stream| stream.share().is_some()),

@@ -21,12 +21,12 @@ pub(crate) const HEAVY: usize = 4 << 20;
 pub(crate) struct Pool {
     /// The most threads.
     most: usize,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     waiting: VecDeque<Box<dyn FnOnce() + Send>>,
     threads: Vec<JoinHandle<()>>,
     /// How many of them have nothing to do.

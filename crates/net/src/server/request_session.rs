@@ -18,7 +18,7 @@ use super::pool::{HEAVY, Task};
 use super::rollout_session::{self, RolloutSession};
 use super::session::{Accepts, Session, Stop, Turn};
 use super::wait_queue::{BlockedBy, Key, Verdict, Waiter, WaitingRequest};
-use super::{Observer, Shared};
+use super::{Observer, ServerContext};
 use crate::buffer_pool::PooledBuffer;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, HEADER_BYTES, Header, frame, kind};
@@ -137,7 +137,7 @@ impl Session for RequestSession {
         turn.out.write(|out| Control::Ping(0).write(out));
     }
 
-    fn leaves_because(&self, shared: &Shared) -> Option<(RefusalCode, &'static str)> {
+    fn leaves_because(&self, shared: &ServerContext) -> Option<(RefusalCode, &'static str)> {
         let are_closed = shared.are_rollouts_closed() && self.rollouts.is_used;
         are_closed.then_some((RefusalCode::Closed, "the server's rollout tables are closed"))
     }
@@ -151,7 +151,7 @@ impl RequestSession {
 
     /// What it waits for to do anything more: a batch that is being gathered, or as much as it may remember waits for the
     /// disk.
-    fn busy(&self, shared: &Shared) -> Option<Key> {
+    fn busy(&self, shared: &ServerContext) -> Option<Key> {
         if self.gathering.is_some() {
             return Some(Key::Pool);
         }
@@ -476,7 +476,7 @@ impl RequestSession {
 }
 
 /// Whether there is no room in the journal of a table for what is asked of it.
-fn lacks_room(request: &Request<'_>, shared: &Shared) -> bool {
+fn lacks_room(request: &Request<'_>, shared: &ServerContext) -> bool {
     let is_told = matches!(
         request.operation,
         Operation::Update { .. }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use echoic_replay::Stream;
 
-use super::Shared;
+use super::ServerContext;
 use super::session::{Accepts, Session, Silence, Stop, Turn};
 use crate::wire::frame::{Control, Header, MAX_CONTROL, kind};
 use crate::wire::handshake::RefusalCode;
@@ -76,7 +76,7 @@ impl Session for RingSession {
         self.member.is_some()
     }
 
-    fn leaves_because(&self, _shared: &Shared) -> Option<(RefusalCode, &'static str)> {
+    fn leaves_because(&self, _shared: &ServerContext) -> Option<(RefusalCode, &'static str)> {
         let closing = (RefusalCode::Closing, "the server is closing");
         self.member.is_none().then_some(closing)
     }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use echoic_memory::arena::Arena;
 use echoic_replay::rollouts::RolloutTable;
-use echoic_replay::rollouts::ledger::{Change, Outcome, Refusal, Want};
+use echoic_replay::rollouts::ledger::{Change, ChangeError, Outcome, Want};
 use echoic_replay::rollouts::table::CallError;
 
-use super::Shared;
+use super::ServerContext;
 use super::delivery::deliver;
 use super::disk_queue::{Held, Receipt};
 use super::request_session::{RequestSession, check_area, fail};
@@ -123,7 +123,7 @@ pub(crate) fn take(
 fn decode(
     changes: &Changes<'_>,
     arena: Option<&Arc<Arena>>,
-    shared: &Shared,
+    shared: &ServerContext,
 ) -> Result<Vec<Change>, WireError> {
     let area = match &changes.bulk {
         Bulk::Inline(bytes) => return changes.decode(bytes),
@@ -150,7 +150,7 @@ pub(crate) fn serve(
     let Some(table) = turn.shared.rollout_table(waiter.table) else { return Ok(()) };
     let error = match try_to_serve(session, waiter, table, turn) {
         Ok(()) => return Ok(()),
-        Err(CallError::Refused(Refusal::Blocked(blocked))) => match failure(table) {
+        Err(CallError::Refused(ChangeError::Blocked(blocked))) => match failure(table) {
             None => return Err(BlockedBy::Rollouts(blocked)),
             Some(error) => error,
         },
@@ -186,7 +186,7 @@ fn try_to_serve(
                         fail(id, FailureCode::TooLarge, text, turn.out);
                     }
                 },
-                Err(CallError::Refused(refusal)) if !matches!(refusal, Refusal::Blocked(_)) => {
+                Err(CallError::Refused(refusal)) if !matches!(refusal, ChangeError::Blocked(_)) => {
                     let outcomes = vec![Err(refusal)];
                     turn.out.write(|out| Answer::RolloutOutcomes { id, outcomes }.write(out));
                 }

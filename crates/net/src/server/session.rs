@@ -15,7 +15,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::Shared;
+use super::ServerContext;
 use super::meter::ConnectionMeter;
 use super::pool::Task;
 use super::wait_queue::{BlockedBy, Key, Verdict, WaitQueue, Waiter};
@@ -196,7 +196,7 @@ pub(crate) trait Session: Send {
     }
 
     /// Why the client goes at once when the server closes; `None`, if it is asked to finish.
-    fn leaves_because(&self, _shared: &Shared) -> Option<(RefusalCode, &'static str)> {
+    fn leaves_because(&self, _shared: &ServerContext) -> Option<(RefusalCode, &'static str)> {
         None
     }
 }
@@ -204,7 +204,7 @@ pub(crate) trait Session: Send {
 /// What the sessions of an event loop work with.
 pub(crate) struct Services<'a> {
     pub(crate) waits: &'a mut WaitQueue,
-    pub(crate) shared: &'a Shared,
+    pub(crate) shared: &'a ServerContext,
 }
 
 /// What a session works with while it is its connection's turn.
@@ -217,7 +217,7 @@ pub(crate) struct Turn<'a> {
     /// What came and is not used yet.
     pub(crate) input: &'a mut Vec<u8>,
     pub(crate) waits: &'a mut WaitQueue,
-    pub(crate) shared: &'a Shared,
+    pub(crate) shared: &'a ServerContext,
 }
 
 impl Turn<'_> {

@@ -30,7 +30,7 @@ use echoic_replay::rollouts::ledger::{self, Change, Size};
 use echoic_replay::rollouts::table::{self as rollout_table, Side};
 use echoic_replay::table::{self, Call};
 
-use super::Shared;
+use super::ServerContext;
 use super::loop_wakers::LoopWaker;
 use super::rollout_session::failure;
 use crate::wire::rollouts::Wish;
@@ -164,7 +164,7 @@ impl Waiter {
     }
 
     /// Takes note of why it waits, and counts it among those that do.
-    pub(crate) fn note(&mut self, blocked: BlockedBy, shared: &Shared) {
+    pub(crate) fn note(&mut self, blocked: BlockedBy, shared: &ServerContext) {
         self.blocked = Some(blocked);
         let reason = match blocked {
             BlockedBy::Items(reason) => reason,
@@ -180,7 +180,7 @@ impl Waiter {
         }
     }
 
-    fn count(&self, reason: WaitReason, shared: &Shared) -> Option<Counted> {
+    fn count(&self, reason: WaitReason, shared: &ServerContext) -> Option<Counted> {
         let (side, applicant) = match &self.request {
             WaitingRequest::Items { .. } => {
                 return Some(Counted::Items(shared.table(self.table)?.begin_wait(Call::Sample)));
@@ -250,7 +250,7 @@ impl WaitQueue {
     }
 
     /// Has this wake the event loop once it happens.
-    fn listen(&mut self, key: Key, shared: &Shared) {
+    fn listen(&mut self, key: Key, shared: &ServerContext) {
         let waker = self.waker(key);
         let (tables, rollouts) = (shared.tables.all(), &shared.rollouts);
         match (key, &shared.stream, &shared.weights) {
@@ -270,7 +270,7 @@ impl WaitQueue {
 
     /// Has a connection have another turn when this has happened. If it did not wait for that before, what has happened
     /// up to now is found by one more look.
-    pub(crate) fn park(&mut self, key: Key, index: usize, shared: &Shared) -> bool {
+    pub(crate) fn park(&mut self, key: Key, index: usize, shared: &ServerContext) -> bool {
         let row = self.row(key);
         if row.connections.contains(&index) {
             return false;
@@ -310,7 +310,7 @@ impl WaitQueue {
     }
 
     /// Keeps a request that has to wait.
-    pub(crate) fn admit(&mut self, waiter: Waiter, shared: &Shared) {
+    pub(crate) fn admit(&mut self, waiter: Waiter, shared: &ServerContext) {
         let key = waiter.key();
         self.push(waiter);
         // What has happened since it was tried is found by one more try.
@@ -375,7 +375,7 @@ impl WaitQueue {
     }
 
     /// Takes note of what has happened: what connections waited for, and how many.
-    pub(crate) fn hear(&mut self, shared: &Shared) -> Vec<(Key, usize)> {
+    pub(crate) fn hear(&mut self, shared: &ServerContext) -> Vec<(Key, usize)> {
         let mut heard = Vec::new();
         let mut may_have_failed = false;
         for (key, row) in self.rows.iter_mut().filter(|(_, row)| row.waker.take()) {
@@ -397,14 +397,14 @@ impl WaitQueue {
     }
 
     /// Has those told who wait for a table that writes nothing more.
-    fn stir_if_failed(&mut self, shared: &Shared) {
+    fn stir_if_failed(&mut self, shared: &ServerContext) {
         if shared.rollouts.iter().any(|table| failure(table).is_some()) {
             self.stir_all();
         }
     }
 
     /// When to look again at the latest: now, if there is something to be done.
-    pub(crate) fn next(&mut self, now: Instant, shared: &Shared) -> Option<Instant> {
+    pub(crate) fn next(&mut self, now: Instant, shared: &ServerContext) -> Option<Instant> {
         if self.rows.values().any(|row| row.is_stirred) {
             return Some(now);
         }
@@ -419,7 +419,7 @@ impl WaitQueue {
     }
 
     /// Has `attempt` try those requests again that may have a better chance.
-    pub(crate) fn serve(&mut self, shared: &Shared, attempt: &mut Attempt<'_>) {
+    pub(crate) fn serve(&mut self, shared: &ServerContext, attempt: &mut Attempt<'_>) {
         if let Some(now) = self.due.take().map(|_| Instant::now()) {
             for table in shared.rollouts.iter() {
                 if table.next_due().is_some_and(|due| due <= now) {
@@ -449,7 +449,7 @@ impl WaitQueue {
 
     /// Has the event loop woken for the requests that wait for this; whether it would not have been before, so that they
     /// are to be tried once more.
-    fn begin_to_listen(&mut self, key: Key, shared: &Shared) -> bool {
+    fn begin_to_listen(&mut self, key: Key, shared: &ServerContext) -> bool {
         let row = self.row(key);
         let is_new = !row.requests.is_empty() && !std::mem::replace(&mut row.is_listening, true);
         if is_new {

@@ -19,7 +19,7 @@ use echoic_replay::weights::{
     WeightsError, sum,
 };
 
-use super::Shared;
+use super::ServerContext;
 use super::session::{Accepts, Session, Silence, Stop, Turn};
 use super::wait_queue::Key;
 use crate::wire::WireError;
@@ -151,7 +151,7 @@ impl Session for WeightsSession {
         }
     }
 
-    fn leaves_because(&self, _shared: &Shared) -> Option<(RefusalCode, &'static str)> {
+    fn leaves_because(&self, _shared: &ServerContext) -> Option<(RefusalCode, &'static str)> {
         Some((RefusalCode::Closing, "the server is closing"))
     }
 }

@@ -19,8 +19,8 @@ use echoic_net::client::rollouts::Rollouts;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::durable::DurableOptions;
 use echoic_replay::rollouts::ledger::{
-    Admit, Append, Balance, Change, Counts, Fate, GroupTotals, Hold, Lease, Outcome, Permit,
-    Progress, Refusal, Size, Want,
+    Admit, Append, Balance, Change, ChangeError, Counts, Fate, GroupTotals, Hold, Lease, Outcome,
+    Permit, Progress, Size, Want,
 };
 use echoic_replay::rollouts::table::{CallError, RolloutInfo, RolloutTable as Core};
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
@@ -87,15 +87,15 @@ impl Raise for CallError {
     fn raise(self, py: Python<'_>) -> PyErr {
         let text = self.to_string();
         match self {
-            Self::TimedOut(blocked) | Self::Refused(Refusal::Blocked(blocked)) => {
+            Self::TimedOut(blocked) | Self::Refused(ChangeError::Blocked(blocked)) => {
                 let error = timeout_error(py, format!("timed out: {blocked}"));
                 set(py, error, "reason", blocked.reason().to_string())
             }
             Self::Closed => closed_error(py, text),
             Self::Interrupted => PyRuntimeError::new_err(text),
             Self::Journal(_) => PyOSError::new_err(text),
-            Self::Refused(Refusal::Fenced { .. }) => lease_error(py, text),
-            Self::Refused(Refusal::Unknown(_)) => group_not_found_error(py, text),
+            Self::Refused(ChangeError::Fenced { .. }) => lease_error(py, text),
+            Self::Refused(ChangeError::Unknown(_)) => group_not_found_error(py, text),
             Self::Refused(_) => rollout_error(py, text),
             _ => PyRuntimeError::new_err(text),
         }

@@ -6,7 +6,9 @@ use echoic_net::client::rollouts::{Calls, Rollouts};
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::Form;
 use echoic_replay::rollouts::item::{Finish, Segment};
-use echoic_replay::rollouts::ledger::{Append, Change, Fate, Hold, Lease, Outcome, Refusal, Want};
+use echoic_replay::rollouts::ledger::{
+    Append, Change, ChangeError, Fate, Hold, Lease, Outcome, Want,
+};
 use echoic_replay::rollouts::table::{CallError, RolloutInfo, RolloutTable as Core};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -147,7 +149,8 @@ impl Reach {
         let Self::There { link, number, .. } = self else { return Err(nothing()) };
         let deadline = wait::deadline(timeout)?;
         let outcomes = wait::until(py, deadline, |wait| link.call(*number, changes, wait))?;
-        let done = |outcome: Result<_, Refusal>| outcome.map_err(CallError::Refused).or_raise(py);
+        let done =
+            |outcome: Result<_, ChangeError>| outcome.map_err(CallError::Refused).or_raise(py);
         outcomes.into_iter().map(done).collect()
     }
 
@@ -236,7 +239,7 @@ fn here(
         false => table.apply(change),
     };
     match applied {
-        Err(CallError::Refused(Refusal::Blocked(_))) => {}
+        Err(CallError::Refused(ChangeError::Blocked(_))) => {}
         Ok(done) => {
             keep(py, table).inspect_err(|_| table.take_back(&done))?;
             return Ok(done);

@@ -40,7 +40,7 @@ pub trait Core: Send {
     fn writer(&self) -> &TrajectoryWriter;
 
     /// Refuses steps with leaves of these paths and kinds.
-    fn check(&self, _: &[TableHandle], _: &[(&str, ColumnKind)]) -> Result<(), Refusal> {
+    fn check(&self, _: &[TableHandle], _: &[(&str, ColumnKind)]) -> Result<(), WriterCallError> {
         Ok(())
     }
 
@@ -76,20 +76,20 @@ pub trait Single: Core {
 }
 
 /// Why a call was refused; an exception once the lock is free.
-pub enum Refusal {
+pub enum WriterCallError {
     Core(StructuredError),
     Table(TablesError),
     Spec(String),
     Raised(PyErr),
 }
 
-impl<E: Into<StructuredError>> From<E> for Refusal {
+impl<E: Into<StructuredError>> From<E> for WriterCallError {
     fn from(error: E) -> Self {
         Self::Core(error.into())
     }
 }
 
-impl Raise for Refusal {
+impl Raise for WriterCallError {
     fn raise(self, py: Python<'_>) -> PyErr {
         match self {
             Self::Core(error) => error.raise(py),
@@ -131,26 +131,26 @@ pub struct StepForm {
     pub columns: Vec<u32>,
 }
 
-pub struct State<C> {
+pub struct WriterState<C> {
     pub core: C,
     pub queue: ItemQueue,
     forms: RecentForms<StepForm>,
     closed: bool,
 }
 
-impl<C: Core> State<C> {
+impl<C: Core> WriterState<C> {
     /// Hands over what is complete, after a call of the core with this result.
-    pub fn deliver(&mut self, result: Result<(), StructuredError>) -> Result<(), Refusal> {
+    pub fn deliver(&mut self, result: Result<(), StructuredError>) -> Result<(), WriterCallError> {
         if self.core.pending() > 0 {
             self.core.emit(&mut self.queue);
         }
         let pumped = self.queue.pump();
         result?;
-        pumped.map_err(Refusal::Table)
+        pumped.map_err(WriterCallError::Table)
     }
 
     /// The columns of leaves.
-    fn columns(&mut self, rules: &[LeafRule]) -> Result<Vec<u32>, Refusal> {
+    fn columns(&mut self, rules: &[LeafRule]) -> Result<Vec<u32>, WriterCallError> {
         let kinds: Vec<_> = rules
             .iter()
             .map(|rule| (rule.leaf.path.as_str(), ColumnKind::from(&rule.leaf)))
@@ -169,7 +169,7 @@ impl<C: Core> State<C> {
 
 /// See the [module](self).
 pub struct Inlet<C> {
-    state: Mutex<State<C>>,
+    state: Mutex<WriterState<C>>,
     /// Those of the queue, to look at without the lock.
     pub tables: Arc<[TableHandle]>,
 }
@@ -179,19 +179,24 @@ impl<C: Core> Inlet<C> {
         let queue = ItemQueue::new(tables);
         let tables = Arc::clone(queue.tables());
         Self {
-            state: Mutex::new(State { core, queue, forms: RecentForms::default(), closed: false }),
+            state: Mutex::new(WriterState {
+                core,
+                queue,
+                forms: RecentForms::default(),
+                closed: false,
+            }),
             tables,
         }
     }
 
     /// Takes the lock, without the GIL where that takes a while.
-    pub fn lock(&self, py: Python<'_>) -> MutexGuard<'_, State<C>> {
+    pub fn lock(&self, py: Python<'_>) -> MutexGuard<'_, WriterState<C>> {
         // PyO3 has this only for std's mutex. Poisoning is ignored as in `echoic_memory::sync`.
         self.state.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same, unless the writer is closed.
-    pub fn open(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, State<C>>> {
+    pub fn open(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, WriterState<C>>> {
         let state = self.lock(py);
         if state.closed {
             drop(state);
@@ -214,7 +219,7 @@ impl<C: Core> Inlet<C> {
     pub fn flush(&self, py: Python<'_>, left: usize, timeout: Option<f64>) -> PyResult<()> {
         let deadline = wait::deadline(timeout)?;
         let mut state = self.lock(py);
-        let State { core, queue, .. } = &mut *state;
+        let WriterState { core, queue, .. } = &mut *state;
         core.flush(queue);
         let receipt = queue.receipt();
         drop(state);
@@ -347,7 +352,7 @@ impl<C: Single> Inlet<C> {
             let columns: SmallVec<[u32; 16]> =
                 sources.iter().map(|source| form.columns[source.leaf]).collect();
             let mut state = self.open(py)?;
-            let appended = recheck(py, &form.tree, sources).map_err(Refusal::Raised);
+            let appended = recheck(py, &form.tree, sources).map_err(WriterCallError::Raised);
             let appended = appended.and_then(|()| {
                 // SAFETY: `gather` accepted each value with the rule of its leaf, whose bytes are those of
                 // a step of its column, and they were rechecked just now.
@@ -372,7 +377,7 @@ impl<C: Single> Inlet<C> {
                 return Ok(());
             }
             let mut state = self.open(py)?;
-            let appended = recheck(py, &form.tree, sources).map_err(Refusal::Raised);
+            let appended = recheck(py, &form.tree, sources).map_err(WriterCallError::Raised);
             let appended = appended.and_then(|()| {
                 let mut values = vec![None; state.core.writer().columns().len()];
                 for source in sources {

@@ -29,7 +29,7 @@ use smallvec::SmallVec;
 
 use self::forms::RecentForms;
 pub use self::history::{ColumnHistory, Steps};
-use self::inlet::{Core, Inlet, Refusal, Single, State};
+use self::inlet::{Core, Inlet, Single, WriterCallError, WriterState};
 pub use self::structured::StructuredWriter;
 pub use self::vector::VectorWriter;
 use crate::error::{OrRaise, table_not_found_error, trajectory_error};
@@ -250,7 +250,7 @@ impl TrajectoryWriter {
                 let Free { writer, spans, .. } = &mut state.core;
                 let named = writer.last_steps(&whole.columns, last.unwrap_or(1), spans);
                 let created = named
-                    .map_err(Refusal::from)
+                    .map_err(WriterCallError::from)
                     .and_then(|()| create(&mut state, number, priority, &whole.form.signature));
                 drop(state);
                 created.or_raise(py)
@@ -431,11 +431,11 @@ fn own<'a>(
 
 /// Makes an item of the steps in `spans`.
 fn create(
-    state: &mut State<Free>,
+    state: &mut WriterState<Free>,
     table: usize,
     priority: f64,
     signature: &Arc<Signature>,
-) -> Result<(), Refusal> {
+) -> Result<(), WriterCallError> {
     let Free { writer, spans, .. } = &mut state.core;
     let steps = spans.iter().map(|spans| spans.iter().map(|span| u64::from(span.len)).sum());
     check_item(&state.queue.tables()[table], signature, steps)?;
@@ -448,11 +448,11 @@ fn check_item(
     table: &TableHandle,
     signature: &Signature,
     steps: impl Iterator<Item = u64>,
-) -> Result<(), Refusal> {
+) -> Result<(), WriterCallError> {
     let Some(spec) = table.entry().form.spec() else { return Ok(()) };
     let steps: SmallVec<[u64; 8]> = steps.collect();
     let checked = signature.check(spec, &steps);
-    checked.map_err(|text| Refusal::Spec(for_table("an item", table, &text)))
+    checked.map_err(|text| WriterCallError::Spec(for_table("an item", table, &text)))
 }
 
 fn for_table(what: &str, table: &TableHandle, text: &str) -> String {

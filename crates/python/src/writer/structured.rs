@@ -14,7 +14,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyType};
 use std::collections::BTreeSet;
 
-use super::inlet::{Core, Inlet, Refusal, Single};
+use super::inlet::{Core, Inlet, Single, WriterCallError};
 use super::{Table, chunk_length, encoding, for_table, handles, table_number};
 use crate::error::{OrRaise, spec_error, trajectory_error};
 use crate::leaf::{LeafRule, display};
@@ -41,7 +41,11 @@ impl Core for Patterned {
     }
 
     /// A pattern whose items no table would take is refused with the first step that shows it.
-    fn check(&self, tables: &[TableHandle], new: &[(&str, ColumnKind)]) -> Result<(), Refusal> {
+    fn check(
+        &self,
+        tables: &[TableHandle],
+        new: &[(&str, ColumnKind)],
+    ) -> Result<(), WriterCallError> {
         for pattern in &self.specified {
             let table = &tables[pattern.table as usize];
             let Some(spec) = table.entry().form.spec() else { continue };
@@ -50,7 +54,7 @@ impl Core for Patterned {
             let all: Vec<(&str, &ColumnKind)> = new.chain(known).collect();
             let kind = |name: &str| Some(all.iter().find(|(path, _)| *path == name)?.1);
             let checked = pattern.check_items(spec, kind);
-            checked.map_err(|text| Refusal::Spec(for_table("a pattern", table, &text)))?;
+            checked.map_err(|text| WriterCallError::Spec(for_table("a pattern", table, &text)))?;
         }
         Ok(())
     }

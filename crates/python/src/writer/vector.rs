@@ -16,7 +16,7 @@ use pyo3::types::PyType;
 use smallvec::SmallVec;
 
 use super::forms::RecentForms;
-use super::inlet::{Core, Inlet, MAX_WAITING, Refusal, StepForm, compile_many};
+use super::inlet::{Core, Inlet, MAX_WAITING, StepForm, WriterCallError, compile_many};
 use super::structured::steps;
 use super::{Table, changed, check_item, config, handles, signature, table_number};
 use crate::error::{OrRaise, trajectory_error};
@@ -120,7 +120,7 @@ impl VectorWriter {
         let marked = self.marked(envs)?;
         let store = |form: &StepForm, sources: &[Source], _: &Many| {
             let mut state = self.inlet.open(py)?;
-            let appended = recheck(py, &form.tree, sources).map_err(Refusal::Raised);
+            let appended = recheck(py, &form.tree, sources).map_err(WriterCallError::Raised);
             let appended = appended.and_then(|()| {
                 let mut values = vec![None; state.core.writer().columns().len()];
                 for source in sources {

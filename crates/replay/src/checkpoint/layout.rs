@@ -14,7 +14,7 @@ const BIN: &str = ".bin";
 
 /// What becomes of a directory in a root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum DirectoryStatus {
     /// A writer is at work, or has died.
     Partial,
     /// All there.
@@ -24,24 +24,24 @@ pub(super) enum State {
 }
 
 /// The name of a checkpoint's directory.
-pub(super) fn checkpoint(number: u64, state: State) -> String {
+pub(super) fn checkpoint(number: u64, state: DirectoryStatus) -> String {
     let end = match state {
-        State::Partial => ".partial",
-        State::Complete => "",
-        State::Old => ".old",
+        DirectoryStatus::Partial => ".partial",
+        DirectoryStatus::Complete => "",
+        DirectoryStatus::Old => ".old",
     };
     format!("{CHECKPOINT}{number:010}{end}")
 }
 
 /// The number and state of a checkpoint's directory; `None` for other names.
-pub(super) fn read_checkpoint(name: &str) -> Option<(u64, State)> {
+pub(super) fn read_checkpoint(name: &str) -> Option<(u64, DirectoryStatus)> {
     let rest = name.strip_prefix(CHECKPOINT)?;
     let (digits, state) = if let Some(digits) = rest.strip_suffix(".partial") {
-        (digits, State::Partial)
+        (digits, DirectoryStatus::Partial)
     } else if let Some(digits) = rest.strip_suffix(".old") {
-        (digits, State::Old)
+        (digits, DirectoryStatus::Old)
     } else {
-        (rest, State::Complete)
+        (rest, DirectoryStatus::Complete)
     };
     let number = digits.parse().ok()?;
     // One number has one name.
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn names_are_recognised_in_their_one_form_only() {
-        for state in [State::Partial, State::Complete, State::Old] {
+        for state in [DirectoryStatus::Partial, DirectoryStatus::Complete, DirectoryStatus::Old] {
             for number in [0, 7, 9_999_999_999, 10_000_000_000, u64::MAX] {
                 let name = checkpoint(number, state);
                 assert_eq!(read_checkpoint(&name), Some((number, state)), "{name}");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use echoic_memory::sync::Mutex;
 
 use super::index::{self, Index, Location};
-use super::layout::{self, INDEX, MANIFEST, PACKS, State};
+use super::layout::{self, DirectoryStatus, INDEX, MANIFEST, PACKS};
 use super::manifest::{FileEntry, Manifest, SectionEntry};
 use super::pack::PackReader;
 use super::root::{MARKER, list, named, read_manifest};
@@ -49,7 +49,7 @@ impl Reader {
             let root = path.as_ref().display();
             return Err(Error::Unfit(format!("{root} has no complete checkpoint")));
         };
-        Self::of(dir.dir(&layout::checkpoint(newest.number, State::Complete))?)
+        Self::of(dir.dir(&layout::checkpoint(newest.number, DirectoryStatus::Complete))?)
     }
 
     pub(super) fn of(dir: Dir) -> Result<Self, Error> {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::layout::{self, State};
+use super::layout::{self, DirectoryStatus};
 use super::root::{Root, read_manifest};
 use crate::Error;
 
@@ -28,22 +28,23 @@ pub struct Retained {
 /// knows which packs are needed, and nothing is removed.
 pub fn retain(root: impl AsRef<Path>, keep: usize) -> Result<Retained, Error> {
     let root = Root::lock(root.as_ref(), false)?;
-    let mut retained = Retained { kept: root.numbers(State::Complete)?, ..Retained::default() };
+    let mut retained =
+        Retained { kept: root.numbers(DirectoryStatus::Complete)?, ..Retained::default() };
     for number in &retained.kept {
-        read_manifest(&root.checkpoint(*number, State::Complete)?)?;
+        read_manifest(&root.checkpoint(*number, DirectoryStatus::Complete)?)?;
     }
-    for number in root.numbers(State::Partial)? {
+    for number in root.numbers(DirectoryStatus::Partial)? {
         root.remove_partial(number)?;
     }
     let excess = retained.kept.len().saturating_sub(keep.max(1));
     for number in retained.kept.drain(..excess).collect::<Vec<_>>() {
-        let dir = root.checkpoint(number, State::Complete)?;
+        let dir = root.checkpoint(number, DirectoryStatus::Complete)?;
         let Some(_reserved) = dir.reserve()? else {
             retained.held.push(number);
             continue;
         };
         let name = |state| layout::checkpoint(number, state);
-        root.dir.rename(&name(State::Complete), &name(State::Old))?;
+        root.dir.rename(&name(DirectoryStatus::Complete), &name(DirectoryStatus::Old))?;
     }
     // No file of a checkpoint goes before its name.
     root.dir.sync()?;

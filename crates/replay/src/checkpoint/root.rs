@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use super::layout::{self, MANIFEST, MANIFEST_PART, PACKS, State};
+use super::layout::{self, DirectoryStatus, MANIFEST, MANIFEST_PART, PACKS};
 use super::manifest::{MAX_BYTES, Manifest};
 use crate::Error;
 use crate::files::{Dir, FileError, Lock, Marker, OwnedDir};
@@ -39,13 +39,16 @@ pub fn list(root: impl AsRef<Path>) -> Result<Vec<Found>, Error> {
     let dir = Dir::open(root.as_ref())?;
     let names = dir.names()?;
     MARKER.check(&dir, &names, false)?;
-    let found = numbers(&names, State::Complete).into_iter();
+    let found = numbers(&names, DirectoryStatus::Complete).into_iter();
     Ok(found
-        .map(|number| Found { number, path: dir.at(&layout::checkpoint(number, State::Complete)) })
+        .map(|number| Found {
+            number,
+            path: dir.at(&layout::checkpoint(number, DirectoryStatus::Complete)),
+        })
         .collect())
 }
 
-fn numbers(names: &[String], state: State) -> Vec<u64> {
+fn numbers(names: &[String], state: DirectoryStatus) -> Vec<u64> {
     let found = names.iter().filter_map(|name| layout::read_checkpoint(name));
     let mut numbers: Vec<u64> =
         found.filter(|(_, found)| *found == state).map(|(number, _)| number).collect();
@@ -92,12 +95,12 @@ impl Root {
     }
 
     /// The numbers of all checkpoints in a state, the smallest first.
-    pub(super) fn numbers(&self, state: State) -> Result<Vec<u64>, FileError> {
+    pub(super) fn numbers(&self, state: DirectoryStatus) -> Result<Vec<u64>, FileError> {
         Ok(numbers(&self.dir.names()?, state))
     }
 
     /// A checkpoint's directory.
-    pub(super) fn checkpoint(&self, number: u64, state: State) -> Result<Dir, FileError> {
+    pub(super) fn checkpoint(&self, number: u64, state: DirectoryStatus) -> Result<Dir, FileError> {
         self.dir.dir(&layout::checkpoint(number, state))
     }
 
@@ -106,13 +109,13 @@ impl Root {
     pub(super) fn remove_partial(&self, number: u64) -> Result<(), Error> {
         let later = |state| Ok::<_, FileError>(self.numbers(state)?.last() >= Some(&number));
         // Not even somebody's copy of a complete one under this name leads to its packs.
-        let named = later(State::Complete)? || later(State::Old)?;
+        let named = later(DirectoryStatus::Complete)? || later(DirectoryStatus::Old)?;
         for name in self.packs.names()? {
             if !named && layout::read_pack(&name) == Some(number) {
                 self.packs.remove_file(&name)?;
             }
         }
-        let dir = match self.checkpoint(number, State::Partial) {
+        let dir = match self.checkpoint(number, DirectoryStatus::Partial) {
             Err(error) if error.is_missing() => return Ok(()),
             opened => opened?,
         };
@@ -122,11 +125,11 @@ impl Root {
                 dir.remove_file(&name)?;
             }
         }
-        self.remove_checkpoint_dir(number, State::Partial)
+        self.remove_checkpoint_dir(number, DirectoryStatus::Partial)
     }
 
     /// Removes a directory, unless somebody else has put something into it.
-    fn remove_checkpoint_dir(&self, number: u64, state: State) -> Result<(), Error> {
+    fn remove_checkpoint_dir(&self, number: u64, state: DirectoryStatus) -> Result<(), Error> {
         match self.dir.remove_dir(&layout::checkpoint(number, state)) {
             Err(error) if error.source.kind() == std::io::ErrorKind::DirectoryNotEmpty => Ok(()),
             removed => Ok(removed?),
@@ -137,14 +140,14 @@ impl Root {
     /// removed is named by a manifest, which is removed last, so that a crash only means to begin
     /// again. Appends the paths.
     pub(super) fn remove_old(&self, removed: &mut Vec<PathBuf>) -> Result<(), Error> {
-        let old = self.numbers(State::Old)?;
+        let old = self.numbers(DirectoryStatus::Old)?;
         if old.is_empty() {
             return Ok(());
         }
         // Should one of these not be readable, nobody knows which packs it needs.
         let mut needed = HashSet::new();
-        for number in self.numbers(State::Complete)? {
-            let manifest = read_manifest(&self.checkpoint(number, State::Complete)?)?;
+        for number in self.numbers(DirectoryStatus::Complete)? {
+            let manifest = read_manifest(&self.checkpoint(number, DirectoryStatus::Complete)?)?;
             needed.extend(manifest.packs.into_iter().map(|pack| pack.file));
         }
         // The memory of a file is freed when nobody has it open any more, which takes nearly as long as to write it.
@@ -157,12 +160,12 @@ impl Root {
             dir.remove_file(name)
         };
         for number in old {
-            let dir = self.checkpoint(number, State::Old)?;
+            let dir = self.checkpoint(number, DirectoryStatus::Old)?;
             let manifest = match read_manifest(&dir) {
                 Ok(manifest) => manifest,
                 // All files that it named are gone.
                 Err(Error::Missing { .. }) => {
-                    self.remove_checkpoint_dir(number, State::Old)?;
+                    self.remove_checkpoint_dir(number, DirectoryStatus::Old)?;
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -181,7 +184,7 @@ impl Root {
             dir.sync()?;
             remove(&dir, MANIFEST)?;
             // Should this not be durable, the next time there is nothing left to remove in it.
-            self.remove_checkpoint_dir(number, State::Old)?;
+            self.remove_checkpoint_dir(number, DirectoryStatus::Old)?;
         }
         // Without a thread they are closed here.
         let _ = thread::Builder::new().spawn(move || drop(open));

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::blocks::BlockWriter;
 use super::index::{self, Index, Location};
-use super::layout::{self, INDEX, MANIFEST, MANIFEST_PART, State};
+use super::layout::{self, DirectoryStatus, INDEX, MANIFEST, MANIFEST_PART};
 use super::manifest::{BlobsEntry, Checksum, FileEntry, Manifest};
 use super::pack::{Head, MAX_BLOB, PackWriter};
 use super::reader::Reader;
@@ -103,15 +103,17 @@ impl Writer {
     /// Like [`Writer::begin`], with options.
     pub fn begin_with(root: impl AsRef<Path>, options: Options) -> Result<Self, Error> {
         let root = Root::lock(root.as_ref(), true)?;
-        for number in root.numbers(State::Partial)? {
+        for number in root.numbers(DirectoryStatus::Partial)? {
             root.remove_partial(number)?;
         }
         let mut unreadable: Vec<Error> =
             root.remove_old(&mut Vec::new()).err().into_iter().collect();
-        let complete = root.numbers(State::Complete)?;
+        let complete = root.numbers(DirectoryStatus::Complete)?;
         let base = complete.last().and_then(|number| {
-            let opened =
-                root.checkpoint(*number, State::Complete).map_err(Error::from).and_then(Reader::of);
+            let opened = root
+                .checkpoint(*number, DirectoryStatus::Complete)
+                .map_err(Error::from)
+                .and_then(Reader::of);
             match opened {
                 Ok(reader) => Some(Base::new(reader, options.pack_bytes)),
                 Err(error) => {
@@ -120,14 +122,14 @@ impl Writer {
                 }
             }
         });
-        let old = root.numbers(State::Old)?;
+        let old = root.numbers(DirectoryStatus::Old)?;
         let last = [complete.last(), old.last()].into_iter().flatten().max();
         // No number is given twice, and none of a checkpoint that somebody has left unfinished.
         let number = last.map_or(1, |last| last.saturating_add(1));
         let created = options.created.unwrap_or_else(SystemTime::now);
         let created = created.duration_since(UNIX_EPOCH).unwrap_or_default();
         let created_ms = u64::try_from(created.as_millis()).unwrap_or(u64::MAX);
-        let dir = root.dir.make_dir(&layout::checkpoint(number, State::Partial))?;
+        let dir = root.dir.make_dir(&layout::checkpoint(number, DirectoryStatus::Partial))?;
         // By this name the next writer knows which packs are nobody's, so no pack is there before it.
         root.dir.sync()?;
         Ok(Self {
@@ -321,11 +323,11 @@ impl Writer {
         self.written_bytes += text.len() as u64;
         let number = self.number();
         let name = |state| layout::checkpoint(number, state);
-        self.root.dir.rename(&name(State::Partial), &name(State::Complete))?;
+        self.root.dir.rename(&name(DirectoryStatus::Partial), &name(DirectoryStatus::Complete))?;
         self.committed = true;
         self.root.dir.sync()?;
         Ok(Summary {
-            path: self.root.dir.at(&name(State::Complete)),
+            path: self.root.dir.at(&name(DirectoryStatus::Complete)),
             number,
             written_bytes: self.written_bytes,
             new_blobs: self.new_blobs,

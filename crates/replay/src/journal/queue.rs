@@ -17,7 +17,7 @@ pub(super) type Frame = Vec<u8>;
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Queue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     /// The journal's thread waits for work.
     work: Condvar,
     /// Others wait for room, or for their records.
@@ -27,7 +27,7 @@ pub(super) struct Queue {
 }
 
 #[derive(Debug)]
-struct State {
+struct QueueState {
     frames: Vec<Frame>,
     /// Bytes of frames here and in the hands of the thread.
     held: usize,
@@ -83,7 +83,7 @@ pub(super) struct Work {
     pub(super) last: bool,
 }
 
-impl State {
+impl QueueState {
     fn kept(&self, durability: Durability) -> u64 {
         match durability {
             // What is not written is not kept any more when it never will be.
@@ -104,7 +104,7 @@ impl State {
 
 impl Queue {
     pub(super) fn new(next: u64, durability: Durability, limit: usize) -> Self {
-        let state = State {
+        let state = QueueState {
             frames: Vec::new(),
             held: 0,
             next,
@@ -125,9 +125,9 @@ impl Queue {
     /// Sleeps until there was progress; `None` when the deadline has passed.
     fn sleep<'a>(
         &self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, QueueState>,
         deadline: Option<Instant>,
-    ) -> (MutexGuard<'a, State>, bool) {
+    ) -> (MutexGuard<'a, QueueState>, bool) {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
             return (state, false);
@@ -229,7 +229,7 @@ impl Queue {
         self.state.lock().check()
     }
 
-    fn wake_thread(&self, state: &mut State) {
+    fn wake_thread(&self, state: &mut QueueState) {
         if std::mem::take(&mut state.idle) {
             self.work.notify_one();
         }
@@ -283,7 +283,7 @@ impl Queue {
     pub(super) fn position(&self) -> Position {
         let state = self.state.lock();
         let kept = state.kept(self.durability);
-        let State { next, synced, held, effort, .. } = *state;
+        let QueueState { next, synced, held, effort, .. } = *state;
         Position { next, kept, synced, held, effort }
     }
 
@@ -341,7 +341,7 @@ impl Queue {
         self.tell(state);
     }
 
-    fn tell(&self, mut state: MutexGuard<'_, State>) {
+    fn tell(&self, mut state: MutexGuard<'_, QueueState>) {
         let wakers = std::mem::take(&mut state.wakers);
         let waiting = state.waiting > 0;
         drop(state);

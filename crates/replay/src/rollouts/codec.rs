@@ -16,8 +16,8 @@ use super::filter::{self, Filter};
 use super::idle::{REASONS, Sides};
 use super::item::{Finish, Item, Run, Segment};
 use super::ledger::{
-    Admit, Append, Balance, Blocked, Change, Counts, Fate, GroupTotals, Hold, Lease, Outcome,
-    Permit, Progress, Refusal, Size, Source, Want,
+    Admit, Append, Balance, Blocked, Change, ChangeError, Counts, Fate, GroupTotals, Hold, Lease,
+    Outcome, Permit, Progress, Size, Source, Want,
 };
 use super::schema::{Column, Schema};
 use super::starvation::Hunger;
@@ -96,9 +96,9 @@ variants! {
         1 => Interrupted,
         2 => Closed,
         3 => Journal(cause: String),
-        4 => Refused(refusal: Refusal),
+        4 => Refused(refusal: ChangeError),
     }
-    Refusal {
+    ChangeError {
         0 => Blocked(blocked: Blocked),
         1 => Value { what: Cow<'static, str>, expected: String, got: String },
         2 => Fenced { lease: Lease, why: Cow<'static, str> },

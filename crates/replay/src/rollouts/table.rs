@@ -21,7 +21,7 @@ use super::durable::sections::{Loaded, Saved};
 use super::durable::{self, ChangeLog};
 use super::idle::{Idle, Idling, Sides};
 use super::ledger::{
-    Blocked, Change, Counts, Fate, GroupTotals, Ledger, OTHERS, Outcome, Refusal, Share, Source,
+    Blocked, Change, ChangeError, Counts, Fate, GroupTotals, Ledger, OTHERS, Outcome, Share, Source,
 };
 use super::starvation::{Hunger, Hungry, Starvation};
 use super::tuner::Tuner;
@@ -76,7 +76,7 @@ pub enum CallError {
     Closed,
     /// It was refused.
     #[error(transparent)]
-    Refused(Refusal),
+    Refused(ChangeError),
     /// It could not be written, and nothing more is: see what the system said, and open the table again. If it
     /// was done, that is not known after that.
     #[error("the journal: {0}")]
@@ -144,7 +144,7 @@ impl Waiting {
 
 /// What came of a change.
 struct Made {
-    applied: Result<Outcome, Refusal>,
+    applied: Result<Outcome, ChangeError>,
     has_changed: bool,
     /// Whether the journal took it, if it had to.
     is_written: bool,
@@ -409,7 +409,7 @@ impl RolloutTable {
             };
             // Some(None): something is due before that.
             let found = signal.wait(until, || match self.apply(change) {
-                Err(CallError::Refused(Refusal::Blocked(blocked))) => {
+                Err(CallError::Refused(ChangeError::Blocked(blocked))) => {
                     last = blocked;
                     if may_wait() {
                         let reason = blocked.reason();

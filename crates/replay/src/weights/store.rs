@@ -104,7 +104,7 @@ pub struct WeightsInfo {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ShelfState {
     latest: Option<Arc<Publication>>,
     /// How many publications have memory.
     alive: usize,
@@ -127,7 +127,7 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Shelf {
     config: WeightsConfig,
-    state: Mutex<State>,
+    state: Mutex<ShelfState>,
     /// Something was published, a place became free or is wanted, or the store was closed.
     changed: Signal,
 }
@@ -412,7 +412,7 @@ impl From<WaitOver> for WeightsError {
 }
 
 impl Shelf {
-    fn check(&self, state: &State, version: u64) -> Result<(), WeightsError> {
+    fn check(&self, state: &ShelfState, version: u64) -> Result<(), WeightsError> {
         if state.closed {
             return Err(WeightsError::Closed);
         }

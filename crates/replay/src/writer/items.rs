@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::column::Column;
 use super::queue::Parts;
-use super::{ChunkId, ItemSteps, ItemTicket, OutgoingItem, Sink, TrajectoryWriter, WriterError};
+use super::{ChunkId, ItemNumber, ItemSteps, OutgoingItem, Sink, TrajectoryWriter, WriterError};
 use crate::chunk::Slice;
 use crate::trajectory::{Signature, Trajectory, TrajectoryError};
 
@@ -21,7 +21,7 @@ impl TrajectoryWriter {
         priority: f64,
         signature: &Arc<Signature>,
         steps: &ItemSteps,
-    ) -> Result<ItemTicket, WriterError> {
+    ) -> Result<ItemNumber, WriterError> {
         if !priority.is_finite() || priority < 0.0 {
             return Err(WriterError::Priority(priority));
         }
@@ -39,11 +39,11 @@ impl TrajectoryWriter {
             }
             (queue.open_group(signature, slices), 0)
         });
-        let ticket = ItemTicket(self.next_ticket);
-        self.next_ticket += 1;
+        let item_number = ItemNumber(self.next_item);
+        self.next_item += 1;
         // There is one zero less to think of.
-        queue.push(ticket, (table, priority.abs()), group, due);
-        Ok(ticket)
+        queue.push(item_number, (table, priority.abs()), group, due);
+        Ok(item_number)
     }
 
     /// Hands over the items whose data is complete, with the chunks that they need first, and says how
@@ -86,7 +86,7 @@ impl TrajectoryWriter {
             Trajectory::checked(Arc::clone(&group.signature), slices.into(), ends)
         });
         sink.item(OutgoingItem {
-            ticket: item.ticket,
+            item_number: item.item_number,
             table: item.table,
             priority: item.priority,
             trajectory: first.shifted(item.shift),

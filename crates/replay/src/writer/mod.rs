@@ -48,7 +48,7 @@ use structured::Take;
 
 pub use config::{ChunkLength, ColumnConfig};
 pub use error::WriterError;
-pub use sink::{ChunkId, ItemTicket, OutgoingItem, Sink};
+pub use sink::{ChunkId, ItemNumber, OutgoingItem, Sink};
 pub use steps::{ItemSteps, Span, StepRef};
 
 /// Appends steps and makes items of them; see the [module](self).
@@ -106,7 +106,7 @@ pub struct TrajectoryWriter {
     episode_name: Episode,
     episode_start: u64,
     queue: Queue,
-    next_ticket: u64,
+    next_item: u64,
     next_chunk: u64,
     /// Chunks to tell the sink about.
     released: Vec<ChunkId>,
@@ -129,7 +129,7 @@ impl TrajectoryWriter {
             episode_name: Episode::fresh(),
             episode_start: 0,
             queue: Queue::default(),
-            next_ticket: 0,
+            next_item: 0,
             next_chunk: 0,
             released: Vec::new(),
             slices: Parts::default(),

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::column::{Column, Part};
-use super::sink::{ChunkId, ItemTicket};
+use super::sink::{ChunkId, ItemNumber};
 use crate::trajectory::{Signature, Trajectory};
 
 /// An item may join one of so many groups, the latest ones: as many as there are kinds of items at a step.
@@ -24,7 +24,7 @@ const OPEN_GROUPS: usize = 8;
 /// An item that waits.
 #[derive(Debug)]
 pub(super) struct Pending {
-    pub ticket: ItemTicket,
+    pub item_number: ItemNumber,
     pub table: u32,
     pub priority: f64,
     /// Number of its group, and how far its slices begin behind those of the group.
@@ -135,7 +135,7 @@ impl Queue {
     /// Adds an item of a group.
     pub fn push(
         &mut self,
-        ticket: ItemTicket,
+        item_number: ItemNumber,
         (table, priority): (u32, f64),
         (group, shift): (u64, u32),
         due: u64,
@@ -143,7 +143,7 @@ impl Queue {
         let joined = self.group(group);
         joined.items += 1;
         joined.reach = joined.reach.max(shift);
-        self.items.push_back(Pending { ticket, table, priority, group, shift, due });
+        self.items.push_back(Pending { item_number, table, priority, group, shift, due });
     }
 
     fn group(&mut self, number: u64) -> &mut Group {

@@ -11,13 +11,13 @@ pub struct ChunkId(pub u64);
 
 /// Number of an item among those that a writer has created: 0, 1, 2, …
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ItemTicket(pub u64);
+pub struct ItemNumber(pub u64);
 
 /// An item whose data is complete.
 #[derive(Debug)]
 pub struct OutgoingItem<'a> {
     /// What [`create_item`](super::TrajectoryWriter::create_item) returned.
-    pub ticket: ItemTicket,
+    pub item_number: ItemNumber,
     /// The caller's number of a table.
     pub table: u32,
     /// Finite and not negative.

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use super::structured::Take;
 use super::{
-    ChunkId, ColumnConfig, ItemSteps, ItemTicket, OutgoingItem, Sink, TrajectoryWriter,
+    ChunkId, ColumnConfig, ItemNumber, ItemSteps, OutgoingItem, Sink, TrajectoryWriter,
     WriterError, length_error,
 };
 use crate::chunk::{Chunk, ColumnKind};
@@ -332,10 +332,10 @@ impl<S: Sink + ?Sized> Sink for Lane<'_, S> {
     fn item(&mut self, item: OutgoingItem<'_>) {
         self.room -= 1;
         self.rename(item.chunks);
-        let ticket = ItemTicket(self.number(item.ticket.0));
+        let item_number = ItemNumber(self.number(item.item_number.0));
         let OutgoingItem { table, priority, trajectory, .. } = item;
         let chunks = &self.chunks;
-        self.sink.item(OutgoingItem { ticket, table, priority, trajectory, chunks });
+        self.sink.item(OutgoingItem { item_number, table, priority, trajectory, chunks });
     }
 
     fn release(&mut self, chunks: &[ChunkId]) {

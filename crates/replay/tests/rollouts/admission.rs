@@ -2,7 +2,7 @@
 
 use echoic_replay::WaitReason;
 use echoic_replay::limiter::Parameters;
-use echoic_replay::rollouts::ledger::{Admit, Blocked, Change, MAX_VERSION, Refusal};
+use echoic_replay::rollouts::ledger::{Admit, Blocked, Change, ChangeError, MAX_VERSION};
 use echoic_replay::rollouts::table::Side;
 use echoic_replay::rollouts::{ConfigError, OnExpiry, Order, RolloutConfig, RolloutTable};
 
@@ -69,7 +69,9 @@ fn a_pipeline_depth_paces_below_the_bound() {
     table.apply(Change::Deepen { depth: 2 }).expect("below the bound");
     assert_eq!(table.capacity(), 6);
     let refused = table.apply(Change::Deepen { depth: 4 });
-    assert!(matches!(refused, Err(Refusal::Value { ref what, .. }) if what == "pipeline_depth"));
+    assert!(
+        matches!(refused, Err(ChangeError::Value { ref what, .. }) if what == "pipeline_depth")
+    );
 }
 
 #[test]
@@ -210,7 +212,7 @@ fn a_limiter_that_lets_no_batch_go_is_refused() {
 fn versions_that_can_not_be_counted_with_are_refused() {
     let mut table = Table::new(config());
     for version in [-1, MAX_VERSION + 1, i64::MAX] {
-        let refused = |result| matches!(result, Err(Refusal::Value { .. }));
+        let refused = |result| matches!(result, Err(ChangeError::Value { .. }));
         assert!(refused(table.apply(Change::Publish { version })));
         assert!(refused(table.apply(Change::Restore { version })));
         let admit = Admit { count: 1, version: Some(version), ..Admit::default() };

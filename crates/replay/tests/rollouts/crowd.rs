@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use echoic_replay::limiter::Parameters;
 use echoic_replay::rollouts::filter::Filter;
 use echoic_replay::rollouts::ledger::{
-    Admit, Append, Balance, Change, Fate, Hold, Lease, Outcome, Refusal, Size, Want,
+    Admit, Append, Balance, Change, ChangeError, Fate, Hold, Lease, Outcome, Size, Want,
 };
 use echoic_replay::rollouts::{Delivery, OnExpiry, OnStale, Order, RolloutConfig};
 use proptest::prelude::*;
@@ -238,7 +238,7 @@ impl Crowd {
     }
 
     /// Remembers what came of it.
-    pub fn hear(&mut self, change: &Change, applied: &Result<Outcome, Refusal>) {
+    pub fn hear(&mut self, change: &Change, applied: &Result<Outcome, ChangeError>) {
         match (change, applied) {
             (_, Ok(Outcome::Admitted(permits))) => {
                 self.holds.extend(permits.iter().map(|permit| permit.hold));

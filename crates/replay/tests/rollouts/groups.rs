@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use echoic_replay::rollouts::item::Item;
-use echoic_replay::rollouts::ledger::{Append, Change, Fate, Hold, Outcome, Permit, Refusal};
+use echoic_replay::rollouts::ledger::{Append, Change, ChangeError, Fate, Hold, Outcome, Permit};
 use echoic_replay::rollouts::{OnExpiry, OnStale, RolloutConfig};
 
 use crate::table::{TTL, Table, config, groups, part, segment, unpaced, whole};
@@ -38,12 +38,12 @@ fn an_item_that_no_group_has_is_refused() {
     let hold = table.open();
     let refused = table.apply(Change::Append(whole(hold, 3, 0, 1)));
     assert!(
-        matches!(refused, Err(Refusal::Value { ref what, .. }) if what == "item"),
+        matches!(refused, Err(ChangeError::Value { ref what, .. }) if what == "item"),
         "{refused:?}"
     );
     let unknown = Hold { group: 9, attempt: 0 };
     let refused = table.apply(Change::Append(whole(unknown, 0, 0, 1)));
-    assert_eq!(refused, Err(Refusal::Unknown(9)));
+    assert_eq!(refused, Err(ChangeError::Unknown(9)));
 }
 
 #[test]
@@ -101,7 +101,9 @@ fn an_end_without_tokens_that_comes_twice_is_taken_once() {
     assert_eq!(table.ledger.counts().duplicates, 1);
     let more = part(hold, 0, 1, 0);
     let refused = table.apply(Change::Append(more));
-    assert!(matches!(refused, Err(Refusal::Value { ref what, .. }) if what == "item to append to"));
+    assert!(
+        matches!(refused, Err(ChangeError::Value { ref what, .. }) if what == "item to append to")
+    );
 }
 
 #[test]
@@ -187,7 +189,7 @@ fn what_does_not_fit_the_schema_is_refused() {
     let long = whole(hold, 0, 0, 101);
     for wrong in [bytes, runs, fields, priority, long] {
         let refused = table.apply(Change::Append(wrong));
-        assert!(matches!(refused, Err(Refusal::Value { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(ChangeError::Value { .. })), "{refused:?}");
     }
     assert_eq!(table.append(good), Fate::Complete);
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use echoic_replay::rollouts::ledger::{
-    Admit, Balance, Blocked, Change, Lease, Outcome, Refusal, Share, Want,
+    Admit, Balance, Blocked, Change, ChangeError, Lease, Outcome, Share, Want,
 };
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::rollouts::{Delivery, Order, RolloutConfig, RolloutTable};
@@ -21,8 +21,8 @@ fn two() -> Table {
     table
 }
 
-fn fenced(result: Result<Outcome, Refusal>) -> bool {
-    matches!(result, Err(Refusal::Fenced { .. }))
+fn fenced(result: Result<Outcome, ChangeError>) -> bool {
+    matches!(result, Err(ChangeError::Fenced { .. }))
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_batch_that_never_was_is_a_mistake() {
     let mut table = two();
     for batch in [0, 1, 99] {
         let lease = Lease { batch, rank: 0, attempt: 1 };
-        assert!(matches!(table.apply(Change::Ack(lease)), Err(Refusal::Value { .. })));
+        assert!(matches!(table.apply(Change::Ack(lease)), Err(ChangeError::Value { .. })));
     }
 }
 
@@ -184,7 +184,7 @@ fn what_was_given_back_is_there_for_whoever_asks_for_another_size() {
     assert_eq!((again.lease.batch, again.lease.attempt), (both.lease.batch, 2));
     // A part of it is with a consumer.
     let blocked = table.apply(&Change::Sample(want(1)));
-    assert!(matches!(blocked, Err(CallError::Refused(Refusal::Blocked(_)))), "{blocked:?}");
+    assert!(matches!(blocked, Err(CallError::Refused(ChangeError::Blocked(_)))), "{blocked:?}");
     table.apply(&Change::Ack(again.lease)).expect("still the consumer's");
 }
 
@@ -242,6 +242,6 @@ fn wants_that_make_no_sense_are_refused() {
     ];
     for want in wrong {
         let refused = table.sample(want);
-        assert!(matches!(refused, Err(Refusal::Value { .. })), "{want:?}: {refused:?}");
+        assert!(matches!(refused, Err(ChangeError::Value { .. })), "{want:?}: {refused:?}");
     }
 }

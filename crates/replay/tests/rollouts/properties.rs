@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use echoic_replay::rollouts::ledger::{
-    Admit, Blocked, Change, Counts, Fate, Hold, Lease, Outcome, Refusal, Share, Size, Want,
+    Admit, Blocked, Change, ChangeError, Counts, Fate, Hold, Lease, Outcome, Share, Size, Want,
 };
 use echoic_replay::rollouts::{Delivery, OnStale, Order, RolloutConfig};
 use proptest::prelude::*;
@@ -102,7 +102,7 @@ impl World {
     }
 
     /// Applies a change; if it says that it has changed nothing, that must be so.
-    fn apply(&mut self, change: Change) -> Result<Outcome, Refusal> {
+    fn apply(&mut self, change: Change) -> Result<Outcome, ChangeError> {
         // What time does comes first, and is no refusal's.
         self.table.apply(Change::Tick).expect("time passes");
         self.table.ledger.take_changed();
@@ -121,7 +121,7 @@ impl World {
         } else if let Err(refused) = &outcome {
             let may_change = matches!(
                 (&change, refused),
-                (_, Refusal::Fenced { .. }) | (Change::Sample(_), Refusal::Blocked(_))
+                (_, ChangeError::Fenced { .. }) | (Change::Sample(_), ChangeError::Blocked(_))
             );
             assert!(may_change, "{change:?} was refused, and changed something: {refused}");
         }
@@ -164,7 +164,7 @@ impl World {
     fn observe(
         &mut self,
         change: &Change,
-        outcome: &Result<Outcome, Refusal>,
+        outcome: &Result<Outcome, ChangeError>,
         capacity: u64,
         before: Counts,
     ) {
@@ -222,7 +222,7 @@ impl World {
             ) => {
                 let is_theirs = self.crowd.leases.iter().any(|(other, _)| other == lease);
                 assert!(!is_theirs, "{lease:?} is not over: {refused}");
-                let is_fenced = matches!(refused, Refusal::Fenced { .. });
+                let is_fenced = matches!(refused, ChangeError::Fenced { .. });
                 assert_eq!(is_fenced, self.batches.contains_key(&lease.batch), "{refused}");
             }
             (Change::Ack(lease) | Change::Nack(lease) | Change::Extend { lease, .. }, Ok(_)) => {
@@ -443,7 +443,7 @@ impl World {
                 let want = Want { rank, lease_ms: Some(LEASE), ..self.want };
                 match self.apply(Change::Sample(want)) {
                     Ok(_) => has_any = true,
-                    Err(Refusal::Blocked(Blocked::Unpublished { needed, .. })) => told = needed,
+                    Err(ChangeError::Blocked(Blocked::Unpublished { needed, .. })) => told = needed,
                     Err(_) => {}
                 }
             }

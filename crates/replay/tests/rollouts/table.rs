@@ -6,8 +6,8 @@ use std::sync::Arc;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::item::{Finish, Group, Run, Segment};
 use echoic_replay::rollouts::ledger::{
-    Admit, Append, Balance, Blocked, Change, Fate, Hold, Lease, Ledger, Outcome, Permit, Refusal,
-    Share, Size, Want,
+    Admit, Append, Balance, Blocked, Change, ChangeError, Fate, Hold, Lease, Ledger, Outcome,
+    Permit, Share, Size, Want,
 };
 
 use crate::settings::plain;
@@ -112,9 +112,9 @@ pub fn oldest(group: &Group) -> i64 {
 }
 
 /// Why a change waits.
-pub fn blocked<T: std::fmt::Debug>(result: Result<T, Refusal>) -> Blocked {
+pub fn blocked<T: std::fmt::Debug>(result: Result<T, ChangeError>) -> Blocked {
     match result {
-        Err(Refusal::Blocked(blocked)) => blocked,
+        Err(ChangeError::Blocked(blocked)) => blocked,
         other => panic!("expected something to wait for, got {other:?}"),
     }
 }
@@ -130,7 +130,7 @@ impl Table {
         Self { ledger: Ledger::new(Arc::new(config)).expect("a ledger"), now: 0, changes: 0 }
     }
 
-    pub fn apply(&mut self, change: Change) -> Result<Outcome, Refusal> {
+    pub fn apply(&mut self, change: Change) -> Result<Outcome, ChangeError> {
         let outcome = self.ledger.apply(self.now, &change);
         self.changes += 1;
         // That takes time in proportion to what is there, so in long tests it is done now and then.
@@ -148,11 +148,11 @@ impl Table {
         self.apply(Change::Tick).expect("time passes");
     }
 
-    pub fn admit(&mut self, count: u32) -> Result<Vec<Permit>, Refusal> {
+    pub fn admit(&mut self, count: u32) -> Result<Vec<Permit>, ChangeError> {
         self.admit_as(Admit { count, ..Admit::default() })
     }
 
-    pub fn admit_as(&mut self, admit: Admit) -> Result<Vec<Permit>, Refusal> {
+    pub fn admit_as(&mut self, admit: Admit) -> Result<Vec<Permit>, ChangeError> {
         match self.apply(Change::Admit(admit))? {
             Outcome::Admitted(permits) => Ok(permits),
             other => panic!("admitted, got {other:?}"),
@@ -187,7 +187,7 @@ impl Table {
         self.apply(Change::Publish { version }).expect("a later version");
     }
 
-    pub fn sample(&mut self, want: Want) -> Result<Share, Refusal> {
+    pub fn sample(&mut self, want: Want) -> Result<Share, ChangeError> {
         match self.apply(Change::Sample(want))? {
             Outcome::Delivered(share) => Ok(share),
             other => panic!("delivered, got {other:?}"),
@@ -195,7 +195,7 @@ impl Table {
     }
 
     /// So many groups in one share.
-    pub fn take(&mut self, count: u32) -> Result<Share, Refusal> {
+    pub fn take(&mut self, count: u32) -> Result<Share, ChangeError> {
         self.sample(groups(count))
     }
 

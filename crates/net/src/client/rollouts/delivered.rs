@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use echoic_memory::arena::Place;
+use echoic_memory::arena::AnswerBuffer;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::Head;
 
@@ -45,7 +45,7 @@ impl Delivered {
     /// A share whose arrays the server has written at a place.
     pub(in crate::client) fn placed(
         delivery: DeliveryHead,
-        place: Place,
+        place: AnswerBuffer,
         config: &RolloutConfig,
     ) -> Result<Self, WireError> {
         let (len, limit) = (delivery.bytes(config)?, place.len());

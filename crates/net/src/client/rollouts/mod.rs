@@ -27,7 +27,7 @@ use std::time::Instant;
 use echoic_replay::codec::Encode;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::Form;
-use echoic_replay::rollouts::ledger::{Append, Change, Fate, Outcome, Refusal, Want};
+use echoic_replay::rollouts::ledger::{Append, Change, ChangeError, Fate, Outcome, Want};
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
 use echoic_replay::stream::Wait;
 use echoic_replay::table::TableError;
@@ -37,7 +37,7 @@ pub use self::pending_appends::{AppendError, PendingAppend, PendingAppends};
 use super::Options;
 use super::tables::pending_requests::{PLACE_BYTES, Question, When};
 use super::tables::requests::Requests;
-use super::tables::{TablesError, Ticket};
+use super::tables::{PendingReply, TablesError};
 use crate::address::Address;
 use crate::transport::Dial;
 use crate::wire::WireError;
@@ -56,9 +56,9 @@ pub struct Rollouts {
 
 /// What is to come of some changes.
 enum Part {
-    Asked(Ticket<Outcomes>),
+    Asked(PendingReply<Outcomes>),
     /// One that was not even sent.
-    Refused(Refusal),
+    Refused(ChangeError),
 }
 
 /// Changes that were asked for, and what came of them, once that is known. Dropped, they are given up: what waits on
@@ -75,7 +75,7 @@ impl Calls {
     /// Whether all answers are there.
     pub fn is_ready(&self) -> bool {
         self.parts.iter().all(|part| match part {
-            Part::Asked(ticket) => ticket.is_ready(),
+            Part::Asked(reply) => reply.is_ready(),
             Part::Refused(_) => true,
         })
     }
@@ -89,10 +89,10 @@ impl Calls {
     pub fn wait(&mut self, mut wait: Wait<'_>) -> Result<Outcomes, TablesError> {
         while let Some(part) = self.parts.front_mut() {
             match part {
-                Part::Asked(ticket) if self.may_wait => {
-                    self.known.append(&mut ticket.wait_for_reason(wait.reborrow())?);
+                Part::Asked(reply) if self.may_wait => {
+                    self.known.append(&mut reply.wait_for_reason(wait.reborrow())?);
                 }
-                Part::Asked(ticket) => self.known.append(&mut ticket.wait(wait.reborrow())?),
+                Part::Asked(reply) => self.known.append(&mut reply.wait(wait.reborrow())?),
                 Part::Refused(refusal) => self.known.push(Err(refusal.clone())),
             }
             self.parts.pop_front();
@@ -122,7 +122,7 @@ impl Calls {
     /// Whether a wait has had an error for an answer: there is no other.
     fn has_failed(&self) -> bool {
         let first = self.parts.front();
-        first.is_some_and(|part| matches!(part, Part::Asked(ticket) if ticket.is_answered()))
+        first.is_some_and(|part| matches!(part, Part::Asked(reply) if reply.is_answered()))
     }
 }
 
@@ -296,7 +296,7 @@ impl Rollouts {
         count: u32,
         head: &[u8],
         bulk: &[&[u8]],
-    ) -> Result<Ticket<Outcomes>, TablesError> {
+    ) -> Result<PendingReply<Outcomes>, TablesError> {
         let len = bulk.iter().map(|piece| piece.len()).sum();
         self.send_filled(when, table, (count, head), len, |mut rest| {
             for piece in bulk {
@@ -314,7 +314,7 @@ impl Rollouts {
         (count, head): (u32, &[u8]),
         len: usize,
         fill: impl FnOnce(&mut [u8]),
-    ) -> Result<Ticket<Outcomes>, TablesError> {
+    ) -> Result<PendingReply<Outcomes>, TablesError> {
         let place = || if len < PLACE_BYTES { None } else { self.requests.pending.take_place(len) };
         if let Some(mut place) = place() {
             fill(&mut place[..len]);
@@ -378,7 +378,7 @@ impl Rollouts {
         want: Want,
         form: Form,
         deadline: Option<Instant>,
-    ) -> Result<Ticket<Delivered>, TablesError> {
+    ) -> Result<PendingReply<Delivered>, TablesError> {
         self.ask_sample(When::Now, table, want, form, deadline)
     }
 
@@ -389,7 +389,7 @@ impl Rollouts {
         want: Want,
         form: Form,
         deadline: Option<Instant>,
-    ) -> Result<Ticket<Delivered>, TablesError> {
+    ) -> Result<PendingReply<Delivered>, TablesError> {
         self.check(table)?;
         self.requests.ask(when, |_| Question::Rollouts { table, want, form, deadline })
     }

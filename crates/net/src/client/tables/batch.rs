@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use echoic_memory::arena::Place;
+use echoic_memory::arena::AnswerBuffer;
 use echoic_replay::Spec;
 use echoic_replay::table::Infos;
 
@@ -85,7 +85,7 @@ impl Batch {
     /// A batch whose columns the server has written at a place.
     pub(super) fn placed(
         head: BatchHead,
-        place: Place,
+        place: AnswerBuffer,
         spec: Option<&Spec>,
     ) -> Result<Self, WireError> {
         let BatchHead { infos, layout, .. } = head;

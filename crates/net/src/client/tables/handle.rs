@@ -22,11 +22,11 @@ const BLOCK_BYTES: usize = 1 << 20;
 #[derive(Clone)]
 pub struct TableHandle {
     entry: Arc<TableEntry>,
-    place: Place,
+    place: TableLocation,
 }
 
 #[derive(Clone)]
-enum Place {
+enum TableLocation {
     Local(Arc<Table>),
     /// With its number there.
     Remote(Arc<TableConnection>, u32),
@@ -97,7 +97,7 @@ impl<'a> RowRoom<'a> {
 
 impl From<Arc<Table>> for TableHandle {
     fn from(table: Arc<Table>) -> Self {
-        Self { entry: Arc::new(TableEntry::from(&*table)), place: Place::Local(table) }
+        Self { entry: Arc::new(TableEntry::from(&*table)), place: TableLocation::Local(table) }
     }
 }
 
@@ -109,7 +109,7 @@ impl TableHandle {
     /// [`TablesError`] if the server has no such table.
     pub fn remote(connection: &Arc<TableConnection>, number: u32) -> Result<Self, TablesError> {
         let entry = Arc::new(entry(connection.requests().tables(), number)?.clone());
-        Ok(Self { entry, place: Place::Remote(Arc::clone(connection), number) })
+        Ok(Self { entry, place: TableLocation::Remote(Arc::clone(connection), number) })
     }
 
     /// What it is.
@@ -121,16 +121,16 @@ impl TableHandle {
     #[inline]
     pub fn local(&self) -> Option<&Arc<Table>> {
         match &self.place {
-            Place::Local(table) => Some(table),
-            Place::Remote(..) => None,
+            TableLocation::Local(table) => Some(table),
+            TableLocation::Remote(..) => None,
         }
     }
 
     /// The connection to its server, if it is of one.
     pub fn connection(&self) -> Option<&Arc<TableConnection>> {
         match &self.place {
-            Place::Local(_) => None,
-            Place::Remote(connection, _) => Some(connection),
+            TableLocation::Local(_) => None,
+            TableLocation::Remote(connection, _) => Some(connection),
         }
     }
 
@@ -148,12 +148,12 @@ impl TableHandle {
         row_bytes: usize,
     ) -> Result<Option<RowRoom<'_>>, TablesError> {
         match &self.place {
-            Place::Local(table) => match table.try_reserve(most) {
+            TableLocation::Local(table) => match table.try_reserve(most) {
                 Ok(insertion) => Ok(Some(RowRoom::Local(insertion))),
                 Err(Obstacle::Blocked(_)) => Ok(None),
                 Err(Obstacle::Failed(error)) => Err(error.into()),
             },
-            Place::Remote(connection, table) => {
+            TableLocation::Remote(connection, table) => {
                 Ok(Some(RowRoom::on(connection, *table, most, row_bytes)))
             }
         }
@@ -167,8 +167,8 @@ impl TableHandle {
         wait: Wait<'_>,
     ) -> Result<RowRoom<'_>, TablesError> {
         match &self.place {
-            Place::Local(table) => Ok(RowRoom::Local(table.reserve(most, wait)?)),
-            Place::Remote(connection, table) => {
+            TableLocation::Local(table) => Ok(RowRoom::Local(table.reserve(most, wait)?)),
+            TableLocation::Remote(connection, table) => {
                 let room = RowRoom::on(connection, *table, most, row_bytes);
                 let weight = room.rows().saturating_mul(row_bytes + size_of::<f64>());
                 connection.writer().wait_for_room(weight, wait)?;
@@ -187,15 +187,17 @@ impl TableHandle {
         chunks: Option<&[u64]>,
     ) -> Result<bool, TablesError> {
         match (&self.place, chunks) {
-            (Place::Local(table), _) => match table.try_insert(trajectory, priority, version) {
-                Ok(_) => Ok(true),
-                Err(Obstacle::Blocked(_)) => Ok(false),
-                Err(Obstacle::Failed(error)) => Err(error.into()),
-            },
-            (Place::Remote(connection, table), Some(chunks)) => {
+            (TableLocation::Local(table), _) => {
+                match table.try_insert(trajectory, priority, version) {
+                    Ok(_) => Ok(true),
+                    Err(Obstacle::Blocked(_)) => Ok(false),
+                    Err(Obstacle::Failed(error)) => Err(error.into()),
+                }
+            }
+            (TableLocation::Remote(connection, table), Some(chunks)) => {
                 connection.writer().try_item(*table, priority, version, trajectory, chunks)
             }
-            (Place::Remote(..), None) => Ok(false),
+            (TableLocation::Remote(..), None) => Ok(false),
         }
     }
 
@@ -209,13 +211,13 @@ impl TableHandle {
         wait: Wait<'_>,
     ) -> Result<(), TablesError> {
         match (&self.place, chunks) {
-            (Place::Local(table), _) => {
+            (TableLocation::Local(table), _) => {
                 Ok(table.insert(trajectory, priority, version, wait).map(drop)?)
             }
-            (Place::Remote(connection, table), Some(chunks)) => {
+            (TableLocation::Remote(connection, table), Some(chunks)) => {
                 connection.writer().item(*table, priority, version, trajectory, chunks, wait)
             }
-            (Place::Remote(connection, table), None) => {
+            (TableLocation::Remote(connection, table), None) => {
                 connection.insert(*table, priority, version, trajectory, wait)
             }
         }
@@ -283,7 +285,7 @@ impl TableHandle {
     ) -> Result<Option<u64>, TablesError> {
         match (&self.place, self.prompt()) {
             (_, Some(table)) => Ok(Some(table.update_priorities(keys, priorities)? as u64)),
-            (Place::Remote(connection, table), _) if !awaited => {
+            (TableLocation::Remote(connection, table), _) if !awaited => {
                 let started = connection.updates.try_start(
                     connection.requests(),
                     *table,
@@ -305,7 +307,7 @@ impl TableHandle {
         wait: Wait<'_>,
     ) -> Result<u64, TablesError> {
         match &self.place {
-            Place::Remote(connection, table) if !awaited => {
+            TableLocation::Remote(connection, table) if !awaited => {
                 let requests = connection.requests();
                 connection.updates.start(requests, *table, keys, priorities, wait).map(|()| 0)
             }
@@ -345,10 +347,12 @@ impl TableHandle {
     /// Lets nothing be inserted or sampled, or ends that.
     pub fn set_paused(&self, paused: bool, wait: Wait<'_>) -> Result<(), TablesError> {
         match (&self.place, paused) {
-            (Place::Local(table), true) => table.pause(),
-            (Place::Local(table), false) => table.resume(),
-            (Place::Remote(there, table), true) => there.requests().pause(*table, wait)?,
-            (Place::Remote(there, table), false) => there.requests().resume(*table, wait)?,
+            (TableLocation::Local(table), true) => table.pause(),
+            (TableLocation::Local(table), false) => table.resume(),
+            (TableLocation::Remote(there, table), true) => there.requests().pause(*table, wait)?,
+            (TableLocation::Remote(there, table), false) => {
+                there.requests().resume(*table, wait)?
+            }
         }
         Ok(())
     }
@@ -403,8 +407,8 @@ impl TableHandle {
         there: impl FnOnce(&Requests, u32, Wait<'_>) -> Result<T, TablesError>,
     ) -> Result<T, TablesError> {
         match &self.place {
-            Place::Local(table) => here(table, wait),
-            Place::Remote(connection, table) => there(connection.requests(), *table, wait),
+            TableLocation::Local(table) => here(table, wait),
+            TableLocation::Remote(connection, table) => there(connection.requests(), *table, wait),
         }
     }
 }

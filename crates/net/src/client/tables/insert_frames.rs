@@ -8,7 +8,7 @@ use echoic_replay::trajectory::Signature;
 
 use super::check_same;
 use super::queue::{Block, Item, Op};
-use super::writer::Shared;
+use super::writer::InsertSender;
 use crate::address::Address;
 use crate::client::WakePolicy;
 use crate::client::io_thread::Pipeline;
@@ -30,7 +30,7 @@ const LOAD_BYTES: usize = 512 << 10;
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct InsertFrames {
-    shared: Arc<Shared>,
+    shared: Arc<InsertSender>,
     /// The place of the operation that is next in the queue, and how many of its rows are loaded.
     place: u64,
     rows: usize,
@@ -46,7 +46,7 @@ pub(super) struct InsertFrames {
 }
 
 impl InsertFrames {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<InsertSender>) -> Self {
         Self {
             shared,
             place: 0,

@@ -32,7 +32,7 @@ pub use self::connection::TableConnection;
 pub use self::handle::{RowRoom, SampledBatch, TableHandle};
 pub use self::item_queue::{ItemQueue, Receipt, TakenItem};
 pub use self::pending_updates::PendingUpdates;
-pub use self::requests::{Listed, Requests, Ticket};
+pub use self::requests::{Listed, PendingReply, Requests};
 pub use self::writer::{TableWriter, WriterInfo};
 use super::{ClientError, Failure};
 use crate::wire::WireError;

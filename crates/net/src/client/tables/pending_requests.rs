@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use echoic_memory::arena::{ArenaView, Place};
+use echoic_memory::arena::{AnswerBuffer, ArenaView};
 use echoic_memory::event::Event;
 use echoic_memory::lead::{self, Drive, Lead};
 use echoic_memory::sync::Mutex;
@@ -56,7 +56,7 @@ const LOAD_BYTES: usize = 256 << 10;
 /// The most bytes of buffers that are kept for the next batches.
 const POOL_BYTES: usize = 64 << 20;
 
-/// What came of a request, of the type that its [`Ticket`](super::Ticket) is for.
+/// What came of a request, of the type that its [`PendingReply`](super::PendingReply) is for.
 pub(super) type Reply = Box<dyn Any + Send>;
 
 /// Where an answer is put.
@@ -84,7 +84,7 @@ pub(in crate::client) enum Question {
     Change { table: u32, head: Vec<u8>, deadline: Option<Instant> },
     /// Changes of a rollout table whose bulk is in memory that is shared with the server. It is written when it is
     /// sent: after a lost connection, that is other memory.
-    Placed { table: u32, count: u32, head: Vec<u8>, place: Place, len: usize },
+    Placed { table: u32, count: u32, head: Vec<u8>, place: AnswerBuffer, len: usize },
     /// Any other.
     Other {
         frame: Arc<Vec<u8>>,
@@ -108,11 +108,11 @@ struct Pending {
     /// Whether a thread waits for the answer, or will at once.
     is_awaited: bool,
     /// Where the server may write the answer.
-    place: Option<Place>,
+    place: Option<AnswerBuffer>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RequestState {
     ids: u64,
     /// How many answers came.
     answered: u64,
@@ -128,7 +128,7 @@ struct State {
     /// Requests that were sent and then given up.
     cancels: Vec<u64>,
     /// Where the server may still write the answers to some of these, or read the rest of them.
-    abandoned: HashMap<u64, Place>,
+    abandoned: HashMap<u64, AnswerBuffer>,
     /// Which server it was last: one that is started anew is another.
     instance: Option<[u8; 16]>,
 }
@@ -136,7 +136,7 @@ struct State {
 /// See the [module](self).
 #[derive(Default)]
 pub(in crate::client) struct PendingRequests {
-    state: Mutex<State>,
+    state: Mutex<RequestState>,
     pub(super) lead: Lead<Driver<RequestFrames>>,
     pub(super) tables: OnceLock<Vec<TableEntry>>,
     pub(in crate::client) rollouts: OnceLock<Vec<Arc<RolloutConfig>>>,
@@ -288,7 +288,7 @@ impl PendingRequests {
     }
 
     /// Where an answer was written that somebody waits for.
-    fn place_of(&self, id: u64) -> Result<Option<Place>, WireError> {
+    fn place_of(&self, id: u64) -> Result<Option<AnswerBuffer>, WireError> {
         let state = &mut *self.state.lock();
         state.check_sent(id)?;
         state.abandoned.remove(&id);
@@ -311,7 +311,7 @@ impl PendingRequests {
     }
 
     /// A place for so many bytes in memory that is shared with the server, if there is such memory.
-    pub(in crate::client) fn take_place(&self, len: usize) -> Option<Place> {
+    pub(in crate::client) fn take_place(&self, len: usize) -> Option<AnswerBuffer> {
         let arena = self.arena.lock().clone()?;
         arena.take(len)
     }
@@ -322,7 +322,7 @@ impl PendingRequests {
     }
 }
 
-impl State {
+impl RequestState {
     fn remove(&mut self, id: u64) -> Option<Pending> {
         let pending = self.pending.remove(&id)?;
         self.unattended -= usize::from(!pending.is_awaited);
@@ -437,7 +437,7 @@ impl State {
     }
 }
 
-fn whole(place: &Place) -> Area {
+fn whole(place: &AnswerBuffer) -> Area {
     Area { start: place.start() as u64, len: place.len() as u64 }
 }
 
@@ -453,13 +453,13 @@ struct Room<'a> {
 
 impl Room<'_> {
     /// Room in the arena for so many items, if they have many bytes.
-    fn for_items(&self, table: u32, count: u32) -> Option<Place> {
+    fn for_items(&self, table: u32, count: u32) -> Option<AnswerBuffer> {
         let (arena, number) = (self.arena?, table as usize);
         place(arena, self.tables.get(number)?, self.item_bytes.get(number).copied(), count)
     }
 
     /// Room for a share of a batch: one is about as large as another.
-    fn for_rollouts(&self, table: u32) -> Option<Place> {
+    fn for_rollouts(&self, table: u32) -> Option<AnswerBuffer> {
         let Expected { most, usual } = *self.share_bytes.get(table as usize)?;
         let room = |bytes: usize| {
             let bytes = bytes.checked_mul(5)? / 4;
@@ -469,7 +469,7 @@ impl Room<'_> {
     }
 
     /// Sees to it that the first bytes of a place are in the memory that is shared now; whether they are.
-    fn keep(&self, place: &mut Place, len: usize) -> bool {
+    fn keep(&self, place: &mut AnswerBuffer, len: usize) -> bool {
         let Some(arena) = self.arena else { return false };
         if !place.is_in(arena) {
             let Some(mut other) = arena.take(len) else { return false };
@@ -641,7 +641,7 @@ fn place(
     table: &TableEntry,
     item_bytes: Option<usize>,
     count: u32,
-) -> Option<Place> {
+) -> Option<AnswerBuffer> {
     let bytes = match &table.form {
         Form::Rows(spec) => {
             let columns = Layout::Rows.columns(count as usize, 0, Some(spec)).ok()?;

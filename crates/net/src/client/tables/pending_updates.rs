@@ -16,7 +16,7 @@ use echoic_memory::sync::Mutex;
 use echoic_replay::WaitReason;
 use echoic_replay::stream::Wait;
 
-use super::{Requests, TablesError, Ticket};
+use super::{PendingReply, Requests, TablesError};
 
 /// How many may be under way. With so many a connection is never idle.
 const MOST: usize = 64;
@@ -47,7 +47,7 @@ pub struct PendingUpdates {
 
 #[derive(Default)]
 struct Unanswered {
-    updates: VecDeque<Ticket<u64>>,
+    updates: VecDeque<PendingReply<u64>>,
     /// How many more are in the hands of threads that wait for their answers.
     awaited: usize,
 }
@@ -61,7 +61,7 @@ impl Unanswered {
 /// The oldest update, in the hands of a thread. Dropped before it has its answer, it is the oldest again.
 struct Awaited<'a> {
     of: &'a PendingUpdates,
-    update: Option<Ticket<u64>>,
+    update: Option<PendingReply<u64>>,
 }
 
 impl Awaited<'_> {
@@ -138,7 +138,7 @@ impl PendingUpdates {
     fn note_answers(&self, most: usize) -> Result<bool, TablesError> {
         loop {
             let mut unanswered = self.unanswered.lock();
-            if !unanswered.updates.front().is_some_and(Ticket::is_ready) {
+            if !unanswered.updates.front().is_some_and(PendingReply::is_ready) {
                 return Ok(unanswered.count() <= most);
             }
             let Some(mut update) = unanswered.updates.pop_front() else { continue };

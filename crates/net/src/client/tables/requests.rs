@@ -54,7 +54,7 @@ pub struct Requests {
 
 /// Something that was asked for and may not be there yet. Dropped, it is given up: a sample that waits on
 /// the server is cancelled; what was drawn already is lost, but counts as sampled.
-pub struct Ticket<T> {
+pub struct PendingReply<T> {
     pending: Arc<PendingRequests>,
     reconnector: Arc<Reconnector>,
     id: u64,
@@ -82,8 +82,8 @@ fn away_or_network(reconnector: &Reconnector) -> WaitReason {
     if reconnector.stands() { WaitReason::Network } else { WaitReason::Away }
 }
 
-impl<T: Any> Ticket<T> {
-    /// As [`Ticket::wait`], of a request that the server answers at the wait's deadline at the latest: that answer,
+impl<T: Any> PendingReply<T> {
+    /// As [`PendingReply::wait`], of a request that the server answers at the wait's deadline at the latest: that answer,
     /// which says why there is no other, is waited for a little longer.
     pub(in crate::client) fn wait_for_reason(
         &mut self,
@@ -116,7 +116,7 @@ impl<T: Any> Ticket<T> {
         })
     }
 
-    /// As [`Ticket::wait`], but only for as long as there is a connection.
+    /// As [`PendingReply::wait`], but only for as long as there is a connection.
     ///
     /// # Errors
     ///
@@ -163,12 +163,12 @@ impl<T: Any> Ticket<T> {
     }
 }
 
-impl<T> Ticket<T> {
+impl<T> PendingReply<T> {
     /// Gives it up.
     pub fn cancel(self) {}
 }
 
-impl<T> Drop for Ticket<T> {
+impl<T> Drop for PendingReply<T> {
     fn drop(&mut self) {
         self.pending.give_up(&self.reconnector, self.id);
     }
@@ -280,18 +280,22 @@ impl Requests {
         &self,
         when: When,
         make: impl FnOnce(u64) -> Question,
-    ) -> Result<Ticket<T>, TablesError> {
+    ) -> Result<PendingReply<T>, TablesError> {
         if let Some(refusal) = self.reconnector.refusal() {
             return Err(refusal.into());
         }
         let (id, slot) = self.pending.ask(&self.reconnector, when, make);
         let (pending, reconnector) = (Arc::clone(&self.pending), Arc::clone(&self.reconnector));
         let (is_answered, answer) = (false, PhantomData);
-        Ok(Ticket { pending, reconnector, id, slot, is_answered, answer })
+        Ok(PendingReply { pending, reconnector, id, slot, is_answered, answer })
     }
 
     /// A request whose answer is waited for at once.
-    fn ask_for<T>(&self, table: u32, operation: Operation<'_>) -> Result<Ticket<T>, TablesError> {
+    fn ask_for<T>(
+        &self,
+        table: u32,
+        operation: Operation<'_>,
+    ) -> Result<PendingReply<T>, TablesError> {
         entry(self.tables(), table)?;
         self.put(When::Awaited, table, operation)
     }
@@ -301,7 +305,7 @@ impl Requests {
         when: When,
         table: u32,
         operation: Operation<'_>,
-    ) -> Result<Ticket<T>, TablesError> {
+    ) -> Result<PendingReply<T>, TablesError> {
         let batch_of = matches!(operation, Operation::Get { .. }).then_some(table);
         self.ask(when, |id| {
             let mut frame = Vec::new();
@@ -321,7 +325,7 @@ impl Requests {
         table: u32,
         count: usize,
         deadline: Option<Instant>,
-    ) -> Result<Ticket<Batch>, TablesError> {
+    ) -> Result<PendingReply<Batch>, TablesError> {
         self.ask_sample(When::Now, table, count, deadline)
     }
 
@@ -331,7 +335,7 @@ impl Requests {
         table: u32,
         count: usize,
         deadline: Option<Instant>,
-    ) -> Result<Ticket<Batch>, TablesError> {
+    ) -> Result<PendingReply<Batch>, TablesError> {
         entry(self.tables(), table)?;
         let count = check_count("number of items", MAX_ITEMS, count)?;
         self.ask(when, |_| Question::Sample { table, count, deadline })
@@ -356,7 +360,7 @@ impl Requests {
         table: u32,
         keys: &[u64],
         priorities: &[f64],
-    ) -> Result<Ticket<u64>, TablesError> {
+    ) -> Result<PendingReply<u64>, TablesError> {
         self.ask_update(When::Now, table, keys, priorities)
     }
 
@@ -366,7 +370,7 @@ impl Requests {
         table: u32,
         keys: &[u64],
         priorities: &[f64],
-    ) -> Result<Ticket<u64>, TablesError> {
+    ) -> Result<PendingReply<u64>, TablesError> {
         let (keys_len, values) = (keys.len(), priorities.len());
         if keys_len != values {
             return Err(TableError::Lengths { keys: keys_len, values }.into());
@@ -447,7 +451,11 @@ impl Requests {
     /// # Errors
     ///
     /// [`TablesError`] when it can't be asked.
-    pub fn start_can_sample(&self, table: u32, count: usize) -> Result<Ticket<u64>, TablesError> {
+    pub fn start_can_sample(
+        &self,
+        table: u32,
+        count: usize,
+    ) -> Result<PendingReply<u64>, TablesError> {
         let count = check_count("number of items", MAX_ITEMS, count)?;
         entry(self.tables(), table)?;
         self.put(When::Now, table, Operation::CanSample { count })
@@ -482,7 +490,7 @@ impl Requests {
         &self,
         when: When,
         table: Option<u32>,
-    ) -> Result<Ticket<Vec<Numbers>>, TablesError> {
+    ) -> Result<PendingReply<Vec<Numbers>>, TablesError> {
         if let Some(table) = table {
             entry(self.tables(), table)?;
         }
@@ -546,7 +554,7 @@ impl Requests {
         when: When,
         table: u32,
         keys: &[u64],
-    ) -> Result<Ticket<u64>, TablesError> {
+    ) -> Result<PendingReply<u64>, TablesError> {
         check_count("number of keys", MAX_KEYS, keys.len())?;
         entry(self.tables(), table)?;
         self.put(when, table, Operation::Delete { keys: keys.into() })

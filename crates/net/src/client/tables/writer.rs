@@ -34,7 +34,7 @@ const POOL_BYTES: usize = 16 << 20;
 
 /// What a writer and its I/O thread share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct InsertSender {
     pub(super) reconnector: Arc<Reconnector>,
     pub(super) queue: Mutex<Queue>,
     pub(super) tables: OnceLock<Vec<TableEntry>>,
@@ -57,7 +57,7 @@ pub(super) struct Shared {
 /// the process ends.
 #[derive(Debug)]
 pub struct TableWriter {
-    shared: Arc<Shared>,
+    shared: Arc<InsertSender>,
     io_thread: Mutex<Option<JoinHandle<InsertFrames>>>,
 }
 
@@ -84,7 +84,7 @@ pub struct WriterInfo {
     pub connected: bool,
 }
 
-impl Shared {
+impl InsertSender {
     pub(super) fn count_write(&self, bytes: usize) {
         self.writes.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -121,7 +121,7 @@ impl Shared {
 
 /// Weight that is held for rows while they are filled; given back if that fails.
 struct Held<'a> {
-    shared: &'a Shared,
+    shared: &'a InsertSender,
     weight: usize,
 }
 
@@ -146,7 +146,7 @@ impl TableWriter {
         let (reconnector, wakes) = Reconnector::new(dial, options, move || noted.notify())?;
         let reconnector = Arc::new(reconnector);
         let buffer_pool = BufferPool::new(POOL_BYTES);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(InsertSender {
             reconnector: Arc::clone(&reconnector),
             queue: Mutex::new(Queue::new(Arc::clone(&buffer_pool))),
             tables: OnceLock::new(),

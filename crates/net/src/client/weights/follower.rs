@@ -16,7 +16,7 @@ use echoic_replay::weights::{
     Claim, Content, MAX_BYTES, Plan, Publication, PublicationBuilder, sum,
 };
 
-use super::subscriber::{Loan, Shared};
+use super::subscriber::{Loan, SubscriberState};
 use crate::address::Address;
 use crate::client::io_thread::Pipeline;
 use crate::client::link::{ClientHandshake, LinkError};
@@ -58,7 +58,7 @@ struct Chunk {
 
 /// See the [module](self).
 pub(super) struct WeightFollower {
-    shared: Arc<Shared>,
+    shared: Arc<SubscriberState>,
     waker: Waker,
     /// The server, and the last publication of it that came whole.
     instance: Option<[u8; 16]>,
@@ -73,7 +73,7 @@ pub(super) struct WeightFollower {
 }
 
 impl WeightFollower {
-    pub(super) fn new(shared: Arc<Shared>, waker: Waker) -> Self {
+    pub(super) fn new(shared: Arc<SubscriberState>, waker: Waker) -> Self {
         Self {
             shared,
             waker,

@@ -25,7 +25,7 @@ use crate::client::{ClientError, Options, io_thread};
 use crate::transport::Dial;
 
 /// What the thread and those who ask share.
-pub(super) struct Shared {
+pub(super) struct SubscriberState {
     pub(super) reconnector: Arc<Reconnector>,
     pub(super) store: Arc<WeightStore>,
     /// Publications that nobody here has any more: on which connection they came, and their numbers.
@@ -40,7 +40,7 @@ pub(super) struct Shared {
 ///
 /// The store that has the publication is itself kept by what is shared, so a loan keeps nothing.
 pub(super) struct Loan {
-    pub(super) shared: Weak<Shared>,
+    pub(super) shared: Weak<SubscriberState>,
     pub(super) connection: u64,
     pub(super) serial: u64,
 }
@@ -54,7 +54,7 @@ impl Drop for Loan {
 }
 
 /// Rings when the store has changed.
-struct Ring(Weak<Shared>);
+struct Ring(Weak<SubscriberState>);
 
 impl Wake for Ring {
     fn wake(self: Arc<Self>) {
@@ -64,7 +64,7 @@ impl Wake for Ring {
     }
 }
 
-impl Shared {
+impl SubscriberState {
     /// Whether something is to be given back.
     pub(super) fn has_releases(&self) -> bool {
         !self.released.lock().is_empty()
@@ -85,7 +85,7 @@ impl Shared {
 
 /// A worker elsewhere: has the latest publication of a server.
 pub struct WeightSubscriber {
-    shared: Arc<Shared>,
+    shared: Arc<SubscriberState>,
 }
 
 impl WeightSubscriber {
@@ -100,7 +100,7 @@ impl WeightSubscriber {
         let told = Arc::clone(&store);
         let (reconnector, wakes) =
             Reconnector::new(dial, options, move || told.nudge()).map_err(system)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SubscriberState {
             reconnector: Arc::new(reconnector),
             store,
             released: Mutex::default(),

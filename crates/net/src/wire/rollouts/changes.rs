@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use echoic_replay::codec::{Encode, Reader};
 use echoic_replay::rollouts::batch::Form;
-use echoic_replay::rollouts::ledger::{Change, Outcome, Refusal, Want};
+use echoic_replay::rollouts::ledger::{Change, ChangeError, Outcome, Want};
 
 use crate::wire::WireError;
 use crate::wire::tables::{Area, MAX_REQUEST, Operation, Request};
@@ -112,11 +112,11 @@ impl Wish {
 }
 
 /// What came of each of some changes, in their order.
-pub type Outcomes = Vec<Result<Outcome, Refusal>>;
+pub type Outcomes = Vec<Result<Outcome, ChangeError>>;
 
 /// Appends outcomes: the length of their heads, the heads, and their bulk. A share of a batch is sent in another way; here,
 /// it is as if there were nothing to say.
-pub fn write_outcomes(out: &mut Vec<u8>, outcomes: &[Result<Outcome, Refusal>]) {
+pub fn write_outcomes(out: &mut Vec<u8>, outcomes: &[Result<Outcome, ChangeError>]) {
     let start = out.len();
     0_u32.encode(out);
     outcomes.encode(out);

@@ -18,7 +18,7 @@
 use crc32c::crc32c_append;
 
 use super::super::config::RolloutConfig;
-use super::super::ledger::{Change, Lease, Outcome, Refusal, Share};
+use super::super::ledger::{Change, ChangeError, Lease, Outcome, Share};
 use super::super::schema::{MAX_BLOBS, MAX_COLUMN_NAME};
 use crate::codec::{CodecError, Encode, Reader};
 use crate::journal::Record;
@@ -76,7 +76,7 @@ fn digest(share: &Share) -> u32 {
 
 impl Came {
     /// Of what the ledger has said.
-    pub(in crate::rollouts) fn of(applied: &Result<Outcome, Refusal>) -> Self {
+    pub(in crate::rollouts) fn of(applied: &Result<Outcome, ChangeError>) -> Self {
         match applied {
             Ok(Outcome::Delivered(share)) => {
                 Self::Share { lease: share.lease, digest: digest(share) }

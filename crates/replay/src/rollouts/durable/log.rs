@@ -6,7 +6,7 @@ use std::sync::Arc;
 use echoic_memory::signal::Signal;
 use echoic_memory::sync::{Mutex, MutexGuard};
 
-use super::super::ledger::{Change, Outcome, Refusal};
+use super::super::ledger::{Change, ChangeError, Outcome};
 use super::super::table::CallError;
 use super::entry::{self, Came};
 use super::sections::{self, Saved};
@@ -76,7 +76,7 @@ impl ChangeLog {
         &self,
         change: &Change,
         prepared: Option<Record>,
-        applied: &Result<Outcome, Refusal>,
+        applied: &Result<Outcome, ChangeError>,
         now: u64,
     ) -> bool {
         let mut record = prepared.unwrap_or_else(|| entry::change(change));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::super::config::{Order, RolloutConfig};
 use super::super::item::{Finish, Run, Segment};
 use super::super::ledger::{
-    Admit, Append, Balance, Blocked, Change, Fate, Hold, Outcome, Refusal, Size, Want,
+    Admit, Append, Balance, Blocked, Change, ChangeError, Fate, Hold, Outcome, Size, Want,
 };
 use super::super::schema::{Column, Schema};
 use super::super::table::{CallError, RolloutTable};
@@ -71,7 +71,7 @@ fn admission_waits_for_room_in_the_journal_and_nothing_else_does() {
     let Ok(Outcome::Admitted(permits)) = call(&table, &admit()) else { panic!() };
     let room = table.log().unwrap().journal().try_room(2000).unwrap().unwrap();
     let blocked = Blocked::Limiter(WaitReason::Capacity);
-    assert_eq!(table.apply(&admit()), Err(CallError::Refused(Refusal::Blocked(blocked))));
+    assert_eq!(table.apply(&admit()), Err(CallError::Refused(ChangeError::Blocked(blocked))));
     let hold = permits[0].hold;
     assert_eq!(table.apply(&item(hold, 100)), Ok(Outcome::Appended(Fate::Complete)));
     assert!(matches!(table.apply(&sample(1)), Ok(Outcome::Delivered(_))));

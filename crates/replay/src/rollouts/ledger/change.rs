@@ -420,7 +420,7 @@ impl fmt::Display for Blocked {
 /// Why something was not done.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum ChangeError {
     /// It may be done later.
     #[error("{0}")]
     Blocked(Blocked),
@@ -460,7 +460,7 @@ pub enum Refusal {
     Unknown(u64),
 }
 
-impl From<Blocked> for Refusal {
+impl From<Blocked> for ChangeError {
     fn from(blocked: Blocked) -> Self {
         Self::Blocked(blocked)
     }

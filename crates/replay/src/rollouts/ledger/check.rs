@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::change::{
-    Admit, Append, Change, MAX_ADMITTED, MAX_KEY, MAX_NAMED, MAX_RANKS, MAX_VERSION, Refusal, Size,
-    Want,
+    Admit, Append, Change, ChangeError, MAX_ADMITTED, MAX_KEY, MAX_NAMED, MAX_RANKS, MAX_VERSION,
+    Size, Want,
 };
 use crate::rollouts::config::RolloutConfig;
 use crate::rollouts::schema::{MAX_BLOBS, MAX_COLUMN_NAME};
@@ -17,8 +17,8 @@ impl Change {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Value`].
-    pub fn check(&self, config: &RolloutConfig) -> Result<(), Refusal> {
+    /// [`ChangeError::Value`].
+    pub fn check(&self, config: &RolloutConfig) -> Result<(), ChangeError> {
         match self {
             Self::Admit(admit) => admit.check(),
             Self::Append(append) => append.check(config),
@@ -57,7 +57,7 @@ impl Change {
 }
 
 impl Admit {
-    fn check(&self) -> Result<(), Refusal> {
+    fn check(&self) -> Result<(), ChangeError> {
         let Self { count, source, key, version, ttl_ms } = self;
         check_name("key of a group", key)?;
         check_name("name of a source", source)?;
@@ -75,7 +75,7 @@ impl Admit {
 }
 
 impl Append {
-    pub(super) fn check(&self, config: &RolloutConfig) -> Result<(), Refusal> {
+    pub(super) fn check(&self, config: &RolloutConfig) -> Result<(), ChangeError> {
         check_priority(self.priority)?;
         let most = config.most_items();
         if self.item >= most {
@@ -127,7 +127,7 @@ impl Append {
 }
 
 impl Want {
-    pub(super) fn check(&self, config: &RolloutConfig) -> Result<(), Refusal> {
+    pub(super) fn check(&self, config: &RolloutConfig) -> Result<(), ChangeError> {
         let Self { size, rank, ranks, lease_ms, .. } = *self;
         if ranks == 0 || ranks > MAX_RANKS {
             return Err(value("ranks", format!("from 1 to {MAX_RANKS}"), ranks));
@@ -178,14 +178,14 @@ impl Want {
 }
 
 /// That no more groups are named than a journal and a connection carry.
-fn check_named(named: usize) -> Result<(), Refusal> {
+fn check_named(named: usize) -> Result<(), ChangeError> {
     if named > MAX_NAMED as usize {
         return Err(value("groups of one call", format!("at most {MAX_NAMED}"), named));
     }
     Ok(())
 }
 
-pub(super) fn check_name(what: &'static str, name: &str) -> Result<(), Refusal> {
+pub(super) fn check_name(what: &'static str, name: &str) -> Result<(), ChangeError> {
     if name.len() > MAX_KEY {
         let expected = format!("of at most {MAX_KEY} bytes");
         return Err(value(what, expected, format!("one of {}", name.len())));
@@ -193,28 +193,28 @@ pub(super) fn check_name(what: &'static str, name: &str) -> Result<(), Refusal> 
     Ok(())
 }
 
-fn check_ttl(ttl_ms: Option<u64>) -> Result<(), Refusal> {
+fn check_ttl(ttl_ms: Option<u64>) -> Result<(), ChangeError> {
     if ttl_ms == Some(0) {
         return Err(value("ttl", "at least a millisecond", 0));
     }
     Ok(())
 }
 
-fn check_lease(lease_ms: u64) -> Result<(), Refusal> {
+fn check_lease(lease_ms: u64) -> Result<(), ChangeError> {
     if (1..=MAX_LEASE_MS).contains(&lease_ms) {
         return Ok(());
     }
     Err(value("lease", format!("from 1 to {MAX_LEASE_MS} ms"), lease_ms))
 }
 
-pub(super) fn check_priority(priority: f64) -> Result<(), Refusal> {
+pub(super) fn check_priority(priority: f64) -> Result<(), ChangeError> {
     if (0.0..=1e100).contains(&priority) {
         return Ok(());
     }
     Err(value("priority", "a number from 0 to 1e100", priority))
 }
 
-fn check_version(what: &'static str, version: i64) -> Result<(), Refusal> {
+fn check_version(what: &'static str, version: i64) -> Result<(), ChangeError> {
     if (0..=MAX_VERSION).contains(&version) {
         return Ok(());
     }
@@ -225,6 +225,6 @@ pub(super) fn value(
     what: &'static str,
     expected: impl fmt::Display,
     got: impl fmt::Display,
-) -> Refusal {
-    Refusal::Value { what: what.into(), expected: expected.to_string(), got: got.to_string() }
+) -> ChangeError {
+    ChangeError::Value { what: what.into(), expected: expected.to_string(), got: got.to_string() }
 }

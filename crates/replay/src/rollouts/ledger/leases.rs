@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::check::value;
-use super::{Blocked, Due, Fate, Lease, Ledger, Outcome, Refusal, Share, Want};
+use super::{Blocked, ChangeError, Due, Fate, Lease, Ledger, Outcome, Share, Want};
 use crate::rollouts::config::{Delivery, OnStale};
 use crate::rollouts::item::{Group, Item};
 
@@ -54,24 +54,24 @@ impl Want {
 }
 
 impl Ledger {
-    pub(super) fn sample(&mut self, now: u64, want: &Want) -> Result<Outcome, Refusal> {
+    pub(super) fn sample(&mut self, now: u64, want: &Want) -> Result<Outcome, ChangeError> {
         if self.state.paused {
             return Err(Blocked::Paused.into());
         }
         let mut sampled = self.find(now, want);
         // What nobody has may be what this consumer waits for.
-        if matches!(sampled, Err(Refusal::Blocked(_))) && self.recall(want) {
+        if matches!(sampled, Err(ChangeError::Blocked(_))) && self.recall(want) {
             sampled = self.find(now, want);
         }
         // Room for younger groups is made by those that keep batches waiting.
-        while matches!(sampled, Err(Refusal::Blocked(Blocked::MeanLag))) && self.shed() {
+        while matches!(sampled, Err(ChangeError::Blocked(Blocked::MeanLag))) && self.shed() {
             sampled = self.find(now, want);
         }
         sampled
     }
 
     /// Delivers a share that waits for the consumer, or one of a new batch.
-    fn find(&mut self, now: u64, want: &Want) -> Result<Outcome, Refusal> {
+    fn find(&mut self, now: u64, want: &Want) -> Result<Outcome, ChangeError> {
         let waits = |batch: &Batch| {
             let part = batch.shares.get(want.rank as usize);
             part.is_some_and(|part| part.state == PartState::Waiting) && batch.want.is_like(want)
@@ -91,7 +91,7 @@ impl Ledger {
     }
 
     /// Makes a batch, and returns its number.
-    fn form(&mut self, want: &Want) -> Result<u64, Refusal> {
+    fn form(&mut self, want: &Want) -> Result<u64, ChangeError> {
         if let Some(allowed) = self.config.target_lag {
             let needed = self.state.target - i64::from(allowed);
             if self.state.version < needed {
@@ -131,14 +131,14 @@ impl Ledger {
     }
 
     /// Whether the items of groups fit in rows.
-    fn check_width(&self, groups: &[u64], width: u32) -> Result<(), Refusal> {
+    fn check_width(&self, groups: &[u64], width: u32) -> Result<(), ChangeError> {
         if width == 0 || width >= self.config.max_tokens {
             return Ok(());
         }
         let groups = groups.iter().filter_map(|id| self.state.ready.get(id));
         let lengths = groups.flat_map(|ready| &ready.group.items).map(Item::tokens);
         match (0..).zip(lengths).find(|(_, length)| *length > width) {
-            Some((item, length)) => Err(Refusal::TooLong { item, length, width }),
+            Some((item, length)) => Err(ChangeError::TooLong { item, length, width }),
             None => Ok(()),
         }
     }
@@ -190,7 +190,7 @@ impl Ledger {
     }
 
     /// The part that a lease is for, if it is the consumer's, who is about to change it.
-    fn held(&mut self, lease: Lease) -> Result<&mut Part, Refusal> {
+    fn held(&mut self, lease: Lease) -> Result<&mut Part, ChangeError> {
         let Lease { batch, rank, attempt } = lease;
         if batch >= self.state.next_batch || batch == 0 {
             let expected = "one of those that were made";
@@ -211,12 +211,12 @@ impl Ledger {
             Some(part) if why.is_empty() => Ok(part),
             _ => {
                 self.state.counts.fenced += 1;
-                Err(Refusal::Fenced { lease, why: why.into() })
+                Err(ChangeError::Fenced { lease, why: why.into() })
             }
         }
     }
 
-    pub(super) fn ack(&mut self, lease: Lease) -> Result<Outcome, Refusal> {
+    pub(super) fn ack(&mut self, lease: Lease) -> Result<Outcome, ChangeError> {
         let part = self.held(lease)?;
         let groups = std::mem::take(&mut part.groups);
         if let PartState::Out(until) = std::mem::replace(&mut part.state, PartState::Over) {
@@ -230,7 +230,7 @@ impl Ledger {
         Ok(Outcome::Count(groups.len() as u64))
     }
 
-    pub(super) fn nack(&mut self, lease: Lease) -> Result<Outcome, Refusal> {
+    pub(super) fn nack(&mut self, lease: Lease) -> Result<Outcome, ChangeError> {
         let part = self.held(lease)?;
         if let PartState::Out(until) = part.state {
             self.derived.due.remove(&(until, Due::Lease(lease.batch, lease.rank)));
@@ -244,7 +244,7 @@ impl Ledger {
         now: u64,
         lease: Lease,
         lease_ms: u64,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<Outcome, ChangeError> {
         let part = self.held(lease)?;
         let until = now.saturating_add(lease_ms);
         part.lease_ms = lease_ms;

@@ -1,7 +1,7 @@
 //! Who may make groups, which are complete, who gets them, and who waits: all decisions of a rollout table.
 //!
 //! A [`Ledger`] knows neither clocks nor threads nor files. Something [happens](Change) at a time that the
-//! caller tells, in milliseconds, and the ledger says what [came of it](Outcome) or [why not](Refusal). So the
+//! caller tells, in milliseconds, and the ledger says what [came of it](Outcome) or [why not](ChangeError). So the
 //! same changes at the same times lead to the same ledger and the same batches, bit by bit.
 //!
 //! # Words
@@ -48,8 +48,8 @@ mod steps;
 use std::sync::Arc;
 
 pub use self::change::{
-    Admit, Append, Balance, Blocked, Change, Fate, Hold, Lease, MAX_ADMITTED, MAX_KEY, MAX_RANKS,
-    MAX_VERSION, Outcome, Permit, Progress, Refusal, Share, Size, Want,
+    Admit, Append, Balance, Blocked, Change, ChangeError, Fate, Hold, Lease, MAX_ADMITTED, MAX_KEY,
+    MAX_RANKS, MAX_VERSION, Outcome, Permit, Progress, Share, Size, Want,
 };
 pub use self::counts::{Counts, MAX_SOURCES, OTHERS, Source};
 pub use self::open::MAX_SUSPENDED;
@@ -57,7 +57,7 @@ pub use self::state::{Moment, StateError};
 
 use self::check::value;
 use self::derived::Derived;
-use self::queue::Place;
+use self::queue::QueuedGroup;
 use self::state::State;
 use super::config::{ConfigError, OnStale, Order, RolloutConfig};
 use super::filter::BoundFilter;
@@ -92,10 +92,10 @@ struct Ready {
 }
 
 impl Ready {
-    fn place(&self) -> Place {
+    fn place(&self) -> QueuedGroup {
         let (id, oldest) = (self.group.id, self.group.oldest);
         let is_used = self.uses > 0;
-        Place { id, ready: self.place, oldest, priority: self.priority, is_used }
+        QueuedGroup { id, ready: self.place, oldest, priority: self.priority, is_used }
     }
 }
 
@@ -236,7 +236,7 @@ impl Ledger {
     }
 
     /// Has something happen at a time, which never goes back.
-    pub fn apply(&mut self, now: u64, change: &Change) -> Result<Outcome, Refusal> {
+    pub fn apply(&mut self, now: u64, change: &Change) -> Result<Outcome, ChangeError> {
         self.pass(now);
         change.check(&self.config)?;
         match change {
@@ -360,7 +360,7 @@ impl Ledger {
         limiter::Counts { inserts, samples, deletions }
     }
 
-    fn publish(&mut self, version: i64) -> Result<Outcome, Refusal> {
+    fn publish(&mut self, version: i64) -> Result<Outcome, ChangeError> {
         if version < self.state.version {
             let expected = format!("at least the learner's version {}", self.state.version);
             return Err(value("version", expected, version));

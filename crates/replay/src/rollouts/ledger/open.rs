@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::check::value;
 use super::{
-    Admit, Append, Blocked, Due, Fate, Hold, Ledger, Outcome, Permit, Progress, Ready, Refusal,
+    Admit, Append, Blocked, ChangeError, Due, Fate, Hold, Ledger, Outcome, Permit, Progress, Ready,
 };
 use crate::rollouts::config::{OnExpiry, Order};
 use crate::rollouts::item::{Group, Item};
@@ -70,7 +70,7 @@ impl Ledger {
         wanted.map_or(self.config.permit_ttl_ms, |ttl| ttl.min(u64::MAX >> 16))
     }
 
-    pub(super) fn admit(&mut self, now: u64, admit: &Admit) -> Result<Outcome, Refusal> {
+    pub(super) fn admit(&mut self, now: u64, admit: &Admit) -> Result<Outcome, ChangeError> {
         let Admit { count, source, key, version, ttl_ms } = admit;
         let ttl = self.ttl(*ttl_ms);
         let mut permits = Vec::new();
@@ -155,10 +155,10 @@ impl Ledger {
         (self.state.counts.fenced, self.changed) = (self.state.counts.fenced + 1, true);
     }
 
-    pub(super) fn append(&mut self, now: u64, append: &Append) -> Result<Outcome, Refusal> {
+    pub(super) fn append(&mut self, now: u64, append: &Append) -> Result<Outcome, ChangeError> {
         let id = append.hold.group;
         if id >= self.state.next_group {
-            return Err(Refusal::Unknown(id));
+            return Err(ChangeError::Unknown(id));
         }
         let Some(open) = self.state.open.get_mut(&id) else {
             if self.state.generation.has_lost_group(id) {
@@ -351,7 +351,7 @@ impl Ledger {
         Outcome::Count(count)
     }
 
-    pub(super) fn suspend(&mut self, holds: &[Hold]) -> Result<Outcome, Refusal> {
+    pub(super) fn suspend(&mut self, holds: &[Hold]) -> Result<Outcome, ChangeError> {
         for hold in holds.iter().filter(|hold| self.holds(**hold)) {
             let bytes = self.state.open.get(&hold.group).map_or(0, Open::bytes);
             if bytes > MAX_SUSPENDED {
@@ -391,7 +391,7 @@ impl Ledger {
         now: u64,
         source: &str,
         ttl_ms: Option<u64>,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<Outcome, ChangeError> {
         let ttl_ms = self.ttl(ttl_ms);
         if self.state.paused {
             return Err(Blocked::Paused.into());
@@ -400,7 +400,7 @@ impl Ledger {
             return Err(Blocked::NoneSuspended.into());
         };
         let expires = now.saturating_add(ttl_ms);
-        let Some(open) = self.state.open.get_mut(&id) else { return Err(Refusal::Unknown(id)) };
+        let Some(open) = self.state.open.get_mut(&id) else { return Err(ChangeError::Unknown(id)) };
         (open.ttl_ms, open.expires, open.looked_at) = (ttl_ms, Some(expires), expires);
         let before = std::mem::replace(&mut open.source, source.into());
         let (permit, items) = (open.permit(id, self.state.version), open.items.clone());
@@ -432,9 +432,9 @@ impl Ledger {
     }
 
     /// How far a group is, or that it is not the producer's.
-    pub(super) fn look(&self, hold: Hold) -> Result<Outcome, Refusal> {
+    pub(super) fn look(&self, hold: Hold) -> Result<Outcome, ChangeError> {
         if hold.group >= self.state.next_group {
-            return Err(Refusal::Unknown(hold.group));
+            return Err(ChangeError::Unknown(hold.group));
         }
         let Some(open) = self.state.open.get(&hold.group) else {
             return Ok(Outcome::Appended(self.fate(hold.group)));

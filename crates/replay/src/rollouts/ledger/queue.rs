@@ -11,7 +11,7 @@ pub(super) type Arrangement = Vec<(i64, (Vec<Option<u64>>, Vec<u32>))>;
 
 /// What the queue needs to know of a group.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Place {
+pub(super) struct QueuedGroup {
     pub(super) id: u64,
     /// Which group it was to be complete.
     pub(super) ready: u64,
@@ -88,7 +88,7 @@ impl Queue {
         self.len
     }
 
-    fn key(&self, place: &Place) -> i64 {
+    fn key(&self, place: &QueuedGroup) -> i64 {
         match self.order {
             Order::Ready => place.ready as i64,
             Order::Submission | Order::Window(_) => place.id as i64,
@@ -97,7 +97,7 @@ impl Queue {
         }
     }
 
-    pub(super) fn insert(&mut self, place: &Place) {
+    pub(super) fn insert(&mut self, place: &QueuedGroup) {
         let entry = (self.key(place), place.id);
         self.by_age.entry(place.oldest).or_default().insert(entry);
         if self.order == Order::Weighted {
@@ -111,7 +111,7 @@ impl Queue {
         self.len += 1;
     }
 
-    pub(super) fn remove(&mut self, place: &Place) {
+    pub(super) fn remove(&mut self, place: &QueuedGroup) {
         let entry = (self.key(place), place.id);
         let Some(same) = self.by_age.get_mut(&place.oldest) else { return };
         if !same.remove(&entry) {
@@ -134,7 +134,7 @@ impl Queue {
         self.len -= 1;
     }
 
-    pub(super) fn reprioritize(&mut self, place: &Place) {
+    pub(super) fn reprioritize(&mut self, place: &QueuedGroup) {
         if let Some(bucket) = self.buckets.get_mut(&place.oldest)
             && let Some(at) = bucket.places.get(&place.id)
         {

@@ -9,7 +9,7 @@ use super::entry;
 use super::log::EffectLog;
 use super::place::{Base, Label, VERSION, dir_name};
 use super::replay::Replayer;
-use super::shared::Shared;
+use super::shared::ChunkDirectory;
 use crate::Error;
 use crate::checkpoint::Reader;
 use crate::files::Dir;
@@ -103,7 +103,7 @@ pub fn recover<'a>(
         }
         None => (Vec::new(), None, None, Vec::new()),
     };
-    let mut shared = Shared::new(living);
+    let mut shared = ChunkDirectory::new(living);
     let root = Dir::open_or_make(root.as_ref())?;
     let mut pending = Vec::new();
     for table in tables.all() {
@@ -137,7 +137,7 @@ fn recover_one<'a>(
     durability: Durability,
     root: &Dir,
     base: Option<SavedTable>,
-    shared: &mut Shared<'_>,
+    shared: &mut ChunkDirectory<'_>,
 ) -> Result<Pending<'a>, Error> {
     let config = table.config();
     let name = || config.name.clone();

@@ -9,7 +9,7 @@ use super::super::core::{Core, DeferredDrops, Payload, rows};
 use super::super::key::Key;
 use super::super::{Form, TableConfig};
 use super::entry::{Effect, Entry, Sent, SliceOf};
-use super::shared::Shared;
+use super::shared::ChunkDirectory;
 use crate::chunk::{Chunk, ChunkKey, Slice};
 use crate::kinds::Kinds;
 use crate::names::ByName;
@@ -22,7 +22,7 @@ use crate::trajectory::{Sharing, Signature, Trajectory};
 pub(super) struct Replayer<'a, 'b> {
     config: &'a TableConfig,
     core: Core,
-    shared: &'a mut Shared<'b>,
+    shared: &'a mut ChunkDirectory<'b>,
     kinds: Kinds,
     /// What entries may name.
     chunks: ByName<Arc<Chunk>>,
@@ -40,7 +40,11 @@ pub(super) struct Replayer<'a, 'b> {
 
 impl<'a, 'b> Replayer<'a, 'b> {
     /// Goes on from a table as it was in a checkpoint, or as it is when it is new.
-    pub(super) fn new(config: &'a TableConfig, mut core: Core, shared: &'a mut Shared<'b>) -> Self {
+    pub(super) fn new(
+        config: &'a TableConfig,
+        mut core: Core,
+        shared: &'a mut ChunkDirectory<'b>,
+    ) -> Self {
         let used = core.items.slots();
         // Draws are not repeated, only what came of them: nobody asks selectors before the end.
         core.sampler.unsettle();

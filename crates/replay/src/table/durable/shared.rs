@@ -15,7 +15,7 @@ const FEW: usize = 1 << 12;
 
 /// See the [module](self).
 #[derive(Default)]
-pub(super) struct Shared<'a> {
+pub(super) struct ChunkDirectory<'a> {
     /// Those of the checkpoint.
     saved: Option<Living<'a>>,
     /// Those that journals told.
@@ -24,7 +24,7 @@ pub(super) struct Shared<'a> {
     most: usize,
 }
 
-impl<'a> Shared<'a> {
+impl<'a> ChunkDirectory<'a> {
     pub(super) fn new(saved: Option<Living<'a>>) -> Self {
         Self { saved, told: ByName::default(), most: FEW }
     }
@@ -60,7 +60,7 @@ mod tests {
     /// A journal that tells of so many chunks, of which one in `kept` stays, and forgets after every 50.
     fn looks(chunks: usize, kept: usize) -> (usize, usize) {
         let kind = Arc::new(ColumnKind { dtype: Dtype::Bool, shape: vec![] });
-        let (mut shared, mut items) = (Shared::new(None), Vec::new());
+        let (mut shared, mut items) = (ChunkDirectory::new(None), Vec::new());
         let (mut looked, mut most) = (0, 0);
         for number in 0..chunks {
             let chunk = Chunk::raw(Arc::clone(&kind), 1, vec![0].into()).unwrap();

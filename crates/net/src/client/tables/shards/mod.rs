@@ -31,7 +31,7 @@ use self::labels::Labels;
 pub use self::labels::MAX_SHARDS;
 use self::whole::{Part, Whole};
 use super::pending_requests::When;
-use super::{Batch, FailureCode, Requests, TablesError, Ticket, check_priorities};
+use super::{Batch, FailureCode, PendingReply, Requests, TablesError, check_priorities};
 
 /// For how long what is known of a shard is used without asking. A question takes about as long as a
 /// small sample, so it may cost one in some hundreds of them.
@@ -122,7 +122,7 @@ struct Given {
     batch: Batch,
 }
 
-struct State {
+struct DrawState {
     labels: Labels,
     heard: Vec<Option<Heard>>,
     rng: Rng,
@@ -131,7 +131,7 @@ struct State {
 
 /// A table that lies on several servers. See the [module](self).
 pub struct Shards {
-    state: Mutex<State>,
+    state: Mutex<DrawState>,
 }
 
 impl Shard<'_> {
@@ -166,9 +166,9 @@ fn of_all(error: TablesError) -> ShardsError {
 
 /// Waits for an answer while there is a connection, for a moment longer than the caller wants: a server
 /// that can't do what is asked says so at the very end.
-fn answer<T: Any>(ticket: &mut Ticket<T>, wait: &mut Wait<'_>) -> Result<T, TablesError> {
+fn answer<T: Any>(reply: &mut PendingReply<T>, wait: &mut Wait<'_>) -> Result<T, TablesError> {
     let deadline = wait.deadline.map(|deadline| deadline.max(Instant::now()) + GRACE);
-    ticket.wait_while_connected(Wait { deadline, tick: wait.tick, on_tick: &mut *wait.on_tick })
+    reply.wait_while_connected(Wait { deadline, tick: wait.tick, on_tick: &mut *wait.on_tick })
 }
 
 impl UnfinishedBatch {
@@ -227,7 +227,7 @@ impl Shards {
     pub fn new(shards: usize, seed: u64) -> Self {
         assert!((1..=MAX_SHARDS).contains(&shards), "{shards} shards");
         let (labels, rng) = (Labels::new(shards), Rng::new(seed));
-        let state = State { labels, heard: vec![None; shards], rng, unfinished: Vec::new() };
+        let state = DrawState { labels, heard: vec![None; shards], rng, unfinished: Vec::new() };
         Self { state: Mutex::new(state) }
     }
 
@@ -357,14 +357,14 @@ impl Shards {
                 (deadline, turn) => deadline.or(turn),
             };
             match shard.requests.start_sample(shard.table, owed, deadline) {
-                Ok(ticket) => asked.push((number, ticket)),
+                Ok(reply) => asked.push((number, reply)),
                 Err(error) if is_absence(&error) => partial.lose(number),
                 Err(error) => return Err(at(number)(error)),
             }
         }
         let (mut failed, mut closed) = (None, None);
-        for (number, mut ticket) in asked {
-            match answer(&mut ticket, wait) {
+        for (number, mut reply) in asked {
+            match answer(&mut reply, wait) {
                 Ok(batch) => {
                     let incarnation = partial.incarnations[number];
                     self.hear(number, incarnation, batch.infos());
@@ -466,8 +466,8 @@ impl Shards {
         };
         let asked: Vec<_> = shards.iter().enumerate().filter_map(there).collect();
         let mut closed = Ok(());
-        for (number, ticket) in asked {
-            match ticket.and_then(|mut ticket| answer(&mut ticket, wait)) {
+        for (number, reply) in asked {
+            match reply.and_then(|mut reply| answer(&mut reply, wait)) {
                 Err(error @ TablesError::Refused { code: FailureCode::Closed, .. }) => {
                     closed = Err(at(number)(error));
                 }
@@ -508,13 +508,13 @@ impl Shards {
                 continue;
             }
             match shard.requests.ask_info(When::Now, Some(shard.table)) {
-                Ok(ticket) => asked.push((number, shard.table, incarnation, ticket)),
+                Ok(reply) => asked.push((number, shard.table, incarnation, reply)),
                 Err(error) if is_absence(&error) => {}
                 Err(error) => return Err(at(number)(error)),
             }
         }
-        for (number, table, incarnation, mut ticket) in asked {
-            let all = match answer(&mut ticket, wait) {
+        for (number, table, incarnation, mut reply) in asked {
+            let all = match answer(&mut reply, wait) {
                 Ok(all) => all,
                 Err(error) if is_absence(&error) => continue,
                 Err(error) => return Err(at(number)(error)),
@@ -621,7 +621,7 @@ impl Shards {
         &self,
         shards: &[Option<Shard<'_>>],
         count: impl Fn(usize) -> usize,
-        start: impl Fn(usize, &Shard<'_>) -> Option<Result<Ticket<u64>, TablesError>>,
+        start: impl Fn(usize, &Shard<'_>) -> Option<Result<PendingReply<u64>, TablesError>>,
         lost: u64,
         mut wait: Wait<'_>,
     ) -> Result<Changed, ShardsError> {
@@ -632,13 +632,13 @@ impl Shards {
                 continue;
             };
             match started {
-                Ok(ticket) => asked.push((number, ticket)),
+                Ok(reply) => asked.push((number, reply)),
                 Err(error) if is_absence(&error) => changed.lost += count(number) as u64,
                 Err(error) => failed = Some(at(number)(error)),
             }
         }
-        for (number, mut ticket) in asked {
-            match answer(&mut ticket, &mut wait) {
+        for (number, mut reply) in asked {
+            match answer(&mut reply, &mut wait) {
                 Ok(done) => changed.done += done,
                 Err(error) if is_absence(&error) => changed.lost += count(number) as u64,
                 Err(error) => failed = Some(at(number)(error)),
