@@ -784,20 +784,20 @@ fn whoever_is_told_of_a_change_finds_it_kept() {
     for durability in [Durability::None, Durability::Async, Durability::Sync] {
         let (_dir, table, server) = open_kept(durability);
         let client = connect(&server);
-        let is_kept = || table.is_kept(table.receipt().unwrap()).unwrap();
+        let is_durable = || table.is_durable(table.receipt().unwrap()).unwrap();
         // Every other share is laid out elsewhere: it has many bytes.
         let wide = Form::Padded { width: 1 << 18, left: false };
         for form in [Form::Flat, wide].into_iter().cycle().take(20) {
             let holds = permits(soon(|wait| client.call(0, &[admit(2)], wait)).unwrap());
-            assert!(is_kept(), "an admit, {durability:?}");
+            assert!(is_durable(), "an admit, {durability:?}");
             let items: Vec<_> =
                 holds.iter().flat_map(|permit| group(permit.hold, 20_000)).collect();
             soon(|wait| client.call(0, &items, wait)).unwrap();
-            assert!(is_kept(), "appends, {durability:?}");
+            assert!(is_durable(), "appends, {durability:?}");
             let delivered = soon(|wait| client.sample(0, want(2), form, wait)).unwrap();
-            assert!(is_kept(), "a sample, {durability:?}");
+            assert!(is_durable(), "a sample, {durability:?}");
             assert_eq!(one(&client, Change::Ack(delivered.head().lease)), Ok(Outcome::Count(2)));
-            assert!(is_kept(), "an ack, {durability:?}");
+            assert!(is_durable(), "an ack, {durability:?}");
         }
         table.close();
     }
@@ -847,7 +847,7 @@ fn what_a_journal_could_not_take_is_not_acknowledged_and_all_who_wait_hear_of_it
         })
         .expect("the journal begins another file after 64 MiB");
     assert!(matches!(failure::<()>(Err(error)), CallError::Journal(_)));
-    assert_eq!(table.is_kept(told), Ok(true));
+    assert_eq!(table.is_durable(told), Ok(true));
     // The next one who asks is told, and so are those who wait.
     let admitted = soon(|wait| producer.call(0, &[admit(1)], wait));
     assert!(matches!(failure(admitted), CallError::Journal(_)));
@@ -944,7 +944,7 @@ impl Wake for Gate {
         if std::thread::current().name() != Some("echoic-journal") {
             // Somebody gave room back.
             let table = Arc::clone(&self.table);
-            return table.wake_on_kept(&Waker::from(self));
+            return table.wake_on_durable(&Waker::from(self));
         }
         self.is_reached.store(true, Ordering::Relaxed);
         drop(self.lock.lock());
@@ -959,7 +959,7 @@ fn an_append_whose_waiter_panics_is_waited_for_by_others() {
     let (is_reached, lock) = (AtomicBool::new(false), Mutex::new(()));
     let gate = Arc::new(Gate { table: Arc::clone(&table), is_reached, lock });
     let held = gate.lock.lock();
-    table.wake_on_kept(&Waker::from(Arc::clone(&gate)));
+    table.wake_on_durable(&Waker::from(Arc::clone(&gate)));
     table.apply(&admit(1)).unwrap();
     until("something is kept", || gate.is_reached.load(Ordering::Relaxed));
     let added = append(&client, item(hold, 0, 5));

@@ -140,7 +140,7 @@ impl Stall {
     fn begin(table: &Arc<Table>, version: u64) -> Arc<Self> {
         let (state, changed) = (Mutex::default(), Condvar::new());
         let stall = Arc::new(Self { table: Arc::clone(table), state, changed });
-        table.wake_on_kept(&Waker::from(Arc::clone(&stall)));
+        table.wake_on_durable(&Waker::from(Arc::clone(&stall)));
         // Something to write.
         table.advance(version);
         stall.wait(|(begun, _)| *begun);
@@ -164,7 +164,7 @@ impl Wake for Stall {
         if std::thread::current().name() != Some("echoic-journal") {
             // Somebody gave room back.
             let table = Arc::clone(&self.table);
-            return table.wake_on_kept(&Waker::from(self));
+            return table.wake_on_durable(&Waker::from(self));
         }
         self.state.lock().unwrap().0 = true;
         self.changed.notify_all();

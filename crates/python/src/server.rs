@@ -67,7 +67,7 @@ pub struct Server {
     /// When it was made.
     since: Instant,
     /// What the program tells of itself.
-    told: Arc<ProgramGauges>,
+    program_gauges: Arc<ProgramGauges>,
     closed: AtomicBool,
     listeners: Arc<Listeners>,
     process: Process,
@@ -123,14 +123,14 @@ impl Server {
         let (incarnation, since) =
             (RandomState::new().hash_one(std::process::id()), Instant::now());
         let weights = weights.map(|store| Arc::clone(store.get().core()));
-        let told = Arc::default();
+        let program_gauges = Arc::default();
         Ok(Self {
             stream,
             tables,
             rollouts,
             weights,
             checkpointer,
-            told,
+            program_gauges,
             closed,
             listeners,
             process,
@@ -267,7 +267,7 @@ impl Server {
         py: Python<'py>,
     ) -> PyResult<(u64, f64, Bound<'py, PyList>, Bound<'py, PyList>)> {
         let server_metrics = self.server_metrics();
-        watch::told(py, py.detach(|| server_metrics.look()))
+        watch::observation_dict(py, py.detach(|| server_metrics.look()))
     }
 
     /// Every number, by name.
@@ -288,8 +288,8 @@ impl Server {
 
     /// Shows numbers of the program beside the server's.
     fn tell(&self, numbers: HashMap<String, Option<f64>>) -> PyResult<()> {
-        self.told
-            .tell(numbers.into_iter().collect())
+        self.program_gauges
+            .set(numbers.into_iter().collect())
             .map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
@@ -409,7 +409,7 @@ impl Server {
             rollouts: Arc::clone(&self.rollouts),
             weights: self.weights.clone(),
             checkpointer: self.checkpointer.clone(),
-            told: Arc::clone(&self.told),
+            told: Arc::clone(&self.program_gauges),
             listeners: Arc::downgrade(&self.listeners),
         }
     }

@@ -58,12 +58,12 @@ impl Watcher {
         let seen = py
             .detach(|| self.watcher.lock().look(deadline))
             .map_err(|error| self.peer.error(py, &error))?;
-        told(py, seen)
+        observation_dict(py, seen)
     }
 }
 
 /// What Python is told of a server that was looked at.
-pub fn told<'py>(
+pub fn observation_dict<'py>(
     py: Python<'py>,
     seen: Observation,
 ) -> PyResult<(u64, f64, Bound<'py, PyList>, Bound<'py, PyList>)> {

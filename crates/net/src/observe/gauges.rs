@@ -34,7 +34,7 @@ pub struct ProgramGauges(Mutex<BTreeMap<String, f64>>);
 
 impl ProgramGauges {
     /// Replaces numbers by name; those without a value are forgotten.
-    pub fn tell(&self, numbers: Vec<(String, Option<f64>)>) -> Result<(), GaugeError> {
+    pub fn set(&self, numbers: Vec<(String, Option<f64>)>) -> Result<(), GaugeError> {
         for (name, _) in &numbers {
             if name.is_empty() || name.len() > MAX_GAUGE_NAME {
                 return Err(GaugeError::Name(name.clone()));
@@ -68,14 +68,12 @@ mod tests {
     #[test]
     fn what_can_not_be_taken_changes_nothing() {
         let gauges = ProgramGauges::default();
-        gauges
-            .tell(vec![("loss".into(), Some(1.0)), ("gone".into(), Some(2.0))])
-            .expect("they fit");
-        gauges.tell(vec![("gone".into(), None)]).expect("fewer fit too");
+        gauges.set(vec![("loss".into(), Some(1.0)), ("gone".into(), Some(2.0))]).expect("they fit");
+        gauges.set(vec![("gone".into(), None)]).expect("fewer fit too");
         let many = (0..=MAX_GAUGES).map(|i| (i.to_string(), Some(0.0))).collect();
-        assert_eq!(gauges.tell(many), Err(GaugeError::Many(MAX_GAUGES + 2)));
+        assert_eq!(gauges.set(many), Err(GaugeError::Many(MAX_GAUGES + 2)));
         let bad = vec![("loss".into(), Some(3.0)), (String::new(), Some(0.0))];
-        assert_eq!(gauges.tell(bad), Err(GaugeError::Name(String::new())));
+        assert_eq!(gauges.set(bad), Err(GaugeError::Name(String::new())));
         assert_eq!(gauges.all().into_iter().collect::<Vec<_>>(), [("loss".to_owned(), 1.0)]);
     }
 }

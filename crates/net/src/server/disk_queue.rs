@@ -33,12 +33,12 @@ impl Receipt {
     pub(crate) fn is_durable(self, id: u64, shared: &ServerContext) -> Result<bool, Box<Answer>> {
         match self {
             Self::Items(number, receipt) => {
-                let durable = shared.table(number).map_or(Ok(true), |one| one.is_kept(receipt));
+                let durable = shared.table(number).map_or(Ok(true), |one| one.is_durable(receipt));
                 durable.map_err(|error| failed(id, &error).into())
             }
             Self::Rollouts(number, receipt) => {
                 let table = shared.rollout_table(number);
-                let durable = table.map_or(Ok(true), |one| one.is_kept(receipt));
+                let durable = table.map_or(Ok(true), |one| one.is_durable(receipt));
                 durable.map_err(|error| Answer::RolloutRefused { id, error }.into())
             }
         }

@@ -170,14 +170,14 @@ impl Session for InsertSession {
         }
         // What a table without a journal has is kept at once. What never will be is told when the connection
         // is looked at next.
-        let _ = self.note_kept(turn.shared);
+        let _ = self.note_durable(turn.shared);
         used
     }
 
     fn resume(&mut self, turn: &mut Turn<'_>) -> Result<(), Stop> {
         let finished = self.finish(turn);
         let refused = |error: TableError| Stop::Refused(RefusalCode::Journal, error.to_string());
-        while let Some(number) = self.note_kept(turn.shared).map_err(refused)? {
+        while let Some(number) = self.note_durable(turn.shared).map_err(refused)? {
             if !turn.park(Key::Durable(number)) {
                 break;
             }
@@ -279,10 +279,10 @@ impl InsertSession {
     }
 
     /// Takes note of what is kept. Of what is not, the table to wait for.
-    fn note_kept(&mut self, shared: &ServerContext) -> Result<Option<usize>, TableError> {
+    fn note_durable(&mut self, shared: &ServerContext) -> Result<Option<usize>, TableError> {
         while let Some(Mark { first, table: number, receipt }) = self.marks.front() {
             let table = shared.table(*number);
-            if !table.map_or(Ok(true), |table| table.is_kept(*receipt))? {
+            if !table.map_or(Ok(true), |table| table.is_durable(*receipt))? {
                 self.kept = self.seen.min(*first);
                 return Ok(Some(*number));
             }

@@ -267,7 +267,7 @@ impl ServerContext {
     /// Whether all that was changed so far in tables of items is durable.
     fn is_all_durable(&self) -> bool {
         let is_durable = |table: &Arc<Table>| {
-            table.receipt().is_none_or(|receipt| table.is_kept(receipt) == Ok(true))
+            table.receipt().is_none_or(|receipt| table.is_durable(receipt) == Ok(true))
         };
         self.tables.all().iter().all(is_durable)
     }

@@ -91,7 +91,7 @@ impl Session for RequestSession {
 
     fn resume(&mut self, turn: &mut Turn<'_>) -> Result<(), Stop> {
         self.finish(turn);
-        self.tell_saved(turn);
+        self.report_saved(turn);
         self.settle(turn);
         if turn.is_full() {
             return Err(Stop::Unsent(turn.shared.credit_bytes()));
@@ -342,7 +342,7 @@ impl RequestSession {
         let (id, number) = (waiter.id, waiter.table);
         match table.try_sample(count) {
             Ok(sampled) => match sampled.receipt() {
-                Some(receipt) if table.is_kept(receipt) != Ok(true) => {
+                Some(receipt) if table.is_durable(receipt) != Ok(true) => {
                     let held = Held::Batch { table: number, sampled: Box::new(sampled), area };
                     self.disk.push(Waiting { id, receipt: Receipt::Items(number, receipt), held });
                     Ok(None)
@@ -428,7 +428,7 @@ impl RequestSession {
     }
 
     /// Answers requests for checkpoints that are written.
-    fn tell_saved(&mut self, turn: &mut Turn<'_>) {
+    fn report_saved(&mut self, turn: &mut Turn<'_>) {
         self.saving.retain(|(id, saved)| {
             let saved = saved.lock().take();
             let id = *id;

@@ -162,7 +162,7 @@ pub(crate) fn serve(
 
 /// Why a table with a directory writes nothing more, if so.
 pub(crate) fn failure(table: &RolloutTable) -> Option<CallError> {
-    table.is_kept(table.receipt()?).err()
+    table.is_durable(table.receipt()?).err()
 }
 
 fn try_to_serve(

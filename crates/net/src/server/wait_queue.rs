@@ -260,8 +260,8 @@ impl WaitQueue {
             (Key::Stream | Key::Weights | Key::Pool | Key::Checkpoint, ..) => {}
             (Key::Room(number), ..) => tables[number].wake_on_room(waker),
             (Key::Items(number), ..) => tables[number].wake_on_items(waker),
-            (Key::Durable(number), ..) => tables[number].wake_on_kept(waker),
-            (Key::DurableRollouts(number), ..) => rollouts[number].wake_on_kept(waker),
+            (Key::Durable(number), ..) => tables[number].wake_on_durable(waker),
+            (Key::DurableRollouts(number), ..) => rollouts[number].wake_on_durable(waker),
             (Key::Producers(number), ..) => rollouts[number].wake_later(Side::Producers, waker),
             (Key::Consumers(number), ..) => rollouts[number].wake_later(Side::Consumers, waker),
             (Key::Version(number), ..) => rollouts[number].wake_later(Side::Versions, waker),

@@ -179,7 +179,7 @@ impl WeightsSession {
         let (serial, version) = (latest.serial(), latest.version());
         let Some(content) = latest.content() else {
             turn.out.write(|out| announce(out, serial, version, None, None));
-            self.told(&latest);
+            self.note_announced(&latest);
             return Ok(());
         };
         weights::check(content.plan())?;
@@ -200,13 +200,13 @@ impl WeightsSession {
             }
         }
         turn.out.write(|out| announce(out, serial, version, Some(content.plan()), Some(region)));
-        self.told(&latest);
+        self.note_announced(&latest);
         self.lent.insert(serial, latest);
         Ok(())
     }
 
     /// The client has been told of this.
-    fn told(&mut self, publication: &Publication) {
+    fn note_announced(&mut self, publication: &Publication) {
         self.want = None;
         if let Some(seat) = &self.seat {
             seat.see(publication);
@@ -237,7 +237,7 @@ impl WeightsSession {
                 turn.out.write(|out| write_serial(out, kind::END, serial));
                 sending.transfer.count(sent, saved);
                 self.sending = None;
-                self.told(&publication);
+                self.note_announced(&publication);
                 return Err(Stop::Again);
             };
             sending.next += 1;

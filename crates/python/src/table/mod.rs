@@ -346,7 +346,7 @@ impl Table {
 
     /// Waits until what was inserted survives what the table promises. There is no deadline: it is inserted.
     fn keep(&self, py: Python<'_>) -> PyResult<()> {
-        match self.handle.is_kept() {
+        match self.handle.is_durable() {
             true => Ok(()),
             false => wait::until(py, None, |wait| self.handle.keep(wait)),
         }

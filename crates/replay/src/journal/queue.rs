@@ -196,7 +196,7 @@ impl Queue {
     pub(super) fn give_room(&self, bytes: usize) {
         let mut state = self.state.lock();
         state.held = state.held.saturating_sub(bytes);
-        self.tell(state);
+        self.announce(state);
     }
 
     /// Takes the record of which `frame` is made at once, though there be no room but the `room` that was
@@ -297,7 +297,7 @@ impl Queue {
         let mut state = self.state.lock();
         state.closing = true;
         self.wake_thread(&mut state);
-        self.tell(state);
+        self.announce(state);
     }
 
     /// For the journal's thread: waits for something to do.
@@ -329,7 +329,7 @@ impl Queue {
         if synced {
             state.synced = state.written;
         }
-        self.tell(state);
+        self.announce(state);
     }
 
     /// For the journal's thread: what it took, and what comes, will never be written.
@@ -338,10 +338,10 @@ impl Queue {
         state.failure = Some(Arc::new(error));
         state.held = 0;
         state.frames = Vec::new();
-        self.tell(state);
+        self.announce(state);
     }
 
-    fn tell(&self, mut state: MutexGuard<'_, QueueState>) {
+    fn announce(&self, mut state: MutexGuard<'_, QueueState>) {
         let wakers = std::mem::take(&mut state.wakers);
         let waiting = state.waiting > 0;
         drop(state);

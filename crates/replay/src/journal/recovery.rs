@@ -132,7 +132,7 @@ fn find(dir: &Dir, names: &[String], from: u64) -> Result<Found, Error> {
 
 /// Reads a journal that nobody has open, and changes nothing: what a crash has left at its end stays there.
 /// Without a number, all records that there are.
-pub(super) fn look(path: &Path, from: Option<u64>) -> Result<(Replay, Lock), Error> {
+pub(super) fn inspect(path: &Path, from: Option<u64>) -> Result<(Replay, Lock), Error> {
     let OwnedDir { dir, lock, .. } = MARKER.share(path)?;
     let names = dir.names()?;
     let oldest = names.iter().filter_map(|name| segment::read_name(name)).min();

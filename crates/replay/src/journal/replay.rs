@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::recovery::{Segment, look};
+use super::recovery::{Segment, inspect};
 use super::segment::{self, HEAD_BYTES, Scan, Step};
 use crate::Error;
 use crate::files::{Dir, Lock};
@@ -56,7 +56,7 @@ impl Replay {
     /// [`Error::Locked`], [`Error::Foreign`], [`Error::Format`], [`Error::Damaged`], [`Error::File`], or
     /// [`Error::Unfit`] when a segment is missing.
     pub fn open(dir: impl AsRef<Path>, from: Option<u64>) -> Result<Self, Error> {
-        let (replay, held) = look(dir.as_ref(), from)?;
+        let (replay, held) = inspect(dir.as_ref(), from)?;
         Ok(Self { _held: Some(held), ..replay })
     }
 

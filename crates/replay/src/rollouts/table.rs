@@ -221,7 +221,7 @@ impl RolloutTable {
     }
 
     /// Has something happen, if it can without waiting. In a table with a directory, its caller is told when
-    /// what was changed [is kept](Self::is_kept).
+    /// what was changed [is kept](Self::is_durable).
     ///
     /// # Errors
     ///
@@ -436,7 +436,7 @@ impl RolloutTable {
         }
     }
 
-    /// What to ask [`RolloutTable::is_kept`] about what was changed so far; `None` in a table without a directory.
+    /// What to ask [`RolloutTable::is_durable`] about what was changed so far; `None` in a table without a directory.
     pub fn receipt(&self) -> Option<Receipt> {
         self.log().map(Log::receipt)
     }
@@ -446,12 +446,12 @@ impl RolloutTable {
     /// # Errors
     ///
     /// [`CallError::Journal`] when it never will.
-    pub fn is_kept(&self, receipt: Receipt) -> Result<bool, CallError> {
+    pub fn is_durable(&self, receipt: Receipt) -> Result<bool, CallError> {
         self.log().map_or(Ok(true), |log| Ok(log.is_durable(receipt)?))
     }
 
     /// Calls `waker` once when more is kept, or nothing will be any more. Look again after this call.
-    pub fn wake_on_kept(&self, waker: &Waker) {
+    pub fn wake_on_durable(&self, waker: &Waker) {
         if let Some(log) = self.log() {
             log.journal().wake_on_progress(waker);
         }

@@ -359,14 +359,14 @@ impl Table {
     /// have to be kept, and can't be.
     pub fn try_sample(self: &Arc<Self>, count: usize) -> Result<Sampled, Obstacle> {
         let max_times = self.config.max_times_sampled;
-        let is_kept = max_times > 0 && self.durability == Some(Durability::Sync);
+        let is_durable = max_times > 0 && self.durability == Some(Durability::Sync);
         if max_times > 0 {
             self.check_room()?;
         }
         let (infos, drawn, receipt) = self.change(
             || (),
             |core, deferred, log| {
-                if let Some((log, ())) = log.as_ref().filter(|_| is_kept) {
+                if let Some((log, ())) = log.as_ref().filter(|_| is_durable) {
                     log.log.journal().check().map_err(TableError::from)?;
                 }
                 core.gate.check_sample(count as u64)?;
@@ -374,10 +374,10 @@ impl Table {
                 let mut receipt = None;
                 if let Some((log, ())) = log {
                     let taken = log.sampled(&infos, max_times);
-                    if is_kept && !taken {
+                    if is_durable && !taken {
                         return Err(TableError::from(log.log.refusal()).into());
                     }
-                    receipt = is_kept.then(|| log.log.receipt());
+                    receipt = is_durable.then(|| log.log.receipt());
                 }
                 Ok::<_, Obstacle>((infos, drawn, receipt))
             },
@@ -581,7 +581,7 @@ impl Table {
         })?)
     }
 
-    /// What to ask [`Table::is_kept`] about what was changed so far; none in a table without a journal.
+    /// What to ask [`Table::is_durable`] about what was changed so far; none in a table without a journal.
     pub fn receipt(&self) -> Option<Receipt> {
         self.log().map(Log::receipt)
     }
@@ -591,12 +591,12 @@ impl Table {
     /// # Errors
     ///
     /// [`TableError::Journal`] when it never will.
-    pub fn is_kept(&self, receipt: Receipt) -> Result<bool, TableError> {
+    pub fn is_durable(&self, receipt: Receipt) -> Result<bool, TableError> {
         self.log().map_or(Ok(true), |log| Ok(log.is_durable(receipt)?))
     }
 
     /// Calls `waker` once when more is kept, or nothing will be any more. Look again after this call.
-    pub fn wake_on_kept(&self, waker: &Waker) {
+    pub fn wake_on_durable(&self, waker: &Waker) {
         if let Some(log) = self.log() {
             log.journal().wake_on_progress(waker);
         }

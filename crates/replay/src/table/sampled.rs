@@ -49,7 +49,7 @@ impl Sampled {
         Self { table, infos, drawn: Some(drawn), receipt }
     }
 
-    /// What has to be [kept](Table::is_kept) before the batch is handed on, if anything: that the items were
+    /// What has to be [kept](Table::is_durable) before the batch is handed on, if anything: that the items were
     /// drawn, in a table of [`Durability::Sync`](super::Durability::Sync) whose items go after some draws.
     /// A crash before that has them drawn again.
     pub fn receipt(&self) -> Option<Receipt> {

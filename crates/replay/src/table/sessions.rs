@@ -141,7 +141,7 @@ impl Sessions {
 
     /// Has the journal told anew of each before it is named again: it is another one, or the part that
     /// told is no longer needed.
-    pub(super) fn tell_anew(&mut self) {
+    pub(super) fn report_anew(&mut self) {
         self.generation += 1;
     }
 
@@ -180,7 +180,7 @@ impl Sessions {
             }
             all.advance(&Origin { producer, epoch, number: next }, 0);
         }
-        all.tell_anew();
+        all.report_anew();
         Ok(all)
     }
 }
@@ -241,7 +241,7 @@ mod tests {
         };
         assert!(tell(&mut sessions, 7, 0));
         assert!(!tell(&mut sessions, 7, 1));
-        sessions.tell_anew();
+        sessions.report_anew();
         assert!(tell(&mut sessions, 7, 2));
         assert!(!tell(&mut sessions, 7, 3));
         assert!(tell(&mut sessions, 8, 0));

@@ -132,7 +132,7 @@ proptest! {
         do_some(&table, &mut crowd, &before);
         soon(|wait| table.keep(wait)).unwrap();
         let kept = table.receipt().unwrap();
-        prop_assert!(table.is_kept(kept).unwrap());
+        prop_assert!(table.is_durable(kept).unwrap());
         let (len, counts) = (fs::metadata(last_segment(dir.path())).unwrap().len(), table.info().counts);
         do_some(&table, &mut crowd, &after);
         table.close();

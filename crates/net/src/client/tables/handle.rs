@@ -225,9 +225,9 @@ impl TableHandle {
 
     /// Whether there is nothing to [wait](Self::keep) for.
     #[inline]
-    pub fn is_kept(&self) -> bool {
+    pub fn is_durable(&self) -> bool {
         let kept = |table: &Arc<Table>| {
-            table.receipt().is_none_or(|receipt| table.is_kept(receipt) == Ok(true))
+            table.receipt().is_none_or(|receipt| table.is_durable(receipt) == Ok(true))
         };
         self.local().is_none_or(kept)
     }

@@ -192,7 +192,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
 
     fn settle(&mut self) {
         // What the journal was told so far is of its last opening.
-        self.core.sessions.tell_anew();
+        self.core.sessions.report_anew();
         self.core.sampler.settle();
         self.core.remover.settle();
     }

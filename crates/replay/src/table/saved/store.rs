@@ -142,7 +142,7 @@ impl Moment {
         core.remover.save(&mut remover);
         items.extend_from_slice(core.items.all());
         let sessions = core.sessions.all();
-        core.sessions.tell_anew();
+        core.sessions.report_anew();
         let Gate { limiter, counts, .. } = &core.gate;
         let limiter = limiter.parameters();
         let numbers = [limiter.samples_per_insert, limiter.min_diff, limiter.max_diff];

@@ -15,7 +15,7 @@
 //! 3. A key is used in the life of the shard in which it was given, and at no other shard.
 
 mod labels;
-mod look;
+mod read;
 mod whole;
 
 use std::any::Any;
@@ -327,7 +327,7 @@ impl Shards {
             let unchosen = partial.unchosen();
             if unchosen > 0 {
                 if partial.choice.is_empty() || partial.outdated {
-                    let (found, incarnations) = self.look(shards, unchosen, wait)?;
+                    let (found, incarnations) = self.poll(shards, unchosen, wait)?;
                     partial.adopt(found, incarnations);
                 }
                 let counts = partial.choice.split(unchosen, &mut self.state.lock().rng);
@@ -407,7 +407,7 @@ impl Shards {
     }
 
     /// What the shards are together now; waits until `count` items can be drawn from it.
-    fn look(
+    fn poll(
         &self,
         shards: &[Option<Shard<'_>>],
         count: usize,
