@@ -163,6 +163,8 @@ class Worker(threading.Thread):
         super().__init__()
         self._client = echoic.connect(address, deadline=PATIENCE, connect_timeout=PATIENCE)
         self.first = self.next = number * 1_000_000
+        # All numbers below are in their tables.
+        self.flushed = self.first
         self.over = threading.Event()
         self.error: BaseException | None = None
 
@@ -188,10 +190,23 @@ class Worker(threading.Thread):
                     writer.append({"at": np.int64(number)}, timeout=PATIENCE)
                     writer.create_item("windows", 1.0, {"at": writer.history["at"][-1:]})
                 self.next += 10
+                if self.next % 200 == 0:
+                    self._client.flush(PATIENCE)
+                    self.flushed = self.next
                 # However long the test takes, all of it has room.
                 time.sleep(0.001)
             writer.end_episode(timeout=PATIENCE)
         self._client.flush(PATIENCE)
+
+
+def await_progress(workers: list[Worker]) -> None:
+    """Returns when the server has taken something of each worker: on a busy machine that may take a while."""
+    before = [worker.flushed for worker in workers]
+    deadline = time.monotonic() + PATIENCE
+    for worker, flushed in zip(workers, before, strict=True):
+        while worker.flushed == flushed and worker.is_alive():
+            assert time.monotonic() < deadline, "a worker does not go on"
+            time.sleep(0.01)
 
 
 class Learner(threading.Thread):
@@ -243,7 +258,8 @@ def test_what_workers_insert_is_there_once_however_often_the_server_is_killed(pl
         thread.start()
     try:
         for _ in range(KILLS):
-            time.sleep(moments.uniform(0.2, 0.6))
+            await_progress(workers)
+            time.sleep(moments.uniform(0.0, 0.4))
             place.kill()
             time.sleep(moments.choice([0.0, 0.1]))
             place.start()
