@@ -200,7 +200,7 @@ class Worker(threading.Thread):
 
 
 def await_progress(workers: list[Worker]) -> None:
-    """Returns when the server has taken something of each worker: on a busy machine that may take a while."""
+    """Returns when the server has taken something of each worker, however busy the machine is."""
     before = [worker.flushed for worker in workers]
     deadline = time.monotonic() + PATIENCE
     for worker, flushed in zip(workers, before, strict=True):
