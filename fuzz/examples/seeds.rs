@@ -28,7 +28,7 @@ use echoic_replay::rollouts::batch::Form::Packed;
 use echoic_replay::rollouts::codec::AppendHead;
 use echoic_replay::rollouts::item::{Item, Run};
 use echoic_replay::rollouts::ledger::{
-    Admit, Balance, Blocked, Change, Fate, Hold, Lease, Outcome, Permit, ChangeError, Size, Want,
+    Admit, Balance, Blocked, Change, ChangeError, Fate, Hold, Lease, Outcome, Permit, Size, Want,
 };
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::table::{Form, Infos};
@@ -325,7 +325,11 @@ fn outcomes() -> Outcomes {
         Ok(Outcome::Appended(Fate::Stale)),
         Ok(Outcome::Count(5)),
         Err(ChangeError::Unknown(6)),
-        Err(ChangeError::Value { what: "item".into(), expected: "below 2".into(), got: "7".into() }),
+        Err(ChangeError::Value {
+            what: "item".into(),
+            expected: "below 2".into(),
+            got: "7".into(),
+        }),
     ]
 }
 
