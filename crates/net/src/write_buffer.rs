@@ -64,14 +64,14 @@ pub(crate) struct WriteBuffer {
     /// Huge buffers that are sent.
     spent: Vec<PooledBuffer>,
     /// A small piece that is sent, for the next one.
-    spare: Vec<u8>,
+    emptied: Vec<u8>,
 }
 
 impl WriteBuffer {
     /// Adds what `write` appends.
     pub(crate) fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         if !matches!(self.pieces.back(), Some(Piece::Small(bytes)) if bytes.len() < SMALL_PIECE) {
-            self.pieces.push_back(Piece::Small(std::mem::take(&mut self.spare)));
+            self.pieces.push_back(Piece::Small(std::mem::take(&mut self.emptied)));
         }
         if let Some(Piece::Small(bytes)) = self.pieces.back_mut() {
             let before = bytes.len();
@@ -119,7 +119,7 @@ impl WriteBuffer {
     /// Gives up memory that is only of use while much is sent.
     pub(crate) fn rest(&mut self) {
         if self.pieces.is_empty() {
-            (self.pieces, self.spare) = (VecDeque::new(), Vec::new());
+            (self.pieces, self.emptied) = (VecDeque::new(), Vec::new());
         }
     }
 
@@ -189,7 +189,7 @@ impl WriteBuffer {
                 Some(Piece::Pooled(buffer)) if buffer.len() >= HUGE => self.spent.push(buffer),
                 Some(Piece::Small(mut bytes)) if bytes.capacity() <= 2 * SMALL_PIECE => {
                     bytes.clear();
-                    self.spare = bytes;
+                    self.emptied = bytes;
                 }
                 _ => {}
             }

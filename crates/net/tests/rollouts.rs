@@ -107,7 +107,7 @@ fn group(hold: Hold, tokens: u32) -> [Change; 2] {
     [item(hold, 0, tokens), item(hold, 1, tokens)]
 }
 
-/// Whoever waits for the first version that is published.
+/// A wait for the first version that is published.
 const LATER: Change = Change::AwaitVersion { above: 0 };
 
 fn want(groups: u32) -> Want {

@@ -103,7 +103,7 @@ fn rows_of_a_writer_whose_connections_break_arrive_once_and_in_order() {
 fn rows_for_a_table_with_a_journal_arrive_once_and_in_order() {
     let (table, _dir) = journalled_queue(rows());
     deliver_rows(&table);
-    let info = table.journal_info().unwrap();
+    let info = table.journal().unwrap();
     assert_eq!(info.kept, info.next);
 }
 

@@ -195,6 +195,24 @@ fn a_subscriber_refuses_a_chunk_that_was_changed_and_keeps_what_it_has() {
 }
 
 #[test]
+fn what_came_in_part_takes_no_place_while_the_server_is_away() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address: Address = format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let dial = dial_to(&address, &TlsFiles::default()).unwrap();
+    let subscriber = WeightSubscriber::new(dial, ClientOptions::default(), 3).unwrap();
+    let mut peer = Peer::server(&listener);
+    peer.expect(kind::WANT);
+    peer.say(|out| {
+        let form = Form::Chunks((*plan(100)).clone());
+        Announcement { serial: 1, version: 1, form }.write(out);
+    });
+    let alive = || subscriber.store().info().alive;
+    until("the first part has come", || alive() == 1);
+    drop((peer, listener));
+    until("its place is free", || alive() == 0);
+}
+
+#[test]
 fn only_chunks_that_the_client_lacks_are_sent() {
     let store = Arc::new(WeightStore::default());
     let (server, plan) = (open(&store), plan(2 * CHUNK_BYTES));

@@ -409,7 +409,7 @@ impl Server {
             rollouts: Arc::clone(&self.rollouts),
             weights: self.weights.clone(),
             checkpointer: self.checkpointer.clone(),
-            told: Arc::clone(&self.program_gauges),
+            gauges: Arc::clone(&self.program_gauges),
             listeners: Arc::downgrade(&self.listeners),
         }
     }

@@ -23,7 +23,7 @@ pub struct ServerMetrics {
     pub rollouts: Arc<Vec<Arc<RolloutTable>>>,
     pub weights: Option<Arc<WeightStore>>,
     pub checkpointer: Option<Arc<Checkpointer>>,
-    pub told: Arc<ProgramGauges>,
+    pub gauges: Arc<ProgramGauges>,
     /// Who looks is kept by the listeners; not the other way round too.
     pub listeners: Weak<Listeners>,
 }
@@ -61,7 +61,7 @@ impl ServerMetrics {
         if let Some(checkpointer) = &self.checkpointer {
             numbers.add_checkpointer(&checkpointer.past());
         }
-        numbers.add_gauges(&self.told);
+        numbers.add_gauges(&self.gauges);
         let Some(listeners) = self.listeners.upgrade() else { return (numbers, Vec::new()) };
         let connections = listeners.all_connections();
         numbers.add_listeners(&listeners.info(), &connections);

@@ -98,7 +98,7 @@ fn main() {
             );
         }
         table.close();
-        if let Some(info) = table.journal_info() {
+        if let Some(info) = table.journal() {
             let inserts = table.info().counts.inserts;
             drop(table);
             let start = Instant::now();

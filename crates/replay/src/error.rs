@@ -28,7 +28,7 @@ pub enum Error {
     Locked {
         /// The directory.
         path: PathBuf,
-        /// Who has it.
+        /// What has it.
         holder: &'static str,
     },
     /// Give the right directory or file.

@@ -201,7 +201,7 @@ fn state(table: &Arc<Table>) -> State {
 }
 
 fn next(table: &Table) -> u64 {
-    table.journal_info().unwrap().next
+    table.journal().unwrap().next
 }
 
 /// What a killed process would leave, with the newest file cut off where `cut` says.
@@ -545,9 +545,9 @@ fn a_checkpoint_gives_the_space_of_what_it_covers_back() {
         insertion.commit(&[1.0], None).unwrap();
         keep(table);
     }
-    assert_eq!(table.journal_info().unwrap().segments, 3);
+    assert_eq!(table.journal().unwrap().segments, 3);
     save(&all, &root, &[]).unwrap();
-    let info = table.journal_info().unwrap();
+    let info = table.journal().unwrap();
     assert!(info.segments == 1 && info.first > 100, "{info:?}");
     let before = table.items().keys;
     table.close();
@@ -681,7 +681,7 @@ fn damage_in_the_middle_is_refused_and_nothing_is_loaded() {
     let error = recover(&tables, dir.path(), None).unwrap_err();
     assert!(error.to_string().contains("is damaged at byte 24"), "{error}");
     assert_eq!(tables.all()[0].info().size, 0);
-    assert!(tables.all()[0].journal_info().is_none());
+    assert!(tables.all()[0].journal().is_none());
 }
 
 #[test]

@@ -90,7 +90,7 @@ impl ColdFile {
     ///
     /// # Errors
     ///
-    /// [`Error::Foreign`] when there is a file that is none of ours, which then stays as it is;
+    /// [`Error::Foreign`] when the file there is not ours, which then stays as it is;
     /// [`Error::Locked`] when it is in use; or whatever keeps it from being made.
     pub fn overwrite(path: &Path, geometry: &Geometry) -> Result<Self, Error> {
         let header = new_header(geometry)?;

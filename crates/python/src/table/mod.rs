@@ -299,7 +299,7 @@ impl Table {
         let Some(table) = self.handle.local() else { return Ok(dict) };
         dict.set_item("sampler", table.config().sampler.to_string())?;
         dict.set_item("remover", table.config().remover.to_string())?;
-        if let Some(journal) = table.journal_info() {
+        if let Some(journal) = table.journal() {
             dict.set_item("journal_records", journal.next)?;
             dict.set_item("journal_kept", journal.kept)?;
             dict.set_item("journal_held_bytes", journal.held_bytes)?;

@@ -134,7 +134,7 @@ impl Manifest {
     ///
     /// # Errors
     ///
-    /// [`Error::Unfit`] when nobody could read it.
+    /// [`Error::Unfit`] when it could not be read back.
     pub fn write(&self) -> Result<String, Error> {
         // Strings, numbers and lists of them always are JSON.
         let text = serde_json::to_string_pretty(self).unwrap_or_default();

@@ -14,7 +14,7 @@ pub(super) const MARKER: Marker = Marker {
     file: "echoic-checkpoints.lock",
     text: "This directory has checkpoints of Echoic. Whoever changes them holds a lock on this file.\n",
     expected: "manifest.json (a checkpoint) or echoic-checkpoints.lock (a directory of them)",
-    holder: "somebody writes or removes checkpoints there",
+    holder: "another process or thread writes or removes checkpoints there",
 };
 
 /// How many removed files are kept open until another thread closes them.

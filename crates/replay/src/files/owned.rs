@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{Dir, Lock};
 use crate::Error;
 
-/// The file that marks a directory of a kind, on which whoever has the directory holds a lock.
+/// The file that marks a directory of a kind, which its owner holds a lock on.
 pub(crate) struct Marker {
     /// The name of the file.
     pub(crate) file: &'static str,
@@ -13,7 +13,7 @@ pub(crate) struct Marker {
     pub(crate) text: &'static str,
     /// What is missing in a directory without it.
     pub(crate) expected: &'static str,
-    /// What whoever holds the lock does.
+    /// What the holder of the lock does.
     pub(crate) holder: &'static str,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct OwnedDir {
 }
 
 impl Marker {
-    /// Somebody else has the directory.
+    /// The directory has another owner.
     pub(crate) fn locked(&self, path: &Path) -> Error {
         Error::Locked { path: path.to_owned(), holder: self.holder }
     }

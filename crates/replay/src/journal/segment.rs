@@ -283,7 +283,7 @@ impl<R: Read> Scan<R> {
         Ok(())
     }
 
-    /// The next record is none of ours.
+    /// The next record is not of this journal.
     pub(super) fn damaged(&self, what: impl std::fmt::Display) -> Error {
         let what = format!("record {}: {what}", self.next);
         Error::Damaged { path: self.path.clone(), offset: self.offset, what }

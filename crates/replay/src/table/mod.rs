@@ -602,11 +602,6 @@ impl Table {
         }
     }
 
-    /// Numbers of its journal, if it has one.
-    pub fn journal_info(&self) -> Option<journal::Info> {
-        self.log().map(|log| log.journal().info())
-    }
-
     /// Lets nothing be inserted or sampled until [`Table::resume`].
     pub fn pause(&self) {
         self.lock().gate.paused = true;

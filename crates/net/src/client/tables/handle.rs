@@ -140,7 +140,7 @@ impl TableHandle {
         self.local().filter(|table| table.receipt().is_none())
     }
 
-    /// Room for up to `most` rows of so many bytes; `None` while there is none for any.
+    /// Room for up to `most` rows of so many bytes; `None` while there is no room.
     #[inline]
     pub fn try_room(
         &self,
@@ -375,7 +375,7 @@ impl TableHandle {
         )
     }
 
-    /// Whether a batch could be sampled now. One that never can is an error: whoever takes turns by asking would wait
+    /// Whether a batch could be sampled now. One that never can is an error: a caller that polls would wait
     /// for it.
     pub fn can_sample(&self, count: usize, wait: Wait<'_>) -> Result<bool, TablesError> {
         self.ask(

@@ -4,7 +4,7 @@
 //!   before it has its answer.
 //! - [`TableWriter`] sends: rows and items, each inserted exactly once, in order.
 //! - [`TableConnection`] is both, to one server. [`PendingUpdates`]: updates of priorities in the background.
-//! - [`TableHandle`] is a table of this process or of a server, for whoever need not know which.
+//! - [`TableHandle`] is a table of this process or of a server, with one interface.
 //! - [`ItemQueue`] has the items that a writer of steps makes, for tables of either kind.
 //! - [`shards`]: one table on several servers.
 //!

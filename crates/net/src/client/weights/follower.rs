@@ -170,7 +170,7 @@ impl WeightFollower {
         Ok(())
     }
 
-    /// The plan of the latest publication, if it is this one: whoever has built its tree need not again.
+    /// The plan of the latest publication, if it is this one, so that users need not build their tree again.
     fn known(&self, plan: Plan) -> Arc<Plan> {
         let latest = self.shared.store.latest();
         let known = latest.as_ref().and_then(|latest| latest.content());
@@ -251,6 +251,10 @@ impl Pipeline for WeightFollower {
     const TAKES_FILES: bool = true;
 
     fn open(&mut self, _address: &Address) -> Open {
+        // What had begun to come does not go on, and takes no place in the store while the server is away.
+        (self.question, self.chunk) = (Question::Idle, None);
+        self.regions.clear();
+        self.files.clear();
         self.shared.reconnector.open(Purpose::Weights, 0, None)
     }
 
@@ -258,9 +262,6 @@ impl Pipeline for WeightFollower {
         if self.instance.replace(welcome.instance) != Some(welcome.instance) {
             self.after = 0;
         }
-        (self.question, self.chunk) = (Question::Idle, None);
-        self.regions.clear();
-        self.files.clear();
         self.shared.connection.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

@@ -80,7 +80,7 @@ impl History {
     ///
     /// # Errors
     ///
-    /// [`Error::Locked`] while somebody has the table open.
+    /// [`Error::Locked`] while the table is open.
     pub fn open(dir: impl AsRef<Path>, before: Option<Point>) -> Result<Self, Error> {
         let is_early = |base: &Head| match before {
             None => false,

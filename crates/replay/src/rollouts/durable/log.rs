@@ -32,7 +32,7 @@ pub(in crate::rollouts) struct ChangeLog {
     dropped: Option<Torn>,
     /// Held while a checkpoint is written.
     writing: Mutex<()>,
-    /// Whoever has it may change files; none once the table is closed.
+    /// The right to change files; `None` once the table is closed.
     lock: Mutex<Option<Lock>>,
 }
 
@@ -84,7 +84,7 @@ impl ChangeLog {
         self.log.push(record, None)
     }
 
-    /// Whether a caller is told before what it did is kept.
+    /// Whether calls return before their changes are durable.
     pub(in crate::rollouts) fn is_hasty(&self) -> bool {
         self.durable.durability == Durability::None
     }

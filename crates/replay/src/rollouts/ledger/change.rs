@@ -57,7 +57,7 @@ pub enum Change {
         /// It never falls.
         version: i64,
     },
-    /// A consumer wants its share of a batch. What keeps it waiting goes out of its way, as far as nobody has it: groups
+    /// A consumer wants its share of a batch. What keeps it waiting goes out of its way, unless it is out: groups
     /// that were given back and wait for one that asks for another size, and those that make batches too old on average
     /// where there is no room for younger ones.
     Sample(Want),

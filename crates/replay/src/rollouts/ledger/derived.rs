@@ -1,4 +1,4 @@
-//! What follows from what is saved of a ledger: who is due when, in which order groups go, and how old they are.
+//! What follows from what is saved of a ledger: what is due when, in which order groups go, and how old they are.
 //!
 //! It is kept up to date change by change, and made anew here where a ledger is loaded, and where all times are others
 //! than they were. Tests compare the two.
@@ -14,13 +14,13 @@ use crate::rollouts::config::Order;
 /// See the [module](self).
 #[derive(Debug, PartialEq)]
 pub(super) struct Derived {
-    /// Open groups that nobody has.
+    /// Open groups that were given back and wait for a producer.
     pub(super) suspended: BTreeSet<u64>,
     /// Open groups that have tokens, by the version of the oldest.
     pub(super) begun: BTreeSet<(i64, u64)>,
     /// How many open groups that a producer has are as old as this: as its policy was when it began, at least.
     pub(super) ages: BTreeMap<i64, u64>,
-    /// Complete groups that nobody has.
+    /// Complete groups that are in no batch.
     pub(super) queue: Queue,
     pub(super) due: BTreeSet<(u64, Due)>,
 }

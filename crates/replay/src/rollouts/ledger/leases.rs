@@ -59,7 +59,7 @@ impl Ledger {
             return Err(Blocked::Paused.into());
         }
         let mut sampled = self.find(now, want);
-        // What nobody has may be what this consumer waits for.
+        // What was given back may be what this consumer waits for.
         if matches!(sampled, Err(ChangeError::Blocked(_))) && self.recall(want) {
             sampled = self.find(now, want);
         }

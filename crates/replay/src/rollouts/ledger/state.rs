@@ -260,7 +260,7 @@ impl State {
         }
     }
 
-    /// Complete groups that nobody has.
+    /// Complete groups that are in no batch.
     pub(super) fn queued(&self) -> impl Iterator<Item = &Ready> {
         self.ready.values().filter(|ready| !ready.is_out)
     }
