@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use echoic_memory::AllocError;
+use echoic_replay::{Error as Stored, FileError};
 
 /// Why a call was refused. It changed nothing; what is in memory is not lost when a file can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -22,16 +23,9 @@ pub enum Error {
     /// The memory could not be had.
     #[error(transparent)]
     Memory(#[from] AllocError),
-    /// The system refused: the disk may be full.
-    #[error("can't {what} {}: {source}", path.display())]
-    Io {
-        /// What was to be done.
-        what: &'static str,
-        /// With which file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    /// See what is wrong with the file. One that is not ours is never changed.
+    #[error(transparent)]
+    File(#[from] Stored),
     /// Open the file to go on with it, or ask for it to be overwritten.
     #[error(
         "{} exists already: it may be what a crashed process left; open it to go on with it, or ask \
@@ -42,21 +36,9 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// Close the other buffer, or use another path.
-    #[error("{} is in use: a buffer of this or another process has it open", path.display())]
-    Locked {
-        /// The file.
-        path: PathBuf,
-    },
     /// The file was made for something else; give what it was made for, or another path.
     #[error("{0}")]
     Differs(String),
-    /// Give the right path. A file that is not ours is never changed.
-    #[error("{0}")]
-    Foreign(String),
-    /// The file is damaged, or of another release. It stays as it is.
-    #[error("{0}")]
-    Damaged(String),
     /// Use one that is open.
     #[error("the cold file is closed")]
     Closed,
@@ -119,7 +101,7 @@ impl Error {
     }
 
     pub(crate) fn io(what: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
-        Self::Io { what, path: path.to_owned(), source: source.into() }
+        Stored::from(FileError { what, path: path.to_owned(), source: source.into() }).into()
     }
 
     /// The file has `got` where that of such a buffer has `expected`.
@@ -136,11 +118,12 @@ impl Error {
     }
 
     /// A file that is no cold file has `found` in the place of what one has.
-    pub(crate) fn foreign(path: &Path, found: impl Display) -> Self {
-        Self::Foreign(format!("{} is no cold file of Echoic: {found}", path.display()))
+    pub(crate) fn foreign(path: &Path, found: impl Into<String>) -> Self {
+        let expected = "a cold file".into();
+        Stored::Foreign { path: path.to_owned(), expected, found: found.into() }.into()
     }
 
-    pub(crate) fn damaged(path: &Path, offset: u64, what: impl Display) -> Self {
-        Self::Damaged(format!("{} is damaged at byte {offset}: {what}", path.display()))
+    pub(crate) fn damaged(path: &Path, offset: u64, what: impl Into<String>) -> Self {
+        Stored::Damaged { path: path.to_owned(), offset, what: what.into() }.into()
     }
 }

@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 
 use echoic_buffers::Error;
 use echoic_buffers::cold::{ColdFile, Geometry, Wanted};
+use echoic_replay::Error as Stored;
 use proptest::prelude::*;
 
 fn geometry(row_bytes: usize, slots: u64) -> Geometry {
@@ -82,11 +83,11 @@ fn a_file_that_is_there_is_never_changed_without_being_asked_for() {
         fs::write(&path, foreign).unwrap();
         let created = ColdFile::create(&path, &geometry(4, 4));
         assert!(matches!(created, Err(Error::Exists { .. })));
-        assert!(matches!(ColdFile::open(&path), Err(Error::Foreign(_))));
+        assert!(matches!(ColdFile::open(&path), Err(Error::File(Stored::Foreign { .. }))));
         assert_eq!(fs::read(&path).unwrap(), foreign);
     }
     let overwritten = ColdFile::overwrite(&path, &geometry(4, 4));
-    assert!(matches!(overwritten, Err(Error::Foreign(_))), "not even then");
+    assert!(matches!(overwritten, Err(Error::File(Stored::Foreign { .. }))), "not even then");
     assert_eq!(fs::read(&path).unwrap(), [b'x'; 10_000]);
 
     fs::remove_file(&path).unwrap();
@@ -98,8 +99,11 @@ fn a_file_that_is_there_is_never_changed_without_being_asked_for() {
     assert_eq!(fs::read(&path).unwrap(), before);
     let cold = ColdFile::overwrite(&path, &geometry(8, 4)).unwrap();
     check(&cold, 0, 0);
-    assert!(matches!(ColdFile::open(folder.path()), Err(Error::Io { .. })));
-    assert!(matches!(ColdFile::open(Path::new("/dev/null")), Err(Error::Foreign(_))));
+    assert!(matches!(ColdFile::open(folder.path()), Err(Error::File(Stored::File(_)))));
+    assert!(matches!(
+        ColdFile::open(Path::new("/dev/null")),
+        Err(Error::File(Stored::Foreign { .. }))
+    ));
 }
 
 #[test]
@@ -107,8 +111,11 @@ fn a_file_that_is_open_is_nobody_elses() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cold");
     let cold = ColdFile::create(&path, &geometry(4, 4)).unwrap();
-    assert!(matches!(ColdFile::open(&path), Err(Error::Locked { .. })));
-    assert!(matches!(ColdFile::overwrite(&path, &geometry(4, 4)), Err(Error::Locked { .. })));
+    assert!(matches!(ColdFile::open(&path), Err(Error::File(Stored::Locked { .. }))));
+    assert!(matches!(
+        ColdFile::overwrite(&path, &geometry(4, 4)),
+        Err(Error::File(Stored::Locked { .. }))
+    ));
     cold.close(true).unwrap();
     ColdFile::open(&path).unwrap();
 }
@@ -176,11 +183,11 @@ fn a_file_that_somebody_cuts_or_changes_is_an_error_and_no_signal() {
     let mut bytes = fs::read(&path).unwrap();
     let whole = bytes.len() as u64;
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(whole - 9000).unwrap();
-    assert!(matches!(read(&cold, &[7]), Err(Error::Damaged(_))));
+    assert!(matches!(read(&cold, &[7]), Err(Error::File(Stored::Damaged { .. }))));
     assert_eq!(read(&cold, &[0]).unwrap(), [row(0, 5000)]);
     bytes.drain(12_288..12_288 + 5012);
     fs::write(&path, &bytes).unwrap();
-    assert!(matches!(read(&cold, &[0]), Err(Error::Damaged(_))));
+    assert!(matches!(read(&cold, &[0]), Err(Error::File(Stored::Damaged { .. }))));
 }
 
 #[test]
@@ -296,7 +303,8 @@ fn append_until_full(path: &Path) {
         }
         assert!(cold.end() < 300, "there is a limit");
     };
-    assert!(matches!(full, Error::Io { what: "write", .. }), "{full}");
+    let is_write = matches!(&full, Error::File(Stored::File(error)) if error.what == "write");
+    assert!(is_write, "{full}");
     assert!(append(&cold, 7).is_err());
     check(&cold, 0, cold.end());
     println!("end {}", cold.end());

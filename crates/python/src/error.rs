@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
+use crate::checkpoints::stored_error;
 use crate::wait::Stopped;
 
 /// An error that Python sees as an exception.
@@ -212,10 +213,7 @@ impl Raise for BufferError {
             Self::Memory(_) => pyo3::exceptions::PyMemoryError::new_err(text),
             Self::Closed => closed_error(py, "the buffer is closed"),
             Self::Differs(_) => spec_error(py, text),
-            Self::Io { source, .. } => match source.raw_os_error() {
-                Some(number) => set(py, storage_error(py, text), "errno", number),
-                None => storage_error(py, text),
-            },
+            Self::File(error) => stored_error(py, &error, storage_error),
             Self::Exists { path } => {
                 let path = path.display();
                 let text = format!(
@@ -224,8 +222,6 @@ impl Raise for BufferError {
                 );
                 set(py, storage_error(py, text), "errno", libc::EEXIST)
             }
-            Self::Locked { .. } => held_error(py, text),
-            Self::Foreign(_) | Self::Damaged(_) => storage_error(py, text),
             _ => replay_error(py, text),
         }
     }

@@ -11,6 +11,8 @@ use super::format::{FileState, HEADER_BYTES, Header, STATE_BYTES};
 use super::locked::LockedFile;
 use super::readers::{Readers, Reading};
 use super::recover;
+use echoic_replay::Error as Stored;
+
 use crate::error::Error;
 
 /// What a cold file is made for.
@@ -90,12 +92,12 @@ impl ColdFile {
     ///
     /// # Errors
     ///
-    /// [`Error::Foreign`] when the file there is not ours, which then stays as it is;
-    /// [`Error::Locked`] when it is in use; or whatever keeps it from being made.
+    /// [`Error::File`] when the file there is not ours, which then stays as it is, or is in use; or whatever keeps it
+    /// from being made.
     pub fn overwrite(path: &Path, geometry: &Geometry) -> Result<Self, Error> {
         let header = new_header(geometry)?;
         let file = match LockedFile::open(path) {
-            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            Err(Error::File(Stored::File(error))) if error.is_missing() => {
                 return Self::create(path, geometry);
             }
             opened => opened?,
@@ -103,7 +105,7 @@ impl ColdFile {
         if file.len()? > 0 {
             match read_header(&file) {
                 // One of ours, whatever its state.
-                Ok(_) | Err(Error::Damaged(_)) => {}
+                Ok(_) | Err(Error::File(Stored::Damaged { .. } | Stored::Format { .. })) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -156,9 +158,8 @@ impl ColdFile {
     ///
     /// # Errors
     ///
-    /// [`Error::Foreign`] or [`Error::Damaged`] when it is no file that can
-    /// be opened, which then stays as it is; [`Error::Locked`] when it is in use; or what the system
-    /// says.
+    /// [`Error::File`] when it is no file that can be opened, which then stays as it is, or is in use; or what the
+    /// system says.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let file = LockedFile::open(path)?;
         let header = read_header(&file)?;

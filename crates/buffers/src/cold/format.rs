@@ -5,6 +5,8 @@ use std::path::Path;
 use crc32c::{crc32c, crc32c_append};
 use echoic_replay::codec::Reader;
 
+use echoic_replay::Error as Stored;
+
 use crate::error::Error;
 
 /// What states and long slots are aligned to.
@@ -142,9 +144,8 @@ impl Header {
         }
         let version = reader.u32("format").map_err(cut)?;
         if version != VERSION {
-            let reads = format!("this release reads format {VERSION}");
-            let text = format!("{} has format {version}; {reads}", path.display());
-            return Err(Error::Damaged(text));
+            let path = path.to_owned();
+            return Err(Stored::Format { path, expected: VERSION, got: version }.into());
         }
         let damaged = |what: String| Error::damaged(path, 0, what);
         let text_bytes = reader.u32("bytes of the text").map_err(cut)? as usize;
@@ -284,7 +285,9 @@ mod tests {
             bytes[8] = other;
             let error = read(&bytes).unwrap_err();
             let what = format!("cold has format {other}; this release reads format 1");
-            assert!(matches!(error, Error::Damaged(_)) && error.to_string() == what);
+            assert!(
+                matches!(error, Error::File(Stored::Format { .. })) && error.to_string() == what
+            );
         }
     }
 

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
+use echoic_replay::Error as Stored;
+
 use crate::error::Error;
 
 /// A file and the lock on it, held until this is dropped, or the process has died.
@@ -45,7 +47,10 @@ impl LockedFile {
             std::path::absolute(path).map_err(|source| Error::io("find", path, source))?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { file, path: absolute, process: std::process::id() }),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Locked { path: path.to_owned() }),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let holder = "a buffer of this or another process has it open";
+                Err(Stored::Locked { path: path.to_owned(), holder }.into())
+            }
             Err(source) => Err(Error::io("lock", path, source)),
         }
     }

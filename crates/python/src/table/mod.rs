@@ -207,11 +207,11 @@ impl Table {
     }
 
     fn pause(&self, py: Python<'_>) -> PyResult<()> {
-        self.look(py, |table, wait| table.set_paused(true, wait))
+        self.at_once(py, |table, wait| table.set_paused(true, wait))
     }
 
     fn resume(&self, py: Python<'_>) -> PyResult<()> {
-        self.look(py, |table, wait| table.set_paused(false, wait))
+        self.at_once(py, |table, wait| table.set_paused(false, wait))
     }
 
     fn advance(&self, py: Python<'_>, version: u64) -> PyResult<()> {
@@ -221,25 +221,27 @@ impl Table {
     #[pyo3(name = "_set_limiter")]
     fn set_limiter(&self, py: Python<'_>, limiter: Settings) -> PyResult<()> {
         let limiter = limiter.limiter(py)?;
-        self.look(py, |table, wait| table.set_limiter(limiter, wait))
+        self.at_once(py, |table, wait| table.set_limiter(limiter, wait))
     }
 
     fn can_sample(&self, py: Python<'_>, count: usize) -> PyResult<bool> {
-        self.look(py, |table, wait| table.can_sample(count, wait))
+        self.at_once(py, |table, wait| table.can_sample(count, wait))
     }
 
     #[pyo3(signature = (count=1))]
     fn can_insert(&self, py: Python<'_>, count: usize) -> PyResult<bool> {
-        self.look(py, |table, wait| table.can_insert(count, wait))
+        self.at_once(py, |table, wait| table.can_insert(count, wait))
     }
 
     fn close(&self, py: Python<'_>) {
         // A journal is written to its end.
-        py.detach(|| self.handle.local().inspect(|table| table.close()));
+        if let Some(table) = self.handle.local() {
+            py.detach(|| table.close());
+        }
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(self.look(py, TableHandle::numbers)?.size as usize)
+        Ok(self.at_once(py, TableHandle::numbers)?.size as usize)
     }
 
     #[getter]
@@ -265,7 +267,7 @@ impl Table {
     #[getter]
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let entry = self.handle.entry();
-        let numbers = self.look(py, TableHandle::numbers)?;
+        let numbers = self.at_once(py, TableHandle::numbers)?;
         let dict = PyDict::new(py);
         let counts = &numbers.counts;
         dict.set_item("name", &entry.name)?;
@@ -331,7 +333,7 @@ impl Table {
     }
 
     /// As [`Table::ask`], for what a table of this process does at once.
-    fn look<T: Send>(
+    fn at_once<T: Send>(
         &self,
         py: Python<'_>,
         ask: impl FnOnce(&TableHandle, Wait<'_>) -> Result<T, TablesError> + Send,

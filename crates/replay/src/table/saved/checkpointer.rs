@@ -16,7 +16,7 @@ use crate::stream::Stream;
 use crate::table::Tables;
 
 /// Told where the checkpoint is, or why there is none.
-type ProgramGauges = Box<dyn FnOnce(&Result<PathBuf, Error>) + Send>;
+type OnSaved = Box<dyn FnOnce(&Result<PathBuf, Error>) + Send>;
 
 /// Checkpoints of a server's tables, rollout tables and stream in one directory.
 pub struct Checkpointer {
@@ -52,7 +52,7 @@ pub struct Past {
 /// Who asked for a checkpoint that has not begun, and whether a thread sees to them.
 #[derive(Default)]
 struct CheckpointRequests {
-    asked: Vec<ProgramGauges>,
+    asked: Vec<OnSaved>,
     running: bool,
 }
 
@@ -126,11 +126,11 @@ impl Checkpointer {
         load(self.contents(), path)
     }
 
-    /// Has a checkpoint written by another thread, which calls `told` then. All who ask before it begins
+    /// Has a checkpoint written by another thread, which calls `on_saved` then. All who ask before it begins
     /// share it.
-    pub fn ask(self: &Arc<Self>, told: impl FnOnce(&Result<PathBuf, Error>) + Send + 'static) {
+    pub fn ask(self: &Arc<Self>, on_saved: impl FnOnce(&Result<PathBuf, Error>) + Send + 'static) {
         let mut requests = self.requests.lock();
-        requests.asked.push(Box::new(told));
+        requests.asked.push(Box::new(on_saved));
         if requests.running {
             return;
         }
@@ -144,7 +144,7 @@ impl Checkpointer {
             let asked = std::mem::take(&mut requests.asked);
             drop(requests);
             let failed = Err(Error::Thread { what: "that writes checkpoints", source: error });
-            asked.into_iter().for_each(|told| told(&failed));
+            asked.into_iter().for_each(|on_saved| on_saved(&failed));
         }
     }
 
@@ -158,7 +158,7 @@ impl Checkpointer {
             return false;
         }
         let saved = self.save();
-        asked.into_iter().for_each(|told| told(&saved));
+        asked.into_iter().for_each(|on_saved| on_saved(&saved));
         true
     }
 }
