@@ -126,7 +126,7 @@ def train(options: Options) -> Outcome:
         playing = pool.submit(play, client, learner, weights, scores, surprise, options.seed)
         # Also when the actor fails: nobody is to wait for steps that will not come.
         playing.add_done_callback(lambda _: server.close())
-        with contextlib.suppress(echoic.ClosedError):
+        with contextlib.suppress(echoic.errors.ClosedError):
             while True:
                 beta = FIRST_BETA + (1 - FIRST_BETA) * min(1.0, learner.updates / BETA_BATCHES)
                 batch = client.sample("replay", BATCH, beta=beta)

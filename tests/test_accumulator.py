@@ -131,18 +131,20 @@ def test_steps_are_converted_like_samples(buf: echoic.TrajectoryAccumulator) -> 
 
 def test_a_step_too_many_is_refused(buf: echoic.TrajectoryAccumulator) -> None:
     fill(buf, 0)
-    with pytest.raises(echoic.TrajectoryError) as caught:
+    with pytest.raises(echoic.errors.TrajectoryError) as caught:
         buf.add("step", step(9))
     assert str(caught.value) == (
         "part `step` is full: it has 3 of 3; call build() or reset() first"
     )
-    with pytest.raises(echoic.TrajectoryError, match="part `last_obs` is full: it has 1 of 1"):
+    with pytest.raises(
+        echoic.errors.TrajectoryError, match="part `last_obs` is full: it has 1 of 1"
+    ):
         buf.add("last_obs", np.zeros(2, np.float32))
     check(buf.build(), 0)
 
 
 def test_building_too_early_says_what_is_missing(buf: echoic.TrajectoryAccumulator) -> None:
-    with pytest.raises(echoic.TrajectoryError) as caught:
+    with pytest.raises(echoic.errors.TrajectoryError) as caught:
         buf.build()
     assert str(caught.value) == (
         "the trajectory is not complete: `step` is empty, `last_obs` is empty"
@@ -150,7 +152,7 @@ def test_building_too_early_says_what_is_missing(buf: echoic.TrajectoryAccumulat
     buf.add("step", step(0))
     buf.add("step", step(1))
     buf.add("last_obs", np.full(2, 3, np.float32))
-    with pytest.raises(echoic.TrajectoryError) as caught:
+    with pytest.raises(echoic.errors.TrajectoryError) as caught:
         buf.build()
     assert str(caught.value) == "the trajectory is not complete: `step` has 2 of 3"
     # Nothing is lost by having tried.
@@ -161,14 +163,14 @@ def test_building_too_early_says_what_is_missing(buf: echoic.TrajectoryAccumulat
 def test_a_trajectory_is_built_once(buf: echoic.TrajectoryAccumulator) -> None:
     fill(buf, 0)
     buf.build()
-    with pytest.raises(echoic.TrajectoryError, match="not complete"):
+    with pytest.raises(echoic.errors.TrajectoryError, match="not complete"):
         buf.build()
 
 
 def test_an_unknown_part_is_refused_with_those_there_are(
     buf: echoic.TrajectoryAccumulator,
 ) -> None:
-    with pytest.raises(echoic.TrajectoryError) as caught:
+    with pytest.raises(echoic.errors.TrajectoryError) as caught:
         buf.add("stp", step(0))
     assert str(caught.value) == "there is no part `stp`; there are `step`, `last_obs`"
 
@@ -203,12 +205,12 @@ def test_an_unknown_part_is_refused_with_those_there_are(
 def test_a_value_that_does_not_fit_names_the_leaf_and_changes_nothing(
     buf: echoic.TrajectoryAccumulator, value: Any, message: str
 ) -> None:
-    with pytest.raises(echoic.SpecError) as caught:
+    with pytest.raises(echoic.errors.SpecError) as caught:
         buf.add("step", value)
     assert message in str(caught.value)
     assert buf.fill["step"] == (0, None)
     buf.add("step", step(0))
-    with pytest.raises(echoic.SpecError):
+    with pytest.raises(echoic.errors.SpecError):
         buf.add("step", value)
     assert buf.fill["step"] == (1, 3)
     buf.add("step", step(1))
@@ -222,7 +224,7 @@ def test_a_leaf_that_got_steps_takes_no_whole_value_in_between(
 ) -> None:
     buf.add("step", step(0))
     whole = {"obs": np.zeros((3, 2), np.float32), "reward": np.float32(0)}
-    with pytest.raises(echoic.SpecError) as caught:
+    with pytest.raises(echoic.errors.SpecError) as caught:
         buf.add("step", whole)
     assert str(caught.value) == (
         "leaf `step/obs`: expected float32[2] (one step of [3, 2]), got float32[3, 2]"
@@ -232,14 +234,14 @@ def test_a_leaf_that_got_steps_takes_no_whole_value_in_between(
 def test_a_wrong_value_for_a_part_that_is_one_leaf_names_the_part(
     buf: echoic.TrajectoryAccumulator,
 ) -> None:
-    with pytest.raises(echoic.SpecError, match="`last_obs`"):
+    with pytest.raises(echoic.errors.SpecError, match="`last_obs`"):
         buf.add("last_obs", np.zeros(3, np.float32))
 
 
 def test_time_axes_of_one_part_must_agree() -> None:
     example = {"p": {"a": np.zeros((3, 2)), "b": np.zeros(4)}}
     buf = echoic.TrajectoryAccumulator(example)
-    with pytest.raises(echoic.TrajectoryError) as caught:
+    with pytest.raises(echoic.errors.TrajectoryError) as caught:
         buf.add("p", {"a": np.zeros(2), "b": 0.0})
     assert str(caught.value) == (
         "the time axes of part `p` differ: p/a: float64[3, 2] and p/b: float64[4]"
@@ -249,7 +251,7 @@ def test_time_axes_of_one_part_must_agree() -> None:
 
 def test_a_time_axis_of_length_zero_is_refused() -> None:
     buf = echoic.TrajectoryAccumulator({"p": np.zeros((0, 2))})
-    with pytest.raises(echoic.TrajectoryError, match="`p` has a time axis of length 0"):
+    with pytest.raises(echoic.errors.TrajectoryError, match="`p` has a time axis of length 0"):
         buf.add("p", np.zeros(2))
     buf.add("p", np.zeros((0, 2)))
     assert buf.build()["p"].shape == (0, 2)
@@ -257,12 +259,12 @@ def test_a_time_axis_of_length_zero_is_refused() -> None:
 
 @pytest.mark.parametrize("example", [{}, {1: np.zeros(2)}])
 def test_an_example_without_named_parts_is_refused(example: Any) -> None:
-    with pytest.raises(echoic.TrajectoryError):
+    with pytest.raises(echoic.errors.TrajectoryError):
         echoic.TrajectoryAccumulator(example)
 
 
 def test_a_part_without_leaves_is_refused() -> None:
-    with pytest.raises(echoic.SpecError, match="no leaves"):
+    with pytest.raises(echoic.errors.SpecError, match="no leaves"):
         echoic.TrajectoryAccumulator({"p": {}})
 
 

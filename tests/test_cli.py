@@ -890,7 +890,7 @@ def test_drain_saves_exactly_what_clients_know_to_be_stored(serve: Any, tmp_path
     client.flush(PATIENCE)
     sent = 1
     # The client gives up some time after the server has ended.
-    with contextlib.suppress(echoic.DisconnectedError):
+    with contextlib.suppress(echoic.errors.DisconnectedError):
         while sent < 50_000:
             client.send({"x": sent})
             sent += 1

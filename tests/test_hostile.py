@@ -43,7 +43,7 @@ def test_an_array_that_gets_other_memory_while_its_sample_is_read_is_refused(
     server = echoic.Server(example, batch_size=1)
     victim = np.ones(1 << 16, np.float32)
     trap = Leaf(lambda: change(victim), np.zeros(4, np.float32))
-    with pytest.raises(echoic.SpecError, match="leaf `a`: the array was changed while"):
+    with pytest.raises(echoic.errors.SpecError, match="leaf `a`: the array was changed while"):
         server.submit({"a": victim, "b": trap})
     assert server.info.inserted_total == 0
     server.submit(example)
@@ -92,7 +92,7 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on() -> None:
         for call in (lambda: server.submit(example), lambda: server.sample(timeout=0)):
             try:
                 call()
-            except echoic.ClosedError as error:
+            except echoic.errors.ClosedError as error:
                 said.append(str(error))
         # A server of the child's own works.
         own = echoic.Server(example, batch_size=1)
@@ -136,9 +136,11 @@ class OnlyVectors:
 
 
 def test_a_tree_that_can_not_hold_a_batch_is_refused_before_there_is_one() -> None:
-    with pytest.raises(echoic.SpecError, match="can't hold a batch: ValueError: a vector, please"):
+    with pytest.raises(
+        echoic.errors.SpecError, match="can't hold a batch: ValueError: a vector, please"
+    ):
         echoic.Server(OnlyVectors(np.zeros(3)), batch_size=2)
-    with pytest.raises(echoic.SpecError, match="can't hold a batch"):
+    with pytest.raises(echoic.errors.SpecError, match="can't hold a batch"):
         echoic.Server(np.zeros((1,) * 64), batch_size=2)
 
 
@@ -148,7 +150,7 @@ def test_a_tree_that_can_not_hold_a_batch_is_refused_before_there_is_one() -> No
 )
 def test_a_python_number_that_would_become_infinite_is_refused(dtype: Any, number: float) -> None:
     server = echoic.Server(np.zeros((), dtype), batch_size=1)
-    with pytest.raises(echoic.SpecError, match="got the float"):
+    with pytest.raises(echoic.errors.SpecError, match="got the float"):
         server.submit(number)
     server.submit(float("inf"))
     assert np.isinf(server.sample(timeout=0).batch).all()
@@ -158,7 +160,7 @@ def test_no_samples_for_a_closed_server_are_refused_too() -> None:
     server = echoic.Server(np.zeros(2), batch_size=1)
     server.submit_batch(np.zeros((0, 2)))
     server.close()
-    with pytest.raises(echoic.ClosedError):
+    with pytest.raises(echoic.errors.ClosedError):
         server.submit_batch(np.zeros((0, 2)))
 
 

@@ -261,7 +261,7 @@ def hold_all_and_submit(server: echoic.Server, times: int = 1) -> None:
     for _ in range(times):
         server.submit_batch(np.arange(2))
         held = [server.sample(), server.sample()]
-        with pytest.raises(echoic.WaitTimeoutError):
+        with pytest.raises(echoic.errors.WaitTimeoutError):
             server.submit(2, timeout=0.3)
         held.clear()
 
@@ -270,7 +270,7 @@ def test_one_warning_says_that_held_batches_keep_producers_waiting(
     counter_server: MakeServer,
 ) -> None:
     server = counter_server(batch_size=1, num_buffers=2, held_warning_after=0.05)
-    with pytest.warns(echoic.HeldBatchesWarning, match="2 of 2 batches are held") as caught:
+    with pytest.warns(echoic.errors.HeldBatchesWarning, match="2 of 2 batches are held") as caught:
         hold_all_and_submit(server, times=2)
     assert len(caught) == 1
 
@@ -280,8 +280,8 @@ def test_the_warning_points_at_the_submit_that_waits(counter_server: MakeServer)
     server.submit_batch(np.arange(2))
     held = [server.sample(), server.sample()]
     with (
-        pytest.warns(echoic.HeldBatchesWarning) as caught,
-        pytest.raises(echoic.WaitTimeoutError) as raised,
+        pytest.warns(echoic.errors.HeldBatchesWarning) as caught,
+        pytest.raises(echoic.errors.WaitTimeoutError) as raised,
     ):
         server.submit(2, timeout=0.3)
     assert len(held) == 2
@@ -300,7 +300,7 @@ def test_batches_that_nobody_takes_are_not_called_held(counter_server: MakeServe
     server.submit_batch(np.arange(2))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(echoic.WaitTimeoutError):
+        with pytest.raises(echoic.errors.WaitTimeoutError):
             server.submit(2, timeout=0.2)
 
 
@@ -312,7 +312,7 @@ def test_a_warning_made_an_error_ends_the_wait_and_stores_nothing(
     held = [server.sample(), server.sample()]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(echoic.HeldBatchesWarning):
+        with pytest.raises(echoic.errors.HeldBatchesWarning):
             server.submit(2, timeout=5)
     assert server.info.inserted_total == 2
     del held
@@ -365,7 +365,7 @@ def poll():
     while True:
         try:
             small.sample(timeout=0.001)
-        except echoic.WaitTimeoutError:
+        except echoic.errors.WaitTimeoutError:
             pass
 
 def produce():

@@ -28,7 +28,7 @@ def stored(make_server: MakeServer, example: Any, value: Any) -> np.ndarray:
 def refusal(make_server: MakeServer, example: Any, value: Any) -> str:
     """The message that `value` is refused with; also checks that the server goes on."""
     server = make_server({"before": 0, "leaf": example}, batch_size=1)
-    with pytest.raises(echoic.SpecError) as caught:
+    with pytest.raises(echoic.errors.SpecError) as caught:
         server.submit({"before": 1, "leaf": value})
     info = server.info
     assert (info.inserted_total, info.refused, info.aborted) == (0, 1, 0)
@@ -74,7 +74,7 @@ def test_samples_without_any_bytes_are_counted_like_others(make_server: MakeServ
     for _ in range(5):
         server.submit(np.zeros((0, 2)))
     assert [server.sample(timeout=0).batch.shape for _ in range(2)] == [(2, 0, 2)] * 2
-    with pytest.raises(echoic.WaitTimeoutError):
+    with pytest.raises(echoic.errors.WaitTimeoutError):
         server.sample(timeout=0)
 
 
@@ -218,7 +218,7 @@ def test_a_subclass_of_ndarray_is_an_array_and_comes_back_as_a_plain_one(
 def test_masked_arrays_are_refused_with_advice(make_server: MakeServer, mask: Any) -> None:
     masked = np.ma.masked_array(np.arange(3.0), mask=mask)
     assert "filled" in refusal(make_server, np.zeros(3), masked)
-    with pytest.raises(echoic.SpecError, match="filled"):
+    with pytest.raises(echoic.errors.SpecError, match="filled"):
         make_server({"leaf": masked})
 
 
@@ -418,7 +418,9 @@ def test_an_object_that_fails_to_be_an_array_is_named_with_the_cause(
     make_server: MakeServer, error: Exception
 ) -> None:
     server = make_server({"a": 0, "b": {"c": np.zeros(2)}}, batch_size=1)
-    with pytest.raises(echoic.SpecError, match="leaf `b/c`: a WithArray can't be read") as caught:
+    with pytest.raises(
+        echoic.errors.SpecError, match="leaf `b/c`: a WithArray can't be read"
+    ) as caught:
         server.submit({"a": 1, "b": {"c": WithArray(error)}})
     assert caught.value.__cause__ is error
     assert (server.info.inserted_total, server.info.refused) == (0, 1)
@@ -463,7 +465,7 @@ def test_a_leaf_may_change_the_tree_while_it_is_read(make_server: MakeServer) ->
             return np.array(1)
 
     tree |= {"a": [Clearing(), 2], "b": 3}
-    with pytest.raises(echoic.SpecError):
+    with pytest.raises(echoic.errors.SpecError):
         server.submit(tree)
     assert server.info.inserted_total == 0
     server.submit({"a": [4, 5], "b": 6})
@@ -492,7 +494,7 @@ def test_a_leaf_may_change_the_tree_while_it_is_read(make_server: MakeServer) ->
 def test_objects_and_text_in_an_example_are_refused_with_advice(
     make_server: MakeServer, value: Any
 ) -> None:
-    with pytest.raises(echoic.SpecError, match=r"leaf `x/1` of the example: .*'S32'"):
+    with pytest.raises(echoic.errors.SpecError, match=r"leaf `x/1` of the example: .*'S32'"):
         make_server({"x": [0, value]})
 
 
@@ -500,7 +502,9 @@ def test_objects_and_text_in_an_example_are_refused_with_advice(
     "dtype", ["M8[s]", "m8[s]", "V4", [("a", "f4")], np.longdouble, ml_dtypes.float8_e4m3fn]
 )
 def test_dtypes_that_are_not_supported_say_what_is(make_server: MakeServer, dtype: Any) -> None:
-    with pytest.raises(echoic.SpecError, match=r"leaf `x` of the example: .*not supported; use"):
+    with pytest.raises(
+        echoic.errors.SpecError, match=r"leaf `x` of the example: .*not supported; use"
+    ):
         make_server({"x": np.zeros(2, dtype)})
 
 

@@ -32,7 +32,7 @@ def run_a_server(tmp_path: Path) -> str:
     keeper = Checkpointer(tmp_path)
     table = Table("t", EXAMPLE, max_size=1)
     with Server(tables=[table], transport=door, checkpointer=keeper) as server:
-        with pytest.raises(echoic.RefusedError):
+        with pytest.raises(echoic.errors.RefusedError):
             Watch(server.addresses[0], token=b"wrong")
         server.checkpoint()
         return str(server.addresses[0])

@@ -125,7 +125,7 @@ def test_submit_batch_takes_rows_that_are_not_contiguous(
 def test_submit_batch_needs_one_number_of_rows_in_all_leaves(make_server: MakeServer) -> None:
     server = make_server({"a": np.zeros(2, np.float32), "b": np.int64(0)})
     rows = {"a": np.zeros((3, 2), np.float32), "b": np.zeros(2, np.int64)}
-    with pytest.raises(echoic.SpecError) as caught:
+    with pytest.raises(echoic.errors.SpecError) as caught:
         server.submit_batch(rows)
     assert str(caught.value) == "leaf `b`: expected int64[3], got int64[2]"
     assert server.info.inserted_total == 0
@@ -133,7 +133,7 @@ def test_submit_batch_needs_one_number_of_rows_in_all_leaves(make_server: MakeSe
 
 def test_submit_batch_needs_a_leading_axis(make_server: MakeServer) -> None:
     server = make_server({"a": np.zeros(2, np.float32)})
-    with pytest.raises(echoic.SpecError) as caught:
+    with pytest.raises(echoic.errors.SpecError) as caught:
         server.submit_batch({"a": np.zeros(2, np.float32)})
     assert str(caught.value) == "leaf `a`: expected float32[n, 2], got float32[2]"
 
@@ -255,7 +255,7 @@ def test_a_full_ring_stores_nothing_of_a_sample_that_timed_out(
 ) -> None:
     server = counter_server(batch_size=2, num_buffers=2)
     server.submit_batch(np.arange(4))
-    with pytest.raises(echoic.WaitTimeoutError):
+    with pytest.raises(echoic.errors.WaitTimeoutError):
         server.submit(99, timeout=0)
     assert server.info.inserted_total == 4
     assert [server.sample(timeout=0).batch.tolist() for _ in range(2)] == [[0, 1], [2, 3]]
@@ -269,7 +269,7 @@ def test_a_full_ring_stores_nothing_of_a_sample_that_timed_out(
 def test_capacity_is_the_reason_when_nobody_takes_batches(counter_server: MakeServer) -> None:
     server = counter_server(batch_size=2, num_buffers=2)
     server.submit_batch(np.arange(4))
-    with pytest.raises(echoic.WaitTimeoutError, match="no consumer has taken") as caught:
+    with pytest.raises(echoic.errors.WaitTimeoutError, match="no consumer has taken") as caught:
         server.submit(4, timeout=0.01)
     assert (caught.value.reason, caught.value.stored) == ("CAPACITY", 0)
 
@@ -278,7 +278,7 @@ def test_leased_is_the_reason_when_all_batches_are_held(counter_server: MakeServ
     server = counter_server(batch_size=2, num_buffers=2)
     server.submit_batch(np.arange(4))
     held = [server.sample(), server.sample()]
-    with pytest.raises(echoic.WaitTimeoutError, match="still alive") as caught:
+    with pytest.raises(echoic.errors.WaitTimeoutError, match="still alive") as caught:
         server.submit(4, timeout=0.01)
     assert (caught.value.reason, caught.value.stored) == ("LEASED", 0)
     del held
@@ -288,7 +288,7 @@ def test_leased_is_the_reason_when_all_batches_are_held(counter_server: MakeServ
 def test_empty_is_the_reason_when_no_batch_is_complete(counter_server: MakeServer) -> None:
     server = counter_server(batch_size=2)
     server.submit(0)
-    with pytest.raises(echoic.WaitTimeoutError, match="no batch is complete") as caught:
+    with pytest.raises(echoic.errors.WaitTimeoutError, match="no batch is complete") as caught:
         server.sample(timeout=0.01)
     assert (caught.value.reason, caught.value.stored) == ("EMPTY", 0)
 
@@ -298,7 +298,7 @@ def test_a_batch_that_times_out_says_how_many_rows_are_stored(
     counter_server: MakeServer, rows: int
 ) -> None:
     server = counter_server(batch_size=4, num_buffers=2)
-    with pytest.raises(echoic.WaitTimeoutError) as caught:
+    with pytest.raises(echoic.errors.WaitTimeoutError) as caught:
         server.submit_batch(np.arange(rows), timeout=0.01)
     assert (caught.value.reason, caught.value.stored) == ("CAPACITY", 8)
     assert f"8 of {rows} samples stored" in str(caught.value)
@@ -310,7 +310,7 @@ def test_a_batch_that_times_out_says_how_many_rows_are_stored(
 def test_a_timeout_is_waited_out_and_not_much_longer(counter_server: MakeServer) -> None:
     server = counter_server()
     start = time.monotonic()
-    with pytest.raises(echoic.WaitTimeoutError):
+    with pytest.raises(echoic.errors.WaitTimeoutError):
         server.sample(timeout=0.15)
     assert 0.15 <= time.monotonic() - start < 5.0
 
@@ -319,7 +319,7 @@ def test_a_timeout_of_zero_does_not_wait(counter_server: MakeServer) -> None:
     server = counter_server()
     start = time.monotonic()
     for _ in range(100):
-        with pytest.raises(echoic.WaitTimeoutError):
+        with pytest.raises(echoic.errors.WaitTimeoutError):
             server.sample(timeout=0)
     assert time.monotonic() - start < 5.0
 
@@ -388,7 +388,7 @@ def test_close_wakes_blocked_producers_and_consumers(
     full.close()
     empty.close()
     for result in waiting:
-        with pytest.raises(echoic.ClosedError, match="the server is closed"):
+        with pytest.raises(echoic.errors.ClosedError, match="the server is closed"):
             result()
     assert [full.sample().batch.tolist() for _ in range(2)] == [[0], [1]]
 
@@ -400,7 +400,7 @@ def test_a_batch_that_close_interrupts_says_how_many_rows_are_stored(
     stored = background.start(server.submit_batch, np.arange(10))
     eventually(lambda: server.info.inserted_total == 4)
     server.close()
-    with pytest.raises(echoic.ClosedError, match="4 of 10 samples stored") as caught:
+    with pytest.raises(echoic.errors.ClosedError, match="4 of 10 samples stored") as caught:
         stored()
     assert caught.value.stored == 4
 
@@ -414,10 +414,10 @@ def test_a_closed_server_takes_no_samples_and_gives_what_it_has(
     server.close()
     assert server.closed
     for rejected in (lambda: server.submit(4), lambda: server.submit_batch(np.arange(4))):
-        with pytest.raises(echoic.ClosedError):
+        with pytest.raises(echoic.errors.ClosedError):
             rejected()
     assert [server.sample().batch.tolist() for _ in range(2)] == [[0, 1], [2, 3]]
-    with pytest.raises(echoic.ClosedError):
+    with pytest.raises(echoic.errors.ClosedError):
         server.sample()
 
 
@@ -514,7 +514,7 @@ def test_nothing_that_was_stored_is_lost_when_close_races_with_producers(
                 for step in range(100_000):
                     server.submit(2 * step + producer)
                     stored[producer].append(2 * step + producer)
-            except echoic.ClosedError:
+            except echoic.errors.ClosedError:
                 pass
 
         producers = [background.start(produce, producer) for producer in range(2)]
@@ -619,11 +619,11 @@ def test_info_counts_what_went_through(counter_server: MakeServer) -> None:
 
 def test_info_counts_waits(counter_server: MakeServer) -> None:
     server = counter_server(batch_size=1, num_buffers=2)
-    with pytest.raises(echoic.WaitTimeoutError):
+    with pytest.raises(echoic.errors.WaitTimeoutError):
         server.sample(timeout=0.02)
     server.submit_batch(np.arange(2))
     for _ in range(3):
-        with pytest.raises(echoic.WaitTimeoutError):
+        with pytest.raises(echoic.errors.WaitTimeoutError):
             server.submit(2, timeout=0.02)
     info = server.info
     assert (info.sample_waits, info.blocked_pushes) == (1, 3)
@@ -634,7 +634,7 @@ def test_info_counts_waits(counter_server: MakeServer) -> None:
 def test_info_counts_samples_that_were_refused(counter_server: MakeServer) -> None:
     server = counter_server()
     for _ in range(3):
-        with pytest.raises(echoic.SpecError):
+        with pytest.raises(echoic.errors.SpecError):
             server.submit("nonsense")
     assert (server.info.refused, server.info.inserted_total) == (3, 0)
 

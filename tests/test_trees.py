@@ -313,7 +313,7 @@ def test_examples_are_nested_up_to_a_limit(make_server: MakeServer) -> None:
         (batch,) = batch
     assert batch.tolist() == [0]
     for depth in (65, 5000):
-        with pytest.raises(echoic.SpecError, match="nested deeper than 64 levels"):
+        with pytest.raises(echoic.errors.SpecError, match="nested deeper than 64 levels"):
             make_server(nested(depth))
 
 
@@ -326,19 +326,19 @@ def test_an_example_that_contains_itself_is_refused(make_server: MakeServer, kin
         cycle["self"] = cycle
     else:
         cycle.obs = cycle
-    with pytest.raises(echoic.SpecError, match="nested deeper than 64 levels"):
+    with pytest.raises(echoic.errors.SpecError, match="nested deeper than 64 levels"):
         make_server(cycle)
 
 
 @pytest.mark.parametrize("example", [{}, [], None, {"a": None, "b": ((), {})}])
 def test_an_example_without_leaves_is_refused(make_server: MakeServer, example: Any) -> None:
-    with pytest.raises(echoic.SpecError) as caught:
+    with pytest.raises(echoic.errors.SpecError) as caught:
         make_server(example)
     assert str(caught.value) == "the example has no leaves: there is nothing to store"
 
 
 def test_two_leaves_with_one_path_are_refused(make_server: MakeServer) -> None:
-    with pytest.raises(echoic.SpecError) as caught:
+    with pytest.raises(echoic.errors.SpecError) as caught:
         make_server({1: 0, "1": 0})
     assert str(caught.value) == "two leaves of the example have the path `1`"
 
@@ -421,7 +421,7 @@ def test_a_structural_mistake_is_named_and_nothing_is_stored(
     make_server: MakeServer, example: Any, sample: Any, message: str
 ) -> None:
     server = make_server(example, batch_size=1)
-    with pytest.raises(echoic.SpecError) as caught:
+    with pytest.raises(echoic.errors.SpecError) as caught:
         server.submit(sample)
     assert str(caught.value) == message
     assert (server.info.inserted_total, server.info.refused) == (0, 1)
@@ -431,7 +431,9 @@ def test_a_structural_mistake_is_named_and_nothing_is_stored(
 
 def test_other_metadata_of_a_registered_node_is_refused(make_server: MakeServer) -> None:
     server = make_server({"n": Box(F4, F4, "mine")})
-    with pytest.raises(echoic.SpecError, match="node `n`: expected a Box like the example's"):
+    with pytest.raises(
+        echoic.errors.SpecError, match="node `n`: expected a Box like the example's"
+    ):
         server.submit({"n": Box(F4, F4, "yours")})
 
 
@@ -439,7 +441,7 @@ def test_a_dataclass_without_one_of_its_attributes_is_refused(make_server: MakeS
     server = make_server({"n": Step(F4, F4)})
     broken = Step(F4, F4)
     del broken.reward
-    with pytest.raises(echoic.SpecError, match=r"`n`.*reward") as caught:
+    with pytest.raises(echoic.errors.SpecError, match=r"`n`.*reward") as caught:
         server.submit({"n": broken})
     assert isinstance(caught.value.__cause__, AttributeError)
 
@@ -449,7 +451,7 @@ def test_mistakes_are_found_before_anything_of_a_sample_is_stored(
 ) -> None:
     server = make_server({"a": 0, "b": 0, "c": 0}, batch_size=2)
     for position in range(30):
-        with pytest.raises(echoic.SpecError):
+        with pytest.raises(echoic.errors.SpecError):
             server.submit({"a": position, "b": position, "c": "wrong"})
         server.submit({"a": position, "b": position, "c": position})
         if position % 2:
@@ -531,7 +533,7 @@ def test_any_tree_of_any_leaves_comes_back_bit_for_bit(
     tree: Any, batch_size: int, seed: int
 ) -> None:
     if not collect_leaves(tree):
-        with pytest.raises(echoic.SpecError, match="no leaves"):
+        with pytest.raises(echoic.errors.SpecError, match="no leaves"):
             echoic.Server(tree, batch_size)
         return
     rng = np.random.default_rng(seed)

@@ -120,7 +120,7 @@ def test_an_interrupted_submit_stores_nothing_and_the_server_goes_on(
 def wait_out(call: Callable[[], Any]) -> float:
     """CPU seconds of this process, all threads, in a call that times out."""
     before = time.process_time()
-    with pytest.raises(echoic.WaitTimeoutError):
+    with pytest.raises(echoic.errors.WaitTimeoutError):
         call()
     return time.process_time() - before
 
@@ -175,7 +175,7 @@ def test_other_threads_run_while_one_waits(
 
     looking = background.start(look_at_the_clock)
     begun.wait()
-    with pytest.raises(echoic.WaitTimeoutError):
+    with pytest.raises(echoic.errors.WaitTimeoutError):
         calls[call]()
     stop.set()
     # A wait that held the GIL would leave it those before and after; a busy machine leaves it more.

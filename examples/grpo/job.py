@@ -125,7 +125,7 @@ class Threads(Job):
     def _learn(self) -> None:
         try:
             learn(self._learner, self._table, self._store)
-        except echoic.ClosedError:
+        except echoic.errors.ClosedError:
             pass
         finally:
             self._table.close()

@@ -91,7 +91,7 @@ class Server(_native.Server):
         transport: How workers in other processes connect: a :class:`~echoic.TcpTransport` or
             another, or several; ``None`` for this process only. They are opened by :meth:`start`.
         held_warning_after: After how many seconds a batch that is still held, while producers wait
-            for memory, is worth a :class:`~echoic.HeldBatchesWarning`.
+            for memory, is worth a :class:`~echoic.errors.HeldBatchesWarning`.
 
     Raises:
         SpecError: The example can't be stored, and why.

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from echoic import EchoicError, ReplayError, SpecError
+from echoic import EchoicError
 from echoic.buffers import OfflineDatasetBuffer
+from echoic.errors import ReplayError, SpecError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from echoic import SpecError
 from echoic.buffers import OfflineDatasetBuffer
+from echoic.errors import SpecError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

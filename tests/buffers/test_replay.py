@@ -7,8 +7,8 @@ import threading
 import echoic
 import numpy as np
 import pytest
-from echoic import PriorityError, ReplayError, SpecError
 from echoic.buffers import PrioritizedReplayBuffer, ReplayBuffer
+from echoic.errors import PriorityError, ReplayError, SpecError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

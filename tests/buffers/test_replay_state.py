@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from echoic import ReplayError
 from echoic.buffers import PrioritizedReplayBuffer, ReplayBuffer
+from echoic.errors import ReplayError
 
 OPTIONS = [{}, {"episodes": True}, {"n_step": 3}, {"next_obs": "shared"}]
 

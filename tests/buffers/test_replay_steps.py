@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from echoic import ReplayError, SpecError
 from echoic.buffers import PrioritizedReplayBuffer, ReplayBuffer
+from echoic.errors import ReplayError, SpecError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from echoic import ClosedError, SpecError, WaitTimeoutError
 from echoic.collectors.gymnasium import GymnasiumCollector
-from echoic.errors import CollectorError, CollectorWarning
+from echoic.errors import ClosedError, CollectorError, CollectorWarning, SpecError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -116,7 +116,7 @@ def test_a_client_told_so_uses_tcp_with_the_token(cluster: ReplayCluster, client
         assert far.addresses == cluster.addresses
         assert all(address.startswith("tcp://") for address in far.addresses)
     assert numbers(client) == [7]
-    with pytest.raises(echoic.RefusedError):
+    with pytest.raises(echoic.errors.RefusedError):
         echoic.connect(cluster.addresses[0], token="wrong")
     with echoic.connect(cluster.addresses, token=cluster.token) as plain:
         assert numbers(plain) == [7]
@@ -424,7 +424,7 @@ def test_closing_a_cluster_and_its_workers_after_rays_end_starts_no_ray(
         "ray.shutdown()\n"
         "try:\n"
         "    cluster.processes()\n"
-        "except echoic.ClosedError as error:\n"
+        "except echoic.errors.ClosedError as error:\n"
         "    print(error)\n"
         "crew.close()\n"
         "cluster.close()\n"

@@ -172,7 +172,7 @@ def test_a_flush_waits_for_updates_that_other_threads_wait_for(
             proxy.stall()
             client.update_priorities("t", keys, np.full(1, 7.0), wait=False)
             others = [background.start_and_let_block(client.flush) for _ in range(2)]
-            with pytest.raises(echoic.WaitTimeoutError):
+            with pytest.raises(echoic.errors.WaitTimeoutError):
                 client.flush(timeout=0.1)
             proxy.resume()
             for other in others:

@@ -73,7 +73,7 @@ def test_2000_connections_of_one_process_and_why_there_is_no_more(
 def test_a_place_that_becomes_free_can_be_taken(door: Any, connect: Any, eventually: Any) -> None:
     server = door.open(max_connections=2)
     first, _second = connect(server), connect(server)
-    with pytest.raises(echoic.RefusedError, match="max_connections") as caught:
+    with pytest.raises(echoic.errors.RefusedError, match="max_connections") as caught:
         connect(server, connect_timeout=1.0)
     assert caught.value.code == "LIMIT"
     first.close(timeout=5)
@@ -81,7 +81,7 @@ def test_a_place_that_becomes_free_can_be_taken(door: Any, connect: Any, eventua
     def enters() -> bool:
         try:
             connect(server, connect_timeout=0.2)
-        except (echoic.RefusedError, echoic.DisconnectedError):
+        except (echoic.errors.RefusedError, echoic.errors.DisconnectedError):
             return False
         return True
 

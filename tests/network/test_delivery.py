@@ -60,7 +60,7 @@ def test_a_sample_that_does_not_fit_is_refused_where_it_is_sent(
     server, intake = door.open_and_take()
     client = connect(server)
     client.send(sample(0, 0, SMALL))
-    with pytest.raises(echoic.SpecError, match=text):
+    with pytest.raises(echoic.errors.SpecError, match=text):
         client.send({**sample(0, 1, SMALL), **change})
     client.send(sample(0, 1, SMALL))
     client.close(timeout=10)

@@ -358,7 +358,7 @@ def test_a_client_with_another_spec_is_told_what_differs(
     agreed = {"a": np.zeros((2, 3), np.float32), "b": np.int32(0)}
     server = make_server(agreed, 2, transport=transport(door.address())).start()
     address = server.addresses[0]
-    with pytest.raises(echoic.SpecError, match=text):
+    with pytest.raises(echoic.errors.SpecError, match=text):
         echoic.connect(address, example)
     with echoic.connect(address, agreed) as client:
         client.send_batch({"a": np.ones((2, 2, 3), np.float32), "b": np.arange(2, dtype=np.int32)})
@@ -400,7 +400,7 @@ def test_a_peer_that_is_no_server(folder: Any) -> None:
 def test_a_peer_that_accepts_and_says_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         start = time.monotonic()
-        with pytest.raises(echoic.DisconnectedError):
+        with pytest.raises(echoic.errors.DisconnectedError):
             echoic.connect(
                 f"tcp://127.0.0.1:{listener.getsockname()[1]}", np.int64(0), connect_timeout=0.5
             )

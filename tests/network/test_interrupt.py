@@ -31,7 +31,7 @@ one = {{name: leaf[0] for name, leaf in many.items()}}
 try:
     while True:
         client.send(one, timeout=0.5)
-except echoic.WaitTimeoutError:
+except echoic.errors.WaitTimeoutError:
     pass
 print("waiting", flush=True)
 try:
@@ -170,7 +170,7 @@ def test_an_interrupted_send_leaves_a_client_that_goes_on(door: Any, connect: An
     server = door.open(FRAME, batch_size=4, num_buffers=2)
     client = connect(server, FRAME, window_bytes=1 << 20)
     sent = 0
-    with contextlib.suppress(echoic.WaitTimeoutError):
+    with contextlib.suppress(echoic.errors.WaitTimeoutError):
         while True:
             client.send(sample(0, sent, FRAME), timeout=0.3)
             sent += 1

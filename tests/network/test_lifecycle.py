@@ -208,7 +208,7 @@ def test_a_close_with_clients_that_can_not_finish_ends_after_its_deadline(
     server.close(0.5)
     assert time.monotonic() - start < 10
     assert server.info.inserted_total == 4
-    with pytest.raises(echoic.WaitTimeoutError):
+    with pytest.raises(echoic.errors.WaitTimeoutError):
         client.flush(timeout=0.2)
     # Each side knows the same, so the next server gets none of them again.
     assert client.stats()["pending"] == 1_000 - 4
@@ -224,7 +224,7 @@ def test_ends_in_any_order_and_more_than_once(door: Any, connect: Any) -> None:
         lambda: client.send(sample(0, 0, SMALL)),
         lambda: client.send_batch(rows(0, 0, 2, SMALL)),
     ):
-        with pytest.raises(echoic.ClosedError):
+        with pytest.raises(echoic.errors.ClosedError):
             call()
     server.close()
     server.close()
@@ -316,7 +316,7 @@ def test_what_a_forked_child_closes_and_drops_stays_with_its_parent(
     client.send_batch(rows(0, 4, 4, SMALL))
     client.flush(timeout=20)
     # The batch that is held has not been given back, so there is no room.
-    with pytest.raises(echoic.WaitTimeoutError):
+    with pytest.raises(echoic.errors.WaitTimeoutError):
         server.submit(sample(0, 8, SMALL), timeout=0)
     assert held.batch["step"].tolist() == [0, 1, 2, 3]
     assert server.sample(timeout=20).batch["step"].tolist() == [4, 5, 6, 7]
@@ -339,7 +339,7 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(door: Any, connect: An
         ):
             try:
                 call()
-            except echoic.ClosedError as error:
+            except echoic.errors.ClosedError as error:
                 said.append(str(error))
         # A client of the child's own works.
         with echoic.connect(server.addresses[0], example(SMALL)) as own:
@@ -430,17 +430,17 @@ def test_a_client_that_gives_up_says_how_many_and_keeps_them(
     server.kill()
     client.send_batch(rows(0, 10, 90, SMALL))
     start = time.monotonic()
-    with pytest.raises(echoic.DisconnectedError, match="90") as caught:
+    with pytest.raises(echoic.errors.DisconnectedError, match="90") as caught:
         client.flush(timeout=20)
     assert time.monotonic() - start < 15
     assert caught.value.undelivered == 90
     assert isinstance(caught.value, echoic.EchoicError)
     assert isinstance(caught.value, ConnectionError)
-    with pytest.raises(echoic.DisconnectedError):
+    with pytest.raises(echoic.errors.DisconnectedError):
         client.send(sample(0, 100, SMALL))
     kept = client.undelivered()
     assert kept["step"].tolist() == list(range(10, 100))
-    with pytest.raises(echoic.DisconnectedError):
+    with pytest.raises(echoic.errors.DisconnectedError):
         client.close(timeout=5)
     # They can go to another server.
     other, intake = socket_door.open_and_take()
@@ -465,7 +465,7 @@ def test_a_send_that_waits_ends_when_the_client_gives_up(
     client = connect(server.wait_for("ready"), deadline=1.0, window_bytes=1 << 12)
     server.kill()
     many = background.start(client.send_batch, rows(0, 0, 10_000, SMALL))
-    with pytest.raises(echoic.DisconnectedError):
+    with pytest.raises(echoic.errors.DisconnectedError):
         many()
 
 
@@ -473,7 +473,7 @@ def test_a_send_that_waits_ends_when_the_client_gives_up(
 def test_nobody_at_the_address(door: Any) -> None:
     address = door.address().replace(":0", ":1")
     start = time.monotonic()
-    with pytest.raises(echoic.DisconnectedError) as caught:
+    with pytest.raises(echoic.errors.DisconnectedError) as caught:
         echoic.connect(address, example(SMALL), connect_timeout=0.5)
     assert time.monotonic() - start < 5
     assert address.split("://")[1] in str(caught.value)
@@ -486,7 +486,7 @@ def test_a_shared_memory_client_that_gives_up_has_kept_nothing(
     client = connect(server.wait_for("ready"), deadline=0.5)
     client.send_batch(rows(0, 0, 10, SMALL))
     server.kill()
-    with pytest.raises(echoic.DisconnectedError) as caught:
+    with pytest.raises(echoic.errors.DisconnectedError) as caught:
         # More than the ring of a server that is gone holds.
         client.send_batch(rows(0, 10, 10_000, SMALL))
     assert caught.value.undelivered == 0
@@ -501,7 +501,7 @@ def test_a_full_ring_keeps_a_shared_memory_client_waiting(make_server: Any, conn
     server = make_server(example(SMALL), 2, 2, transport=way).start()
     client = connect(server)
     client.send_batch(rows(0, 0, 4, SMALL))
-    with pytest.raises(echoic.WaitTimeoutError) as caught:
+    with pytest.raises(echoic.errors.WaitTimeoutError) as caught:
         client.send(sample(0, 4, SMALL), timeout=0.2)
     assert caught.value.reason == "CAPACITY"
     intake = Intake(server)
@@ -517,14 +517,14 @@ def test_a_full_window_says_why_it_waits(socket_door: Any, connect: Any) -> None
     while sent < 10_000 and reason is None:
         try:
             client.send(sample(0, sent, SMALL), timeout=0.3)
-        except echoic.WaitTimeoutError as error:
+        except echoic.errors.WaitTimeoutError as error:
             reason = error.reason
         else:
             sent += 1
     assert reason == "CAPACITY"
     assert 4 <= sent < 1_000
     assert client.stats()["blocked_time"] >= 0.25
-    with pytest.raises(echoic.WaitTimeoutError):
+    with pytest.raises(echoic.errors.WaitTimeoutError):
         client.flush(timeout=0.2)
     # It goes on as if nothing had been.
     intake = Intake(server)

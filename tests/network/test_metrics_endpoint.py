@@ -18,16 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from echoic import (
-    Checkpointer,
-    ClosedError,
-    Server,
-    Table,
-    TcpTransport,
-    WaitTimeoutError,
-    connect,
-    limiters,
-)
+from echoic import Checkpointer, Server, Table, TcpTransport, connect, limiters
+from echoic.errors import ClosedError, WaitTimeoutError
 from echoic.rollouts import RolloutTable
 from echoic.weights import WeightStore
 from prometheus_client.parser import text_string_to_metric_families

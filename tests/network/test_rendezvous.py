@@ -81,10 +81,10 @@ def test_a_secret_is_taken_from_its_file(say: Any, serve: Any, tmp_path: Path) -
     say(addresses=address, token_file=tmp_path / "token")
     with echoic.connect(connect_timeout=5.0) as client:
         assert client.info()["replay"]["size"] == 0
-    with pytest.raises(echoic.RefusedError):
+    with pytest.raises(echoic.errors.RefusedError):
         echoic.connect(token="another one of some length")
     # With an address nothing is taken from the environment.
-    with pytest.raises(echoic.RefusedError):
+    with pytest.raises(echoic.errors.RefusedError):
         echoic.connect(f"tcp://{address}")
 
 
@@ -117,11 +117,11 @@ def test_a_stream_rollouts_and_weights_are_found(say: Any, serve: Any) -> None:
 def test_what_is_on_one_server_asks_which_of_several(say: Any) -> None:
     say(addresses="a:1,b:2")
     wanted = "needs one server, and the environment names 2.*tcp://a:1, tcp://b:2"
-    with pytest.raises(echoic.ArgumentError, match=f"a stream {wanted}"):
+    with pytest.raises(echoic.errors.ArgumentError, match=f"a stream {wanted}"):
         echoic.connect(example=np.int64(0))
-    with pytest.raises(echoic.ArgumentError, match=f"rollouts {wanted}"):
+    with pytest.raises(echoic.errors.ArgumentError, match=f"rollouts {wanted}"):
         rollouts.connect()
-    with pytest.raises(echoic.ArgumentError, match=f"weights {wanted}"):
+    with pytest.raises(echoic.errors.ArgumentError, match=f"weights {wanted}"):
         WeightClient()
 
 
@@ -151,7 +151,7 @@ def test_a_file_is_waited_for_until_it_says_something(
 ) -> None:
     file = tmp_path / "servers"
     say(addresses_file=file)
-    with pytest.raises(echoic.DisconnectedError, match=r"can't read .*servers.*for 0\.1 s"):
+    with pytest.raises(echoic.errors.DisconnectedError, match=r"can't read .*servers.*for 0\.1 s"):
         echoic.connect(connect_timeout=0.1)
     file.write_text("\n")
     connected = background.start_and_let_block(echoic.connect)
@@ -174,7 +174,7 @@ def test_a_server_that_moved_is_found_in_the_file(say: Any, serve: Any, tmp_path
     say(addresses_file=file)
     with echoic.connect(refresh=600.0) as first:
         client = pickle.loads(pickle.dumps(first))
-    with client, pytest.warns(echoic.ShardWarning) as told:  # noqa: PT031 - from its end to the next
+    with client, pytest.warns(echoic.errors.ShardWarning) as told:  # noqa: PT031 - from its end to the next
         serve.servers[0].close()
         while all(client.shards_there):
             time.sleep(0.01)

@@ -15,7 +15,7 @@ from content import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.filterwarnings("ignore::echoic.ShardWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::echoic.errors.ShardWarning")
 
 
 @pytest.fixture

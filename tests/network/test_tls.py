@@ -128,20 +128,22 @@ def test_a_server_of_another_authority_is_not_believed(
     ours: Any, other: Any, serve: Any, connect: Any
 ) -> None:
     server, intake = serve()
-    refuse(server, echoic.DisconnectedError, "authority", ca=other.ca)
+    refuse(server, echoic.errors.DisconnectedError, "authority", ca=other.ca)
     deliver(connect, server, intake, ca=ours.ca)
 
 
 def test_a_server_of_another_name_is_not_believed(ours: Any, serve: Any, connect: Any) -> None:
     server, intake = serve()
     reason = "learner.example"
-    refuse(server, echoic.DisconnectedError, reason, ca=ours.ca, server_name="learner.example")
+    refuse(
+        server, echoic.errors.DisconnectedError, reason, ca=ours.ca, server_name="learner.example"
+    )
     deliver(connect, server, intake, ca=ours.ca, server_name="localhost")
 
 
 def test_a_server_may_have_another_name_than_its_host(ours: Any, serve: Any, connect: Any) -> None:
     server, intake = serve(**ours.issue("learner.example"))
-    refuse(server, echoic.DisconnectedError, "localhost", ca=ours.ca)
+    refuse(server, echoic.errors.DisconnectedError, "localhost", ca=ours.ca)
     deliver(connect, server, intake, ca=ours.ca, server_name="learner.example")
 
 
@@ -149,7 +151,7 @@ def test_clients_without_a_certificate_are_told_to_give_one(
     ours: Any, serve: Any, connect: Any
 ) -> None:
     server, intake = serve(client_ca=ours.ca)
-    refuse(server, echoic.DisconnectedError, "certificate and key", ca=ours.ca)
+    refuse(server, echoic.errors.DisconnectedError, "certificate and key", ca=ours.ca)
     deliver(connect, server, intake, ca=ours.ca, **ours.issue("worker"))
 
 
@@ -158,7 +160,7 @@ def test_clients_with_a_certificate_of_another_authority_are_told(
 ) -> None:
     server, intake = serve(client_ca=ours.ca)
     reason = "does not accept our certificate"
-    refuse(server, echoic.DisconnectedError, reason, ca=ours.ca, **other.issue("worker"))
+    refuse(server, echoic.errors.DisconnectedError, reason, ca=ours.ca, **other.issue("worker"))
     deliver(connect, server, intake, ca=ours.ca, **ours.issue("worker"))
 
 
@@ -168,20 +170,20 @@ def test_a_token_is_needed_on_top_of_certificates(
 ) -> None:
     server, intake = serve(client_ca=ours.ca, token="right")
     own = ours.issue("worker")
-    refuse(server, echoic.RefusedError, "AUTH", ca=ours.ca, token=wrong, **own)
+    refuse(server, echoic.errors.RefusedError, "AUTH", ca=ours.ca, token=wrong, **own)
     deliver(connect, server, intake, ca=ours.ca, token="right", **own)
 
 
 def test_a_token_does_not_replace_a_certificate(ours: Any, serve: Any) -> None:
     server, intake = serve(client_ca=ours.ca, token="right")
-    refuse(server, echoic.DisconnectedError, "certificate", ca=ours.ca, token="right")
+    refuse(server, echoic.errors.DisconnectedError, "certificate", ca=ours.ca, token="right")
     assert intake.finish() == {}
 
 
 def test_one_client_too_many_is_told_so(ours: Any, serve: Any, connect: Any) -> None:
     server, intake = serve(max_connections=1)
     first = connect(server, ca=ours.ca)
-    refuse(server, echoic.RefusedError, "LIMIT", ca=ours.ca)
+    refuse(server, echoic.errors.RefusedError, "LIMIT", ca=ours.ca)
     first.send_batch(rows(0, 0, 10, SMALL))
     first.close(timeout=10)
     assert_exactly(intake.finish()[0], 10)
@@ -202,7 +204,9 @@ def test_a_server_without_encryption_is_recognised(
     server = make_server(example(SMALL), 32, 4, transport=way).start()
     intake = Intake(server)
     reason = "does the server speak TLS"
-    refuse(f"tls://localhost:{port_of(server)}", echoic.DisconnectedError, reason, ca=ours.ca)
+    refuse(
+        f"tls://localhost:{port_of(server)}", echoic.errors.DisconnectedError, reason, ca=ours.ca
+    )
     deliver(connect, server, intake)
 
 

@@ -13,9 +13,6 @@ import numpy as np
 import pytest
 from echoic import (
     Checkpointer,
-    ClosedError,
-    DisconnectedError,
-    RefusedError,
     Server,
     ShmTransport,
     Table,
@@ -25,6 +22,7 @@ from echoic import (
     connect,
     rollouts,
 )
+from echoic.errors import ClosedError, DisconnectedError, RefusedError
 from echoic.rollouts import RolloutTable
 from echoic.views.reading import read
 from echoic.weights import WeightClient, WeightStore

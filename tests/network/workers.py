@@ -97,7 +97,7 @@ def despair(arguments: argparse.Namespace) -> None:
             sent += 1
             say("acked", int(client.stats()["samples_acked"]))
             time.sleep(arguments.pause)
-    except echoic.DisconnectedError as error:
+    except echoic.errors.DisconnectedError as error:
         say("gave-up", error.undelivered, error)
     left = pairs(client.undelivered())
     say("left", *left[:, 1])
@@ -174,7 +174,7 @@ def insert(arguments: argparse.Namespace) -> None:
     def patiently(call: Callable[[], object]) -> None:
         try:
             call()
-        except echoic.DisconnectedError as error:
+        except echoic.errors.DisconnectedError as error:
             say("gave-up", error)
             time.sleep(0.2)
             patiently(call)
@@ -211,7 +211,7 @@ def crowd(arguments: argparse.Namespace) -> None:
     say("ready")
     try:
         echoic.connect(arguments.address, example(arguments.words), connect_timeout=1.0)
-    except echoic.RefusedError as error:
+    except echoic.errors.RefusedError as error:
         say("refused", error.code, error)
     for producer, client in enumerate(clients):
         client.send_batch(rows(producer, 0, arguments.rows, arguments.words))

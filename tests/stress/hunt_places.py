@@ -40,7 +40,7 @@ def make_server(plan: Plan, folder: Path, transport: Any = None) -> echoic.Serve
     journal = folder / "journal" if plan.durability != "none" else None
     with warnings.catch_warnings():
         # A kill may cut off the journal.
-        warnings.simplefilter("ignore", echoic.JournalWarning)
+        warnings.simplefilter("ignore", echoic.errors.JournalWarning)
         server = echoic.Server(
             tables=[table], transport=transport, checkpointer=checkpointer, journal=journal
         )

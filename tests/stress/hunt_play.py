@@ -158,7 +158,7 @@ class Play:
         def run() -> None:
             try:
                 work(role, number, client, log, rng)
-            except (echoic.ClosedError, echoic.DisconnectedError) as error:
+            except (echoic.errors.ClosedError, echoic.errors.DisconnectedError) as error:
                 if not self.closing.is_set():
                     self._failed(error)
             except BaseException as error:  # noqa: BLE001 - raised by the main thread
@@ -225,7 +225,7 @@ class Play:
                         data = client.sample(patience).batch
                     else:
                         data = client.sample(NAME, plan.batch, patience, beta=0.5).data
-            except echoic.WaitTimeoutError:
+            except echoic.errors.WaitTimeoutError:
                 continue
             log.given.append(check_whole(data))
             del data
@@ -242,7 +242,7 @@ class Play:
                 try:
                     with self.watch.call(f"next(prefetch={prefetch})", "sample", patience):
                         batch = next(batches, None)
-                except echoic.WaitTimeoutError:
+                except echoic.errors.WaitTimeoutError:
                     continue
                 if batch is None:
                     if not self.closing.is_set():
@@ -376,9 +376,9 @@ class Play:
             if self.plan.target == "stream":
                 return self._look_at_stream()
             return self._look_at_table()
-        except echoic.ClosedError:
+        except echoic.errors.ClosedError:
             return None
-        except echoic.DisconnectedError:
+        except echoic.errors.DisconnectedError:
             return None
 
     def _look_at_stream(self) -> Sight:
@@ -396,7 +396,7 @@ class Play:
             table = looker.table(NAME)
             try:
                 sample = table.can_sample(self.plan.batch)
-            except echoic.LimiterError:
+            except echoic.errors.LimiterError:
                 sample = False
             info = table.info
             seen.append((table.can_insert(1), sample, info["inserts"], info["samples"]))
@@ -522,7 +522,7 @@ class Inserter:
         try:
             with self._watch.call(self._role, "insert", patience):
                 self._put(sent.first, many, patience)
-        except echoic.WaitTimeoutError as error:
+        except echoic.errors.WaitTimeoutError as error:
             if self._writer is None:
                 # The others are nowhere, and never will be.
                 sent.last = sent.first + error.stored - 1
@@ -569,7 +569,7 @@ class Inserter:
                     self._writer.flush(timeout=patience)
                 elif not self._local:
                     self._client.flush(patience)
-        except echoic.WaitTimeoutError:
+        except echoic.errors.WaitTimeoutError:
             return
         self._log.ack(count)
 
@@ -626,7 +626,7 @@ def be_victim(_: Connection, plan: Plan, address: str, number: int) -> None:
     while True:
         inserter.step(rng, 0.1)
         if plan.target == "table" and plan.samplers and not plan.max_times:
-            with contextlib.suppress(echoic.WaitTimeoutError):
+            with contextlib.suppress(echoic.errors.WaitTimeoutError):
                 check_whole(client.sample(NAME, plan.batch, 0.05).data)
         time.sleep(0.005)
 
@@ -635,7 +635,7 @@ def play(plan: Plan, folder: Path) -> int:
     """Play a combination, print its line, and return 0 when all was well."""
     faulthandler.enable()
     # Shards that come and go are what is played.
-    warnings.simplefilter("ignore", echoic.ShardWarning)
+    warnings.simplefilter("ignore", echoic.errors.ShardWarning)
     begun = time.monotonic()
     one: Play | None = None
     try:

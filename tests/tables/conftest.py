@@ -93,5 +93,5 @@ def connect() -> Iterator[Callable[..., echoic.ShardedClient]]:
     yield make
     for client in clients:
         with warnings.catch_warnings(), contextlib.suppress(echoic.EchoicError):
-            warnings.simplefilter("ignore", echoic.ShardWarning)
+            warnings.simplefilter("ignore", echoic.errors.ShardWarning)
             client.close(0.2)

@@ -31,7 +31,7 @@ def serve(root: Path, durability: str, with_checkpoints: bool) -> None:
     every = 0.05 if with_checkpoints else None
     checkpointer = echoic.Checkpointer(root / "checkpoints", every=every)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", echoic.JournalWarning)
+        warnings.simplefilter("ignore", echoic.errors.JournalWarning)
         server = echoic.Server(
             tables=tables,
             transport=echoic.TcpTransport(port=0),

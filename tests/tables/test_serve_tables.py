@@ -641,7 +641,7 @@ def test_inserts_that_come_while_the_server_ends_are_in_the_last_checkpoint(
     client.flush(PATIENCE)
     sent = 1
     # The client gives up some time after the server has ended.
-    with contextlib.suppress(echoic.DisconnectedError):
+    with contextlib.suppress(echoic.errors.DisconnectedError):
         while sent < 50_000:
             client.insert(np.int64(sent), {"rows": 1.0})
             sent += 1

@@ -148,7 +148,9 @@ def test_a_shard_that_can_not_be_reached_yet_joins_later(serve: Any, connect: An
     places = [serve(one)]
     client = connect(lambda: list(places), refresh=0.05)
     places.append(nowhere)
-    with pytest.warns(echoic.ShardWarning, match="shard 1 .* can't be reached; it is used as soon"):
+    with pytest.warns(
+        echoic.errors.ShardWarning, match="shard 1 .* can't be reached; it is used as soon"
+    ):
         client.refresh()
     client.insert_batch(np.arange(200), "t")
     client.flush(PATIENCE)
@@ -195,7 +197,7 @@ def test_who_does_not_know_where_shards_are_is_complained_of_once_and_asked_agai
     client = connect(lambda: answers[-1], refresh=None)
     for wrong in ([], None, 7, [f"tcp://a:{port}" for port in range(1, 300)]):
         answers.append(wrong)
-        with pytest.warns(echoic.ShardWarning, match="could not be found out"):
+        with pytest.warns(echoic.errors.ShardWarning, match="could not be found out"):
             client.refresh()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -265,7 +267,9 @@ def test_trajectories_are_not_moved(serve: Any, connect: Any) -> None:
     client = connect([serve(one) for one in tables])
     tables[0].insert({"at": np.arange(3)})
     client.drain(0)
-    with pytest.raises(echoic.SpecError, match="for tables with a spec, whose items are all alike"):
+    with pytest.raises(
+        echoic.errors.SpecError, match="for tables with a spec, whose items are all alike"
+    ):
         client.move_items(0, "free")
     assert [len(one) for one in tables] == [1, 0]
 
@@ -300,9 +304,13 @@ def test_nobody_is_told_of_a_drained_shard_that_goes(connect: Any) -> None:
 def test_that_all_who_are_there_are_drained_is_said(serve: Any, connect: Any) -> None:
     client = connect([serve(table())], deadline=0.2)
     client.drain(0)
-    with pytest.raises(echoic.WaitTimeoutError, match="all shards that take inserts are away"):
+    with pytest.raises(
+        echoic.errors.WaitTimeoutError, match="all shards that take inserts are away"
+    ):
         client.insert(np.int64(1), {"t": 1.0}, timeout=0.05)
-    with pytest.raises(echoic.DisconnectedError, match="all shards that take inserts were away"):
+    with pytest.raises(
+        echoic.errors.DisconnectedError, match="all shards that take inserts were away"
+    ):
         client.insert(np.int64(1), {"t": 1.0})
 
 
@@ -345,10 +353,10 @@ def test_what_a_removed_shard_had_not_acknowledged_goes_to_another(
     tables[1].pause()
     for number in range(50):
         client.insert(np.int64(number), {"t": 1.0}, shard_key=keyed)
-    with pytest.raises(echoic.WaitTimeoutError, match=r"shard 1 .* which has 50 inserts"):
+    with pytest.raises(echoic.errors.WaitTimeoutError, match=r"shard 1 .* which has 50 inserts"):
         client.flush(0.1)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", echoic.ShardWarning)
+        warnings.simplefilter("ignore", echoic.errors.ShardWarning)
         server.close(0.1)
         until(lambda: client.shards_there == [True, False])
     with warnings.catch_warnings():
@@ -373,7 +381,7 @@ def test_an_episode_of_a_removed_shard_is_ended_elsewhere(connect: Any) -> None:
         writer.append({"at": at})
     first = int(writer._shard.number)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", echoic.ShardWarning)
+        warnings.simplefilter("ignore", echoic.errors.ShardWarning)
         servers[first].close()
         until(lambda: not client.shards_there[first])
         client.remove(first)
@@ -410,7 +418,7 @@ def test_a_client_that_nobody_has_any_more_leaves_no_thread(serve: Any) -> None:
 SERVE = """
 import sys, warnings
 import echoic, numpy as np
-warnings.simplefilter("ignore", echoic.JournalWarning)
+warnings.simplefilter("ignore", echoic.errors.JournalWarning)
 step = {"at": np.int64(0), "who": np.int64(0)}
 rows = echoic.Table("rows", step, max_size=500_000, durability="async", seed=1)
 windows = echoic.Table("windows", None, max_size=500_000, durability="async", seed=2)
@@ -515,7 +523,7 @@ def content(addresses: list[str]) -> tuple[list[int], list[int]]:
     return sorted(rows), sorted(windows)
 
 
-@pytest.mark.filterwarnings("ignore::echoic.ShardWarning")
+@pytest.mark.filterwarnings("ignore::echoic.errors.ShardWarning")
 @pytest.mark.parametrize("seed", [1, 2])
 def test_all_is_there_once_while_shards_die_come_back_elsewhere_join_and_go(
     start: Any, connect: Any, seed: int

@@ -48,7 +48,7 @@ def open_shards() -> Iterator[Any]:
 
     yield make
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", echoic.ShardWarning)
+        warnings.simplefilter("ignore", echoic.errors.ShardWarning)
         opened.close()
 
 
@@ -180,14 +180,14 @@ def test_large_batches_are_cut_and_small_ones_take_turns(open_shards: Any) -> No
 
 def test_a_bad_batch_changes_no_shard(open_shards: Any) -> None:
     _, client = open_shards(table(), table())
-    with pytest.raises(echoic.PriorityError):
+    with pytest.raises(echoic.errors.PriorityError):
         client.insert_batch(np.arange(500), "t", np.r_[np.ones(499), -1.0])
-    with pytest.raises(echoic.SpecError):
+    with pytest.raises(echoic.errors.SpecError):
         client.insert_batch(np.zeros(500), "t")
     client.insert_batch(np.arange(500), "t")
     client.flush()
     keys = client.sample("t", 100).info.key
-    with pytest.raises(echoic.PriorityError):
+    with pytest.raises(echoic.errors.PriorityError):
         client.update_priorities("t", keys, np.r_[np.full(99, 9.0), np.nan])
     assert len(client.table("t")) == 500
     assert (client.sample("t", 1000).info.priority == 1.0).all()
@@ -244,7 +244,7 @@ def test_changes_go_to_the_shard_that_has_the_item(open_shards: Any) -> None:
 def test_a_shard_with_too_few_items_is_not_waited_for(open_shards: Any) -> None:
     tables = [table(limiter=limiters.MinSize(20)) for _ in range(2)]
     _, client = open_shards(*tables)
-    with pytest.raises(echoic.WaitTimeoutError) as raised:
+    with pytest.raises(echoic.errors.WaitTimeoutError) as raised:
         client.sample("t", 4, timeout=0.05)
     assert raised.value.reason == "MIN_SIZE"
     tables[0].insert_batch(np.arange(20))
@@ -265,10 +265,10 @@ def test_a_sample_that_a_shard_keeps_waiting_loses_nothing(open_shards: Any) -> 
     for one in tables:
         one.insert_batch(np.arange(50))
     tables[1].sample(100)
-    with pytest.raises(echoic.WaitTimeoutError, match=r"shard tcp://.*RATIO"):
+    with pytest.raises(echoic.errors.WaitTimeoutError, match=r"shard tcp://.*RATIO"):
         list(client.sampler("t", 40, prefetch=0, timeout=0.05))
     counted = tables[0].info["samples"]
-    with pytest.raises(echoic.WaitTimeoutError):
+    with pytest.raises(echoic.errors.WaitTimeoutError):
         client.sample("t", 40, timeout=0.05)
     # What the first shard gave is kept, not drawn again.
     assert tables[0].info["samples"] == counted
@@ -283,7 +283,7 @@ def test_inserts_pass_over_a_shard_that_takes_none(open_shards: Any) -> None:
     for value in range(100):
         client.insert(np.int64(value), {"t": 1.0}, timeout=PATIENCE)
     client.insert_batch(np.arange(100, 300), "t", timeout=PATIENCE)
-    with pytest.raises(echoic.WaitTimeoutError, match=r"shard 0 .* inserts to do"):
+    with pytest.raises(echoic.errors.WaitTimeoutError, match=r"shard 0 .* inserts to do"):
         client.flush(0.3)
     # Five are in the queue, and at most five fit into the window of its connection.
     assert sizes(client)[0] == 5
@@ -293,7 +293,7 @@ def test_inserts_pass_over_a_shard_that_takes_none(open_shards: Any) -> None:
 def test_a_batch_that_does_not_fit_says_how_much_of_it_is_on_its_way(open_shards: Any) -> None:
     tables = [Table.queue("t", np.int64(0), max_size=20) for _ in range(2)]
     _, client = open_shards(*tables, window_bytes=64)
-    with pytest.raises(echoic.WaitTimeoutError) as raised:
+    with pytest.raises(echoic.errors.WaitTimeoutError) as raised:
         client.insert_batch(np.arange(900_000), "t", timeout=0.3)
     # A window takes a block of any size when it is empty, so something of the first part went in.
     assert 0 < raised.value.stored < 900_000
@@ -372,7 +372,7 @@ def test_a_sampler_gives_batches_of_all_shards(open_shards: Any) -> None:
 def test_servers_with_other_tables_are_refused(open_shards: Any) -> None:
     with pytest.raises(ValueError, match=r"has the tables \['u'\], but .* has \['t'\]"):
         open_shards(table(), Table("u", np.int64(0), max_size=5))
-    with pytest.raises(echoic.SpecError, match="items of another kind"):
+    with pytest.raises(echoic.errors.SpecError, match="items of another kind"):
         open_shards(table(), Table("t", np.int32(0), max_size=5))
     with pytest.raises(ValueError, match="a shard is there twice"):
         echoic.connect(["tcp://127.0.0.1:1", "tcp://127.0.0.1:1"])
@@ -454,7 +454,7 @@ def start() -> Iterator[Callable[..., Process]]:
 @contextlib.contextmanager
 def told(match: str) -> Iterator[Any]:
     """Expect a warning, somewhere in many statements."""
-    with pytest.warns(echoic.ShardWarning, match=match) as warned:
+    with pytest.warns(echoic.errors.ShardWarning, match=match) as warned:
         yield warned
 
 
@@ -538,7 +538,9 @@ def test_what_a_dead_shard_had_not_acknowledged_is_delivered_when_it_is_back(
         time.sleep(0.05)
         processes[1].kill()
         until(lambda: client.shards_there == [True, False])
-    with pytest.raises(echoic.WaitTimeoutError, match=r"shard 1 .* which has 10 inserts to do"):
+    with pytest.raises(
+        echoic.errors.WaitTimeoutError, match=r"shard 1 .* which has 10 inserts to do"
+    ):
         client.flush(0.2)
     with told("is back"):
         processes[1].start()
@@ -564,11 +566,13 @@ def test_when_all_are_away_a_call_waits_for_as_long_as_it_may(start: Any, connec
         lambda: writer.end_episode(timeout=0),
         lambda: client.vector_writer(2, timeout=0),
     ):
-        with pytest.raises(echoic.WaitTimeoutError) as raised:
+        with pytest.raises(echoic.errors.WaitTimeoutError) as raised:
             waiting()
         assert raised.value.reason == "AWAY"
     for call in (lambda: client.sample("t", 4), lambda: client.insert(np.int64(1), {"t": 1.0})):
-        with pytest.raises(echoic.DisconnectedError, match=r"all shards were away for 0.3 s"):
+        with pytest.raises(
+            echoic.errors.DisconnectedError, match=r"all shards were away for 0.3 s"
+        ):
             call()
     with told("is back"):
         processes[0].start()
@@ -595,7 +599,9 @@ def test_a_table_that_one_shard_closed_is_left_out_and_one_that_all_closed_is_an
     for _ in range(10):
         client.insert(np.int64(sent), {"t": 1.0})
         sent += 1
-    with pytest.raises(echoic.ClosedError, match=r"a table of shard 1 .* inserts wait for it"):
+    with pytest.raises(
+        echoic.errors.ClosedError, match=r"a table of shard 1 .* inserts wait for it"
+    ):
         client.flush(PATIENCE)
     assert client.sample("t", 100).info.table_size < sent - 300
     # What was meant for it goes to the other now.
@@ -603,7 +609,7 @@ def test_a_table_that_one_shard_closed_is_left_out_and_one_that_all_closed_is_an
     client.flush(PATIENCE)
     until(lambda: len(tables[0]) == sent - 300)
     tables[0].close()
-    with pytest.raises(echoic.ClosedError, match="is closed"):
+    with pytest.raises(echoic.errors.ClosedError, match="is closed"):
         client.sample("t", 4)
 
     def insert_on() -> None:
@@ -612,7 +618,7 @@ def test_a_table_that_one_shard_closed_is_left_out_and_one_that_all_closed_is_an
 
     with (
         told(r"a table of shard 0 \(.*\) is closed"),
-        pytest.raises(echoic.ClosedError, match="tables of all shards are closed"),
+        pytest.raises(echoic.errors.ClosedError, match="tables of all shards are closed"),
     ):
         insert_on()
 
@@ -680,7 +686,7 @@ def test_an_episode_waits_for_its_shard_and_the_next_one_does_not(start: Any, co
         assert episode(writer, number) == 1 - first
         writer.end_episode(timeout=PATIENCE)
     assert free()[1 - first] == 15
-    with pytest.raises(echoic.WaitTimeoutError, match=f"shard {first} "):
+    with pytest.raises(echoic.errors.WaitTimeoutError, match=f"shard {first} "):
         writer.flush(timeout=0.2)
     with told("is back"):
         processes[first].start()

@@ -379,7 +379,7 @@ def test_a_batch_of_steps_is_that_many_steps(make: Callable[..., Setup], chunk: 
 def test_a_step_of_another_kind_is_refused(setup: Setup, step: Any, text: str) -> None:
     writer = setup.writer(A[-3:])
     count(writer, 2)
-    with pytest.raises(echoic.SpecError, match=text):
+    with pytest.raises(echoic.errors.SpecError, match=text):
         writer.append(step)
     count(writer, 1, 2)
     writer.append({"new": np.zeros(3)})
@@ -390,9 +390,9 @@ def test_a_step_of_another_kind_is_refused(setup: Setup, step: Any, text: str) -
 def test_a_leaf_is_given_once_in_a_step(setup: Setup) -> None:
     writer = setup.writer(A[-1])
     writer.append({"a": 1}, partial=True)
-    with pytest.raises(echoic.TrajectoryError, match="`a` has a value in step 0 already"):
+    with pytest.raises(echoic.errors.TrajectoryError, match="`a` has a value in step 0 already"):
         writer.append({"a": 2})
-    with pytest.raises(echoic.TrajectoryError, match="step 0 is open"):
+    with pytest.raises(echoic.errors.TrajectoryError, match="step 0 is open"):
         writer.append_batch({"a": np.arange(3)})
     writer.end_episode()
     assert setup.items() == [1]
@@ -418,12 +418,12 @@ def test_a_leaf_is_given_once_in_a_step(setup: Setup) -> None:
     ],
 )
 def test_steps_that_are_none_are_refused(index: Any, text: str) -> None:
-    with pytest.raises(echoic.TrajectoryError, match=text):
+    with pytest.raises(echoic.errors.TrajectoryError, match=text):
         A[index]
 
 
 def test_steps_too_far_back_are_refused(setup: Setup) -> None:
-    with pytest.raises(echoic.TrajectoryError, match="pattern `x`"):
+    with pytest.raises(echoic.errors.TrajectoryError, match="pattern `x`"):
         setup.writer({"x": A[-(2**40) :]})
     with pytest.raises(OverflowError):
         setup.writer({"x": A[-(2**80)]})
@@ -437,15 +437,17 @@ def test_steps_are_named_by_an_index_or_a_slice(index: Any) -> None:
 
 @pytest.mark.parametrize("leaf", [A, 1.0, np.zeros(2), "a"])
 def test_leaves_that_are_no_steps_are_refused(setup: Setup, leaf: Any) -> None:
-    with pytest.raises(echoic.TrajectoryError, match="leaf `x/y` of a pattern: expected steps"):
+    with pytest.raises(
+        echoic.errors.TrajectoryError, match="leaf `x/y` of a pattern: expected steps"
+    ):
         setup.writer({"a": A[-1], "x": {"y": leaf}})
 
 
 def test_a_pattern_has_leaves_and_a_writer_has_patterns(setup: Setup) -> None:
     for empty in ({}, (), None):
-        with pytest.raises(echoic.TrajectoryError, match="no leaves"):
+        with pytest.raises(echoic.errors.TrajectoryError, match="no leaves"):
             setup.writer(empty)
-    with pytest.raises(echoic.TrajectoryError, match="without configs"):
+    with pytest.raises(echoic.errors.TrajectoryError, match="without configs"):
         setup.writer()
 
 
@@ -467,7 +469,7 @@ def test_a_pattern_has_leaves_and_a_writer_has_patterns(setup: Setup) -> None:
     ids=lambda value: " and ".join(map(str, value)),
 )
 def test_conditions_that_never_hold_are_refused(conditions: list[sw.Condition]) -> None:
-    with pytest.raises(echoic.TrajectoryError, match="no step has"):
+    with pytest.raises(echoic.errors.TrajectoryError, match="no step has"):
         sw.Config(A[-1], table="t", conditions=conditions)
 
 
@@ -492,7 +494,7 @@ def test_conditions_are_refused_just_when_no_number_meets_them(
     if possible:
         sw.Config(A[-1], table="t", conditions=conditions)
     else:
-        with pytest.raises(echoic.TrajectoryError):
+        with pytest.raises(echoic.errors.TrajectoryError):
             sw.Config(A[-1], table="t", conditions=conditions)
 
 
@@ -506,7 +508,7 @@ def test_a_condition_is_no_truth_value() -> None:
     with pytest.raises(TypeError, match="expected a condition, got True"):
         sw.Config(A[-1], table="t", conditions=[True])  # type: ignore[list-item]
     for divisor in (0, -2, 2**32):
-        with pytest.raises(echoic.TrajectoryError, match="remainder"):
+        with pytest.raises(echoic.errors.TrajectoryError, match="remainder"):
             sw.step_index() % divisor
 
 
@@ -541,11 +543,11 @@ def test_a_computed_priority_that_is_none_costs_one_item(setup: Setup) -> None:
     writer = setup.client.structured_writer(configs)
     writer.append({"x": 1.0})
     for wrong in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(echoic.PriorityError, match="finite and at least 0"):
+        with pytest.raises(echoic.errors.PriorityError, match="finite and at least 0"):
             writer.append({"x": wrong})
     writer.append({"x": 2.0})
     assert writer.episode_steps == 5
-    with pytest.raises(echoic.PriorityError):
+    with pytest.raises(echoic.errors.PriorityError):
         writer.append_batch({"x": np.array([3.0, -1.0, 4.0])})
     assert writer.episode_steps == 8
     writer.end_episode()
@@ -559,7 +561,7 @@ def test_an_episode_ends_although_its_priority_is_none(setup: Setup) -> None:
         {"x": sw.column("x")[-1]}, priority=sw.Last("x"), conditions=[sw.end_of_episode()]
     )
     writer.append({"x": -1.0})
-    with pytest.raises(echoic.PriorityError):
+    with pytest.raises(echoic.errors.PriorityError):
         writer.end_episode()
     writer.append({"x": 1.0})
     writer.end_episode()
@@ -568,11 +570,11 @@ def test_an_episode_ends_although_its_priority_is_none(setup: Setup) -> None:
 
 def test_priorities_that_can_not_be_are_refused(setup: Setup) -> None:
     for priority in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(echoic.PriorityError):
+        with pytest.raises(echoic.errors.PriorityError):
             setup.writer(A[-1], priority=priority)
     with pytest.raises(ValueError, match=r"from 0 to 1, got 1\.5"):
         setup.writer({"a": A[-1]}, priority=sw.Mixed("a", eta=1.5))
-    with pytest.raises(echoic.TrajectoryError, match="of leaf `td`; the pattern has a, x/0"):
+    with pytest.raises(echoic.errors.TrajectoryError, match="of leaf `td`; the pattern has a, x/0"):
         setup.writer({"x": [B[-1]], "a": A[-1]}, priority=sw.Max("td"))
     with pytest.raises((TypeError, ValueError)):
         setup.writer(A[-1], priority="high")
@@ -584,7 +586,7 @@ def test_numbers_are_taken_of_columns_of_numbers(setup: Setup, what: str) -> Non
         writer = setup.writer(A[-1], conditions=[sw.data("b") > 1])
     else:
         writer = setup.writer({"b": B[-1]}, priority=sw.Max("b"))
-    with pytest.raises(echoic.SpecError, match=r"`b` has int16\[2\] steps"):
+    with pytest.raises(echoic.errors.SpecError, match=r"`b` has int16\[2\] steps"):
         count(writer, 1)
     assert writer.episode_steps == 0
     writer.append({"a": 1, "b": np.float32(2)})
@@ -598,7 +600,7 @@ SPEC = {"a": np.zeros(3, np.int64), "b": np.zeros(2, np.int16)}
 
 
 def test_an_unknown_table_is_named_with_those_that_are_known(setup: Setup) -> None:
-    with pytest.raises(echoic.TableNotFoundError, match=r'no table "other".*"t"'):
+    with pytest.raises(echoic.errors.TableNotFoundError, match=r'no table "other".*"t"'):
         setup.client.structured_writer([sw.Config(A[-1], table="other")])
 
 
@@ -626,17 +628,17 @@ def test_a_pattern_that_is_not_like_the_spec_is_refused(
     make: Callable[..., Setup], pattern: Any, text: str
 ) -> None:
     setup = make(Table.queue("t", SPEC, max_size=10))
-    with pytest.raises(echoic.SpecError, match=f'for table "t": expected.*{text}'):
+    with pytest.raises(echoic.errors.SpecError, match=f'for table "t": expected.*{text}'):
         setup.writer(pattern)
 
 
 def test_steps_that_do_not_make_rows_of_the_spec_are_refused(make: Callable[..., Setup]) -> None:
     setup = make(Table.queue("t", SPEC, max_size=10))
     writer = setup.writer({"a": A[-3:], "b": B[-1]})
-    with pytest.raises(echoic.SpecError, match=r"`b: int16\[2\]`, got `b: int32\[2\]`"):
+    with pytest.raises(echoic.errors.SpecError, match=r"`b: int16\[2\]`, got `b: int32\[2\]`"):
         writer.append({"a": 1, "b": np.zeros(2, np.int32)})
     writer.append({"a": 0}, partial=True)
-    with pytest.raises(echoic.SpecError, match=r"`b: int16\[2\]`, got `b: int16\[\]`"):
+    with pytest.raises(echoic.errors.SpecError, match=r"`b: int16\[2\]`, got `b: int16\[\]`"):
         writer.append({"b": np.int16(3)})
     assert writer.episode_steps == 0
     writer.append({"b": np.zeros(2, np.int16)})
@@ -664,10 +666,10 @@ def test_a_full_queue_keeps_items_waiting(make: Callable[..., Setup]) -> None:
     writer = setup.writer(A[-1])
     count(writer, 5)
     writer.flush(block_until_num_items=3, timeout=0)
-    with pytest.raises(echoic.WaitTimeoutError):
+    with pytest.raises(echoic.errors.WaitTimeoutError):
         writer.flush(block_until_num_items=2, timeout=0.02)
     assert writer.pending == 3
-    with pytest.raises(echoic.WaitTimeoutError):
+    with pytest.raises(echoic.errors.WaitTimeoutError):
         writer.end_episode(timeout=0)
     assert writer.episode_steps == 0
     with pytest.raises(ValueError, match="timeout"):
@@ -682,7 +684,7 @@ def test_a_full_queue_keeps_items_waiting(make: Callable[..., Setup]) -> None:
 def test_appends_wait_when_a_thousand_items_do(make: Callable[..., Setup], background: Any) -> None:
     setup = make(Table.queue("t", max_size=1))
     writer = setup.writer(A[-1], chunk=1)
-    with pytest.raises(echoic.WaitTimeoutError):  # noqa: PT012 - one of these steps waits
+    with pytest.raises(echoic.errors.WaitTimeoutError):  # noqa: PT012 - one of these steps waits
         for step in range(3000):
             writer.append({"a": step}, timeout=0.01)
     steps = writer.episode_steps
@@ -704,7 +706,7 @@ def test_a_closed_writer_takes_nothing(setup: Setup) -> None:
         lambda: writer.append_batch({"a": np.zeros(2, int)}),
         writer.end_episode,
     ):
-        with pytest.raises(echoic.ClosedError, match="the writer is closed"):
+        with pytest.raises(echoic.errors.ClosedError, match="the writer is closed"):
             call()
 
 

@@ -155,9 +155,9 @@ def test_a_checkpoint_is_made_on_schedule(tmp_path: Path) -> None:
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(echoic.CheckpointError, match="not ours"):
+    with pytest.raises(echoic.errors.CheckpointError, match="not ours"):
         server(tmp_path)
-    with server(tmp_path, load=False) as one, pytest.raises(echoic.CheckpointError):
+    with server(tmp_path, load=False) as one, pytest.raises(echoic.errors.CheckpointError):
         one.checkpoint()
     assert (tmp_path / "notes.txt").read_text() == "mine"
     with pytest.raises(TypeError, match="no checkpointer"):
@@ -172,9 +172,9 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     bytes_ = bytearray(section.read_bytes())
     bytes_[len(bytes_) // 2] ^= 1
     section.write_bytes(bytes_)
-    with pytest.raises(echoic.CheckpointError, match=section.name):
+    with pytest.raises(echoic.errors.CheckpointError, match=section.name):
         _native.verify_checkpoint(tmp_path)
-    with pytest.raises(echoic.CheckpointError):
+    with pytest.raises(echoic.errors.CheckpointError):
         server(tmp_path)
 
 
@@ -214,9 +214,11 @@ def test_what_nobody_took_of_a_stream_comes_back(tmp_path: Path) -> None:
         assert sample.batch["at"].tolist() == [4, 5, 6, 7, 8]
         assert sample.batch["obs"][:, 2].tolist() == [4, 5, 6, 7, 8]
         assert second.sample(1.0).batch["at"].tolist() == [9, 10, 11, 12, 13]
-    with pytest.raises(echoic.CheckpointError, match=r"6 unread samples .* room for 4"):
+    with pytest.raises(echoic.errors.CheckpointError, match=r"6 unread samples .* room for 4"):
         echoic.Server(STEP, 2, 2, checkpointer=Checkpointer(tmp_path))
-    with pytest.raises(echoic.CheckpointError, match="the checkpoint has one, the server has not"):
+    with pytest.raises(
+        echoic.errors.CheckpointError, match="the checkpoint has one, the server has not"
+    ):
         server(tmp_path)
 
 
@@ -250,7 +252,7 @@ def test_a_client_learns_why_there_is_no_checkpoint(tmp_path: Path) -> None:
     ):
         with pytest.raises(TypeError, match="no checkpointer"):
             one.client().checkpoint()
-        with pytest.raises(echoic.CheckpointError, match="no checkpointer"):
+        with pytest.raises(echoic.errors.CheckpointError, match="no checkpointer"):
             client.checkpoint()
     (tmp_path / "mine.txt").write_text("not a checkpoint")
     keeper = Checkpointer(tmp_path, load=False)
@@ -261,7 +263,7 @@ def test_a_client_learns_why_there_is_no_checkpoint(tmp_path: Path) -> None:
         ) as one,
         echoic.connect(one.addresses[0]) as client,
     ):
-        with pytest.raises(echoic.CheckpointError, match=r"mine\.txt"):
+        with pytest.raises(echoic.errors.CheckpointError, match=r"mine\.txt"):
             client.checkpoint()
         client.insert(STEP, {"rows": 1.0})
         assert len(client.sample("rows", 1)) == 1

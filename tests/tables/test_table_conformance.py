@@ -108,9 +108,9 @@ def insert(open_table: Any) -> None:
     assert (batch.data["obs"] == 7).all()
     assert batch.info.priority.tolist() == [2.0] * 4
     assert batch.info.version.tolist() == [5] * 4
-    with pytest.raises(echoic.PriorityError):
+    with pytest.raises(echoic.errors.PriorityError):
         here.table.insert(STEP, -1.0)
-    with pytest.raises(echoic.SpecError):
+    with pytest.raises(echoic.errors.SpecError):
         here.table.insert({"obs": np.zeros(4, np.float32), "at": 1})
 
 
@@ -127,7 +127,7 @@ def insert_batch(open_table: Any) -> None:
 
 def sample(open_table: Any) -> None:
     here = open_table()
-    with pytest.raises(echoic.WaitTimeoutError):
+    with pytest.raises(echoic.errors.WaitTimeoutError):
         here.table.sample(1, timeout=0.0)
     batch = here.filled().sample(16, 10.0, 0.5)
     assert batch.data["obs"].shape == (16, 3)
@@ -151,7 +151,7 @@ def update_priorities(open_table: Any) -> None:
     assert table.update_priorities(keys, np.where(at == 4, 1.0, 0.0), wait=False) is None
     here.client.flush()
     assert set(table.sample(8).data["at"].tolist()) == {4}
-    with pytest.raises(echoic.PriorityError):
+    with pytest.raises(echoic.errors.PriorityError):
         table.update_priorities(keys[:1], [-1.0])
 
 
@@ -228,7 +228,7 @@ def close(open_table: Any) -> None:
     table = here.filled()
     if isinstance(table, Table):
         table.close()
-        with pytest.raises(echoic.ClosedError):
+        with pytest.raises(echoic.errors.ClosedError):
             table.sample(1)
         return
     with pytest.raises(TypeError, match=LOCAL["close"]):

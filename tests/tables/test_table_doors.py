@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # A server that is closed is a shard that goes.
-pytestmark = pytest.mark.filterwarnings("ignore::echoic.ShardWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::echoic.errors.ShardWarning")
 
 STEP = {"obs": np.zeros(3, np.float32), "at": np.int64(0)}
 
@@ -107,7 +107,7 @@ def test_what_is_sampled_after_an_update_comes_after_it(open_tables: Any) -> Non
             assert set(client.sample("t", 3).data["at"].tolist()) == {chosen}
     client.flush()
     assert client.table("t").items().priority.tolist() == [0.0] * 99 + [1.0]
-    with pytest.raises(echoic.PriorityError):
+    with pytest.raises(echoic.errors.PriorityError):
         client.update_priorities("t", items.key[:1], [-1.0], wait=False)
     client.close()
 
@@ -154,9 +154,9 @@ def test_updates_that_nobody_waits_for_are_not_lost_in_silence() -> None:
     keys = table.items().key
     server.close()
     client.update_priorities("t", keys, [2.0], wait=False)
-    with pytest.raises((echoic.WaitTimeoutError, echoic.DisconnectedError)):
+    with pytest.raises((echoic.errors.WaitTimeoutError, echoic.errors.DisconnectedError)):
         client.flush(0.1)
-    with pytest.raises(echoic.DisconnectedError):
+    with pytest.raises(echoic.errors.DisconnectedError):
         client.flush(20)
     with contextlib.suppress(echoic.EchoicError):
         client.close(1)
@@ -167,7 +167,7 @@ def test_a_batch_that_can_never_be_is_an_error_and_not_a_no(open_tables: Any) ->
     assert client.can_sample("q", 3) is False
     if not isinstance(client, echoic.ShardedClient):
         # Of several servers none is asked for what is more than its share.
-        with pytest.raises(echoic.LimiterError):
+        with pytest.raises(echoic.errors.LimiterError):
             client.can_sample("q", 4)
     client.insert_batch(steps(3), "q")
     client.flush()
@@ -230,11 +230,11 @@ def test_a_bad_priority_changes_nothing(open_tables: Any, value: float) -> None:
     client.insert_batch(steps(2), "t")
     client.flush()
     keys = client.sample("t", 2).info.key
-    with pytest.raises(echoic.PriorityError):
+    with pytest.raises(echoic.errors.PriorityError):
         client.update_priorities("t", keys, [5.0, value])
-    with pytest.raises(echoic.PriorityError):
+    with pytest.raises(echoic.errors.PriorityError):
         client.insert({"obs": np.zeros(3, np.float32), "at": 1}, {"t": value})
-    with pytest.raises(echoic.PriorityError):
+    with pytest.raises(echoic.errors.PriorityError):
         client.insert_batch(steps(2), "t", [1.0, value])
     client.flush()
     assert client.sample("t", 20).info.priority.tolist() == [1.0] * 20
@@ -243,11 +243,11 @@ def test_a_bad_priority_changes_nothing(open_tables: Any, value: float) -> None:
 
 def test_what_does_not_fit_is_refused_and_the_table_lives_on(open_tables: Any) -> None:
     _, client = open_tables(Table("t", STEP, max_size=10))
-    with pytest.raises(echoic.TableNotFoundError, match="'t'"):
+    with pytest.raises(echoic.errors.TableNotFoundError, match="'t'"):
         client.insert(STEP, {"t": 1.0, "other": 1.0})
-    with pytest.raises(echoic.SpecError, match="leaf `at`"):
+    with pytest.raises(echoic.errors.SpecError, match="leaf `at`"):
         client.insert({"obs": STEP["obs"], "at": np.float32(1)}, {"t": 1.0})
-    with pytest.raises(echoic.SpecError, match="missing 'at'"):
+    with pytest.raises(echoic.errors.SpecError, match="missing 'at'"):
         client.insert({"obs": STEP["obs"]}, {"t": 1.0})
     assert len(client.table("t")) == 0
     client.insert(STEP, {"t": 1.0})
@@ -258,7 +258,7 @@ def test_what_does_not_fit_is_refused_and_the_table_lives_on(open_tables: Any) -
 def test_a_sample_that_waits_says_why_and_is_woken(open_tables: Any) -> None:
     _, client = open_tables(Table("t", STEP, max_size=10, limiter=limiters.MinSize(2)))
     assert not client.can_sample("t", 1)
-    with pytest.raises(echoic.WaitTimeoutError) as raised:
+    with pytest.raises(echoic.errors.WaitTimeoutError) as raised:
         client.sample("t", 1, timeout=0.05)
     assert raised.value.reason == "MIN_SIZE"
     sampled: list[Any] = []
@@ -297,7 +297,7 @@ def test_trajectories_share_steps(open_tables: Any) -> None:
                     "windows", 1.0, {"obs": history["obs"][-4:], "last": history["at"][-1]}
                 )
                 writer.create_item("rows", 2.0, {"obs": history["obs"][:2], "at": history["at"][0]})
-        with pytest.raises(echoic.SpecError, match="the leaf `at"):
+        with pytest.raises(echoic.errors.SpecError, match="the leaf `at"):
             writer.create_item("rows", 1.0, {"obs": history["obs"][:2], "at": history["at"][:1]})
     assert (len(client.table("windows")), len(client.table("rows"))) == (7, 7)
     batch = client.sample("windows", 3)
@@ -336,7 +336,7 @@ def test_a_sampler_gives_batches_until_the_table_is_closed(open_tables: Any) -> 
     next(batches)
     server.close()
     # What was fetched ahead is left; then a client elsewhere gives up, as nobody answers any more.
-    with contextlib.suppress(echoic.DisconnectedError):
+    with contextlib.suppress(echoic.errors.DisconnectedError):
         for left, _ in enumerate(batches):
             assert left < 4
             # There is room for another batch now, so whoever fetches finds the table closed.
@@ -389,7 +389,7 @@ def test_a_pause_ends(open_tables: Any) -> None:
     client.flush()
     table = client.table("t")
     table.pause()
-    with pytest.raises(echoic.WaitTimeoutError) as raised:
+    with pytest.raises(echoic.errors.WaitTimeoutError) as raised:
         client.sample("t", 1, timeout=0.05)
     assert raised.value.reason == "PAUSED"
     table.resume()

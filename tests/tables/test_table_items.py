@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import echoic
 import numpy as np
 import pytest
-from echoic import SpecError, selectors
+from echoic import selectors
+from echoic.errors import SpecError
 
 pytestmark = pytest.mark.timeout(60)
 

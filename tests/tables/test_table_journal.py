@@ -87,10 +87,10 @@ class Ledger:
         """Change things until the server is gone."""
         try:
             client = echoic.connect(address, deadline=0.01, max_retry=0, linger=0.0)
-        except echoic.DisconnectedError:
+        except echoic.errors.DisconnectedError:
             return
         with (
-            contextlib.suppress(echoic.DisconnectedError),
+            contextlib.suppress(echoic.errors.DisconnectedError),
             client.trajectory_writer(num_keep_alive_refs=WINDOW + 1) as writer,
         ):
             while True:
@@ -253,7 +253,7 @@ def test_a_checkpoint_and_the_journal_go_together(tmp_path: Path) -> None:
         client.insert_batch(rows(np.arange(10, 15)), "rows")
         client.insert(2, {"forgotten": 1.0})
         keys = client.table("rows").items().key
-        with pytest.raises(echoic.CheckpointError, match="it has a journal"):
+        with pytest.raises(echoic.errors.CheckpointError, match="it has a journal"):
             first._load(tmp_path / "checkpoints")
     with journalled(tmp_path, checkpointer=checkpointer) as second:
         client = second.client()
@@ -297,7 +297,9 @@ def test_a_torn_end_is_warned_of_and_damage_is_refused(tmp_path: Path) -> None:
     segment = only_segment(tmp_path, "rows")
     segment.write_bytes(segment.read_bytes()[:-5])
     # The third item was acknowledged, and the file was cut afterwards.
-    with pytest.warns(echoic.JournalWarning, match="'rows' ends in .* up to 1 acknowledged items"):
+    with pytest.warns(
+        echoic.errors.JournalWarning, match="'rows' ends in .* up to 1 acknowledged items"
+    ):
         second = journalled(tmp_path)
     with second:
         assert len(second.client().table("rows")) == 2
@@ -306,7 +308,7 @@ def test_a_torn_end_is_warned_of_and_damage_is_refused(tmp_path: Path) -> None:
     damaged = bytearray(segment.read_bytes())
     damaged[70] ^= 0xFF
     segment.write_bytes(damaged)
-    with pytest.raises(echoic.JournalError, match="is damaged at byte"):
+    with pytest.raises(echoic.errors.JournalError, match="is damaged at byte"):
         journalled(tmp_path)
 
 

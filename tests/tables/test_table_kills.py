@@ -114,7 +114,7 @@ SERVE = """
 import sys, warnings
 import echoic, numpy as np
 from pathlib import Path
-warnings.simplefilter("ignore", echoic.JournalWarning)
+warnings.simplefilter("ignore", echoic.errors.JournalWarning)
 root, durability = Path(sys.argv[1]), sys.argv[2]
 step = {"at": np.int64(0), "filling": np.zeros(30, np.int64)}
 ratio = echoic.limiters.SampleToInsertRatio(2.0, min_size=10, error_buffer=15.0)
@@ -225,7 +225,7 @@ class Learner(threading.Thread):
                 self.asked += 1
                 try:
                     self.drawn += len(self._client.sample("ratio", 3, timeout=0.2))
-                except echoic.WaitTimeoutError:
+                except echoic.errors.WaitTimeoutError:
                     continue
 
 

@@ -122,10 +122,10 @@ def test_waits_are_counted_wherever_they_are_made(
 
 def test_a_sample_that_times_out_had_to_wait(serve: Callable[..., echoic.TableClient]) -> None:
     table = serve(Table.queue("queue", STEP, max_size=2)).table("queue")
-    with pytest.raises(echoic.WaitTimeoutError):
+    with pytest.raises(echoic.errors.WaitTimeoutError):
         table.sample(1, timeout=0.02)
     until(lambda: calls(table)["sample"] == (0, 0, 1))
-    with pytest.raises(echoic.WaitTimeoutError):
+    with pytest.raises(echoic.errors.WaitTimeoutError):
         table.sample(1, timeout=0)
     assert calls(table)["sample"] == (0, 0, 1)
 

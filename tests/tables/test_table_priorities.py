@@ -8,7 +8,8 @@ from typing import Any
 import echoic
 import numpy as np
 import pytest
-from echoic import PriorityError, selectors
+from echoic import selectors
+from echoic.errors import PriorityError
 
 pytestmark = pytest.mark.timeout(60)
 

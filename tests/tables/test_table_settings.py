@@ -9,7 +9,8 @@ from typing import Any
 import echoic
 import numpy as np
 import pytest
-from echoic import LimiterError, limiters, selectors
+from echoic import limiters, selectors
+from echoic.errors import LimiterError
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -267,9 +268,9 @@ def test_a_table_larger_than_the_machine_is_refused(make_table: MakeTable) -> No
 
 
 def test_a_spec_that_can_not_be_stored_is_refused(make_table: MakeTable) -> None:
-    with pytest.raises(echoic.SpecError, match="there is nothing to store"):
+    with pytest.raises(echoic.errors.SpecError, match="there is nothing to store"):
         make_table({})
-    with pytest.raises(echoic.SpecError, match="leaf `a` of the example: object arrays"):
+    with pytest.raises(echoic.errors.SpecError, match="leaf `a` of the example: object arrays"):
         make_table({"a": object()})
 
 

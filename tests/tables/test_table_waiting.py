@@ -14,7 +14,8 @@ from typing import Any
 import echoic
 import numpy as np
 import pytest
-from echoic import ClosedError, LimiterError, WaitTimeoutError, limiters, selectors
+from echoic import limiters, selectors
+from echoic.errors import ClosedError, LimiterError, WaitTimeoutError
 
 pytestmark = pytest.mark.timeout(60)
 

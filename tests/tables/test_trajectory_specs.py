@@ -84,7 +84,7 @@ def test_an_item_that_is_not_like_the_spec_is_refused_by_the_writer(
             "start": history["start"][0],
         }
         changed = {name: leaf(history) for name, leaf in change.items()}
-        with pytest.raises(echoic.SpecError, match=text) as refusal:
+        with pytest.raises(echoic.errors.SpecError, match=text) as refusal:
             writer.create_item("t", 1.0, {**good, **changed})
         assert 'table "t"' in str(refusal.value)
         writer.create_item("t", 1.0, good)
@@ -102,12 +102,12 @@ def test_a_pattern_that_is_not_like_the_spec_is_refused(
             writer.append({"obs": np.float32(1)})
     with (
         client.structured_writer([sw.Config({"obs": obs[-2:]}, table="t")]) as writer,
-        pytest.raises(echoic.SpecError, match=r"expected the leaf `obs: float32\[\?\]`"),
+        pytest.raises(echoic.errors.SpecError, match=r"expected the leaf `obs: float32\[\?\]`"),
     ):
         writer.append({"obs": np.float64(1)})
     with client.vector_writer(2) as writer:
         writer.append_batch({"obs": np.zeros(2, np.float32)})
-        with pytest.raises(echoic.SpecError, match="one step without an axis of time"):
+        with pytest.raises(echoic.errors.SpecError, match="one step without an axis of time"):
             writer.create_items("t", 1.0, {"obs": writer.history["obs"][-1]})
         writer.create_items("t", 1.0, {"obs": writer.history["obs"][-1:]})
     client.flush()
@@ -117,7 +117,7 @@ def test_a_pattern_that_is_not_like_the_spec_is_refused(
 def test_a_tree_is_checked_too(serve: Callable[..., echoic.TableClient]) -> None:
     client = serve(Table("t", trajectories={"x": np.zeros((2, 3)), "y": np.int32(0)}, max_size=10))
     client.insert({"x": np.ones((2, 3)), "y": np.int32(1)}, {"t": 1.0})
-    with pytest.raises(echoic.SpecError, match=r"expected the leaf `x: float64\[2, 3\]`"):
+    with pytest.raises(echoic.errors.SpecError, match=r"expected the leaf `x: float64\[2, 3\]`"):
         client.insert({"x": np.ones((3, 3)), "y": np.int32(1)}, {"t": 1.0})
     client.insert({"x": np.ones((2, 3)), "y": np.int32(2)}, {"t": 1.0})
     client.flush()
@@ -164,12 +164,12 @@ def test_a_checkpoint_knows_the_spec(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bad", [{}, {"x": object()}, AnyLength({"x": 1}), [AnyLength(None)]])
 def test_what_no_trajectory_could_be_is_refused(bad: Any) -> None:
-    with pytest.raises(echoic.SpecError):
+    with pytest.raises(echoic.errors.SpecError):
         Table("t", trajectories=bad, max_size=10)
 
 
 def test_a_table_has_rows_or_trajectories() -> None:
     with pytest.raises(ValueError, match="got both"):
         Table("t", np.zeros(3), trajectories=SEQUENCE, max_size=10)
-    with pytest.raises(echoic.SpecError):
+    with pytest.raises(echoic.errors.SpecError):
         Table("t", SEQUENCE, max_size=10)

@@ -81,7 +81,7 @@ def test_items_of_the_last_steps_need_no_history(setup: Setup) -> None:
     for number in range(8):
         writer.append({"a": np.float32(number), "b": (np.full(2, number),)})
         if number == 2:
-            with pytest.raises(echoic.TrajectoryError, match=r"last 4 steps: .* `a` has 3"):
+            with pytest.raises(echoic.errors.TrajectoryError, match=r"last 4 steps: .* `a` has 3"):
                 writer.create_item("t", 1.0, last=4)
         if number >= 3:
             writer.create_item("t", 1.0, last=4)
@@ -92,7 +92,7 @@ def test_items_of_the_last_steps_need_no_history(setup: Setup) -> None:
         writer.create_item("t", 1.0, {"a": writer.history["a"][-1]}, last=1)
     with pytest.raises(ValueError, match="at least 1 step"):
         writer.create_item("t", 1.0, last=0)
-    with pytest.raises(echoic.TrajectoryError, match=r"last 6 steps: .* `a` has 5"):
+    with pytest.raises(echoic.errors.TrajectoryError, match=r"last 6 steps: .* `a` has 5"):
         writer.create_item("t", 1.0, last=6)
     # A column that comes later is in the items from then on.
     writer.end_episode()
@@ -172,10 +172,10 @@ def test_an_item_without_steps_is_refused(setup: Setup) -> None:
     count(writer, 3)
     history = writer.history["a"]
     for nothing in (history[3:], history[[]], {"full": history[:], "empty": history[2:2]}):
-        with pytest.raises(echoic.TrajectoryError, match="0 steps"):
+        with pytest.raises(echoic.errors.TrajectoryError, match="0 steps"):
             writer.create_item("t", 1.0, nothing)
     for empty in ({}, ()):
-        with pytest.raises(echoic.TrajectoryError):
+        with pytest.raises(echoic.errors.TrajectoryError):
             writer.create_item("t", 1.0, empty)
     writer.flush()
     assert setup.table.info["inserts"] == 0
@@ -269,9 +269,9 @@ def test_a_step_comes_in_parts(setup: Setup) -> None:
 def test_a_leaf_is_given_once_in_a_step(setup: Setup) -> None:
     writer = setup.writer()
     writer.append({"obs": 1, "reward": 1.0}, partial=True)
-    with pytest.raises(echoic.TrajectoryError, match="`obs` has a value in step 0 already"):
+    with pytest.raises(echoic.errors.TrajectoryError, match="`obs` has a value in step 0 already"):
         writer.append({"obs": 2})
-    with pytest.raises(echoic.TrajectoryError, match="step 0 is open"):
+    with pytest.raises(echoic.errors.TrajectoryError, match="step 0 is open"):
         writer.append_batch({"obs": np.arange(3)})
     writer.append({"action": 3})
     assert writer.history["obs"][:].numpy().tolist() == [1]
@@ -336,7 +336,7 @@ def test_a_step_may_be_one_array(setup: Setup) -> None:
 def test_a_step_of_another_kind_is_refused(setup: Setup, step: Any, text: str) -> None:
     writer = setup.writer()
     count(writer, 2)
-    with pytest.raises(echoic.SpecError, match=text):
+    with pytest.raises(echoic.errors.SpecError, match=text):
         writer.append(step)
     count(writer, 1, 2)
     assert writer.episode_steps == 3
@@ -418,9 +418,11 @@ def test_a_batch_of_steps_is_that_many_steps(make: Callable[..., Setup], chunk: 
 
 def test_a_batch_of_steps_is_checked(setup: Setup) -> None:
     writer = setup.writer()
-    with pytest.raises(echoic.SpecError, match="`b`: expected an axis of steps"):
+    with pytest.raises(echoic.errors.SpecError, match="`b`: expected an axis of steps"):
         writer.append_batch({"a": np.arange(3), "b": 1.0})
-    with pytest.raises(echoic.SpecError, match=r"`b`: expected float64\[3\], got float64\[4\]"):
+    with pytest.raises(
+        echoic.errors.SpecError, match=r"`b`: expected float64\[3\], got float64\[4\]"
+    ):
         writer.append_batch({"a": np.arange(3), "b": np.zeros(4)})
     assert writer.episode_steps == 0
 
@@ -435,9 +437,9 @@ def test_a_step_that_left_the_window_is_gone(setup: Setup) -> None:
     count(writer, 2, 1)
     assert old.numpy() == 0
     count(writer, 3, 3)
-    with pytest.raises(echoic.TrajectoryError, match="`a`: step 0 is gone, only the last 3"):
+    with pytest.raises(echoic.errors.TrajectoryError, match="`a`: step 0 is gone, only the last 3"):
         writer.create_item("t", 1.0, old)
-    with pytest.raises(echoic.TrajectoryError, match="gone"):
+    with pytest.raises(echoic.errors.TrajectoryError, match="gone"):
         old.numpy()
     writer.flush()
     assert setup.items() == []
@@ -464,7 +466,7 @@ def test_the_end_of_an_episode_clears_the_history(setup: Setup) -> None:
     writer.end_episode()
     assert writer.episode_steps == 0
     assert len(writer.history["a"]) == 0
-    with pytest.raises(echoic.TrajectoryError, match="gone"):
+    with pytest.raises(echoic.errors.TrajectoryError, match="gone"):
         writer.create_item("t", 1.0, kept)
     count(writer, 1, 7)
     writer.create_item("t", 1.0, writer.history["a"][:])
@@ -497,7 +499,7 @@ def test_steps_of_another_writer_are_refused(setup: Setup) -> None:
     writer, other = setup.writer(), setup.writer()
     count(writer, 2)
     count(other, 2)
-    with pytest.raises(echoic.TrajectoryError, match=r"`b`.*another writer"):
+    with pytest.raises(echoic.errors.TrajectoryError, match=r"`b`.*another writer"):
         writer.create_item("t", 1.0, {"a": writer.history["a"][:], "b": other.history["b"][:]})
 
 
@@ -506,7 +508,9 @@ def test_leaves_that_are_no_steps_are_refused(setup: Setup, leaf: Any) -> None:
     writer = setup.writer()
     count(writer, 2)
     for trajectory in ({"a": writer.history["a"][:], "x": leaf}, leaf, writer.history):
-        with pytest.raises(echoic.TrajectoryError, match="expected steps of the writer's history"):
+        with pytest.raises(
+            echoic.errors.TrajectoryError, match="expected steps of the writer's history"
+        ):
             writer.create_item("t", 1.0, trajectory)
 
 
@@ -517,7 +521,7 @@ def test_leaves_that_are_no_steps_are_refused(setup: Setup, leaf: Any) -> None:
 def test_a_priority_that_is_none_is_refused(setup: Setup, priority: float) -> None:
     writer = setup.writer()
     count(writer, 2)
-    with pytest.raises(echoic.PriorityError):
+    with pytest.raises(echoic.errors.PriorityError):
         writer.create_item("t", priority, writer.history["a"][:])
     writer.create_item("t", 0.0, writer.history["a"][:])
     writer.flush()
@@ -527,7 +531,7 @@ def test_a_priority_that_is_none_is_refused(setup: Setup, priority: float) -> No
 def test_an_unknown_table_is_named_with_those_that_are_known(setup: Setup) -> None:
     writer = setup.writer()
     count(writer, 1)
-    with pytest.raises(echoic.TableNotFoundError, match=r'no table "other".*"t"'):
+    with pytest.raises(echoic.errors.TableNotFoundError, match=r'no table "other".*"t"'):
         writer.create_item("other", 1.0, writer.history["a"][:])
 
 
@@ -562,7 +566,7 @@ def test_an_item_that_is_not_like_the_spec_is_refused(
     writer = setup.writer()
     count(writer, 5)
     history = writer.history
-    with pytest.raises(echoic.SpecError, match=text):
+    with pytest.raises(echoic.errors.SpecError, match=text):
         writer.create_item("t", 1.0, item(history["a"], history["b"]))
     writer.create_item("t", 1.0, {"a": history["a"][-3:], "b": history["b"][-1]})
     writer.flush()
@@ -590,7 +594,7 @@ def test_a_full_queue_keeps_items_waiting(make: Callable[..., Setup]) -> None:
     writer.flush(block_until_num_items=3, timeout=0)
     assert writer.pending == 3
     started = time.monotonic()
-    with pytest.raises(echoic.WaitTimeoutError) as raised:
+    with pytest.raises(echoic.errors.WaitTimeoutError) as raised:
         writer.flush(block_until_num_items=2, timeout=0.05)
     assert 0.05 <= time.monotonic() - started < 5
     assert raised.value.reason == "RATIO"
@@ -620,7 +624,7 @@ def test_a_flush_waits_until_somebody_samples(make: Callable[..., Setup], backgr
 def test_appends_wait_when_a_thousand_items_do(make: Callable[..., Setup], background: Any) -> None:
     setup = make(Table.queue("t", max_size=1))
     writer = setup.writer(chunk=1)
-    with pytest.raises(echoic.WaitTimeoutError):  # noqa: PT012 - one of these steps waits
+    with pytest.raises(echoic.errors.WaitTimeoutError):  # noqa: PT012 - one of these steps waits
         for step in range(3000):
             writer.append(step, timeout=0.01)
             writer.create_item("t", 1.0, writer.history[-1])
@@ -644,7 +648,7 @@ def test_a_closed_table_ends_a_flush(make: Callable[..., Setup], background: Any
         writer.create_item("t", 1.0, writer.history[-1])
     flushed = background.start_and_let_block(writer.flush)
     setup.server.close()
-    with pytest.raises(echoic.ClosedError):
+    with pytest.raises(echoic.errors.ClosedError):
         flushed()
 
 
@@ -660,7 +664,7 @@ def test_a_closed_writer_takes_nothing(setup: Setup) -> None:
         lambda: writer.create_item("t", 1.0, writer.history["a"][:]),
         writer.end_episode,
     ):
-        with pytest.raises(echoic.ClosedError, match="the writer is closed"):
+        with pytest.raises(echoic.errors.ClosedError, match="the writer is closed"):
             call()
 
 

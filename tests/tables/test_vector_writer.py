@@ -211,7 +211,7 @@ def test_a_step_comes_in_parts(setup: Setup) -> None:
     writer = setup.writer()
     writer.append_batch({"obs": rows(0)}, partial=True)
     writer.append_batch({"action": rows(10)}, envs=[0, 1])
-    with pytest.raises(echoic.TrajectoryError, match="`obs` has a value in step 0"):
+    with pytest.raises(echoic.errors.TrajectoryError, match="`obs` has a value in step 0"):
         writer.append_batch({"obs": rows(1)}, partial=True)
     # None has a value of the call that was refused.
     assert writer.episode_steps.tolist() == [1, 1, 0]
@@ -232,7 +232,7 @@ def test_priorities_are_one_or_one_for_each_environment(setup: Setup) -> None:
     writer.flush()
     assert setup.table.items().priority.tolist() == [2.0] * 18 + [1.0, 3.0]
     for bad in (-1.0, [1.0, np.inf, 1.0], np.nan):
-        with pytest.raises(echoic.PriorityError):
+        with pytest.raises(echoic.errors.PriorityError):
             writer.create_items("t", bad, now)
     with pytest.raises(ValueError, match="expected 3 priorities, one for each environment, got 2"):
         writer.create_items("t", [1.0, 1.0], now)
@@ -256,7 +256,7 @@ def test_steps_that_are_not_one_for_each_environment_are_refused(
 ) -> None:
     writer = setup.writer()
     writer.append_batch({"a": np.zeros(3)})
-    with pytest.raises(echoic.SpecError, match=text):
+    with pytest.raises(echoic.errors.SpecError, match=text):
         writer.append_batch(steps)
     assert writer.episode_steps.tolist() == [1, 1, 1]
 
@@ -289,15 +289,15 @@ def test_environments_that_are_none_are_refused(
 
 def test_what_makes_no_items_is_refused(setup: Setup) -> None:
     writer = setup.writer()
-    with pytest.raises(echoic.TrajectoryError, match='no column "a"'):
+    with pytest.raises(echoic.errors.TrajectoryError, match='no column "a"'):
         writer.create_items("t", 1.0, sw.column("a")[-1])
     writer.append_batch({"a": rows(0)})
     for trajectory in ({}, {"a": 1.0}, {"a": writer.history["a"]}):
-        with pytest.raises(echoic.TrajectoryError):
+        with pytest.raises(echoic.errors.TrajectoryError):
             writer.create_items("t", 1.0, trajectory)
-    with pytest.raises(echoic.TrajectoryError, match="an index is negative"):
+    with pytest.raises(echoic.errors.TrajectoryError, match="an index is negative"):
         writer.history["a"][0]
-    with pytest.raises(echoic.TableNotFoundError, match=r'no table "other".*"t"'):
+    with pytest.raises(echoic.errors.TableNotFoundError, match=r'no table "other".*"t"'):
         writer.create_items("other", 1.0, writer.history["a"][-1])
     with pytest.raises(ValueError, match="got 0"):
         setup.client.vector_writer(0)
@@ -310,7 +310,7 @@ def test_items_that_are_not_like_the_spec_are_refused() -> None:
             writer.append_batch({"a": rows(step), "b": rows(step)})
         a, b = writer.history["a"], writer.history["b"]
         text = r"for table \"t\": expected the leaf `a: int64\[2\]`, got `a: int64\[1\]`"
-        with pytest.raises(echoic.SpecError, match=text):
+        with pytest.raises(echoic.errors.SpecError, match=text):
             writer.create_items("t", 1.0, {"a": a[-1:]})
         writer.create_items("t", 1.0, {"a": b[-2:]})
         writer.flush()
@@ -327,10 +327,10 @@ def test_appends_wait_when_many_items_do(background: Any) -> None:
         made = 0
         while writer.pending < 1100:
             made += writer.create_items("t", 1.0, now).sum()
-        with pytest.raises(echoic.WaitTimeoutError):
+        with pytest.raises(echoic.errors.WaitTimeoutError):
             writer.append_batch(rows(1), timeout=0.01)
         assert writer.episode_steps.tolist() == [2, 2, 2]
-        with pytest.raises(echoic.WaitTimeoutError):
+        with pytest.raises(echoic.errors.WaitTimeoutError):
             writer.end_episode(timeout=0.01)
         flushed = background.start(writer.flush)
         taken = [setup.table.sample(1).data[0] for _ in range(made)]
@@ -346,7 +346,7 @@ def test_a_closed_writer_takes_nothing(setup: Setup) -> None:
         lambda: writer.create_items("t", 1.0, writer.history[-1]),
         writer.end_episode,
     ):
-        with pytest.raises(echoic.ClosedError):
+        with pytest.raises(echoic.errors.ClosedError):
             call()
 
 

@@ -119,7 +119,7 @@ def starve(opened: ExitStack) -> Callable[[echoic.Table], None]:
 
     def start(table: echoic.Table) -> None:
         def wait() -> None:
-            with suppress(echoic.ClosedError):
+            with suppress(echoic.errors.ClosedError):
                 while True:
                     table.sample(1, PATIENCE)
 

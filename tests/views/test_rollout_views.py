@@ -13,9 +13,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from echoic import ClosedError, Server, TcpTransport, Watch
+from echoic import Server, TcpTransport, Watch
 from echoic.cli.app import app as command_line
 from echoic.cli.status import LineView, PanelView
+from echoic.errors import ClosedError
 from echoic.rollouts import RolloutTable
 from echoic.views import flows
 from echoic.views.history import History

@@ -28,17 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from echoic import (
-    ClosedError,
-    Server,
-    Table,
-    TcpTransport,
-    Watch,
-    connect,
-    limiters,
-    selectors,
-)
+from echoic import Server, Table, TcpTransport, Watch, connect, limiters, selectors
 from echoic.cli.app import app as command_line
+from echoic.errors import ClosedError
 from echoic.views.buckets import buckets
 from echoic.views.reading import Side, TableReading
 from echoic.views.terminal import Top, sections

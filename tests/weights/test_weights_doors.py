@@ -234,7 +234,7 @@ def test_a_client_that_gave_up_says_so(door: Any) -> None:
     store.publish(tree(1), 1)
     held = subscription.wait(timeout=PATIENCE)
     server.close()
-    with pytest.raises(echoic.DisconnectedError):
+    with pytest.raises(echoic.errors.DisconnectedError):
         subscription.wait(timeout=PATIENCE)
     check(held)
 
@@ -246,7 +246,7 @@ def test_a_full_server_is_waited_for_by_a_learner_elsewhere(door: Any) -> None:
     client.publish(tree(1), 1)
     held = store.latest()
     client.publish(tree(2), 2)
-    with pytest.raises(echoic.WaitTimeoutError) as caught:
+    with pytest.raises(echoic.errors.WaitTimeoutError) as caught:
         client.publish(tree(3), 3, timeout=0.1)
     assert caught.value.reason == "LEASED"
     check(held)
@@ -288,7 +288,7 @@ def test_a_publication_behind_another_threads_keeps_to_its_timeout(door: Any) ->
     stuck = Stuck(door)
     try:
         since = time.monotonic()
-        with pytest.raises(echoic.WaitTimeoutError) as caught:
+        with pytest.raises(echoic.errors.WaitTimeoutError) as caught:
             stuck.client.publish(tree(4), 4, timeout=0.1)
         assert time.monotonic() - since < 5
         assert caught.value.reason == "LEASED"
@@ -323,7 +323,7 @@ def test_closing_the_client_ends_what_is_being_published(door: Any) -> None:
     finally:
         stuck.held = None
         stuck.thread.join(PATIENCE)
-    assert isinstance(ended, echoic.ClosedError)
+    assert isinstance(ended, echoic.errors.ClosedError)
     assert stuck.store.version == 2
     until(lambda: stuck.store.metrics()["held_publications"] == 1)
 
@@ -335,9 +335,9 @@ def test_a_tree_too_large_to_send_is_refused_where_it_is_published(door: Any) ->
     client.publish(tree(1), 1)
     subscription = client.subscribe()
     check(subscription.wait(timeout=PATIENCE))
-    with pytest.raises(echoic.SpecError, match="number of leaves"):
+    with pytest.raises(echoic.errors.SpecError, match="number of leaves"):
         client.publish([np.float32(0)] * 20_000, 2)
-    with pytest.raises(echoic.SpecError, match="number of leaves"):
+    with pytest.raises(echoic.errors.SpecError, match="number of leaves"):
         store.publish([np.float32(0)] * 20_000, 2)
     assert store.version == 1
     client.publish(tree(2), 2)
@@ -347,10 +347,10 @@ def test_a_tree_too_large_to_send_is_refused_where_it_is_published(door: Any) ->
 def test_strangers_are_refused(door: Any) -> None:
     store = WeightStore()
     door.open(store, token="secret")
-    with pytest.raises(echoic.RefusedError) as caught:
+    with pytest.raises(echoic.errors.RefusedError) as caught:
         door.client(token="other").subscribe()
     assert caught.value.code == "AUTH"
-    with pytest.raises(echoic.RefusedError):
+    with pytest.raises(echoic.errors.RefusedError):
         door.client().publish(tree(1), 1)
     door.client(token="secret").publish(tree(1), 1)
     assert store.version == 1
@@ -360,7 +360,7 @@ def test_a_server_without_weights_says_so(door: Any) -> None:
     table = echoic.Table("replay", {"x": np.zeros(1)}, max_size=2)
     with echoic.Server(tables=[table], transport=door.transport()) as server:
         client = WeightClient(server.addresses[0])
-        with pytest.raises(echoic.RefusedError, match="no weights"):
+        with pytest.raises(echoic.errors.RefusedError, match="no weights"):
             client.subscribe()
         client.close()
 
@@ -370,9 +370,9 @@ def test_closing_the_client_wakes_who_waits(door: Any) -> None:
     client = door.client()
     subscription = client.subscribe()
     threading.Timer(0.05, client.close).start()
-    with pytest.raises(echoic.ClosedError):
+    with pytest.raises(echoic.errors.ClosedError):
         subscription.wait(timeout=PATIENCE)
-    with pytest.raises(echoic.ClosedError):
+    with pytest.raises(echoic.errors.ClosedError):
         client.subscribe()
-    with pytest.raises(echoic.ClosedError):
+    with pytest.raises(echoic.errors.ClosedError):
         client.publish(tree(1), 1)

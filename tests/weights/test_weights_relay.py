@@ -10,7 +10,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from echoic import ClosedError, Server, TcpTransport
+from echoic import Server, TcpTransport
+from echoic.errors import ClosedError
 from echoic.weights import WeightClient, WeightStore
 
 if TYPE_CHECKING:

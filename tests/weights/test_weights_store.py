@@ -91,7 +91,7 @@ def test_a_publisher_that_finds_all_held_says_so_and_goes_on_when_one_is_dropped
     store.publish(tree(1), 1)
     held = store.latest()
     store.publish(tree(2), 2)
-    with pytest.raises(echoic.WaitTimeoutError, match="held by arrays") as caught:
+    with pytest.raises(echoic.errors.WaitTimeoutError, match="held by arrays") as caught:
         store.publish(tree(3), 3, timeout=0)
     assert caught.value.reason == "LEASED"
     assert store.metrics()["blocked_publications"] == 1
@@ -105,12 +105,12 @@ def test_a_publisher_that_finds_all_held_says_so_and_goes_on_when_one_is_dropped
 def test_subscribers_wait_for_what_is_newer() -> None:
     store = WeightStore()
     subscription = store.subscribe()
-    with pytest.raises(echoic.WaitTimeoutError) as caught:
+    with pytest.raises(echoic.errors.WaitTimeoutError) as caught:
         subscription.wait(timeout=0.01)
     assert caught.value.reason == "EMPTY"
     threading.Timer(0.02, lambda: store.publish(tree(1), 1)).start()
     assert subscription.wait(timeout=PATIENCE).version == 1
-    with pytest.raises(echoic.WaitTimeoutError):
+    with pytest.raises(echoic.errors.WaitTimeoutError):
         subscription.wait(timeout=0)
     assert subscription.wait(newer_than=0, timeout=0).version == 1
     store.publish(tree(2), 2)
@@ -135,7 +135,7 @@ def test_iterating_ends_when_the_store_is_closed() -> None:
     store.close()
     thread.join(PATIENCE)
     assert seen == [4]
-    with pytest.raises(echoic.ClosedError):
+    with pytest.raises(echoic.errors.ClosedError):
         store.publish(tree(5), 5)
 
 
@@ -143,7 +143,7 @@ def test_closing_a_subscription_wakes_who_waits_in_it() -> None:
     store = WeightStore()
     with store.subscribe() as subscription:
         threading.Timer(0.02, subscription.close).start()
-        with pytest.raises(echoic.ClosedError, match="subscription is closed"):
+        with pytest.raises(echoic.errors.ClosedError, match="subscription is closed"):
             subscription.wait(timeout=PATIENCE)
 
 
@@ -166,9 +166,9 @@ def test_what_can_be_read_as_an_array_can_be_published() -> None:
     assert (got["t"] == 2).all()
     assert got["n"] == 5
     assert (got["big_endian"] == 1).all()
-    with pytest.raises(echoic.SpecError, match="no leaves"):
+    with pytest.raises(echoic.errors.SpecError, match="no leaves"):
         store.publish({}, 2)
-    with pytest.raises(echoic.SpecError, match="object arrays"):
+    with pytest.raises(echoic.errors.SpecError, match="object arrays"):
         store.publish({"o": np.array([object()])}, 2)
 
 
@@ -220,7 +220,7 @@ def test_numbers_are_among_those_of_the_server() -> None:
 def test_what_no_worker_could_read_is_refused_without_a_server_too() -> None:
     store = WeightStore()
     store.publish(tree(1), 1)
-    with pytest.raises(echoic.SpecError, match="number of leaves"):
+    with pytest.raises(echoic.errors.SpecError, match="number of leaves"):
         store.publish([np.float32(0)] * 20_000, 2)
     check(store.latest())
     metrics = store.metrics()

@@ -68,7 +68,7 @@ def reach(  # noqa: PLR0913, PLR0917 - what all commands that ask have
     try:
         # A person who waits for a file would rather be told.
         return address_for("this command", 0.0), options_for(options)
-    except (echoic.ArgumentError, echoic.DisconnectedError) as error:
+    except (echoic.errors.ArgumentError, echoic.errors.DisconnectedError) as error:
         fail(error, code=2)
 
 
@@ -92,10 +92,10 @@ def ask(address: str, options: Mapping[str, Any], count: int, timeout: float) ->
 def unreachable(address: str, error: Exception) -> str:
     """Why a server can't be used, and what may help."""
     reason = why(error).removeprefix(f"{address}: ")
-    if isinstance(error, echoic.RefusedError):
+    if isinstance(error, echoic.errors.RefusedError):
         advice = "; give the server's --token-file" if error.code == "AUTH" else ""
         return f"{address} answers, but {reason}{advice}"
-    if isinstance(error, echoic.SpecError):
+    if isinstance(error, echoic.errors.SpecError):
         return f"{address} answers, but {reason}"
     if isinstance(error, OSError):
         return f"nobody answers at {address}: {reason}"

@@ -117,7 +117,7 @@ class Consumer:
         while True:
             try:
                 sample = self._server.sample()
-            except echoic.ClosedError:
+            except echoic.errors.ClosedError:
                 break
             self._sink.take(sample.batch)
             self.batches += 1

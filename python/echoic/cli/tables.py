@@ -64,7 +64,7 @@ def opened(path: Path) -> list[_native.Table]:
     """Make the tables of a checkpoint."""
     try:
         return _native.open_checkpoint(path)
-    except (echoic.CheckpointError, OSError) as error:
+    except (echoic.errors.CheckpointError, OSError) as error:
         fail(why(error))
 
 
@@ -151,7 +151,7 @@ def verify(checkpoint: Checkpoint, *, as_json: AsJson = False) -> None:
             known = _native.verify_checkpoint(
                 checkpoint, lambda done, total: bar.update(task, completed=done, total=total)
             )
-    except (echoic.CheckpointError, OSError) as error:
+    except (echoic.errors.CheckpointError, OSError) as error:
         fail(why(error))
     if as_json:
         # What the checkpoint says of itself is text.

@@ -57,9 +57,9 @@ class GymnasiumCollector:
     rollouts that nobody has taken, and then waits.
 
     A worker that is killed is replaced by another one, of which a
-    :class:`~echoic.CollectorWarning` tells: its environments start anew, and what it had not
+    :class:`~echoic.errors.CollectorWarning` tells: its environments start anew, and what it had not
     delivered is lost. An exception of an environment or of the policy is raised by :meth:`recv` as
-    a :class:`~echoic.CollectorError`, with the worker's traceback, and ends the collector.
+    a :class:`~echoic.errors.CollectorError`, with the worker's traceback, and ends the collector.
 
     Args:
         env: The id of an environment, or a function that makes one, without arguments. Functions,
@@ -82,7 +82,7 @@ class GymnasiumCollector:
         next_observations: Whether batches have the observation after each step, which doubles their
             size if observations are large.
         max_restarts: How often a worker is replaced; then :meth:`recv` raises
-            :class:`~echoic.CollectorError`.
+            :class:`~echoic.errors.CollectorError`.
         start_timeout: How many seconds workers may take to make their environments.
 
     Raises:

@@ -78,7 +78,7 @@ def work(number: int, model: ActorCritic, weights: WeightsSource, send: Send, se
                     episode_return = 0.0
             send(trajectory.build())
             sent += 1
-    except echoic.ClosedError:
+    except echoic.errors.ClosedError:
         return sent
     finally:
         env.close()
@@ -109,7 +109,7 @@ def work_in_process(  # noqa: PLR0913, PLR0917 - all that passes from one proces
             work(number, model, weights, client.send, seed)
         finally:
             delivered = int(client.stats()["samples_acked"])
-    except (echoic.DisconnectedError, echoic.RefusedError) as error:
+    except (echoic.errors.DisconnectedError, echoic.errors.RefusedError) as error:
         # Every run ends so. Whether it is too early, the crew knows.
         why = str(error)
     # A learner that was killed listens no more.

@@ -67,10 +67,10 @@ class StreamServer(Server):
             goes to one of them.
         checkpointer: Where and when what nobody took yet is written to disk. A server that has
             heard nothing of the roster for five seconds writes nothing there until it does, since
-            another may have its place: a :class:`~echoic.CheckpointWarning` says so.
+            another may have its place: a :class:`~echoic.errors.CheckpointWarning` says so.
         threads: How many event loops each door has; half the cores, at most 4, when ``None``.
         held_warning_after: After how many seconds a batch that is still held, while producers wait
-            for memory, is worth a :class:`~echoic.HeldBatchesWarning`.
+            for memory, is worth a :class:`~echoic.errors.HeldBatchesWarning`.
 
     Raises:
         ArgumentError: An argument makes no sense; when it is started: Ray is not initialized.
