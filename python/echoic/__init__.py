@@ -6,7 +6,7 @@ items go in with priorities, and batches come out as a selector chooses. Who tra
 starts with :class:`ReplayBuffer`.
 """
 
-from echoic import limiters, selectors, structured_writer
+from echoic import buffers, collectors, limiters, primitives, selectors, structured_writer
 from echoic._native import (
     Batch,
     BatchInfo,
@@ -28,7 +28,6 @@ from echoic.buffers import (
 )
 from echoic.checkpointer import Checkpointer
 from echoic.client import Client, TcpClient, connect
-from echoic.collectors import CandleCollector
 from echoic.errors import (
     ArgumentError,
     BackboneError,
@@ -57,33 +56,6 @@ from echoic.errors import (
     TrajectoryError,
     WaitTimeoutError,
 )
-from echoic.primitives import (
-    RunningStats,
-    RunningStatsVec,
-    ValueNormalizer,
-    balance_sequences,
-    compute_batch_group_advantages,
-    compute_batch_token_kl,
-    compute_batch_token_kl_schulman,
-    compute_categorical_kl,
-    compute_discounted_sums,
-    compute_effective_sample_size,
-    compute_gae,
-    compute_gae_batched,
-    compute_gae_batched_f32,
-    compute_group_advantages,
-    compute_importance_weights,
-    compute_lambda_returns,
-    compute_n_step_returns,
-    compute_retrace,
-    compute_token_kl,
-    compute_token_kl_schulman,
-    compute_upgo,
-    compute_vtrace,
-    pack_sequences,
-    plan_micro_batches,
-    plan_packing,
-)
 from echoic.ragged import Ragged
 from echoic.remote_table import RemoteTable
 from echoic.sampler import Sampler
@@ -108,7 +80,6 @@ __all__ = [
     "BackboneError",
     "Batch",
     "BatchInfo",
-    "CandleCollector",
     "CheckpointError",
     "CheckpointWarning",
     "Checkpointer",
@@ -138,8 +109,6 @@ __all__ = [
     "ReplayBuffer",
     "ReplayError",
     "RolloutError",
-    "RunningStats",
-    "RunningStatsVec",
     "Sample",
     "SampleInfo",
     "Sampler",
@@ -166,34 +135,14 @@ __all__ = [
     "TrajectoryWriter",
     "Transport",
     "UnixTransport",
-    "ValueNormalizer",
     "VectorWriter",
     "WaitTimeoutError",
     "Watch",
-    "balance_sequences",
-    "compute_batch_group_advantages",
-    "compute_batch_token_kl",
-    "compute_batch_token_kl_schulman",
-    "compute_categorical_kl",
-    "compute_discounted_sums",
-    "compute_effective_sample_size",
-    "compute_gae",
-    "compute_gae_batched",
-    "compute_gae_batched_f32",
-    "compute_group_advantages",
-    "compute_importance_weights",
-    "compute_lambda_returns",
-    "compute_n_step_returns",
-    "compute_retrace",
-    "compute_token_kl",
-    "compute_token_kl_schulman",
-    "compute_upgo",
-    "compute_vtrace",
+    "buffers",
+    "collectors",
     "connect",
     "limiters",
-    "pack_sequences",
-    "plan_micro_batches",
-    "plan_packing",
+    "primitives",
     "selectors",
     "structured_writer",
 ]
