@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import echoic
 import numpy as np
+from echoic import rlox
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,14 +31,12 @@ def test_replay_buffers() -> None:
     obs, action = np.ones(4, np.float32), np.zeros(1, np.float32)
     transition = (obs, action, 1.0, False, False, obs + 1)
 
-    buf = echoic.ReplayBuffer(capacity=100_000, obs_dim=4, act_dim=1)
+    buf = rlox.ReplayBuffer(capacity=100_000, obs_dim=4, act_dim=1)
     buf.push(*transition)
     assert shapes(buf.sample(batch_size=256, seed=42)) == of(4, 1, 256)
     assert len(buf) == 1
 
-    pbuf = echoic.PrioritizedReplayBuffer(
-        capacity=100_000, obs_dim=4, act_dim=1, alpha=0.6, beta=0.4
-    )
+    pbuf = rlox.PrioritizedReplayBuffer(capacity=100_000, obs_dim=4, act_dim=1, alpha=0.6, beta=0.4)
     pbuf.push(*transition, priority=1.0)
     batch = pbuf.sample(batch_size=256, seed=42)
     assert shapes(batch) == of(4, 1, 256) | {"weights": (256,), "indices": (256,)}
@@ -47,7 +45,7 @@ def test_replay_buffers() -> None:
 
 
 def test_mapped_buffer(tmp_path: Path) -> None:
-    buf = echoic.MmapReplayBuffer(
+    buf = rlox.MmapReplayBuffer(
         hot_capacity=4, total_capacity=1_000, obs_dim=8, act_dim=1, cold_path=tmp_path / "cold.bin"
     )
     for number in range(10):
@@ -62,7 +60,7 @@ def test_offline_buffer() -> None:
     count = 1000
     obs = np.arange(count * 3, dtype=np.float32)
     ends = np.arange(count) % 50 == 49
-    buf = echoic.OfflineDatasetBuffer(
+    buf = rlox.OfflineDatasetBuffer(
         obs,
         obs + 1,
         np.ones(count * 2, np.float32),
@@ -79,7 +77,7 @@ def test_offline_buffer() -> None:
 
 
 def test_collector() -> None:
-    collector = echoic.CandleCollector(
+    collector = rlox.CandleCollector(
         env_id="CartPole-v1", n_envs=16, obs_dim=4, n_actions=2, n_steps=128, hidden=64, seed=42
     )
     try:
@@ -99,26 +97,26 @@ def test_advantages() -> None:
     rng = np.random.default_rng(0)
     rewards, values, dones = rng.random(steps), rng.random(steps), np.zeros(steps)
     rest = (0.99, 0.95)
-    advantages, returns = echoic.compute_gae(rewards, values, dones, 0.5, *rest)
+    advantages, returns = rlox.compute_gae(rewards, values, dones, 0.5, *rest)
     np.testing.assert_allclose(returns, advantages + values)
     flat = [np.tile(array, envs) for array in (rewards, values, dones)]
     last = np.full(envs, 0.5)
-    batched, _ = echoic.compute_gae_batched(*flat, last, steps, *rest)
+    batched, _ = rlox.compute_gae_batched(*flat, last, steps, *rest)
     np.testing.assert_allclose(batched, np.tile(advantages, envs))
     singles = [array.astype(np.float32) for array in (*flat, last)]
-    single, _ = echoic.compute_gae_batched_f32(*singles, steps, *rest)
+    single, _ = rlox.compute_gae_batched_f32(*singles, steps, *rest)
     assert single.dtype == np.float32
     np.testing.assert_allclose(single, batched, rtol=1e-4)
-    targets, _ = echoic.compute_vtrace(np.zeros(steps), rewards, values, dones, 0.5, 0.99, 1.0, 1.0)
+    targets, _ = rlox.compute_vtrace(np.zeros(steps), rewards, values, dones, 0.5, 0.99, 1.0, 1.0)
     assert targets.shape == (steps,)
 
 
 def test_language() -> None:
     rng = np.random.default_rng(0)
-    advantages = echoic.compute_batch_group_advantages(rng.random(12), 4)
+    advantages = rlox.compute_batch_group_advantages(rng.random(12), 4)
     np.testing.assert_allclose(advantages.reshape(3, 4).mean(1), 0, atol=1e-12)
     log_p, log_q = -rng.random(24), -rng.random(24)
-    for divergence in (echoic.compute_batch_token_kl, echoic.compute_batch_token_kl_schulman):
+    for divergence in (rlox.compute_batch_token_kl, rlox.compute_batch_token_kl_schulman):
         assert divergence(log_p, log_q, 8).shape == (3,)
-    packed, masks, positions = echoic.pack_sequences([3, 5, 2, 4], 8)
+    packed, masks, positions = rlox.pack_sequences([3, 5, 2, 4], 8)
     assert len(packed) == len(masks) == len(positions) == 2

@@ -107,6 +107,7 @@ def test_public_names_are_sorted_and_nothing_else_is_public() -> None:
         "remote_table",
         "rendezvous",
         "reverb",
+        "rlox",
         "rollouts",
         "sampler",
         "server",

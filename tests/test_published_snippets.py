@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 import echoic
 import numpy as np
 import pytest
+from echoic import rlox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +44,7 @@ PAGES = Path(
 
 MODULES = {
     "echo": "echoic",
-    "rlox": "echoic",
+    "rlox": "echoic.rlox",
     "reverb": "echoic.reverb",
     "echo_rl": "echoic.agents",
     "echo_rl.core": "echoic.agents",
@@ -604,11 +605,11 @@ def test_rlox_buffers(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(batch) == keys
     assert batch["obs"].shape == (256, 4)
     errors = np.linspace(0, 1, 256)
-    names = run("rlox: prioritized", rlox=echoic, new_td_errors=errors, **single)
+    names = run("rlox: prioritized", rlox=rlox, new_td_errors=errors, **single)
     assert set(names["batch"]) == keys | {"weights", "indices"}
     names = run(
         "rlox: offline",
-        rlox=echoic,
+        rlox=rlox,
         obs=np.ones((1000, 3), np.float32),
         next_obs=np.ones((1000, 3), np.float32),
         actions=np.ones((1000, 2), np.float32),
@@ -621,14 +622,14 @@ def test_rlox_buffers(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert said.endswith("\n20\n")
     assert all(name in said for name in ("n_transitions", "n_episodes", "mean_return"))
-    run("rlox: mapped", rlox=echoic)
+    run("rlox: mapped", rlox=rlox)
     assert not list(Path().iterdir()), "closing cleans up"
 
 
 def test_rlox_collector() -> None:
     count = sum(a * b + b for a, b in ((4, 64), (64, 64), (64, 2), (4, 64), (64, 64), (64, 1)))
     params = np.full(count, 0.5, np.float32)
-    names = run("rlox: collector", rlox=echoic, flat_f32_params=params)
+    names = run("rlox: collector", rlox=rlox, flat_f32_params=params)
     assert {
         *("observations", "actions", "rewards", "dones"),
         *("log_probs", "values", "advantages", "returns"),
@@ -638,7 +639,7 @@ def test_rlox_collector() -> None:
 
 def test_rlox_primitives() -> None:
     some = np.random.default_rng(0).random
-    gae = {"rlox": echoic, "gamma": 0.99, "lam": 0.95, "n_steps": 8, "last_value": 0.5}
+    gae = {"rlox": rlox, "gamma": 0.99, "lam": 0.95, "n_steps": 8, "last_value": 0.5}
     rewards, values, dones, last = some(8), some(8), np.zeros(8), np.full(4, 0.5)
     names = run(
         "rlox: GAE",
@@ -657,7 +658,7 @@ def test_rlox_primitives() -> None:
         exec(ellipsis, names)
     names = run(
         "rlox: V-trace",
-        rlox=echoic,
+        rlox=rlox,
         log_rhos=np.zeros(8),
         rewards=rewards,
         values=values,
@@ -670,7 +671,7 @@ def test_rlox_primitives() -> None:
     assert names["vs"].shape == names["pg_advantages"].shape == (8,)
     names = run(
         "rlox: language",
-        rlox=echoic,
+        rlox=rlox,
         rewards=some(12),
         group_size=4,
         log_p=-some(24),

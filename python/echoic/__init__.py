@@ -6,7 +6,7 @@ items go in with priorities, and batches come out as a selector chooses. Who tra
 starts with :class:`ReplayBuffer`.
 """
 
-from echoic import errors, limiters, selectors, structured_writer
+from echoic import errors, buffers, collectors, limiters, primitives, selectors, structured_writer
 from echoic._native import (
     Batch,
     BatchInfo,
@@ -28,35 +28,7 @@ from echoic.buffers import (
 )
 from echoic.checkpointer import Checkpointer
 from echoic.client import Client, TcpClient, connect
-from echoic.collectors import CandleCollector
 from echoic.errors import EchoicError
-from echoic.primitives import (
-    RunningStats,
-    RunningStatsVec,
-    ValueNormalizer,
-    balance_sequences,
-    compute_batch_group_advantages,
-    compute_batch_token_kl,
-    compute_batch_token_kl_schulman,
-    compute_categorical_kl,
-    compute_discounted_sums,
-    compute_effective_sample_size,
-    compute_gae,
-    compute_gae_batched,
-    compute_gae_batched_f32,
-    compute_group_advantages,
-    compute_importance_weights,
-    compute_lambda_returns,
-    compute_n_step_returns,
-    compute_retrace,
-    compute_token_kl,
-    compute_token_kl_schulman,
-    compute_upgo,
-    compute_vtrace,
-    pack_sequences,
-    plan_micro_batches,
-    plan_packing,
-)
 from echoic.ragged import Ragged
 from echoic.remote_table import RemoteTable
 from echoic.sampler import Sampler
@@ -79,7 +51,6 @@ __all__ = [
     "AnyLength",
     "Batch",
     "BatchInfo",
-    "CandleCollector",
     "Checkpointer",
     "Client",
     "ColumnHistory",
@@ -92,8 +63,6 @@ __all__ = [
     "Ragged",
     "RemoteTable",
     "ReplayBuffer",
-    "RunningStats",
-    "RunningStatsVec",
     "Sample",
     "SampleInfo",
     "Sampler",
@@ -115,34 +84,14 @@ __all__ = [
     "TrajectoryWriter",
     "Transport",
     "UnixTransport",
-    "ValueNormalizer",
     "VectorWriter",
     "Watch",
-    "balance_sequences",
-    "compute_batch_group_advantages",
-    "compute_batch_token_kl",
-    "compute_batch_token_kl_schulman",
-    "compute_categorical_kl",
-    "compute_discounted_sums",
-    "compute_effective_sample_size",
-    "compute_gae",
-    "compute_gae_batched",
-    "compute_gae_batched_f32",
-    "compute_group_advantages",
-    "compute_importance_weights",
-    "compute_lambda_returns",
-    "compute_n_step_returns",
-    "compute_retrace",
-    "compute_token_kl",
-    "compute_token_kl_schulman",
-    "compute_upgo",
-    "compute_vtrace",
+    "buffers",
+    "collectors",
     "connect",
     "errors",
     "limiters",
-    "pack_sequences",
-    "plan_micro_batches",
-    "plan_packing",
+    "primitives",
     "selectors",
     "structured_writer",
 ]
