@@ -141,7 +141,6 @@ class Watch:
         server_name: The name in the server's certificate, if it is not the host's.
         name: What the server's list of connections calls this one; host and process id if
             ``None``.
-            ``None``.
 
     Raises:
         RefusedError: If the server refuses the connection.

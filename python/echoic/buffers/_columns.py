@@ -1,6 +1,7 @@
 """Convert the arrays of a data set to columns: arrays with a row for each step.
 
 A column is an array in C order and native byte order. Observations, actions and extras may be trees
+of columns.
 """
 
 from __future__ import annotations

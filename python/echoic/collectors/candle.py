@@ -31,7 +31,7 @@ class CandleCollector:
     :class:`echoic.integrations.torch.ActorCritic` is the same in torch. Discrete actions are drawn
     from the softmax of the actor's outputs. Continuous ones (Pendulum-v1, whose ``n_actions`` is 1)
     are normally distributed around them, with standard deviations ``exp(log_std)``; the environment
-    environment clips what is beyond its bounds, while the batch has the unclipped values.
+    clips what is beyond its bounds, while the batch has the unclipped values.
 
     Initial weights are orthogonal with biases of 0, hidden layers times √2, the actor's outputs
     times 0.01, and ``log_std`` 0. The seed decides them and everything else that is random: without
