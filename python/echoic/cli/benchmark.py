@@ -99,7 +99,7 @@ def benchmark(  # noqa: PLR0913 - one argument for each option
             config.baseline_configs = {name: training for name in config.methods if trains(name)}
             result = asyncio.run(EchoRLBenchmark(config, tell=say).run_benchmark())
     except KeyboardInterrupt:
-        say("echoic: interrupted; the same command goes on")
+        say("echoic: interrupted; run the same command to continue")
         raise typer.Exit(INTERRUPTED) from None
     except (EchoicError, ImportError, OSError) as error:
         fail(error)
@@ -121,7 +121,7 @@ def trains(name: str) -> bool:
     try:
         return name != "echo-rl" and bool(getattr(maker_of(name), "trains", False))
     except (ImportError, ArgumentError):
-        # The benchmark says so in its rows.
+        # The rows of the benchmark report it.
         return False
 
 

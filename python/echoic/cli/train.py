@@ -98,7 +98,7 @@ def train(  # noqa: PLR0913 - one argument for each option
                 }
                 outcome = asyncio.run(train_other(method, backbone, cell))
     except KeyboardInterrupt:
-        say("echoic: interrupted; --resume goes on from the last checkpoint")
+        say("echoic: interrupted; --resume continues from the last checkpoint")
         raise typer.Exit(INTERRUPTED) from None
     except (EchoicError, ImportError, OSError, TypeError) as error:
         fail(error)

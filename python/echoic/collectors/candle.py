@@ -121,7 +121,7 @@ class CandleCollector:
         - ``values`` (T, N) float32: the critic's, of the observations.
         - ``advantages`` and ``returns`` (T, N) float32: generalised advantage estimates, and their
           sum with the values. After a truncation, the value of the last observation stands in for
-          future rewards; after a termination there are none.
+          future rewards; after a termination they are zero.
         - ``last_values`` (N,) float32: of the observations after the last step.
         - ``episode_returns`` float32 and ``episode_lengths`` int64: of the episodes that ended.
         - ``n_steps``, ``n_envs`` and ``version``, the version of the weights at its begin: ints.

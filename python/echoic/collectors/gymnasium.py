@@ -57,7 +57,7 @@ class GymnasiumCollector:
     and then waits.
 
     A worker that is killed is replaced, with a :class:`~echoic.errors.CollectorWarning`: its
-    environments start anew, and rollouts that it had not delivered are lost. An exception of an
+    environments start again, and rollouts that it had not delivered are lost. An exception of an
     environment or of the policy stops the collector; :meth:`recv` raises it as a
     :class:`~echoic.errors.CollectorError` with the worker's traceback.
 
@@ -381,7 +381,7 @@ class GymnasiumCollector:
         worker.restart()
         worker.first = self._version
         worker.send(self._ask())
-        return f"worker {number} {fate} and was replaced; its environments have started anew"
+        return f"worker {number} {fate} and was replaced; its environments have started again"
 
     def _fail(self, text: str) -> None:
         self._failure = text

@@ -148,7 +148,7 @@ class SampledDataset(Dataset):
                 )
 
     def _fits(self, leaves: Sequence[np.ndarray[Any, Any]], axes: int) -> None:
-        """Raise an error if leaves, after so many leading axes, are not as requested."""
+        """Raise an error if leaves, after the leading axes, are not as requested."""
         if len(leaves) != len(self._columns):
             raise ValueError(
                 f"Expected items of {len(self._columns)} tensors from table '{self._table}', got "

@@ -145,11 +145,11 @@ class Table:
         return reverb_types.TableInfo.from_serialized_proto(self.internal_table.info())
 
     def can_sample(self, num_samples: int) -> bool:
-        """Return whether so many items could be sampled now without waiting."""
+        """Return whether this many items could be sampled now without waiting."""
         return self.internal_table.can_sample(num_samples)
 
     def can_insert(self, num_inserts: int) -> bool:
-        """Return whether so many items could be inserted now without waiting."""
+        """Return whether this many items could be inserted now without waiting."""
         return self.internal_table.can_insert(num_inserts)
 
     def replace(

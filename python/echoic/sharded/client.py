@@ -299,7 +299,7 @@ class ShardedClient(TableClient):
         return super().stats()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as addresses and options: the copy connects anew, as another producer."""
+        """Pickle as addresses and options: the copy connects again, as another producer."""
         places = zip(self.addresses, self._shards.all, strict=False)
         named = [
             (address, "draining") if one.drained and address else address for address, one in places

@@ -590,7 +590,7 @@ def _check(tables: object, num_shards: int, name: str, placement: str) -> None:
 def _check_count(count: int, before: int) -> None:
     if not 1 <= count <= MAX_SHARDS - before:
         raise ArgumentError(
-            f"expected 1 to {MAX_SHARDS - before} shards beside {before}, got {count}"
+            f"expected 1 to {MAX_SHARDS - before} shards in addition to {before}, got {count}"
         )
 
 

@@ -84,7 +84,7 @@ class Roster:
             for found in ray.util.list_named_actors(all_namespaces=True)
             if found["namespace"] == namespace and found["name"].startswith(prefix)
         }
-        # While the cluster starts there are none: it calls `grow` when all are there.
+        # None while the cluster starts, which calls `grow` when all are there.
         self._count = max(numbers, default=-1) + 1
         self._removed = set(range(self._count)) - numbers
 

@@ -135,7 +135,7 @@ class Shard:
     def _start(self, before: Doors | None) -> tuple[Server, Doors]:
         """Start; after a restart, try until that succeeds.
 
-        An error of ``__init__`` would end the actor for good; a process that dies is started anew.
+        An error of ``__init__`` would end the actor for good; a process that dies is restarted.
         """
         is_later = bool(ray.get_runtime_context().was_current_actor_reconstructed)
         deadline = time.monotonic() + _START_PATIENCE

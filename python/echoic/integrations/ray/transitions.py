@@ -203,7 +203,7 @@ class Transitions:
             if len(keys) % learners:
                 raise ArgumentError(
                     f"expected a batch that {learners} learners share evenly, got "
-                    f"{len(keys)} transitions: whose error is whose can't be told"
+                    f"{len(keys)} transitions: the errors can't be assigned"
                 )
             keys = np.concatenate([keys[one::learners] for one in range(learners)])
         values = np.maximum(np.asarray(priorities, np.float64), _LEAST)

@@ -101,7 +101,7 @@ class _Feed:
             except WaitTimeoutError:
                 continue
             except DisconnectedError:
-                # Its server has been away for long: connect again, and use the old weights so long.
+                # Its server has been away for long: connect again, with the old weights until then.
                 self.close()
                 if self._latest is None:
                     continue

@@ -71,7 +71,7 @@ class Table:
         return self.table.name
 
     def can_sample(self, count: int) -> bool:
-        """Return whether so many items could be sampled now without waiting."""
+        """Return whether this many items could be sampled now without waiting."""
         try:
             return self.table.can_sample(count)
         except ValueError:
@@ -79,7 +79,7 @@ class Table:
             return False
 
     def can_insert(self, count: int) -> bool:
-        """Return whether so many items could be inserted now without waiting."""
+        """Return whether this many items could be inserted now without waiting."""
         return self.table.can_insert(count)
 
     def info(self) -> dict[str, Any]:

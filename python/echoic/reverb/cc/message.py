@@ -139,7 +139,7 @@ class Message:
     def HasField(self, name: str) -> bool:
         """Return whether a field was set."""
         if not self._field(name).has_presence:
-            raise ValueError(f"{type(self).__name__}.{name} does not tell whether it was set")
+            raise ValueError(f"{type(self).__name__}.{name} does not report whether it was set")
         return name in self._values
 
     def WhichOneof(self, group: str) -> str | None:
