@@ -673,7 +673,7 @@ def test_ping_that_nobody_answers_says_so() -> None:
     for command in ("ping", "bench"):
         done = invoke(command, address, "--timeout", "5")
         assert done.exit_code == 1
-        assert done.output.startswith(f"echoic: nobody answers at {address}: ")
+        assert done.output.startswith(f"echoic: no server answers at {address}: ")
         assert done.output.count("\n") == 1
 
 
@@ -684,7 +684,7 @@ def test_ping_of_a_server_that_is_silent_ends_in_time() -> None:
         done = invoke("ping", address, "--timeout", "0.2")
         assert time.monotonic() - since < PATIENCE / 4
     assert done.exit_code == 1
-    assert "nobody answers" in done.output
+    assert "no server answers" in done.output
 
 
 def test_text_that_is_no_address_is_refused() -> None:

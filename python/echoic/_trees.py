@@ -1,4 +1,4 @@
-"""optree, imported when a tree is first walked: that takes longer than importing all of Echoic."""
+"""Import optree when a tree is first walked: that takes longer than importing all of Echoic."""
 
 from __future__ import annotations
 

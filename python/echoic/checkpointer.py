@@ -1,4 +1,4 @@
-"""When a server's tables are written to disk, and how many copies are kept."""
+"""Write a server's tables to disk on a schedule, and keep the newest copies."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ __all__ = ["Checkpointer"]
 class Checkpointer:
     """Checkpoints of a server's tables in a directory.
 
-    A checkpoint is taken while inserts and samples go on; each table is written as it was at one
-    moment, with its limiter's counts, its selectors and its random state. Bytes that trajectories
-    share, and that an earlier checkpoint has, are not written again.
+    Taking one does not stop inserts and samples. Each table is written as it was at one moment,
+    with its limiter's counts, its selectors and its random state. Bytes that trajectories share,
+    and that an earlier checkpoint has, are not written again.
 
     Args:
-        path: The directory, which is made if it is not there. It can't have anything else in it.
+        path: The directory, which is created if it does not exist. It must hold nothing else.
         keep: How many of the newest checkpoints to keep.
-        every: Seconds between two checkpoints; only ``server.checkpoint()`` makes them when
-            ``None``.
-        load: Have a server begin with the newest checkpoint that is there.
+        every: Seconds between two checkpoints. ``None``: only ``server.checkpoint()`` makes them.
+        load: Whether a server starts from the newest checkpoint in the directory.
 
     Examples:
         >>> import tempfile
@@ -49,7 +48,7 @@ class Checkpointer:
     load: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse settings that make no sense."""
+        """Check the settings."""
         if self.keep < 1:
             raise ValueError(f"keep must be at least 1, got {self.keep}")
         if self.every is not None and not self.every > 0:
@@ -57,12 +56,12 @@ class Checkpointer:
 
     @property
     def root(self) -> Path:
-        """The directory."""
+        """The directory, as a path."""
         return Path(self.path)
 
 
 class Schedule:
-    """Calls a function now and then, in a thread."""
+    """Call a function at intervals, in a thread."""
 
     def __init__(self, every: float, call: Callable[[], object]) -> None:
         """Begin."""
@@ -77,7 +76,7 @@ class Schedule:
             self._call()
 
     def stop(self) -> None:
-        """End, after the call that is under way."""
+        """Stop after the call that is running."""
         self._over.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()

@@ -1,4 +1,4 @@
-"""What can go wrong, each case as its own class.
+"""Errors and warnings that Echoic raises.
 
 Every class is an :class:`EchoicError` and also the builtin it resembles, so code that catches
 ``TimeoutError`` or ``ValueError`` keeps working. The native core raises these very classes.
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class EchoicError(Exception):
-    """Base of all errors that Echoic raises by itself."""
+    """The base class of all errors that Echoic raises."""
 
 
 class ArgumentError(EchoicError, ValueError):
@@ -43,10 +43,10 @@ class ArgumentError(EchoicError, ValueError):
 
 
 class BackboneError(EchoicError, RuntimeError):
-    """A language model did not answer, or was asked for what it can't do. The message says why.
+    """A language model did not answer, or was asked for something that it does not support.
 
     Attributes:
-        usage: What a call that failed used, where its backend told: it is billed all the same.
+        usage: What the failed call used, if the backend reported it: it is billed all the same.
     """
 
     usage: object = None
@@ -61,14 +61,14 @@ class RolloutError(EchoicError, ValueError):
 
 
 class LeaseError(EchoicError, RuntimeError):
-    """A batch is another consumer's by now, or over: the lease was not extended in time.
+    """A lease ran out, or its batch has gone to another consumer.
 
-    Whatever was made of the batch must not count; whoever has it now does the same work.
+    Discard what was computed from the batch: its new consumer computes it again.
     """
 
 
 class GroupNotFoundError(EchoicError, KeyError):
-    """A rollout table never admitted a group of this number."""
+    """A rollout table has no record of a group with this number."""
 
     # A KeyError would show its message in quotes.
     __str__ = Exception.__str__
@@ -83,7 +83,7 @@ class SpecError(EchoicError, ValueError):
 
 
 class WaitTimeoutError(EchoicError, TimeoutError):
-    """A timeout passed before there was room, or a batch.
+    """A timeout passed before there was room for a sample, or a batch to take.
 
     Attributes:
         reason: ``"CAPACITY"`` (complete batches wait for a consumer), ``"LEASED"`` (all batches are
@@ -101,7 +101,7 @@ class WaitTimeoutError(EchoicError, TimeoutError):
 
 
 class ClosedError(EchoicError, RuntimeError):
-    """A server takes no more samples or has no more batches, a table is closed, or a client is.
+    """A server, table or client is closed; a closed server may still have batches to take.
 
     Attributes:
         stored: How many samples of a ``submit_batch`` were stored before the server was closed.
@@ -111,7 +111,7 @@ class ClosedError(EchoicError, RuntimeError):
 
 
 class DisconnectedError(EchoicError, ConnectionError):
-    """A server could not be reached, or not be reached again.
+    """A server could not be reached, or the connection was lost and could not be restored.
 
     Attributes:
         undelivered: How many samples the client still has; its ``undelivered()`` returns them.
@@ -124,7 +124,7 @@ class DisconnectedError(EchoicError, ConnectionError):
 
 
 class RefusedError(EchoicError, ConnectionError):
-    """A server was reached and does not let this client in.
+    """A server answered and refused the connection.
 
     Attributes:
         code: ``"AUTH"`` (the token), ``"VERSION"`` (of the protocol), ``"LIMIT"`` (too many
@@ -155,20 +155,20 @@ class PriorityError(EchoicError, ValueError):
 
 
 class LimiterError(EchoicError, ValueError):
-    """With these numbers somebody would wait for ever, and why."""
+    """A limiter has numbers with which a caller would wait for ever; the message says why."""
 
 
 class ReplayError(EchoicError, ValueError):
-    """A local buffer can't do what was asked: the message says what it was, and what would do."""
+    """A local buffer can't do what was asked; the message says why, and what would work."""
 
 
 class StorageError(EchoicError, OSError):
-    """A file can't be made, opened, written or read; nothing held in memory was lost.
+    """A file can't be created, opened, written or read; nothing held in memory was lost.
 
-    Buffers in files raise it, and whoever opens a directory that somebody else has open.
+    Raised by buffers in files, and when a directory is opened that another process has open.
 
     Attributes:
-        errno: What the system said, if it was the system that refused: ``ENOSPC`` when the disk is
+        errno: The operating system's error number, if it reported one: ``ENOSPC`` when the disk is
             full, ``EEXIST`` when the file is there already, ``EWOULDBLOCK`` when it is in use.
         stored: How many transitions of an ``extend`` were stored before.
     """
@@ -177,7 +177,7 @@ class StorageError(EchoicError, OSError):
 
 
 class CheckpointError(EchoicError, ValueError):
-    """A checkpoint is damaged, is none of ours, or is another table's. Nothing was loaded."""
+    """A checkpoint is damaged, or of another table or format. Nothing was loaded."""
 
 
 class JournalError(EchoicError, ValueError):
@@ -200,15 +200,15 @@ class HeldBatchesWarning(UserWarning):
 
 
 class JournalWarning(UserWarning):
-    """The end of a journal was no whole record and was dropped; the message says what may be lost.
+    """The end of a journal was incomplete and was dropped; the message says what may be lost.
 
-    A crash in the middle of a write leaves such an end, and then nothing acknowledged is lost.
+    A crash in the middle of a write leaves such an end. Nothing that was acknowledged is lost then.
     """
 
 
 class CheckpointWarning(UserWarning):
-    """A scheduled checkpoint could not be made; the next one is tried in its time."""
+    """A scheduled checkpoint failed; the next one is made on schedule."""
 
 
 class ShardWarning(UserWarning):
-    """One of several servers went away or came back; what that means is in the message."""
+    """One of several servers went away or came back; the message says what follows."""

@@ -1,6 +1,6 @@
-"""Who must wait at a table: inserts that run ahead of samples, or samples ahead of inserts.
+"""Limit how far inserts and samples of a table may run ahead of each other.
 
-Let I, S and D be how often the table was inserted into, sampled and deleted from. Samples of n wait
+Let I, S and D be the numbers of inserts, samples and deletions so far. Samples of n wait
 until ``I - D >= min_size`` and ``I * samples_per_insert - S - n >= min_diff``; inserts of n until
 ``I + n - D <= min_size`` or ``(I + n) * samples_per_insert - S <= max_diff``.
 """
@@ -16,16 +16,16 @@ class Limiter:
     """Base of all limiters."""
 
     def _settings(self) -> tuple[str, list[float]]:
-        """Return what the native core knows this by."""
+        """Return the name and the numbers that the native core expects."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class MinSize(Limiter):
-    """Samples wait until there are so many items; inserts never wait.
+    """Block samples until the table has this many items; inserts never wait.
 
     Args:
-        min_size: At least 1.
+        min_size: How many items, at least 1.
     """
 
     min_size: int = 1
@@ -36,12 +36,12 @@ class MinSize(Limiter):
 
 @dataclass(frozen=True)
 class SampleToInsertRatio(Limiter):
-    """Every item is sampled so often on average.
+    """Keep a ratio: each item is sampled this many times on average.
 
     Args:
-        samples_per_insert: Above 0.
-        min_size: Samples wait until there are so many items.
-        error_buffer: How far samples and inserts may be from the ratio, counted in samples: a
+        samples_per_insert: How many times, above 0.
+        min_size: Samples wait until the table has this many items.
+        error_buffer: How far samples and inserts may deviate from the ratio, in samples: a
             number for both directions, or the least and the most of
             ``inserts * samples_per_insert - samples``.
     """
@@ -58,10 +58,10 @@ class SampleToInsertRatio(Limiter):
 
 @dataclass(frozen=True)
 class Queue(Limiter):
-    """For items that are sampled once: inserts wait while so many are there.
+    """Make the table a queue, for items that are sampled once: inserts wait while it is full.
 
     Args:
-        size: At least 1.
+        size: How many items fit, at least 1.
     """
 
     size: int
@@ -72,10 +72,10 @@ class Queue(Limiter):
 
 @dataclass(frozen=True)
 class Stack(Limiter):
-    """As :class:`Queue`, for a table whose selectors are :class:`~echoic.selectors.Lifo`.
+    """Make the table a stack: as :class:`Queue`, with :class:`~echoic.selectors.Lifo` selectors.
 
     Args:
-        size: At least 1.
+        size: How many items fit, at least 1.
     """
 
     size: int
@@ -86,13 +86,13 @@ class Stack(Limiter):
 
 @dataclass(frozen=True)
 class RateLimiter(Limiter):
-    """The four numbers themselves; infinite differences are allowed.
+    """Set the four numbers of the formulas above yourself; infinite differences are allowed.
 
     Args:
         min_size: At least 1.
         samples_per_insert: Above 0.
-        min_diff: The least that samples may lead to.
-        max_diff: The most that inserts may lead to.
+        min_diff: The lowest difference that samples may lead to.
+        max_diff: The highest difference that inserts may lead to.
     """
 
     min_size: int

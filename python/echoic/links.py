@@ -1,4 +1,4 @@
-"""What every connection to a server is told, whatever it is for."""
+"""Options that every connection to a server takes."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ __all__ = ["LinkOptions", "link_options"]
 
 
 class LinkOptions(TypedDict, total=False):
-    """How a server is reached, and for how long one comes back to it."""
+    """How to reach a server, and how long to try to reconnect."""
 
-    #: What the server asks for.
+    #: The secret that the server requires.
     token: str | bytes | None
-    #: For how many seconds to try to come back to a server that is gone, 60 at first; ``None`` for
-    #: ever.
+    #: For how many seconds to try to reconnect when the server is gone: 60 by default. ``None``
+    #: means for ever.
     deadline: float | None
-    #: How often to try; without limit, when ``None``.
+    #: How often to try to reconnect; ``None`` means without limit.
     max_retry: int | None
-    #: For how many seconds to try to reach the server at first: 10, if it is not told.
+    #: For how many seconds to try the first connection: 10 by default.
     connect_timeout: float
-    #: For ``tls://``: the certificate of the authority of the server's, a PEM file.
+    #: For ``tls://``: the authority that signed the server's certificate, a PEM file.
     ca: str | os.PathLike[str] | None
-    #: For ``tls://``: this client's certificate, a PEM file, if the server asks for one.
+    #: For ``tls://``: this client's certificate, a PEM file, if the server requires one.
     certificate: str | os.PathLike[str] | None
     #: Its private key, a PEM file.
     key: str | os.PathLike[str] | None
-    #: The name in the server's certificate, when it is not that of the host.
+    #: The name in the server's certificate, if it is not the host's.
     server_name: str | None
-    #: What people who look at the server's connections know this client by: at most 128 bytes of
-    #: UTF-8 without control characters. Host and process id, ``"host:pid"``, when ``None``.
+    #: What the server's list of connections calls this client: at most 128 bytes of UTF-8 without
+    #: control characters. Host and process id, ``"host:pid"``, if ``None``.
     name: str | None
 
 
@@ -49,7 +49,7 @@ def link_options(  # noqa: PLR0913 - one argument for each option
     server_name: str | None = None,
     name: str | None = None,
 ) -> dict[str, Any]:
-    """Return the options of a connection, all of them, as the native core takes them."""
+    """Return all options of a connection, as the native core takes them."""
     return {
         "token": secret(token),
         "deadline": deadline,

@@ -1,9 +1,9 @@
-"""What happens in the native core, as records of Python's :mod:`logging`.
+"""Send log records of the native core to Python's :mod:`logging`.
 
-Connections that come, are refused or get lost, doors, checkpoints and journals that fail: the core
-tells of them, and nobody listens until :func:`enable` is called. Records come to the loggers
-``echoic.net`` (servers and clients) and ``echoic.replay`` (checkpoints and journals), from a thread
-of their own, so that nothing in the core ever waits for Python. Nothing is told per sample.
+The core logs connections that open, are refused or get lost, and transports, checkpoints and
+journals that fail. Records are dropped until :func:`enable` is called. They go to the loggers
+``echoic.net`` (servers and clients) and ``echoic.replay`` (checkpoints and journals). A thread
+delivers them, so the core never waits for Python. Nothing is logged per sample.
 
 Examples:
     >>> import logging
@@ -32,14 +32,14 @@ _thread: threading.Thread | None = None
 
 
 def enable(level: int | str = logging.INFO) -> None:
-    """Have the core's records come to Python's logging, from this level on.
+    """Send the core's records of this level and above to Python's logging.
 
-    Loggers and handlers decide as always what becomes of them. Calling it again changes the level.
+    Loggers and handlers filter them as usual. Calling it again changes the level.
 
     Args:
         level: As of :mod:`logging`: a number from 1 to 50, or a name such as ``"DEBUG"``.
     """
-    global _thread  # noqa: PLW0603 - there is one core, and one thread that listens to it
+    global _thread  # noqa: PLW0603 - there is one core, and one thread that reads its records
     number = logging.getLevelName(level) if isinstance(level, str) else level
     if not isinstance(number, int) or not 1 <= number <= logging.CRITICAL:
         raise ValueError(
@@ -47,7 +47,7 @@ def enable(level: int | str = logging.INFO) -> None:
         )
     with _lock:
         if _thread is None or not _thread.is_alive():
-            # What was said when somebody listened before is not news.
+            # Drop records of an earlier time.
             _native.take_logs(0.0)
             _thread = threading.Thread(target=_carry, name="echoic-logs", daemon=True)
             _thread.start()
@@ -55,7 +55,7 @@ def enable(level: int | str = logging.INFO) -> None:
 
 
 def disable() -> None:
-    """Listen no more. What was said before still comes."""
+    """Stop sending records. Those logged before are still delivered."""
     global _thread
     with _lock:
         _native.set_log_level(0)
@@ -65,10 +65,10 @@ def disable() -> None:
 
 
 def _carry() -> None:
-    """Carry records from the core to logging, until nobody listens."""
+    """Pass records from the core to logging until :func:`disable` is called."""
     own = threading.current_thread()
     while True:
-        # Looked at first: what was said before the end is still taken.
+        # Read before the records are taken, so that those logged before the end are delivered.
         over = _thread is not own
         records, dropped = _native.take_logs(_POLL)
         for level, target, text in records:
@@ -87,14 +87,14 @@ def _carry() -> None:
 
 
 def _forget_thread() -> None:
-    """Begin in a forked child as if nobody had listened: the thread is the parent's."""
+    """Reset the state in a forked child: the thread and the records belong to the parent."""
     global _thread, _lock
     _lock, _thread = threading.Lock(), None
     _native.set_log_level(0)
-    # What the parent has to say is the parent's.
+    # Pending records are the parent's.
     _native.take_logs(0.0)
 
 
 os.register_at_fork(after_in_child=_forget_thread)
-# Before the interpreter goes: a thread that comes back to it later can't.
+# Before the interpreter exits: a thread that returns to it later can't.
 atexit.register(disable)

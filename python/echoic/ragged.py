@@ -1,4 +1,4 @@
-"""Rows of different lengths, one after the other."""
+"""Rows of different lengths, concatenated."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Ragged:
     """A leaf of a batch whose items differ in length.
 
     Attributes:
-        values: The values of all items, one item after the other.
-        offsets: Where each item starts, and the end: one more than there are items.
+        values: The values of all items, concatenated.
+        offsets: Where each item starts, and the end of the last: one more than there are items.
 
     Examples:
         >>> import numpy as np
@@ -35,29 +35,29 @@ class Ragged:
     offsets: np.ndarray[Any, Any]
 
     def __len__(self) -> int:
-        """How many items there are."""
+        """Return the number of items."""
         return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> np.ndarray[Any, Any]:
-        """One item, as a view."""
+        """Return one item, as a view."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"item {index} of {len(self)}")
         index %= len(self)
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
     def __iter__(self) -> Iterator[np.ndarray[Any, Any]]:
-        """Every item, as a view."""
+        """Iterate over the items, as views."""
         return (self[index] for index in range(len(self)))
 
     @property
     def lengths(self) -> np.ndarray[Any, Any]:
-        """How long each item is."""
+        """The length of each item."""
         lengths: np.ndarray[Any, Any] = self.offsets[1:] - self.offsets[:-1]
         return lengths
 
     def padded(self, fill: Any = 0) -> np.ndarray[Any, Any]:
-        """Copy the items into one array as long as the longest, filling up the others."""
-        import numpy as np  # noqa: PLC0415 - numpy is there: values is one of its arrays
+        """Copy the items into one array, padded to the longest item's length."""
+        import numpy as np  # noqa: PLC0415 - loaded by now: values is a numpy array
 
         lengths = self.lengths
         longest = int(lengths.max(initial=0))

@@ -1,25 +1,25 @@
-"""Where servers are, as the environment of a process says.
+"""Read the addresses of servers from environment variables.
 
-Launchers know where they start servers, and programs should not. Whoever connects without an
-address asks here:
+Launchers know where they start servers; programs should not have to. ``connect`` without an address
+reads these variables:
 
 - ``ECHOIC_ADDRESSES``: addresses, with commas or spaces between them.
-- ``ECHOIC_ADDRESSES_FILE``: a file of such, instead. It is read again every few seconds, so whoever
-  moves or adds a server writes the file anew.
-- ``ECHOIC_TOKEN_FILE``: the secret that the servers ask for.
+- ``ECHOIC_ADDRESSES_FILE``: a file of addresses, instead. It is read again every few seconds:
+  rewrite it to move or add a server.
+- ``ECHOIC_TOKEN_FILE``: a file with the secret that the servers require.
 - ``ECHOIC_CA_FILE``, ``ECHOIC_CERTIFICATE_FILE`` and ``ECHOIC_KEY_FILE``: PEM files, for
   ``tls://``.
 
-An address is written as everywhere; ``host:port`` alone is ``tcp://host:port``. The word
-``draining`` after one means that no inserts go there any more, and ``removed`` in the place of one
-that there is none. An argument that is given goes before its variable, and with an address no
-variable counts: a secret is for the servers that it was named with.
+An address is written as everywhere; ``host:port`` alone means ``tcp://host:port``. The word
+``draining`` after an address means that the server gets no more inserts; ``removed`` in place of an
+address means that its server is gone. An argument overrides its variable. If an address is given as
+an argument, all variables are ignored: a secret belongs to the servers that it was set with.
 
 # Limitations
 
-A name is one server. That of a headless service, which stands for the numbers of many pods, is not
-taken apart: numbers come in no order, and a shard's place is part of its items' keys. So each pod
-is named.
+A name is one server. The name of a headless service, which resolves to the addresses of many pods,
+is not expanded: those come in no order, and a shard's position is part of its items' keys. Name
+each pod instead.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _PAPERS = {
     "key": "ECHOIC_KEY_FILE",
 }
 
-# No list of servers is longer than this, and no secret.
+# The longest list of addresses, or secret, that is read.
 _MOST_BYTES = 1 << 16
-# How often it is looked whether a file is there by now.
+# Seconds between two checks whether the file exists.
 _LOOK = 0.05
 
 _O = TypeVar("_O", bound="Mapping[str, Any]")
@@ -60,32 +60,32 @@ _O = TypeVar("_O", bound="Mapping[str, Any]")
 
 @dataclass(frozen=True)
 class AddressFile:
-    """A file that says where servers are; calling it reads it.
+    """A file with the addresses of servers; calling it reads the file.
 
-    Whoever writes it writes another file first and renames that, so that nobody reads half of it.
+    Replace the file with a rename, so that no reader sees half of it.
     """
 
     path: Path
 
     def __call__(self) -> list[Named]:
-        """Return what it says of each server now, as a :class:`~echoic.ShardedClient` takes it.
+        """Return what the file says of each server, as :class:`~echoic.ShardedClient` takes it.
 
         Raises:
-            ArgumentError: It can't be read, or has none.
+            ArgumentError: If the file can't be read, or names no server.
         """
         return _split(_read(self.path, _FILE).decode(errors="replace"), f"the file {self.path}")
 
     def wait(self, patience: float) -> AddressFile:
-        """Return the file once it has addresses: who starts the servers may not be done yet.
+        """Wait until the file has addresses, and return it: the launcher may still be at work.
 
         Raises:
-            DisconnectedError: It has none for so long.
+            DisconnectedError: If it has none after ``patience`` seconds.
         """
         until = time.monotonic() + patience
         while True:
             try:
                 self()
-            except ArgumentError as error:  # noqa: PERF203 - it is asked again
+            except ArgumentError as error:  # noqa: PERF203 - it is tried again
                 if time.monotonic() >= until:
                     raise DisconnectedError(f"{error}, for {patience:g} s") from None
                 time.sleep(_LOOK)
@@ -94,14 +94,14 @@ class AddressFile:
 
 
 def addresses(connect_timeout: float = 10.0) -> list[Named] | AddressFile:
-    """Return what the environment says of each server, or the file that does.
+    """Return the servers that the environment names, or the file that lists them.
 
     Args:
-        connect_timeout: For how many seconds to wait for a file that is not there yet.
+        connect_timeout: How many seconds to wait for a file that does not exist yet.
 
     Raises:
-        ArgumentError: It names none, or does so twice.
-        DisconnectedError: The file that it names has none in time.
+        ArgumentError: If no variable names servers, or both do.
+        DisconnectedError: If the file has no addresses in time.
     """
     listed, file = os.environ.get(_ADDRESSES), os.environ.get(_FILE)
     if listed and file:
@@ -116,15 +116,15 @@ def addresses(connect_timeout: float = 10.0) -> list[Named] | AddressFile:
 
 
 def address_for(purpose: str, connect_timeout: float = 10.0) -> str:
-    """Return the address of what is on one server.
+    """Return the address of the one server that the environment names.
 
     Args:
-        purpose: What for, as a message says it.
+        purpose: What the address is for, as error messages should say it.
         connect_timeout: As of :func:`addresses`.
 
     Raises:
-        ArgumentError: The environment names no server, or more than one.
-        DisconnectedError: The file that it names has none in time.
+        ArgumentError: If the environment names no server, or more than one.
+        DisconnectedError: If the file has no addresses in time.
     """
     found = addresses(connect_timeout)
     named = found() if isinstance(found, AddressFile) else found
@@ -138,10 +138,10 @@ def address_for(purpose: str, connect_timeout: float = 10.0) -> str:
 
 
 def options_for(options: _O) -> _O:
-    """Return options of a connection with what the environment says where they say nothing.
+    """Return connection options, with missing ones filled in from the environment.
 
     Raises:
-        ArgumentError: The token's file can't be read, or is empty.
+        ArgumentError: If the token's file can't be read, or is empty.
     """
     added: dict[str, Any] = {
         name: os.environ[variable] for name, variable in _PAPERS.items() if os.environ.get(variable)
@@ -160,10 +160,10 @@ def read_token(path: Path, who: str) -> bytes:
 
     Args:
         path: The file.
-        who: Names it, as a message says it.
+        who: What error messages call the setting.
 
     Raises:
-        ArgumentError: It can't be read, or is empty.
+        ArgumentError: If the file can't be read, or is empty.
     """
     token = _read(path, who).strip()
     if not token:

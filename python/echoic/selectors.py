@@ -1,6 +1,6 @@
-"""Who is sampled from a table, and who goes when it is full.
+"""Choose which item of a table is sampled, and which is removed when it is full.
 
-Any selector can be either. Each is a small value; the work is done in the native core.
+Any selector can do either. Each is a small value; the native core does the work.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ class Selector:
     """Base of all selectors."""
 
     def _settings(self) -> tuple[str, list[float]]:
-        """Return what the native core knows this by."""
+        """Return the name and the numbers that the native core expects."""
         name = "".join(f"_{c.lower()}" if c.isupper() else c for c in type(self).__name__)
         return name.lstrip("_"), [float(value) for value in astuple(self)]
 
 
 @dataclass(frozen=True)
 class Uniform(Selector):
-    """Every item is equally likely."""
+    """Select every item with the same probability."""
 
 
 @dataclass(frozen=True)
 class Prioritized(Selector):
-    """An item of priority p is drawn with probability pᵉ/Σpᵉ.
+    """Select an item of priority p with probability pᵉ/Σpᵉ.
 
-    With exponent 0 all are equally likely but those of priority 0, which are never drawn as long as
-    any other is there.
+    With exponent 0 all items are equally likely, except those of priority 0, which are never drawn
+    while there are others.
 
     Args:
-        exponent: At least 0.
+        exponent: The exponent e, at least 0.
     """
 
     exponent: float = 1.0
@@ -51,43 +51,43 @@ class Prioritized(Selector):
 
 @dataclass(frozen=True)
 class Fifo(Selector):
-    """The oldest item."""
+    """Select the oldest item."""
 
 
 @dataclass(frozen=True)
 class Lifo(Selector):
-    """The newest item."""
+    """Select the newest item."""
 
 
 @dataclass(frozen=True)
 class MinHeap(Selector):
-    """The item of the lowest priority; of several, the one that was updated longest ago."""
+    """Select the item of lowest priority; of equal ones, the one updated longest ago."""
 
 
 @dataclass(frozen=True)
 class MaxHeap(Selector):
-    """The item of the highest priority; of several, the one that was updated longest ago."""
+    """Select the item of highest priority; of equal ones, the one updated longest ago."""
 
 
 @dataclass(frozen=True)
 class Epoch(Selector):
-    """Each item once, in random order, before any is drawn again.
+    """Select each item once, in random order, before any is drawn again.
 
-    What is inserted in the middle of an epoch takes part in the rest of it.
+    Items that are inserted during an epoch take part in the rest of it.
     """
 
 
 @dataclass(frozen=True)
 class HotCold(Selector):
-    """A share of each batch from the items made lately, the rest from the others.
+    """Draw a share of each batch from recently made items, and the rest from the others.
 
-    An item is hot while the learner's version, told with ``advance``, is at most ``age_threshold``
-    ahead of its own. Within hot and cold items are drawn as by :class:`Prioritized`.
+    An item is hot while the learner's version, set with ``advance``, is at most ``age_threshold``
+    ahead of the item's. Hot and cold items are each drawn as by :class:`Prioritized`.
 
     Args:
-        age_threshold: In versions.
-        hot_fraction: From 0 to 1.
-        exponent: At least 0.
+        age_threshold: In versions of the learner.
+        hot_fraction: The share of hot items, from 0 to 1.
+        exponent: As of :class:`Prioritized`, at least 0.
     """
 
     age_threshold: int

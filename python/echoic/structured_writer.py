@@ -1,6 +1,6 @@
-"""Items by pattern: what to make of the steps is said once, and evaluated at every step.
+"""Make items from steps by patterns, which are set once and evaluated at every step.
 
-A pattern is a tree like the items, whose leaves say which steps of which column they are made of:
+A pattern is a tree like the items. Its leaves name the steps of a column that they consist of:
 ``{"obs": column("obs")[-2:], "reward": column("reward")[-1]}``. A :class:`Config` adds the table,
 the priority and the conditions under which an item is made.
 
@@ -63,18 +63,18 @@ __all__ = [
 
 
 class ColumnSteps:
-    """A leaf of a pattern: steps of a column, counted from the newest. Index a :func:`column`."""
+    """Steps of a column, counted from the newest: a leaf of a pattern. Index a :func:`column`."""
 
     __slots__ = ("_column", "_slice", "_start")
 
     def __init__(self, column: str, start: int, slice_: tuple[int, int] | None) -> None:
-        """Take one step, or every so many up to a stop."""
+        """Take one step, or a slice of start, stop and step."""
         self._column = column
         self._start = start
         self._slice = slice_
 
     def _settings(self) -> tuple[str, int, tuple[int, int] | None]:
-        """Return what the native core knows this by."""
+        """Return the path and the numbers that the native core expects."""
         return self._column, self._start, self._slice
 
     def __repr__(self) -> str:
@@ -86,7 +86,7 @@ class ColumnSteps:
 
 
 class Column:
-    """A column of the writer, of which a pattern takes steps by an index or a slice."""
+    """A column of the writer; index or slice it to name the steps that a pattern takes."""
 
     __slots__ = ("_path",)
 
@@ -101,7 +101,7 @@ class Column:
         ``column[-7::2]`` have one.
 
         Raises:
-            TrajectoryError: These are no steps, or would be of the future, or without a limit.
+            TrajectoryError: If the slice is empty, has no start, or reaches into the future.
         """
         if not isinstance(index, slice):
             try:
@@ -134,7 +134,7 @@ class Column:
         raise TrajectoryError(f"{self!r}{index}: {why}")
 
     def __iter__(self) -> NoReturn:
-        """Refuse: there are no steps to go through."""
+        """Raise an error: the steps do not exist yet."""
         raise TypeError(f"{self!r} stands for steps to come and can't be iterated over")
 
     def __repr__(self) -> str:
@@ -148,7 +148,7 @@ def _parts(index: slice) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Condition:
-    """What must hold for a pattern to be applied; comparing a :class:`Term` makes one."""
+    """A condition for applying a pattern; compare a :class:`Term` to get one."""
 
     term: str
     path: str
@@ -157,7 +157,7 @@ class Condition:
     value: int | float
 
     def __bool__(self) -> NoReturn:
-        """Refuse: ``and``, ``or`` and chained comparisons would lose a part."""
+        """Raise an error: ``and``, ``or`` and chained comparisons would lose a part."""
         raise TypeError(
             f"`{self}` holds or not at each step and is no truth value here; "
             "give several conditions as a list, all of which must hold"
@@ -172,7 +172,7 @@ class Condition:
 
 
 class Term:
-    """A number that changes from step to step. Compare it to a constant to get a condition.
+    """A number that changes with each step. Compare it to a constant to get a condition.
 
     ``%`` with a positive int takes its remainder first, which is never negative.
     """
@@ -183,7 +183,7 @@ class Term:
     __array_ufunc__ = None
 
     def __init__(self, name: str, path: str = "", modulo: int | None = None) -> None:
-        """Name the term; the functions of this module do."""
+        """Name the term; use the functions of this module instead."""
         self._name = name
         self._path = path
         self._modulo = modulo
@@ -221,18 +221,18 @@ class Term:
 
 @dataclass(frozen=True)
 class Priority:
-    """A priority computed from the steps that an item has in one of its leaves.
+    """A priority computed from the steps in one leaf of an item.
 
     Args:
         leaf: Path of the pattern's leaf: keys joined by ``/``. Its steps must be single numbers.
-        absolute: Drop their signs, as is usual for errors of a value function.
+        absolute: Whether to drop their signs, as is usual for errors of a value function.
     """
 
     leaf: str
     absolute: bool = field(default=False, kw_only=True)
 
     def _settings(self) -> tuple[str, str, bool, float]:
-        """Return what the native core knows this by."""
+        """Return the name and the numbers that the native core expects."""
         return type(self).__name__.lower(), self.leaf, self.absolute, 0.0
 
 
@@ -260,31 +260,31 @@ class Mixed(Priority):
 
     Args:
         leaf: Path of the pattern's leaf: keys joined by ``/``. Its steps must be single numbers.
-        absolute: Drop their signs, as is usual for errors of a value function.
-        eta: The part of the maximum, from 0 to 1.
+        absolute: Whether to drop their signs, as is usual for errors of a value function.
+        eta: The weight of the maximum, from 0 to 1.
     """
 
     eta: float = field(default=0.9, kw_only=True)
 
     def _settings(self) -> tuple[str, str, bool, float]:
-        """Return what the native core knows this by."""
+        """Return the name and the numbers that the native core expects."""
         return "mixed", self.leaf, self.absolute, float(self.eta)
 
 
 @dataclass(frozen=True, eq=False)
 class Config:
-    """Which items to make, and when.
+    """Which items to make, and when to make them.
 
     Args:
         pattern: A tree like the items; its leaves are steps of columns.
-        table: Where the items go.
+        table: The name of the table that the items go to.
         priority: A number, or how to compute it from a leaf of the item.
-        conditions: All must hold; without any, an item is made at each step at which all its steps
-            exist. With :func:`end_of_episode` an item is made when the episode ends, otherwise when
-            a step is appended.
+        conditions: All must hold. Without any, an item is made at each step once all steps of the
+            pattern exist. With :func:`end_of_episode` an item is made when the episode ends,
+            otherwise when a step is appended.
 
     Raises:
-        TrajectoryError: The conditions can never hold together.
+        TrajectoryError: If the conditions can never hold together.
 
     Examples:
         >>> from echoic import structured_writer as sw
@@ -302,7 +302,7 @@ class Config:
     conditions: Sequence[Condition] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuse conditions that are none, or never hold."""
+        """Check that the conditions are valid and can hold together."""
         if isinstance(self.conditions, (Condition, str)):
             raise TypeError(f"conditions is a list of conditions, got {self.conditions}")
         for condition in self.conditions:
@@ -311,22 +311,22 @@ class Config:
         _satisfiable(self.conditions)
 
     def _settings(self) -> tuple[Any, str, tuple[str, str, bool, float], list[tuple[Any, ...]]]:
-        """Return what the native core knows this by."""
+        """Return the settings as the native core expects them."""
         if isinstance(self.priority, Priority):
-            priority = self.priority._settings()  # noqa: SLF001 - the two are one
+            priority = self.priority._settings()  # noqa: SLF001 - both are of this module
         else:
             priority = ("constant", "", False, float(self.priority))
         conditions = [(c.term, c.path, c.modulo, c.test, c.value) for c in self.conditions]
         return self.pattern, self.table, priority, conditions
 
 
-# The end of a range, and whether it is outside: 1 for a lower and -1 for an upper end that is. So
-# ranges with a number in them are those whose lower end is at most the upper one.
+# The end of a range, and whether it is excluded: 1 for an excluded lower end, -1 for an excluded
+# upper one. A range has a number in it exactly if its lower end is at most its upper end.
 _End: TypeAlias = "tuple[int | float, int]"
 
 
 def _satisfiable(conditions: Iterable[Condition]) -> None:
-    """Refuse conditions on one term between which no number is left."""
+    """Raise an error if no number satisfies all conditions on one term."""
     ranges: dict[tuple[str, str, int | None], tuple[_End, _End]] = {}
     for condition in conditions:
         key = (condition.term, condition.path, condition.modulo)
@@ -339,7 +339,7 @@ def _satisfiable(conditions: Iterable[Condition]) -> None:
 
 
 def _range(condition: Condition) -> tuple[_End, _End]:
-    """Return between which numbers a condition may hold."""
+    """Return the range of numbers for which a condition may hold."""
     test, value = condition.test, condition.value
     counts = condition.term != "data"
     least: _End = ({"step_index": 0, "steps_since_applied": 1}.get(condition.term, -math.inf), 0)
@@ -374,9 +374,9 @@ def step_index() -> Term:
 
 
 def steps_since_applied() -> Term:
-    """Return how many steps were appended since the pattern was last applied, the newest included.
+    """Return the number of steps since the pattern was last applied, the newest included.
 
-    Since the writer was made, if it never was. Goes on over the end of an episode.
+    If it never was, count from the writer's creation. The end of an episode does not reset it.
     """
     return Term("steps_since_applied")
 
@@ -390,28 +390,28 @@ def data(path: str) -> Term:
 
 
 def end_of_episode() -> Condition:
-    """Hold when the episode ends, and only then."""
+    """Hold at the end of an episode only."""
     return Condition("end_of_episode", "", None, "", 0)
 
 
 class StructuredWriter(_native.StructuredWriter):
-    """Appends steps, and makes items of them by patterns.
+    """Append steps, and make items of them by patterns.
 
     ``client.structured_writer`` makes one. As with a :class:`~echoic.TrajectoryWriter`, each step
-    is stored once, however many items name it; columns that no pattern names are not stored. A
-    writer is for one thread.
+    is stored once, however many items have it; columns that no pattern names are not stored. Use a
+    writer in one thread.
 
     Args:
         tables: The tables that items may go to.
-        configs: Which items to make; at each step they are looked at in this order.
+        configs: Which items to make; at each step they are evaluated in this order.
         chunk_length: How many steps a chunk has at most: see :class:`~echoic.TrajectoryWriter`.
-        encoding: How chunks are kept: see there.
+        encoding: How chunks are stored: see there.
 
     Raises:
-        TrajectoryError: A pattern is malformed.
-        PriorityError: A priority is none.
-        SpecError: A pattern does not make items of its table's spec.
-        TableNotFoundError: There is no such table.
+        TrajectoryError: If a pattern is malformed.
+        PriorityError: If a priority is not a finite number >= 0.
+        SpecError: If a pattern does not match its table's spec.
+        TableNotFoundError: If a config names a table that is not in ``tables``.
     """
 
     def __new__(
@@ -422,7 +422,7 @@ class StructuredWriter(_native.StructuredWriter):
         encoding: Encoding = "none",
     ) -> Self:
         """Make a writer; see the class for the arguments."""
-        settings = [config._settings() for config in configs]  # noqa: SLF001 - the two are one
+        settings = [config._settings() for config in configs]  # noqa: SLF001 - of this module
         return super().__new__(cls, list(tables), settings, chunk_length, encoding)
 
     def __enter__(self) -> Self:
@@ -430,7 +430,7 @@ class StructuredWriter(_native.StructuredWriter):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Hand over what is left and close; after an exception, only close."""
+        """Write what is left and close; after an exception, only close."""
         if kind is None:
             self.flush()
         self.close()

@@ -1,4 +1,4 @@
-"""Trajectories: steps are appended once, and items name the steps that they are made of."""
+"""Write trajectories: append each step once, then name the steps that make an item."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ChunkLength", "Encoding", "TrajectoryWriter"]
 
-# How the values of a column are kept in tables: see the guide "Trajectories in tables".
+# How tables store the values of a column: see the guide "Trajectories in tables".
 Encoding: TypeAlias = Literal["none", "auto", "lz4", "zstd", "delta+lz4", "delta+zstd"]
 
 # How many steps a chunk has: see the section "When items arrive" of that guide.
@@ -21,19 +21,19 @@ ChunkLength: TypeAlias = int | Literal["prompt"]
 
 
 class TrajectoryWriter(_native.TrajectoryWriter):
-    """Appends steps, and makes items of them that share their bytes.
+    """Append steps, and make items of them that share their bytes.
 
     ``client.trajectory_writer`` makes one. Each step is stored once, in chunks of consecutive
-    values of one column, however many items name it. A writer is for one thread.
+    values of one column, however many items have it. Use a writer in one thread.
 
     Args:
         tables: The tables that items may go to.
-        num_keep_alive_refs: How many of the latest steps new items may still name.
-        chunk_length: How many steps a chunk has at most. ``None``: the writer measures, up to 256
-            steps, for which items may wait. ``"prompt"``: it measures, and items wait for at most
-            7 steps, the first ones for none.
-        encoding: How tables keep chunks, and get them over a network: ``"none"`` as they are,
-            ``"auto"`` as measured for each column, or in the form of this name where it is smaller.
+        num_keep_alive_refs: How many of the latest steps new items may still refer to.
+        chunk_length: How many steps a chunk has at most. ``None``: the writer chooses from
+            measurements, up to 256 steps, and items may wait for a chunk to be complete.
+            ``"prompt"``: the same, but items wait for at most 7 steps, the first ones for none.
+        encoding: How chunks are stored and sent: ``"none"`` as they are, ``"auto"`` as measured for
+            each column, or in the named form where that is smaller.
 
     Examples:
         >>> import numpy as np
@@ -68,18 +68,18 @@ class TrajectoryWriter(_native.TrajectoryWriter):
         chunk_length: ChunkLength | None = None,
         encoding: Encoding | None = None,
     ) -> None:
-        """Give a column settings of its own.
+        """Set the options of one column.
 
         Args:
             column: Its path: keys joined by ``/``. It need not exist yet.
-            num_keep_alive_refs: How many of its latest values new items may still name; as many as
-                of other columns when ``None``.
+            num_keep_alive_refs: How many of its latest values new items may still refer to; as for
+                other columns if ``None``.
             chunk_length: How many values a chunk has at most, and never more than are kept, or
-                ``"prompt"``; as of other columns when ``None``.
-            encoding: How its chunks are kept; as those of other columns when ``None``.
+                ``"prompt"``; as for other columns if ``None``.
+            encoding: How its chunks are stored; as for other columns if ``None``.
 
         Raises:
-            ValueError: A setting makes no sense.
+            ValueError: If a setting is out of range or unknown.
 
         Examples:
             >>> from echoic import Server, Table
@@ -94,7 +94,7 @@ class TrajectoryWriter(_native.TrajectoryWriter):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Hand over what is left and close; after an exception, only close."""
+        """Write what is left and close; after an exception, only close."""
         if kind is None:
             self.flush()
         self.close()

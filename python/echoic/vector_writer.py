@@ -1,4 +1,4 @@
-"""Trajectories of environments that step together: a call has the steps of all of them."""
+"""Write trajectories of environments that step together: one call has the steps of all of them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ __all__ = ["VectorWriter"]
 
 
 class VectorWriter(_native.VectorWriter):
-    """Appends a step to each of many environments, and makes items of each.
+    """Append a step of each of many environments, and make items of each.
 
-    ``client.vector_writer`` makes one. It does what a :class:`~echoic.TrajectoryWriter` for each
-    environment would do, with one call for all: every environment has episodes of its own, and no
-    item has steps of two. Environments that did not step are left out with a mask, as a vector
-    environment gives it. A writer is for one thread.
+    ``client.vector_writer`` makes one. It does the work of a :class:`~echoic.TrajectoryWriter` for
+    each environment, with one call for all: each environment has its own episodes, and no item
+    mixes two. Leave out environments that did not step with a mask, as vector environments provide
+    it. Use a writer in one thread.
 
     Args:
         tables: The tables that items may go to.
         num_envs: How many environments there are.
-        num_keep_alive_refs: How many of the latest steps of an environment new items may name.
+        num_keep_alive_refs: How many of an environment's latest steps new items may refer to.
         chunk_length: How many steps a chunk has at most: see :class:`~echoic.TrajectoryWriter`.
-        encoding: How chunks are kept: see there.
+        encoding: How chunks are stored: see there.
 
     Examples:
         >>> import numpy as np
@@ -70,7 +70,7 @@ class VectorWriter(_native.VectorWriter):
         chunk_length: ChunkLength | None = None,
         encoding: Encoding | None = None,
     ) -> None:
-        """Give a column settings of its own, as ``TrajectoryWriter.configure``."""
+        """Set the options of one column, as ``TrajectoryWriter.configure``."""
         super().configure(column, num_keep_alive_refs, chunk_length, encoding)
 
     def __enter__(self) -> Self:
@@ -78,7 +78,7 @@ class VectorWriter(_native.VectorWriter):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Hand over what is left and close; after an exception, only close."""
+        """Write what is left and close; after an exception, only close."""
         if kind is None:
             self.flush()
         self.close()

@@ -1,6 +1,6 @@
-"""Watching a server from elsewhere: all its numbers and connections, whenever somebody looks.
+"""Watch a running server from elsewhere: its metrics and connections.
 
-It costs the server nothing between two looks, and needs neither an example nor tables.
+Between two looks it costs the server nothing. It needs neither an example nor tables.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Number:
     """A number of a server.
 
     Attributes:
-        labels: Of what it is, by kind of thing: ``{"table": "replay"}``.
+        labels: What the number is about, by kind: ``{"table": "replay"}``.
         value: The number itself.
-        suffix: Of a summary or histogram, ``"_sum"``, ``"_count"`` or ``"_bucket"``.
+        suffix: ``"_sum"``, ``"_count"`` or ``"_bucket"`` of a summary or histogram, else empty.
     """
 
     labels: Mapping[str, str]
@@ -39,12 +39,12 @@ class Number:
 
 @dataclass(frozen=True)
 class Family:
-    """Numbers of one meaning.
+    """Numbers with one meaning, one for each thing measured.
 
     Attributes:
         help: What they mean.
         kind: How they change: ``"counter"``, ``"gauge"``, ``"summary"`` or ``"histogram"``.
-        numbers: One for each thing that they are about.
+        numbers: One for each set of labels.
     """
 
     help: str
@@ -57,20 +57,20 @@ class Connection:
     """A connection as it was at one moment.
 
     Attributes:
-        address: The address of the server that it came to.
-        id: Its number there.
-        peer: Who is at the other end.
-        purpose: What for: ``"push"``, ``"insert"``, ``"ask"``, ``"watch"`` or ``"probe"``;
-            nothing before it has said so.
-        age: For how many seconds it has stood.
+        address: The server's address that the client connected to.
+        id: The connection's number on the server.
+        peer: The address of the client.
+        purpose: ``"push"``, ``"insert"``, ``"ask"``, ``"watch"`` or ``"probe"``; empty until the
+            client has said.
+        age: Seconds since it was opened.
         samples: Stored.
         bytes: Received.
         receive_calls: System calls that received them.
         duplicates: Samples that came twice and were dropped.
         blocked_time: Seconds for which its samples waited for room.
-        blocked_by: What it waits for now, such as ``"CAPACITY"``, or nothing.
-        name: What the client calls itself, ``"host:pid"`` unless it was given another name; nothing
-            before it has said so. Any client may use any name.
+        blocked_by: What it waits for now, such as ``"CAPACITY"``; empty if nothing.
+        name: The client's name, ``"host:pid"`` by default; empty until the client has sent it. It
+            is not verified: any client may use any name.
     """
 
     address: str
@@ -89,14 +89,14 @@ class Connection:
 
 @dataclass(frozen=True)
 class Observation:
-    """A server at one moment.
+    """The state of a server at one moment.
 
     Attributes:
-        release: Which release of Echoic it runs.
-        life: Another number after the server was started anew.
-        age: For how many seconds it has been there.
-        families: All numbers by name, without the ``echoic_`` that Prometheus sees before it.
-        connections: Those that stand, at most 4096.
+        release: The release of Echoic that it runs.
+        life: A number that changes when the server is restarted.
+        age: Seconds since it was started.
+        families: All numbers by name, without Prometheus's prefix ``echoic_``.
+        connections: The open connections, at most 4096.
     """
 
     release: str
@@ -106,9 +106,9 @@ class Observation:
     connections: tuple[Connection, ...]
 
     def value(self, name: str, **labels: str) -> float | None:
-        """Return the number of this name and these labels, if there is one.
+        """Return the number with this name and these labels, or ``None``.
 
-        Of several, which further labels tell apart, it is the first.
+        If several match, return the first.
         """
         family = self.families.get(name)
         for number in family.numbers if family else ():
@@ -127,25 +127,24 @@ class Observation:
 
 
 class Watch:
-    """Looks at a server at any kind of address.
+    """Watch a server at any kind of address.
 
-    One watch may be used by one thread at a time. When the connection is lost, the next look
-    connects anew.
+    Use a watch in one thread at a time. If the connection was lost, the next look connects again.
 
     Args:
         address: ``tcp://host:port``, ``tls://host:port``, ``unix:///path`` or ``shm://name``.
-        token: The secret that the server asks for.
+        token: The secret that the server requires.
         timeout: How many seconds a look may take.
-        ca: The authority that the server's certificate must be from, a PEM file (``tls://``).
-        certificate: This client's certificate, a PEM file, for servers that ask for one.
+        ca: The authority that signed the server's certificate, a PEM file (``tls://``).
+        certificate: This client's certificate, a PEM file, for servers that require one.
         key: The private key of the certificate, a PEM file.
-        server_name: The name in the server's certificate, when it is not that of the host.
-        name: What it is called in the server's list of connections; host and process id when
+        server_name: The name in the server's certificate, if it is not the host's.
+        name: What the server's list of connections calls this one; host and process id if
             ``None``.
 
     Raises:
-        RefusedError: The server does not let us in, and why.
-        DisconnectedError: Nobody answered in time.
+        RefusedError: If the server refuses the connection.
+        DisconnectedError: If no server answers in time.
 
     Examples:
         >>> from echoic import Server, Table, TcpTransport, Watch
@@ -190,17 +189,17 @@ class Watch:
         return _native.Watcher(self.address, self._options, timeout)
 
     def look(self) -> Observation:
-        """Look at the server as it is now.
+        """Return the server's state now.
 
         Raises:
-            RefusedError: It does not let us in any more.
-            DisconnectedError: It did not answer in time. Looking again connects anew.
-            ClosedError: The watch is closed.
+            RefusedError: If the server refuses the connection.
+            DisconnectedError: If it does not answer in time. The next call connects again.
+            ClosedError: If the watch is closed.
         """
         if self._closed:
             raise ClosedError("the watch is closed")
         until = time.monotonic() + self._timeout
-        # A connection that was lost since the last look tells so only when it is used.
+        # A lost connection is noticed only when it is used.
         watcher, fresh = self._watcher, self._watcher is None
         watcher = watcher or self._connect(self._timeout)
         self._watcher = None
@@ -216,7 +215,7 @@ class Watch:
         return observation(watcher.release, *seen)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._closed, self._watcher = True, None
 
     def __enter__(self) -> Self:
@@ -235,7 +234,7 @@ def observation(
     families: list[tuple[str, str, str, list[tuple[str, dict[str, str], float]]]],
     connections: list[dict[str, Any]],
 ) -> Observation:
-    """Make of what came what people use."""
+    """Build an :class:`Observation` from the native values."""
     named = {}
     for name, meaning, kind, values in families:
         numbers = tuple(Number(labels, value, suffix) for suffix, labels, value in values)

@@ -1,8 +1,8 @@
-"""The parameters of a policy on their way from the learner to the workers.
+"""Publish the parameters of a policy from the learner to its workers.
 
-A learner publishes trees of arrays, each with a version; workers look at the latest, without a copy
-where they share the machine's memory. Slow workers skip versions, and keep nobody waiting. Policies
-that have a transport of their own publish versions alone.
+A learner publishes trees of arrays, each with a version. Workers read the latest, without a copy if
+they share memory with the server. Slow workers skip versions and delay no other. A policy that is
+distributed in another way can publish versions alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Publication", "Subscription", "WeightClient", "WeightStore"]
 
 
 def _arrays(tree: Any) -> Any:
-    """Return a tree whose torch tensors are arrays; where there is no torch, the tree itself."""
+    """Return the tree with torch tensors as arrays; without torch, the tree itself."""
     torch = sys.modules.get("torch")
     if torch is None:
         return tree
@@ -35,7 +35,7 @@ def _arrays(tree: Any) -> Any:
         if leaf.dtype != torch.bfloat16:
             return leaf
         try:
-            from ml_dtypes import bfloat16  # noqa: PLC0415 - only who has such tensors needs it
+            from ml_dtypes import bfloat16  # noqa: PLC0415 - only needed for such tensors
         except ImportError as error:
             raise DtypeError(
                 "expected a tensor of a dtype that numpy knows, got torch.bfloat16: install "
@@ -47,14 +47,14 @@ def _arrays(tree: Any) -> Any:
 
 
 class WeightStore(_native.WeightStore):
-    """The latest weights, in the learner's process; ``Server(weights=...)`` lets others have them.
+    """The latest weights, in the learner's process; ``Server(weights=...)`` serves them to others.
 
-    A publication is copied once, into memory that workers on this machine map. It does not change
-    while anyone has it: publishing goes on in other memory, of which there is a fixed amount.
+    A publication is copied once, into memory that workers on this machine map. That memory does not
+    change while a reader holds it: the next publication goes to other memory, of a fixed amount.
 
     Args:
-        max_publications: How many publications may have memory, the one that is being written
-            included: at least 2. While all are held, :meth:`publish` waits.
+        max_publications: How many publications may have memory, at least 2, the one being written
+            included. While all are held, :meth:`publish` waits.
 
     Examples:
         >>> import numpy as np
@@ -72,7 +72,7 @@ class WeightStore(_native.WeightStore):
         return super().__new__(cls, max_publications)
 
     def publish(self, tree: Any, version: int, *, timeout: float | None = None) -> None:
-        """Make a tree the latest; see the native class."""
+        """Publish a tree as the latest; see the native class."""
         super().publish(_arrays(tree), version, timeout=timeout)
 
     def __enter__(self) -> Self:
@@ -85,21 +85,21 @@ class WeightStore(_native.WeightStore):
 
 
 class WeightClient(_native.WeightClient):
-    """The weights of a server elsewhere: for workers, and for a learner that is not the server.
+    """The weights of a remote server: for workers, and for a learner in another process.
 
-    It connects when it is first used. Over ``shm://`` the arrays of a publication lie in the
-    server's memory; over the other kinds of address its chunks are copied that have changed since
-    the publication that is there. Either way they stay valid for as long as somebody has them.
+    It connects when it is first used. Over ``shm://`` the arrays of a publication are in the
+    server's memory; over other addresses the chunks are copied that changed since the last
+    publication. Either way arrays stay valid for as long as they are referenced.
 
     Args:
-        address: ``tcp://host:port``, ``tls://host:port``, ``unix:///path`` or ``shm://name``; what
-            the environment says when ``None``, see :mod:`echoic.rendezvous`.
-        max_publications: How many publications may be in memory of this process: at least 2. While
-            all are held, nothing newer is fetched. Those in the server's memory do not count here.
-        **options: How the server is reached: those of :class:`~echoic.links.LinkOptions`.
+        address: ``tcp://host:port``, ``tls://host:port``, ``unix:///path`` or ``shm://name``; from
+            the environment if ``None``, see :mod:`echoic.rendezvous`.
+        max_publications: How many publications may be in memory of this process, at least 2. While
+            all are held, nothing newer is fetched. Those in the server's memory do not count.
+        **options: Options of the connection: see :class:`~echoic.links.LinkOptions`.
 
     Raises:
-        ValueError: The address is none.
+        ValueError: If the address is malformed.
 
     Examples:
         >>> import numpy as np
@@ -129,7 +129,7 @@ class WeightClient(_native.WeightClient):
         return super().__new__(cls, address, max_publications, link_options(**options))
 
     def publish(self, tree: Any, version: int, *, timeout: float | None = None) -> None:
-        """Make a tree the latest of the server; see the native class."""
+        """Publish a tree as the server's latest; see the native class."""
         super().publish(_arrays(tree), version, timeout=timeout)
 
     def __enter__(self) -> Self:

@@ -144,7 +144,7 @@ def test_the_doors_of_a_shard_yield_to_nobody(
 def test_mistakes_say_what_was_expected(cluster: ReplayCluster) -> None:
     with pytest.raises(ArgumentError, match="tables must be a function"):
         ReplayCluster([echoic.Table("replay", 0, max_size=1)])
-    with pytest.raises(ArgumentError, match="expected 1 to 256 shards beside 0, got 0"):
+    with pytest.raises(ArgumentError, match="expected 1 to 256 shards in addition to 0, got 0"):
         ReplayCluster(make(), 0)
     with pytest.raises(ArgumentError, match="name must be"):
         ReplayCluster(make(), name="a/b")

@@ -472,7 +472,7 @@ def test_producers_of_a_rank_that_leaves_go_to_another(ray_nodes: object) -> Non
         assert client.rank == 1
         # This one may be at no other.
         wait_until(lambda: not fixed.stats()["connected"])
-        with pytest.raises(DisconnectedError, match="no server has told where it is"):
+        with pytest.raises(DisconnectedError, match="no server has reported its address"):
             fixed.send({"worker": 1, "n": 1})
         client.close()
         fixed.close()

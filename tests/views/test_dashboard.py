@@ -517,7 +517,7 @@ def test_command_says_in_a_line_why_it_can_not_begin(serve: Any, tmp_path: Any) 
     assert "--insecure" in refused(*options, "--host", "0.0.0.0")
     assert "can't listen" in refused(*options, "--port", address.rpartition(":")[2])
     server.close()
-    assert "nobody answers" in refused(*options)
+    assert "no server answers" in refused(*options)
 
 
 # A real browser.

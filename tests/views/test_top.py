@@ -506,7 +506,7 @@ def test_nobody_there_is_one_line() -> None:
         port = taken.getsockname()[1]
     done = invoke(f"tcp://127.0.0.1:{port}")
     assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert f"nobody answers at tcp://127.0.0.1:{port}" in done.stderr
+    assert f"no server answers at tcp://127.0.0.1:{port}" in done.stderr
 
 
 def test_wrong_token_is_one_line_that_says_what_to_give(tmp_path: Path) -> None:

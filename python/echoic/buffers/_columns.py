@@ -1,4 +1,4 @@
-"""What a data set is given, as columns: arrays with a row for each step, in the form they keep.
+"""Convert the arrays of a data set to columns: arrays with a row for each step.
 
 A column is an array in C order and native byte order. Observations, actions and extras may be trees
 of columns.
@@ -17,20 +17,20 @@ __all__ = ["example_of", "flags", "is_mapped", "per_step", "same_form", "scalars
 
 
 def is_mapped(tree: Any) -> bool:
-    """Whether any of the arrays is mapped from a file."""
+    """Return whether any of the arrays is mapped from a file."""
     return any(isinstance(leaf, np.memmap) for leaf in _trees.tree_leaves(tree))
 
 
 def example_of(tree: Any) -> Any:
-    """What one row looks like."""
+    """Return a tree with the shape and dtype of one row."""
     return _trees.tree_map(lambda leaf: np.zeros(leaf.shape[1:], leaf.dtype), tree)
 
 
 def flags(name: str, values: Any, steps: int) -> np.ndarray[Any, Any]:
-    """Booleans, from booleans or from numbers that are 0 or 1."""
+    """Return booleans, given booleans or numbers that are 0 or 1."""
     array = _vector(name, values, steps)
     if array.dtype.itemsize == 1 and array.dtype.kind in "biu":
-        # Whether the bytes are 0 or 1 is looked at natively, in the same pass as all else.
+        # The native code checks that the bytes are 0 or 1, in the same pass as everything else.
         return array.view(np.bool_)
     if array.dtype.kind not in "iuf":
         raise SpecError(f"`{name}`: expected booleans, got {array.dtype}")
@@ -42,7 +42,7 @@ def flags(name: str, values: Any, steps: int) -> np.ndarray[Any, Any]:
 
 
 def scalars(name: str, values: Any, steps: int | None, *, single: bool) -> np.ndarray[Any, Any]:
-    """Floats, one a step: of 4 bytes if ``single`` or if they were no floats of 4 or 8."""
+    """Return one float for each step: float32 if ``single``, or unless given as float32 or 64."""
     array = _vector(name, values, steps)
     if array.dtype.kind not in "biuf":
         raise SpecError(f"`{name}`: expected real numbers, got {array.dtype}")
@@ -52,10 +52,10 @@ def scalars(name: str, values: Any, steps: int | None, *, single: bool) -> np.nd
 
 
 def per_step(name: str, tree: Any, rows: int) -> Any:
-    """Columns of so many rows each.
+    """Return columns of ``rows`` rows each.
 
-    A flat array that is no part of a tree has the elements of all rows: floats become rows of
-    float32, other numbers stay what they are, and are scalars where there is one for each row.
+    A flat array that is not part of a tree has the elements of all rows: floats become rows of
+    float32, other numbers keep their dtype, and are scalars if there is one for each row.
     """
     paths, leaves, form = _trees.tree_flatten_with_path(tree)
     if not leaves:
@@ -66,7 +66,7 @@ def per_step(name: str, tree: Any, rows: int) -> Any:
 
 
 def same_form(one: Any, other: Any, names: tuple[str, str]) -> None:
-    """Check that two trees of columns differ in nothing but the values."""
+    """Check that two trees of columns differ only in their values."""
     paths, leaves, form = _trees.tree_flatten_with_path(one)
     others, other_form = _trees.tree_flatten(other)
     if form != other_form:
@@ -81,7 +81,7 @@ def same_form(one: Any, other: Any, names: tuple[str, str]) -> None:
 
 
 def _array(name: str, values: Any) -> np.ndarray[Any, Any]:
-    """An array in C order and native byte order; a mapped one stays mapped."""
+    """Return an array in C order and native byte order; a mapped one stays mapped."""
     if isinstance(values, np.ma.MaskedArray):
         raise SpecError(f"`{name}`: a masked array would lose its mask; give its filled() values")
     array: np.ndarray[Any, Any] = np.asanyarray(values)
@@ -94,7 +94,7 @@ def _array(name: str, values: Any) -> np.ndarray[Any, Any]:
 
 
 def _vector(name: str, values: Any, steps: int | None) -> np.ndarray[Any, Any]:
-    """One element a step."""
+    """Return one element for each step."""
     array = _array(name, values)
     if array.ndim == 0 or array.size != array.shape[0]:
         raise SpecError(f"`{name}`: expected one number for each step, got shape {array.shape}")

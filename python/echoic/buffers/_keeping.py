@@ -1,8 +1,8 @@
-"""What a buffer holds, taken out and put back: in memory, and in a file.
+"""Save and restore the contents of a buffer, in memory or in a file.
 
 A file is an ``.npz`` archive of plain arrays: one for each leaf of the transitions, the state of
-the draws, and a description in JSON. Nothing in it is pickled, and everything is checked before it
-is used.
+the random draws, and a description in JSON. Nothing in it is pickled, and everything is checked
+before it is used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPTIONAL = ("weights", "largest", "envs", "ends")
 
 
 def state_of(buffer: _native.ReplayBuffer) -> dict[str, Any]:
-    """All that a buffer holds, as arrays, numbers and strings."""
+    """Return the contents of a buffer, as arrays, numbers and strings."""
     state = buffer._state()  # noqa: SLF001 - the native half of this module
     rows = dict(zip((path for path, _, _ in buffer._leaves()), state.pop("rows"), strict=True))  # noqa: SLF001
     leaves = [[path, dtype, list(shape)] for path, dtype, shape in buffer._leaves()]  # noqa: SLF001
@@ -36,7 +36,7 @@ def state_of(buffer: _native.ReplayBuffer) -> dict[str, Any]:
 
 
 def load(buffer: _native.ReplayBuffer, state: Mapping[str, Any]) -> None:
-    """Replaces what a buffer holds; nothing is changed if anything is wrong."""
+    """Replace the contents of a buffer; if anything is wrong, change nothing."""
     missing = {"format", "leaves", "rows", "rng", "first"} - state.keys()
     if missing:
         raise ReplayError(f"the state has no {', '.join(sorted(missing))}: it is not of a buffer")
@@ -62,7 +62,7 @@ def load(buffer: _native.ReplayBuffer, state: Mapping[str, Any]) -> None:
 
 
 def _text(leaves: list[tuple[str, str, tuple[int, ...]]], others: list[Any]) -> str:
-    """Those of the leaves that the others are not."""
+    """List those leaves that are not among the others."""
     odd = [leaf for leaf in leaves if leaf not in others]
     return (
         ", ".join(f"{path}: {dtype}{list(shape)}" for path, dtype, shape in odd) or "nothing more"
@@ -70,7 +70,7 @@ def _text(leaves: list[tuple[str, str, tuple[int, ...]]], others: list[Any]) -> 
 
 
 def save(buffer: _native.ReplayBuffer, path: str | os.PathLike[str]) -> None:
-    """Writes what a buffer holds to a file, which appears whole or not at all."""
+    """Write the contents of a buffer to a file, which appears complete or not at all."""
     state = state_of(buffer)
     about = {key: state[key] for key in ("format", "leaves")}
     arrays = {f"rows/{name}": array for name, array in state["rows"].items()}
@@ -81,7 +81,7 @@ def save(buffer: _native.ReplayBuffer, path: str | os.PathLike[str]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The state in a file that :func:`save` wrote."""
+    """Return the state in a file that :func:`save` wrote."""
     try:
         with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             about = json.loads(bytes(file[ABOUT]))
@@ -97,8 +97,8 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
                 state["largest"] = float(state["largest"])
     except FileNotFoundError:
         raise
-    except Exception as error:  # a damaged archive fails in as many ways as it has parts
-        raise ReplayError(f"{path} is not a buffer that was saved: {error}") from error
+    except Exception as error:  # each part of a damaged archive can fail in its own way
+        raise ReplayError(f"{path} is not a saved buffer: {error}") from error
     return state
 
 
@@ -107,7 +107,7 @@ def write(
     about: Mapping[str, Any],
     arrays: Mapping[str, np.ndarray[Any, Any]],
 ) -> None:
-    """Writes arrays to an ``.npz`` archive, and beside them a description in JSON."""
+    """Write arrays to an ``.npz`` archive, with a description in JSON."""
     told = np.frombuffer(json.dumps(about).encode(), np.uint8)
     path = Path(path)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

@@ -1,4 +1,4 @@
-"""The typer application: the commands under one name, each from its own module."""
+"""Assemble the commands, each from its own module, into one typer application."""
 
 from importlib.metadata import version as version_of
 from typing import Annotated
@@ -22,7 +22,7 @@ __all__ = ["app"]
 app = typer.Typer(
     name="echoic",
     no_args_is_help=True,
-    # Expected failures are told in one line; an unexpected one is for a bug report, unabridged.
+    # Expected failures print one line; an unexpected one prints its traceback for a bug report.
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -49,7 +49,7 @@ def echoic(
 
 
 def examples(*lines: str) -> str:
-    """Text for the end of a command's help: one example a line."""
+    """Return the end of a command's help: one example a line."""
     return "\n\n".join(["**Examples**", *(f"- `{line}`" for line in lines)])
 
 

@@ -1,4 +1,4 @@
-"""Asking a server what it is: over the connection of a client, without sending it a sample."""
+"""Ask a server for its description, over a client's connection and without sending a sample."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from echoic.rendezvous import address_for, options_for
 
 __all__ = ["UNREACHABLE", "Answer", "ask", "client_options", "reach", "unreachable"]
 
-# Errors of an address, of the way to it and of who is there; each says in its text what is wrong.
+# Errors of an address, of the network or of the server; the text of each says what is wrong.
 UNREACHABLE = (echoic.EchoicError, OSError, ValueError)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server says about itself."""
+    """A server's description of itself."""
 
     release: str
     protocol: int
@@ -38,7 +38,7 @@ def client_options(
     key: Path | None,
     server_name: str | None,
 ) -> dict[str, Any]:
-    """What `echoic.connect` takes to reach a server, where there is something to say."""
+    """Return the options for `echoic.connect`, without those that were not given."""
     try:
         token = read_token(token_file)
     except ConfigError as error:
@@ -61,19 +61,19 @@ def reach(  # noqa: PLR0913, PLR0917 - what all commands that ask have
     key: Path | None,
     server_name: str | None,
 ) -> tuple[str, dict[str, Any]]:
-    """Where a server is and how it is reached: as told, or as the environment says."""
+    """Return a server's address and options, from the arguments or the environment."""
     options = client_options(token_file, ca, certificate, key, server_name)
     if address is not None:
         return address, options
     try:
-        # A person who waits for a file would rather be told.
+        # Report a missing file at once, instead of waiting for it.
         return address_for("this command", 0.0), options_for(options)
     except (echoic.errors.ArgumentError, echoic.errors.DisconnectedError) as error:
         fail(error, code=2)
 
 
 def ask(address: str, options: Mapping[str, Any], count: int, timeout: float) -> Answer:
-    """Connect, ask and measure round trips; ends the command if nobody answers."""
+    """Connect, ask and measure round trips; end the command if no server answers."""
     try:
         answer = _native.ping(address, dict(options), timeout, count)
     except UNREACHABLE as error:
@@ -90,7 +90,7 @@ def ask(address: str, options: Mapping[str, Any], count: int, timeout: float) ->
 
 
 def unreachable(address: str, error: Exception) -> str:
-    """Why a server can't be used, and what may help."""
+    """Return why a server can't be used, and what may help."""
     reason = why(error).removeprefix(f"{address}: ")
     if isinstance(error, echoic.errors.RefusedError):
         advice = "; give the server's --token-file" if error.code == "AUTH" else ""
@@ -98,5 +98,5 @@ def unreachable(address: str, error: Exception) -> str:
     if isinstance(error, echoic.errors.SpecError):
         return f"{address} answers, but {reason}"
     if isinstance(error, OSError):
-        return f"nobody answers at {address}: {reason}"
+        return f"no server answers at {address}: {reason}"
     return reason

@@ -1,4 +1,4 @@
-"""`echoic bench`: how much a server takes, and how fast it says so."""
+"""`echoic bench`: measure the throughput and the latency of a server."""
 
 import json
 import signal
@@ -43,16 +43,14 @@ def bench(  # noqa: PLR0913 - one argument for each option
     ] = 1,
     rate: Annotated[
         float | None,
-        typer.Option(
-            min=0.001, help="Samples/s of all clients together.  [default: what the server takes]"
-        ),
+        typer.Option(min=0.001, help="Samples/s of all clients together.  [default: unlimited]"),
     ] = None,
     spec: SpecText = None,
     as_json: AsJson = False,
     timeout: Annotated[
         float,
         typer.Option(
-            min=0.001, metavar="SECONDS", help="Without progress for so long, a client has failed."
+            min=0.001, metavar="SECONDS", help="A client without progress for this long fails."
         ),
     ] = 10.0,
     token_file: TokenFile = None,
@@ -63,10 +61,10 @@ def bench(  # noqa: PLR0913 - one argument for each option
 ) -> None:
     """Put load on a server and print what it took.
 
-    Random samples are sent, which the server's learner gets like any others: use a server of its
-    own, such as `echoic serve`. The server says what samples look like; --spec asserts it instead.
-    Every client measures ten flushes a second: a flush returns when the server has stored all that
-    was sent. The status is 1 when a client fails.
+    Random samples are sent, which the server's learner gets like any others: use a separate server,
+    such as `echoic serve`. The server says what samples look like; --spec sets it instead. Every
+    client measures ten flushes a second: a flush returns when the server has stored all that was
+    sent. The status is 1 if a client fails.
     """
     address, options = reach(address, token_file, ca, certificate, key, server_name)
     fields = spec_of(spec) if spec is not None else spec_at(address, options, timeout)
@@ -79,10 +77,10 @@ def bench(  # noqa: PLR0913 - one argument for each option
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        # Without a terminal there is only the result.
+        # Without a terminal only the result is printed.
         disable=not console.is_terminal,
     )
-    # Or the clients would go on alone.
+    # Or the clients would continue alone.
     terminate = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with progress:
@@ -102,7 +100,7 @@ def bench(  # noqa: PLR0913 - one argument for each option
 
 
 class Watch:
-    """Turns the count of samples into a moving bar."""
+    """Show the count of samples as a progress bar."""
 
     def __init__(self, progress: Progress, load: Load) -> None:
         self._progress = progress
@@ -115,7 +113,7 @@ class Watch:
         """Show how far it is."""
         samples = board.samples
         if not samples:
-            # The clients are starting; the time that they send for begins afterwards.
+            # The clients are starting; the time of sending begins later.
             return
         now = self._progress.get_time()
         if self._since is None:
@@ -135,18 +133,18 @@ class Report:
     """What all clients measured together.
 
     Attributes:
-        clients: How many there were.
+        clients: The number of clients.
         batch: Samples per call.
         samples: Samples sent, and stored by the server.
         seconds: From the common start to the last acknowledgement.
-        samples_per_second: What the server took.
+        samples_per_second: The server's rate.
         megabytes_per_second: The same, in 10^6 bytes of samples.
         cpu_seconds_per_million: Processor time of the clients, for a million samples.
-        flushes: How many were measured.
+        flushes: The number of flushes measured.
         flush_p50: The median time of a flush, in seconds.
-        flush_p99: 99 of 100 took at most this long.
+        flush_p99: The 99th percentile of the time of a flush, in seconds.
         writes: System calls that sent samples.
-        reconnects: How often clients had to come back.
+        reconnects: How many times clients reconnected.
         blocked_time: Seconds for which clients waited for room, in total.
     """
 
@@ -166,7 +164,7 @@ class Report:
 
 
 def nbytes(load: Load) -> int:
-    """Bytes of a sample."""
+    """Return the bytes of a sample."""
     return sum(field.nbytes for field in load.spec)
 
 
@@ -217,7 +215,7 @@ def show(load: Load, found: Report) -> None:
         ("waited for room", duration(found.blocked_time)),
         ("reconnects", str(found.reconnects)),
     ]
-    # Shared memory needs none for samples.
+    # Shared memory needs no system calls for samples.
     if found.writes:
         lines.append(("system calls", f"{found.samples / found.writes:,.1f} samples each"))
     if found.flush_p50 is not None and found.flush_p99 is not None:

@@ -1,4 +1,4 @@
-"""`echoic benchmark`: methods beside each other, on the same tasks, as rows and a report."""
+"""`echoic benchmark`: compare methods on the same tasks, and write rows and a report."""
 
 import asyncio
 import json
@@ -34,12 +34,12 @@ def benchmark(  # noqa: PLR0913 - one argument for each option
         str, typer.Option(help="The method that the others are compared with.")
     ] = "echo-rl",
     num_seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 10,
-    num_episodes: Annotated[int, typer.Option(min=1, help="Of each evaluation.")] = 100,
-    max_steps: Annotated[int, typer.Option(min=1, help="Of an episode.")] = 1000,
+    num_episodes: Annotated[int, typer.Option(min=1, help="Episodes of an evaluation.")] = 100,
+    max_steps: Annotated[int, typer.Option(min=1, help="Most steps of an episode.")] = 1000,
     timeout: Annotated[
-        float, typer.Option(min=0.001, metavar="SECONDS", help="Of an episode.")
+        float, typer.Option(min=0.001, metavar="SECONDS", help="Longest time of an episode.")
     ] = 300.0,
-    timesteps: Annotated[int, typer.Option(min=1, help="Of the training of each run.")] = 100_000,
+    timesteps: Annotated[int, typer.Option(min=1, help="Training steps of a run.")] = 100_000,
     num_actors: Annotated[int, typer.Option(min=1, help="Environments side by side.")] = 128,
     num_learners: Annotated[int, typer.Option(min=1, help="Parts of a gradient.")] = 2,
     batch_size: Annotated[int, typer.Option(min=1, help="Replayed steps of an update.")] = 256,
@@ -59,20 +59,20 @@ def benchmark(  # noqa: PLR0913 - one argument for each option
     ] = None,
     imports: Annotated[
         list[str] | None,
-        typer.Option("--import", metavar="MODULE", help="A module that registers names of yours."),
+        typer.Option("--import", metavar="MODULE", help="A module that registers your names."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Compare methods on tasks.
 
-    Every method that trains is trained with the same number of steps; all meet the same episodes.
-    What is missing (a key, a package) is listed as skipped. The same command goes on where it
-    ended, and does nothing twice. The status is 1 when a cell failed.
+    Every method that trains gets the same number of steps; all are evaluated on the same episodes.
+    If a key or a package is missing, its cells are listed as skipped. Run the same command again to
+    continue; nothing is done twice. The status is 1 if a cell failed.
     """
     lists = {"tasks": tasks, "backbones": backbones, "baselines": baselines}
     named: dict[str, Any] = {name: names(text) for name, text in lists.items() if text is not None}
     try:
-        from echoic.agents import runs  # noqa: PLC0415 - the other commands do without
+        from echoic.agents import runs  # noqa: PLC0415 - other commands do not need it
         from echoic.agents.evaluation import BenchmarkConfig, EchoRLBenchmark  # noqa: PLC0415
 
         import_all(imports)
@@ -99,7 +99,7 @@ def benchmark(  # noqa: PLR0913 - one argument for each option
             config.baseline_configs = {name: training for name in config.methods if trains(name)}
             result = asyncio.run(EchoRLBenchmark(config, tell=say).run_benchmark())
     except KeyboardInterrupt:
-        say("echoic: interrupted; the same command goes on")
+        say("echoic: interrupted; run the same command to continue")
         raise typer.Exit(INTERRUPTED) from None
     except (EchoicError, ImportError, OSError) as error:
         fail(error)
@@ -114,19 +114,19 @@ def benchmark(  # noqa: PLR0913 - one argument for each option
 
 
 def trains(name: str) -> bool:
-    """Whether a method other than ours is trained."""
+    """Return whether a method other than ours is trained."""
     from echoic.agents.baselines import maker_of  # noqa: PLC0415
     from echoic.errors import ArgumentError  # noqa: PLC0415
 
     try:
         return name != "echo-rl" and bool(getattr(maker_of(name), "trains", False))
     except (ImportError, ArgumentError):
-        # The benchmark says so in its rows.
+        # The rows of the benchmark report it.
         return False
 
 
 def names(text: str) -> list[str]:
-    """Names between commas."""
+    """Split names at commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
@@ -144,7 +144,7 @@ def by_task(given: list[str] | None) -> dict[str, dict[str, Any]]:
 
 
 def lines(result: "BenchmarkResult") -> list[str]:
-    """The result for a person."""
+    """Return the result as lines for people."""
     told = []
     for one in result.tasks:
         ends = one.success_interval

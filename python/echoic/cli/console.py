@@ -1,4 +1,4 @@
-"""What the commands tell a person. It goes to standard error: standard output is for results."""
+"""Print messages for people to standard error; standard output is for results."""
 
 from typing import NoReturn
 
@@ -8,11 +8,11 @@ __all__ = ["fail", "say"]
 
 
 def say(message: str) -> None:
-    """Write a line."""
+    """Print a line."""
     typer.echo(message, err=True)
 
 
 def fail(message: object, code: int = 1) -> NoReturn:
-    """End the command; a line says why."""
+    """End the command with an error message."""
     say(f"echoic: {message}")
     raise typer.Exit(code)

@@ -1,8 +1,8 @@
-"""Values of configuration files: each converter takes one, or says what it should have been.
+"""Convert values of configuration files, or raise an error that says what is expected.
 
-A converter is told the value and the name of its key, such as `listen[0].address`, and raises a
-`ConfigError` that has both. `values` applies a converter to each key of a table, and refuses keys
-that it has none for.
+A converter gets the value and the name of its key, such as `listen[0].address`, and raises a
+`ConfigError` that has both. `values` applies a converter to each key of a table, and rejects
+unknown keys.
 """
 
 import math
@@ -29,9 +29,9 @@ __all__ = [
     "values",
 ]
 
-# No time to wait or drain makes sense beyond, nor does infinity.
+# The longest time to wait or drain; infinity is not allowed either.
 HOUR = 3600
-# Nor any between two checkpoints.
+# The longest time between two checkpoints.
 WEEK = 7 * 24 * HOUR
 SHORTEST_INTERVAL = 0.1
 MOST_SEED = 2**64 - 1
@@ -75,7 +75,7 @@ def each(
 
 
 def spec(value: object, name: str, *, any_length: bool = False) -> tuple[Field, ...]:
-    """A spec, as nested tables or as text; `any_length` allows axes that have any."""
+    """Convert a spec, given as tables or as text; `any_length` allows axes of any length."""
     try:
         if isinstance(value, str):
             return parse(value, any_length=any_length)
@@ -87,14 +87,14 @@ def spec(value: object, name: str, *, any_length: bool = False) -> tuple[Field, 
 
 
 def string(value: object, name: str) -> str:
-    """Text that is not empty."""
+    """Convert text that is not empty."""
     if not isinstance(value, str) or not value:
         raise ConfigError(f"`{name}` must be text, not {value!r}")
     return value
 
 
 def one_of(*words: str) -> Convert:
-    """A converter of one of these words."""
+    """Return a converter that accepts one of these words."""
 
     def convert(value: object, name: str) -> str:
         if not isinstance(value, str) or value not in words:
@@ -106,35 +106,35 @@ def one_of(*words: str) -> Convert:
 
 
 def boolean(value: object, name: str) -> bool:
-    """True or false."""
+    """Convert true or false."""
     if not isinstance(value, bool):
         raise ConfigError(f"`{name}` must be true or false, not {value!r}")
     return value
 
 
 def positive(value: object, name: str) -> int:
-    """A whole number from 1 on."""
+    """Convert a whole number from 1 on."""
     if type(value) is not int or value < 1:
         raise ConfigError(f"`{name}` must be a whole number from 1 on, not {value!r}")
     return value
 
 
 def count(value: object, name: str) -> int:
-    """A whole number from 0 on."""
+    """Convert a whole number from 0 on."""
     if type(value) is not int or value < 0:
         raise ConfigError(f"`{name}` must be a whole number from 0 on, not {value!r}")
     return value
 
 
 def seed(value: object, name: str) -> int:
-    """A whole number that fits into 64 bits."""
+    """Convert a whole number that fits into 64 bits."""
     if type(value) is not int or not 0 <= value <= MOST_SEED:
         raise ConfigError(f"`{name}` must be a whole number from 0 to {MOST_SEED}, not {value!r}")
     return value
 
 
 def number(value: object, name: str) -> float:
-    """A number, which may be infinite."""
+    """Convert a number, which may be infinite."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ConfigError(f"`{name}` must be a number, not {value!r}")
     try:
@@ -147,19 +147,19 @@ def number(value: object, name: str) -> float:
 
 
 def seconds(value: object, name: str, most: int = HOUR) -> float:
-    """A number of seconds that is not negative."""
+    """Convert a number of seconds that is not negative."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
         raise ConfigError(f"`{name}` must be a number of seconds from 0 to {most}, not {value!r}")
     return float(value)
 
 
 def interval(value: object, name: str, most: int = HOUR) -> float:
-    """A number of seconds between two lines."""
+    """Convert a number of seconds between two lines."""
     if (found := seconds(value, name, most)) < SHORTEST_INTERVAL:
         raise ConfigError(f"`{name}` must be at least {SHORTEST_INTERVAL} seconds, not {value!r}")
     return found
 
 
 def period(value: object, name: str) -> float:
-    """A number of seconds between two checkpoints."""
+    """Convert a number of seconds between two checkpoints."""
     return interval(value, name, WEEK)

@@ -1,4 +1,4 @@
-"""`echoic ping`: whether a server is there, what it expects and how far it is."""
+"""`echoic ping`: check that a server answers, what it expects and how fast it answers."""
 
 import json
 from typing import Annotated
@@ -41,10 +41,10 @@ def ping(  # noqa: PLR0913 - one argument for each option
     key: Key = None,
     server_name: ServerName = None,
 ) -> None:
-    """Ask a server whether it is there, what samples it takes and how far it is.
+    """Check that a server answers; print what samples it takes and the round-trip times.
 
-    No sample is sent. With --spec the server is also asked whether it would take a client with
-    these samples. The status is 1 when nobody answers, or when the client is refused.
+    No sample is sent. With --spec the server is also asked whether it would accept a client with
+    these samples. The status is 1 if no server answers, or if the client is refused.
     """
     wanted = spec_of(spec) if spec is not None else None
     address, options = reach(address, token_file, ca, certificate, key, server_name)
@@ -72,7 +72,7 @@ def ping(  # noqa: PLR0913 - one argument for each option
 
 
 def tell(address: str, answer: Answer) -> None:
-    """Print what a server said."""
+    """Print a server's answer."""
     typer.echo(f"{address} answers: echoic {answer.release}, protocol {answer.protocol}")
     if answer.spec is not None:
         total = sum(field.nbytes for field in answer.spec)

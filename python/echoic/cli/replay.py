@@ -1,4 +1,4 @@
-"""`echoic replay`: the batches that a rollout table delivered, once more."""
+"""`echoic replay`: print the batches that a rollout table delivered again, from its journal."""
 
 import itertools
 import json
@@ -16,7 +16,7 @@ from echoic.rollouts.history import Delivered, History
 
 __all__ = ["replay"]
 
-# So many groups of a batch are named on a line for people.
+# The most groups of a batch that are named on a line for people.
 NAMED = 8
 
 
@@ -25,17 +25,17 @@ def replay(
     *,
     at: Annotated[
         int | None,
-        typer.Option(min=1, metavar="BATCH", help="Begin behind the batch of this number."),
+        typer.Option(min=1, metavar="BATCH", help="Start after the batch of this number."),
     ] = None,
     most: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Print at most so many batches.")
+        int | None, typer.Option(min=0, metavar="N", help="Print at most this many batches.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take every decision of a rollout table again from its journal, and print its batches.
+    """Repeat every decision of a rollout table from its journal, and print its batches.
 
-    Each line has a checksum over all arrays of the batch, so that two runs can be compared. A
-    decision that comes out differently than the journal says is an error.
+    Each line has a checksum over all arrays of the batch, to compare two runs. A decision that
+    differs from the journal is an error.
     """
     try:
         history = History(directory, None if at is None else ("batch", at))
@@ -51,7 +51,7 @@ def replay(
 
 
 def described(delivered: Delivered) -> dict[str, Any]:
-    """Return what there is to say of a batch."""
+    """Return what is printed of a batch, by name."""
     batch = delivered.batch
     checksum = 0
     arrays = (batch.group_ids, batch.group_sizes, batch.index, batch.lengths, batch.versions)
@@ -77,7 +77,7 @@ def described(delivered: Delivered) -> dict[str, Any]:
 
 
 def line(found: dict[str, Any]) -> str:
-    """Return it for people."""
+    """Return a line of text for people."""
     groups = found["groups"]
     named = ", ".join(map(str, groups[:NAMED])) + (", ..." if len(groups) > NAMED else "")
     again = f" (attempt {found['attempt']})" if found["attempt"] > 1 else ""

@@ -1,7 +1,7 @@
-"""Where a stand-alone server's batches go: counted and dropped, or into files.
+"""Consume the batches of a stand-alone server: count and drop them, or write them to files.
 
 A `Consumer` is the thread that takes batches until the server is closed, and then the samples that
-do not fill one. It keeps none, so the ring is free for the next.
+do not fill one. It holds none, so the ring stays free for new ones.
 """
 
 import re
@@ -20,30 +20,30 @@ __all__ = ["Consumer", "Counter", "Folder", "Sink"]
 
 
 class Sink(Protocol):
-    """Takes batches, and has done with each when `take` returns."""
+    """Something that consumes batches, and needs none after `take` returns."""
 
     def take(self, batch: Any) -> None:
-        """Take one batch."""
+        """Consume one batch."""
         ...
 
 
 class Counter:
-    """Drops batches; the consumer has counted them."""
+    """Drop batches; the consumer has counted them."""
 
     def take(self, batch: Any) -> None:
         """Do nothing."""
 
 
 class Folder:
-    """Writes each batch into a file of its own.
+    """Write each batch to a file of its own.
 
     The files are uncompressed `.npz`, with one array for each leaf, named by its path (`sample` for
-    a sample that is a single array). Numbers go on after those of the files that are there already.
-    A file appears under its name when it is complete: who watches the folder sees no half ones.
+    a sample that is a single array). Numbers continue after those of existing files. A file appears
+    under its name when it is complete, so readers of the folder see no half ones.
 
     Args:
-        folder: Where to write; made if it is not there.
-        paths: Those of the leaves, in the order in which a batch has them.
+        folder: Where to write; created if it does not exist.
+        paths: The paths of the leaves, in the order in which a batch has them.
     """
 
     NAME = re.compile(r"batch-(\d+)\.npz")
@@ -75,17 +75,17 @@ class Folder:
 
 
 class Consumer:
-    """Takes batches in a thread, until the server is closed and empty.
+    """Take batches in a thread, until the server is closed and empty.
 
     Args:
-        server: Where they come from.
+        server: The server to take batches from.
         sink: Where they go.
-        failed: Called, from the thread, when the sink raised and the thread therefore ends.
+        failed: Called in the thread when the sink has raised an exception, which ends the thread.
 
     Attributes:
         batches: Complete batches taken.
         samples: Samples taken, those of the incomplete batch at the end included.
-        error: What the sink raised.
+        error: The exception that the sink raised, if any.
     """
 
     def __init__(self, server: echoic.Server, sink: Sink, failed: Callable[[], None]) -> None:
@@ -95,7 +95,7 @@ class Consumer:
         self._server = server
         self._sink = sink
         self._failed = failed
-        # Not waited for when the interpreter ends: a second Ctrl-C leaves a slow disk behind.
+        # A daemon, so that a second Ctrl-C ends the process even with a slow disk.
         self._thread = threading.Thread(target=self._run, name="echoic-consumer", daemon=True)
 
     def start(self) -> None:
@@ -109,7 +109,7 @@ class Consumer:
     def _run(self) -> None:
         try:
             self._take_all()
-        except Exception as error:  # noqa: BLE001 - told by whoever waits for the thread
+        except Exception as error:  # noqa: BLE001 - reported by the caller of `join`
             self.error = error
             self._failed()
 
@@ -122,7 +122,7 @@ class Consumer:
             self._sink.take(sample.batch)
             self.batches += 1
             self.samples += len(sample)
-            # Or the batch would be held while the next one is awaited.
+            # Or the batch would be held while waiting for the next one.
             del sample
         rest = self._server.remainder()
         if rest is not None:

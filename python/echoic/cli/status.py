@@ -1,4 +1,4 @@
-"""What a person sees of a running server: a live panel, or a line now and then.
+"""Show a running server: in a live panel, or in a line at intervals.
 
 Both views turn readings into rates, and write to standard error, since standard output has the
 addresses for programs to read.
@@ -27,7 +27,7 @@ __all__ = ["LineView", "PanelView", "View", "choose_view"]
 
 
 class View(Protocol):
-    """Shows readings between `__enter__` and `__exit__`."""
+    """Show readings between `__enter__` and `__exit__`."""
 
     def __enter__(self) -> None: ...
 
@@ -55,14 +55,14 @@ def choose_view(
     interval: float,
     start: Reading | None = None,
 ) -> View:
-    """A panel for a terminal that can move its cursor, else lines.
+    """Return a panel for a terminal that can move its cursor, else lines.
 
     Args:
         console: Where it is shown.
         title: Of the panel.
         details: Lines at its top.
         interval: Seconds between two log lines.
-        start: What rates begin with; nothing happened before when `None`.
+        start: The reading that rates start from; `None` if nothing happened before.
     """
     if console.is_terminal and not console.is_dumb_terminal:
         return PanelView(console, title, details, start)
@@ -70,11 +70,11 @@ def choose_view(
 
 
 class LineView:
-    """One line for each reading, made of `name=value`, for logs and pipes."""
+    """Print one line for each reading, made of `name=value`, for logs and pipes."""
 
     def __init__(self, interval: float, start: Reading | None = None) -> None:
         self.interval = interval
-        # Rates are those since the line before.
+        # Rates are since the line before.
         self._recent = History(2)
         self._recent.add(start or Reading(0.0))
 
@@ -85,7 +85,7 @@ class LineView:
         pass
 
     def update(self, reading: Reading) -> None:
-        """Write a line."""
+        """Print a line."""
         self._recent.add(reading)
         doors = reading.doors
         refused = "".join(f" refused.{code}={n}" for code, n in sorted(doors.refused.items()))
@@ -105,7 +105,7 @@ class LineView:
         for table in reading.tables:
             inserts = self._recent.rate(flows.table(table.name, "inserts"), 0.0)
             samples = self._recent.rate(flows.table(table.name, "samples"), 0.0)
-            # A name may be any text; a line is to be split at its spaces and equal signs.
+            # A name may be any text; lines are split at spaces and equal signs.
             name = re.sub(r"[\s=]", "_", table.name)
             words.append(
                 f"{name}.size={table.items}"
@@ -128,10 +128,10 @@ class LineView:
 
 
 class PanelView:
-    """A panel that is drawn anew four times a second, and stays when all is over."""
+    """Draw a panel, updated four times a second; the last one stays on the screen."""
 
     interval = 0.25
-    # Rates are those of this many seconds, or they could not be read.
+    # Seconds that rates are averaged over; over less they would change too fast to read.
     WINDOW = 1.0
 
     def __init__(
@@ -150,12 +150,12 @@ class PanelView:
         self._live.stop()
 
     def update(self, reading: Reading) -> None:
-        """Draw the panel anew."""
+        """Redraw the panel."""
         self._recent.add(reading)
         self._live.update(self.render(reading), refresh=True)
 
     def render(self, reading: Reading) -> RenderableType:
-        """The panel for one reading."""
+        """Return the panel for one reading."""
         grid = Table.grid(padding=(0, 2), expand=True)
         grid.add_column(no_wrap=True, style="dim")
         grid.add_column(no_wrap=True, justify="right")
@@ -187,7 +187,7 @@ class PanelView:
         )
 
     def _tables(self, reading: Reading) -> Table:
-        """A row for each table."""
+        """Return a row for each table."""
         grid = Table(box=None, pad_edge=False, expand=True, header_style="dim")
         grid.add_column("table", ratio=1, overflow="ellipsis", no_wrap=True)
         for heading in ("items", "most", "inserts", "/s", "waiting", "samples", "/s", "waiting"):
@@ -209,7 +209,7 @@ class PanelView:
         return grid
 
     def _rollouts(self, reading: Reading) -> Table:
-        """A row for each rollout table."""
+        """Return a row for each rollout table."""
         grid = Table(box=None, pad_edge=False, expand=True, header_style="dim")
         grid.add_column("rollouts", ratio=1, overflow="ellipsis", no_wrap=True)
         for heading in ("version", "made", "ready", "groups/s", "tokens/s", "waiting", "waiting"):
@@ -230,15 +230,15 @@ class PanelView:
 
 
 def calls(side: dict[str, Waits]) -> int:
-    """How many calls of one side of a rollout table wait now."""
+    """Return how many calls of one side of a rollout table wait now."""
     return sum(waits.waiting for waits in side.values())
 
 
 def bar(share: float, style: str) -> ProgressBar:
-    """A bar from 0 to 1."""
+    """Return a bar from 0 to 1."""
     return ProgressBar(total=1.0, completed=share, complete_style=style, finished_style=style)
 
 
 def reasons(doors: DoorsReading) -> str:
-    """Why connections were refused."""
+    """List why connections were refused."""
     return ", ".join(f"{count:,d} {code}" for code, count in sorted(doors.refused.items()))

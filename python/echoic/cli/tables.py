@@ -1,4 +1,4 @@
-"""`echoic inspect`, `echoic verify` and `echoic export`: what is in tables, and in checkpoints."""
+"""`echoic inspect`, `echoic verify` and `echoic export`: read tables and checkpoints."""
 
 import json
 import math
@@ -23,7 +23,7 @@ from echoic.cli.text import amount, size, why
 __all__ = ["export", "inspect", "verify"]
 
 Checkpoint = Annotated[
-    Path, typer.Argument(help="A checkpoint, or a directory of them: then the newest.")
+    Path, typer.Argument(help="A checkpoint, or a directory of them, which means the newest.")
 ]
 
 
@@ -61,7 +61,7 @@ def inspect(  # noqa: PLR0913 - one argument for each option
 
 
 def opened(path: Path) -> list[_native.Table]:
-    """Make the tables of a checkpoint."""
+    """Open the tables of a checkpoint."""
     try:
         return _native.open_checkpoint(path)
     except (echoic.errors.CheckpointError, OSError) as error:
@@ -76,7 +76,7 @@ def tell_people(tables: Sequence[_native.Table], items: int) -> None:
 
 
 def tell_json(tables: Sequence[_native.Table], items: int) -> None:
-    """Print the same as one JSON object: what is known of each table, by name."""
+    """Print the same as one JSON object: the numbers of each table, by name."""
     told = {}
     for table in tables:
         info, spec = table.info, table.spec
@@ -104,7 +104,7 @@ def tell_json(tables: Sequence[_native.Table], items: int) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Make of a value what JSON has: it has no infinity."""
+    """Convert a value to JSON, which has no infinity."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -124,7 +124,7 @@ def show(infos: list[dict[str, Any]], specs: dict[str, echoic.Spec | None]) -> N
             f"min {info['min_size']}, {info['samples_per_insert']:g} per insert, {bounds}",
             "of any form" if spec is None else f"{len(spec)} leaves, {size(spec.nbytes)}",
         )
-    # As wide as it needs to be where nobody looks at it on a screen.
+    # As wide as needed if the output is not a screen.
     Console(width=None if sys.stdout.isatty() else 200).print(grid)
 
 
@@ -141,7 +141,7 @@ def list_items(table: _native.Table, count: int) -> None:
 def verify(checkpoint: Checkpoint, *, as_json: AsJson = False) -> None:
     """Read every byte of a checkpoint and compare it with its checksums.
 
-    The status is 1 when something is damaged or missing; a line says what, in which file.
+    The status is 1 if something is damaged or missing; a line says what, in which file.
     """
     columns = ("[progress.description]{task.description}", BarColumn(), DownloadColumn())
     bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
@@ -154,7 +154,7 @@ def verify(checkpoint: Checkpoint, *, as_json: AsJson = False) -> None:
     except (echoic.errors.CheckpointError, OSError) as error:
         fail(why(error))
     if as_json:
-        # What the checkpoint says of itself is text.
+        # The checkpoint's description of itself is text.
         told = {**known, "path": str(known["path"]), "tables": int(known["tables"])}
         typer.echo(json.dumps(told))
         return
@@ -167,15 +167,15 @@ def verify(checkpoint: Checkpoint, *, as_json: AsJson = False) -> None:
 def export(
     checkpoint: Checkpoint,
     table: Annotated[str, typer.Argument(help="Which table.")],
-    file: Annotated[Path, typer.Argument(help="Where to: a name that ends in .npz or .parquet.")],
+    file: Annotated[Path, typer.Argument(help="Output file, a name ending in .npz or .parquet.")],
     *,
     as_json: AsJson = False,
 ) -> None:
     """Write the items of a table in a checkpoint as arrays.
 
-    An .npz has an array for each leaf, named by its path, and `key`, `priority`, `times_sampled`
-    and `version` behind an `@`. Where items differ in length, a leaf's values are one after the
-    other, and `PATH@offsets` says where each begins. A .parquet has a row for each item and needs
+    An .npz has an array for each leaf, named by its path, and `@key`, `@priority`, `@times_sampled`
+    and `@version`. Where items differ in length, a leaf's values are concatenated, and
+    `PATH@offsets` says where each item begins. A .parquet has a row for each item and needs
     pyarrow.
     """
     if file.suffix not in {".npz", ".parquet"}:
@@ -203,7 +203,7 @@ def export(
 
 
 def flat(tree: Any, path: str) -> dict[str, Any]:
-    """The leaves of a batch by their paths."""
+    """Return the leaves of a batch by path."""
     if isinstance(tree, (np.ndarray, echoic.Ragged)):
         return {path or "value": tree}
     children: dict[Any, Any] = {}
@@ -222,7 +222,7 @@ def flat(tree: Any, path: str) -> dict[str, Any]:
 
 
 def save_npz(file: Path, columns: dict[str, Any]) -> None:
-    """Write arrays."""
+    """Write arrays to an .npz file."""
     arrays: dict[str, Any] = {}
     for name, values in columns.items():
         if isinstance(values, echoic.Ragged):
@@ -234,9 +234,9 @@ def save_npz(file: Path, columns: dict[str, Any]) -> None:
 
 
 def save_parquet(file: Path, columns: dict[str, Any]) -> None:
-    """Write a row for each item."""
+    """Write a .parquet file with a row for each item."""
     try:
-        import pyarrow as pa  # noqa: PLC0415 - an extra
+        import pyarrow as pa  # noqa: PLC0415 - optional
         from pyarrow import parquet  # noqa: PLC0415 - as above
     except ModuleNotFoundError:
         fail("a .parquet needs pyarrow. Get it with: pip install pyarrow")

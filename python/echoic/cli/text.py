@@ -1,4 +1,4 @@
-"""How numbers, errors and text from elsewhere are written for a person."""
+"""Format numbers, errors and text from elsewhere for people."""
 
 __all__ = ["amount", "duration", "printable", "size", "why"]
 
@@ -6,9 +6,9 @@ THOUSAND = 1000
 
 
 def scaled(value: float, units: tuple[str, ...]) -> str:
-    """A number with three digits and the unit in which it is at least 1."""
+    """Format a number with three digits, in the largest unit in which it is at least 1."""
     unit = 0
-    # As it is rounded, so that nothing is written as 1000 of a unit.
+    # Compared as rounded, so that nothing is written as 1000 of a unit.
     while abs(value) >= THOUSAND - 0.5 and unit + 1 < len(units):
         value /= THOUSAND
         unit += 1
@@ -16,31 +16,31 @@ def scaled(value: float, units: tuple[str, ...]) -> str:
 
 
 def amount(value: float) -> str:
-    """A count, such as `1.23 M`."""
+    """Format a count, such as `1.23 M`."""
     return scaled(value, ("", "k", "M", "G", "T"))
 
 
 def size(value: float) -> str:
-    """A number of bytes, such as `1.23 MB`; a kB has 1000 of them, as in network rates."""
+    """Format a number of bytes, such as `1.23 MB`; a kB has 1000, as in network rates."""
     return scaled(value, ("B", "kB", "MB", "GB", "TB"))
 
 
 def duration(seconds: float) -> str:
-    """A time, such as `1.23 ms`."""
+    """Format a time, such as `1.23 ms`."""
     if seconds >= THOUSAND / 10:
         return f"{seconds:,.0f} s"
     return scaled(seconds * 1e9, ("ns", "µs", "ms", "s"))
 
 
 def why(error: BaseException) -> str:
-    """What an error says, without the number of a system's error."""
+    """Return an error's text, without the number of a system's error."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error) or type(error).__name__
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
 
 
 def printable(text: str) -> str:
-    r"""Write out what a terminal would obey instead of showing it: a server may say anything.
+    r"""Escape control characters, which a server may send and a terminal would execute.
 
     Examples:
         >>> print(printable("replay"), printable("\x1b[2J"))

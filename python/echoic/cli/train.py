@@ -1,4 +1,4 @@
-"""`echoic train`: an agent learns a task, and leaves checkpoints, numbers and a report."""
+"""`echoic train`: train an agent, and write checkpoints, metrics and a report."""
 
 import asyncio
 import json
@@ -32,14 +32,14 @@ def train(  # noqa: PLR0913 - one argument for each option
     num_actors: Annotated[int, typer.Option(min=1, help="Environments side by side.")] = 128,
     num_learners: Annotated[int, typer.Option(min=1, help="Parts of a gradient.")] = 2,
     batch_size: Annotated[int, typer.Option(min=1, help="Replayed steps of an update.")] = 256,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 42,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 42,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, or one of torch's.")] = "auto",
     output_dir: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Where checkpoints/, results/ and the log go.")
     ] = Path(),
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the newest checkpoint there.")
+        bool, typer.Option("--resume", help="Continue from the newest checkpoint there.")
     ] = False,
     task_setting: Annotated[
         list[str] | None,
@@ -51,17 +51,17 @@ def train(  # noqa: PLR0913 - one argument for each option
     ] = None,
     imports: Annotated[
         list[str] | None,
-        typer.Option("--import", metavar="MODULE", help="A module that registers names of yours."),
+        typer.Option("--import", metavar="MODULE", help="A module that registers your names."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Train an agent in an environment.
 
     `checkpoints/` and `results/TASK_BACKBONE/` appear in the output folder: `metrics.jsonl` of the
-    trainer, `training_metrics.log` with the machine's numbers beside, `performance_report.json`.
-    Ctrl-C ends it after the update that is under way; --resume goes on.
+    trainer, `training_metrics.log` with the machine's numbers, `performance_report.json`. Ctrl-C
+    stops after the current update; --resume continues.
     """
-    from echoic.agents import runs  # noqa: PLC0415 - the other commands do without
+    from echoic.agents import runs  # noqa: PLC0415 - other commands do not need it
 
     import_all(imports)
     settings = pairs(setting, "--setting")
@@ -98,7 +98,7 @@ def train(  # noqa: PLR0913 - one argument for each option
                 }
                 outcome = asyncio.run(train_other(method, backbone, cell))
     except KeyboardInterrupt:
-        say("echoic: interrupted; --resume goes on from the last checkpoint")
+        say("echoic: interrupted; --resume continues from the last checkpoint")
         raise typer.Exit(INTERRUPTED) from None
     except (EchoicError, ImportError, OSError, TypeError) as error:
         fail(error)
@@ -111,7 +111,7 @@ def train(  # noqa: PLR0913 - one argument for each option
 
 
 async def train_ours(given: dict[str, Any], folder: Path, *, resume: bool) -> dict[str, Any]:
-    """Train with the trainer itself, and watch it."""
+    """Train with Echoic's own trainer, and watch it."""
     from echoic.agents import runs  # noqa: PLC0415
     from echoic.agents.training import EchoRLTrainer, TrainingConfig  # noqa: PLC0415 - torch
 
@@ -160,7 +160,7 @@ async def train_other(name: str, backbone: str, cell: dict[str, Any]) -> dict[st
 
 
 def lines(outcome: dict[str, Any]) -> list[str]:
-    """The outcome for a person."""
+    """Return the outcome as lines for people."""
 
     def text(value: Any) -> str:
         return f"{value:.3f}" if isinstance(value, float) else "-" if value is None else str(value)
@@ -169,7 +169,7 @@ def lines(outcome: dict[str, Any]) -> list[str]:
 
 
 def pairs(given: list[str] | None, option: str) -> dict[str, Any]:
-    """Read `NAME=VALUE`; a value that is no JSON is a text."""
+    """Read `NAME=VALUE`; a value that is not JSON is text."""
     found: dict[str, Any] = {}
     for pair in given or ():
         name, equals, value = pair.partition("=")
@@ -180,7 +180,7 @@ def pairs(given: list[str] | None, option: str) -> dict[str, Any]:
 
 
 def value_of(text: str) -> Any:
-    """What a text says as JSON, or itself."""
+    """Parse a text as JSON, or return it as it is."""
     try:
         return json.loads(text)
     except ValueError:
@@ -188,11 +188,11 @@ def value_of(text: str) -> Any:
 
 
 def import_all(modules: list[str] | None) -> None:
-    """Import what registers a user's names."""
+    """Import modules that register a user's names."""
     import importlib  # noqa: PLC0415
     import sys  # noqa: PLC0415
 
-    # As `python -m` has it, so that a module beside the user is found.
+    # As with `python -m`, so that a module in the working directory is found.
     sys.path.insert(0, "")
     try:
         for module in modules or ():

@@ -1,4 +1,4 @@
-"""`echoic version`: what is installed, for bug reports."""
+"""`echoic version`: print what is installed, for bug reports."""
 
 import json
 import platform
@@ -12,7 +12,7 @@ from echoic.cli.options import AsJson
 
 __all__ = ["version"]
 
-# What extras and neighbours bring; bugs depend on their versions.
+# Optional dependencies and packages often used together; bugs depend on their versions.
 NEIGHBOURS = (
     "optree",
     "typer",
@@ -27,13 +27,13 @@ NEIGHBOURS = (
 
 
 def version(*, as_json: AsJson = False) -> None:
-    """Print the versions of Echoic and of what it works with here."""
+    """Print the versions of Echoic and of the packages that it works with here."""
     found = {"echoic": version_of("echoic"), "python": platform.python_version()}
     found |= {"platform": platform.platform(), "numpy": np.__version__}
     for name in NEIGHBOURS:
         try:
             found[name] = version_of(name)
-        except PackageNotFoundError:  # noqa: PERF203 - what is not installed is not told
+        except PackageNotFoundError:  # noqa: PERF203 - what is not installed is not listed
             continue
     if as_json:
         typer.echo(json.dumps(found))

@@ -1,12 +1,13 @@
-"""Environments, and what collects experience from them.
+"""Step environments and collect experience from them.
 
 - ``vector_env``: :class:`VectorEnv`, many copies of a classic control task, stepped together.
-- ``candle``: :class:`CandleCollector`, a thread that collects rollouts with a policy of ours.
+- ``candle``: :class:`CandleCollector`, a native thread that collects rollouts with a built-in
+  policy.
 - ``gymnasium``: :class:`GymnasiumCollector`, any Gymnasium environment in worker processes.
-- ``layout``: :func:`parameter_shapes` and :func:`split_weights`, where a policy's weights are.
+- ``layout``: :func:`parameter_shapes` and :func:`split_weights`, the layout of a policy's weights.
 
-:class:`VectorEnv` is a ``gymnasium.vector.VectorEnv`` where Gymnasium is installed, which is
-imported when the class is first asked for, and not before. So are the modules of worker processes.
+:class:`VectorEnv` is a ``gymnasium.vector.VectorEnv`` if Gymnasium is installed. Gymnasium, and the
+modules of worker processes, are imported when a class that needs them is first used.
 """
 
 from typing import TYPE_CHECKING, Any

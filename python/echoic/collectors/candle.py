@@ -1,4 +1,4 @@
-"""A thread that collects rollouts without Python."""
+"""Collect rollouts in a native thread, without Python."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ __all__ = ["CandleCollector"]
 
 
 class CandleCollector:
-    """Collects rollouts of native environments under a native policy, ahead of the learner.
+    """Collect rollouts of native environments under a native policy, ahead of the learner.
 
-    A thread without Python steps the environments, evaluates the policy, samples actions and
-    computes advantages; :meth:`recv` takes what is complete. When ``capacity`` rollouts wait to be
-    taken, the thread waits too. The name is the one that such a collector has elsewhere: nothing of
-    the Candle library is in it, whose calls alone would take longer than our networks do.
+    A native thread steps the environments, evaluates the policy, samples actions and computes
+    advantages; :meth:`recv` returns complete rollouts. When ``capacity`` rollouts are waiting, the
+    thread waits too. The class keeps the name that such a collector has elsewhere, but does not use
+    the Candle library, whose calls alone would take longer than our networks do.
 
     The policy is an actor and a critic of two hidden layers of tanh units each;
-    :func:`~echoic.collectors.parameter_shapes` tells how their weights are laid out, and
+    :func:`~echoic.collectors.parameter_shapes` returns the layout of their weights, and
     :class:`echoic.integrations.torch.ActorCritic` is the same in torch. Discrete actions are drawn
     from the softmax of the actor's outputs. Continuous ones (Pendulum-v1, whose ``n_actions`` is 1)
     are normally distributed around them, with standard deviations ``exp(log_std)``; the environment
-    takes what is beyond its bounds as the bound, while the batch has what was drawn.
+    clips what is beyond its bounds, while the batch has the unclipped values.
 
-    First weights are orthogonal with biases of 0, hidden layers times √2, the actor's outputs times
-    0.01, and ``log_std`` 0. The seed decides them and all that is random: without new weights the
-    same seed gives the same rollouts, and environment ``i`` starts as environment ``i`` of
-    ``VectorEnv(...).reset(seed=seed)``. (Sines and cosines are the system's, so rollouts may part
-    in their last digits on another one.)
+    Initial weights are orthogonal with biases of 0, hidden layers times √2, the actor's outputs
+    times 0.01, and ``log_std`` 0. The seed decides them and everything else that is random: without
+    new weights the same seed gives the same rollouts, and environment ``i`` starts as environment
+    ``i`` of ``VectorEnv(...).reset(seed=seed)``. (Sines and cosines are the system's, so the last
+    digits may differ on another system.)
 
-    A fork leaves the thread to the parent: in the child every method raises :class:`ClosedError`.
+    After a fork, the thread stays in the parent: in the child every method raises
+    :class:`ClosedError`.
 
     Args:
         env_id: ``"CartPole-v1"``, ``"Pendulum-v1"``, ``"MountainCar-v0"`` or ``"Acrobot-v1"``.
@@ -47,15 +48,15 @@ class CandleCollector:
         obs_dim: How many numbers an observation has; checked against the environment.
         n_actions: How many actions there are, or how many numbers one has; checked too.
         n_steps: How many steps of each environment a rollout has.
-        hidden: How wide the hidden layers are.
+        hidden: The width of the hidden layers.
         seed: Decides all that is random.
         gamma: The discount of rewards.
         lam: The λ of generalised advantage estimation.
         capacity: How many rollouts may wait. With 0 a rollout is begun when :meth:`recv` waits for
-            one, so that it is always made with the weights that were there by then.
+            one, so that it always has the weights that were set by then.
 
     Raises:
-        SpecError: There is no such environment, it has other dimensions, or a number is out of its
+        SpecError: If there is no such environment, its dimensions differ, or a number is out of
             range.
 
     Examples:
@@ -107,45 +108,46 @@ class CandleCollector:
     def recv(
         self, timeout: float | None = None, *, min_version: int = 0, flat: bool = False
     ) -> dict[str, Any]:
-        """Return the next rollout, waiting until it is complete.
+        """Return the next rollout; wait until it is complete.
 
         The keys, with T steps and N environments:
 
-        - ``observations`` (T, N, obs_dim) float32: what each step saw.
+        - ``observations`` (T, N, obs_dim) float32: the observation before each step.
         - ``actions`` (T, N) int64, or (T, N, n_actions) float32 when they are continuous.
         - ``rewards`` (T, N) float32.
-        - ``terminated`` and ``truncated`` (T, N) bool: the task ended, or the time was over.
+        - ``terminated`` and ``truncated`` (T, N) bool: the task ended, or its time ran out.
         - ``dones`` (T, N) float32: 1 where either is so.
         - ``log_probs`` (T, N) float32: of the actions, under the policy that drew them.
         - ``values`` (T, N) float32: the critic's, of the observations.
         - ``advantages`` and ``returns`` (T, N) float32: generalised advantage estimates, and their
-          sum with the values. Where an episode was truncated, the value of the observation that it
-          ended with stands for what would have come; where it terminated, nothing does.
-        - ``last_values`` (N,) float32: of what the environments show after the last step.
+          sum with the values. After a truncation, the value of the last observation stands in for
+          future rewards; after a termination they are zero.
+        - ``last_values`` (N,) float32: of the observations after the last step.
         - ``episode_returns`` float32 and ``episode_lengths`` int64: of the episodes that ended.
-        - ``n_steps``, ``n_envs`` and ``version``, how often weights had come when it began: ints.
+        - ``n_steps``, ``n_envs`` and ``version``, the version of the weights at its begin: ints.
 
-        The next rollout goes on where this one ended. Arrays are the caller's for as long as they
-        live; their memory is used again when all of a rollout are gone.
+        The next rollout continues where this one ended. Arrays stay valid for as long as they are
+        referenced; their memory is used again when all arrays of a rollout are gone.
 
         Args:
-            timeout: Seconds to wait; for ever when ``None``.
-            min_version: Drops rollouts that were begun with older weights than
-                :meth:`sync_weights` has returned this for.
-            flat: Makes steps and environments one axis, of T · N rows.
+            timeout: Seconds to wait; ``None`` waits for ever.
+            min_version: Drop rollouts that were begun with weights older than this version, a
+                result of :meth:`sync_weights`.
+            flat: Whether to make steps and environments one axis, of T · N rows.
 
         Raises:
-            WaitTimeoutError: No rollout was complete in time; its ``reason`` is ``"EMPTY"``.
-            ClosedError: The collector was stopped, or its weights gave actions that are no numbers.
-            SpecError: There never was such a version.
+            WaitTimeoutError: If no rollout was complete in time; its ``reason`` is ``"EMPTY"``.
+            ClosedError: If the collector was stopped, or its weights gave actions that are not
+                finite.
+            SpecError: If there has not been such a version.
         """
         return self._native.recv(timeout, min_version, flat)
 
     def try_recv(self, *, flat: bool = False) -> dict[str, Any] | None:
-        """Return a rollout if one is complete.
+        """Return a rollout if one is complete, else ``None``.
 
         Raises:
-            ClosedError: The collector was stopped.
+            ClosedError: If the collector was stopped.
         """
         try:
             return self.recv(0, flat=flat)
@@ -153,40 +155,40 @@ class CandleCollector:
             return None
 
     def sync_weights(self, flat: npt.ArrayLike) -> int:
-        """Give new weights, which count from the next rollout that the thread begins.
+        """Set new weights, starting with the next rollout that the thread begins.
 
-        The rollouts that wait and the one in the making have older ones; ``recv(min_version=...)``
-        with the result of this leaves them out.
+        Rollouts that are waiting or being made have older weights; pass the result to
+        ``recv(min_version=...)`` to drop them.
 
         Args:
-            flat: As many numbers as :meth:`get_weights` gives, in that order.
+            flat: As many numbers as :meth:`get_weights` returns, in that order.
 
         Returns:
-            The version of these weights: how often there were new ones.
+            The version of these weights: how many times weights were set.
 
         Raises:
-            SpecError: There are too few or too many, or one is not finite. The old ones stay.
-            ClosedError: The collector was stopped.
+            SpecError: If there are too few or too many, or one is not finite. The old ones stay.
+            ClosedError: If the collector was stopped.
         """
         given = np.asarray(flat)
         if given.ndim != 1 or given.dtype.kind not in "fiu":
             got = f"{given.dtype} of shape {given.shape}"
             raise SpecError(f"weights: expected a flat array of real numbers, got {got}")
         with np.errstate(over="ignore"):
-            # What float32 can't hold is refused as infinite.
+            # Numbers too large for float32 become infinite and are rejected.
             return self._native.sync_weights(given.astype(np.float32, copy=False))
 
     def get_weights(self) -> npt.NDArray[np.float32]:
-        """Return a copy of the weights that were given last, or of the first ones."""
+        """Return a copy of the weights that were set last, or of the initial ones."""
         return self._native.get_weights()
 
     def evaluate(
         self, observations: npt.ArrayLike
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Evaluate the policy with the weights that were given last, on this thread.
+        """Evaluate the policy with the latest weights, on this thread.
 
         Args:
-            observations: Rows of ``obs_dim`` numbers, or one of them.
+            observations: Rows of ``obs_dim`` numbers, or one row.
 
         Returns:
             The actor's outputs (rows, n_actions), which are logits or means, and the values
@@ -200,19 +202,19 @@ class CandleCollector:
 
     @property
     def continuous(self) -> bool:
-        """Whether actions are numbers with a fraction."""
+        """Whether actions are real numbers."""
         return self._native.continuous
 
     @property
     def stopped(self) -> bool:
-        """Whether there will be no more rollouts."""
+        """Whether the collector makes no more rollouts."""
         return self._native.stopped
 
     def stop(self) -> None:
-        """End the thread, which takes as long as one step of all environments; again does nothing.
+        """Stop the thread, which takes as long as one step of all environments.
 
-        Whoever waits in :meth:`recv` gets :class:`ClosedError`, as does every later call. Rollouts
-        that were not taken are dropped; arrays that were stay.
+        Waiting and later calls of :meth:`recv` raise :class:`ClosedError`. Waiting rollouts are
+        dropped; arrays that were returned stay valid. Calling it again does nothing.
         """
         self._native.stop()
 
@@ -226,9 +228,9 @@ class CandleCollector:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop it."""
+        """Stop the collector."""
         self.stop()
 
     def __repr__(self) -> str:
-        """Show what it collects."""
+        """Show the environments and the sizes."""
         return f"CandleCollector({self._text})"

@@ -1,4 +1,4 @@
-"""Many copies of a native environment, as arrays and with no need of Gymnasium."""
+"""Step many copies of a native environment, as arrays and without Gymnasium."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ClassicControl"]
 
 
 class ClassicControl:
-    """What :class:`~echoic.collectors.VectorEnv` does, but for being Gymnasium's."""
+    """The environments of :class:`~echoic.collectors.VectorEnv`, without Gymnasium's base class."""
 
     closed: bool = False
 
@@ -52,26 +52,25 @@ class ClassicControl:
         seed: int | Sequence[int | None] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
-        """Begin episodes in all environments, or in some.
+        """Start episodes in all environments, or in some.
 
         Args:
             seed: Environment ``i`` draws from the stream of ``seed + i``, or of element ``i``.
-                Without one the streams go on where they are; those that never had a seed get a
-                random one.
-            options: ``"reset_mask"`` has true for the environments to begin in. ``"low"`` and
-                ``"high"`` are the bounds of first states, and Pendulum's are ``"x_init"`` and
-                ``"y_init"``, all as in Gymnasium. ``"state"`` has rows of states to begin with, in
-                place of random ones. Others are left alone, as in Gymnasium.
+                ``None`` continues the streams; those that never had a seed get a random one.
+            options: ``"reset_mask"`` is true for the environments to reset. ``"low"`` and
+                ``"high"`` are the bounds of initial states, and Pendulum's are ``"x_init"`` and
+                ``"y_init"``, all as in Gymnasium. ``"state"`` has rows of states to start from, in
+                place of random ones. Other keys are ignored, as in Gymnasium.
 
         Returns:
             All observations, and an empty dict.
 
         Raises:
-            SpecError: An option does not fit.
+            SpecError: If an option has a wrong type, shape or range.
         """
         self._check_open()
         options = options or {}
-        # All is looked at before anything is changed.
+        # Everything is checked before anything is changed.
         mask = self._mask(options)
         states, start = self._states(options), self._bounds(options)
         self._seed(seed, mask)
@@ -86,11 +85,11 @@ class ClassicControl:
         npt.NDArray[np.bool_],
         dict[str, Any],
     ]:
-        """Go on by a step in all environments.
+        """Step all environments.
 
         Args:
             actions: Integers (num_envs,), or numbers (num_envs, n) for a ``Box``. In the mode
-                ``NextStep`` those of environments that begin an episode count for nothing, but have
+                ``NextStep`` the actions of environments that start an episode are ignored, but have
                 to be there.
 
         Returns:
@@ -99,8 +98,8 @@ class ClassicControl:
             ``_final_obs`` and ``_final_info``.
 
         Raises:
-            SpecError: An action is not in the action space. No environment was stepped.
-            ClosedError: An environment has no episode to go on with, or all were closed.
+            SpecError: If an action is not in the action space. No environment was stepped.
+            ClosedError: If an environment's episode is over, or the environments were closed.
         """
         self._check_open()
         given = np.asarray(actions)
@@ -110,7 +109,7 @@ class ClassicControl:
             given = given.ravel()
             if given.dtype != np.float32:
                 with np.errstate(over="ignore"):
-                    # What float32 can't hold is beyond the bounds.
+                    # Numbers too large for float32 are beyond the bounds.
                     given = given.astype(np.float32)
         else:
             if given.shape != (self.num_envs,) or given.dtype.kind not in "iu":
@@ -122,11 +121,11 @@ class ClassicControl:
 
     @property
     def state(self) -> npt.NDArray[np.float64]:
-        """A copy of the states, a row for each environment; ``reset`` takes such as an option."""
+        """Return a copy of the states, a row for each environment, as ``reset`` takes them."""
         return self._native.states()
 
     def close(self) -> None:
-        """Refuse to go on."""
+        """Close the environments; later calls raise :class:`ClosedError`."""
         self.closed = True
 
     def _check_open(self) -> None:
@@ -148,7 +147,7 @@ class ClassicControl:
         if not self._seeded:
             seeds = [secrets.randbits(64) if one is None else one for one in seeds]
         elif mask is not None:
-            # Who goes on with an episode keeps the stream.
+            # Environments that continue an episode keep their stream.
             seeds = [one if begins else None for one, begins in zip(seeds, mask, strict=True)]
         self._native.seed([None if one is None else int(one) for one in seeds])
         self._seeded = True
@@ -180,7 +179,7 @@ class ClassicControl:
         return numbers
 
     def _bounds(self, options: Mapping[str, Any]) -> list[tuple[float, float]] | None:
-        """The ranges of a start, where options say anything about them."""
+        """Return the ranges of initial states that the options set."""
         start = self._native.start
         if self._discrete is None:
             names = ("x_init", "y_init")
@@ -197,7 +196,7 @@ class ClassicControl:
         )
         if low > high:
             raise SpecError(f"options: expected low <= high, got low={low} and high={high}")
-        # A number that is not random stays so.
+        # A number that is constant stays constant.
         return [(low, high) if own[0] < own[1] else own for own in start]
 
     def _final_infos(
@@ -218,7 +217,7 @@ class ClassicControl:
         return SpecError(f"actions: expected {what} of shape {shape}, got {got}")
 
     def __repr__(self) -> str:
-        """Show what it steps."""
+        """Show the environments."""
         return f"{type(self).__name__}({self._text})"
 
 

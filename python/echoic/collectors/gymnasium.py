@@ -1,9 +1,9 @@
-"""Rollouts of any Gymnasium environments, made by worker processes of this machine.
+"""Collect rollouts of any Gymnasium environments, in worker processes on this machine.
 
 The collector asks each worker for rollouts, a few ahead of the learner, over a connection that is
-otherwise silent. Rollouts come through the stream of a server: over shared memory where there is
-such a door. So nobody ever has to wait for room, a worker that dies is seen by the end of its
-connection, and stopping is ending all connections.
+otherwise idle. Rollouts come through the stream of a server, over shared memory where that is
+available. So no call waits for room, the end of its connection shows that a worker died, and
+closing all connections stops the workers.
 """
 
 from __future__ import annotations
@@ -45,51 +45,51 @@ if TYPE_CHECKING:
 
 __all__ = ["GymnasiumCollector"]
 
-# How many seconds pass until workers are looked at when no rollout comes.
+# Seconds between two checks of the workers while no rollout arrives.
 _LOOK = 0.1
 
 
 class GymnasiumCollector:
-    """Collects rollouts of any Gymnasium environments in worker processes, ahead of the learner.
+    """Collect rollouts of any Gymnasium environments in worker processes, ahead of the learner.
 
     Each worker steps its environments one after the other and resets each when its episode is over;
-    :meth:`recv` puts the rollouts of all workers together. A worker makes up to ``capacity``
-    rollouts that nobody has taken, and then waits.
+    :meth:`recv` joins the rollouts of all workers. A worker makes up to ``capacity`` rollouts ahead
+    and then waits.
 
-    A worker that is killed is replaced by another one, of which a
-    :class:`~echoic.errors.CollectorWarning` tells: its environments start anew, and what it had not
-    delivered is lost. An exception of an environment or of the policy is raised by :meth:`recv` as
-    a :class:`~echoic.errors.CollectorError`, with the worker's traceback, and ends the collector.
+    A worker that is killed is replaced, with a :class:`~echoic.errors.CollectorWarning`: its
+    environments start again, and rollouts that it had not delivered are lost. An exception of an
+    environment or of the policy stops the collector; :meth:`recv` raises it as a
+    :class:`~echoic.errors.CollectorError` with the worker's traceback.
 
     Args:
         env: The id of an environment, or a function that makes one, without arguments. Functions,
             also those of a script or a notebook, are sent to the workers by ``cloudpickle``, which
-            Gymnasium brings along.
+            comes with Gymnasium.
         n_envs: How many environments there are.
         n_steps: How many steps of each environment a rollout has.
         policy: ``policy(weights, observations, rng)`` returns the actions for all environments of a
-            worker, or ``(actions, extras)`` with a dict of more arrays that batches are to have,
-            such as ``log_probs`` or ``values``. ``observations`` have an axis of environments, as
-            what it returns must have; ``rng`` is a ``numpy.random.Generator``. ``None`` draws from
-            the action space.
-        n_workers: How many processes; as many as environments or cores, whichever are fewer, when
-            ``None``. It must divide ``n_envs``.
-        weights: What the policy gets at first: anything that can be pickled.
-        seed: Decides all that is random, so that with the same number of workers rollouts are the
-            same; random when ``None``.
+            worker, or ``(actions, extras)`` with a dict of more arrays to put into batches, such as
+            ``log_probs`` or ``values``. ``observations`` and all results have an axis of
+            environments; ``rng`` is a ``numpy.random.Generator``. ``None`` draws from the action
+            space.
+        n_workers: How many processes; it must divide ``n_envs``. ``None``: as many as environments
+            or cores, whichever are fewer.
+        weights: The policy's initial weights: anything that can be pickled.
+        seed: Decides all that is random: the same seed and number of workers give the same
+            rollouts. ``None`` is random.
         capacity: How many rollouts are made ahead. With 0 one is begun when :meth:`recv` waits for
-            it, so that it is always made with the weights that were there by then.
+            it, so that it always has the weights that were set by then.
         next_observations: Whether batches have the observation after each step, which doubles their
             size if observations are large.
-        max_restarts: How often a worker is replaced; then :meth:`recv` raises
+        max_restarts: How many times a worker is replaced before :meth:`recv` raises
             :class:`~echoic.errors.CollectorError`.
-        start_timeout: How many seconds workers may take to make their environments.
+        start_timeout: Seconds that workers may take to make their environments.
 
     Raises:
-        SpecError: A number is out of range.
-        CollectorError: A worker could not make its environments or ask the policy; the message has
-            its traceback.
-        WaitTimeoutError: Workers took longer than ``start_timeout``.
+        SpecError: If a number is out of range.
+        CollectorError: If a worker failed to make its environments or to call the policy; the
+            message has its traceback.
+        WaitTimeoutError: If workers took longer than ``start_timeout``.
 
     Examples:
         >>> from echoic.collectors.gymnasium import GymnasiumCollector
@@ -159,14 +159,14 @@ class GymnasiumCollector:
 
     @property
     def version(self) -> int:
-        """How often weights were given; 0 for the first."""
+        """How many times weights were set; 0 for the first."""
         return self._version
 
     def sync_weights(self, weights: Any) -> int:
-        """Give the policy other weights, and return their version.
+        """Set the policy's weights, and return their version.
 
-        Rollouts that are begun from now on are made with them. Those that were begun, or asked for
-        ahead, are not: up to ``capacity`` of each worker, and one if that is 0.
+        Rollouts that are begun from now on have them. Those that were begun or requested before do
+        not: up to ``capacity`` of each worker, and one if that is 0.
         """
         with self._lock:
             if self._closed or os.getpid() != self._owner:
@@ -176,28 +176,28 @@ class GymnasiumCollector:
             return self._version
 
     def recv(self, timeout: float | None = None, *, min_version: int = 0) -> dict[str, Any]:
-        """Return the next rollout of all environments, waiting until it is complete.
+        """Return the next rollout of all environments; wait until it is complete.
 
-        The keys, with T steps and N environments, whose place does not change:
+        The keys, with T steps and N environments in a fixed order:
 
-        - ``observations`` (T, N, ...): what each step saw, a tree if the environment's are.
-        - ``next_observations`` (T, N, ...): what it led to, also where an episode ended with it.
-        - ``last_observations`` (N, ...): what the next rollout begins with.
+        - ``observations`` (T, N, ...): the one before each step, a tree if the environment's are.
+        - ``next_observations`` (T, N, ...): the one after each step, also where an episode ended.
+        - ``last_observations`` (N, ...): the ones that the next rollout begins with.
         - ``actions`` (T, N, ...), ``rewards`` (T, N) float32.
         - ``terminated``, ``truncated`` (T, N) bool, ``dones`` (T, N) float32: 1 where either is so.
         - ``episode_starts`` (T, N) bool: whether the observation is the first of an episode.
         - ``episode_returns`` (T, N) float32: the sum of rewards where an episode ended, else NaN.
-        - ``versions`` (N,) int64: of the weights, and ``version``, the least of them.
-        - what else the policy returned, each (T, N, ...).
+        - ``versions`` (N,) int64: of the weights, and ``version``, the lowest of them.
+        - the policy's extras, each (T, N, ...).
 
         Args:
-            timeout: How many seconds to wait; for ever when ``None``.
-            min_version: Drops rollouts that were made with earlier weights.
+            timeout: Seconds to wait; ``None`` waits for ever.
+            min_version: Drop rollouts that were made with earlier weights.
 
         Raises:
-            WaitTimeoutError: There was none in time. Nothing is lost: it can be waited for again.
-            ClosedError: The collector was stopped.
-            CollectorError: A worker failed. The collector is stopped.
+            WaitTimeoutError: If none was complete in time. Nothing is lost: call it again.
+            ClosedError: If the collector was stopped.
+            CollectorError: If a worker failed. The collector is stopped.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         if min_version > self._version:
@@ -215,13 +215,13 @@ class GymnasiumCollector:
             self._receiving.release()
 
     def stop(self) -> None:
-        """End all workers. Who waits in :meth:`recv` gets a ClosedError. It may be called again."""
+        """Stop all workers; a waiting :meth:`recv` raises ClosedError. It may be called again."""
         if os.getpid() != self._owner:
             return
         with self._lock:
             self._closed = True
             server = self._server
-        # First, so that a thread that waits for a rollout wakes.
+        # First, to wake a thread that waits for a rollout.
         if server is not None:
             server.close(drain=0.0)
         with self._lock:
@@ -243,7 +243,7 @@ class GymnasiumCollector:
         self.stop()
 
     def __repr__(self) -> str:
-        """Show how large it is."""
+        """Show its size and state."""
         steps, envs = self._sizes
         state = "stopped" if self._closed else f"version {self._version}"
         workers = len(self._workers)
@@ -261,7 +261,7 @@ class GymnasiumCollector:
             self._look(0.02)
 
     def _write(self, version: int, weights: Any) -> None:
-        """Put the weights where workers find them, and remove those that nobody was told of."""
+        """Write the weights for the workers, and remove those that no request names any more."""
         (self._folder / f"weights-{version}").write_bytes(pickle.dumps(weights))
         asked = {version for worker in self._workers for version in worker.asked}
         asked |= {worker.first for worker in self._workers if not worker.ready}
@@ -273,7 +273,7 @@ class GymnasiumCollector:
         return Ask(self._version, str(self._folder / f"weights-{self._version}"))
 
     def _ask_ahead(self, count: int) -> None:
-        """Have each worker make so many rollouts ahead."""
+        """Ask each worker for this many rollouts ahead."""
         with self._lock:
             self._check()
             for worker in self._workers:
@@ -282,7 +282,7 @@ class GymnasiumCollector:
                     worker.send(self._ask())
 
     def _take(self, deadline: float | None) -> list[dict[str, Any]]:
-        """One rollout of each worker, waiting for them."""
+        """Wait for one rollout of each worker, and return them."""
         while True:
             self._check()
             self._look(0.0)
@@ -302,7 +302,7 @@ class GymnasiumCollector:
         return error
 
     def _receive(self, timeout: float) -> bool:
-        """Take a rollout from the stream; whether there was one."""
+        """Take a rollout from the stream; return whether there was one."""
         server = self._server
         if server is None:
             raise ClosedError("the collector was stopped")
@@ -316,7 +316,7 @@ class GymnasiumCollector:
         group: Any = _trees.tree_map(lambda leaf: leaf[0], batch)
         worker = self._workers[int(group["worker"])]
         with self._lock:
-            # Of a process that is gone others are made in its place.
+            # Rollouts of a process that is gone are requested again.
             if int(group["life"]) == worker.setup.life and worker.asked:
                 worker.asked.popleft()
                 worker.groups.append(group)
@@ -331,7 +331,7 @@ class GymnasiumCollector:
             raise ClosedError("the collector was stopped")
 
     def _look(self, timeout: float) -> None:
-        """Hear what workers say, and replace those that are gone."""
+        """Read messages of workers, and replace those that are gone."""
         replaced = []
         with self._lock:
             self._check()
@@ -340,7 +340,7 @@ class GymnasiumCollector:
                     self._hear(worker, kind, content)
                 if worker.gone:
                     replaced.append(self._replace(worker))
-        # Only now, since a warning may be an error.
+        # Only now, since warnings may be raised as errors.
         for text in replaced:
             warnings.warn(CollectorWarning(text), stacklevel=4)
 
@@ -358,7 +358,7 @@ class GymnasiumCollector:
             worker.ready = True
 
     def _open(self, form: Form) -> None:
-        """Make the stream, with room for all that is asked for and for what is held."""
+        """Open the stream, with room for all requested rollouts and for those still referenced."""
         example = form.rollout(*self._sizes, following=self._following)
         ahead = max(self._capacity, 1) * len(self._workers)
         door: Transport
@@ -366,14 +366,14 @@ class GymnasiumCollector:
             door = ShmTransport(f"collector-{os.getpid()}-{secrets.token_hex(4)}")
         else:
             door = UnixTransport(str(self._folder / "door"))
-        # What is ahead, what is being put together, and some of processes that are gone.
+        # Rollouts ahead, those being joined, and some of processes that are gone.
         room = ahead + len(self._workers) + 2
         server = Server(example, batch_size=1, num_buffers=room, transport=door)
         server.start()
         self._server = server
 
     def _replace(self, worker: Process) -> str:
-        """Start another worker in the place of one that is gone; what to say of it."""
+        """Start a worker in place of one that is gone; return the text of the warning."""
         number, fate = worker.setup.worker, worker.fate()
         if self._restarts == 0:
             self._fail(f"worker {number} {fate}, and no worker may be replaced any more")
@@ -381,7 +381,7 @@ class GymnasiumCollector:
         worker.restart()
         worker.first = self._version
         worker.send(self._ask())
-        return f"worker {number} {fate} and was replaced; its environments have started anew"
+        return f"worker {number} {fate} and was replaced; its environments have started again"
 
     def _fail(self, text: str) -> None:
         self._failure = text
@@ -389,7 +389,7 @@ class GymnasiumCollector:
         raise CollectorError(text)
 
     def _joined(self, groups: list[dict[str, Any]]) -> dict[str, Any]:
-        """The rollouts of all workers as one."""
+        """Join the rollouts of all workers."""
         versions = [np.full(self._sizes[1], int(group.pop("version"))) for group in groups]
         for group in groups:
             del group["worker"], group["life"]
@@ -406,7 +406,7 @@ class GymnasiumCollector:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether what steps look like differs in nothing."""
+    """Return whether two descriptions of a step are equal."""
     leaves, form = _trees.tree_flatten(one)
     others, other_form = _trees.tree_flatten(other)
     return form == other_form and all(

@@ -1,4 +1,4 @@
-"""Where each parameter of a native policy is among its flat weights."""
+"""Locate the parameters of a native policy in its flat weights."""
 
 import math
 from typing import Any
@@ -16,7 +16,7 @@ def parameter_shapes(
 ) -> dict[str, tuple[int, ...]]:
     """Return the names and shapes of a policy's parameters, in the order of the flat weights.
 
-    Actor and critic are two networks of their own, each with two hidden layers of ``hidden`` tanh
+    Actor and critic are separate networks, each with two hidden layers of ``hidden`` tanh
     units. The actor's outputs are logits, or with ``continuous`` the means of normal distributions
     whose standard deviations are the exponential of ``log_std``. A weight of shape ``(out, in)``
     follows another in C order, as in ``torch.nn.Linear``. Names and order are those of
@@ -49,14 +49,14 @@ def parameter_shapes(
 def split_weights(
     flat: npt.NDArray[Any], obs_dim: int, n_actions: int, hidden: int, *, continuous: bool = False
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the parameters that flat weights have, as views of them.
+    """Split flat weights into a policy's parameters, as views.
 
     >>> parts = split_weights(np.arange(9155.0), 4, 2, 64)
     >>> parts["actor.0.bias"][:2]
     array([256., 257.])
 
     Raises:
-        SpecError: There are too few or too many weights, or they are not flat.
+        SpecError: If there are too few or too many weights, or they are not flat.
     """
     shapes = parameter_shapes(obs_dim, n_actions, hidden, continuous=continuous)
     expected = sum(map(math.prod, shapes.values()))

@@ -1,7 +1,7 @@
-"""Many copies of a native environment, as Gymnasium's vector environments are.
+"""Step many copies of a native environment, as a vector environment of Gymnasium.
 
-This module imports Gymnasium, if it is there; ``echoic.collectors`` imports this module when
-``VectorEnv`` is asked for.
+This module imports Gymnasium if it is installed; ``echoic.collectors`` imports this module when
+``VectorEnv`` is first used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ try:
 except ModuleNotFoundError:
     gymnasium = None
 else:
-    # Vector environments of versions before 1.1 are of another form.
+    # Vector environments of versions before 1.1 have another interface.
     gymnasium = gymnasium if hasattr(gymnasium.vector, "AutoresetMode") else None
 
 __all__ = ["VectorEnv"]
@@ -28,27 +28,27 @@ _Base: Any = object if gymnasium is None else gymnasium.vector.VectorEnv
 class VectorEnv(ClassicControl, _Base):  # type: ignore[misc]
     """Classic control tasks that step together in native code.
 
-    A ``gymnasium.vector.VectorEnv`` that can stand where ``gymnasium.make_vec`` was called: the
-    same dynamics, limits, rewards, modes and infos, at millions of steps per second. Without
-    Gymnasium (1.1 or later) it has no spaces and is no class of Gymnasium's, and does the same.
+    A ``gymnasium.vector.VectorEnv`` that replaces ``gymnasium.make_vec``: the same dynamics,
+    limits, rewards, modes and infos, at millions of steps per second. Without Gymnasium (1.1 or
+    later) it does the same, but has no spaces and is not a subclass.
 
-    Two things differ. First states are drawn from the same ranges by another generator
+    Two things differ. Initial states are drawn from the same ranges by another generator
     (xoshiro256++ seeded with SplitMix64, one draw of 53 bits for each number), so a seed gives
-    other starts than Gymnasium's; it gives these on every machine and in every release. And a state
-    that is drawn is all that is random, so an environment's episodes depend on its seed and its
-    actions alone, and not on its neighbours.
+    other states than Gymnasium's; it gives these on every machine and in every release. And only
+    initial states are random, so an environment's episodes depend on its seed and its actions
+    alone, not on other environments.
 
     Args:
         env_id: ``"CartPole-v1"``, ``"Pendulum-v1"``, ``"MountainCar-v0"`` or ``"Acrobot-v1"``.
         num_envs: How many there are.
-        autoreset_mode: When an episode that follows another begins: ``"NextStep"`` in a step of its
-            own, ``"SameStep"`` at once, ``"Disabled"`` when ``reset`` is called; or a
+        autoreset_mode: When the next episode starts: ``"NextStep"`` in a step of its own,
+            ``"SameStep"`` at once, ``"Disabled"`` when ``reset`` is called; or a
             ``gymnasium.vector.AutoresetMode``.
-        max_episode_steps: After how many steps episodes are truncated, in place of the 500, 200,
-            200 and 500 of the four.
+        max_episode_steps: The number of steps after which episodes are truncated; by default 500,
+            200, 200 and 500 for the four.
 
     Raises:
-        SpecError: There is no such environment or mode, or a number is out of its range.
+        SpecError: If there is no such environment or mode, or a number is out of range.
 
     Examples:
         >>> import numpy as np
@@ -94,5 +94,5 @@ class VectorEnv(ClassicControl, _Base):  # type: ignore[misc]
         self.action_space = batched(self.single_action_space, num_envs)
 
     def close(self, **_: Any) -> None:
-        """Refuse to go on."""
+        """Close the environments; later calls raise :class:`ClosedError`."""
         super().close()

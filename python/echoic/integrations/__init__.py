@@ -1,1 +1,1 @@
-"""What connects Echoic with other libraries; each module imports its own."""
+"""Use Echoic with other libraries; each module imports its own."""

@@ -1,8 +1,8 @@
-"""Prompts and answers of a batch as rows: the shape in which trainers of other libraries want them.
+"""Split a batch into rows of prompts and answers, as trainers of other libraries expect.
 
-An item's *prompt* is what comes before the first token that its policy made, which the mask column
-tells; the rest is its *answer*. Prompts are filled up on the left and answers on the right, so that
-they meet. Works for every form of a batch. Knows numpy only.
+An item's *prompt* is what precedes the first token that its policy made, according to the mask
+column; the rest is its *answer*. Prompts are padded on the left and answers on the right, so that
+they meet. Works for every form of a batch, and needs numpy only.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["Answers"]
 
 
 class Answers:
-    """A batch, cut where answers begin.
+    """A batch, split where answers begin.
 
     Args:
-        batch: Of any form.
+        batch: A batch of any form.
         mask: The column that is not zero where the policy made a token; without it, prompts are
             empty.
     """
@@ -34,14 +34,14 @@ class Answers:
         lengths, offsets = batch.lengths, batch.offsets
         self._batch = batch
         self._items = np.repeat(np.arange(len(batch)), lengths)
-        # Where each token is in its item, and in a column.
+        # The position of each token in its item.
         self._places = np.arange(batch.tokens) - np.repeat(offsets[:-1], lengths)
         self._cells = np.repeat(batch.starts, lengths) + self._places
         made = np.ones(batch.tokens, np.bool_) if mask is None else self._flat(batch[mask]) != 0
-        #: Tokens of each prompt.
+        #: The number of tokens of each prompt.
         self.prompt_lengths = lengths.copy()
         np.minimum.at(self.prompt_lengths, self._items[made], self._places[made])
-        #: Tokens of each answer.
+        #: The number of tokens of each answer.
         self.lengths = lengths - self.prompt_lengths
         self._made = made
 
@@ -67,21 +67,21 @@ class Answers:
         return rows
 
     def prompts(self, column: Array, fill: Any, dtype: Any) -> Array:
-        """Return a column's part before the answers: (items, longest), filled up on the left."""
+        """Return a column's part before the answers: (items, longest), padded on the left."""
         return self._rows(self._flat(column), True, fill, dtype)
 
     def answers(self, column: Array, fill: Any, dtype: Any) -> Array:
-        """Return a column's part from the answers on: (items, longest), filled up on the right."""
+        """Return a column's part from the answers on: (items, longest), padded on the right."""
         return self._rows(self._flat(column), False, fill, dtype)
 
     def is_prompt(self) -> Array:
-        """Where prompts have tokens, as 0 and 1."""
+        """Return where prompts have tokens, as 0 and 1."""
         return self._rows(np.ones(len(self._items), np.int64), True, 0, np.int64)
 
     def is_answer(self) -> Array:
-        """Where answers have tokens, as 0 and 1."""
+        """Return where answers have tokens, as 0 and 1."""
         return self._rows(np.ones(len(self._items), np.int64), False, 0, np.int64)
 
     def is_made(self) -> Array:
-        """Where the policy made a token of the answer, and no tool or environment: as 0 and 1."""
+        """Return where the policy, not a tool or environment, made a token, as 0 and 1."""
         return self._rows(self._made, False, 0, np.int64)

@@ -1,4 +1,4 @@
-"""Batches as tensordicts.
+"""Convert batches to tensordicts.
 
 Neither torch nor tensordict is imported before a batch is converted.
 """
@@ -20,14 +20,14 @@ __all__ = ["to_tensordict"]
 def to_tensordict(batch: RolloutBatch) -> Any:
     """Return a ``TensorDict`` with a row for each item.
 
-    Its ``batch_size`` is the number of items. It has the table's columns, filled up with zeros on
-    the right, and fields; ``is_token`` and ``versions`` (-1 where there is no token); ``length``,
+    Its ``batch_size`` is the number of items. It has the table's columns, padded with zeros on the
+    right, and fields; ``is_token`` and ``versions`` (-1 where there is no token); ``length``,
     ``group`` (the number of its group), ``lag_oldest`` and ``lag_newest`` for each item.
 
     Args:
-        batch: Of any form.
+        batch: A batch of any form.
     """
-    from tensordict import TensorDict  # noqa: PLC0415 - only who wants one needs it
+    from tensordict import TensorDict  # noqa: PLC0415 - only needed here
 
     from echoic.integrations.torch import as_tensors  # noqa: PLC0415 - it imports torch
 
@@ -36,7 +36,7 @@ def to_tensordict(batch: RolloutBatch) -> Any:
 
 def rows(batch: RolloutBatch) -> dict[str, np.ndarray[Any, Any]]:
     """Return the arrays of :func:`to_tensordict`."""
-    # Without a mask all tokens are the answer's.
+    # Without a mask all tokens belong to the answer.
     whole = Answers(batch, None)
     columns = batch.columns.items()
     return {

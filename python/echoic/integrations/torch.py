@@ -1,4 +1,4 @@
-"""The native policies as a torch module, their weights as flat arrays, and batches as tensors.
+"""Train native policies in torch, convert their weights, and convert batches to tensors.
 
 Importing this module imports torch.
 """
@@ -26,16 +26,16 @@ __all__ = ["ActorCritic", "RolloutDataset", "as_tensors", "load_flat", "pinned_l
 
 
 class ActorCritic(nn.Module):
-    """The policy of a :class:`~echoic.collectors.CandleCollector`, to be trained.
+    """The policy of a :class:`~echoic.collectors.CandleCollector`, as a torch module.
 
     ``parameters()`` come in the order of the collector's flat weights. A new module has torch's own
-    first weights; ``load_flat(module, collector.get_weights())`` gives it the collector's.
+    initial weights; ``load_flat(module, collector.get_weights())`` sets the collector's.
 
     Args:
         obs_dim: How many numbers an observation has.
         n_actions: How many actions there are, or how many numbers one has.
-        hidden: How wide the hidden layers are.
-        continuous: Whether actions are normally distributed numbers, and not one of several.
+        hidden: The width of the hidden layers.
+        continuous: Whether actions are normally distributed numbers instead of one of several.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ def _network(inputs: int, hidden: int, outputs: int) -> Any:
 
 
 def to_flat(module: Any) -> npt.NDArray[np.float32]:
-    """Return a copy of a module's parameters, one after the other, for ``sync_weights``."""
+    """Return a copy of a module's parameters, concatenated, for ``sync_weights``."""
     with torch.no_grad():
         parts = [parameter.detach().reshape(-1).float().cpu() for parameter in module.parameters()]
         flat: npt.NDArray[np.float32] = torch.cat(parts).numpy()
@@ -87,17 +87,17 @@ def to_flat(module: Any) -> npt.NDArray[np.float32]:
 
 
 def load_flat(module: Any, flat: npt.ArrayLike) -> None:
-    """Set a module's parameters to what ``get_weights`` gave.
+    """Set a module's parameters to a result of ``get_weights``.
 
     Raises:
-        SpecError: There are too few or too many numbers. Nothing was changed.
+        SpecError: If there are too few or too many numbers. Nothing was changed.
     """
     given = np.asarray(flat)
     parameters = list(module.parameters())
     expected = sum(parameter.numel() for parameter in parameters)
     if given.shape != (expected,):
         raise SpecError(f"weights: expected an array of shape ({expected},), got {given.shape}")
-    # A copy, because torch shares memory with arrays and warns of those that can't be written.
+    # A copy, because torch shares memory with arrays and warns about read-only ones.
     tensor = torch.from_numpy(given.astype(np.float32))
     with torch.no_grad():
         start = 0
@@ -108,17 +108,17 @@ def load_flat(module: Any, flat: npt.ArrayLike) -> None:
 
 
 def pinned_like(batch: Any) -> tuple[Any, Any]:
-    """Make page-locked room for batches, from which a GPU takes them while the program goes on.
+    """Allocate page-locked memory for batches, from which a GPU copies while the program runs on.
 
-    Where there is no CUDA the memory is of the usual kind, so that a program runs there too.
+    Without CUDA the memory is ordinary, so that a program runs there too.
 
     Args:
-        batch: A batch as ``sample`` gives it; only its shapes and dtypes count.
+        batch: A batch as ``sample`` returns it; only its shapes and dtypes count.
 
     Returns:
         The same memory twice: as arrays, for ``sample(…, out=arrays)``, and as tensors, for
-        ``tensor.to("cuda", non_blocking=True)``. Before the next ``sample`` writes to it, the GPU
-        must have taken what is there: ``torch.cuda.current_stream().synchronize()``.
+        ``tensor.to("cuda", non_blocking=True)``. Before the next ``sample`` writes to it, the copy
+        must be complete: ``torch.cuda.current_stream().synchronize()``.
 
     Example::
 
@@ -139,12 +139,12 @@ def pinned_like(batch: Any) -> tuple[Any, Any]:
     return _trees.tree_map(lambda tensor: tensor.numpy(), tensors), tensors
 
 
-# What numpy has and torch has not had for long, or not in all functions.
+# Dtypes of numpy that older releases of torch do not have, or not in all functions.
 _WIDER = {"u2": np.int32, "u4": np.int64, "u8": np.int64}
 
 
 def as_tensors(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
-    """Return arrays as tensors of their own, whose memory is nobody else's.
+    """Copy arrays into tensors that share no memory.
 
     Unsigned integers of more than a byte become signed ones of the next size (uint64: int64).
     """
@@ -155,20 +155,20 @@ def as_tensors(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
 
 
 class RolloutDataset(IterableDataset):
-    """Batches of rollouts for one rank of a training, without an end but the table's.
+    """Batches of rollouts for one rank of a training, until the table is closed.
 
-    Give it to a ``DataLoader`` with ``batch_size=None``: batches are made by the table, which knows
-    how old everything is. Each one that is fetched ahead counts as a batch of the learner, and is
-    older by then; so fetch few ahead, or none.
+    Give it to a ``DataLoader`` with ``batch_size=None``: the table makes the batches, and knows how
+    old everything is. Each prefetched batch counts as delivered to the learner, and is older by the
+    time it is used; so prefetch few or none.
 
     Args:
-        table: A table, or a function that connects to one. It is called in the process that
-            iterates, so with workers of a ``DataLoader`` it has to be a function.
-        transform: What to make of a batch: a dict of tensors with all columns and fields,
-            ``offsets``, ``group`` (the place of each item's group in the batch), ``versions``, and
-            ``target``, unless told otherwise.
-        how: The arguments of :meth:`~echoic.rollouts.RolloutTable.sample`, ``rank`` and ``ranks``
-            among them. With a lease, a batch is acknowledged when the next one is asked for.
+        table: A table, or a function that connects to one. The process that iterates calls it, so
+            with workers of a ``DataLoader`` it has to be a function.
+        transform: Converts a batch. By default to a dict of tensors with all columns and fields,
+            ``offsets``, ``group`` (the position of each item's group in the batch), ``versions``,
+            and ``target``.
+        how: Arguments of :meth:`~echoic.rollouts.RolloutTable.sample`, such as ``rank`` and
+            ``ranks``. With a lease, a batch is acknowledged when the next one is requested.
 
     Example::
 
@@ -193,7 +193,7 @@ class RolloutDataset(IterableDataset):
         self._how = how
 
     def __iter__(self) -> Iterator[Any]:
-        """Go through batches until the table is closed."""
+        """Iterate over batches until the table is closed."""
         table = self._table if isinstance(self._table, RolloutTable) else self._table()
         batches = table.batches(**self._how)
         while True:

@@ -1,4 +1,4 @@
-"""Batches as the dicts from which TRL's ``GRPOTrainer`` computes its loss.
+"""Convert batches to the dicts from which TRL's ``GRPOTrainer`` computes its loss.
 
 Neither TRL nor torch is imported before tensors are asked for.
 """
@@ -31,24 +31,25 @@ def to_trl(  # noqa: PLR0913 - one argument for each column
 ) -> dict[str, Any]:
     """Return what ``GRPOTrainer._generate_and_score_completions`` returns.
 
-    Override that method in a subclass of the trainer, and let it return this for
+    Override that method in a subclass of the trainer, and make it return this for
     ``table.sample(…)``.
 
     Args:
-        batch: Of any form.
+        batch: A batch of any form.
         tokens: The column of token numbers.
         logprobs: The column of log-probabilities under the policy that drew the tokens.
         mask: The column that is not zero where the policy made a token. A prompt ends before the
             first of them.
         reward: The field of rewards.
-        scale: Whose deviation advantages are divided by: the group's, the batch's, or none.
-        pad_token: What fills rows up.
+        scale: Which standard deviation advantages are divided by: the group's, the batch's, or
+            none.
+        pad_token: The token that rows are padded with.
         tensors: Whether to return torch's tensors; else arrays.
 
     Returns:
-        ``prompt_ids`` and ``prompt_mask`` (items, longest prompt), filled up on the left;
+        ``prompt_ids`` and ``prompt_mask`` (items, longest prompt), padded on the left;
         ``completion_ids``, ``completion_mask`` and ``old_per_token_logps`` (items, longest answer),
-        filled up on the right; ``advantages`` and ``rewards`` (items,); ``num_items_in_batch``, the
+        padded on the right; ``advantages`` and ``rewards`` (items,); ``num_items_in_batch``, the
         tokens that count. ``tool_mask`` is there if some tokens of answers are not the policy's.
     """
     answers = Answers(batch, mask)

@@ -1,8 +1,8 @@
-"""Rollouts of ``verifiers`` into groups.
+"""Add rollouts of ``verifiers`` to groups.
 
 The library is not imported. Rollouts of 0.1.8 to 0.3 are dicts with a ``trajectory``, a step for
-each request to the model, whose tokens are those that the server has seen and drawn. From 0.4 on a
-rollout is a trace, whose branches are sequences already.
+each request to the model, with the tokens that the server has read and drawn. From 0.4 on a rollout
+is a trace, whose branches are sequences already.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ def to_columns(
     logprobs: str = "logprobs",
     mask: str = "mask",
 ) -> dict[str, Array]:
-    """Return the tokens of a rollout as one sequence, with what is known of each.
+    """Return the tokens of a rollout as one sequence, with their log-probabilities and mask.
 
-    The prompt of each step must begin with all that came before it: what it adds, such as the
-    answer of a tool, is in the sequence with a mask of 0.
+    The prompt of each step must begin with everything before it. What it adds, such as the answer
+    of a tool, is in the sequence with a mask of 0.
 
     Args:
         state: A rollout's state, or a dict with its ``trajectory``; or a dict that has the tokens
             of a single step itself (``prompt_ids``, ``completion_ids``, ``completion_logprobs``);
             or, from 0.4 on, a trace of one branch, or a branch.
-        tokens: What to call the column of token numbers (int32).
-        logprobs: That of log-probabilities (float32); 0 for what nobody drew.
-        mask: That of what is learned from (uint8).
+        tokens: The name of the column of token numbers (int32).
+        logprobs: The name of that of log-probabilities (float32); 0 for tokens that were not drawn.
+        mask: The name of that of tokens to learn from (uint8).
 
     Raises:
-        RolloutError: A step has no tokens, or its prompt is not what came before, or a trace has
-            several branches: then the rollout is not one sequence, and has to be brought as
-            several.
+        RolloutError: If a step has no tokens, or its prompt is not what came before, or a trace has
+            several branches: then the rollout is not one sequence, and has to be added as several
+            items.
     """
     found = _of_trajectory(state) if isinstance(state, Mapping) else _of_trace(state)
     ids, probabilities, learned = found
@@ -60,14 +60,14 @@ def to_columns(
 
 
 def _of_trace(trace: Any) -> tuple[list[int], list[float], list[int]]:
-    """The tokens of a trace, or of a branch of one."""
+    """Return the tokens of a trace, or of a branch of one."""
     branches = (
         [trace] if hasattr(trace, "token_ids") else [b for b in trace.branches if b.trainable]
     )
     if len(branches) != 1:
         raise RolloutError(
             f"the rollout has {len(branches)} branches to learn from, so it is not one sequence: "
-            "bring each branch as an item of its own"
+            "add each branch as an item of its own"
         )
     ids, learned = branches[0].token_ids, branches[0].sampled_mask
     if not any(learned):
@@ -78,7 +78,7 @@ def _of_trace(trace: Any) -> tuple[list[int], list[float], list[int]]:
 
 
 def _of_trajectory(state: Mapping[str, Any]) -> tuple[list[int], list[float], list[int]]:
-    """The tokens of a dict's steps, one after the other."""
+    """Return the tokens of a dict's steps, one after the other."""
     steps = state.get("trajectory")
     if steps is None:
         steps = [{"tokens": state}]
@@ -95,7 +95,7 @@ def _of_trajectory(state: Mapping[str, Any]) -> tuple[list[int], list[float], li
         if prompt[: len(ids)] != ids:
             raise RolloutError(
                 f"step {number} of the rollout has a prompt that does not begin with the "
-                f"{len(ids)} tokens before it, so the steps are not one sequence: bring them as "
+                f"{len(ids)} tokens before it, so the steps are not one sequence: add them as "
                 "items of their own"
             )
         added = len(prompt) - len(ids)
@@ -128,23 +128,23 @@ def add_rollout(  # noqa: PLR0913 - one argument for each option
     Args:
         permit: The group's.
         state: See :func:`to_columns`.
-        fields: What the table knows of an item beside its reward.
+        fields: The item's fields in the table, except its reward.
         item: As for :meth:`~echoic.rollouts.Permit.add`.
         versions: As for :meth:`~echoic.rollouts.Permit.add`.
-        reward: The field that the rollout's ``reward`` is for.
-        messages: Whether the item carries the messages too, as the blob ``"messages"``: JSON of
-            ``prompt`` and ``completion``, or a trace's ``messages``.
+        reward: The field for the rollout's ``reward``.
+        messages: Whether to add the messages too, as the blob ``"messages"``: JSON of ``prompt``
+            and ``completion``, or a trace's ``messages``.
         columns: As for :func:`to_columns`.
 
     Returns:
         Where the group has come to.
 
     Raises:
-        RolloutError: As for :func:`to_columns`; or the rollout has no reward yet, or an error.
+        RolloutError: As for :func:`to_columns`; or if the rollout has no reward yet, or an error.
     """
     is_dict = isinstance(state, Mapping)
     error = state.get("error") if is_dict else state.last_error
-    # A trace keeps the errors of attempts that were made again.
+    # A trace also has the errors of attempts that were repeated.
     if error is not None and (is_dict or state.has_error):
         raise RolloutError(f"the rollout ended in an error: {error!r}")
     scored = state.get("reward") if is_dict else _reward(state)
@@ -156,7 +156,7 @@ def add_rollout(  # noqa: PLR0913 - one argument for each option
     if messages:
         names = ("prompt", "completion") if is_dict else ("messages",)
         said = {name: state.get(name) if is_dict else getattr(state, name) for name in names}
-        # Messages may have objects of a client's library in them.
+        # Messages may contain objects of a client library.
         blobs = {"messages": json.dumps(said, default=_plain)}
     return permit.add(found, known, item=item, versions=versions, blobs=blobs)
 
@@ -175,12 +175,12 @@ def add_group(permit: Permit, states: Iterable[Any], **options: Any) -> str:
 
 
 def _reward(trace: Any) -> float | None:
-    """A trace's reward; its own property is 0 also before anything scored it."""
+    """Return a trace's reward; its own property is 0 also before it was scored."""
     scored = any(part is not None for part in trace.rewards.values())
     return trace.reward if scored else None
 
 
 def _plain(value: Any) -> Any:
-    """Return a model of pydantic as a dict, and anything else as text."""
+    """Convert a model of pydantic to a dict, and anything else to text."""
     dump = getattr(value, "model_dump", None)
     return str(value) if dump is None else dump()

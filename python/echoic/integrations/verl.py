@@ -1,4 +1,4 @@
-"""Batches as the two dicts from which verl makes its ``DataProto``.
+"""Convert batches to the two dicts from which verl makes its ``DataProto``.
 
 Neither verl nor torch is imported before tensors are asked for.
 """
@@ -27,25 +27,25 @@ def to_verl(  # noqa: PLR0913 - one argument for each column
     pad_token: int = 0,
     tensors: bool = True,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return tensors and what is not one: ``DataProto.from_dict(tensors=…, non_tensors=…)``.
+    """Return tensors and other values: ``DataProto.from_dict(tensors=…, non_tensors=…)``.
 
     Args:
-        batch: Of any form.
+        batch: A batch of any form.
         tokens: The column of token numbers.
         logprobs: The column of log-probabilities under the policy that drew the tokens.
         mask: The column that is not zero where the policy made a token. A prompt ends before the
             first of them.
         reward: The field of rewards.
-        pad_token: What fills rows up.
+        pad_token: The token that rows are padded with.
         tensors: Whether to return torch's tensors; else arrays.
 
     Returns:
         With P tokens of the longest prompt and R of the longest answer: ``prompts`` (items, P),
-        filled up on the left; ``responses``, ``response_mask``, ``rollout_log_probs`` and
-        ``rm_scores`` (items, R), filled up on the right, with the reward at the last token of the
+        padded on the left; ``responses``, ``response_mask``, ``rollout_log_probs`` and
+        ``rm_scores`` (items, R), padded on the right, with the reward at the last token of the
         answer; ``input_ids``, ``attention_mask`` and ``position_ids`` (items, P + R). And, with a
-        value for each item, ``uid``: which group it belongs to, by which verl computes advantages;
-        ``source``; ``version``, of its oldest token; and the table's other fields.
+        value for each item, ``uid``: its group, by which verl computes advantages; ``source``;
+        ``version``, of its oldest token; and the table's other fields.
     """
     answers = Answers(batch, mask)
     prompts = answers.prompts(batch[tokens], pad_token, np.int64)
@@ -57,7 +57,7 @@ def to_verl(  # noqa: PLR0913 - one argument for each column
         "response_mask": answers.is_made(),
         "input_ids": np.concatenate([prompts, responses], 1),
         "attention_mask": attention,
-        # What fills prompts up has place 0, as in verl; what fills answers up goes on counting.
+        # Padding of prompts has position 0, as in verl; padding of answers continues counting.
         "position_ids": np.maximum(np.cumsum(attention, 1) - 1, 0),
     }
     if logprobs is not None:
@@ -81,7 +81,7 @@ def to_verl(  # noqa: PLR0913 - one argument for each column
 
 
 def _objects(values: Any) -> np.ndarray[Any, Any]:
-    """Return an array of objects, which is what verl takes beside tensors."""
+    """Return an array of objects, as verl takes for values that are not tensors."""
     listed = list(values)
     array = np.empty(len(listed), object)
     array[:] = listed

@@ -1,6 +1,6 @@
-"""DeepMind Reverb's Python API on Echoic's tables: programs run with only the import changed.
+"""Run programs written for DeepMind Reverb on Echoic's tables, with only the import changed.
 
-``import echoic.reverb as reverb``. What differs, and why, is in the guide "From Reverb".
+Use ``import echoic.reverb as reverb``. The guide "From Reverb" lists what differs, and why.
 """
 
 from typing import NoReturn
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> NoReturn:
-    """Say of upstream's graph operations that they are left out on purpose."""
+    """Explain that upstream's graph operations are left out on purpose."""
     if name == "TFClient":
         raise AttributeError(
             "echoic.reverb has no TFClient, whose calls are operations of TensorFlow graphs; "

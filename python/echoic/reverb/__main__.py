@@ -9,7 +9,7 @@ _USAGE = "usage: python -m echoic.reverb (PROGRAM | -m MODULE) [ARGUMENTS]"
 
 
 def main() -> None:
-    """Run it."""
+    """Run the program."""
     arguments = sys.argv[1:]
     if not arguments or arguments == ["-m"] or arguments[0] in ("-h", "--help"):
         sys.exit(_USAGE)

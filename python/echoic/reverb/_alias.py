@@ -1,4 +1,4 @@
-"""The name ``reverb`` for this package, for programs and libraries that can't be changed."""
+"""Import this package as ``reverb``, for programs and libraries that can't be changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["install"]
 
 
 class _Alias(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds ``reverb`` and what is below it in ``echoic.reverb``."""
+    """Find ``reverb`` and its submodules in ``echoic.reverb``."""
 
     def __init__(self) -> None:
         self._specs: dict[str, importlib.machinery.ModuleSpec | None] = {}
@@ -43,19 +43,19 @@ class _Alias(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # The module was run under its own name, whose spec it keeps.
+        # The module was run under its own name, and keeps that spec.
         name = module.__name__.removeprefix("echoic.")
         module.__spec__ = self._specs.pop(name, module.__spec__)
 
 
 def install() -> None:
-    """Have ``import reverb``, and of whatever is below it, give this package in this process.
+    """Make ``import reverb``, and of its submodules, import this package in this process.
 
-    Call it before anything imports ``reverb``. ``python -m echoic.reverb PROGRAM`` runs a program
-    so.
+    Call it before anything imports ``reverb``. ``python -m echoic.reverb PROGRAM`` does so for a
+    program.
 
     Raises:
-        ImportError: Another ``reverb`` was imported before.
+        ImportError: If another ``reverb`` was imported before.
 
     Examples:
         >>> import echoic.reverb

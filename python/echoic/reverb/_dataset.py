@@ -1,6 +1,6 @@
-"""Iterables of nests of arrays, with the few methods of ``tf.data`` that programs use on them.
+"""Iterate over nests of arrays, with the methods of ``tf.data`` that programs use most.
 
-A dataset makes a new iterator each time it is gone through. To have one in TensorFlow, give it to
+Each iteration over a dataset makes a new iterator. To use one in TensorFlow, give it to
 ``tf.data.Dataset.from_generator``; in PyTorch, return its iterator from an ``IterableDataset``.
 """
 
@@ -22,11 +22,11 @@ __all__ = ["Dataset", "lists_as_tuples", "specs_of", "stack"]
 
 
 class Dataset:
-    """See the module.
+    """A dataset with methods of ``tf.data``: see the module.
 
     Args:
         make: Makes an iterator.
-        element_spec: A nest like the elements, of ``TensorSpec``; ``None`` when it is not known.
+        element_spec: A nest like the elements, of ``TensorSpec``; ``None`` if it is not known.
     """
 
     def __init__(self, make: Callable[[], Iterator[Any]], element_spec: Any = None) -> None:
@@ -35,22 +35,22 @@ class Dataset:
 
     @property
     def element_spec(self) -> Any:
-        """What elements look like."""
+        """The form of the elements."""
         return self._spec
 
     def __iter__(self) -> Iterator[Any]:
         return self._make()
 
     def as_numpy_iterator(self) -> Iterator[Any]:
-        """Go through the elements, which are of numpy anyway."""
+        """Iterate over the elements, whose leaves are numpy arrays in any case."""
         return iter(self)
 
     def batch(self, batch_size: int, drop_remainder: bool = False, **_: Any) -> Dataset:
-        """So many elements as one, each leaf with a leading axis.
+        """Batch this many elements into one, each leaf with a leading axis.
 
         Args:
-            batch_size: How many.
-            drop_remainder: Whether to leave out the last ones when they are fewer.
+            batch_size: How many elements.
+            drop_remainder: Whether to drop the last elements if there are fewer.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size ({batch_size}) must be a positive integer")
@@ -66,29 +66,29 @@ class Dataset:
                 yield stack(part)
 
     def take(self, count: int) -> Dataset:
-        """Only the first so many elements; all when -1."""
+        """Keep only the first elements; -1 keeps all."""
         return self if count < 0 else Dataset(lambda: itertools.islice(self, count), self._spec)
 
     def skip(self, count: int) -> Dataset:
-        """All but the first so many elements."""
+        """Skip the first elements."""
         return Dataset(lambda: itertools.islice(self, count, None), self._spec)
 
     def map(self, function: Callable[..., Any], *_: Any, **__: Any) -> Dataset:
-        """What a function makes of each element."""
+        """Apply a function to each element."""
         return Dataset(lambda: map(function, self))
 
     def filter(self, predicate: Callable[[Any], Any]) -> Dataset:
-        """Only the elements for which a function says so."""
+        """Keep only the elements for which a function returns true."""
         return Dataset(lambda: filter(predicate, self), self._spec)
 
     def prefetch(self, buffer_size: int) -> Dataset:
-        """The same elements, fetched ahead by a thread; one ahead when the size is negative."""
+        """Fetch elements ahead in a thread; one ahead if the size is negative."""
         ahead = 1 if buffer_size < 0 else buffer_size
         return self if ahead == 0 else Dataset(lambda: _Ahead(self, ahead).elements(), self._spec)
 
 
 class _Ahead:
-    """Elements that a thread fetches before they are asked for."""
+    """Elements that a thread fetches ahead."""
 
     def __init__(self, dataset: Dataset, ahead: int) -> None:
         self._dataset = dataset
@@ -110,11 +110,11 @@ class _Ahead:
                 if self._stopped.is_set():
                     return
             self._put("end", None)
-        except Exception as error:  # noqa: BLE001 - it is raised where elements are taken
+        except Exception as error:  # noqa: BLE001 - raised in the consuming thread
             self._put("error", error)
 
     def elements(self) -> Iterator[Any]:
-        """Go through the elements."""
+        """Iterate over the elements."""
         threading.Thread(target=self._fetch, name="echoic-prefetch", daemon=True).start()
         try:
             while (taken := self._ready.get())[0] == "element":
@@ -126,10 +126,10 @@ class _Ahead:
 
 
 def stack(elements: list[Any]) -> Any:
-    """Elements as one, each leaf with a leading axis.
+    """Stack elements into one, each leaf with a leading axis.
 
     Raises:
-        ValueError: They differ in shape.
+        ValueError: If they differ in shape.
     """
     flats = zip(*(_nest.flatten(element) for element in elements), strict=True)
     leaves = []
@@ -145,7 +145,7 @@ def stack(elements: list[Any]) -> Any:
 
 
 def _batched(spec: Any, length: int | None) -> Any:
-    """What batches look like, of elements that look like this."""
+    """Return the spec of batches, given the spec of elements."""
     if spec is None:
         return None
 
@@ -157,7 +157,7 @@ def _batched(spec: Any, length: int | None) -> Any:
 
 
 def lists_as_tuples(structure: Any) -> Any:
-    """A structure with tuples for its lists, as ``tf.data`` has it."""
+    """Replace lists by tuples, as ``tf.data`` does."""
     if isinstance(structure, list):
         return tuple(lists_as_tuples(child) for child in structure)
     if isinstance(structure, dict):
@@ -169,10 +169,10 @@ def lists_as_tuples(structure: Any) -> Any:
 
 
 def specs_of(dtypes: Any, shapes: Any) -> Any:
-    """A nest of ``TensorSpec`` like the one of dtypes.
+    """Return a nest of ``TensorSpec`` with the structure of the dtypes.
 
     Raises:
-        ValueError: There is not a shape for each dtype.
+        ValueError: If there is not a shape for each dtype.
     """
     if not _nest.is_nested(dtypes):
         if isinstance(shapes, dict):

@@ -1,8 +1,8 @@
-"""Nested structures in the order of dm-tree, which is the order of everything in Reverb.
+"""Walk nested structures in the order of dm-tree, which Reverb uses everywhere.
 
 Mappings are walked with their keys sorted, namedtuples by their fields, other sequences by
-position. Everything else is a leaf, ``None`` and strings included. A path is a tuple of keys, field
-names and positions.
+position. Everything else is a leaf, including ``None`` and strings. A path is a tuple of keys,
+field names and positions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Path: TypeAlias = "tuple[str | int, ...]"
 
 
 class _Kind(enum.Enum):
-    """What a type is to a structure."""
+    """The kinds of types in a structure."""
 
     LEAF = enum.auto()
     MAPPING = enum.auto()
@@ -57,12 +57,12 @@ _kind: Callable[[type], _Kind] = lru_cache(maxsize=1024)(_classify)
 
 
 def is_nested(value: Any) -> bool:
-    """Whether a value has children."""
+    """Return whether a value has children."""
     return _kind(type(value)) is not _Kind.LEAF
 
 
 def _keys(value: Any, kind: _Kind) -> Iterable[Any]:
-    """The keys of the children of a nested value, in order."""
+    """Return the keys of the children of a nested value, in order."""
     if kind is _Kind.MAPPING:
         try:
             return sorted(value)
@@ -79,7 +79,7 @@ def _keys(value: Any, kind: _Kind) -> Iterable[Any]:
 
 
 def _children(value: Any) -> Iterable[tuple[Any, Any]]:
-    """The keys and children of a nested value, in order."""
+    """Return the keys and children of a nested value, in order."""
     kind = _kind(type(value))
     keys = _keys(value, kind)
     if kind is _Kind.MAPPING:
@@ -90,7 +90,7 @@ def _children(value: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def flatten(value: Any) -> list[Any]:
-    """The leaves."""
+    """Return the leaves."""
     leaves: list[Any] = []
     _flatten(value, leaves)
     return leaves
@@ -108,7 +108,7 @@ def _flatten(value: Any, leaves: list[Any]) -> None:
     else:
         children = value
     for child in children:
-        # Most children are leaves, and a call for each would be most of the time.
+        # Most children are leaves, and a call for each would take most of the time.
         if _kind(type(child)) is _LEAF:
             leaves.append(child)
         else:
@@ -116,7 +116,7 @@ def _flatten(value: Any, leaves: list[Any]) -> None:
 
 
 def flatten_with_path(value: Any) -> list[tuple[Path, Any]]:
-    """The leaves, each with its path."""
+    """Return the leaves, each with its path."""
     leaves: list[tuple[Path, Any]] = []
     _flatten_with_path(value, (), leaves)
     return leaves
@@ -131,10 +131,10 @@ def _flatten_with_path(value: Any, path: Path, leaves: list[tuple[Path, Any]]) -
 
 
 def unflatten_as(structure: Any, leaves: Sequence[Any]) -> Any:
-    """A structure like the given one, of other leaves.
+    """Return a structure like the given one, with other leaves.
 
     Raises:
-        ValueError: There are more or fewer leaves.
+        ValueError: If there are more or fewer leaves.
     """
     expected = len(flatten(structure))
     if expected != len(leaves):
@@ -146,7 +146,7 @@ def unflatten_as(structure: Any, leaves: Sequence[Any]) -> Any:
 
 
 def map_leaves(function: Callable[..., Any], structure: Any, *others: Any) -> Any:
-    """A structure of what a function makes of each leaf, and of those at its place in others."""
+    """Apply a function to the leaves of structures at the same place."""
     for other in others:
         assert_same_structure(structure, other)
     flats = [flatten(structure), *map(flatten, others)]
@@ -154,7 +154,7 @@ def map_leaves(function: Callable[..., Any], structure: Any, *others: Any) -> An
 
 
 def map_with_path(function: Callable[..., Any], structure: Any, *others: Any) -> Any:
-    """As :func:`map_leaves`, for a function that gets the path first."""
+    """Do the same as :func:`map_leaves`, with a function that gets the path first."""
     for other in others:
         assert_same_structure(structure, other)
     flats = [flatten(one) for one in (structure, *others)]
@@ -169,7 +169,7 @@ def _build(structure: Any, leaves: Iterator[Any]) -> Any:
     built = {key: _build(child, leaves) for key, child in _children(structure)}
     kind = type(structure)
     if isinstance(structure, Mapping):
-        # The order of the keys is that of the structure.
+        # The keys keep the structure's order.
         pairs = [(key, built[key]) for key in structure]
         if hasattr(structure, "default_factory"):
             return kind(structure.default_factory, pairs)
@@ -180,11 +180,11 @@ def _build(structure: Any, leaves: Iterator[Any]) -> Any:
 
 
 def assert_same_structure(a: Any, b: Any, check_types: bool = True) -> None:
-    """Refuse two structures that differ.
+    """Raise an error if two structures differ.
 
     Raises:
-        ValueError: They have not as many children, or, where types are checked, other keys.
-        TypeError: Nodes are of different types.
+        ValueError: If the numbers of children differ, or, if types are checked, the keys.
+        TypeError: If nodes have different types.
     """
     _compare(a, b, check_types, (a, b))
 
@@ -219,7 +219,7 @@ def _compare(a: Any, b: Any, check_types: bool, whole: tuple[Any, Any]) -> None:
     both = isinstance(a, Mapping) and isinstance(b, Mapping)
     if check_types and both and ours.keys() != theirs.keys():
         raise ValueError(differ(f"keys {list(ours)} and {list(theirs)}"))
-    # As upstream does, what both have is compared before how much each has.
+    # As upstream does, compare the common children before their number.
     for left, right in zip(ours.values(), theirs.values(), strict=False):
         _compare(left, right, check_types, whole)
     if len(ours) != len(theirs):

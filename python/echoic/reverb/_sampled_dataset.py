@@ -1,4 +1,4 @@
-"""What datasets of trajectories and of timesteps have in common: arguments, and where from."""
+"""Share the arguments and the fetching of datasets of trajectories and of timesteps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["SampledDataset"]
 
 
 class SampledDataset(Dataset):
-    """See the module; subclasses say what becomes of an item."""
+    """Base of datasets that sample a table; subclasses convert its items."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class SampledDataset(Dataset):
         get_signature_timeout_secs: int | None = None,
         max_samples: int = -1,
     ) -> Self:
-        """Make a dataset of what the signature of a table says; see the class for the arguments.
+        """Make a dataset from the signature of a table; see the class for the arguments.
 
         Args:
             server_address: See the class.
@@ -91,12 +91,12 @@ class SampledDataset(Dataset):
             num_workers_per_iterator: See the class.
             max_samples_per_stream: See the class.
             rate_limiter_timeout_ms: See the class.
-            get_signature_timeout_secs: How long to wait for the server; for ever when ``None``.
+            get_signature_timeout_secs: Seconds to wait for the server; ``None`` waits for ever.
             max_samples: See the class.
 
         Raises:
-            ValueError: There is no such table, or it has no signature.
-            DeadlineExceededError: The server did not answer in time.
+            ValueError: If there is no such table, or it has no signature.
+            DeadlineExceededError: If the server did not answer in time.
         """
         infos = reverb_client.Client(server_address).server_info(get_signature_timeout_secs)
         if table not in infos:
@@ -128,7 +128,7 @@ class SampledDataset(Dataset):
         return client.NewSampler(self._table, self._max_samples, self._most, self._timeout)
 
     def _check(self, signature: Sequence[_signature.Column]) -> None:
-        """Refuse a table whose signature can't give what was asked for."""
+        """Raise an error if the table's signature does not match the requested columns."""
         got = self._columns
         if len(got) != len(signature):
             raise ValueError(
@@ -148,7 +148,7 @@ class SampledDataset(Dataset):
                 )
 
     def _fits(self, leaves: Sequence[np.ndarray[Any, Any]], axes: int) -> None:
-        """Refuse leaves that are not what was asked for, after so many leading axes."""
+        """Raise an error if leaves, after the leading axes, are not as requested."""
         if len(leaves) != len(self._columns):
             raise ValueError(
                 f"Expected items of {len(self._columns)} tensors from table '{self._table}', got "
@@ -165,7 +165,7 @@ class SampledDataset(Dataset):
                 )
 
     def _fetches(self, count: int) -> Iterator[Items]:
-        """Items in fetches that end where so many do, until there are no more or not in time."""
+        """Fetch items, in groups that end at multiples of ``count``, until none come in time."""
         sampler = self._sampler()
         missing = ask = count
         while True:
@@ -174,7 +174,7 @@ class SampledDataset(Dataset):
             except (StopIteration, WaitTimeoutError):
                 return
             missing = missing - len(items) or count
-            # After one that had to be waited for, as many as there are probably now.
+            # After waiting for one item, ask for as many as there probably are now.
             ask = count if missing == count else 2 * len(items)
             yield items
 
@@ -183,7 +183,7 @@ class SampledDataset(Dataset):
 
     @staticmethod
     def _infos(items: Items) -> replay_sample.SampleInfo:
-        """What is known of items, as arrays."""
+        """Return the metadata of items, as arrays."""
         return replay_sample.SampleInfo(
             items.keys,
             items.probabilities,

@@ -1,4 +1,4 @@
-"""Signatures: what the trajectories of a table look like.
+"""Describe the trajectories of a table by a signature.
 
 A signature is a nest of :class:`TensorSpec`. Names of types and forms of shapes in messages are
 TensorFlow's, because programs match on them.
@@ -32,31 +32,31 @@ __all__ = [
     "shape_text",
 ]
 
-# What a flat trajectory has: dtype and shape of each leaf, in which an axis may be ``None``.
+# A leaf of a flat trajectory: dtype and shape, in which an axis may be ``None``.
 Column: TypeAlias = "tuple[np.dtype[Any], tuple[int | None, ...] | None]"
 
 _STRING = np.dtype(object)
 
 
 class Shape(tuple["int | None", ...]):
-    """Lengths of axes, ``None`` for one that may have any length."""
+    """Lengths of axes; ``None`` for one that may have any length."""
 
     __slots__ = ()
 
     @property
     def rank(self) -> int:
-        """How many axes there are."""
+        """The number of axes."""
         return len(self)
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Form of an array: a leaf of a signature.
+    """The form of an array: a leaf of a signature.
 
     Args:
-        shape: Lengths of the axes, ``None`` for one that may have any; ``None`` for any shape.
-        dtype: Anything that numpy makes a dtype of. Strings are of dtype ``object``.
-        name: For people.
+        shape: Lengths of the axes, ``None`` for one of any length; ``None`` for any shape.
+        dtype: Anything that ``numpy.dtype`` accepts. Strings are of dtype ``object``.
+        name: A name for people.
     """
 
     shape: tuple[int | None, ...] | None
@@ -64,7 +64,7 @@ class TensorSpec:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        """Bring shape and dtype into one form."""
+        """Convert shape and dtype to one form."""
         object.__setattr__(self, "shape", _shape(self.shape))
         object.__setattr__(self, "dtype", _dtype(self.dtype))
 
@@ -86,7 +86,7 @@ class TensorSpec:
         return hash((self.shape, self.dtype, self.name))
 
     def is_compatible_with(self, spec_or_value: Any) -> bool:
-        """Whether an array, or some array of another spec, is of this dtype and shape."""
+        """Return whether an array, or some array of another spec, has this dtype and shape."""
         other = spec_or_value
         if not (hasattr(other, "shape") and hasattr(other, "dtype")):
             other = np.asarray(other)
@@ -99,9 +99,9 @@ class TensorSpec:
         )
 
     def most_specific_common_supertype(self, others: Sequence[Any]) -> TensorSpec | None:
-        """Return the narrowest spec that allows all that this and others do.
+        """Return the narrowest spec that allows everything that this and others allow.
 
-        ``None`` when they differ in dtype. The shape is ``None`` when they differ in the number of
+        ``None`` if they differ in dtype. The shape is ``None`` if they differ in the number of
         axes.
         """
         if any(_dtype(other.dtype) != self.dtype for other in others):
@@ -122,16 +122,16 @@ class TensorSpec:
 
 
 class _TensorFlowSpec(TensorSpec):
-    """A spec of a program that gave TensorFlow's, and gets TensorFlow's back."""
+    """A spec that a program gave as TensorFlow's; it gets TensorFlow's back."""
 
 
 def _tensorflow_spec() -> Any:
-    """TensorFlow's ``TensorSpec``; ``None`` unless the program has imported it."""
+    """Return TensorFlow's ``TensorSpec``; ``None`` unless the program has imported it."""
     return getattr(sys.modules.get("tensorflow"), "TensorSpec", None)
 
 
 def as_given(signature: Any) -> Any:
-    """A signature with TensorFlow's specs for those that a program gave as such.
+    """Convert specs that a program gave as TensorFlow's back to TensorFlow's.
 
     They stay ours in a process that has not imported TensorFlow.
     """
@@ -156,7 +156,7 @@ def _shape(shape: Any) -> Shape | None:
 
 
 def _dtype(dtype: Any) -> np.dtype[Any]:
-    # TensorFlow's dtypes say what they are to numpy; torch's have numpy's names.
+    # TensorFlow's dtypes have numpy's as an attribute; torch's have numpy's names.
     dtype = getattr(dtype, "as_numpy_dtype", dtype)
     if type(dtype).__module__ == "torch":
         dtype = str(dtype).removeprefix("torch.")
@@ -165,12 +165,12 @@ def _dtype(dtype: Any) -> np.dtype[Any]:
 
 
 def normalize(signature: Any) -> Any:
-    """A nest of :class:`TensorSpec`, of a nest of anything with a shape and a dtype.
+    """Convert a nest of anything with a shape and a dtype to a nest of :class:`TensorSpec`.
 
-    :func:`as_given` makes TensorFlow's of those that were TensorFlow's.
+    :func:`as_given` converts those that were TensorFlow's back.
 
     Raises:
-        ValueError: A leaf has none.
+        ValueError: If a leaf has no shape or dtype.
     """
 
     def convert(leaf: Any) -> TensorSpec:
@@ -190,19 +190,19 @@ def normalize(signature: Any) -> Any:
 
 
 def flat_columns(signature: Any) -> list[Column]:
-    """Dtype and shape of each leaf."""
+    """Return dtype and shape of each leaf."""
     return [(leaf.dtype, leaf.shape) for leaf in _nest.flatten(signature)]
 
 
 def encode(node: Any) -> Any:
-    """A signature as what JSON can hold.
+    """Convert a signature to JSON types.
 
     Raises:
-        ValueError: A key of a mapping is neither a string nor an int.
+        ValueError: If a key of a mapping is neither a string nor an int.
     """
     if isinstance(node, TensorSpec):
         shape = None if node.shape is None else list(node.shape)
-        # The name, for what numpy knows only by its registration, such as bfloat16.
+        # The name, since numpy knows some dtypes, such as bfloat16, only after an import.
         leaf = {"shape": shape, "dtype": node.dtype.name, "name": node.name}
         return {**leaf, "tensorflow": True} if isinstance(node, _TensorFlowSpec) else leaf
     if isinstance(node, Mapping):
@@ -218,7 +218,7 @@ def encode(node: Any) -> Any:
 
 
 def decode(node: Any) -> Any:
-    """The signature that :func:`encode` was given."""
+    """Convert the result of :func:`encode` back."""
     if "shape" in node:
         kind = _TensorFlowSpec if "tensorflow" in node else TensorSpec
         return kind(_shape(node["shape"]), _named_dtype(node["dtype"]), node["name"])
@@ -253,20 +253,20 @@ _NAMES = {"float16": "half", "float32": "float", "float64": "double", "object": 
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """TensorFlow's name."""
+    """Return TensorFlow's name of a dtype."""
     name = "object" if dtype.kind in "OSU" else dtype.name
     return _NAMES.get(name, name)
 
 
 def shape_text(shape: Iterable[int | None] | None) -> str:
-    """TensorFlow's form of a shape."""
+    """Format a shape as TensorFlow does."""
     if shape is None:
         return "<unknown>"
     return "[" + ",".join("?" if axis is None else str(axis) for axis in shape) + "]"
 
 
 def columns_text(columns: Sequence[Column]) -> str:
-    """Columns in messages."""
+    """Format columns for messages."""
     return ", ".join(
         f"{number}: Tensor<name: '{number}', dtype: {dtype_name(dtype)}, "
         f"shape: {shape_text(shape)}>"
@@ -275,7 +275,7 @@ def columns_text(columns: Sequence[Column]) -> str:
 
 
 def fits(expected: Column, dtype: np.dtype[Any], shape: Sequence[int]) -> bool:
-    """Whether an array of this dtype and shape is what a column expects."""
+    """Return whether an array of this dtype and shape fits a column."""
     same = expected[0] == dtype or (expected[0] == _STRING and dtype.kind in "OSU")
     if not same or expected[1] is None:
         return same

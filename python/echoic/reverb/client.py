@@ -1,4 +1,4 @@
-"""The client of a server."""
+"""Connect to a server."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["Client", "Writer"]
 
 _log = logging.getLogger(__name__)
 
-# As many items as nobody has on their way.
+# More items than a program has in flight.
 _UNLIMITED = 1_000_000
 
 
 class Writer:
-    """Appends steps, and makes items of the last so many; ``client.writer`` makes one."""
+    """Append steps, and make items of the last ones; ``client.writer`` makes one."""
 
     def __init__(self, internal_writer: pybind.Writer) -> None:
         self._writer = internal_writer
@@ -50,7 +50,7 @@ class Writer:
         return f"{self._writer!r}, closed: {self._closed}"
 
     def append(self, data: Any) -> None:
-        """Append a step, which later items may have."""
+        """Append a step, which later items may include."""
         self._writer.Append(_nest.flatten(data))
 
     def append_sequence(self, sequence: Any) -> None:
@@ -58,11 +58,10 @@ class Writer:
         self._writer.AppendSequence(_nest.flatten(sequence))
 
     def create_item(self, table: str, num_timesteps: int, priority: float) -> None:
-        """Make an item of the last steps. It need not be in its table before :meth:`flush`.
+        """Make an item of the last steps. It may reach its table as late as :meth:`flush`.
 
         Raises:
-            ValueError: There are not so many steps, or the steps are not what the table's signature
-                says.
+            ValueError: If there are fewer steps, or they do not match the table's signature.
         """
         if num_timesteps < 1:
             raise ValueError(f"num_timesteps ({num_timesteps}) must be a positive integer")
@@ -73,13 +72,13 @@ class Writer:
         self._writer.Flush()
 
     def close(self, retry_on_unavailable: bool = True) -> None:
-        """Wait until all items are in their tables, and end.
+        """Wait until all items are in their tables, and close.
 
         Args:
-            retry_on_unavailable: Whether to wait for a server that is not there.
+            retry_on_unavailable: Whether to wait for a server that is away.
 
         Raises:
-            ValueError: The writer was closed before.
+            ValueError: If the writer was closed before.
         """
         if self._closed:
             raise ValueError("close() has already been called on Writer.")
@@ -88,10 +87,10 @@ class Writer:
 
 
 class Client:
-    """Talks to the server at an address.
+    """Connect to the server at an address.
 
     It connects when it is first used, and then waits for the server. A client can be pickled; the
-    copy connects for itself.
+    copy makes its own connection.
 
     Args:
         server_address: ``host:port``, or an address as :func:`echoic.connect` takes it.
@@ -110,7 +109,7 @@ class Client:
 
     @property
     def server_address(self) -> str:
-        """As it was given."""
+        """The address as it was given."""
         return self._server_address
 
     def insert(self, data: Any, priorities: Mapping[str, float]) -> None:
@@ -121,8 +120,8 @@ class Client:
             priorities: The item's priority in each table that gets it.
 
         Raises:
-            ValueError: There are no priorities or one is none, a table is not there, or the data is
-                not what its signature says.
+            ValueError: If there are no priorities, one is not a finite number >= 0, a table does
+                not exist, or the data does not match its signature.
         """
         if not priorities:
             raise ValueError("priorities must contain at least one item")
@@ -139,13 +138,13 @@ class Client:
 
         Args:
             max_sequence_length: How many steps an item may have.
-            delta_encoded: Store differences between steps, for steps that resemble each other.
-            chunk_length: How many steps are stored together; at most 10 when ``None``.
-            max_in_flight_items: How many items may be on their way before ``create_item`` waits;
-                any number when ``None``.
+            delta_encoded: Whether to store differences between steps, for steps that are similar.
+            chunk_length: How many steps are stored together; if ``None``, at most 10.
+            max_in_flight_items: How many items may be unacknowledged before ``create_item`` waits;
+                ``None`` means any number.
 
         Raises:
-            ValueError: A number is not positive, or ``chunk_length`` is above
+            ValueError: If a number is not positive, or ``chunk_length`` is above
                 ``max_sequence_length``.
         """
         if max_sequence_length < 1:
@@ -194,8 +193,8 @@ class Client:
         """Sample items one after the other, each as soon as the table allows it.
 
         Args:
-            table: Where from.
-            num_samples: How many.
+            table: The table's name.
+            num_samples: How many items.
             emit_timesteps: Whether an item comes as the list of its steps, or as a whole.
             unpack_as_table_signature: Whether data is nested as the table's signature, if it has
                 one; it is a flat list otherwise.
@@ -204,9 +203,9 @@ class Client:
             A :class:`ReplaySample`, or a list of them.
 
         Raises:
-            ValueError: The columns of an item differ in length, so it has no steps; or there is no
-                such table to take the signature from.
-            RuntimeError: There is no such table, or the server is gone.
+            ValueError: If the columns of an item differ in length, so that it has no steps; or the
+                signature is needed and there is no such table.
+            RuntimeError: If there is no such table, or the server is gone.
         """
         sampler = self._client.NewSampler(table, num_samples, 1)
         signature = self._get_signature_for_table(table) if unpack_as_table_signature else None
@@ -243,32 +242,32 @@ class Client:
         updates: Mapping[int, float] | None = None,
         deletes: Iterable[int] | None = None,
     ) -> None:
-        """Change priorities and remove items. Keys of items that are not there are passed over.
+        """Change priorities and remove items. Keys of missing items are ignored.
 
         Args:
-            table: Where.
+            table: The table's name.
             updates: The new priority of each key.
             deletes: Keys of items to remove.
 
         Raises:
-            ValueError: A priority is negative or no number; nothing is changed.
-            RuntimeError: There is no such table.
+            ValueError: If a priority is not a finite number >= 0; nothing is changed.
+            RuntimeError: If there is no such table.
         """
         changes = [] if updates is None else list(updates.items())
         self._client.MutatePriorities(table, changes, [] if deletes is None else list(deletes))
 
     def reset(self, table: str) -> None:
-        """Remove all items of a table, and let its limiter count from zero."""
+        """Remove all items of a table, and reset its limiter's counts."""
         self._client.Reset(table)
 
     def server_info(self, timeout: int | None = None) -> dict[str, reverb_types.TableInfo]:
-        """Return what is known of each table.
+        """Return the settings and numbers of each table.
 
         Args:
-            timeout: Seconds to wait for the server; for ever when ``None``.
+            timeout: Seconds to wait for the server; ``None`` waits for ever.
 
         Raises:
-            DeadlineExceededError: It did not answer in time.
+            DeadlineExceededError: If it did not answer in time.
         """
         try:
             answers = self._client.ServerInfo(timeout or 0)
@@ -283,7 +282,7 @@ class Client:
         return infos
 
     def checkpoint(self) -> str:
-        """Have the server write a checkpoint; returns its absolute path on that machine."""
+        """Write a checkpoint on the server; return its absolute path on that machine."""
         return self._client.Checkpoint()
 
     def trajectory_writer(
@@ -293,16 +292,16 @@ class Client:
         validate_items: bool = True,
         get_signature_timeout_ms: int | None = 3000,
     ) -> trajectory_writer_lib.TrajectoryWriter:
-        """Make a writer of items that name any of the last steps.
+        """Make a writer of items that refer to any of the last steps.
 
         Args:
-            num_keep_alive_refs: How many of the latest values of each column items may still name.
+            num_keep_alive_refs: How many of the latest values of each column items may refer to.
             validate_items: Whether to compare items with the signature of their table.
-            get_signature_timeout_ms: For programs of older versions, such as Acme: ``None`` is what
-                ``validate_items=False`` is now.
+            get_signature_timeout_ms: For programs of older versions, such as Acme: ``None`` means
+                the same as ``validate_items=False``.
 
         Raises:
-            ValueError: ``num_keep_alive_refs`` is not positive.
+            ValueError: If ``num_keep_alive_refs`` is not positive.
         """
         if num_keep_alive_refs < 1:
             raise ValueError(
@@ -321,7 +320,7 @@ class Client:
         """Make a writer that makes items by patterns.
 
         Raises:
-            ValueError: There are none, or one is malformed.
+            ValueError: If there are no patterns, or one is malformed.
         """
         if not configs:
             raise ValueError("At least one config must be provided.")

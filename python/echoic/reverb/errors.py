@@ -1,4 +1,4 @@
-"""What calls raise that do not raise a builtin."""
+"""Errors of calls that do not raise a builtin."""
 
 from echoic.errors import EchoicError
 
@@ -10,4 +10,4 @@ class ReverbError(EchoicError):
 
 
 class DeadlineExceededError(ReverbError):
-    """A call was not done in its time."""
+    """A call did not complete within its timeout."""

@@ -1,4 +1,4 @@
-"""Who is sampled, and who goes when a table is full."""
+"""Choose which item is sampled, and which is removed when a table is full."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""A dataset of the items that patterns make of a stream of steps, without a server."""
+"""Iterate over the items that patterns make of a stream of steps, without a server."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = ["PatternDataset", "pattern_dataset_with_info"]
 
 
 class PatternDataset(Dataset):
-    """What a structured writer would make of these steps, nested as the patterns.
+    """Iterate over the items that a structured writer would make, nested as the patterns.
 
     Args:
-        input_dataset: Steps. Of a dataset that has an ``element_spec`` that is taken, of any other
-            iterable the first step says what steps look like.
-        configs: Patterns, all of one structure and table.
-        respect_episode_boundaries: Whether no item has steps of two episodes.
-        is_end_of_episode: Says of each step whether it is the last of an episode.
+        input_dataset: The steps. Their form is the dataset's ``element_spec`` if it has one, else
+            that of the first step.
+        configs: Patterns, all with one structure and table.
+        respect_episode_boundaries: Whether items must not have steps of two episodes.
+        is_end_of_episode: Returns for each step whether it is the last of an episode.
 
     Raises:
-        ValueError: The patterns do not make items of one form.
+        ValueError: If the patterns do not make items of one form.
 
     Examples:
         >>> import echoic.reverb as reverb
@@ -68,7 +68,7 @@ class PatternDataset(Dataset):
 
     @property
     def element_spec(self) -> Any:
-        """What items look like; of an iterable that does not tell, its first step is looked at."""
+        """The form of items; if the dataset has no ``element_spec``, from its first step."""
         if self._spec is None:
             for step in self._steps:
                 spec = _nest.map_leaves(_spec_of, step)
@@ -85,7 +85,7 @@ class PatternDataset(Dataset):
             spec = _nest.map_leaves(_spec_of, first)
             self._spec = structured_writer.infer_signature(self._configs, spec)
             steps = itertools.chain([first], steps)
-        # Items go through a table of this process, which each leaves as it is read.
+        # Items pass through a table of this process, which removes each as it is read.
         table = Table(
             "items",
             max_size=max(1, len(self._configs)),
@@ -115,7 +115,7 @@ class PatternDataset(Dataset):
                 yield from self._made(writer, table)
 
     def _made(self, writer: StructuredWriter, table: Table) -> Iterator[Any]:
-        """The items of a step, each of which was made by another pattern."""
+        """Yield the items of a step, each of which was made by another pattern."""
         if writer.pending:
             writer.flush()
         for _ in range(len(table)):
@@ -134,16 +134,16 @@ def pattern_dataset_with_info(
     respect_episode_boundaries: bool,
     is_end_of_episode: Callable[[Any], bool],
 ) -> Dataset:
-    """Return the items of a :class:`PatternDataset` as samples, of whose info all is zero."""
+    """Return the items of a :class:`PatternDataset` as samples, whose info is all zero."""
     items = PatternDataset(input_dataset, configs, respect_episode_boundaries, is_end_of_episode)
     return _WithInfo(items)
 
 
 class _WithInfo(Dataset):
-    """Items as samples of which nothing is known."""
+    """Items as samples without metadata."""
 
     def __init__(self, items: PatternDataset) -> None:
-        # Numbers as TensorFlow has them that are given in Python.
+        # Arrays of TensorFlow's default dtypes for Python numbers.
         numbers = [np.asarray(zero) for zero in replay_sample.SampleInfo.zeros()]
         small = [
             zero.astype(np.float32 if zero.dtype.kind == "f" else np.int32) for zero in numbers
@@ -154,7 +154,7 @@ class _WithInfo(Dataset):
 
     @property
     def element_spec(self) -> Any:
-        """What samples look like."""
+        """The form of samples."""
         info = replay_sample.SampleInfo(*map(_spec_of, self._info))
         return replay_sample.ReplaySample(info, self._items.element_spec)
 

@@ -1,4 +1,4 @@
-"""The names that Reverb's Python code finds in its C++ module; here they are tables of Echoic."""
+"""Provide the names of Reverb's C++ module, implemented with Echoic's tables."""
 
 from echoic import Steps as WeakCellRef
 from echoic.reverb._engine.client import Client

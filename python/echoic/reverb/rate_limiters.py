@@ -1,9 +1,9 @@
-"""Who must wait: samples, or inserts.
+"""Limit how far samples and inserts may run ahead of each other.
 
-With I inserts, S samples and D deletions so far, a sample goes when ``I - D`` is at least
+With I inserts, S samples and D deletions so far, a sample is allowed if ``I - D`` is at least
 ``min_size_to_sample`` and ``I * samples_per_insert - S`` stays at ``min_diff`` or above; an insert
-goes while the table is below ``min_size_to_sample``, or when ``I * samples_per_insert - S`` stays
-at ``max_diff`` or below.
+is allowed while the table is below ``min_size_to_sample``, or if ``I * samples_per_insert - S``
+stays at ``max_diff`` or below.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class RateLimiter:
-    """The four numbers themselves."""
+    """Set the four numbers of the formulas above yourself."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ def _check_min_size(min_size_to_sample: int) -> None:
 
 
 class MinSize(RateLimiter):
-    """Samples wait until there are so many items; inserts never wait."""
+    """Block samples until the table has this many items; inserts never wait."""
 
     def __init__(self, min_size_to_sample: int) -> None:
         _check_min_size(min_size_to_sample)
@@ -59,17 +59,18 @@ class MinSize(RateLimiter):
 
 
 class SampleToInsertRatio(RateLimiter):
-    """Every item is sampled so often on average.
+    """Keep a ratio: each item is sampled this many times on average.
 
     Args:
-        samples_per_insert: Above 0.
-        min_size_to_sample: Samples wait until there are so many items; up to then inserts are free.
-        error_buffer: How far ``inserts * samples_per_insert - samples`` may be from what it is when
-            the first sample may go, ``min_size_to_sample * samples_per_insert``; or the least and
-            the most that it may be.
+        samples_per_insert: How many times, above 0.
+        min_size_to_sample: Samples wait until there are this many items; until then inserts are
+            free.
+        error_buffer: How far ``inserts * samples_per_insert - samples`` may deviate from its value
+            at the first sample, ``min_size_to_sample * samples_per_insert``; or its lowest and
+            highest value.
 
     Raises:
-        ValueError: The numbers make no limiter, or one under which everybody waits for ever.
+        ValueError: If the numbers are out of range, or every call would wait for ever.
     """
 
     def __init__(
@@ -108,14 +109,14 @@ class SampleToInsertRatio(RateLimiter):
 
 
 class Queue(RateLimiter):
-    """For :meth:`Table.queue`: inserts wait while so many items are there."""
+    """Block inserts while there are this many items; for :meth:`Table.queue`."""
 
     def __init__(self, size: int) -> None:
         super().__init__(1.0, 1, min_diff=0.0, max_diff=size)
 
 
 class Stack(RateLimiter):
-    """For :meth:`Table.stack`: inserts wait while so many items are there."""
+    """Block inserts while there are this many items; for :meth:`Table.stack`."""
 
     def __init__(self, size: int) -> None:
         super().__init__(1.0, 1, min_diff=0.0, max_diff=size)

@@ -1,4 +1,4 @@
-"""What sampling gives."""
+"""Samples and their metadata."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["ReplaySample", "SampleInfo"]
 
 
 class SampleInfo(NamedTuple):
-    """What is known about a sampled item: Python numbers, or arrays of them.
+    """The metadata of a sampled item: Python numbers, or arrays of them.
 
     Attributes:
-        key: Names the item in :meth:`Client.mutate_priorities`.
-        probability: Of being sampled, at that moment.
+        key: Identifies the item in :meth:`Client.mutate_priorities`.
+        probability: The probability with which it was sampled.
         table_size: How many items the table had.
-        priority: Of the item.
-        times_sampled: How often the item was sampled, this time included.
+        priority: The item's priority.
+        times_sampled: How many times the item was sampled, this time included.
     """
 
     key: Any
@@ -28,7 +28,7 @@ class SampleInfo(NamedTuple):
 
     @classmethod
     def tf_dtypes(cls) -> SampleInfo:
-        """What the fields are in a dataset: dtypes of numpy, under upstream's name."""
+        """Return the dtypes of the fields: numpy's, under upstream's name."""
         return cls(
             np.dtype(np.uint64),
             np.dtype(np.float64),
@@ -44,7 +44,7 @@ class SampleInfo(NamedTuple):
 
     @classmethod
     def zeros(cls) -> SampleInfo:
-        """Nothing is known."""
+        """Return metadata of which nothing is known: all zero."""
         return cls(0, 0.0, 0, 0.0, 0)
 
 
@@ -53,8 +53,7 @@ class ReplaySample(NamedTuple):
 
     Attributes:
         info: A :class:`SampleInfo`.
-        data: The values: nested as the table's signature where that was asked for, a list
-            otherwise.
+        data: The values: nested as the table's signature if that was requested, else a list.
     """
 
     info: SampleInfo

@@ -1,4 +1,4 @@
-"""What describes a table."""
+"""Types that describe a table."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class TableInfo:
     """A snapshot of a table.
 
     Attributes:
-        name: Of the table.
-        sampler_options: What is sampled.
-        remover_options: What goes when the table is full.
-        max_size: How many items there may be.
-        max_times_sampled: After how many samples an item goes; never, when 0.
-        rate_limiter_info: Who must wait, and how many inserts and samples there were.
-        signature: A nest of :class:`~echoic.reverb.TensorSpec`, or ``None``; of TensorFlow's where
-            the program that made the table gave TensorFlow's, and this one has imported it.
+        name: The table's name.
+        sampler_options: The selector of items to sample.
+        remover_options: The selector of the item to remove when the table is full.
+        max_size: How many items fit.
+        max_times_sampled: Remove an item after it was sampled this many times. 0 means never.
+        rate_limiter_info: The rate limiter, and how many inserts and samples there were.
+        signature: A nest of :class:`~echoic.reverb.TensorSpec`, or ``None``; of TensorFlow's if the
+            program that made the table gave TensorFlow's, and this one has imported it.
         current_size: How many items there are.
         num_episodes: How many episodes the items refer to.
-        num_deleted_episodes: To how many episodes items referred, and none does any more.
+        num_deleted_episodes: How many episodes are no longer referred to by any item.
         num_unique_samples: How many items were sampled, each counted once.
         table_worker_time: All zero: there are no such threads here.
     """
@@ -71,10 +71,10 @@ class TableInfo:
 
     @classmethod
     def from_serialized_proto(cls, proto_string: Mapping[str, Any]) -> Self:
-        """Make it of what ``info`` of a table's ``internal_table`` returns.
+        """Make one from the result of ``info`` of a table's ``internal_table``.
 
         Raises:
-            TypeError: The argument is a message of Reverb's own.
+            TypeError: If the argument is a message of Reverb's own.
         """
         if isinstance(proto_string, bytes):
             raise TypeError(

@@ -1,4 +1,4 @@
-"""Tables, and the server that has them."""
+"""Make tables and serve them."""
 
 from __future__ import annotations
 
@@ -25,31 +25,30 @@ __all__ = ["Server", "Table", "TableExtensionBase"]
 
 
 class TableExtensionBase(metaclass=abc.ABCMeta):
-    """Base of table extensions, of which there are none: they are C++ objects of Reverb."""
+    """Base of table extensions, which are not supported: they are C++ objects of Reverb."""
 
     @abc.abstractmethod
     def build_internal_extensions(self, table_name: str) -> Sequence[Any]:
-        """The extensions of a table."""
+        """Return the extensions of a table."""
 
 
 class Table:
-    """Items that are inserted one by one, and sampled as a selector says and a limiter allows.
+    """A table of items, sampled as a selector chooses and a limiter allows.
 
     Args:
         name: Unique in a server.
-        sampler: What is sampled.
-        remover: What goes when the table is full, after the new item has come.
-        max_size: How many items there may be.
-        rate_limiter: Who must wait.
-        max_times_sampled: After how many samples an item goes; never, when below 1.
-        extensions: None are supported.
-        signature: What items look like: a nest of anything with a shape and a dtype. Writers check
-            what they are given.
+        sampler: Selects the items to sample.
+        remover: Selects the item to remove when the table is full, after the new one was added.
+        max_size: How many items fit.
+        rate_limiter: Blocks inserts or samples.
+        max_times_sampled: Remove an item after it was sampled this many times. Below 1 means never.
+        extensions: Not supported.
+        signature: The form of items: a nest of anything with a shape and a dtype. Writers check
+            their items against it.
 
     Raises:
-        ValueError: The name is empty, ``max_size`` is not positive, or a leaf of the signature has
-            no
-            shape and dtype.
+        ValueError: If the name is empty, ``max_size`` is not positive, or a leaf of the signature
+            has no shape and dtype.
 
     Examples:
         >>> import echoic.reverb as reverb
@@ -103,7 +102,7 @@ class Table:
         extensions: Sequence[TableExtensionBase] = (),
         signature: reverb_types.SpecNest | None = None,
     ) -> Table:
-        """Make a table that gives each item once, the oldest first; inserts wait for room."""
+        """Make a table that yields each item once, the oldest first; inserts wait for room."""
         return cls(
             name=name,
             sampler=item_selectors.Fifo(),
@@ -123,7 +122,7 @@ class Table:
         extensions: Sequence[TableExtensionBase] = (),
         signature: reverb_types.SpecNest | None = None,
     ) -> Table:
-        """Make a table that gives each item once, the newest first; inserts wait for room."""
+        """Make a table that yields each item once, the newest first; inserts wait for room."""
         return cls(
             name=name,
             sampler=item_selectors.Lifo(),
@@ -137,7 +136,7 @@ class Table:
 
     @property
     def name(self) -> str:
-        """Of the table."""
+        """The table's name."""
         return self.internal_table.name()
 
     @property
@@ -146,11 +145,11 @@ class Table:
         return reverb_types.TableInfo.from_serialized_proto(self.internal_table.info())
 
     def can_sample(self, num_samples: int) -> bool:
-        """Whether so many items could be sampled now without waiting."""
+        """Return whether this many items could be sampled now without waiting."""
         return self.internal_table.can_sample(num_samples)
 
     def can_insert(self, num_inserts: int) -> bool:
-        """Whether so many items could be inserted now without waiting."""
+        """Return whether this many items could be inserted now without waiting."""
         return self.internal_table.can_insert(num_inserts)
 
     def replace(
@@ -164,7 +163,7 @@ class Table:
         extensions: Sequence[TableExtensionBase] | None = None,
         signature: reverb_types.SpecNest | None = None,
     ) -> Table:
-        """Make an empty table of the same settings but for those given."""
+        """Make an empty table with the same settings, except for those given."""
         info = self.info
         limits = info.rate_limiter_info
         return Table(
@@ -191,19 +190,19 @@ class Table:
 
 
 class Server:
-    """Serves tables to clients of this and other processes.
+    """Serve tables to clients of this and other processes.
 
-    It listens for its own machine only, unless ``ECHOIC_REVERB_HOST`` and ``ECHOIC_REVERB_TOKEN``
-    say otherwise: see the guide "From Reverb".
+    By default only processes on the same machine can connect. ``ECHOIC_REVERB_HOST`` and
+    ``ECHOIC_REVERB_TOKEN`` change that: see the guide "From Reverb".
 
     Args:
         tables: At least one, with different names.
-        port: Where to listen; a free one when ``None``.
-        checkpointer: Where checkpoints go, and what the tables begin with; a new directory for
-            temporary files when ``None``.
+        port: The port; a free one if ``None``.
+        checkpointer: Where checkpoints are written, and which one the tables start from; a new
+            temporary directory if ``None``.
 
     Raises:
-        ValueError: There are no tables, or two of one name.
+        ValueError: If there are no tables, or two with one name.
 
     Examples:
         >>> import echoic.reverb as reverb
@@ -244,18 +243,18 @@ class Server:
 
     @property
     def port(self) -> int:
-        """Where the server listens."""
+        """The port of the server."""
         return self._server.port
 
     def stop(self) -> None:
-        """End the server. Whoever samples gets an error; writers wait for it to come back."""
+        """Stop the server. Calls that sample raise an error; writers wait for it to come back."""
         self._server.Stop()
 
     def wait(self) -> None:
         """Wait until the server is stopped.
 
         Raises:
-            KeyboardInterrupt: Somebody pressed Ctrl-C.
+            KeyboardInterrupt: If Ctrl-C was pressed.
         """
         if self._server.Wait():
             raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Items by pattern: what to make of the steps is said once, and looked at after every step.
+"""Make items from steps by patterns, which are set once and evaluated at every step.
 
 Examples:
     >>> import echoic.reverb as reverb
@@ -55,13 +55,13 @@ ConditionProto = patterns_pb2.Condition
 
 # A nest of `PatternNode`.
 Pattern: TypeAlias = Any
-# A nest like the steps, of what makes a `PatternNode` when it is indexed.
+# A nest like the steps; index a leaf to get a `PatternNode`.
 ReferenceStep: TypeAlias = Any
 PatternTransform: TypeAlias = Callable[[ReferenceStep], Pattern]
 
 
 class StructuredWriter:
-    """Appends steps, and makes items by patterns; ``client.structured_writer`` makes one."""
+    """Append steps, and make items by patterns; ``client.structured_writer`` makes one."""
 
     def __init__(self, cpp_writer: pybind.StructuredWriter) -> None:
         self._writer = cpp_writer
@@ -69,14 +69,14 @@ class StructuredWriter:
         self._length: int | None = None
 
     def append(self, data: Any, *, partial_step: bool = False) -> None:
-        """Append a step, or a part of one, and make the items that are due.
+        """Append a step, or a part of one, and make the items that are complete.
 
         Args:
-            data: A nest of the same structure at each step; a leaf that is ``None`` is left out.
-            partial_step: The step goes on: the next append adds other leaves to it.
+            data: A nest of the same structure at each step; a leaf that is ``None`` is missing.
+            partial_step: Whether the step continues: the next append adds other leaves to it.
 
         Raises:
-            ValueError: There are more or fewer leaves than before, or one has another dtype or
+            ValueError: If there are more or fewer leaves than before, or one has another dtype or
                 shape.
         """
         leaves = _nest.flatten(data)
@@ -102,16 +102,16 @@ class StructuredWriter:
             raise ValueError(f"{before} for column {number} (path={path}). {rest}") from error
 
     def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
-        """Wait until all items but so many are in their tables.
+        """Wait until all but ``block_until_num_items`` items are in their tables.
 
         Args:
-            block_until_num_items: How many may be on their way still.
-            timeout_ms: How long to wait; for ever when ``None``. The items come to their tables all
-                the same.
+            block_until_num_items: How many may still be unacknowledged.
+            timeout_ms: How long to wait; ``None`` waits for ever. Items are delivered even after a
+                timeout.
 
         Raises:
-            ValueError: ``block_until_num_items`` is negative.
-            DeadlineExceededError: It took longer.
+            ValueError: If ``block_until_num_items`` is negative.
+            DeadlineExceededError: If it took longer.
         """
         if block_until_num_items < 0:
             raise ValueError(f"block_until_num_items must be >= 0, got {block_until_num_items}")
@@ -121,15 +121,15 @@ class StructuredWriter:
             raise in_time(error, "Flush", timeout_ms) from error
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
-        """Make the items of the end, wait until all are in their tables, and begin another episode.
+        """Make the items of the end, wait until all are in their tables, start another episode.
 
         Args:
             clear_buffers: Whether later items no longer have steps of this one.
-            timeout_ms: How long to wait; for ever when ``None``. The items come to their tables all
-                the same.
+            timeout_ms: How long to wait; ``None`` waits for ever. Items are delivered even after a
+                timeout.
 
         Raises:
-            DeadlineExceededError: It took longer.
+            DeadlineExceededError: If it took longer.
         """
         try:
             self._writer.EndEpisode(clear_buffers, timeout_ms)
@@ -138,7 +138,7 @@ class StructuredWriter:
 
     @property
     def step_is_open(self) -> bool:
-        """Whether the last append was a part of a step that goes on."""
+        """Whether the last append was a part of a step that continues."""
         return self._writer.step_is_open
 
     def __del__(self) -> None:
@@ -147,7 +147,7 @@ class StructuredWriter:
 
 
 class _Column:
-    """Makes the nodes of patterns: index it as the list of the steps so far, from its end."""
+    """A column of patterns: index it as a list of the steps so far, from its end."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -163,7 +163,7 @@ class _Column:
 
 
 def _numbered(structure: Any, make: Callable[[int], Any]) -> Any:
-    """A structure whose leaves are made of their numbers."""
+    """Build a structure whose leaves are made from their numbers."""
     numbers = range(len(_nest.flatten(structure)))
     return _nest.unflatten_as(structure, [make(number) for number in numbers])
 
@@ -178,7 +178,7 @@ def create_reference_step(step_structure: Any) -> ReferenceStep:
 
 
 def pattern_from_transform(step_structure: Any, transform: PatternTransform) -> Pattern:
-    """Return the pattern that a function makes of a reference step."""
+    """Return the pattern that a function makes from a reference step."""
     return transform(create_reference_step(step_structure))
 
 
@@ -188,13 +188,13 @@ def create_config(
     conditions: Sequence[ConditionProto] = (),
     priority: patterns_pb2.Priority | None = None,
 ) -> Config:
-    """Say which items to make, and when.
+    """Configure which items to make, and when.
 
     Args:
         pattern: A nest of nodes.
-        table: Where the items go.
-        conditions: All must hold. An item is made only where all its steps exist.
-        priority: 1 when ``None``.
+        table: The table of the items.
+        conditions: All must hold. An item is made only if all its steps exist.
+        priority: The priority of the items; 1 if ``None``.
     """
     return Config(
         flat=_nest.flatten(pattern),
@@ -206,17 +206,17 @@ def create_config(
 
 
 def unpack_pattern(config: Config) -> Pattern:
-    """Return the pattern of a config; a list when it has no structure."""
+    """Return the pattern of a config; a list if it has no structure."""
     if not config.HasField("pattern_structure"):
         return config.flat
     return _nest.unflatten_as(config.pattern_structure.nest, config.flat)
 
 
 def check_alike(configs: Sequence[Config]) -> None:
-    """Refuse configs whose items can't be of one signature, whatever the steps are.
+    """Check that the items of configs can have one signature.
 
     Raises:
-        ValueError: There are none, or they differ in structure or table.
+        ValueError: If there are no configs, or they differ in structure or table.
     """
     if not configs:
         raise ValueError("At least one config must be provided.")
@@ -240,8 +240,8 @@ def infer_signature(
         step_spec: A nest like the steps, of anything with a shape and a dtype.
 
     Raises:
-        ValueError: There are none, they differ in structure or table, or their items can't be of
-            one signature.
+        ValueError: If there are no configs, they differ in structure or table, or their items can't
+            have one signature.
     """
     check_alike(configs)
     columns = [_signature.normalize(leaf) for leaf in _nest.flatten(step_spec)]
@@ -275,13 +275,13 @@ def _item_shape(
         raise ValueError("a step of any shape makes no signature")
     if not node.HasField("start"):
         return step_shape
-    # A part of a stride at the end is a step too.
+    # A part of a stride at the end counts as a step.
     length = math.ceil((node.stop - node.start) / (node.step or 1))
     return (length, *step_shape)
 
 
 class _ConditionBuilder:
-    """A number that changes from step to step; comparing it makes a condition."""
+    """A number that changes from step to step; compare it to make a condition."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -327,7 +327,7 @@ class _ConditionBuilder:
 
 
 class Condition:
-    """What can be compared to get conditions."""
+    """Numbers that can be compared to make conditions."""
 
     @staticmethod
     def step_index() -> _ConditionBuilder:
@@ -341,7 +341,7 @@ class Condition:
 
     @staticmethod
     def is_end_episode() -> ConditionProto:
-        """Hold when the episode ends, and only then."""
+        """Hold at the end of an episode only."""
         return ConditionProto(is_end_episode=True, eq=1)
 
     @staticmethod
@@ -370,10 +370,10 @@ def td_error(
     Reinforcement Learning" (2019).
 
     Args:
-        max_priority_weight: The part of the maximum.
+        max_priority_weight: The weight of the maximum.
         step_structure: A nest like the steps.
-        get_field_from_step_fn: Returns the column of the errors of such a nest. The pattern must
-            have steps of it.
+        get_field_from_step_fn: Returns the column of errors of such a nest. The pattern must have
+            steps of it.
     """
     column = get_field_from_step_fn(_numbered(step_structure, int))
     error = patterns_pb2.Priority.TDError(

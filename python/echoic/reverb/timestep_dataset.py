@@ -1,4 +1,4 @@
-"""A dataset of the steps of items."""
+"""Iterate over the steps of items."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["TimestepDataset"]
 
 
 class TimestepDataset(SampledDataset):
-    """The steps of items, one after the other; nothing says where an item ends.
+    """Iterate over the steps of items, in order; the end of an item is not marked.
 
-    The arguments are those of :class:`TrajectoryDataset`, but that dtypes and shapes are those of
-    one step. ``max_samples`` counts items.
+    The arguments are those of :class:`TrajectoryDataset`, except that dtypes and shapes are those
+    of one step. ``max_samples`` counts items.
     """
 
     def _elements(self) -> Iterator[replay_sample.ReplaySample]:

@@ -1,4 +1,4 @@
-"""A dataset of whole items."""
+"""Iterate over whole items."""
 
 from __future__ import annotations
 
@@ -19,26 +19,25 @@ __all__ = ["TrajectoryDataset"]
 
 
 class TrajectoryDataset(SampledDataset):
-    """Items of a table, each a :class:`ReplaySample` of numpy arrays.
+    """Iterate over items of a table, each a :class:`ReplaySample` of numpy arrays.
 
     :meth:`batch` fetches whole batches, which is faster than items one by one.
 
     Args:
         server_address: As of :class:`Client`.
-        table: Where from.
+        table: The table's name.
         dtypes: A nest like the items, of dtypes.
         shapes: A nest like the items, of shapes, in which an axis may be ``None``.
-        max_in_flight_samples_per_worker: How many items to fetch at once where they are taken one
-            by
+        max_in_flight_samples_per_worker: How many items to fetch at once if they are taken one by
             one.
-        num_workers_per_iterator: Unused: one fetch has as many items as are wanted.
+        num_workers_per_iterator: Unused: one fetch has as many items as are needed.
         max_samples_per_stream: Unused.
-        rate_limiter_timeout_ms: The dataset ends when no item could be sampled for so long; never
-            when -1.
-        max_samples: How many items there are; no limit when -1.
+        rate_limiter_timeout_ms: The dataset ends if no item could be sampled for this long; -1
+            means never.
+        max_samples: How many items there are; -1 means no limit.
 
     Raises:
-        ValueError: There is not a shape for each dtype, or a number makes no sense.
+        ValueError: If there is not a shape for each dtype, or a number is out of range.
 
     Examples:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""The writer whose items name any steps of any columns, and what items are made of."""
+"""Write items that refer to any steps of any columns."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["TrajectoryColumn", "TrajectoryWriter"]
 
 
 class TrajectoryWriter:
-    """Appends steps, and makes items of them that share their bytes.
+    """Append steps, and make items of them that share their bytes.
 
     ``client.trajectory_writer`` makes one. Steps may differ in which leaves they have: the leaves
     of all steps together make the columns of :attr:`history`, and a step that lacks one has
-    ``None`` there. A writer is for one thread.
+    ``None`` there. Use a writer in one thread.
 
     Examples:
         >>> import numpy as np
@@ -48,10 +48,10 @@ class TrajectoryWriter:
         self._structure: Any = None
         self._history: Any = None
         self._columns: list[_ColumnHistory] = []
-        # Of leaves right below the root, which most steps have only, by key.
+        # Columns of leaves right below the root, by key: most steps have no others.
         self._column_of_key: dict[Any, int] = {}
         self._column_of_path: dict[_nest.Path, int] = {}
-        # Settings of columns that are not there yet.
+        # Settings of columns that do not exist yet.
         self._settings: dict[_nest.Path, Any] = {}
         self._step_is_open = False
 
@@ -68,12 +68,12 @@ class TrajectoryWriter:
 
     @property
     def history(self) -> Any:
-        """The columns, nested as the steps: index one to name steps of it.
+        """The columns, nested as the steps: index one to refer to steps of it.
 
         Indices count from the first step of the episode, negative ones from the newest.
 
         Raises:
-            RuntimeError: Nothing was appended yet.
+            RuntimeError: If nothing was appended yet.
         """
         if not self._columns:
             raise RuntimeError(
@@ -93,16 +93,15 @@ class TrajectoryWriter:
         num_keep_alive_refs: int,
         max_chunk_length: int | None,
     ) -> None:
-        """Give a column settings of its own.
+        """Set the options of one column.
 
         Args:
             path: Its keys, field names and positions in a step. It need not exist yet.
-            num_keep_alive_refs: How many of its latest values items may still name.
-            max_chunk_length: How many values are stored together; found out by measuring when
-                ``None``.
+            num_keep_alive_refs: How many of its latest values items may refer to.
+            max_chunk_length: How many values are stored together; ``None`` chooses by measuring.
 
         Raises:
-            ValueError: A number is not positive, or more are stored together than are kept.
+            ValueError: If a number is not positive, or more are stored together than are kept.
         """
         if num_keep_alive_refs < 1:
             raise ValueError(
@@ -129,10 +128,10 @@ class TrajectoryWriter:
         Args:
             data: Any nest of values. Leaves that earlier steps did not have become columns, which
                 are ``None`` in those steps.
-            partial_step: The step goes on: the next append adds other leaves to it.
+            partial_step: Whether the step continues: the next append adds other leaves to it.
 
         Raises:
-            ValueError: A leaf has another dtype or shape than before, or was given twice in one
+            ValueError: If a leaf has another dtype or shape than before, or was given twice in one
                 step.
         """
         values = self._by_column(data)
@@ -151,7 +150,7 @@ class TrajectoryWriter:
         self._step_is_open = partial_step
 
     def _by_column(self, data: Any) -> list[Any]:
-        """The value of each column in a step."""
+        """Return the value of each column in a step."""
         values: list[Any] = [None] * len(self._columns)
         if type(data) is dict:
             numbers = self._column_of_key
@@ -182,7 +181,7 @@ class TrajectoryWriter:
                 )
 
     def _with_path(self, error: ValueError) -> ValueError:
-        """An error that names a column by its path, not by its number."""
+        """Return an error that names a column by its path instead of its number."""
         numbers = re.findall(r" for column (\d+)", str(error))
         if len(numbers) != 1:
             return error
@@ -190,16 +189,16 @@ class TrajectoryWriter:
         return ValueError(str(error).replace(f"for column {numbers[0]}", f"for column {path}"))
 
     def create_item(self, table: str, priority: float, trajectory: Any) -> None:
-        """Make an item of steps of the history. Never waits: :meth:`flush` does.
+        """Make an item of steps of the history. It never waits; :meth:`flush` does.
 
         Args:
-            table: Where it goes.
-            priority: Not negative.
+            table: The table's name.
+            priority: At least 0.
             trajectory: Any nest of :class:`TrajectoryColumn`.
 
         Raises:
-            TypeError: A leaf is no column.
-            ValueError: A step is gone, or the item is not what the table's signature says.
+            TypeError: If a leaf is not a column.
+            ValueError: If a step is gone, or the item does not match the table's signature.
         """
         columns = _nest.flatten(trajectory)
         if not all(isinstance(column, TrajectoryColumn) for column in columns):
@@ -214,16 +213,16 @@ class TrajectoryWriter:
         )
 
     def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
-        """Wait until all items but so many are in their tables.
+        """Wait until all but ``block_until_num_items`` items are in their tables.
 
         Args:
-            block_until_num_items: How many may be on their way still.
-            timeout_ms: How long to wait; for ever when ``None``. The items come to their tables all
-                the same.
+            block_until_num_items: How many may still be unacknowledged.
+            timeout_ms: How long to wait; ``None`` waits for ever. Items are delivered even after a
+                timeout.
 
         Raises:
-            ValueError: ``block_until_num_items`` is negative.
-            DeadlineExceededError: It took longer.
+            ValueError: If ``block_until_num_items`` is negative.
+            DeadlineExceededError: If it took longer.
         """
         if block_until_num_items < 0:
             raise ValueError(f"block_until_num_items must be >= 0, got {block_until_num_items}")
@@ -234,14 +233,14 @@ class TrajectoryWriter:
             raise in_time(error, "Flush", limit) from error
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
-        """Wait until all items are in their tables, and begin another episode.
+        """Wait until all items are in their tables, and start another episode.
 
         Args:
-            clear_buffers: Whether later items can no longer name steps of this one.
-            timeout_ms: How long to wait; for ever when ``None``.
+            clear_buffers: Whether later items can no longer refer to steps of this one.
+            timeout_ms: How long to wait; ``None`` waits for ever.
 
         Raises:
-            DeadlineExceededError: It took longer. The episode goes on.
+            DeadlineExceededError: If it took longer. The episode continues.
         """
         try:
             self._writer.EndEpisode(clear_buffers, timeout_ms)
@@ -252,7 +251,7 @@ class TrajectoryWriter:
                 column.reset()
 
     def close(self) -> None:
-        """End; items that were not flushed may not come to their tables."""
+        """Close; items that were not flushed may be lost."""
         self._writer.Close()
 
     def _grow(self, structure: Any) -> None:
@@ -276,7 +275,7 @@ class TrajectoryWriter:
 
 
 def _copied(history: Any) -> Any:
-    """A nest of its own, which programs may change."""
+    """Copy a nest, so that programs may change it."""
     if type(history) is _ColumnHistory:
         return history
     if type(history) is dict:
@@ -288,7 +287,7 @@ def _copied(history: Any) -> Any:
 
 
 def in_time(error: RuntimeError, call: str, timeout_ms: int | None) -> Exception:
-    """The error of a call that may have run out of time."""
+    """Convert the error of a call that may have timed out."""
     if "Timeout exceeded" not in str(error) or timeout_ms is None:
         return error
     limit = dt.timedelta(milliseconds=timeout_ms)
@@ -298,7 +297,7 @@ def in_time(error: RuntimeError, call: str, timeout_ms: int | None) -> Exception
 
 
 def _union(a: Any, b: Any) -> Any:
-    """A structure with the leaves of both."""
+    """Return a structure with the leaves of both."""
     if a is None or isinstance(a, int):
         return a
     if hasattr(a, "_fields"):
@@ -312,13 +311,13 @@ def _union(a: Any, b: Any) -> Any:
 
 
 class _ColumnHistory:
-    """The steps of one column that are kept, ``None`` where one has no value."""
+    """The kept steps of one column, ``None`` where one has no value."""
 
     def __init__(self, path: _nest.Path, buffer_size: int, history_padding: int = 0) -> None:
         self._path = path
         self._buffer_size = buffer_size
         self._cells: list[Any] = [None] * min(buffer_size, history_padding)
-        # How many steps came before.
+        # How many steps came before the kept ones.
         self._dropped = history_padding - len(self._cells)
 
     def path(self) -> _nest.Path:
@@ -353,7 +352,7 @@ class _ColumnHistory:
         yield from self._cells
 
     def _one(self, index: int) -> Any:
-        """The step at an index; ``None`` where it is gone."""
+        """Return the step at an index; ``None`` if it is gone."""
         if -len(self._cells) <= index < 0:
             return self._cells[index]
         at = index if index >= 0 else index + len(self)
@@ -362,7 +361,7 @@ class _ColumnHistory:
         return self._cells[at - self._dropped] if at >= self._dropped else None
 
     def _many(self, index: slice) -> list[Any]:
-        """The steps of a slice; ``None`` for those that are gone, or before the first."""
+        """Return the steps of a slice; ``None`` for those that are gone, or before the first."""
         first = index.start
         if (
             first is not None
@@ -376,7 +375,7 @@ class _ColumnHistory:
             return [self._one(at) for at in range(start, stop, step)]
         before = 0
         if index.start is not None and index.start < -length:
-            # Counted from the newest, the first so many are of before the episode began.
+            # Counted from the newest, the first ones are before the start of the episode.
             before = -index.start - length
         gone = max(0, min(stop, self._dropped) - start)
         kept = slice(max(0, start - self._dropped), max(0, stop - self._dropped))
@@ -398,15 +397,16 @@ class _ColumnHistory:
 
 
 class TrajectoryColumn:
-    """Some steps of a column: a leaf of what an item is made of.
+    """Some steps of a column: a leaf of an item's trajectory.
 
     Args:
-        data_references: Steps, as the history has them.
+        data_references: Steps of the history.
         squeeze: Whether this is one step without an axis of time.
-        path: For messages.
+        path: The column's path, for messages.
 
     Raises:
-        ValueError: A step is gone or was never there, or there is not just one to squeeze.
+        ValueError: If a step is gone or never existed, or if it is to be squeezed and has not
+            exactly one step.
     """
 
     def __init__(
@@ -446,13 +446,13 @@ class TrajectoryColumn:
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """The shape that this has in an item."""
+        """The shape in an item."""
         shape = tuple(self._first().shape)
         return shape if self.is_squeezed else (len(self._cells), *shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the elements."""
+        """The dtype of the elements."""
         return self._first().dtype
 
     def _first(self) -> pybind.WeakCellRef:
@@ -464,7 +464,7 @@ class TrajectoryColumn:
         """Copy the values.
 
         Raises:
-            RuntimeError: A step is gone.
+            RuntimeError: If a step is gone.
         """
         if any(cell.expired for cell in self._cells):
             raise RuntimeError(

@@ -1,9 +1,9 @@
-"""Tables that lie on several servers: one client of them all.
+"""Use tables that are spread over several servers.
 
 - ``client``: :class:`ShardedClient`, which ``echoic.connect`` makes when it gets several addresses.
-- ``table``: one table of it. ``writers``: its writers, an episode on one shard each.
-- ``shards``: which servers are there, who comes next, and where they go. ``shard``: one of them.
-- ``places``: what is said of where they are.
+- ``table``: one sharded table. ``writers``: its writers; each episode goes to one shard.
+- ``shards``: the servers, their state and the order of turns. ``shard``: one of them.
+- ``places``: reads lists of addresses.
 """
 
 from echoic.sharded.client import ShardedClient

@@ -1,4 +1,4 @@
-"""The client of tables that lie on several servers."""
+"""Connect to tables that are spread over several servers."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ __all__ = ["ShardedClient"]
 
 
 class ShardedClient(TableClient):
-    """Inserts into tables that lie on several servers, and samples from them as if it were one.
+    """Insert into and sample from tables that are spread over several servers.
 
     ``connect([address, ...])`` makes one. The methods are those of :class:`~echoic.TableClient`;
-    the servers have tables of the same names and kinds. When one of them goes away, a
-    ``ShardWarning`` says so, and the client goes on with the others until it is back.
+    the servers have tables of the same names and kinds. When one of them goes away, the client
+    issues a ``ShardWarning`` and uses the others until it is back.
 
     Args:
-        where: The addresses; or a function that returns them, which is asked again every
+        where: The addresses; or a function that returns them, which is called again every
             ``refresh`` seconds, and each second while a shard is away, since it may come back at
-            another. Their order is part of the items' keys: a shard keeps its place, and new ones
-            join at the end. In the place of an address, a function may say ``(address,
-            "draining")`` of a shard that no inserts are to go to, and ``None`` or ``""`` of one
+            another address. Their order is part of the items' keys: a shard keeps its position, and
+            new ones are added at the end. In place of an address, a function may return ``(address,
+            "draining")`` for a shard that gets no more inserts, and ``None`` or ``""`` for one
             that was removed for good.
-        options: Those of each connection.
-        deadline: For how many seconds a call waits while it needs a shard that is away; for ever
-            when ``None``.
-        seed: Of the choice of shards when sampling; random when ``None``.
-        refresh: How often a function is asked for the addresses, in seconds; only while a shard is
-            away when ``None``.
+        options: The options of each connection.
+        deadline: Seconds that a call waits while it needs a shard that is away; ``None`` waits for
+            ever.
+        seed: Seed of the choice of shards when sampling; random if ``None``.
+        refresh: Seconds between two calls of a function for the addresses; ``None`` calls it only
+            while a shard is away.
 
     Raises:
-        DisconnectedError: No server was reached. Those that were not are used when they are there.
-        ValueError: The servers' tables differ.
-        SpecError: The servers' items differ.
+        DisconnectedError: If no server was reached. Those that were not are used once they can be.
+        ValueError: If the servers' tables differ.
+        SpecError: If the servers' items differ.
 
     Examples:
         >>> import numpy as np
@@ -87,73 +87,73 @@ class ShardedClient(TableClient):
 
     @property
     def addresses(self) -> list[str]:
-        """Where the shards are, by their numbers; ``""`` of those that were removed."""
+        """The addresses of the shards, by number; ``""`` for removed ones."""
         return [shard.address for shard in self._shards.all]
 
     @property
     def shards_there(self) -> list[bool]:
-        """Which of them are there now."""
+        """Which of the shards can be used now, by number."""
         self._shards.look()
         return [shard.there for shard in self._shards.all]
 
     @property
     def shards_drained(self) -> list[bool]:
-        """Which of them take no more inserts, or are no more."""
+        """Which of the shards get no more inserts, or are removed, by number."""
         return [one.drained or one.draining or one.removed for one in self._shards.all]
 
     def refresh(self) -> None:
-        """Ask now where the shards are, if a function knows, and follow them there.
+        """Call the function for the addresses now, if there is one, and apply what it returns.
 
-        New ones are connected to before this returns, as far as they can be reached.
+        Connects to new shards that can be reached before it returns.
         """
         self._shards.refresh()
 
     def move(self, shard: int, address: str) -> bool:
-        """Look for a shard at another address from now on; whether it was there.
+        """Set a shard's address; return whether the server was reached there.
 
-        What it has not acknowledged goes to there, each item once.
+        Inserts that it has not acknowledged are sent there, each item once.
         """
         moved = self._shards.move(self._number(shard), address)
         self._shards.look()
         return moved
 
     def drain(self, shard: int, drained: bool = True) -> None:
-        """Let no more inserts go to a shard; with ``drained=False``, let them go there again.
+        """Send no more inserts to a shard; with ``drained=False``, send them again.
 
-        Its items are sampled for as long as it is there, and what has a ``shard_key`` that belongs
-        to it goes to others. An episode that was begun there is ended there. This is about this
-        client only.
+        Its items are sampled for as long as it is there. Items with a ``shard_key`` that belongs to
+        it go to others. An episode that was begun there ends there. This applies to this client
+        only.
         """
         self._shards.drain(self._number(shard), drained)
 
     def move_items(self, shard: int, table: str, timeout: float | None = None) -> int:
-        """Move the items of a drained shard to those that take inserts; returns how many.
+        """Move the items of a drained shard to those that take inserts; return how many.
 
         They keep their priorities and versions. They get other keys, count as never sampled and
-        as inserts for the limiters, and their order in the table is another. While a part of them
-        is moved, up to 16 MiB, each of these may be drawn at both places.
+        as inserts for the limiters, and their order in the table changes. While a part of them, up
+        to 16 MiB, is moved, each of these may be drawn on both shards.
 
         Args:
             shard: Its number. No other client should insert there any more.
             table: A table of single items, not of trajectories: those share their steps.
-            timeout: Seconds to wait in total; what was not moved then is still there.
+            timeout: Seconds to wait in total; items that were not moved by then stay there.
 
         Raises:
-            ValueError: The shard is not drained.
-            SpecError: The table has trajectories.
-            DisconnectedError: The shard is away.
-            WaitTimeoutError: It took too long. Items that were on their way may be at both places.
+            ValueError: If the shard is not drained.
+            SpecError: If the table has trajectories.
+            DisconnectedError: If the shard is away.
+            WaitTimeoutError: If it took too long. Items of the last part may be on both shards.
         """
         return self._sharded(table).move_items(self._shards.all[self._number(shard)], timeout)
 
     def remove(self, shard: int) -> None:
-        """Count a shard no more: it is not sampled, and nothing waits for it.
+        """Remove a shard: it is not sampled, and no call waits for it.
 
-        Its place stays, so that keys keep their meaning; :meth:`move` puts a shard there again.
-        What it has not acknowledged goes to another. This is about this client only.
+        Its position stays, so that keys keep their meaning; :meth:`move` puts a shard there again.
+        Inserts that it has not acknowledged go to another. This applies to this client only.
 
         Raises:
-            ValueError: No other shard is there.
+            ValueError: If no other shard is there.
         """
         self._shards.remove(self._number(shard))
 
@@ -178,8 +178,8 @@ class ShardedClient(TableClient):
             priorities: Its priority in each table.
             version: The policy version that made it; the tables' when ``None``.
             timeout: Seconds to wait for each table.
-            shard_key: Items with equal keys go to one shard, in every process; shards take turns
-                when it is ``None``.
+            shard_key: Items with equal keys go to one shard, in every process. With ``None`` shards
+                take turns.
         """
         for name in priorities:
             if name not in self._tables:
@@ -211,12 +211,12 @@ class ShardedClient(TableClient):
     def trajectory_writer(  # type: ignore[override]
         self, *settings: Any, shard_key: Key | None = None, **named: Any
     ) -> ShardedTrajectoryWriter:
-        """Make a writer of trajectories, an episode on one shard each.
+        """Make a writer of trajectories; each episode goes to one shard.
 
         Args:
             *settings: As of ``TableClient.trajectory_writer``.
-            shard_key: Where all episodes go, as with :meth:`insert`; shards take turns when it is
-                ``None``.
+            shard_key: Which shard all episodes go to, as with :meth:`insert`. With ``None`` shards
+                take turns.
             **named: As of ``TableClient.trajectory_writer``.
         """
         return ShardedTrajectoryWriter(
@@ -226,7 +226,7 @@ class ShardedClient(TableClient):
     def structured_writer(  # type: ignore[override]
         self, configs: Iterable[Any], *, shard_key: Key | None = None, **named: Any
     ) -> ShardedStructuredWriter:
-        """Make a writer of trajectories by patterns, an episode on one shard each."""
+        """Make a writer of trajectories by patterns; each episode goes to one shard."""
         configs = list(configs)
         return ShardedStructuredWriter(
             self._shards, lambda client: client.structured_writer(configs, **named), shard_key
@@ -241,21 +241,21 @@ class ShardedClient(TableClient):
     ) -> VectorWriter:
         """Make a writer for environments that step together, all of them on one shard.
 
-        It is the shard whose turn it is, or that the key belongs to; while it is away, what is
-        written waits. With as many writers as shards, all shards fill up alike.
+        It is the shard whose turn it is, or that the key belongs to; while it is away, steps wait
+        in the client. With as many writers as shards, all shards fill up alike.
 
         Args:
             *settings: As of ``TableClient.vector_writer``.
-            shard_key: Where all episodes go, as with :meth:`insert`; shards take turns when it is
-                ``None``.
-            timeout: Seconds to wait for a shard while all are away; ``None`` waits for as long as
-                the client's ``deadline`` says.
+            shard_key: Which shard all episodes go to, as with :meth:`insert`. With ``None`` shards
+                take turns.
+            timeout: Seconds to wait for a shard while all are away; ``None`` waits for the client's
+                ``deadline``.
             **named: As of ``TableClient.vector_writer``.
 
         Raises:
-            WaitTimeoutError: No shard was there in time.
-            DisconnectedError: None was there within the client's ``deadline``, or the one that the
-                key belongs to is away.
+            WaitTimeoutError: If no shard was there in time.
+            DisconnectedError: If none was there within the client's ``deadline``, or the one that
+                the key belongs to is away.
         """
         if shard_key is None:
             self._shards.wait_for_any(deadline_in(timeout), to_insert=True)
@@ -270,10 +270,10 @@ class ShardedClient(TableClient):
     def checkpoint(  # type: ignore[override]
         self, timeout: float | None = None
     ) -> dict[str, Path]:
-        """Have every server that is there write a checkpoint; see ``TableClient.checkpoint``.
+        """Write a checkpoint on every server that is there; see ``TableClient.checkpoint``.
 
         Returns:
-            For each address, where it is on that machine. A warning names servers that are away.
+            For each address, its path on that machine. A warning names servers that are away.
         """
         deadline = deadline_in(timeout)
         written = {}
@@ -284,22 +284,22 @@ class ShardedClient(TableClient):
                     written[shard.address] = shard.client.checkpoint(left_until(deadline))
                     continue
             except (DisconnectedError, ClosedError):
-                # It went while it was asked.
+                # It went away during the call.
                 pass
             if not shard.removed:
                 warn(f"{shard} is away, so no checkpoint was written there")
         return written
 
     def stats(self) -> dict[str, float]:
-        """Return the numbers of all connections, added up: those of ``TableClient.stats``.
+        """Return the sums of all connections' numbers: those of ``TableClient.stats``.
 
-        ``connected`` is then the number of shards that are there, and ``dropped_changes`` how many
-        changes of items were not made because their shards were away, or had been since.
+        ``connected`` is the number of shards that are there. ``dropped_changes`` counts the changes
+        of items that were dropped because their shards were away, or had been since.
         """
         return super().stats()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as addresses and options: the copy connects anew, as another producer."""
+        """Pickle as addresses and options: the copy connects again, as another producer."""
         places = zip(self.addresses, self._shards.all, strict=False)
         named = [
             (address, "draining") if one.drained and address else address for address, one in places

@@ -1,4 +1,4 @@
-"""Where shards are said to be: what a list of addresses, or a function that returns one, means."""
+"""Read the addresses of shards, from a list or a function that returns one."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_SHARDS", "Place", "read_places"]
 
-# So many have a number in the keys of items.
+# A shard's number is part of the keys of items, and has this many values.
 MAX_SHARDS = 256
-# What is said beside the address of a shard that no inserts go to.
+# Stands beside the address of a shard that gets no more inserts.
 _DRAINING = "draining"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where one shard is.
+    """The address of one shard.
 
     Attributes:
-        address: Nothing when the shard was removed for good.
+        address: Empty if the shard was removed for good.
         draining: Whether no inserts go there any more.
     """
 
@@ -33,14 +33,14 @@ class Place:
 
 
 def read_places(named: Iterable[Named]) -> list[Place]:
-    """Read what somebody says of the shards, in the order of their numbers.
+    """Read the addresses of the shards, in the order of their numbers.
 
     Args:
-        named: Of each its address; ``(address, "draining")`` when no inserts are to go there;
-            ``""`` or ``None`` when it was removed.
+        named: For each its address; ``(address, "draining")`` if it gets no more inserts; ``""`` or
+            ``None`` if it was removed.
 
     Raises:
-        ValueError: That is not what it says, one is there twice, or there are too many.
+        ValueError: If an entry has another form, an address is there twice, or there are too many.
     """
     named = list(named)
     places = [_read(one) for one in named]

@@ -1,4 +1,4 @@
-"""One of several servers that hold tables together."""
+"""One of the servers that hold sharded tables."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ __all__ = ["Shard"]
 
 
 class Shard:
-    """A server, its place among the others, and the connection to it.
+    """A server, its number and the connection to it.
 
-    When the server moves, the connection follows it: what was not acknowledged goes to where it is.
+    When the server moves, the connection follows: inserts that it has not acknowledged are sent to
+    the new address.
 
     Attributes:
-        number: Its place in the list of addresses; keys of its items have it.
-        address: Where it is; nothing once it was removed.
-        client: The connection; ``None`` while it was never reached.
+        number: Its position in the list of addresses, which is part of its items' keys.
+        address: Its address; empty once it was removed.
+        client: The connection; ``None`` until it was first reached.
         tables: Its tables by name.
-        there: Whether it was there when it was looked at last; only then is it used.
-        seen: Whether it ever was.
-        drained: Whether its users said that no inserts go there any more.
-        draining: Whether who knows the addresses says so.
-        removed: Whether it is no more. Then the connection, if there is one, delivers to another
-            what it has left.
-        lent: Whether somebody may write into the connection without asking here.
-        quiet_until: Until when it may be away without a word, since it moves.
-        missed: Whether its users were told that it is away.
-        first_life: The number of the first life that this connection sees. Keys have it too, so
-            that those of an earlier life name none of the items of a later one.
+        there: Whether it was connected at the last check; only then is it used.
+        seen: Whether it was ever connected.
+        drained: Whether a call of ``drain`` stopped inserts.
+        draining: Whether the list of addresses says so.
+        removed: Whether it was removed. Then the connection, if there is one, delivers the
+            remaining inserts to another shard.
+        lent: Whether a writer may use the connection without a check here.
+        quiet_until: Until when it may be away without a warning, because it moves.
+        missed: Whether a warning was issued that it is away.
+        first_life: The number of the first server process that this connection sees. It is part of
+            keys, so that those of an earlier process name no items of a later one.
     """
 
     def __init__(self, number: int, address: str) -> None:
-        """Take its place and its address."""
+        """Set its number and its address."""
         self.number = number
         self.address = address
         self.client: TableClient | None = None
@@ -57,12 +58,12 @@ class Shard:
         self._connection: Any = None
 
     def __str__(self) -> str:
-        """Name it in messages."""
+        """Return its name for messages."""
         return f"shard {self.number} ({self.address or 'removed'})"
 
     @property
     def connected(self) -> bool:
-        """Whether the server can be reached now, and takes what was inserted."""
+        """Whether the server is connected and accepts what was inserted."""
         return not self.removed and self.reaches and not self.closed
 
     @property
@@ -73,13 +74,13 @@ class Shard:
 
     @property
     def reaches(self) -> bool:
-        """Whether the connection stands: also that of a shard that is no more, to another."""
+        """Whether the connection is open, also that of a removed shard to another."""
         connection = self._connection
         return connection is not None and bool(connection.connected)
 
     @property
     def arrived(self) -> bool:
-        """Whether the server can be reached where it was said to be last."""
+        """Whether the server is connected at the address that was set last."""
         connection = self._connection
         return connection is not None and bool(connection.arrived)
 
@@ -90,12 +91,12 @@ class Shard:
 
     @property
     def over(self) -> bool:
-        """Whether there is no connection that could come back by itself."""
+        """Whether there is no connection that would be restored by itself."""
         return self._connection is None or bool(self._connection.over)
 
     @property
     def trouble(self) -> str | None:
-        """Why there is no connection, if that will not pass by itself."""
+        """Why there is no connection, if retrying will not help."""
         connection = self._connection
         return None if connection is None else connection.trouble
 
@@ -108,24 +109,24 @@ class Shard:
         """Use this connection from now on."""
         self.client = client
         self.tables = client.tables  # type: ignore[assignment]
-        self._connection = client._connection  # noqa: SLF001 - a shard looks where users need not
-        # There are others to ask.
+        self._connection = client._connection  # noqa: SLF001 - not part of the public API
+        # There are others to use.
         self._connection.wait_only_while_connected()
 
     def redirect(self, address: str) -> None:
-        """Have the connection find the server there."""
+        """Make the connection use another address."""
         if self._connection is not None:
             self._connection.redirect(address)
 
     def leave(self) -> int:
-        """Use the connection no more; how many inserts are lost with it."""
+        """Drop the connection; return how many inserts are lost with it."""
         if self.client is None:
             return 0
         lost = self.pending
         self.first_life += self._connection.lives + 1
         with contextlib.suppress(EchoicError):
             self.client.close(0.0)
-        # Whoever has just looked at the tables finds them closed.
+        # Writers that still have the tables find them closed.
         self.client, self._connection = None, None
         return lost
 

@@ -1,4 +1,4 @@
-"""The servers that hold tables together: which of them are there, and who comes next."""
+"""Track which of several servers are there, and choose the next one."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 __all__ = ["LOOK", "Shards", "deadline_in", "left_until", "warn"]
 
-# How often a call that waits looks whether a shard went or came.
+# Seconds between two checks, in a call that waits, whether a shard went or came.
 LOOK = 0.05
-# How long a connection may take to say goodbye, when everything was delivered.
+# Seconds that closing a connection may take when everything was delivered.
 _GRACE = 5.0
-# How often it is tried to reach a shard that has no connection which comes back by itself, and for
-# how long; so often is asked where a shard is that is away.
+# Seconds between two attempts to reach a shard whose connection is not restored by itself, and the
+# timeout of one; also between two requests for the address of a shard that is away.
 _RETRY = 1.0
-# For how long a shard that moves may be away without a warning.
+# Seconds that a shard that moves may be away without a warning.
 _MOVE = 3.0
 
 _T = TypeVar("_T")
@@ -51,19 +51,19 @@ _T = TypeVar("_T")
 class Shards:
     """All shards.
 
-    Every call looks who is there, and warns when one went or came; nothing else watches them. A
-    thread runs while one of them has no connection that comes back by itself, and always when
-    somebody can be asked where they are.
+    Every call checks which shards are there, and warns if one went or came; nothing else watches
+    them. A thread runs while a shard has no connection that is restored by itself, and always if a
+    function returns the addresses.
 
     Args:
-        where: The addresses, or who knows them: asked at the start, then once in a while, and each
-            second while a shard is away, since it may come back at another address. A shard keeps
-            its place; new ones join at the end.
+        where: The addresses, or a function that returns them: called at the start, then every
+            ``refresh`` seconds, and each second while a shard is away, since it may come back at
+            another address. A shard keeps its position; new ones are added at the end.
         connect: Connects to one of them.
-        options: Those of each connection.
-        deadline: For how many seconds a call waits for a shard that it can't do without.
-        refresh: How many seconds to wait before asking again where they are; they are asked for
-            only while one is away when ``None``.
+        options: The options of each connection.
+        deadline: Seconds that a call waits for a shard that it needs.
+        refresh: Seconds between two calls for the addresses; ``None`` calls only while a shard is
+            away.
     """
 
     def __init__(
@@ -77,29 +77,29 @@ class Shards:
         """Connect to all that can be reached; see the class for the arguments."""
         self._locate: Callable[[], Iterable[Named]] | None = where if callable(where) else None
         places = read_places(where() if callable(where) else where)
-        # Replaced as a whole when one joins, so that who goes through it need not stop the others.
+        # Replaced as a whole when one joins, so that readers need no lock.
         self.all = [_placed(number, place) for number, place in enumerate(places)]
-        # Those that items may be inserted into; replaced as a whole, too.
+        # Those that get inserts; replaced as a whole, too.
         self._takers: list[Shard] = []
         self.deadline = deadline
-        # A connection tries for ever, whoever is at the address meanwhile: a shard that comes back
-        # is used again, however late, and is given what it had not acknowledged.
+        # A connection retries for ever, whichever server is at the address meanwhile: a shard that
+        # comes back is used again, however late, and gets what it had not acknowledged.
         self._options = {**options, "deadline": None, "steadfast": True}
         self._connect = connect
         self._refresh = refresh
         # Called with a shard that has come back.
         self.on_return: list[Callable[[Shard], None]] = []
-        # Keys of shards that were away, or have been since, in changes of items.
+        # Changes of items that were dropped: their shards were away, or have been since.
         self.dropped = 0
-        # Who inserts little would otherwise always begin with the first.
+        # Or clients that insert little would all begin with the first shard.
         self._turns = itertools.count(random.randrange(len(places)))  # noqa: S311 - no secret
-        # What keeps shards from being used, as far as it was said.
+        # Reasons why shards can't be used that were already reported.
         self._complaints: set[str] = set()
         # Since when a call has found none.
         self._none_since: float | None = None
-        # Guards who is there, and the thread.
+        # Guards which are there, and the thread.
         self._lock = threading.RLock()
-        # Held by who brings the shards to where they are said to be.
+        # Held while shards are connected or moved.
         self._mending = threading.Lock()
         self._ended = threading.Event()
         # Ends a pause of the thread: a shard has gone, or the client is closed.
@@ -110,11 +110,11 @@ class Shards:
     def _connect_all(self) -> None:
         failed = self._join_all()
         found = [shard for shard in self.all if shard.client is not None]
-        # One that can't be reached may come later; one that says no is a mistake of the caller.
+        # One that can't be reached may come later; a refusal is a mistake of the caller.
         bad = [error for error in failed if not found or not isinstance(error, DisconnectedError)]
         try:
             if bad:
-                raise bad[0]  # noqa: TRY301 - the connections are ended below
+                raise bad[0]  # noqa: TRY301 - the connections are closed below
             for shard in found[1:]:
                 _check_alike(shard, found[0])
         except BaseException:
@@ -129,7 +129,7 @@ class Shards:
             self._mend()
 
     def _join_all(self) -> list[Exception]:
-        """Connect to all of them at once; what went wrong."""
+        """Connect to all of them at once; return the errors."""
         failed: list[Exception] = []
 
         def join(shard: Shard) -> None:
@@ -143,10 +143,10 @@ class Shards:
             list(pool.map(join, wanted))
         return failed
 
-    # Who is there.
+    # Which are there.
 
     def look(self) -> None:
-        """Take note of who went and who came, and say so."""
+        """Note which shards went and came, and warn."""
         for shard in self.all:
             if shard.connected != shard.there:
                 self._note(shard)
@@ -176,13 +176,13 @@ class Shards:
             warn(f"{shard} is back{dropped if self.dropped else ''}")
 
     def _miss(self, shard: Shard) -> None:
-        """Say that a shard is away, unless nobody need know."""
+        """Warn that a shard is away, unless that was expected."""
         with self._lock:
             over = shard.removed or self._ended.is_set()
             if over or shard.missed or time.monotonic() < shard.quiet_until:
                 return
             kept = shard.pending
-            # Nothing is expected of one that is drained, but for what it has not taken yet.
+            # A drained shard is missed only while it has inserts to acknowledge.
             if not kept and (shard.drained or shard.draining):
                 return
             shard.missed = True
@@ -193,21 +193,21 @@ class Shards:
         warn(f"{shard} is away: its items can't be sampled{waiting}")
 
     def there(self) -> list[Shard]:
-        """Those that can be used now."""
+        """Return those that can be used now."""
         self.look()
         return [shard for shard in self.all if shard.there]
 
     def wait_for_any(self, deadline: float | None, *, to_insert: bool = False) -> list[Shard]:
-        """Those that can be used; waits while it is none.
+        """Return those that can be used; wait while there is none.
 
         Raises:
-            WaitTimeoutError: None was there in time.
-            ClosedError: Tables of all of them are closed.
-            DisconnectedError: None was there for as long as a call may wait for one.
+            WaitTimeoutError: If none was there in time.
+            ClosedError: If tables of all of them are closed.
+            DisconnectedError: If none was there within the ``deadline`` of all calls.
         """
         while not (there := [one for one in self.there() if one.takes or not to_insert]):
             now = time.monotonic()
-            # Many short calls wait together.
+            # The time counts across many short calls.
             since = self._none_since = self._none_since or now
             drained = to_insert and any(one.there for one in self.all)
             kind = "all shards that take inserts" if drained else "all shards"
@@ -224,10 +224,10 @@ class Shards:
         self._none_since = None
         return there
 
-    # Who comes next.
+    # Which one is next.
 
     def next(self) -> Shard | None:
-        """The one whose turn it is, if it is there; only this one is looked at."""
+        """Return the one whose turn it is, if it is there; check no other."""
         takers = self._takers
         if not takers:
             return None
@@ -235,7 +235,7 @@ class Shards:
         return shard if shard.connected else None
 
     def candidates(self, key: Key | None) -> list[Shard]:
-        """Those that an item may go to, the first choice first; of a key only one."""
+        """Return those that an item may go to, first choice first; with a key just one."""
         if key is not None:
             scored = sorted(self.all, key=lambda shard: _score(key, shard.number), reverse=True)
             self.look()
@@ -246,11 +246,11 @@ class Shards:
         return takers[at:] + takers[:at]
 
     def _count_takers(self) -> None:
-        """Take note of which of them items may be inserted into."""
+        """Note which of them get inserts."""
         with self._lock:
             self._takers = [shard for shard in self.all if shard.takes]
 
-    # Waiting for one.
+    # Wait for one.
 
     def patiently(
         self,
@@ -260,18 +260,18 @@ class Shards:
         *,
         while_there: bool = False,
     ) -> _T | None:
-        """Call until it does not time out, with timeouts that are short.
+        """Call repeatedly, with short timeouts, until it does not time out.
 
         Args:
-            shard: Who it is about.
+            shard: The shard that the call needs.
             call: Takes a timeout.
             deadline: When to give up.
-            while_there: Whether to return when the shard is away, and not to wait for it.
+            while_there: Whether to return when the shard is away, instead of waiting for it.
 
         Raises:
-            WaitTimeoutError: It was too late.
-            ClosedError: A table that inserts wait for is closed there.
-            DisconnectedError: The shard was away for as long as a call may wait for it.
+            WaitTimeoutError: If the deadline passed.
+            ClosedError: If a table that inserts wait for is closed there.
+            DisconnectedError: If the shard was away for longer than ``self.deadline``.
         """
         away: float | None = None
         while True:
@@ -299,12 +299,12 @@ class Shards:
                     gone.undelivered = kept
                     raise gone from None
 
-    # Shards that have no connection, or another address, or are no more.
+    # Shards without a connection, with another address, or removed.
 
     def _needs_mending(self, shard: Shard) -> bool:
         if shard.removed:
             return shard.client is not None and (not shard.lent or shard.pending > 0)
-        # Of who is at its address instead, somebody should hear.
+        # Report when another server answers at this address.
         return shard.over or (not shard.connected and not shard.closed and bool(shard.trouble))
 
     def _mend(self) -> None:
@@ -319,7 +319,7 @@ class Shards:
                 self._mender.start()
 
     def mend(self) -> float | None:
-        """Bring the shards to where they are; in how many seconds to look again, if at all."""
+        """Connect and move shards as needed; return the seconds to the next check, if any."""
         self.refresh()
         with self._lock:
             away = any(not shard.connected and not shard.removed for shard in self.all)
@@ -330,22 +330,22 @@ class Shards:
             if self._locate is not None and self._refresh is not None:
                 # Not all clients at the same moment.
                 return self._refresh * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
-            # Whoever looks next and finds one away begins anew.
+            # The next call that finds one away starts it again.
             self._mender = None
             return None
 
     def note_mender_gone(self) -> None:
-        """Have whoever looks next begin anew."""
+        """Let the next call start the thread again."""
         self._mender = None
 
     def refresh(self) -> None:
-        """Ask where the shards are, if somebody knows, and follow them there."""
+        """Ask for the addresses, if a function knows them, and apply them."""
         with self._mending:
             if self._locate is not None:
                 try:
                     self._adopt(read_places(self._locate()))
-                except Exception as error:  # noqa: BLE001 - whatever it is, it is asked again
-                    self._complain(f"where the shards are could not be found out: {error}")
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+                    self._complain(f"can't find out where the shards are: {error}")
             for shard in self.all:
                 if self._ended.is_set():
                     return
@@ -353,7 +353,7 @@ class Shards:
         self.look()
 
     def _adopt(self, places: list[Place]) -> None:
-        """Take over what is said of the shards. Of those that are not named nothing changes."""
+        """Apply new addresses. Shards that are not named stay as they are."""
         for number, place in enumerate(places):
             if number == len(self.all):
                 shard = _placed(number, place)
@@ -369,7 +369,7 @@ class Shards:
                 self._follow(shard, place.address)
 
     def _follow(self, shard: Shard, address: str) -> None:
-        """Find a shard at this address from now on."""
+        """Set a shard's address."""
         with self._lock:
             shard.redirect(address)
             if shard.there:
@@ -377,13 +377,13 @@ class Shards:
             shard.address, shard.removed = address, False
 
     def _strike(self, shard: Shard) -> None:
-        """Count a shard no more."""
+        """Remove a shard."""
         with self._lock:
             shard.removed, shard.there, shard.missed, shard.address = True, False, False, ""
             self._count_takers()
 
     def _tend(self, shard: Shard) -> None:
-        """Do what a shard needs, if it does."""
+        """Connect a shard, if it needs that."""
         if shard.removed:
             self._wind_up(shard)
         elif shard.over:
@@ -392,7 +392,7 @@ class Shards:
             self._complain(f"{shard} can't be used: {trouble}")
 
     def _wind_up(self, shard: Shard) -> None:
-        """Have another shard take what one that is no more had not acknowledged."""
+        """Send what a removed shard had not acknowledged to another."""
         if shard.client is None or (shard.arrived and shard.pending):
             return
         if shard.pending or shard.lent:
@@ -405,7 +405,7 @@ class Shards:
                 shard.leave()
 
     def _join(self, shard: Shard, patience: float | None = None) -> bool:
-        """Make a connection to a shard that has none; whether it can be used."""
+        """Connect to a shard without a connection; return whether it can be used."""
         with self._lock:
             lost = shard.leave()
         if lost:
@@ -439,12 +439,12 @@ class Shards:
             shard.join(client)
         return True
 
-    # What their users say of them.
+    # What callers set.
 
     def move(self, number: int, address: str) -> bool:
-        """Find a shard at another address from now on; whether it is there.
+        """Set a shard's address; return whether it is there.
 
-        What it had not acknowledged goes to there.
+        Inserts that it had not acknowledged are sent there.
         """
         shard = self.all[number]
         with self._mending:
@@ -461,12 +461,12 @@ class Shards:
         return shard.arrived
 
     def drain(self, number: int, drained: bool) -> None:
-        """Let no more inserts go to a shard, or let them again."""
+        """Send no more inserts to a shard, or send them again."""
         self.all[number].drained = drained
         self._count_takers()
 
     def remove(self, number: int) -> None:
-        """Count a shard no more; what it had not acknowledged goes to another."""
+        """Remove a shard; send what it had not acknowledged to another."""
         if not any(one.there for one in self.all if one.number != number):
             raise ValueError(f"no other shard is there, so shard {number} can't be removed")
         with self._mending:
@@ -475,26 +475,26 @@ class Shards:
         self._mend()
 
     def _complain(self, text: str) -> None:
-        """Warn, but not every second of the same."""
+        """Warn, but only once of the same."""
         if text not in self._complaints:
             self._complaints.add(text)
             warn(text)
 
-    # All together.
+    # All shards.
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything that was inserted before is in the tables of its shards."""
         deadline = deadline_in(timeout)
         if any(shard.removed and shard.pending for shard in self.all):
             self._mend()
-        # Those that are away may keep the others waiting, not the other way round.
+        # Shards that are away last, so that they do not delay the others.
         for shard in sorted(self.all, key=lambda shard: not shard.reaches):
             client = shard.client
             if client is not None and shard.pending:
                 self.patiently(shard, client.flush, deadline)
 
     def close(self, timeout: float | None = None) -> None:
-        """Deliver what is left, and end."""
+        """Deliver what is left, and close the connections."""
         if not self._ended.is_set():
             with self._mending:
                 for shard in self.all:
@@ -520,7 +520,7 @@ class Shards:
             raise late
 
     def stats(self) -> dict[str, float]:
-        """Return the numbers of all connections together."""
+        """Return the sums of all connections' numbers."""
         total: dict[str, float] = {}
         for shard in self.all:
             for name, number in shard.stats().items():
@@ -529,7 +529,7 @@ class Shards:
 
 
 def _placed(number: int, place: Place) -> Shard:
-    """A shard as it is said to be."""
+    """Make a shard from its address."""
     shard = Shard(number, place.address or "")
     shard.removed, shard.draining = place.address is None, place.draining
     return shard
@@ -538,12 +538,12 @@ def _placed(number: int, place: Place) -> Shard:
 def _keep_mending(
     reference: weakref.ref[Shards], ended: threading.Event, gone: threading.Event
 ) -> None:
-    """The thread's life. It keeps nothing alive: a client that nobody has any more ends it."""
+    """Run in the thread. It keeps no reference: a client that is no longer used ends it."""
     while (shards := reference()) is not None and not ended.is_set():
         try:
             pause = shards.mend()
         except BaseException:
-            # A warning was made an error. Whoever looks next begins anew.
+            # A warning was raised as an error. The next call starts the thread again.
             shards.note_mender_gone()
             raise
         if pause is None:
@@ -554,17 +554,17 @@ def _keep_mending(
 
 
 def left_until(deadline: float | None) -> float | None:
-    """How many seconds there are until a deadline."""
+    """Return the seconds until a deadline."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 def deadline_in(timeout: float | None) -> float | None:
-    """When a timeout will have passed."""
+    """Return when a timeout will have passed."""
     return None if timeout is None else time.monotonic() + timeout
 
 
 def _check_alike(shard: Shard, other: Shard) -> None:
-    """Refuse a shard whose tables are not like those of another."""
+    """Raise an error if a shard's tables differ from another's."""
     if set(shard.tables) != set(other.tables):
         own, known = sorted(shard.tables), sorted(other.tables)
         raise ValueError(f"{shard} has the tables {own}, but {other} has {known}")
@@ -573,7 +573,7 @@ def _check_alike(shard: Shard, other: Shard) -> None:
 
 
 def _score(key: Key, number: int) -> bytes:
-    """How much a key wants a shard: the same in every process.
+    """Return a shard's score for a key; the same in every process, and the highest wins.
 
     When a shard goes, only its keys go to others, and to each of these alike (rendezvous hashing,
     Thaler and Ravishankar, 1998).
@@ -592,6 +592,6 @@ def _score(key: Key, number: int) -> bytes:
 
 
 def warn(text: str) -> None:
-    """Tell what became of a shard."""
-    # With the time, since a text that was there before would not be shown again.
+    """Issue a ``ShardWarning``."""
+    # With the time, since Python shows the same text only once.
     warnings.warn(f"{time.strftime('%H:%M:%S')}: {text}", ShardWarning, stacklevel=3)

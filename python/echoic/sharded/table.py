@@ -30,31 +30,31 @@ if TYPE_CHECKING:
 
 __all__ = ["ShardedTable"]
 
-# A part of an `insert_batch` that goes to one shard has at least so many items: with fewer, what it
-# takes to wake the threads of one more server is more than it saves.
+# Items that a part of an `insert_batch` has at least: with fewer, waking the threads of one more
+# server costs more than it saves.
 _LEAST = 256
 
-# So many bytes of items are moved at once, and so many items at most.
+# The most bytes of items, and the most items, that are moved at once.
 _MOVED_BYTES = 16 << 20
 _MOVED_ITEMS = 4096
 
-# What says that a shard has just gone.
+# Errors of a shard that has just gone away.
 _ABSENT = (WaitTimeoutError, DisconnectedError, ClosedError)
 
 _T = TypeVar("_T")
 
 
 class ShardedTable(TableMethods):
-    """A table whose items lie on several servers; ``client.table(name)`` of a sharded client.
+    """A table whose items are spread over several servers; ``client.table(name)`` of a sharded one.
 
     The methods and their arguments are those of :class:`~echoic.RemoteTable`; inserts also take a
-    ``shard_key``. Each shard has its own limiter, its own ``max_size`` and its own selectors: see
-    the guide on shards for what that means.
+    ``shard_key``. Each shard has its own limiter, its own ``max_size`` and its own selectors: the
+    guide on shards describes what follows.
 
     Args:
         name: The table's name, which is the same everywhere.
         shards: The servers.
-        seed: Of the choice of shards; random when ``None``.
+        seed: Seed of the choice of shards; random if ``None``.
     """
 
     def __init__(self, name: str, shards: Shards, seed: int | None = None) -> None:
@@ -68,7 +68,7 @@ class ShardedTable(TableMethods):
         shards.on_return.append(self._welcome)
 
     def _places(self) -> list[tuple[_native.RemoteTable, int] | None]:
-        """In the place of each shard that is there, its table and its first life."""
+        """Return the table and the first life of each shard, ``None`` for those that are away."""
         self._shards.look()
         return [self._place(shard) for shard in self._shards.all]
 
@@ -77,7 +77,7 @@ class ShardedTable(TableMethods):
         return None if table is None else (table, shard.first_life)
 
     def _each(self, doing: str, call: Callable[[RemoteTable], _T]) -> list[_T]:
-        """Call the tables that are there, and say where something was not done."""
+        """Call the tables that are there, and warn where that was not possible."""
         results = []
         self._shards.look()
         for shard in self._shards.all:
@@ -87,17 +87,17 @@ class ShardedTable(TableMethods):
                     results.append(call(place[0]))
                     continue
             except _ABSENT:
-                # It went while it was asked.
+                # It went away during the call.
                 pass
             if doing and not shard.removed:
                 warn(f"{shard} is away, so `{doing}` was not done there")
         return results
 
     def _welcome(self, shard: Shard) -> None:
-        """Tell a shard that has come back the learner's version."""
+        """Send the learner's version to a shard that has come back."""
         table = shard.tables.get(self.name)
         if table is not None and self._version:
-            # If it is away again, it hears it another time.
+            # If it is away again, it gets the version at its next return.
             with contextlib.suppress(EchoicError):
                 table.advance(self._version)
 
@@ -111,15 +111,15 @@ class ShardedTable(TableMethods):
     ) -> None:
         """Send one item to the shard whose turn it is, or that its key belongs to.
 
-        A shard that takes nothing now, because its limiter does not allow it and its window is
-        full, is passed over, but not for an item with a key.
+        A shard that accepts nothing now, because its limiter blocks and its window is full, is
+        skipped; not for an item with a key.
         """
         shard = self._shards.next() if shard_key is None else None
         if shard is not None:
             try:
                 shard.tables[self.name].insert(tree, priority, version, 0.0)
             except _ABSENT:
-                # Then whoever takes it.
+                # Try the others.
                 pass
             else:
                 return
@@ -137,8 +137,8 @@ class ShardedTable(TableMethods):
     ) -> None:
         """Send many items, in equal contiguous parts to as many shards as are there.
 
-        Parts have at least 256 items, so a small batch goes to one shard, whose turn it is. With a
-        key, all go to its shard.
+        Parts have at least 256 items, so a small batch goes to the one shard whose turn it is. With
+        a key, all go to its shard.
         """
         deadline = deadline_in(timeout)
         takers = 0 if shard_key is not None else sum(one.takes for one in self._shards.there())
@@ -148,11 +148,11 @@ class ShardedTable(TableMethods):
         def put(table: RemoteTable, wait: float) -> None:
             nonlocal parts, taken
             try:
-                parts = table._insert_part(  # noqa: SLF001 - the two are one
+                parts = table._insert_part(  # noqa: SLF001 - not part of the public API
                     tree, priorities, version, wait, (part, asked, _LEAST), taken
                 )
             except WaitTimeoutError as error:
-                # Those are on their way; the next attempt is about the rest.
+                # Those were sent; the next attempt is about the rest.
                 taken += error.stored
                 raise
 
@@ -166,7 +166,7 @@ class ShardedTable(TableMethods):
             part, taken = part + 1, 0
 
     def _count(self, tree: Any, priorities: Any) -> int:
-        """How many items there are: as many as could be parts of their own."""
+        """Return how many items there are, that is the most parts that could be made."""
         table = next(shard.tables[self.name] for shard in self._shards.all if shard.tables)
         beyond = (1 << 60, 1 << 60, 1)
         return table._insert_part(tree, priorities, None, 0.0, beyond, 0)  # noqa: SLF001
@@ -177,7 +177,7 @@ class ShardedTable(TableMethods):
         timeout: float | None,
         shard_key: Key | None,
     ) -> None:
-        """Give something to the first shard that takes it."""
+        """Insert into the first shard that accepts."""
         deadline = deadline_in(timeout)
         pause = 0.0
         while True:
@@ -189,7 +189,7 @@ class ShardedTable(TableMethods):
                 except WaitTimeoutError as error:
                     refusal = error
                 except (DisconnectedError, ClosedError):
-                    # It has just ended; whoever looks next will see it.
+                    # It was closed just now; the next check will see it.
                     continue
                 # Only the first is waited for, a moment in each round.
                 pause = 0.0
@@ -210,7 +210,7 @@ class ShardedTable(TableMethods):
         pause: float,
         deadline: float | None,
     ) -> None:
-        """Give something to a shard, for as long as it takes more of it."""
+        """Insert into a shard, for as long as it accepts more."""
         while True:
             left = left_until(deadline)
             try:
@@ -221,14 +221,14 @@ class ShardedTable(TableMethods):
                 pause = LOOK
 
     def sample(self, count: int, timeout: float | None = None, beta: float = 1.0) -> Batch:
-        """Draw a batch from all shards that are there, in proportion to what they hold.
+        """Draw a batch from all shards that are there, in proportion to their items.
 
         The items come in the order of the shards. Probabilities, weights and the table's size are
-        those of the whole.
+        those of the whole table.
 
         Raises:
-            WaitTimeoutError: A shard that was chosen did not allow it in time, or all are away.
-            DisconnectedError: All were away for too long.
+            WaitTimeoutError: If a chosen shard's limiter blocked for too long, or all are away.
+            DisconnectedError: If all were away for too long.
         """
         deadline = deadline_in(timeout)
         while True:
@@ -240,11 +240,11 @@ class ShardedTable(TableMethods):
                     raise
 
     def items(self, limit: int | None = None) -> BatchInfo:
-        """What is known about items of the shards that are there, one shard after the other."""
+        """Return the metadata of items of the shards that are there, one shard after the other."""
         return self._native.items(self._places(), limit)
 
     def get(self, keys: Any) -> Batch:
-        """Read the items of these names that are there, in the order of the shards."""
+        """Read the items of these keys that are there, in the order of the shards."""
         return self._native.get(self._places(), keys)
 
     @overload
@@ -252,25 +252,26 @@ class ShardedTable(TableMethods):
     @overload
     def update_priorities(self, keys: Any, priorities: Any, wait: bool) -> int | None: ...
     def update_priorities(self, keys: Any, priorities: Any, wait: bool = True) -> int | None:
-        """Change priorities on the shards that the keys are of; how many items were there.
+        """Change priorities on the shards of the keys; return how many items were there.
 
-        Those of a shard that is away, or has been since it gave the key, are dropped and counted:
-        ``client.stats()["dropped_changes"]``. Nothing is changed when one value is no priority.
-        All shards are asked at once, and their answers are waited for in any case: only so is it
-        known what was dropped. With ``wait=False`` the result is ``None``, as of other tables.
+        Changes for a shard that is away, or has been since it gave the key, are dropped and
+        counted: ``client.stats()["dropped_changes"]``. If one value is not a finite number >= 0,
+        nothing is changed. All shards are asked at once, and the call always waits for their
+        answers, to count what was dropped. With ``wait=False`` the result is ``None``, as of other
+        tables.
         """
         done, lost = self._native.update_priorities(self._places(), keys, priorities)
         self._shards.dropped += lost
         return done if wait else None
 
     def delete(self, keys: Any) -> int:
-        """Remove items; how many were there. Keys count as in :meth:`update_priorities`."""
+        """Remove items; return how many were there. Keys count as for :meth:`update_priorities`."""
         done, lost = self._native.delete(self._places(), keys)
         self._shards.dropped += lost
         return done
 
     def move_items(self, shard: Shard, timeout: float | None = None) -> int:
-        """Move what a drained shard has to the others; see ``ShardedClient.move_items``."""
+        """Move a drained shard's items to the others; see ``ShardedClient.move_items``."""
         if shard.takes:
             text = f"{shard} takes inserts, so there would always be more to move; drain it first"
             raise ValueError(text)
@@ -287,7 +288,7 @@ class ShardedTable(TableMethods):
                 if len(items):
                     left = left_until(deadline)
                     self.insert_batch(items.data, items.info.priority, int(version), left)
-            # Only what the others have is removed.
+            # Only items that the others have stored are removed.
             self._shards.flush(left_until(deadline))
             moved += table.delete(info.key)
         return moved
@@ -297,7 +298,7 @@ class ShardedTable(TableMethods):
         self._each("reset", lambda table: table.reset())
 
     def pause(self) -> None:
-        """Let nothing be inserted or sampled on the shards that are there."""
+        """Block inserts and samples on the shards that are there."""
         self._each("pause", lambda table: table.pause())
 
     def resume(self) -> None:
@@ -305,7 +306,7 @@ class ShardedTable(TableMethods):
         self._each("resume", lambda table: table.resume())
 
     def advance(self, version: int) -> None:
-        """Tell the learner's policy version; a shard that is away hears it when it is back."""
+        """Set the learner's policy version; a shard that is away gets it when it is back."""
         self._version = max(self._version, version)
         self._each("", lambda table: table.advance(version))
 
@@ -330,7 +331,7 @@ class ShardedTable(TableMethods):
         raise TypeError(no_durability(self.name))
 
     def can_sample(self, count: int) -> bool:
-        """Whether every shard could give its share of a batch now, as far as can be foreseen."""
+        """Return whether every shard could give its share of a batch now, by its current state."""
 
         def ready(info: dict[str, Any]) -> bool:
             return not info["paused"] and info["size"] >= max(1, info["min_size"])
@@ -346,7 +347,7 @@ class ShardedTable(TableMethods):
         return bool(sizes) and all(self._each("", could))
 
     def can_insert(self, count: int = 1) -> bool:
-        """Whether some shard would take so many items now."""
+        """Return whether some shard would take this many items now."""
         return any(self._each("", lambda table: table.can_insert(count)))
 
     def _infos(self) -> list[dict[str, Any] | None]:
@@ -360,14 +361,14 @@ class ShardedTable(TableMethods):
 
     @property
     def name(self) -> str:
-        """What the table is called."""
+        """The table's name."""
         return self._name
 
     @property
     def info(self) -> dict[str, Any]:
-        """The numbers of the shards that are there, added up; ``shards`` has those of each.
+        """The sums of the numbers of the shards that are there; ``shards`` has those of each.
 
-        Settings, which are the same everywhere or should be, are those of the first.
+        Settings, which should be the same everywhere, are the first shard's.
         """
         each = self._infos()
         there = [info for info in each if info is not None]
@@ -388,14 +389,14 @@ class ShardedTable(TableMethods):
 
     @property
     def spec(self) -> Spec | None:
-        """What items look like, if the table says so."""
+        """The form of items, if the table has a spec."""
         return next(
             shard.tables[self.name].spec for shard in self._shards.all if self.name in shard.tables
         )
 
     @property
     def metadata(self) -> bytes:
-        """What the program of the first server that has the table keeps with it."""
+        """The bytes that the program of the first server that is there stored with the table."""
         return next(
             shard.tables[self.name].metadata
             for shard in self._shards.all
@@ -403,9 +404,9 @@ class ShardedTable(TableMethods):
         )
 
     def __len__(self) -> int:
-        """How many items there are on the shards that are there."""
+        """Return the number of items on the shards that are there."""
         return sum(self._each("", len))
 
     def __repr__(self) -> str:
-        """Name and number of shards."""
+        """Return the name and the number of shards."""
         return f"ShardedTable({self.name!r} on {len(self._shards.all)} shards)"

@@ -1,7 +1,7 @@
-"""Writers of trajectories to several servers.
+"""Write trajectories to several servers.
 
 Items share the steps of their writer, so an episode goes to one shard. The next one goes to
-another: the one whose turn it is, or with a key the one that it belongs to.
+another: the one whose turn it is, or that the key belongs to.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ShardedStructuredWriter", "ShardedTrajectoryWriter"]
 
-# When so many items wait in a writer, it waits for the server.
+# With this many items waiting in a writer, it waits for the server.
 _CROWD = 512
 
 _W = TypeVar("_W", TrajectoryWriter, StructuredWriter)
@@ -36,30 +36,30 @@ def _flush(writer: TrajectoryWriter | StructuredWriter, left: int, timeout: floa
 
 
 class _Episodes(Generic[_W]):
-    """A writer on each shard, of which one has the episode.
+    """A writer on each shard, one of which has the current episode.
 
     While the shard of an episode is away, its items wait in the client, and calls wait when that is
-    full. ``end_episode`` does not wait for a shard that is away: what is left goes there when it is
-    back, and the next episode goes to another.
+    full. ``end_episode`` does not wait for a shard that is away: the rest is sent when it is back,
+    and the next episode goes to another.
     """
 
     def __init__(
         self, shards: Shards, make: Callable[[TableClient], _W], shard_key: Key | None
     ) -> None:
-        """Take the shards, and what makes a writer of a client."""
+        """Set the shards, and the function that makes a writer of a client."""
         self._shards = shards
         self._make: Callable[[TableClient], _W] = make
         self._key = shard_key
-        # With the client that each is of: a shard may get another.
+        # With the client of each, since a shard may get another.
         self._made: dict[int, tuple[TableClient, _W]] = {}
         self._shard: Shard | None = None
         self._closed = False
 
     def _current(self, deadline: float | None = None) -> tuple[Shard, _W]:
-        """The shard that has the episode, and its writer; waits while there is no shard.
+        """Return the shard of the episode, and its writer; wait while there is none.
 
         Raises:
-            WaitTimeoutError: There was none in time.
+            WaitTimeoutError: If there was none in time.
         """
         while True:
             shard = self._shard
@@ -81,10 +81,10 @@ class _Episodes(Generic[_W]):
         return shard, made[1]
 
     def _begin(self, writer: _W) -> None:
-        """Bring a writer that was just made to the others' settings."""
+        """Apply the others' settings to a new writer."""
 
     def _or_wait(self, call: Callable[[_W, float], None], timeout: float | None) -> None:
-        """Call what stores steps first, and then may wait for room."""
+        """Call a function that stores steps first, and then may wait for room."""
         deadline = deadline_in(timeout)
         shard, writer = self._current(deadline)
         left = left_until(deadline)
@@ -102,11 +102,11 @@ class _Episodes(Generic[_W]):
         self._or_wait(lambda writer, wait: writer.append_batch(steps, wait), timeout)
 
     def flush(self, block_until_num_items: int = 0, timeout: float | None = None) -> None:
-        """Hand over all items, and wait until at most so many are left on each shard.
+        """Send all items, and wait until at most this many are unacknowledged on each shard.
 
         Raises:
-            WaitTimeoutError: A shard, which the message names, did not have them in time.
-            DisconnectedError: A shard that has items to get was away for too long.
+            WaitTimeoutError: If a shard, named in the message, did not store them in time.
+            DisconnectedError: If a shard that has items to store was away for too long.
         """
         deadline = deadline_in(timeout)
         for shard, (_, writer) in self._all():
@@ -114,7 +114,7 @@ class _Episodes(Generic[_W]):
             self._shards.patiently(shard, flush, deadline)
 
     def end_episode(self, clear: bool = True, timeout: float | None = None) -> None:
-        """Begin another episode: with ``clear`` on another shard, else on the same."""
+        """Start another episode: with ``clear`` on another shard, else on the same."""
         deadline = deadline_in(timeout)
         shard, writer = self._current(deadline)
         left = left_until(deadline)
@@ -128,19 +128,19 @@ class _Episodes(Generic[_W]):
                 self._shard = None
 
     def close(self) -> None:
-        """Take nothing more."""
+        """Close the writers."""
         self._closed = True
         for _, (_, writer) in self._all():
             writer.close()
 
     def _all(self) -> list[tuple[Shard, tuple[TableClient, _W]]]:
-        """The writers, but of clients that are no more."""
+        """Return the writers, without those of connections that were dropped."""
         made = [(self._shards.all[number], made) for number, made in self._made.items()]
         return [(shard, made) for shard, made in made if shard.client is made[0]]
 
     @property
     def pending(self) -> int:
-        """How many items were created and are in no table yet."""
+        """How many items were created and are not yet in a table."""
         return sum(writer.pending for _, (_, writer) in self._all())
 
     @property
@@ -153,7 +153,7 @@ class _Episodes(Generic[_W]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Hand over what is left and close; after an exception, only close."""
+        """Send what is left and close; after an exception, only close."""
         if kind is None:
             self.flush()
         self.close()
@@ -162,8 +162,8 @@ class _Episodes(Generic[_W]):
 class ShardedTrajectoryWriter(_Episodes[TrajectoryWriter]):
     """A :class:`~echoic.TrajectoryWriter` over shards; ``client.trajectory_writer`` makes one.
 
-    All items of an episode go to one shard, the next episode to another. Steps of the history that
-    an ``end_episode`` has kept stay on their shard.
+    All items of an episode go to one shard, the next episode to another. Steps that an
+    ``end_episode(clear=False)`` has kept stay on their shard.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class ShardedTrajectoryWriter(_Episodes[TrajectoryWriter]):
         make: Callable[[TableClient], TrajectoryWriter],
         shard_key: Key | None = None,
     ) -> None:
-        """Take the shards, and what makes a writer of a client."""
+        """Set the shards, and the function that makes a writer of a client."""
         super().__init__(shards, make, shard_key)
         self._settings: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
@@ -181,14 +181,14 @@ class ShardedTrajectoryWriter(_Episodes[TrajectoryWriter]):
             writer.configure(*settings, **named)
 
     def configure(self, *settings: Any, **named: Any) -> None:
-        """Give a column settings of its own; see ``TrajectoryWriter.configure``."""
+        """Set the options of one column; see ``TrajectoryWriter.configure``."""
         for _, (_, writer) in self._all():
             writer.configure(*settings, **named)
         self._settings.append((settings, named))
 
     @property
     def history(self) -> Any:
-        """What new items may name: a tree like the steps."""
+        """The steps that new items may refer to: a tree like the steps."""
         return self._current()[1].history
 
     def create_item(

@@ -1,4 +1,4 @@
-"""Data sets of the Minari package, or whatever has episodes like one, as blocks of rows."""
+"""Read data sets of the Minari package, or with episodes like its, as blocks of rows."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["blocks_of", "read_minari"]
 
 
 def blocks_of(episodes: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[dict[str, Any]]:
-    """A block of rows for each episode, of which the name and the columns are given.
+    """Yield a block of rows for each episode, given as its name and columns.
 
-    ``observations`` have one row more than there are steps, and with the columns of flags say where
-    an episode ends: an episode that neither flag ends was cut off there.
+    ``observations`` have one row more than there are steps. If neither flag is set at its last
+    step, the episode was truncated there.
     """
     for name, columns in episodes:
         flags = [np.asarray(columns[key], np.bool_) for key in ("terminations", "truncations")]
@@ -36,8 +36,8 @@ def blocks_of(episodes: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[dict[s
         truncated[-1] |= not terminated[-1]
         ends = np.flatnonzero(terminated | truncated)
         starts = np.concatenate([[0], ends[:-1] + 1])
-        # Where a flag is set before the end, what comes behind it is an episode of its own, which
-        # begins with the observation that the other ended with.
+        # A flag before the end splits the episode: the next one begins with the observation that
+        # the first one ended with.
         rows = np.concatenate([np.arange(a, b + 2) for a, b in zip(starts, ends, strict=True)])
         block = {"rewards": rewards, "terminations": terminated, "truncations": truncated}
         for key, count in (("observations", steps + 1), ("actions", steps)):
@@ -53,9 +53,9 @@ def blocks_of(episodes: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[dict[s
 
 
 def read_minari(dataset: Any, cache_dir: str | os.PathLike[str] | None) -> dict[str, Any]:
-    """The arrays of a data set, or of the local one of this name."""
+    """Return the arrays of a data set, or of the local one with this name."""
     if isinstance(dataset, str):
-        import minari  # noqa: PLC0415 - only who reads such data needs it
+        import minari  # noqa: PLC0415 - only needed to read such data
 
         dataset = minari.load_dataset(dataset)
 

@@ -1,7 +1,7 @@
-"""Blocks of rows put together: in memory, or in a folder of arrays that are mapped.
+"""Concatenate blocks of rows: in memory, or in a folder of mapped arrays.
 
-A folder is written under another name and renamed when it is whole, so one that is there is
-complete. ``data.json`` in it says which array is which, and what they were made from.
+A folder is written under a temporary name and renamed when it is complete, so a folder that exists
+is complete. Its ``data.json`` says which file has which array, and what they were made from.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def collect(
     cache_dir: str | os.PathLike[str] | None,
     source: str,
 ) -> dict[str, Any]:
-    """The arrays whose rows come in blocks, by name.
+    """Concatenate blocks and return the arrays by name.
 
-    With ``cache_dir`` they are written there, if they were not before, and mapped. ``source`` says
+    With ``cache_dir`` they are written there, unless they already are, and mapped. ``source`` says
     what they are made from.
     """
     if cache_dir is None:
@@ -51,7 +51,7 @@ def collect(
 
 
 def read_folder(folder: Path) -> dict[str, Any]:
-    """The arrays of a folder by name, mapped: of one that was written here, or of any."""
+    """Map the arrays of a folder, and return them by name; the folder need not be ours."""
     if (folder / _INDEX).exists():
         files = _index(folder)["arrays"]
         return {name: map_npy(folder / file) for name, file in files.items()}
@@ -61,7 +61,7 @@ def read_folder(folder: Path) -> dict[str, Any]:
 
 
 def _index(folder: Path) -> dict[str, Any]:
-    """What is in a folder, each array in a file of its own right there."""
+    """Read the index of a folder and check that each file is in the folder itself."""
     try:
         index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
         source, arrays = index["source"], index["arrays"]
@@ -90,7 +90,7 @@ def _checked(
     number: int,
     first: Callable[[str], np.ndarray[Any, Any]],
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """The rows of a block, which are to look like those of the first one."""
+    """Yield the rows of a block after comparing their form with the first block's."""
     if number and set(block) != set(known):
         text = f"expected {sorted(known)}, got {sorted(block)}"
         raise SpecError(f"part {number} of the data has other columns: {text}")
@@ -139,7 +139,7 @@ def _write(folder: Path, blocks: Iterator[Mapping[str, Any]], source: str) -> No
 
 
 def _header(example: np.ndarray[Any, Any], rows: int) -> bytes:
-    """The start of a ``.npy`` file, of a length that does not depend on the number of rows."""
+    """Return the header of a ``.npy`` file; its length does not depend on the number of rows."""
     fields = {
         "descr": np.lib.format.dtype_to_descr(example.dtype),
         "fortran_order": False,
@@ -151,12 +151,12 @@ def _header(example: np.ndarray[Any, Any], rows: int) -> bytes:
 
 
 def shown(things: Iterable[Any], total: int | None, what: str) -> Iterator[Any]:
-    """The same things, with a bar of rich if it is there and errors go to a terminal."""
+    """Iterate with a progress bar, if rich is installed and stderr is a terminal."""
     if not sys.stderr.isatty():
         yield from things
         return
     try:
-        from rich.console import Console  # noqa: PLC0415 - only if it is there
+        from rich.console import Console  # noqa: PLC0415 - only if it is installed
         from rich.progress import track  # noqa: PLC0415
     except ImportError:
         yield from things

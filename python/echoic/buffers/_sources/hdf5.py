@@ -1,4 +1,4 @@
-"""HDF5 files: of Minari's recorder, with a group for each episode, and of D4RL, flat."""
+"""Read HDF5 files: of Minari's recorder, with a group for each episode, and of D4RL, flat."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _FLAT_ROWS = 4096
 
 
 def read_hdf5(path: Path, cache_dir: str | os.PathLike[str] | None) -> dict[str, Any]:
-    """The arrays of a recording."""
+    """Return the arrays of a recording."""
     if path.is_dir():
         places = [path / "data" / "main_data.hdf5", path / "main_data.hdf5"]
         found = [place for place in places if place.exists()]
         if not found:
             raise SpecError(f"{path}: expected a file main_data.hdf5 in it, or in its data folder")
         path = found[0]
-    import h5py  # noqa: PLC0415 - only who reads such files needs it
+    import h5py  # noqa: PLC0415 - only needed to read such files
 
     size = path.stat()
     source = f"{path.name} of {size.st_size} bytes, changed at {size.st_mtime_ns}"
@@ -55,7 +55,7 @@ def _episodes(file: Any, names: Sequence[str]) -> Iterator[tuple[str, dict[str, 
 
 
 def _flat(file: Any) -> Iterator[dict[str, Any]]:
-    """The arrays at the top, some rows at a time. Others, as of D4RL's ``infos``, are left out."""
+    """Yield the arrays at the top, in blocks of rows; others, as D4RL's ``infos``, are skipped."""
     arrays = {name: _array(file, name) for name in file if _is_array(file, name)}
     arrays = {name: array for name, array in arrays.items() if array.ndim > 0}
     counts = {name: len(array) for name, array in arrays.items()}
@@ -73,7 +73,7 @@ def _is_array(file: Any, name: str) -> bool:
 
 
 def _read(file: Any, path: str) -> Any:
-    """An array, or the dict of those in a group."""
+    """Read an array, or the arrays of a group as a dict."""
     import h5py  # noqa: PLC0415
 
     if file.get(path, getclass=True) is h5py.Group:
@@ -82,11 +82,11 @@ def _read(file: Any, path: str) -> Any:
 
 
 def _array(file: Any, path: str) -> Any:
-    """An array that is really in the file: a link out of it could lead anywhere."""
+    """Return an array after checking that it is in this file: links are not followed."""
     import h5py  # noqa: PLC0415
 
     if file.get(path) is None:
-        raise SpecError(f"`{path}`: it is missing")
+        raise SpecError(f"`{path}`: expected an array, but the file has none of this name")
     for end in range(1, path.count("/") + 2):
         part = "/".join(path.split("/")[:end])
         if isinstance(file.get(part, getlink=True), h5py.ExternalLink):

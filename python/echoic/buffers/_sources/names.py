@@ -1,4 +1,4 @@
-"""What columns are called, by whom, and the next observations of data that have none.
+"""Map the column names of several libraries, and compute missing next observations.
 
 Names are those of Echoic, Minari, D4RL and others.
 """
@@ -30,9 +30,9 @@ _KNOWN = {
 def wanted(
     there: Sequence[str], names: Mapping[str, str] | None, extras: Sequence[str], source: str
 ) -> dict[str, str]:
-    """Which of the names that are there are needed, and for which column.
+    """Return which of the available names are needed, and for which column.
 
-    A name is needed as a whole, or for the parts of a tree that are below it, behind a slash.
+    A name may stand for one array, or for a tree of those whose names follow it after a slash.
     """
     unknown = set(names or ()) - set(_KNOWN)
     if unknown:
@@ -59,7 +59,7 @@ def arrange(
     extras: Sequence[str],
     source: str,
 ) -> dict[str, Any]:
-    """The arguments of a data set, from arrays by name."""
+    """Return the arguments of a data set, given arrays by name."""
     needed = wanted(list(arrays), names, extras, source)
     columns = {column: _tree(arrays, name) for column, name in needed.items()}
     more = {name: columns.pop(name) for name in extras}
@@ -79,7 +79,7 @@ def _listed(there: Sequence[str]) -> str:
 
 
 def _tree(arrays: Mapping[str, Any], name: str) -> Any:
-    """The array of a name, or the dict of those below it."""
+    """Return the array of a name, or a dict of those below it."""
     if name in arrays:
         return arrays[name]
     tree: dict[str, Any] = {}
@@ -95,11 +95,11 @@ def _tree(arrays: Mapping[str, Any], name: str) -> Any:
 
 
 def with_successors(columns: dict[str, Any]) -> dict[str, Any]:
-    """Find the next observations, where each step has just one observation.
+    """Compute next observations, given one observation for each step.
 
-    The next observation is that of the next step. That of a step which was terminated does not
-    matter, and is its own. Of a step that ends an episode in another way it is not known: the step
-    is left out, and the one before it ends the episode.
+    The next observation of a step is the following step's. After a terminated step it does not
+    matter, so the step's own stands in. After any other end of an episode it is unknown: that step
+    is dropped, and the one before it ends the episode.
     """
     if columns.get("next_obs") is not None:
         return columns
@@ -111,7 +111,7 @@ def with_successors(columns: dict[str, Any]) -> dict[str, Any]:
     unknown = truncated & ~terminated
     unknown[-1] |= not terminated[-1]
     kept = np.flatnonzero(~unknown)
-    # The step before one that is left out ends the episode, if it is of the same episode.
+    # The step before a dropped one ends the episode, if it belongs to the same episode.
     cut = np.zeros(steps, np.bool_)
     cut[:-1] = (truncated & ~terminated)[1:] & ~(terminated | truncated)[:-1]
     following = np.where(terminated, np.arange(steps), np.arange(steps) + 1)[kept]

@@ -1,4 +1,4 @@
-"""numpy's files: ``.npz``, and arrays in a file that are mapped, not read."""
+"""Read numpy's files: ``.npz``, and arrays that are mapped from a file."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["advise_random", "map_npy", "read_npz"]
 
-# Of a member's own header in a zip archive: its length, and where in it two lengths stand.
+# The length of a member's own header in a zip archive, and the offset of two lengths in it.
 _ZIP_HEADER, _ZIP_LENGTHS = 30, 26
 
 
 def read_npz(path: Path, *, mapped: bool) -> dict[str, Any]:
-    """The arrays of an archive by name, read or, if it is not compressed, mapped."""
+    """Return the arrays of an archive by name, read or, if it is not compressed, mapped."""
     arrays = {}
     try:
         with zipfile.ZipFile(path) as archive:
@@ -49,13 +49,13 @@ def read_npz(path: Path, *, mapped: bool) -> dict[str, Any]:
 
 
 def map_npy(path: Path) -> np.ndarray[Any, Any]:
-    """The array of a ``.npy`` file, mapped."""
+    """Map the array of a ``.npy`` file."""
     with path.open("rb") as file:
         return _map(path, file, 0, path.stat().st_size, str(path))
 
 
 def advise_random(tree: Any) -> None:
-    """Tell the system that reads of mapped arrays will come from all over them."""
+    """Advise the operating system that mapped arrays will be read in random order."""
     for leaf in _trees.tree_leaves(tree):
         mapping = getattr(leaf, "_mmap", None)
         if isinstance(mapping, mmap.mmap) and hasattr(mmap, "MADV_RANDOM"):
@@ -63,7 +63,7 @@ def advise_random(tree: Any) -> None:
 
 
 def _start(path: Path, info: zipfile.ZipInfo, name: str) -> int:
-    """Where the bytes of a member that is not compressed start in the file."""
+    """Return the offset in the file of a member that is not compressed."""
     with path.open("rb") as file:
         file.seek(info.header_offset)
         header = file.read(_ZIP_HEADER)
@@ -78,7 +78,7 @@ def _start(path: Path, info: zipfile.ZipInfo, name: str) -> int:
 
 
 def _header(file: IO[bytes], size: int, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, order and dtype of the array of which so many bytes, with a header, are in a file."""
+    """Read an array's header: shape, order and dtype; check that ``size`` bytes hold the array."""
     try:
         version = np.lib.format.read_magic(file)
         if version == (1, 0):
@@ -109,7 +109,7 @@ def _read(file: IO[bytes], size: int, name: str) -> np.ndarray[Any, Any]:
         if not count:
             raise SpecError(f"{name} is cut off")
         rest = rest[count:]
-    # Reading past the end has the archive's checksum compared.
+    # Reading past the end makes zipfile compare the checksum.
     file.read(1)
     return array.reshape(shape, order="F" if fortran else "C")
 

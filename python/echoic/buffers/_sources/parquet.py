@@ -1,4 +1,4 @@
-"""Parquet files: a row for each step, a column for each scalar, list or tensor."""
+"""Read Parquet files with a row for each step and a column for each scalar, list or tensor."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def read_parquet(
     names: Mapping[str, str] | None,
     extras: Sequence[str],
 ) -> dict[str, Any]:
-    """The arrays of the files, one file after the other."""
+    """Return the arrays of the files, concatenated."""
     try:
-        import pyarrow as pa  # noqa: PLC0415 - only who reads such files needs it
+        import pyarrow as pa  # noqa: PLC0415 - only needed to read such files
         import pyarrow.parquet as pq  # noqa: PLC0415
     except ImportError as error:
         text = "reading Parquet files needs pyarrow: pip install 'echoic[parquet]'"
@@ -74,7 +74,7 @@ def _is_part(name: str, needed: set[str]) -> bool:
 
 
 def _rows(pa: Any, name: str, column: Any) -> np.ndarray[Any, Any]:
-    """A column as an array with a row for each step."""
+    """Return a column as an array with a row for each step."""
     if column.null_count:
         raise SpecError(f"{name}: expected values, got {column.null_count} nulls")
     kind = column.type

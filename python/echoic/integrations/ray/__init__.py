@@ -1,19 +1,19 @@
-"""Echoic on a Ray cluster: Ray places, names, restarts and watches; data goes over our own doors.
+"""Run Echoic on a Ray cluster: Ray places, names and restarts servers; data uses our transports.
 
-- ``cluster``: :class:`ReplayCluster`, which starts shards and keeps them. ``shard``: one of them, a
-  server in an actor. ``roster``: the actor that knows where they are. ``manifest``: which shards a
-  directory has.
-- ``collectors``: :class:`Collectors`, workers that play. ``worker``: one of them. ``envs``: what
-  they step, and what becomes of it. ``lives``: how often Ray started them anew.
+- ``cluster``: :class:`ReplayCluster`, which starts shards and manages them. ``shard``: one of them,
+  a server in an actor. ``roster``: the actor that knows their addresses. ``manifest``: which shards
+  a directory has.
+- ``collectors``: :class:`Collectors`, workers that step environments. ``worker``: one of them.
+  ``envs``: the environments, and the items that their rollouts become.
 - ``learners``: :func:`torch_batches`, for the ranks of a training.
 - ``rllib``: :class:`EchoicEpisodeReplayBuffer`, for RLlib's algorithms. ``rllib_agents``:
-  :class:`EchoicMultiAgentEpisodeReplayBuffer`, for several agents. ``transitions``: what they keep,
-  and :func:`transition_table`. ``nsteps``: how it is made.
-- ``stream_server``: :class:`StreamServer`, a stream where its learner is. ``stream_client``:
-  :class:`StreamClient`, which pushes to it. ``stream_roster``: the actor that knows where it is.
-- ``client``: :class:`Client`, which finds them by name. ``doors``: which address is the nearest.
+  :class:`EchoicMultiAgentEpisodeReplayBuffer`, for several agents. ``transitions``: the transitions
+  that they store, and :func:`transition_table`. ``nsteps``: makes transitions of n steps.
+- ``stream_server``: :class:`StreamServer`, a stream in its learner's process. ``stream_client``:
+  :class:`StreamClient`, which sends to it. ``stream_roster``: the actor that knows its address.
+- ``client``: :class:`Client`, which finds them by name. ``doors``: chooses the nearest address.
 
-Nothing is imported before it is asked for. It needs Ray: ``pip install "echoic[ray]"``.
+A module is imported when it is first used. It needs Ray: ``pip install "echoic[ray]"``.
 """
 
 from __future__ import annotations

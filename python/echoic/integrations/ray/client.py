@@ -1,4 +1,4 @@
-"""The client of a cluster: it finds the shards by the cluster's name, wherever it is."""
+"""Connect to a cluster by its name, wherever its shards are."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ if TYPE_CHECKING:
 
 __all__ = ["Client"]
 
-# How long the roster may take to answer: it may be that Ray starts it anew.
+# Seconds that the roster may take to answer: Ray may be restarting it.
 _PATIENCE = 15.0
-# How often it is asked again while the cluster is being started.
+# Seconds between two requests while the cluster is starting.
 _PAUSE = 0.1
-# What a connection makes, and everything else of the client is made of.
+# Attributes that exist once there is a connection.
 _MADE = frozenset({"_connection", "_options", "_settings", "_shards", "_tables", "_where"})
 
 
 class Client(ShardedClient):
-    """Inserts into the tables of a cluster, and samples from them as if it were one server.
+    """Insert into the tables of a cluster, and sample from them as if it were one server.
 
-    The methods are those of :class:`~echoic.ShardedClient`. ``cluster.client()`` makes one, and so
-    does whoever knows the cluster's name. It can be given to any task or actor: only the name
-    travels. It connects when it is first used, to each shard by the nearest door: shared memory on
-    the same machine, TCP otherwise. When Ray starts a shard anew, the client follows it.
+    The methods are those of :class:`~echoic.ShardedClient`. Make one with ``cluster.client()``, or
+    with the cluster's name. It can be given to any task or actor: only the name is sent. It
+    connects when it is first used, to each shard at the nearest address: shared memory on the same
+    machine, TCP otherwise. When Ray restarts a shard, the client follows it.
 
     Args:
-        name: The cluster's.
-        namespace: Ray's namespace that the cluster is in; that of this process when ``None``.
+        name: The cluster's name.
+        namespace: Ray's namespace of the cluster; that of this process if ``None``.
         doors: ``"nearest"``, or ``"tcp"`` to use no shared memory.
-        deadline: For how many seconds a call waits while it needs a shard that is away; for ever
-            when ``None``.
-        seed: Of the choice of shards when sampling; random when ``None``.
-        refresh: How often the client asks where the shards are, in seconds; only while one is away
-            when ``None``.
-        **options: Those of :class:`~echoic.Client`, such as ``window_bytes``.
+        deadline: Seconds that a call waits while it needs a shard that is away; ``None`` waits for
+            ever.
+        seed: Seed of the choice of shards when sampling; random if ``None``.
+        refresh: Seconds between two requests for the shards' addresses; ``None`` asks only while
+            one is away.
+        **options: Options of :class:`~echoic.Client`, such as ``window_bytes``.
 
     Raises:
-        DisconnectedError: When it is first used: there is no cluster of this name, or none of its
-            shards was there in time.
+        DisconnectedError: On first use, if there is no cluster of this name, or none of its shards
+            was there in time.
     """
 
     def __init__(  # noqa: PLR0913 - one argument for each option
@@ -71,19 +71,19 @@ class Client(ShardedClient):
         """Keep the name; see the class for the arguments."""
         if doors not in {"nearest", "tcp"}:
             raise ArgumentError(f"doors must be 'nearest' or 'tcp', got {doors!r}")
-        link_options(**options)  # A wrong one is told where it is written.
+        link_options(**options)  # Report a wrong one here, not at the first use.
         self._name = name
         self._namespace = namespace
         named = {"deadline": deadline, "seed": seed, "refresh": refresh}
         self._given = {"doors": doors, **named, **options}
         self._connecting = threading.RLock()
         self._token = ""
-        # The doors that were chosen, by the shards' numbers.
+        # The chosen addresses, by the shards' numbers.
         self._addresses: dict[int, str] = {}
         self._rollout_client: RolloutClient | None = None
 
     def __getattr__(self, name: str) -> Any:
-        """Connect, when something is asked for that only a connection has."""
+        """Connect when an attribute that only a connection has is first used."""
         if name not in _MADE:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         with self._connecting:
@@ -101,7 +101,7 @@ class Client(ShardedClient):
         super().__init__(self._locate, known, **named)
 
     def _wait_until_open(self, timeout: float) -> Sheet:
-        """Ask until every shard was heard of."""
+        """Ask until the address of every shard is known."""
         deadline = time.monotonic() + timeout
         while True:
             sheet = self._ask()
@@ -113,14 +113,14 @@ class Client(ShardedClient):
             if sheet.shards and not silent:
                 return sheet
             if time.monotonic() >= deadline:
-                what = f"its shards {silent} have not told where they are" if silent else "no shard"
+                what = f"its shards {silent} have not reported an address" if silent else "no shard"
                 raise DisconnectedError(
                     f"expected the cluster {self._name!r} to be there within {timeout} s: {what}"
                 )
             time.sleep(_PAUSE)
 
     def _ask(self) -> Sheet:
-        """Ask the roster where the shards are."""
+        """Ask the roster for the addresses of the shards."""
         if not ray.is_initialized():
             raise DisconnectedError(
                 f"the cluster {self._name!r} is found through Ray, to which this process is not "
@@ -143,22 +143,22 @@ class Client(ShardedClient):
         return sheet
 
     def _locate(self) -> list[Named]:
-        """Return where the shards are now; called when the client connects, and now and then."""
+        """Return the addresses now; called when the client connects, and at intervals."""
         sheet = self._ask()
         return [self._place(number, entry) for number, entry in enumerate(sheet.shards)]
 
     def _place(self, number: int, entry: Entry) -> Named:
-        """The address of a shard for this process, as a sharded client is told it."""
+        """Return the address of a shard for this process, as a sharded client takes it."""
         if entry.removed:
             return None
         used, doors = self._addresses.get(number), entry.doors
-        # A door that was chosen is kept for as long as it is one.
+        # A chosen address is kept while the shard still has it.
         if doors is not None and used not in {doors.tcp, doors.shm}:
             is_near = self._given["doors"] == "nearest"
             used = nearest(doors, self._token) if is_near else doors.tcp
             self._addresses[number] = used
         if used is None:
-            raise DisconnectedError(f"shard {number} of {self._name!r} has not told where it is")
+            raise DisconnectedError(f"shard {number} of {self._name!r} has reported no address")
         return (used, "draining") if entry.draining else used
 
     @property
@@ -174,10 +174,10 @@ class Client(ShardedClient):
     def rollouts(self, name: str) -> RolloutTable:
         """Return a rollout table of the cluster; those are all on shard 0.
 
-        When that shard has moved, ask anew: what this returned is of the place where it was.
+        When that shard has moved, call this again: the table is connected to the old place.
 
         Raises:
-            TableNotFoundError: The cluster has none of this name.
+            TableNotFoundError: If the cluster has no rollout table of this name.
         """
         from echoic.rollouts import connect  # noqa: PLC0415 - imports much that tables don't need
 
@@ -194,15 +194,15 @@ class Client(ShardedClient):
     def weights(self) -> WeightClient:
         """Return a client of the cluster's weights, which are on shard 0; close it when done.
 
-        When that shard has moved, ask anew. A shard that was started anew has no weights until the
-        learner publishes some again.
+        When that shard has moved, call this again. A restarted shard has no weights until the
+        learner publishes some.
         """
         from echoic.weights import WeightClient  # noqa: PLC0415 - as above
 
         return WeightClient(self.addresses[0], token=self._token)
 
     def close(self, timeout: float | None = None) -> None:
-        """Deliver what is left, and end; nothing is done for a client that was never used."""
+        """Deliver what is left, and close; does nothing if the client was never used."""
         with self._connecting:
             held, self._rollout_client = self._rollout_client, None
         if held is not None:
@@ -211,11 +211,11 @@ class Client(ShardedClient):
             super().close(timeout)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as the name and the options: the copy finds the shards anew where it is used."""
+        """Pickle the name and the options: the copy finds the shards again where it is used."""
         return _found_by_name, (self._name, self._namespace, self._given)
 
     def __repr__(self) -> str:
-        """Name the cluster."""
+        """Return the cluster's name and namespace."""
         return f"Client({self._name!r}, namespace={self._namespace!r})"
 
 

@@ -1,4 +1,4 @@
-"""A cluster of shards on Ray: who starts them, adds some, empties one, and ends them all."""
+"""Start the shards of a cluster on Ray, add some, drain one, and stop them all."""
 
 from __future__ import annotations
 
@@ -44,60 +44,60 @@ __all__ = ["ReplayCluster"]
 _log = logging.getLogger(__name__)
 
 _PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
-# It is part of the name of a socket's file, which may be 108 bytes long.
+# It is part of the name of a socket's file, which may have 108 bytes.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
-# Ray's own names of what its actors ask for, and what bundles of a placement group call it.
+# Ray's names of resources in actor options, and in bundles of a placement group.
 _BUNDLE = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
-# A place in a placement group: the group, and which of its bundles.
+# A placement group, and the index of one of its bundles.
 _Bundle = tuple[Any, int]
-# A shard answers where it is while it moves items or writes a checkpoint.
+# A shard reports its address while it moves items or writes a checkpoint.
 _THREADS = 8
-# For how many seconds a shard that ends lets clients hear that what they sent has arrived.
+# Seconds that a shard that stops leaves clients to receive acknowledgements.
 _GRACE = 1.0
 _PAUSE = 0.2
-# How long the roster and the shards may take to answer what costs nothing.
+# Seconds that the roster and the shards may take to answer a request that costs little.
 _PATIENCE = 30.0
-# How long a task of ours may take on the node of a shard, where it may need a process of its own.
+# Seconds that a task of ours may take on the node of a shard, where it may need a new process.
 _TASK_PATIENCE = 90.0
 
 
 class ReplayCluster:
-    """Tables on several servers, which are actors of Ray: it places them and starts them anew.
+    """Tables on several servers, which are actors of Ray: it places and restarts them.
 
     Each shard is a native server in an actor of its own, to which clients connect directly: no
-    sample goes through Ray. A shard whose process or node dies is started anew by Ray, on the same
-    node or another; with a ``directory`` it has its items again.
+    sample passes through Ray. If the process or node of a shard dies, Ray restarts it, on the same
+    node or another; with a ``directory`` it restores its items.
 
     Args:
-        tables: Makes the tables of one shard, a list of :class:`~echoic.Table`; it is called in
-            each, and again in each of their lives. What size it gives them is that of one shard.
-        num_shards: How many servers, 256 at most. When the directory has shards, all of them are
-            started, and new ones beside them if there are fewer than this.
-        name: How clients find the cluster. Letters, digits, ``-``, ``_`` and ``.``.
-        namespace: Ray's namespace that the name is in; that of this program when ``None``.
-        resources: What each shard takes, by the names of Ray's actor options (``num_cpus``,
-            ``num_gpus``, ``memory``) or of resources of your own. One CPU at first.
+        tables: Makes the tables of one shard, a list of :class:`~echoic.Table`. It is called in
+            each shard, and again after each restart. Sizes are those of one shard.
+        num_shards: How many servers, 256 at most. If the directory has shards, all of them are
+            started, and new ones if there are fewer than this.
+        name: The name by which clients find the cluster: letters, digits, ``-``, ``_`` and ``.``.
+        namespace: Ray's namespace of the name; that of this program if ``None``.
+        resources: What each shard needs, by the names of Ray's actor options (``num_cpus``,
+            ``num_gpus``, ``memory``) or of resources of your own. By default one CPU.
         placement: Ray's strategy: ``"SPREAD"`` over nodes as far as possible, ``"STRICT_SPREAD"``
             on a node each, or ``"PACK"`` and ``"STRICT_PACK"`` on few or one.
-        directory: Where the shards keep checkpoints and journals, in a folder each, and a manifest
-            of which shards there are. All nodes with shards must see the same directory. A shard
-            that is started anew waits until the directory is there; without one, it is empty.
-        checkpoint_every: Seconds between two checkpoints of a shard; only :meth:`close` and
-            ``client.checkpoint()`` make them when ``None``.
-        rollouts: Makes rollout tables, given the folder where they may keep themselves or ``None``.
-            They are on shard 0, for each has one ledger.
+        directory: Where the shards store checkpoints and journals, in a folder each, and a manifest
+            of the shards. All nodes with shards must see the same directory. A restarted shard
+            waits until the directory is there; without a directory, it is empty.
+        checkpoint_every: Seconds between two checkpoints of a shard. ``None``: only :meth:`close`
+            and ``client.checkpoint()`` make them.
+        rollouts: Makes rollout tables, given the folder where they may store data, or ``None``.
+            They are on shard 0, since each has one ledger.
         weights: Whether shard 0 has weights, which learners publish through ``client.weights()``.
-        threads: How many event loops each door of a shard has; half the cores, at most 4, when
-            ``None``.
-        timeout: For how many seconds to wait until Ray has placed the shards and they serve.
+        threads: How many event loops each transport of a shard has; if ``None``, half the cores, at
+            most 4.
+        timeout: Seconds to wait until Ray has placed the shards and they serve.
 
     Raises:
-        ArgumentError: An argument makes no sense, Ray is not initialized, or a shard could not be
-            made; the message has why.
-        StorageError: The directory has shards and no manifest, the manifest is damaged, or the
+        ArgumentError: If an argument is invalid, Ray is not initialized, or a shard could not be
+            made; the message says why.
+        StorageError: If the directory has shards and no manifest, the manifest is damaged, or the
             folder of one of its shards is missing or belongs to another cluster.
-        WaitTimeoutError: Ray has no place for the shards; the message has what was asked for and
-            what the nodes have. Nothing is left behind.
+        WaitTimeoutError: If Ray has no room for the shards; the message has what was requested and
+            what the nodes have. Nothing is left running.
 
     Examples:
         A cluster lives as long as this object, or as the program that made it::
@@ -144,10 +144,10 @@ class ReplayCluster:
             weights=weights,
             threads=threads,
         )
-        # Of removed shards there is nothing in either.
+        # Without removed shards.
         self._shards: dict[int, Any] = {}
         self._bundles: dict[int, _Bundle] = {}
-        # Bundles of removed shards, in groups that others still need.
+        # Bundles of removed shards, in groups that other shards still use.
         self._free: list[_Bundle] = []
         self._count = 0
         self._session = _session()
@@ -159,7 +159,7 @@ class ReplayCluster:
             raise
 
     def _start_roster(self) -> Any:
-        # It dies with the node of this program if it can, and then nobody misses it.
+        # It dies with the node of this program if possible, and then it is not needed.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         options = ray.remote(Roster).options(
             name=self._name,
@@ -177,7 +177,7 @@ class ReplayCluster:
             ) from error
 
     def _start_shards(self, count: int, timeout: float, *, is_first: bool = False) -> list[int]:
-        """Place and start more shards, and at first those of the directory; their numbers."""
+        """Place and start more shards, at first also the directory's; return their numbers."""
         deadline = time.monotonic() + timeout
         bundles = self._free[:count]
         started: dict[int, Any] = {}
@@ -215,14 +215,14 @@ class ReplayCluster:
         return numbers
 
     def _reserve(self, count: int, deadline: float, timeout: float) -> list[_Bundle]:
-        """Have Ray place so many more shards together."""
+        """Reserve bundles for this many shards, placed together."""
         if count <= 0:
             return []
         bundle = {_BUNDLE.get(name, name): amount for name, amount in self._resources.items()}
         group = placement_group([bundle] * count, strategy=self._placement)
         try:
             if not group.wait(max(0.1, deadline - time.monotonic())):
-                raise WaitTimeoutError(  # noqa: TRY301 - the place is given up below
+                raise WaitTimeoutError(  # noqa: TRY301 - the bundles are released below
                     f"timed out: {count} shards with {self._resources} each could not be placed "
                     f"with {self._placement!r} within {timeout} s; Ray's nodes have {_nodes()}"
                 )
@@ -232,7 +232,7 @@ class ReplayCluster:
         return [(group, place) for place in range(count)]
 
     def _give_up(self, bundles: Sequence[_Bundle]) -> None:
-        """Keep bundles for other shards, and end the groups in which there is no shard.
+        """Keep bundles for other shards, and remove groups that have no shards.
 
         Ray's groups can't be made smaller.
         """
@@ -316,31 +316,31 @@ class ReplayCluster:
 
     @property
     def name(self) -> str:
-        """How clients find it."""
+        """The name by which clients find the cluster."""
         return self._name
 
     @property
     def namespace(self) -> str:
-        """The namespace of Ray that the name is in."""
+        """Ray's namespace of the name."""
         return self._namespace
 
     @property
     def addresses(self) -> list[str]:
-        """Where the shards are on the network, in the order of their numbers.
+        """The addresses of the shards on the network, by number.
 
-        It is empty of one that was removed. :attr:`token` is what they ask for.
+        A removed shard's is empty. Clients need :attr:`token`.
         """
         entries = self._sheet().shards
         return ["" if entry.doors is None else entry.doors.tcp for entry in entries]
 
     @property
     def token(self) -> str:
-        """What shards ask clients for that do not come through Ray."""
+        """The secret that shards require from clients that do not come through Ray."""
         return self._settings.token
 
     @property
     def shards(self) -> list[int]:
-        """The numbers of the shards that there are."""
+        """The numbers of the shards."""
         return sorted(self._shards)
 
     def _sheet(self) -> Sheet:
@@ -352,34 +352,34 @@ class ReplayCluster:
         """Return a client of the tables, which can be given to any task or actor.
 
         Args:
-            **options: Those of :class:`Client`.
+            **options: Options of :class:`Client`.
         """
         self._check_open()
         return Client(self._name, self._namespace, **options)
 
     def processes(self, timeout: float = _PATIENCE) -> dict[int, dict[str, Any]]:
-        """Return the ``pid``, the ``node`` of Ray and the time of the start of each shard.
+        """Return the ``pid``, Ray's ``node`` and the start time of each shard.
 
-        It waits for those that are being started anew.
+        Waits for those that are being restarted.
 
         Raises:
-            WaitTimeoutError: One was not there in time.
-            DisconnectedError: One has ended for good.
+            WaitTimeoutError: If a shard did not answer in time.
+            DisconnectedError: If a shard has ended for good.
         """
         self._check_open()
         deadline = time.monotonic() + timeout
         return {number: self._call(number, "process", deadline, timeout) for number in self.shards}
 
     def add_shards(self, count: int = 1, *, timeout: float = 60.0) -> list[int]:
-        """Start more shards; returns their numbers.
+        """Start more shards; return their numbers.
 
-        Clients hear of them within a few seconds. New items go to all alike; those that are there
-        stay where they are. The new ones take the places of shards that were removed, and are
-        placed by the strategy among themselves otherwise.
+        Clients learn of them within a few seconds. New items go to all shards alike; existing ones
+        stay where they are. New shards use the bundles of removed ones first; the others are placed
+        by the strategy among themselves.
 
         Raises:
-            ArgumentError: There would be more than 256, removed ones included.
-            WaitTimeoutError: Ray has no place for them. The others go on.
+            ArgumentError: If there would be more than 256, removed ones included.
+            WaitTimeoutError: If Ray has no room for them. The others keep running.
         """
         self._check_open()
         _check_count(count, self._count)
@@ -388,30 +388,31 @@ class ReplayCluster:
     def drain_shard(
         self, number: int, *, move: bool = True, timeout: float = 300.0
     ) -> dict[str, int]:
-        """Empty a shard and remove it, while others go on.
+        """Empty a shard and remove it, while the others keep running.
 
-        From now on nothing new goes there, as soon as clients have heard of it, which takes a few
-        seconds. What is there is sampled until the end, with true probabilities.
+        Nothing new goes there once clients have learned of it, which takes a few seconds. Its items
+        are sampled until the end, with correct probabilities.
 
         Args:
-            number: Which one. Its number is not used again. What it has on disk is deleted. What
-                it takes of its node is for the next shard that is added, and for everybody once
-                all shards are removed that were started together.
-            move: Whether to move its items to the other shards, with their priorities and versions
-                and as new items otherwise: with other keys, and not sampled yet. Else it waits
-                until they are used up, as those of a queue are, before it moves what came last.
-            timeout: Seconds until it is given up. The shard is still being emptied then, and a
-                second call goes on. If its process dies while it is emptied, items may be at two
-                shards afterwards.
+            number: Which one. Its number is not used again, and its files are deleted. Its
+                resources are kept for the next shard that is added, and returned to Ray once all
+                shards that were started together are removed.
+            move: Whether to move its items to the other shards. They keep their priorities and
+                versions, and are new items otherwise: with other keys, and not sampled yet. If
+                false, it waits until they are used up, as those of a queue are, and then moves what
+                came last.
+            timeout: Seconds until the call gives up. The shard is still being drained then, and a
+                second call continues. If its process dies meanwhile, items may be on two shards
+                afterwards.
 
         Returns:
             How many items of each table were moved.
 
         Raises:
-            ArgumentError: There is no such shard, it is the last one, or it has rollout tables or
-                weights.
-            WaitTimeoutError: It was not empty in time.
-            DisconnectedError: It has ended for good.
+            ArgumentError: If there is no such shard, it is the last one, or it has rollout tables
+                or weights.
+            WaitTimeoutError: If it was not empty in time.
+            DisconnectedError: If it has ended for good.
         """
         self._check_open()
         deadline = time.monotonic() + timeout
@@ -423,7 +424,7 @@ class ReplayCluster:
         else:
             moved = self._wait_until_used_up(number, deadline, timeout)
         rest = self._move(number, "finish", deadline, timeout, _GRACE)
-        # Only then may what is on disk be deleted.
+        # Only then may its files be deleted.
         for other in self.shards:
             if other != number:
                 self._call(other, "secure", deadline, timeout)
@@ -436,7 +437,7 @@ class ReplayCluster:
         return {name: count + rest[name] for name, count in moved.items()}
 
     def _clear(self, number: int) -> None:
-        """Delete what a removed shard has on disk; else whoever opens the directory next does."""
+        """Delete a removed shard's files; if that fails, the next start of the directory does."""
         directory = self._settings.directory
         if directory is None:
             return
@@ -483,7 +484,7 @@ class ReplayCluster:
     def _call(
         self, number: int, method: str, deadline: float, timeout: float, *arguments: Any
     ) -> Any:
-        """Call a shard, again when it died meanwhile: Ray starts it anew."""
+        """Call a shard, and again if it died meanwhile and Ray restarts it."""
         while True:
             left = max(0.1, deadline - time.monotonic())
             try:
@@ -496,18 +497,18 @@ class ReplayCluster:
             except RayActorError as error:
                 if not self._is_there(number):
                     raise DisconnectedError(
-                        f"shard {number} of {self._name!r} has ended, and Ray does not start it "
-                        f"anew: close the cluster and make it again; {error}"
+                        f"shard {number} of {self._name!r} has ended, and Ray does not restart it: "
+                        f"close the cluster and make it again; {error}"
                     ) from error
                 if time.monotonic() >= deadline:
                     raise WaitTimeoutError(
-                        f"timed out: shard {number} is being started anew and did not answer "
+                        f"timed out: shard {number} is being restarted and did not answer "
                         f"{method!r} within {timeout} s: {error}"
                     ) from error
                 time.sleep(_PAUSE)
 
     def _is_there(self, number: int) -> bool:
-        """Whether Ray has the actor of a shard, or is starting it anew."""
+        """Return whether Ray has the actor of a shard, or is restarting it."""
         try:
             ray.get_actor(shard_name(self._name, number), self._namespace)
         except ValueError:
@@ -515,12 +516,12 @@ class ReplayCluster:
         return True
 
     def close(self, drain: float = 1.0) -> None:
-        """End all shards, with a last checkpoint if they have a directory.
+        """Stop all shards, with a last checkpoint if they have a directory.
 
-        After ``ray.shutdown()`` there is nothing left to end: it has ended them without one.
+        After ``ray.shutdown()`` this does nothing: that stopped them, without a checkpoint.
 
         Args:
-            drain: For how many seconds clients may go on to deliver what they have.
+            drain: Seconds that clients have to deliver what they have.
         """
         if self._roster is None:
             return
@@ -532,7 +533,7 @@ class ReplayCluster:
         for number, ended in closing.items():
             try:
                 ray.get(ended, timeout=max(0.0, deadline - time.monotonic()))
-            except RayError as error:  # noqa: PERF203 - the others end all the same
+            except RayError as error:  # noqa: PERF203 - the others are closed all the same
                 _log.warning("shard %d of %r was not closed: %s", number, self._name, error)
         self._end_actors()
 
@@ -548,7 +549,7 @@ class ReplayCluster:
         ray.kill(roster)
 
     def _is_connected(self) -> bool:
-        """Whether this program still has the connection to Ray that it made the cluster with."""
+        """Return whether this program is still connected to Ray as when it made the cluster."""
         return ray.is_initialized() and _session() == self._session
 
     def _check_open(self) -> None:
@@ -569,7 +570,7 @@ class ReplayCluster:
         self.close()
 
     def __repr__(self) -> str:
-        """Name it, and say how many shards it has."""
+        """Return the name and the shards' numbers."""
         return f"ReplayCluster({self._name!r}, shards={self.shards})"
 
 
@@ -589,18 +590,18 @@ def _check(tables: object, num_shards: int, name: str, placement: str) -> None:
 def _check_count(count: int, before: int) -> None:
     if not 1 <= count <= MAX_SHARDS - before:
         raise ArgumentError(
-            f"expected 1 to {MAX_SHARDS - before} shards beside {before}, got {count}"
+            f"expected 1 to {MAX_SHARDS - before} shards in addition to {before}, got {count}"
         )
 
 
 def _session() -> tuple[str, str]:
-    """What this connection to Ray has and no other: its node and its job."""
+    """Return what identifies this connection to Ray: its node and its job."""
     context = ray.get_runtime_context()
     return context.get_node_id(), context.get_job_id()
 
 
 def _nodes() -> list[dict[str, float]]:
-    """What the nodes that are alive have, without Ray's names of the nodes themselves."""
+    """Return the resources of the nodes that are alive, without Ray's names of the nodes."""
     return [
         {
             name: amount

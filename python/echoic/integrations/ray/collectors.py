@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster that play and insert: who starts, watches and ends them."""
+"""Run workers on a Ray cluster that step environments and insert the experience."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Collectors"]
 
-# How long a worker may take to answer; one that is being started anew does not.
+# Seconds that a worker may take to answer; one that is being restarted does not.
 _PATIENCE = 2.0
 _COUNTS = ("steps", "episodes", "items")
 _OWN_OPTIONS = ("num_cpus", "num_gpus", "memory")
@@ -35,18 +35,18 @@ class Collectors:
     """Workers, each an actor of Ray, that step environments and insert into a table or a stream.
 
     Each makes a rollout of ``num_steps`` steps in its environments, makes items of it, inserts
-    them, and begins the next rollout when the servers have acknowledged them. So they keep the pace
-    that the table's limiter sets, or a stream's learner. A worker that dies, or whose node does, is
-    started anew by Ray, there or elsewhere: its environments begin anew, draw otherwise, and the
-    rollout that it was at is lost.
+    them, and begins the next rollout when the servers have acknowledged them. So the table's
+    limiter, or a stream's learner, sets their pace. If a worker or its node dies, Ray restarts it,
+    there or elsewhere: its environments start again with other random numbers, and its unfinished
+    rollout is lost.
 
     Args:
         env: The id of a Gymnasium environment, or a function that makes one, without arguments;
             :func:`agent_environment` makes one for environments of agents. With ``native``, the id
             of an environment of :class:`~echoic.collectors.VectorEnv`.
         policy: ``policy(weights, observations, rng)`` returns the actions for all environments of a
-            worker, or ``(actions, extras)`` with a dict of more arrays that items are to have.
-            ``None`` draws from the action space.
+            worker, or ``(actions, extras)`` with a dict of more arrays to put into items. ``None``
+            draws from the action space.
         client: Where items go: a cluster's client, or the address of a server or several; or a
             :class:`StreamClient`.
         table: The name of the table; ``None`` for a stream.
@@ -54,24 +54,24 @@ class Collectors:
         envs_per_worker: How many environments each has.
         num_steps: How many steps of each environment are inserted together.
         native: Whether the environments are native ones.
-        items: What items a rollout becomes: a function that gets a dict of arrays with an axis of
+        items: Makes the items of a rollout: a function that gets a dict of arrays with an axis of
             steps and one of environments, and returns a tree of arrays with one of items.
             :func:`transitions` makes one of each step, :func:`segments` one of each environment.
-        weights: Where the policy's weights come from: the address of a server, or ``True`` for the
+        weights: The source of the policy's weights: the address of a server, or ``True`` for the
             cluster of ``client``. Workers wait for the first ones, and take the latest before each
             rollout. With ``None`` the policy gets ``None``.
-        resources: What each worker takes, by the names of Ray's actor options (``num_cpus``,
-            ``num_gpus``, ``memory``) or of resources of your own. One CPU at first.
+        resources: What each worker needs, by the names of Ray's actor options (``num_cpus``,
+            ``num_gpus``, ``memory``) or of resources of your own. By default one CPU.
         placement: Ray's scheduling strategy for them.
-        seed: Of environments and policies; random when ``None``.
-        max_restarts: How often Ray starts each worker anew; without an end when -1.
-        timeout: For how many seconds to wait until Ray has started them.
-        **options: How a server is reached that is given by its address, such as ``token``.
+        seed: Seed of environments and policies; random if ``None``.
+        max_restarts: How many times Ray restarts each worker; -1 means without limit.
+        timeout: Seconds to wait until Ray has started them.
+        **options: Options of the connection to an address, such as ``token``.
 
     Raises:
-        ArgumentError: An argument makes no sense, or Ray is not initialized.
-        WaitTimeoutError: Ray has not started them in time; none is left behind.
-        CollectorError: One died while it was started.
+        ArgumentError: If an argument is invalid, or Ray is not initialized.
+        WaitTimeoutError: If Ray has not started them in time; none is left running.
+        CollectorError: If one died while it was starting.
 
     Examples:
         With a :class:`ReplayCluster`::
@@ -125,7 +125,7 @@ class Collectors:
                 f"{type(client).__name__} has none: give the address of their server"
             )
         _check_target(client, table)
-        link_options(**options)  # A wrong one is told where it is written.
+        link_options(**options)  # Report a wrong one here, not in the workers.
         if not ray.is_initialized():
             raise ArgumentError("Collectors are actors of Ray: call ray.init() first")
         task = Task(
@@ -145,7 +145,7 @@ class Collectors:
         named = {"num_cpus": 0.0} | {key: asked.pop(key) for key in _OWN_OPTIONS if key in asked}
         remote = ray.remote(Worker).options(
             max_restarts=max_restarts,
-            # `run` goes on in each new life; its errors are no reason to begin it again.
+            # `run` is called again after a restart; its errors are no reason for another call.
             max_task_retries=-1,
             max_concurrency=2,
             scheduling_strategy=placement,
@@ -154,8 +154,7 @@ class Collectors:
         )
         self._closed = False
         self._workers = [remote.remote(task, number) for number in range(num_workers)]
-        # The counts of each worker's earlier lives, as far as they were heard of, and what was
-        # heard of it last.
+        # The counts of each worker's earlier processes, as last reported, and its last report.
         self._before = [dict.fromkeys(_COUNTS, 0) for _ in self._workers]
         self._heard: list[dict[str, Any]] = [{} for _ in self._workers]
         try:
@@ -176,17 +175,17 @@ class Collectors:
 
     @property
     def restarts(self) -> int:
-        """How often workers were started anew."""
+        """How many times workers were restarted."""
         self._check_open()
         return sum(map(restarts_of, self._workers))
 
     def check(self) -> None:
-        """Raise what a worker ended with, if one did; cheap enough for every step of a learner.
+        """Raise the error that ended a worker, if any; cheap enough for every step of a learner.
 
         Raises:
-            CollectorError: An environment or the policy raised, with the worker's traceback; or a
-                worker died and is not started anew any more.
-            ClosedError: The collectors were closed, or a worker found the table closed.
+            CollectorError: If an environment or the policy raised, with the worker's traceback; or
+                a worker died and is not restarted.
+            ClosedError: If the collectors were closed, or a worker found the table closed.
         """
         self._check_open()
         ended, _ = ray.wait(self._running, num_returns=1, timeout=0)
@@ -202,14 +201,14 @@ class Collectors:
         raise ClosedError(f"worker {number} found the table closed, and has ended")
 
     def stats(self) -> dict[str, Any]:
-        """Return how it goes.
+        """Return the numbers of all workers.
 
         The keys are ``steps``, ``episodes`` and ``items`` (acknowledged ones), of all workers and
-        lives; of a life that ended, what was heard of it last. ``mean_return`` is that of up to 100
-        latest episodes of each worker, ``None`` before one has ended; ``restarts`` is how often
-        workers were started anew. ``workers`` has what each says: those counts of this life,
-        ``version`` of its weights, the seconds that it ``waited`` for the table, its ``pid`` and
-        ``node``, by which ``doors`` it reaches the shards, and whether it is ``there``.
+        their earlier processes, as last reported. ``mean_return`` is that of up to 100 latest
+        episodes of each worker, ``None`` before one has ended; ``restarts`` is how many times
+        workers were restarted. ``workers`` has the report of each: those counts for its present
+        process, ``version`` of its weights, the seconds that it ``waited`` for the table, its
+        ``pid`` and ``node``, by which ``doors`` it reaches the shards, and whether it is ``there``.
         """
         self._check_open()
         asked = [worker.stats.remote() for worker in self._workers]
@@ -232,7 +231,7 @@ class Collectors:
         try:
             told = ray.get(answer, timeout=0)
         except (RayError, GetTimeoutError):
-            # It is being started anew.
+            # It is being restarted.
             last["there"] = False
             return
         if last and (last.get("pid"), last.get("node")) != (told["pid"], told["node"]):
@@ -241,12 +240,12 @@ class Collectors:
         self._heard[number] = {**told, "there": True}
 
     def close(self, timeout: float = 10.0) -> None:
-        """End the workers; each delivers what it has if the table takes it.
+        """Stop the workers; each delivers what it has if the table accepts it.
 
-        After ``ray.shutdown()`` there is nothing left to end.
+        After ``ray.shutdown()`` this does nothing.
 
         Args:
-            timeout: After how many seconds those are killed that have not ended.
+            timeout: Seconds after which workers that have not stopped are killed.
         """
         if self._closed:
             return
@@ -271,7 +270,7 @@ class Collectors:
             raise ClosedError("the collectors are closed")
 
     def __len__(self) -> int:
-        """How many workers there are."""
+        """Return the number of workers."""
         return len(self._workers)
 
     def __enter__(self) -> Self:
@@ -283,7 +282,7 @@ class Collectors:
         self.close()
 
     def __repr__(self) -> str:
-        """Say how many there are."""
+        """Return the number of workers and whether they are closed."""
         state = ", closed" if self._closed else ""
         return f"Collectors({len(self._workers)} workers{state})"
 

@@ -1,8 +1,8 @@
-"""A server's doors on Ray, and which is the nearest: shared memory on its machine, TCP elsewhere.
+"""Open a server's transports on Ray, and choose the nearest: shared memory, or TCP elsewhere.
 
-A server that is started anew asks for the doors that an earlier life had, so that clients find it
-where it was. Two actors may be on one machine and yet not share memory, in containers for instance.
-So the door is tried, and not only the machines compared.
+A restarted server asks for the addresses that it had before, so that clients find it again. Two
+actors may be on one machine and yet not share memory, for instance in containers. So the transport
+is tried, and not only the machines compared.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ __all__ = ["Doors", "nearest", "open_doors", "this_host"]
 
 _log = logging.getLogger(__name__)
 
-# A door of this machine opens at once or never, but where others are busy.
+# A transport on this machine opens at once or never, unless the machine is busy.
 _PATIENCE = 5.0
-# For how long the process of an earlier life may still hold the port or the name in shared memory.
+# Seconds that an earlier process may still hold the port or the name in shared memory.
 _HELD = 3.0
 _PAUSE = 0.1
 
 
 @dataclass(frozen=True)
 class Doors:
-    """Where a server lets others in.
+    """The addresses of a server.
 
     Attributes:
-        host: Which machine it is on, as :func:`this_host` says there.
-        tcp: The address for everybody.
+        host: Its machine, as :func:`this_host` returned there.
+        tcp: The address for all clients.
         shm: The address for processes of the same user on its machine, if it has one.
     """
 
@@ -52,7 +52,7 @@ class Doors:
 
 @cache
 def this_host() -> str:
-    """Return what names this machine, until it is started anew; containers on it say the same."""
+    """Return an identifier of this machine, until it reboots; the same in its containers."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
@@ -74,14 +74,14 @@ def nearest(doors: Doors, token: str | None) -> str:
 def open_doors(
     server: Server, name: str, *, token: str, threads: int | None, before: Doors | None
 ) -> Doors:
-    """Let others into a server; returns where.
+    """Open a server's transports; return the addresses.
 
     Args:
         server: The server.
-        name: What its door in shared memory is called, which nothing else on this machine is.
-        token: What clients are asked for.
-        threads: How many event loops each door has; the transports' own number when ``None``.
-        before: Where an earlier life of it was.
+        name: The name in shared memory, unique on this machine.
+        token: The secret that clients need.
+        threads: How many event loops each transport has; the transport's default if ``None``.
+        before: The addresses of its earlier process.
     """
     host = ray.util.get_node_ip_address()
     wanted = 0
@@ -97,13 +97,13 @@ def open_doors(
 
 
 def _try_to_open(transport: TcpTransport | ShmTransport, server: Server) -> str | None:
-    """Open a door that the process of an earlier life may still have."""
+    """Open a transport whose address the earlier process may still hold."""
     deadline = time.monotonic() + _HELD
     while True:
         try:
             return transport.open(server)
         except OSError as error:
             if time.monotonic() >= deadline:
-                _log.warning("a server goes without a door: %s", error)
+                _log.warning("a server could not open a transport: %s", error)
                 return None
         time.sleep(_PAUSE)

@@ -1,9 +1,9 @@
-"""Environments that a worker steps, and what it makes of their rollouts.
+"""Step environments in a worker, and make items of their rollouts.
 
 - :class:`VectorSteps`: environments that step together, such as the native ones. Those that step
   one after the other are in ``echoic.collectors``; both fill the same arrays.
 - :func:`transitions` and :func:`segments`: the items that a rollout becomes.
-- :func:`agent_environment`: an environment of ``echoic.agents`` in numbers.
+- :func:`agent_environment`: an environment of ``echoic.agents`` with numeric observations.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _WHO = ("worker", "life", "version")
 
 
 def transitions(rollout: dict[str, Any]) -> dict[str, Any]:
-    """Make an item of each step: what was seen, what was done, and what came of it.
+    """Make an item of each step: an observation, an action, and the result.
 
     The fields are ``observations``, ``actions``, ``rewards``, ``next_observations``,
-    ``terminated``, ``truncated``, and what else the policy returned.
+    ``terminated``, ``truncated``, and the policy's extras.
     """
     names = ("observations", "actions", "rewards", "next_observations", "terminated", "truncated")
     picked = {name: rollout[name] for name in names} | rollout["extras"]
@@ -41,10 +41,10 @@ def transitions(rollout: dict[str, Any]) -> dict[str, Any]:
 
 
 def segments(rollout: dict[str, Any]) -> dict[str, Any]:
-    """Make an item of each environment: its steps, one after the other.
+    """Make an item of each environment: its steps, in order.
 
-    The fields are those of :func:`transitions` with an axis of steps, but ``last_observations``,
-    without one, in place of ``next_observations``, and ``episode_starts``.
+    The fields are those of :func:`transitions` with an axis of steps, and ``episode_starts``; but
+    ``last_observations``, without that axis, in place of ``next_observations``.
     """
     names = ("observations", "actions", "rewards", "terminated", "truncated", "episode_starts")
     picked = {name: rollout[name] for name in names} | rollout["extras"]
@@ -55,12 +55,12 @@ def segments(rollout: dict[str, Any]) -> dict[str, Any]:
 
 
 class VectorSteps:
-    """Environments that step together and begin anew by themselves.
+    """Environments that step together and reset by themselves.
 
     Args:
-        envs: Like Gymnasium's vector environments, in the mode ``"SameStep"``.
-        policy: Says what they do; what they can do is drawn from when ``None``.
-        seeds: One for each.
+        envs: A vector environment with Gymnasium's interface, in the mode ``"SameStep"``.
+        policy: Returns actions; ``None`` draws from the action space.
+        seeds: One for each environment.
     """
 
     def __init__(self, envs: Any, policy: Callable[..., Any] | None, seeds: Sequence[int]) -> None:
@@ -68,14 +68,14 @@ class VectorSteps:
         self.envs = [envs]
         self.rng = np.random.default_rng(list(seeds))
         self._vector = envs
-        # Copies, since an environment may write to the array that it gave.
+        # A copy, since an environment may write to the array that it returned.
         self._obs: NDArray[Any] = np.array(envs.reset(seed=list(seeds))[0])
         envs.action_space.seed(int(seeds[0]))
         self._starts = np.ones(envs.num_envs, np.bool_)
         self._returns = np.zeros(envs.num_envs)
 
     def act(self, weights: Any) -> tuple[Any, dict[str, Any]]:
-        """What the policy does in each environment, and what else it says of it."""
+        """Return the policy's actions for all environments, and its extras."""
         if self.policy is None:
             return np.asarray(self._vector.action_space.sample()), {}
         acted = self.policy(weights, self._obs.copy(), self.rng)
@@ -83,7 +83,7 @@ class VectorSteps:
         return np.asarray(actions), {name: np.asarray(values) for name, values in extras.items()}
 
     def form(self, weights: Any) -> Form:
-        """What a step looks like, of a policy that is asked once, with a generator of its own."""
+        """Return the form of a step, from one call of the policy with a generator of its own."""
         rng, self.rng = self.rng, np.random.default_rng(0)
         actions, extras = self.act(weights)
         self.rng = rng
@@ -91,7 +91,7 @@ class VectorSteps:
         return Form(np.zeros_like(self._obs[0]), np.zeros_like(actions[0]), example)
 
     def roll(self, rollout: dict[str, Any], weights: Any, look: Callable[[], None]) -> None:
-        """Make as many steps as the rollout has, into its arrays."""
+        """Fill the rollout's arrays with steps."""
         rollout["episode_returns"].fill(np.nan)
         for step in range(len(rollout["rewards"])):
             look()
@@ -112,7 +112,7 @@ class VectorSteps:
             self._starts = terminated | truncated
             following = rollout["next_observations"][step]
             following[...] = obs
-            # Where the next episode has begun, what the last one ended with is told beside.
+            # If the next episode has begun, the last observation of the old one is in the infos.
             for index in ended:
                 following[index] = infos["final_obs"][index]
             self._obs[...] = obs
@@ -120,15 +120,15 @@ class VectorSteps:
 
 
 class _Numbers(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """What an environment of agents shows as numbers, and commands as their indices."""
+    """Show an environment of agents as numbers, with commands as their indices."""
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
+        """Start an episode."""
         observation, info = self.env.reset(**options)
         return self._shown(observation, info), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Give a command."""
+        """Execute the command of this index."""
         observation, reward, terminated, truncated, info = self.env.step(int(action))
         return self._shown(observation, info), reward, terminated, truncated, info
 
@@ -143,13 +143,13 @@ def agent_environment(
 ) -> Callable[[], Any]:
     """Return a function that makes an environment of ``echoic.agents`` for :class:`Collectors`.
 
-    Observations are ``{"vector": ..., "mask": ...}``: the state as numbers, and which commands do
-    something now; an action is a command's index.
+    Observations are ``{"vector": ..., "mask": ...}``: the state as numbers, and which commands have
+    an effect now; an action is a command's index.
 
     Args:
-        name: The name that it is registered under.
+        name: The name that the environment is registered under.
         imports: Modules to import first, which register it.
-        **settings: The environment's.
+        **settings: Settings of the environment.
     """
     return functools.partial(_make_agent_environment, name, tuple(imports), settings)
 

@@ -1,14 +1,14 @@
-"""Batches for the ranks of a training that Ray Train, or anybody, has started.
+"""Draw batches for the ranks of a training, started by Ray Train or otherwise.
 
-No rank knows of another, and none has to be told its number: each is a client, and the tables see
-to what is disjoint.
+No rank needs to know of another, nor its own number: each is a client, and the tables keep their
+shares disjoint.
 
 - In a queue, and in any table with ``max_times_sampled=1``, an item is given to one rank and to no
-  other. Which one is a matter of who asks first: shares are disjoint, and as large as what each
-  rank takes.
-- From other tables each rank draws for itself, independently: an item may be in the batches of two
-  ranks, as it may be twice in one batch. All batches together are one larger batch of the same
-  distribution, and importance weights hold for each.
+  other. The rank that asks first gets it: shares are disjoint, and as large as what each rank
+  takes.
+- From other tables each rank draws independently: an item may be in the batches of two ranks, as it
+  may be twice in one batch. All batches together are one larger batch of the same distribution, and
+  importance weights hold for each.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TorchBatch:
 
     Attributes:
         data: The items, a tree of tensors with an axis of items, in memory of their own.
-        info: What the table knows of them: keys, priorities, probabilities and so on.
+        info: The items' metadata: keys, priorities, probabilities and so on.
     """
 
     data: Any
@@ -56,17 +56,17 @@ def torch_batches(  # noqa: PLR0913 - one argument for each option
     """Return batches for this rank, as tensors; for the function that a trainer of Ray Train runs.
 
     Args:
-        client: A cluster's client, which travels to the rank by its name.
+        client: A cluster's client, which is sent to the rank as its name.
         table: The name of the table.
         batch_size: How many items a batch of this rank has.
         batches: How many batches there are. Ranks that wait for each other in each step need the
-            same number; without one they go on until the table is closed.
+            same number. ``None`` continues until the table is closed.
         device: Where tensors go; Ray's ``ray.train.torch.get_device()`` is the rank's own.
-        beta: How far importance weights make up for the priorities.
-        timeout: How many seconds to wait for a batch; for ever when ``None``.
+        beta: The exponent of importance weights; 1 corrects for the priorities fully.
+        timeout: Seconds to wait for a batch; ``None`` waits for ever.
 
     Raises:
-        WaitTimeoutError: A batch was not there in time.
+        WaitTimeoutError: If a batch was not there in time.
 
     Examples:
         In a cluster of Ray Train::
@@ -102,7 +102,7 @@ def _drawn(  # noqa: PLR0913, PLR0917 - those of the function above
             if batches is not None:
                 raise
             return
-        # Copied, since torch does not know arrays that can't be written.
+        # Copied, since torch does not support read-only arrays.
         data = _trees.tree_map(
             lambda leaf: torch.from_numpy(np.array(leaf, order="C")).to(device), batch.data
         )

@@ -1,19 +1,19 @@
-"""The manifest of a cluster's directory: which shards keep items there, and which were removed.
+"""Record which shards of a cluster store items in a directory, and which were removed.
 
 ``cluster.json`` in the directory has the identity of the directory and the numbers of its shards.
 ``shard-N/shard.json`` has the same identity, the number, and how many items each table had when the
 shard was closed; no counts while it runs, or after a crash. So a directory that is missing, or is
-another one, is noticed before a shard begins with nothing.
+another one, is detected before a shard starts without its items.
 
 # Invariants
 
-1. A file of the manifest is replaced whole: written beside, synced and renamed.
-2. A shard is in ``cluster.json`` before clients hear of it, and no longer there once its items are
-   elsewhere. So the folder of a number that is not listed has nothing that was acknowledged.
-3. A number is given once: those of removed shards stay in ``cluster.json``.
+1. A file of the manifest is replaced as a whole: written beside, synced and renamed.
+2. A shard is in ``cluster.json`` before clients learn of it, and no longer there once its items are
+   elsewhere. So the folder of an unlisted number has nothing that was acknowledged.
+3. A number is used once: those of removed shards stay in ``cluster.json``.
 
 Only one program at a time writes ``cluster.json``, the one that made the cluster. Locks on journals
-and checkpoints keep two processes from one shard's items; this file has none.
+and checkpoints keep two processes from one shard's items; this file has no lock.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ _FOLDER = re.compile(r"shard-[0-9]+")
 
 @dataclass(frozen=True)
 class Manifest:
-    """What ``cluster.json`` says.
+    """The contents of ``cluster.json``.
 
     Attributes:
-        identity: Random, made with the directory.
-        shards: The numbers of the shards that keep items there, in order.
+        identity: A random identifier, made with the directory.
+        shards: The numbers of the shards that store items there, in order.
         removed: The numbers of those that were removed, in order.
     """
 
@@ -73,16 +73,17 @@ class Manifest:
 
     @property
     def count(self) -> int:
-        """How many numbers were given."""
+        """How many numbers were used."""
         return max((*self.shards, *self.removed), default=-1) + 1
 
 
 def open_directory(directory: Path) -> Manifest:
-    """Read the manifest, or begin one in a directory without shards; clears removed shards.
+    """Read the manifest, or make one in a directory without shards; delete removed shards.
 
     Raises:
-        StorageError: The directory has folders of shards and no manifest, the manifest is damaged,
-            the folder of a shard is missing or belongs to another cluster, or the system refused.
+        StorageError: If the directory has folders of shards and no manifest, the manifest is
+            damaged, the folder of a shard is missing or belongs to another cluster, or the
+            operating system reported an error.
     """
     path = directory / _CLUSTER
     try:
@@ -108,7 +109,7 @@ def open_directory(directory: Path) -> Manifest:
 
 
 def add_shards(directory: Path, identity: str, numbers: Iterable[int]) -> None:
-    """Record shards that serve, before clients hear of them."""
+    """Record shards that serve, before clients learn of them."""
     manifest = _read_manifest(directory, identity)
     shards = tuple(sorted({*manifest.shards, *numbers}))
     _write_manifest(directory, replace(manifest, shards=shards))
@@ -123,7 +124,7 @@ def remove_shard(directory: Path, identity: str, number: int) -> None:
 
 
 def clear_shard(directory: Path, number: int) -> None:
-    """Delete the folder of a removed shard; what can't be deleted now is when it is opened next."""
+    """Delete the folder of a removed shard; if that fails, the next start tries again."""
     folder = shard_folder(directory, number)
     try:
         shutil.rmtree(folder)
@@ -134,7 +135,7 @@ def clear_shard(directory: Path, number: int) -> None:
 
 
 def shard_folder(directory: Path, number: int) -> Path:
-    """Return where a shard keeps its items."""
+    """Return the folder of a shard."""
     return directory / f"shard-{number}"
 
 
@@ -145,8 +146,8 @@ def open_shard(directory: Path, identity: str, number: int) -> dict[str, int] | 
         How many items each table had when the shard was closed; ``None`` if it was not, or is new.
 
     Raises:
-        StorageError: The directory or the folder is missing or belongs to another cluster, the
-            shard was removed, or the system refused.
+        StorageError: If the directory or the folder is missing or belongs to another cluster, the
+            shard was removed, or the operating system reported an error.
     """
     manifest = _read_manifest(directory, identity)
     folder = shard_folder(directory, number)
@@ -155,7 +156,7 @@ def open_shard(directory: Path, identity: str, number: int) -> dict[str, int] | 
     if number in manifest.shards:
         return _read_items(folder, identity, number)
     try:
-        # What a start has left that did not end; no client has heard of it.
+        # A start that failed has left it; no client has learned of it.
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(folder)
         folder.mkdir()
@@ -172,10 +173,10 @@ def record_items(folder: Path, identity: str, number: int, items: Mapping[str, i
 
 
 def check_items(folder: Path, before: Mapping[str, int], now: Mapping[str, int]) -> None:
-    """Refuse a shard that has come back with fewer items than it was closed with.
+    """Check that a shard has come back with at least the items that it was closed with.
 
     Raises:
-        StorageError: A table has fewer. A table that is not there any more is no concern.
+        StorageError: If a table has fewer. Tables that are no longer made are ignored.
     """
     for name, count in before.items():
         if name in now and now[name] < count:
@@ -287,7 +288,7 @@ def _write(path: Path, form: str, said: Mapping[str, Any]) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Have a rename survive a crash of the machine."""
+    """Sync a folder, so that a rename survives a crash of the machine."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,10 +1,11 @@
-"""Items on their way from a shard that is emptied to the others.
+"""Move items from a shard that is drained to the others.
 
-An item is inserted elsewhere and acknowledged there before it is deleted here: so none is lost,
-also when somebody is killed meanwhile, and for a moment some are at both. They are new items there,
+An item is inserted elsewhere and acknowledged before it is deleted here. So none is lost, even if a
+process is killed meanwhile, and for a moment some are on both shards. They are new items there,
 with other keys: the newest for a remover, and not sampled yet.
 
-What may be sampled only so often is moved when the doors are closed: nobody samples it meanwhile.
+Items that may be sampled a limited number of times are moved after the transports are closed, so
+that no client samples them meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["move_items", "move_rest"]
 
-# How many items are at two places for a moment, at most.
+# The most items that are on two shards for a moment.
 _PART = 256
 # A trajectory's bytes are sent with each item, so fewer of them at a time.
 _TRAJECTORIES = 16
@@ -38,17 +39,17 @@ _TRAJECTORIES = 16
 def move_items(
     tables: Sequence[Table], others: Sequence[Doors], token: str, timeout: float
 ) -> dict[str, int]:
-    """Give items to other servers while they may be sampled; how many there were in each table.
+    """Move items to other servers while they may be sampled; return how many of each table.
 
     Args:
-        tables: They are empty afterwards, but for what was inserted meanwhile. Those whose items
-            may be sampled only so often are left as they are.
-        others: Where the other servers are; each has tables of the same names.
-        token: What they ask for.
-        timeout: Seconds until it is given up.
+        tables: They are empty afterwards, except for items inserted meanwhile. Tables whose items
+            may be sampled a limited number of times are left as they are.
+        others: The addresses of the other servers, which have tables of the same names.
+        token: The secret that they require.
+        timeout: Seconds until it gives up.
 
     Raises:
-        WaitTimeoutError: It was not ready in time. What was moved so far stays there.
+        WaitTimeoutError: If it was not done in time. What was moved so far stays there.
     """
     deadline = time.monotonic() + timeout
     moved = {}
@@ -58,7 +59,7 @@ def move_items(
             while len(table) and not table.info["max_times_sampled"]:
                 keys = table.items(_part(table)).key
                 batches = _copy(table, keys, client, deadline)
-                # What was removed meanwhile is elsewhere all the same: it was an item until now.
+                # Also items that were removed meanwhile are moved: they were there until now.
                 for batch in batches:
                     table.delete(batch.info.key)
                 moved[table.name] += sum(len(batch) for batch in batches)
@@ -72,17 +73,17 @@ def move_rest(
     timeout: float,
     done: dict[str, int],
 ) -> dict[str, int]:
-    """Give what closed tables have to other servers; how many there were in each table.
+    """Copy the items of closed tables to other servers; return how many of each table.
 
     Args:
         tables: They keep their items.
-        others: Where the other servers are.
-        token: What they ask for.
-        timeout: Seconds until it is given up.
-        done: How many of each table were moved, which a second call goes on from.
+        others: The addresses of the other servers.
+        token: The secret that they require.
+        timeout: Seconds until it gives up.
+        done: How many of each table were copied; a second call continues there.
 
     Raises:
-        WaitTimeoutError: It was not ready in time.
+        WaitTimeoutError: If it was not done in time.
     """
     deadline = time.monotonic() + timeout
     moved = {table.name: len(table) for table in tables}
@@ -108,14 +109,14 @@ def _part(table: Table) -> int:
 
 
 def _copy(table: Table, keys: Any, client: ShardedClient, deadline: float) -> list[Batch]:
-    """Insert items elsewhere, and wait until they are there; those that were here."""
+    """Insert items elsewhere, wait until they are there, and return those that were here."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise WaitTimeoutError(
             f"timed out: table {table.name!r} still has {len(table)} items to be moved"
         )
     if table.spec is None:
-        # One by one: several may be of different forms.
+        # One by one, since they may have different forms.
         batches = [table.get(keys[at : at + 1]) for at in range(len(keys))]
         insert = _insert_trajectory
     else:
@@ -143,7 +144,7 @@ def _insert_trajectory(name: str, batch: Batch, client: ShardedClient, timeout: 
 
 
 def _versions(batch: Batch) -> Iterator[tuple[int, Any]]:
-    """The versions of the items of a batch, each with the places where it is."""
+    """Yield each version of a batch's items with the positions of its items."""
     versions = batch.info.version
     for version in np.unique(versions):
         yield int(version), np.flatnonzero(versions == version)

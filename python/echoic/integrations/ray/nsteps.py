@@ -1,14 +1,14 @@
-"""Transitions of n steps, made of pieces of episodes as RLlib's environments deliver them.
+"""Make transitions of n steps from pieces of episodes, as RLlib's environments deliver them.
 
 Each step of an episode becomes one transition: from its observation to the one ``n_step`` steps
 later, or to the episode's last one if that is nearer, with the discounted sum of the rewards in
-between. A step whose transition needs steps that are not there yet waits for the next piece.
+between. A step whose transition needs later steps waits for the next piece.
 
 # Invariants
 
-1. A step becomes a transition at most once; it becomes none if the pieces after it never come.
-2. At most ``n_step - 1`` steps wait of each episode, and at most ``MAX_OPEN`` episodes wait: of
-   more than that, the waiting steps of the one that was heard of least recently are forgotten.
+1. A step becomes a transition at most once, and not at all if the pieces after it never come.
+2. At most ``n_step - 1`` steps wait of each episode, and at most ``MAX_OPEN`` episodes wait. Beyond
+   that, the waiting steps of the episode that was updated least recently are dropped.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ MAX_OPEN = 65_536
 
 @dataclass(frozen=True)
 class _Piece:
-    """Consecutive steps of an episode; of observations there is one more."""
+    """Consecutive steps of an episode; it has one observation more than steps."""
 
     observations: Any
     actions: Any
     rewards: np.ndarray[Any, np.dtype[np.float64]]
-    # The number of the step after the last one, counted from the episode's begin.
+    # The number of the step after the last one, counted from the episode's start.
     end: int
 
 
 class NSteps:
-    """Makes transitions of pieces of episodes.
+    """Make transitions from pieces of episodes.
 
     Args:
-        n_step: How many steps a transition has. Of two numbers ``(least, end)``, each gets one of
-            ``least`` to ``end - 1`` by chance.
+        n_step: How many steps a transition has. Given two numbers ``(least, end)``, each has a
+            random number from ``least`` to ``end - 1``.
         gamma: The discount of the rewards.
-        seed: Of that chance; random when ``None``.
+        seed: Seed of random numbers of steps; random if ``None``.
     """
 
     def __init__(
         self, n_step: int | tuple[int, int] = 1, gamma: float = 0.99, seed: int | None = None
     ) -> None:
-        """Take the settings; see the class."""
+        """Store the settings; see the class."""
         least, end = (n_step, n_step + 1) if isinstance(n_step, int) else n_step
         if not 1 <= least < end:
             raise ArgumentError(
@@ -89,10 +89,10 @@ class NSteps:
             np.asarray(episode.get_rewards(slice(0, count)), np.float64),
             episode.t_started + count,
         )
-        # Where a piece is missing in between, what waited belongs to nothing that comes.
+        # If a piece in between is missing, the waiting steps can't be continued.
         if before is not None and before.end == episode.t_started:
             piece = _joined(before, piece)
-        # The last steps wait for more, unless there are no more.
+        # The last steps wait for the next piece, unless the episode is over.
         steps = len(piece.rewards)
         ready = steps if episode.is_done else max(0, steps - (self._end - 2))
         if ready < steps:
@@ -105,7 +105,7 @@ class NSteps:
             self._waiting.popitem(last=False)
 
     def _transitions(self, piece: _Piece, ready: int, episode: Any) -> dict[str, Any]:
-        """Make those of the first steps of a piece, under RLlib's names of columns."""
+        """Make the transitions of a piece's first steps, under RLlib's names of columns."""
         steps = len(piece.rewards)
         first = np.arange(ready)
         wanted: Any = self._least
@@ -131,7 +131,7 @@ class NSteps:
 
 
 def _rows(values: Any) -> Any:
-    """Return a tree of arrays of a list of trees; what RLlib has made arrays of stays."""
+    """Stack a list of trees into a tree of arrays; arrays that RLlib has made stay."""
     if not isinstance(values, list):
         return values
     return _trees.tree_map(lambda *leaves: np.stack(leaves), *values)
@@ -151,7 +151,7 @@ def _joined(before: _Piece, after: _Piece) -> _Piece:
 
 
 def _last(piece: _Piece, steps: int) -> _Piece:
-    """Return the last steps of a piece, in memory of their own: the rest need not stay for them."""
+    """Copy the last steps of a piece, so that the rest can be freed."""
     return _Piece(
         _trees.tree_map(lambda leaf: leaf[-steps - 1 :].copy(), piece.observations),
         _trees.tree_map(lambda leaf: leaf[-steps:].copy(), piece.actions),

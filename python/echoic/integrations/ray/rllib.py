@@ -1,11 +1,11 @@
-"""A replay buffer for RLlib that keeps transitions in a table: here, on a server or in a cluster.
+"""Store RLlib's transitions in a table: in this process, on a server or in a cluster.
 
-RLlib's DQN, in its driver, adds episodes to a buffer and draws from it. Here that buffer is a
-client of a table, in which each step is an item: :mod:`~echoic.integrations.ray.transitions` has
-them. So the table may have other clients, and be there before and after the driver.
+RLlib's DQN, in its driver, adds episodes to a buffer and draws from it. This buffer is a client of
+a table in which each step is an item, made by :mod:`~echoic.integrations.ray.transitions`. So the
+table may have other clients, and exist before and after the driver.
 
-It is for policies that act on single observations: stateful modules are refused. Several agents
-have :mod:`~echoic.integrations.ray.rllib_agents`.
+It is for policies that act on single observations; stateful modules are rejected. For several
+agents use :mod:`~echoic.integrations.ray.rllib_agents`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ __all__ = ["EchoicEpisodeReplayBuffer"]
 
 
 class _Named(ABCMeta):
-    """The type of buffers' classes.
+    """The metaclass of buffers.
 
-    Tune makes classes of the names in a configuration, and RLlib then looks for
-    ``"EpisodeReplayBuffer"`` in what it takes for a name.
+    Tune makes classes from names in a configuration, and RLlib then looks for
+    ``"EpisodeReplayBuffer"`` in the class as if it were a name.
     """
 
     def __contains__(cls, part: object) -> bool:
@@ -50,28 +50,28 @@ class _Named(ABCMeta):
 
 
 class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named):
-    """What RLlib's ``replay_buffer_config`` names as ``type``; its other entries are the arguments.
+    """A ``type`` for RLlib's ``replay_buffer_config``, whose other entries are the arguments.
 
-    An entry of the table is a transition of ``n_step`` steps, or of as many as its episode has
-    left. They are made when episodes are added, so ``n_step`` and ``gamma`` must be those of the
-    algorithm. New ones get the greatest priority that this buffer has given.
+    An item of the table is a transition of ``n_step`` steps, or of as many as its episode has left.
+    They are made when episodes are added, so ``n_step`` and ``gamma`` must be those of the
+    algorithm. New ones get the highest priority that this buffer has set.
 
     Args:
-        capacity: How many transitions there may be; for a table of this process.
+        capacity: How many transitions fit; for a table of this process.
         client: Where the table is: the client of a :class:`ReplayCluster`, an address, or several.
-            In this process, made with the first episode, when ``None``.
+            If ``None``, a table in this process is made with the first episode.
         table: The table's name; see :func:`transition_table`.
-        options: How a server is reached that is given by its address, such as ``{"token": …}``.
-        alpha: The exponent of priorities; for a table of this process. With 0 no priority is told
-            to any table.
-        beta: That of the importance weights, of which the largest in a batch is 1.
+        options: Options of the connection to an address, such as ``{"token": …}``.
+        alpha: The exponent of priorities; for a table of this process. With 0 priorities are never
+            updated, in any table.
+        beta: The exponent of the importance weights, the largest of which in a batch is 1.
         n_step: The algorithm's.
-        gamma: The algorithm's; it matters when ``n_step`` is not 1.
-        num_learners: The algorithm's. RLlib deals a batch out to learners and has their errors
-            back in another order.
-        timeout: For how many seconds to wait while the table lets nothing in, or out.
-        seed: Of draws from a table of this process, and of random ``n_step``.
-        batch_size_B: How many transitions are drawn when it is not said.
+        gamma: The algorithm's; it matters if ``n_step`` is not 1.
+        num_learners: The algorithm's. RLlib splits a batch among learners and returns their errors
+            in another order.
+        timeout: Seconds to wait while the table blocks inserts or samples.
+        seed: Seed of draws from a table of this process, and of random ``n_step``.
+        batch_size_B: How many transitions are drawn by default.
         metrics_num_episodes_for_smoothing: RLlib's.
     """
 
@@ -92,8 +92,8 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
         batch_size_B: int = 16,  # noqa: N803 - RLlib's
         metrics_num_episodes_for_smoothing: int = 100,
     ) -> None:
-        """Connect, if there is something to connect to; see the class."""
-        # What is below would take memory for all that may come, and Echoic's table has that.
+        """Connect, if a client or an address is given; see the class."""
+        # The base class would allocate memory for all of its capacity, which the table has.
         super().__init__(
             1,
             batch_size_B=batch_size_B,
@@ -124,22 +124,22 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
 
     @property
     def waiting(self) -> int:
-        """How many transitions a timeout cut off; they go before what is added next."""
+        """How many transitions were left over by a timeout; they are inserted before new ones."""
         return self._transitions.waiting
 
     def add(self, episodes: Any, weight: float | None = None) -> None:
-        """Add what happened in episodes since they were added last.
+        """Add the steps of episodes since they were last added.
 
         Args:
             episodes: One or a list of ``SingleAgentEpisode``.
-            weight: The priority of their steps; the greatest so far when ``None``.
+            weight: The priority of their steps; the highest so far if ``None``.
 
         Raises:
-            WaitTimeoutError: The table let not all in within ``timeout``; ``stored`` says how many
-                transitions went in. The others are kept, and go first with the next ``add``, which
-                may be ``add([])``: don't add the same episodes again. If not even what is kept goes
-                in then, the new episodes are not taken, as the message says; so at most what one
-                ``add`` brought is kept.
+            WaitTimeoutError: If the table did not accept all within ``timeout``; ``stored`` says
+                how many transitions were inserted. The others are kept, and are inserted first by
+                the next ``add``, which may be ``add([])``: don't add the same episodes again. If
+                not even these can be inserted then, the new episodes are not taken, as the message
+                says; so at most one ``add`` is kept.
         """
         episodes = episodes if isinstance(episodes, list) else [episodes]
         for episode in episodes:
@@ -173,25 +173,25 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
         to_numpy: bool = False,
         **rest: Any,
     ) -> list[SingleAgentEpisode]:
-        """Draw transitions, as RLlib's prioritized buffer gives them: each an episode of one step.
+        """Draw transitions, as RLlib's prioritized buffer returns them: episodes of one step.
 
-        Their ``extra_model_outputs`` are ``weights`` and ``n_step``. A transition may come more
-        than once, so as many come as were asked for, however few there are.
+        Their ``extra_model_outputs`` are ``weights`` and ``n_step``. Transitions are drawn with
+        replacement, so as many are returned as requested, however few there are.
 
         Args:
             num_items: How many.
             batch_size_B: The same; give one of the two.
             batch_length_T: Must be 0, 1 or ``None``: there are no sequences.
             n_step: Must be the buffer's.
-            beta: That of the buffer when ``None``.
+            beta: The buffer's if ``None``.
             gamma: Must be the buffer's, if transitions have several steps.
             to_numpy: Whether the episodes have arrays instead of lists.
-            **rest: What else RLlib asks for; ``lookback``, ``min_batch_length_T`` and what is not
-                kept (``include_infos``, ``include_extra_model_outputs``) must be 0.
+            **rest: RLlib's other arguments; ``lookback``, ``min_batch_length_T`` and those for data
+                that is not stored (``include_infos``, ``include_extra_model_outputs``) must be 0.
 
         Raises:
-            ArgumentError: The algorithm wants something else than the table has.
-            WaitTimeoutError: The table let nothing out in time.
+            ArgumentError: If the algorithm asks for what the table does not have.
+            WaitTimeoutError: If the table blocked samples for too long.
         """
         count = self._count(num_items, batch_size_B)
         self._check(n_step, gamma, batch_length_T, rest)
@@ -209,7 +209,7 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
     def _check(
         self, n_step: Any, gamma: float | None, length: int | None, rest: Mapping[str, Any]
     ) -> None:
-        """Refuse what the table's transitions are not."""
+        """Check that the request matches the table's transitions."""
         made, discount = self._settings.n_step, self._settings.gamma
         if n_step is not None and _span(n_step) != made:
             raise ArgumentError(
@@ -241,22 +241,22 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
         tell(ACTUAL_N_STEP, float(spans.mean()), reduce="mean", window=window)
 
     def update_priorities(self, priorities: Any, module_id: Any = None) -> None:  # noqa: ARG002 - RLlib's
-        """Give what was drawn last its priorities, usually the errors of the learners.
+        """Set the priorities of the last draw, usually the errors of the learners.
 
         Args:
-            priorities: One for each, in the order in which learners give them back.
+            priorities: One for each, in the order in which learners return them.
             module_id: Ignored.
         """
         self._transitions.update_priorities(priorities)
 
     def get_num_timesteps(self, module_id: Any = None) -> int:  # noqa: ARG002 - RLlib's
-        """Return how many transitions the table has, whoever added them."""
+        """Return how many transitions the table has, of all clients."""
         return len(self._transitions)
 
     def get_state(self) -> dict[str, Any]:
-        """Return what this buffer counted, what is kept, and the transitions of a table made here.
+        """Return the buffer's counts, what is kept, and the transitions of a table made here.
 
-        A server keeps its tables itself, in checkpoints and a journal.
+        A server saves its tables itself, in checkpoints and a journal.
         """
         return {
             "num_timesteps_added": self._num_timesteps_added,
@@ -265,13 +265,13 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; a table of this process has its transitions and no others."""
+        """Restore a state; a table of this process then has exactly its transitions."""
         self._transitions.set_state(state)
         self._num_timesteps_added = state["num_timesteps_added"]
         self.sampled_timesteps = state["sampled_timesteps"]
 
     def close(self) -> None:
-        """Deliver what is kept and on its way, and end the connection; RLlib does not call it."""
+        """Deliver what is kept or not yet acknowledged, and close; RLlib does not call it."""
         if self._client is None:
             return
         try:
@@ -284,7 +284,7 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
 
 
 def _span(n_step: int | Sequence[int]) -> int | tuple[int, int]:
-    """Tell a number of steps from two; configurations have numbers of numpy, and lists, as well."""
+    """Convert ``n_step`` to one number or two; configurations also have numpy's, and lists."""
     if not isinstance(n_step, Sequence):
         return int(n_step)
     least, end = n_step
@@ -292,7 +292,7 @@ def _span(n_step: int | Sequence[int]) -> int | tuple[int, int]:
 
 
 def deliver_before(deliver: Callable[[], None], count: int) -> None:
-    """Insert what is kept before new episodes are taken, and say if they are not."""
+    """Insert what is kept before new episodes are taken; if that fails, say they were not."""
     try:
         deliver()
     except WaitTimeoutError as error:
@@ -305,9 +305,9 @@ def one_step_episodes(batch: Any, begin: int = 0, **more: Any) -> list[SingleAge
     """Make RLlib's episodes of one step each.
 
     Args:
-        batch: What was drawn.
-        begin: The number of the first one, which is its name: one that is drawn twice is two.
-        **more: What else all of them have.
+        batch: A batch of the table.
+        begin: The number of the first one, which is its name: an item drawn twice has two names.
+        **more: Further outputs that all of them have.
     """
     data = batch.data
     firsts, lasts, actions = (_split(data[name]) for name in ("obs", "new_obs", "actions"))
@@ -330,7 +330,7 @@ def one_step_episodes(batch: Any, begin: int = 0, **more: Any) -> list[SingleAge
 
 
 def _split(tree: Any) -> list[Any]:
-    """Return the trees that a tree of arrays has along its first axis."""
+    """Split a tree of arrays along the first axis."""
     if isinstance(tree, np.ndarray):
         return list(tree)
     leaves, form = _trees.tree_flatten(tree)

@@ -1,8 +1,8 @@
-"""A replay buffer for RLlib's algorithms with several agents: a table for each module.
+"""Store transitions of RLlib's algorithms with several agents: a table for each module.
 
-RLlib maps agents to modules. What an agent saw and did is an episode of its own, as with one agent,
-and goes to the table of its module. Each module draws for itself: a batch has as many transitions
-of one as of the other, and not those of the same moment (RLlib's ``"independent"`` mode).
+RLlib maps agents to modules. The steps of an agent are an episode of its own, as with one agent,
+and go to the table of its module. Each module is drawn from by itself: a batch has as many
+transitions of one as of the other, not of the same moment (RLlib's ``"independent"`` mode).
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ __all__ = ["EchoicMultiAgentEpisodeReplayBuffer"]
 
 
 class EchoicMultiAgentEpisodeReplayBuffer(EchoicEpisodeReplayBuffer):
-    """What RLlib's ``replay_buffer_config`` names as ``type`` when there are several agents.
+    """A ``type`` for RLlib's ``replay_buffer_config`` with several agents.
 
     The table of module ``"red"`` is ``"replay/red"``, each with its own observations and actions;
     :func:`transition_table` makes one from the spaces of its module.
 
     Args:
-        capacity: How many transitions of each module there may be; for tables of this process.
-        table: How the names of the tables begin.
-        modules: Those that are kept, such as the ones that are trained; all when ``None``.
-        **rest: The arguments of :class:`EchoicEpisodeReplayBuffer`.
+        capacity: How many transitions of each module fit; for tables of this process.
+        table: The prefix of the tables' names.
+        modules: The modules whose transitions are stored, such as those that are trained; all if
+            ``None``.
+        **rest: Arguments of :class:`EchoicEpisodeReplayBuffer`.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class EchoicMultiAgentEpisodeReplayBuffer(EchoicEpisodeReplayBuffer):
         modules: Collection[str] | None = None,
         **rest: Any,
     ) -> None:
-        """Connect, if there is something to connect to; see the class."""
+        """Connect, if a client or an address is given; see the class."""
         self._wanted = None if modules is None else frozenset(modules)
         super().__init__(capacity, table=table, **rest)
 
@@ -61,12 +62,12 @@ class EchoicMultiAgentEpisodeReplayBuffer(EchoicEpisodeReplayBuffer):
 
     @property
     def table(self) -> dict[str, Any]:
-        """The tables by module, of those that episodes were added of."""
+        """The tables by module, of the modules whose episodes were added."""
         return {name: one.table for name, one in self._modules.items()}
 
     @property
     def waiting(self) -> int:
-        """How many transitions timeouts cut off; they go before what is added next."""
+        """How many transitions were left over by timeouts; they are inserted before new ones."""
         return sum(one.waiting for one in self._modules.values())
 
     def _module(self, name: str) -> Transitions:
@@ -75,17 +76,17 @@ class EchoicMultiAgentEpisodeReplayBuffer(EchoicEpisodeReplayBuffer):
         return self._modules[name]
 
     def add(self, episodes: Any, weight: float | Mapping[str, float] | None = None) -> None:
-        """Add what happened in episodes since they were added last.
+        """Add the steps of episodes since they were last added.
 
         Args:
             episodes: One or a list of ``MultiAgentEpisode``.
-            weight: The priority of their steps, or that of each module; the greatest so far of its
-                module when ``None``.
+            weight: The priority of their steps, or that of each module; the highest so far of its
+                module if ``None``.
 
         Raises:
-            WaitTimeoutError: A table let not all in within ``timeout``; ``stored`` says how many
-                transitions went into such tables. What is kept, and when episodes are not taken, is
-                as in :meth:`EchoicEpisodeReplayBuffer.add`.
+            WaitTimeoutError: If a table did not accept all within ``timeout``; ``stored`` says how
+                many transitions were inserted into such tables. What is kept, and when episodes are
+                not taken, is as in :meth:`EchoicEpisodeReplayBuffer.add`.
         """
         episodes = episodes if isinstance(episodes, list) else [episodes]
         shares = self._shares(episodes)
@@ -105,7 +106,7 @@ class EchoicMultiAgentEpisodeReplayBuffer(EchoicEpisodeReplayBuffer):
                 self.metrics.log_value((NUM_MODULE_STEPS_ADDED, name), count, reduce="sum")
 
     def _shares(self, episodes: Sequence[Any]) -> dict[str, list[SingleAgentEpisode]]:
-        """Deal the agents' episodes out to their modules."""
+        """Split the agents' episodes by module."""
         shares: dict[str, list[SingleAgentEpisode]] = {}
         for episode in episodes:
             if not isinstance(episode, MultiAgentEpisode):
@@ -140,15 +141,15 @@ class EchoicMultiAgentEpisodeReplayBuffer(EchoicEpisodeReplayBuffer):
             batch_size_B: The same; give one of the two.
             batch_length_T: Must be 0, 1 or ``None``.
             n_step: Must be the buffer's.
-            beta: That of the buffer when ``None``.
+            beta: The buffer's if ``None``.
             gamma: Must be the buffer's, if transitions have several steps.
             to_numpy: Whether the episodes have arrays instead of lists.
-            modules_to_sample: Of which modules; of all that something was made of when ``None``.
+            modules_to_sample: Which modules; if ``None``, all that have transitions.
             **rest: As there; ``replay_mode`` must be ``"independent"``.
 
         Raises:
-            ArgumentError: The algorithm wants something else than the tables have.
-            WaitTimeoutError: A table let nothing out in time.
+            ArgumentError: If the algorithm asks for what the tables do not have.
+            WaitTimeoutError: If a table blocked samples for too long.
         """
         count = self._count(num_items, batch_size_B)
         self._check(n_step, gamma, batch_length_T, rest)
@@ -174,16 +175,16 @@ class EchoicMultiAgentEpisodeReplayBuffer(EchoicEpisodeReplayBuffer):
             self.metrics.log_value((NUM_MODULE_STEPS_SAMPLED, name), count, reduce="sum")
             drawn += one_step_episodes(batch, len(drawn), agent_id=name, module_id=name)
         for one in drawn:
-            # What RLlib tells the rows of a batch apart by.
+            # RLlib uses this to tell the rows of a batch apart.
             one.multi_agent_episode_id = one.id_
         return [one.to_numpy() for one in drawn] if to_numpy else drawn
 
     def update_priorities(self, priorities: Any, module_id: Any = None) -> None:
-        """Give what was drawn last of a module its priorities, usually the errors of the learners.
+        """Set the priorities of a module's last draw, usually the errors of the learners.
 
         Args:
-            priorities: One for each, in the order in which learners give them back.
-            module_id: Of which module.
+            priorities: One for each, in the order in which learners return them.
+            module_id: The module.
         """
         if module_id not in self._modules:
             raise ArgumentError(
@@ -192,13 +193,13 @@ class EchoicMultiAgentEpisodeReplayBuffer(EchoicEpisodeReplayBuffer):
         self._modules[module_id].update_priorities(priorities)
 
     def get_num_timesteps(self, module_id: Any = None) -> int:
-        """Return how many transitions the table of a module has, or all, whoever added them."""
+        """Return how many transitions the table of a module has, or all, of all clients."""
         if module_id is not None:
             return len(self._modules[module_id]) if module_id in self._modules else 0
         return sum(map(len, self._modules.values()))
 
     def get_state(self) -> dict[str, Any]:
-        """Return what this buffer counted, and of each module what a buffer of one has."""
+        """Return this buffer's counts, and the state of each module."""
         return {
             "num_timesteps_added": self._num_timesteps_added,
             "sampled_timesteps": self.sampled_timesteps,
@@ -206,7 +207,7 @@ class EchoicMultiAgentEpisodeReplayBuffer(EchoicEpisodeReplayBuffer):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; tables of this process have its transitions and no others."""
+        """Restore a state; tables of this process then have exactly its transitions."""
         self._modules.clear()
         for name, own in state["modules"].items():
             self._module(name).set_state(own)
@@ -218,7 +219,7 @@ class EchoicMultiAgentEpisodeReplayBuffer(EchoicEpisodeReplayBuffer):
 
 
 def _each(names: Collection[str], work: Callable[[str], None]) -> None:
-    """Do something for each module; one that has to wait too long does not keep the others back."""
+    """Call a function for each module; a timeout of one does not keep the others from theirs."""
     stored, late = 0, None
     for name in names:
         try:

@@ -1,8 +1,8 @@
-"""Who knows which shards a cluster has and where they are: an actor beside them.
+"""Track the shards of a cluster and their addresses, in an actor.
 
-Clients ask it by its name, when they connect and now and then. It asks the shards, since Ray may
-have started one anew somewhere else. When Ray starts the roster itself anew, it finds the shards by
-their names; that one of them is being emptied is written down there as well.
+Clients ask it by its name, when they connect and at intervals. It asks the shards, since Ray may
+have restarted one elsewhere. When Ray restarts the roster itself, it finds the shards by their
+names; a shard also remembers that it is being drained.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ __all__ = ["MAX_SHARDS", "Entry", "Roster", "Sheet", "own_restarts", "restarts_o
 
 # The limit of a sharded client: a key has eight bits for its shard.
 MAX_SHARDS = 256
-# For so many seconds an answer is as good as asking anew: many clients ask when a shard is away.
+# Seconds for which an answer is reused: many clients ask when a shard is away.
 _FRESH = 0.25
-# For how long a shard may keep all the others' addresses waiting.
+# Seconds for which a shard may delay the answer about all others.
 _PATIENCE = 1.0
 
 
 def shard_name(name: str, number: int) -> str:
-    """Return what the actor of a shard is called."""
+    """Return the name of a shard's actor."""
     return f"{name}/shard-{number}"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of a shard.
+    """The state of a shard.
 
     Attributes:
-        doors: Where it is, or was last; ``None`` before it has told.
-        draining: Whether nothing new may go there.
+        doors: Its addresses, or the last ones; ``None`` until they were reported.
+        draining: Whether it gets no more inserts.
         removed: Whether it is gone for good.
     """
 
@@ -51,7 +51,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Sheet:
-    """What the roster tells clients: how shards let them in, and all shards by number.
+    """The roster's answer to clients: the token, and all shards by number.
 
     ``shards`` is empty while the cluster is still being started.
     """
@@ -61,16 +61,16 @@ class Sheet:
 
 
 class Roster:
-    """Knows the shards of one cluster.
+    """Track the shards of one cluster.
 
     Args:
-        name: The cluster's.
-        namespace: Ray's namespace that it is in.
-        token: What shards ask clients for.
+        name: The cluster's name.
+        namespace: Ray's namespace of the cluster.
+        token: The secret that shards require.
     """
 
     def __init__(self, name: str, namespace: str, token: str) -> None:
-        """Look for shards that are there already: this may be a later life."""
+        """Look for shards that are there already: the roster may have been restarted."""
         self._name = name
         self._namespace = namespace
         self._token = token
@@ -84,12 +84,12 @@ class Roster:
             for found in ray.util.list_named_actors(all_namespaces=True)
             if found["namespace"] == namespace and found["name"].startswith(prefix)
         }
-        # While the cluster is started this is none: it tells when all are there.
+        # None while the cluster starts, which calls `grow` when all are there.
         self._count = max(numbers, default=-1) + 1
         self._removed = set(range(self._count)) - numbers
 
     async def state(self) -> Sheet:
-        """Return where all shards are."""
+        """Return the state of all shards."""
         now = time.monotonic()
         if now - self._asked > _FRESH:
             self._asked = now
@@ -97,7 +97,7 @@ class Roster:
                 if number not in self._asking and number not in self._removed:
                     self._asking[number] = asyncio.create_task(self._ask(number))
         if self._asking:
-            # Those that don't answer go on being asked; until they do, it is what they said last.
+            # Requests to those that don't answer continue; until then their last answer counts.
             await asyncio.wait(self._asking.values(), timeout=_PATIENCE)
         entries = [
             Entry(self._doors.get(number), number in self._draining, number in self._removed)
@@ -109,12 +109,12 @@ class Roster:
         try:
             doors, draining = await self._shard(number).tell.remote()
         except (RayError, ValueError):
-            # It is being started anew, or not there at all.
+            # It is being restarted, or not there at all.
             return
         finally:
             del self._asking[number]
         if number in self._removed:
-            # It was removed while it was asked.
+            # It was removed meanwhile.
             return
         self._doors[number] = doors
         if draining:
@@ -124,43 +124,43 @@ class Roster:
         return ray.get_actor(shard_name(self._name, number), self._namespace)
 
     async def last_doors(self, number: int) -> Doors | None:
-        """Return where a shard was last, for its next life."""
+        """Return the last addresses of a shard, for its next process."""
         return self._doors.get(number)
 
     async def is_draining(self, number: int) -> bool:
-        """Whether nothing new may go to a shard, for its next life."""
+        """Return whether a shard gets no more inserts, for its next process."""
         return number in self._draining
 
     async def grow(self, count: int, there: list[int]) -> None:
-        """Take note that there are so many shards now, and which of them there are."""
+        """Set the number of shards, and which of them are there."""
         self._count = max(count, self._count)
-        # A roster that was started anew does not know of those that were removed last.
+        # A restarted roster does not know of shards that were removed.
         self._removed |= set(range(self._count)) - set(there)
         self._asked = 0.0
 
     async def drain(self, number: int) -> None:
-        """Tell clients from now on that nothing new may go to a shard."""
+        """Mark a shard as getting no more inserts."""
         self._draining.add(number)
 
     async def remove(self, number: int) -> None:
-        """Tell clients from now on that a shard is gone for good."""
+        """Mark a shard as removed."""
         self._removed.add(number)
         self._draining.discard(number)
         self._doors.pop(number, None)
 
 
 def restarts_of(actor: Any) -> int:
-    """Return how often an actor was started anew, given its handle."""
+    """Return how many times an actor was restarted, given its handle."""
     return _restarts(actor._actor_id.hex())  # noqa: SLF001 - a handle has no public id
 
 
 def own_restarts() -> int:
-    """Return how often the actor that calls this was started anew."""
+    """Return how many times the calling actor was restarted."""
     return _restarts(ray.get_runtime_context().get_actor_id())
 
 
 def _restarts(actor_id: str) -> int:
-    # Ray shows this number in its dashboard, which need not run. There is no public way to it
-    # without that: this reads what Ray's `was_current_actor_reconstructed` reads.
+    # Ray shows this number in its dashboard, which may not run, and has no other public way to it:
+    # this reads what Ray's `was_current_actor_reconstructed` reads.
     told = told_of_actors(actor_id=actor_id)
     return int(told["NumRestarts"]) if told else 0

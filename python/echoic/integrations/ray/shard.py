@@ -1,9 +1,9 @@
-"""A shard: a native server in an actor of Ray, which comes back with its items when it is killed.
+"""A shard: a native server in an actor of Ray, which restores its items when it is killed.
 
-Ray starts the actor anew with the same arguments, on its node or another. It finds its directory,
-and there its checkpoint and journals; it asks for the port that it had, so that clients on other
-machines find it where it was. A later life that can't begin, because its directory is not mounted
-for instance, tries again until it can: it never begins with less than it had.
+Ray restarts the actor with the same arguments, on its node or another. It restores its checkpoint
+and journals from its directory, and asks for the port that it had, so that clients on other
+machines find it again. A restarted shard that can't start, for instance because its directory is
+not mounted, tries again until it can: it never starts with less than it had.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ __all__ = ["Shard", "ShardSettings"]
 
 _log = logging.getLogger(__name__)
 
-# For how long a process tries to begin before another one does. An earlier life may still hold the
-# directory: the machine that it is on may be cut off, and Ray has given it up.
+# Seconds that a process tries to start before another one does. The earlier process may still hold
+# the directory: Ray gave it up, but its machine may only be cut off.
 _START_PATIENCE = 60.0
 # The first pause between two attempts, which doubles, and the longest.
 _PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
-# For how long to wait for the roster, which Ray may be starting anew as well.
+# Seconds to wait for the roster, which Ray may be restarting as well.
 _ROSTER_PATIENCE = 5.0
 
 
 @dataclass(frozen=True)
 class ShardSettings:
-    """What the shards of a cluster have in common.
+    """Settings that the shards of a cluster share.
 
     Attributes:
-        name: The cluster's.
-        namespace: Ray's namespace that it is in.
-        identity: Eight random letters, which no other cluster on this machine has.
-        token: What clients are asked for.
+        name: The cluster's name.
+        namespace: Ray's namespace of the cluster.
+        identity: Eight random letters, unique to this cluster on this machine.
+        token: The secret that clients need.
         tables: Makes the tables.
-        directory: Where shards keep their items, a folder each; nowhere when ``None``.
-        directory_identity: What the manifest there has as its identity.
+        directory: Where shards store their items, a folder each; ``None`` stores none.
+        directory_identity: The identity in the directory's manifest.
         checkpoint_every: Seconds between two checkpoints.
         rollouts: Makes rollout tables, of shard 0 only.
         weights: Whether shard 0 has weights.
-        threads: How many event loops each door has; the transports' own number when ``None``.
+        threads: How many event loops each transport has; the transport's default if ``None``.
     """
 
     name: str
@@ -79,17 +79,17 @@ class ShardSettings:
     threads: int | None = None
 
     def folder(self, number: int) -> Path | None:
-        """Return where a shard keeps its items."""
+        """Return the folder of a shard."""
         return None if self.directory is None else manifest.shard_folder(self.directory, number)
 
 
 def _yield_to_nobody() -> None:
-    """Take turns with others as any server does; threads that are made later do so too.
+    """Reset the niceness of this process, and of threads that are made later, to 0.
 
-    Ray's workers give way to all other processes of their machine, by a niceness of 15. Clients
-    that wait for a server would then keep the processor from it.
+    Ray's workers run with a niceness of 15, so they yield to all other processes of their machine.
+    Clients that wait for a server would then keep the processor from it.
     """
-    # Only some may do so; for the others there is RAY_worker_niceness, when a node is started.
+    # This needs a permission; without it, set RAY_worker_niceness when a node is started.
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, 0)
 
@@ -97,20 +97,20 @@ def _yield_to_nobody() -> None:
 class Shard:
     """One of several servers that hold tables together, as an actor.
 
-    Its methods run in several threads: it answers where it is while it writes a checkpoint.
+    Its methods run in several threads: it reports its address while it writes a checkpoint.
 
     Args:
         settings: Those of all shards.
-        number: Its own.
+        number: The shard's number.
     """
 
     def __init__(self, settings: ShardSettings, number: int) -> None:
-        """Bring back what the directory has, and open the doors."""
+        """Restore what the directory has, and open the transports."""
         _yield_to_nobody()
         self._settings = settings
         self._number = number
         self._draining = False
-        # What was moved of each table since the doors were closed, for one call after the other.
+        # How many items of each table were moved since the transports closed; one call at a time.
         self._finishing = threading.Lock()
         self._moved: dict[str, int] | None = None
         self._started = time.time()
@@ -118,7 +118,7 @@ class Shard:
         self._server, self._doors = self._start(self._before())
 
     def _before(self) -> Doors | None:
-        """Ask where an earlier life was."""
+        """Ask for the addresses of the earlier process."""
         try:
             roster = ray.get_actor(self._settings.name, self._settings.namespace)
             asked = [
@@ -133,9 +133,9 @@ class Shard:
         return found
 
     def _start(self, before: Doors | None) -> tuple[Server, Doors]:
-        """Begin, and in a later life try until that succeeds.
+        """Start; after a restart, try until that succeeds.
 
-        An error of ``__init__`` would end the actor for good; a process that dies is started anew.
+        An error of ``__init__`` would end the actor for good; a process that dies is restarted.
         """
         is_later = bool(ray.get_runtime_context().was_current_actor_reconstructed)
         deadline = time.monotonic() + _START_PATIENCE
@@ -148,7 +148,7 @@ class Shard:
                 if not (is_later or is_held):
                     raise
                 _log.warning(
-                    "shard %d of %r could not begin and tries again: %s",
+                    "shard %d of %r could not start and tries again: %s",
                     self._number,
                     self._settings.name,
                     error,
@@ -184,7 +184,7 @@ class Shard:
         if self._number == 0 and settings.rollouts is not None:
             rest["rollouts"] = settings.rollouts(None if folder is None else folder / "rollouts")
         if self._number == 0 and settings.weights:
-            from echoic.weights import WeightStore  # noqa: PLC0415 - only one shard has some
+            from echoic.weights import WeightStore  # noqa: PLC0415 - only one shard has weights
 
             rest["weights"] = WeightStore()
         self._tables = list(settings.tables())
@@ -201,11 +201,11 @@ class Shard:
         )
 
     def tell(self) -> tuple[Doors, bool]:
-        """Return where it is, and whether nothing new may come."""
+        """Return its addresses, and whether it gets no more inserts."""
         return self._doors, self._draining
 
     def process(self) -> dict[str, Any]:
-        """Return which process it is, on which node of Ray, and since when."""
+        """Return its process id, its node of Ray and its start time."""
         node = ray.get_runtime_context().get_node_id()
         return {"pid": os.getpid(), "node": node, "started": self._started}
 
@@ -214,20 +214,20 @@ class Shard:
         return {table.name: len(table) for table in self._tables}
 
     def drain(self) -> None:
-        """Remember that nothing new may come, in case the roster is started anew."""
+        """Remember that it gets no more inserts, in case the roster is restarted."""
         self._draining = True
 
     def move_items(self, others: list[Doors], timeout: float) -> dict[str, int]:
-        """Give items to other shards; how many there were in each table."""
+        """Move items to other shards; return how many of each table."""
         if self._moved is not None:
-            # The doors are closed: the rest is moved by `finish`.
+            # The transports are closed: `finish` moves the rest.
             return dict.fromkeys(self.sizes(), 0)
         return move_items(self._tables, others, self._settings.token, timeout)
 
     def finish(self, others: list[Doors], drain: float, timeout: float) -> dict[str, int]:
-        """Close the doors, and give what is left to other shards; how many in each table.
+        """Close the transports, and move what is left to other shards; return how many of each.
 
-        Nothing is acknowledged any more when it is moved, so nothing is left behind.
+        Nothing is acknowledged once they are closed, so no item is left behind.
         """
         with self._finishing:
             if self._moved is None:
@@ -236,13 +236,13 @@ class Shard:
             return move_rest(self._tables, others, self._settings.token, timeout, self._moved)
 
     def secure(self) -> None:
-        """Write a checkpoint if there is a place for it, and a table that has no journal."""
+        """Write a checkpoint if there is a directory and a table without a journal."""
         has_all = all(table.durability != "none" for table in self._tables)
         if self._settings.directory is not None and not has_all:
             self._server.checkpoint()
 
     def close(self, drain: float) -> None:
-        """End intake, write a last checkpoint and how many items it has, and end."""
+        """Stop accepting samples, write a last checkpoint and the items' counts, and close."""
         self._server.close(drain)
         folder = self._settings.folder(self._number)
         if folder is not None:

@@ -1,17 +1,17 @@
-"""What workers on a Ray cluster push samples to: it finds the stream's servers by its name.
+"""Send samples from workers on a Ray cluster to a stream, which is found by its name.
 
-It holds one connection at a time, an :class:`echoic.Client`, which by itself comes back to a server
-that is started anew where it was. Beside that, whoever calls looks now and then whether there is a
-connection; if not, the roster is asked where the server is, and when it is elsewhere, what was not
-acknowledged goes there. A thread asks and connects, so that a call keeps its timeout; it is started
-by a call and ends when it has its answer. So what waits to be delivered moves with the next call.
+It holds one connection at a time, an :class:`echoic.Client`, which reconnects by itself to a server
+that was restarted at its address. Calls check now and then whether there is a connection. If not,
+the roster is asked for the address; if that changed, what was not acknowledged is sent there. A
+thread asks and connects, so that a call keeps its timeout; a call starts it, and it ends with the
+answer. So pending samples move with the next call.
 
 # Invariants
 
-1. A sample is given to another server only after the connection to the last one was given up, and
+1. A sample is sent to another server only after the connection to the last one was given up, and
    then only if that one has not acknowledged it.
-2. Samples of one thread arrive in order, those that are given to another server first.
-3. Nobody who holds the lock waits longer than :data:`_LOOK`, but for the end of the client.
+2. Samples of one thread arrive in order, those that are sent to another server first.
+3. No thread that holds the lock waits longer than :data:`_LOOK`, except in ``close``.
 """
 
 from __future__ import annotations
@@ -50,43 +50,43 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamClient"]
 
-# How often it is looked whether there is a connection, and how long a call waits at once.
+# Seconds between two checks for a connection, and the longest single wait of a call.
 _LOOK = 0.5
-# How often the roster is asked while there is none.
+# Seconds between two requests to the roster while there is no connection.
 _PAUSE = 0.2
-# How long the roster may take to answer: it may be that Ray starts it anew.
+# Seconds that the roster may take to answer: Ray may be restarting it.
 _PATIENCE = 15.0
-# How long a server may take to let a client in before the roster is asked again.
+# Seconds that a server may take to accept a client before the roster is asked again.
 _CONNECT = 3.0
-# How long the end of a `with` block waits when an exception ended it.
+# Seconds that the end of a `with` block waits if an exception ended it.
 _ERROR_TIMEOUT = 1.0
 
 
 class StreamClient:
-    """Sends samples to a stream of a Ray cluster, wherever its learner is.
+    """Send samples to a stream of a Ray cluster, wherever its learner is.
 
-    It can be given to any task or actor: only the name travels. It connects when it is first used,
-    by the nearest door: shared memory on the learner's machine, TCP otherwise. Each sample that is
-    sent is stored once for as long as the server lives. When Ray starts the learner anew, on
-    whatever node, the client goes on there with what was not acknowledged. One client may be used
-    from many threads.
+    It can be given to any task or actor: only the name is sent. It connects when it is first used,
+    to the nearest address: shared memory on the learner's machine, TCP otherwise. Each sample that
+    is sent is stored once for as long as the server lives. When Ray restarts the learner, on
+    whatever node, the client continues there with what was not acknowledged. Several threads may
+    use one client.
 
     Args:
-        name: The stream's.
-        namespace: Ray's namespace that it is in; that of this process when ``None``.
-        rank: To which of several servers; to the one with the fewest clients when ``None``, and to
+        name: The stream's name.
+        namespace: Ray's namespace of the stream; that of this process if ``None``.
+        rank: Which of several servers to use. ``None``: the one with the fewest clients, and
             another if that has left, or is away for ``move_after`` seconds.
         doors: ``"nearest"``, or ``"tcp"`` to use no shared memory.
-        deadline: For how many seconds calls try to come back to a server that is away; for ever
-            when ``None``.
-        connect_timeout: For how many seconds the first call waits for the stream to be there.
-        move_after: After how many seconds without a word of a server it is taken for gone, when
-            there are others.
+        deadline: Seconds that calls try to reconnect to a server that is away; ``None`` tries for
+            ever.
+        connect_timeout: Seconds that the first call waits for the stream to be there.
+        move_after: Seconds without a report after which a server counts as gone, if there are
+            others.
         **options: ``window_bytes`` and ``linger``, as of :class:`~echoic.Client`.
 
     Raises:
-        DisconnectedError: When it is used: there is no stream of this name, or its server was away
-            for too long.
+        DisconnectedError: On use, if there is no stream of this name, or its server was away for
+            too long.
 
     Examples:
         In a task or an actor::
@@ -107,14 +107,14 @@ class StreamClient:
         move_after: float = 30.0,
         **options: Any,
     ) -> None:
-        """Keep the name; see the class for the arguments."""
+        """Store the name; see the class for the arguments."""
         check_name(name)
         if doors not in {"nearest", "tcp"}:
             raise ArgumentError(f"doors must be 'nearest' or 'tcp', got {doors!r}")
         unknown = set(options) - {"window_bytes", "linger"}
         if unknown:
             raise TypeError(f"expected window_bytes or linger, got {sorted(unknown)}")
-        link_options(**options)  # A wrong one is told where it is written.
+        link_options(**options)  # Report a wrong one here, not at the first use.
         self._name = name
         self._namespace = namespace
         self._rank = rank
@@ -127,19 +127,19 @@ class StreamClient:
             **options,
         }
         self._options = options
-        # Guards all that is below.
+        # Guards all attributes below.
         self._lock = threading.RLock()
         self._link: Client | None = None
-        # Where that is.
+        # The server of the connection.
         self._place: Place | None = None
-        # What servers that are gone have not acknowledged, and the present one has not been sent.
+        # What earlier servers have not acknowledged and the present one has not been sent.
         self._left: Any = None
         self._moves = -1
         self._next_look = 0.0
         # Since when there is no connection, and why.
         self._away: float | None = None
         self._trouble: Exception | None = None
-        # Looks for the server; what is to be raised by a call, if it found out that there is none.
+        # The thread that looks for the server, and the error that the next call raises.
         self._search: threading.Thread | None = None
         self._fault: Exception | None = None
         self._found = threading.Event()
@@ -150,10 +150,10 @@ class StreamClient:
         """Send one sample; see :meth:`echoic.Client.send`.
 
         Raises:
-            SpecError: The sample does not fit. Nothing of it is sent.
-            WaitTimeoutError: There was no room in time; ``reason`` says why.
-            ClosedError: The client is closed.
-            DisconnectedError: There was no server for ``deadline`` seconds.
+            SpecError: If the sample does not fit. Nothing of it is sent.
+            WaitTimeoutError: If there was no room in time; ``reason`` says why.
+            ClosedError: If the client is closed.
+            DisconnectedError: If there was no server for ``deadline`` seconds.
         """
         self._check_open()
         self._carry(lambda link, patience: link.send(tree, patience), timeout)
@@ -162,10 +162,10 @@ class StreamClient:
         """Send many samples, given as leaves with a leading axis.
 
         Raises:
-            SpecError: A leaf does not fit. Nothing is sent.
-            WaitTimeoutError: Not all samples had room in time; ``stored`` says how many had.
-            ClosedError: The client is closed.
-            DisconnectedError: There was no server for ``deadline`` seconds; ``stored`` says how
+            SpecError: If a leaf does not fit. Nothing is sent.
+            WaitTimeoutError: If not all samples had room in time; ``stored`` says how many had.
+            ClosedError: If the client is closed.
+            DisconnectedError: If there was no server for ``deadline`` seconds; ``stored`` says how
                 many samples the client has taken, which it still delivers.
         """
         self._check_open()
@@ -180,25 +180,25 @@ class StreamClient:
         """Wait until everything that was sent before is stored in a server's ring.
 
         Raises:
-            WaitTimeoutError: It was not in time. It is still to be delivered.
-            DisconnectedError: There was no server for ``deadline`` seconds.
+            WaitTimeoutError: If they were not stored in time. They are still delivered.
+            DisconnectedError: If there was no server for ``deadline`` seconds.
         """
         self._check_open()
         self._deliver(timeout)
 
     def _deliver(self, timeout: float | None) -> None:
-        # What is pushed into shared memory is never on its way.
+        # In shared memory nothing is pending.
         if self._pending():
             self._carry(lambda link, patience: link.flush(patience), timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Take no more samples, deliver those that are left, and end.
+        """Accept no more samples, deliver those that are left, and close.
 
         May be called again after it timed out.
 
         Raises:
-            WaitTimeoutError: Not everything was delivered in time.
-            DisconnectedError: There was no server for ``deadline`` seconds; :meth:`undelivered`
+            WaitTimeoutError: If not everything was delivered in time.
+            DisconnectedError: If there was no server for ``deadline`` seconds; :meth:`undelivered`
                 returns what is left.
         """
         self._closing = True
@@ -226,15 +226,15 @@ class StreamClient:
         """Return what could not be delivered, once the client is closed.
 
         Returns:
-            A tree like the example with a leading axis, or ``None`` when everything was delivered.
+            A tree like the example with a leading axis, or ``None`` if everything was delivered.
         """
         with self._lock:
             if not self._closed:
-                raise ClosedError("undelivered() is for a client that is closed: it still tries")
+                raise ClosedError("undelivered() is for a closed client: call close() first")
             return self._left
 
     def _carry(self, act: Callable[[Client, float], None], timeout: float | None) -> None:
-        """Do something with a connection, whatever becomes of it meanwhile."""
+        """Call a function with a connection, and again with another one if it is lost."""
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             link = self._connected(until)
@@ -246,7 +246,7 @@ class StreamClient:
             except (ClosedError, DisconnectedError, RefusedError) as error:
                 self._lose(link, error)
             except SpecError as error:
-                # Either what was given does not fit, or the server's samples are others by now.
+                # Either the sample does not fit, or the server's spec has changed.
                 if not link.closed:
                     raise
                 self._lose(link, error)
@@ -254,7 +254,7 @@ class StreamClient:
                 return
 
     def _connected(self, until: float | None) -> Client:
-        """Return a connection to which everything was given that was sent before."""
+        """Return a connection that has got everything that was sent before."""
         link = self._link
         if link is not None and time.monotonic() < self._next_look:
             return link
@@ -269,7 +269,7 @@ class StreamClient:
                 return found
             if _is_over(until):
                 error = WaitTimeoutError(
-                    f"timed out: the stream {self._name!r} is away, or takes nothing: "
+                    f"timed out: the stream {self._name!r} is away or accepts nothing: "
                     f"{self._trouble or 'its server does not answer'}"
                 )
                 error.reason = getattr(self._trouble, "reason", "") or "AWAY"
@@ -278,7 +278,7 @@ class StreamClient:
                 self._found.wait(min(_PAUSE, _slice(until)))
 
     def _usable(self, until: float | None) -> Client | None:
-        """Return the connection, if it has taken what the last one had left."""
+        """Return the connection, if it has accepted what the last one had left."""
         if self._closed:
             raise ClosedError(f"the client of the stream {self._name!r} is closed")
         self._look()
@@ -290,10 +290,10 @@ class StreamClient:
         return link
 
     def _look(self) -> None:
-        """See to it that somebody looks for the server while there is no connection."""
+        """Start a thread that looks for the server while there is no connection."""
         link = self._link
         if link is not None and link.stats()["connected"]:
-            # What a search found out meanwhile is of no use any more.
+            # Results of an earlier search are out of date.
             self._away = self._trouble = self._fault = None
             return
         if self._away is None:
@@ -311,21 +311,21 @@ class StreamClient:
         self._search.start()
 
     def _find(self) -> None:
-        """Go to where the server is, if that is elsewhere."""
+        """Find the server, and connect if its address has changed."""
         try:
             place = self._ask()
             link = self._link
             if place is None or (link is not None and link.stats()["connected"]):
                 return
             before = None if link is None or link.closed else self._place
-            # To where it was it comes back by itself.
+            # At its old address the connection is restored by itself.
             if before is None or place.doors != before.doors:
                 self._move(place)
-        except Exception as error:  # noqa: BLE001 - whoever calls next is told
+        except Exception as error:  # noqa: BLE001 - the next call raises it
             self._fault = error
 
     def _ask(self) -> Place | None:
-        """Ask the roster where the server is; ``None`` when it is not known."""
+        """Ask the roster for the server; ``None`` if it is not known."""
         if not ray.is_initialized():
             raise DisconnectedError(
                 f"the stream {self._name!r} is found through Ray, to which this process is not "
@@ -339,13 +339,13 @@ class StreamClient:
                 other: Place | None = ray.get(roster.find.remote(None), timeout=_PATIENCE)
                 place = place if other is None or self._is_gone(other) else other
         except ValueError:
-            self._trouble = LookupError("Ray knows none of this name")
+            self._trouble = LookupError("Ray has no stream of this name")
             return None
         except (RayError, GetTimeoutError) as error:
             self._trouble = error
             return None
         if place is None:
-            self._trouble = LookupError("no server has told where it is")
+            self._trouble = LookupError("no server has reported its address")
         return place
 
     def _is_gone(self, place: Place | None) -> bool:
@@ -365,20 +365,20 @@ class StreamClient:
                 address,
                 ray.cloudpickle.loads(place.example),
                 token=place.token,
-                # It is given up when the roster knows another place, and not before.
+                # It is given up when the roster has another address, and not before.
                 deadline=None,
                 connect_timeout=_CONNECT,
                 **self._options,
             )
         except (DisconnectedError, RefusedError, SpecError) as error:
-            # That its samples are others is what the roster is told next.
+            # If its spec has changed, the roster has a new one soon.
             self._trouble = error
             return
         with self._lock:
             if self._closed:
                 _give_up(link)
                 return
-            # Before others see the connection: it is to be given first what was left.
+            # Before other threads see the connection: it gets the remaining samples first.
             self._next_look = 0.0
             self._link, self._place, self._rank = link, place, place.rank
             self._moves += 1
@@ -392,7 +392,7 @@ class StreamClient:
             self._link = None
 
     def _give_left(self, link: Client, until: float | None) -> bool:
-        """Give a new connection what the last one had left; whether it has taken all."""
+        """Send what the last connection had left; return whether all was accepted."""
         if self._left is None:
             return True
         batch = _Batch(self._left)
@@ -403,13 +403,13 @@ class StreamClient:
             self._left = batch.left
             return False
         except SpecError as error:
-            # What is left of before will never fit, and what comes now is not to wait for it.
+            # The remaining samples will never fit, and new ones must not wait for them.
             self._left = batch.left
             self._closing = True
             self._end()
             failure = DisconnectedError(
                 f"the stream {self._name!r} has samples of another kind since its learner was made "
-                f"anew, and {_count(batch.left)} of before are not delivered: {error}"
+                f"again, and {_count(batch.left)} earlier ones are not delivered: {error}"
             )
             failure.undelivered = self._pending()
             raise failure from error
@@ -417,14 +417,14 @@ class StreamClient:
         return True
 
     def _lose(self, link: Client, error: Exception) -> None:
-        """Take note that a connection has ended."""
+        """Note that a connection has ended."""
         with self._lock:
             if self._link is link:
                 self._trouble = error
                 self._next_look = 0.0
 
     def _check_patience(self) -> None:
-        """Raise when there was no server for too long."""
+        """Raise an error if there was no server for too long."""
         if self._away is None:
             return
         first = self._moves < 0
@@ -437,12 +437,12 @@ class StreamClient:
             f"{self._trouble or 'its server does not answer'}"
         )
         error.undelivered = self._pending()
-        # The next call may try as long again.
+        # The next call may try for the same time again.
         self._away = None
         raise error
 
     def _pending(self) -> int:
-        # Another thread may give up the one and keep the other meanwhile.
+        # Read together: another thread may give up the one and keep the other meanwhile.
         link, left = self._link, self._left
         waiting = 0 if link is None else int(link.stats()["pending"])
         return waiting + (0 if left is None else _count(left))
@@ -458,31 +458,31 @@ class StreamClient:
 
     @property
     def rank(self) -> int | None:
-        """Which of several servers it sends to; ``None`` when that is not decided yet."""
+        """Which of several servers it sends to; ``None`` until that is decided."""
         return self._rank
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no more samples."""
+        """Whether it accepts no more samples."""
         return self._closing
 
     @property
     def is_connected(self) -> bool:
-        """Whether it has a connection that stands."""
+        """Whether it has an open connection."""
         link = self._link
         return link is not None and bool(link.stats()["connected"])
 
     @property
     def addresses(self) -> list[str]:
-        """Where its server is, if it has one."""
+        """The addresses of its server, if it has one."""
         link = self._link
         return [] if link is None else [link.address]
 
     def stats(self) -> dict[str, float]:
         """Return the numbers of the present connection, as :meth:`echoic.Client.stats` has them.
 
-        ``moves`` is how often the server was found elsewhere, ``undelivered`` how many samples
-        nobody has acknowledged. There are no others before it was used.
+        ``moves`` is how many times the server changed its address, ``undelivered`` how many samples
+        are not acknowledged. Before the client is used there are no others.
         """
         with self._lock:
             numbers = {} if self._link is None else self._link.stats()
@@ -490,7 +490,7 @@ class StreamClient:
             return {**numbers, **more}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as the name and the options: the copy finds the stream anew where it is used."""
+        """Pickle the name and the options: the copy finds the stream again where it is used."""
         return _found_by_name, (self._name, self._namespace, self._given)
 
     def __enter__(self) -> Self:
@@ -498,7 +498,7 @@ class StreamClient:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Deliver what is left and close; after an exception, not for long."""
+        """Deliver what is left and close; after an exception, wait only briefly."""
         if kind is None:
             self.close()
             return
@@ -507,19 +507,19 @@ class StreamClient:
             self.close(_ERROR_TIMEOUT)
 
     def __repr__(self) -> str:
-        """Name the stream."""
+        """Return the stream's name and namespace."""
         return f"StreamClient({self._name!r}, namespace={self._namespace!r})"
 
 
 class _Batch:
-    """Samples of which some may have been taken."""
+    """Samples, some of which may have been taken."""
 
     def __init__(self, tree: Any) -> None:
         self.left = tree
         self.taken = 0
 
     def send(self, link: Client, patience: float) -> None:
-        """Send what is left."""
+        """Send the rest."""
         try:
             link.send_batch(self.left, patience)
         except (
@@ -537,15 +537,15 @@ class _Batch:
 
 
 def _give_up(link: Client) -> None:
-    """End a connection, whatever it has to deliver."""
-    link._give_up()  # noqa: SLF001 - the two are one
-    # It waits for no more than an attempt to connect.
+    """Close a connection without delivering what it has."""
+    link._give_up()  # noqa: SLF001 - not part of the public API
+    # It waits at most for an attempt to connect.
     with contextlib.suppress(EchoicError):
         link.close()
 
 
 def _slice(until: float | None) -> float:
-    """How long to wait at once."""
+    """Return how long to wait at once."""
     return _LOOK if until is None else min(_LOOK, max(0.0, until - time.monotonic()))
 
 

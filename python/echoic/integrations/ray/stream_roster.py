@@ -1,15 +1,15 @@
-"""Who knows where the servers of a stream are: an actor that they tell, and that producers ask.
+"""Track the servers of a stream, in an actor that servers report to and producers ask.
 
-A server of a stream is in the process of its learner, which Ray may start anew anywhere. So it says
-where it is, now and then, and nobody asks it. The roster outlives every learner, since a learner
-that comes back finds there which doors it had; it ends when the last server leaves, or when none
-was heard of for long. When Ray starts the roster itself anew, the servers tell it again.
+A server of a stream is in the process of its learner, which Ray may restart anywhere. So servers
+report their addresses at intervals, and are not asked. The roster outlives every learner, since a
+restarted learner asks it for the addresses it had; it ends when the last server leaves, or when
+none has reported for long. When Ray restarts the roster itself, the servers report again.
 
 # Invariants
 
-1. Of two servers with one rank, the one that entered later counts; the other is told that it does
+1. Of two servers with one rank, the one that entered later counts; the other learns that it does
    not, and closes.
-2. Who entered here is later than all who entered when another roster was here, whatever their
+2. A server that entered here is later than all that entered an earlier roster, whatever their
    clocks say.
 """
 
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
 
 __all__ = ["BEAT", "Entered", "Place", "StreamRoster", "find_roster", "open_roster", "roster_name"]
 
-# How often servers tell where they are.
+# Seconds between two reports of a server.
 BEAT = 1.0
-# A server that has said nothing for so long gets no new producers while others are there.
+# Seconds without a report after which a server gets no new producers while there are others.
 _SILENT = 5.0
-# How long a server may take from when it enters until it tells where it is.
+# Seconds that a server may take from entering until its first report.
 _STARTING = 30.0
-# How long a producer that was sent to a server may take to connect, on a machine that is busy.
+# Seconds that a producer may take to connect to its server, on a machine that is busy.
 _ARRIVAL = 5.0
-# After so many seconds without a word of any server, nobody needs the roster.
+# Seconds without any report after which the roster ends.
 _IDLE = 600.0
 
 
 @dataclass(frozen=True)
 class Entered:
-    """What a server is told when it enters.
+    """The roster's answer to a server that enters.
 
     Attributes:
-        identity: Eight random letters, which no other stream on this machine has.
-        token: What it is to ask clients for.
-        life: Larger than that of any earlier life of this rank.
-        before: Where the last one was.
+        identity: Eight random letters, unique to this stream on this machine.
+        token: The secret to require from clients.
+        life: Larger than that of any earlier server of this rank.
+        before: The addresses of the last one.
     """
 
     identity: str
@@ -59,16 +59,16 @@ class Entered:
 
 @dataclass(frozen=True)
 class Place:
-    """What is known of a server.
+    """The state of a server.
 
     Attributes:
         rank: Its number.
-        life: Which of its lives.
-        doors: Where it is, or was last.
-        token: What it asks clients for.
+        life: Which of the servers of this rank it is.
+        doors: Its addresses, or the last ones.
+        token: The secret that it requires from clients.
         example: A sample, pickled with its code.
         load: How many clients it has.
-        silent: For how many seconds nothing was heard of it.
+        silent: Seconds since its last report.
     """
 
     rank: int
@@ -81,36 +81,36 @@ class Place:
 
 
 class StreamRoster:
-    """Knows the servers of one stream, as an actor.
+    """Track the servers of one stream, as an actor.
 
     Args:
         identity: Eight random letters.
-        token: What servers are to ask clients for.
-        idle: After how many seconds without a word of any server it ends.
+        token: The secret that servers are to require from clients.
+        idle: Seconds without any report after which it ends.
     """
 
     def __init__(self, identity: str, token: str, idle: float = _IDLE) -> None:
-        """Wait to be told; servers that are there already do so soon."""
+        """Start without servers; those that are running report soon."""
         self._identity = identity
         self._token = token
         self._idle = idle
         self._places: dict[int, Place] = {}
         self._lives: dict[int, int] = {}
-        # The ranks whose last life began here.
+        # The ranks whose last server entered here.
         self._own_lives: set[int] = set()
         self._heard: dict[int, float] = {}
-        # When a rank has entered that has not told where it is yet.
+        # When a rank has entered that has not reported its address yet.
         self._entered: dict[int, float] = {}
-        # When producers were sent to a rank, which may not have connected yet.
+        # When producers were sent to a rank; they may not have connected yet.
         self._sent: defaultdict[int, list[float]] = defaultdict(list)
         self._latest = time.monotonic()
         self._own = ray.get_runtime_context().current_actor
         threading.Thread(target=self._end_when_idle, daemon=True).start()
 
     def enter(self, rank: int) -> Entered:
-        """Let a server in, in the place of any earlier one of its rank."""
+        """Register a server, in place of any earlier one of its rank."""
         self._latest = time.monotonic()
-        # The clock, so that it is larger than what a roster gave that was here before this one.
+        # From the clock, so that it is larger than those of an earlier roster.
         life = max(self._lives.get(rank, 0) + 1, time.time_ns())
         self._lives[rank] = life
         self._own_lives.add(rank)
@@ -119,7 +119,7 @@ class StreamRoster:
         return Entered(self._identity, self._token, life, None if before is None else before.doors)
 
     def tell(self, place: Place) -> bool:
-        """Take note of where a server is; whether it is the one that counts."""
+        """Store a server's report; return whether it is the one that counts."""
         self._latest = time.monotonic()
         latest = self._lives.get(place.rank, 0)
         if place.life < latest or (place.life != latest and place.rank in self._own_lives):
@@ -131,7 +131,7 @@ class StreamRoster:
         return True
 
     def leave(self, rank: int, life: int) -> bool:
-        """Forget a server, unless another one has its rank by now; whether any is left."""
+        """Remove a server, unless another has its rank by now; return whether any is left."""
         if self._lives.get(rank) == life:
             self._places.pop(rank, None)
             self._entered.pop(rank, None)
@@ -139,7 +139,7 @@ class StreamRoster:
         return bool(self._places) or any(now - at < _STARTING for at in self._entered.values())
 
     def find(self, rank: int | None) -> Place | None:
-        """Return where a server is; without a rank, of that which has the fewest clients."""
+        """Return the server of a rank; without a rank, the one with the fewest clients."""
         now = time.monotonic()
         if rank is not None:
             place = self._places.get(rank)
@@ -150,12 +150,12 @@ class StreamRoster:
             self._places.values(),
             key=lambda one: (now - self._heard[one.rank] > _SILENT, self._load(one, now), one.rank),
         )
-        # Whoever asks next is to go elsewhere, though this one has not connected yet.
+        # The next producer goes elsewhere, although this one has not connected yet.
         self._sent[best.rank].append(now)
         return replace(best, silent=now - self._heard[best.rank])
 
     def _load(self, place: Place, now: float) -> int:
-        """Count the clients of a server, and those that are on their way there."""
+        """Count the clients of a server, and those that are about to connect."""
         recent = [at for at in self._sent[place.rank] if now - at < _ARRIVAL]
         self._sent[place.rank] = recent
         return place.load + len(recent)
@@ -167,18 +167,18 @@ class StreamRoster:
 
 
 def roster_name(name: str) -> str:
-    """Return what the roster of a stream is called."""
+    """Return the name of a stream's roster."""
     return f"{name}/stream"
 
 
 def open_roster(name: str, namespace: str, identity: str, token: str) -> Any:
-    """Return the roster of a stream, which is made if there is none."""
+    """Return the roster of a stream; start it if there is none."""
     return (
         ray.remote(StreamRoster)
         .options(
             name=roster_name(name),
             namespace=namespace,
-            # A learner that dies takes with it what it has made, and is to find this again.
+            # It has to outlive the learner that starts it, which finds it again after a restart.
             lifetime="detached",
             get_if_exists=True,
             num_cpus=0,
@@ -193,6 +193,6 @@ def find_roster(name: str, namespace: str | None) -> Any:
     """Return the roster of a stream.
 
     Raises:
-        ValueError: There is none.
+        ValueError: If there is none.
     """
     return ray.get_actor(roster_name(name), namespace)

@@ -1,10 +1,10 @@
-"""The server of a stream in the process of its learner, which producers on a Ray cluster find.
+"""Serve a stream in its learner's process, for producers on a Ray cluster.
 
 # Invariants
 
-1. A server that has learned that another one has its rank takes no samples any more.
-2. A server that the roster has not told for :data:`_SURE` seconds that it counts begins no
-   checkpoint: its successor may write to the same directory.
+1. A server that has learned that another one has its rank accepts no samples any more.
+2. A server that the roster has not confirmed for :data:`_SURE` seconds begins no checkpoint: its
+   successor may write to the same directory.
 """
 
 from __future__ import annotations
@@ -38,43 +38,43 @@ __all__ = ["StreamServer", "check_name"]
 
 _log = logging.getLogger(__name__)
 
-# It is part of the name of a socket's file, which may be 108 bytes long.
+# It is part of the name of a socket's file, which may have 108 bytes.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 _MAX_RANK = 9999
-# How long the roster may take to answer: it may be that Ray starts it, or starts it anew.
+# Seconds that the roster may take to answer: Ray may be starting or restarting it.
 _PATIENCE = 30.0
-# For how long a server may take it that no other one has its rank.
+# Seconds for which the roster's answer, that this server has its rank, is relied on.
 _SURE = 5.0
 
 
 class StreamServer(Server):
-    """A stream for the workers of a Ray cluster, handed out in the process that makes it.
+    """A stream for the workers of a Ray cluster, in the process that makes it.
 
     The learner makes it: an actor, a rank of Ray Train, or the program itself. It is a
-    :class:`~echoic.Server` whose doors are found by a name: shared memory for workers on its
-    machine, TCP with a token for all others. :class:`StreamClient` is what they push to.
+    :class:`~echoic.Server` that is found by a name: over shared memory by workers on its machine,
+    over TCP with a token by all others. :class:`StreamClient` sends to it.
 
-    When Ray starts the learner anew, on this node or another, what it makes again takes the old
-    one's place, and the workers come there.
+    When Ray restarts the learner, on this node or another, the new server replaces the old one, and
+    the workers connect to it.
 
     Args:
-        example: A sample of the stream as all others will be.
+        example: A sample of the stream, as all others will be.
         batch_size: How many samples make a batch.
         num_buffers: How many batches fit: at least 2.
-        name: How workers find it. Letters, digits, ``-``, ``_`` and ``.``.
-        namespace: Ray's namespace that the name is in; that of this process when ``None``.
-        rank: Its number, where several learners have a stream each under one name. Each sample
-            goes to one of them.
-        checkpointer: Where and when what nobody took yet is written to disk. A server that has
-            heard nothing of the roster for five seconds writes nothing there until it does, since
-            another may have its place: a :class:`~echoic.errors.CheckpointWarning` says so.
-        threads: How many event loops each door has; half the cores, at most 4, when ``None``.
-        held_warning_after: After how many seconds a batch that is still held, while producers wait
-            for memory, is worth a :class:`~echoic.errors.HeldBatchesWarning`.
+        name: The name by which workers find it: letters, digits, ``-``, ``_`` and ``.``.
+        namespace: Ray's namespace of the name; that of this process if ``None``.
+        rank: Its number, if several learners have a stream each under one name. Each sample goes to
+            one of them.
+        checkpointer: Where and when unread samples are written to disk. After five seconds without
+            an answer of the roster a server writes nothing there until it gets one, since another
+            may have replaced it: a :class:`~echoic.errors.CheckpointWarning` says so.
+        threads: How many event loops each transport has; half the cores, at most 4, if ``None``.
+        held_warning_after: Seconds for which a batch may be held, while producers wait for memory,
+            before a :class:`~echoic.errors.HeldBatchesWarning` is issued.
 
     Raises:
-        ArgumentError: An argument makes no sense; when it is started: Ray is not initialized.
-        DisconnectedError: When it is started: Ray did not start what knows the servers.
+        ArgumentError: If an argument is invalid; on start, if Ray is not initialized.
+        DisconnectedError: On start, if Ray did not start the roster.
 
     Examples:
         In the process that learns::
@@ -92,7 +92,7 @@ class StreamServer(Server):
     _entered: Entered | None
     _doors: Doors | None
     _ended: threading.Event
-    # When the roster was asked last that has said that this is the server that counts.
+    # When the roster last confirmed that this server has its rank.
     _sure: float
     _teller: threading.Thread | None
 
@@ -118,12 +118,12 @@ class StreamServer(Server):
             example,
             batch_size,
             num_buffers,
-            # For the ring to be in memory that can be shared.
+            # So that the ring is in memory that can be shared.
             ShmTransport(name),
             checkpointer=checkpointer,
             held_warning_after=held_warning_after,
         )
-        # What the doors are called is known when the roster was asked.
+        # The roster's answer has the names of the transports.
         self._waiting.clear()
         self._name = name
         self._namespace = namespace
@@ -139,22 +139,22 @@ class StreamServer(Server):
 
     @property
     def name(self) -> str:
-        """How workers find it."""
+        """The name by which workers find it."""
         return self._name
 
     @property
     def rank(self) -> int:
-        """Its number among those of this name."""
+        """Its number among the servers of this name."""
         return self._rank
 
     def start(self) -> Self:
-        """Open the doors and say where they are; returns the server.
+        """Open the transports and report the addresses; return the server.
 
         Starting again changes nothing.
 
         Raises:
-            ArgumentError: Ray is not initialized.
-            DisconnectedError: Ray did not start the roster in time.
+            ArgumentError: If Ray is not initialized.
+            DisconnectedError: If Ray did not start the roster in time.
         """
         if self._teller is not None:
             return self
@@ -173,7 +173,7 @@ class StreamServer(Server):
             )
             self._tell()
         except (RayError, GetTimeoutError, ValueError) as error:
-            # Nobody would find it.
+            # No client could find it.
             super().close()
             raise DisconnectedError(
                 f"the roster of the stream {self._name!r} did not answer within {_PATIENCE} s: "
@@ -192,7 +192,7 @@ class StreamServer(Server):
         return open_roster(self._name, self._namespace, identity, token)
 
     def _tell(self) -> bool:
-        """Tell the roster where this is; whether it is this server that counts."""
+        """Report to the roster; return whether this server has its rank."""
         entered, doors = self._entered, self._doors
         assert entered is not None  # noqa: S101 - `start` has set both
         assert doors is not None  # noqa: S101
@@ -211,11 +211,11 @@ class StreamServer(Server):
         return counts
 
     def checkpoint(self) -> Path:
-        """Write what nobody took yet to disk; see :meth:`echoic.Server.checkpoint`.
+        """Write unread samples to disk; see :meth:`echoic.Server.checkpoint`.
 
         Raises:
-            DisconnectedError: The roster has not said for five seconds that this server is the one
-                of its rank. Nothing was written.
+            DisconnectedError: If the roster has not confirmed for five seconds that this server has
+                its rank. Nothing was written.
         """
         silent = time.monotonic() - self._sure
         if self._entered is not None and silent > _SURE:
@@ -228,7 +228,7 @@ class StreamServer(Server):
     def _go_on_telling(self) -> None:
         while not self._ended.wait(BEAT):
             if not ray.is_initialized():
-                # Nobody can find it any more; whoever is connected goes on.
+                # No new client can find it; those that are connected continue.
                 return
             try:
                 counts = self._tell()
@@ -245,7 +245,7 @@ class StreamServer(Server):
                 return
 
     def _leave(self) -> None:
-        """Have producers look for another server, and end the roster if there is none."""
+        """Leave the roster, which sends producers elsewhere, and end it if no server is left."""
         entered = self._entered
         if entered is None or not ray.is_initialized():
             return
@@ -257,7 +257,7 @@ class StreamServer(Server):
             _log.warning("the roster of the stream %r does not answer: %s", self._name, error)
 
     def close(self, drain: float = 1.0, restart: bool | None = None) -> None:
-        """End intake as :meth:`Server.close` does; producers go to another rank if there is one."""
+        """Close as :meth:`Server.close` does; producers go to another rank if there is one."""
         if not self._ended.is_set():
             self._ended.set()
             if self._teller is not None:
@@ -266,11 +266,11 @@ class StreamServer(Server):
         super().close(drain, restart)
 
     def __repr__(self) -> str:
-        """Name it."""
+        """Return the name and the rank."""
         return f"StreamServer({self._name!r}, rank={self._rank})"
 
 
 def check_name(name: str) -> None:
-    """Raise an ``ArgumentError`` for what can't be the name of a stream."""
+    """Raise an ``ArgumentError`` if a stream can't have this name."""
     if not _NAME.fullmatch(name):
         raise ArgumentError(f"name must be 1 to 40 letters, digits, '-', '_' and '.', got {name!r}")

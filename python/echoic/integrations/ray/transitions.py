@@ -1,13 +1,13 @@
-"""Transitions in a table, made of episodes and drawn again: what RLlib's buffers have.
+"""Insert transitions of episodes into a table and draw them again, for RLlib's buffers.
 
-A :class:`Transitions` makes transitions of pieces of episodes, inserts them, draws, and tells the
-table the errors of what was drawn last. One for each policy: what two of them see differs.
+A :class:`Transitions` makes transitions of pieces of episodes, inserts them, draws, and updates the
+priorities of the last draw. There is one for each policy, since their observations differ.
 
 # Invariants
 
 1. A transition that was made is inserted once, unless the table is closed or gone: what a timeout
-   cut off is kept, and goes before anything else.
-2. At most what one ``add`` brought is kept. While it can't be delivered, nothing more is taken.
+   left over is kept, and is inserted before anything else.
+2. At most the transitions of one ``add`` are kept. While they can't be inserted, no more are taken.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Settings", "Transitions", "transition_table"]
 
-# RLlib's own least priority: what is never drawn again can't be told that it was wrong.
+# RLlib's own lowest priority: an item of priority 0 would never be drawn and corrected.
 _LEAST = 1e-12
 
 
@@ -42,15 +42,15 @@ def transition_table(
     alpha: float = 0.6,
     **options: Any,
 ) -> Table:
-    """Return a table for the transitions of an environment, to be given to a server or a cluster.
+    """Return a table for the transitions of an environment, for a server or a cluster.
 
     Args:
-        name: The table's.
-        observation_space: Gymnasium's, of what the policy sees.
-        action_space: The same of actions.
-        max_size: How many transitions it keeps.
-        alpha: The exponent of priorities when drawing; 0 draws all alike.
-        **options: Further ones of :class:`~echoic.Table`, such as ``durability`` or ``limiter``.
+        name: The table's name.
+        observation_space: Gymnasium's space of observations.
+        action_space: Gymnasium's space of actions.
+        max_size: How many transitions fit.
+        alpha: The exponent of priorities when drawing; with 0 all are equally likely.
+        **options: Further options of :class:`~echoic.Table`, such as ``durability`` or ``limiter``.
     """
     observation, action = (_example(space) for space in (observation_space, action_space))
     spec = {
@@ -83,13 +83,13 @@ class Transitions:
     """The transitions of one policy.
 
     Args:
-        settings: Those of its buffer.
-        name: The table's, for the one that is made here.
-        table: That of a server, or ``None`` to make one with the first transitions.
+        settings: The settings of its buffer.
+        name: The name of a table that is made here.
+        table: The table of a server, or ``None`` to make one with the first transitions.
     """
 
     def __init__(self, settings: Settings, name: str, table: Any = None) -> None:
-        """Look whether the table is one of transitions."""
+        """Check that the table has a spec."""
         if table is not None and table.spec is None:
             raise ArgumentError(f"expected table {name!r} to be a transition_table, it has no spec")
         self.table: Any = table
@@ -103,25 +103,25 @@ class Transitions:
 
     def _begin_anew(self) -> None:
         self._makes = NSteps(self._settings.n_step, self._settings.gamma, self._settings.seed)
-        # Those that were drawn last.
+        # The keys of the last draw.
         self._keys = np.zeros(0, np.uint64)
-        # Rows that a timeout cut off, and their priorities.
+        # Rows that a timeout left over, and their priorities.
         self._kept: tuple[Any, Any] | None = None
 
     def __len__(self) -> int:
-        """How many the table has, whoever inserted them."""
+        """Return how many the table has, of all clients."""
         return 0 if self.table is None else len(self.table)
 
     @property
     def waiting(self) -> int:
-        """How many are kept, since a timeout cut them off."""
+        """How many are kept because of a timeout."""
         return 0 if self._kept is None else len(self._kept[1])
 
     def deliver(self) -> None:
         """Insert what is kept.
 
         Raises:
-            WaitTimeoutError: Some are kept still; ``stored`` says how many went in now.
+            WaitTimeoutError: If some are still kept; ``stored`` says how many were inserted now.
         """
         if self._kept is not None:
             self._insert(*self._kept)
@@ -131,10 +131,10 @@ class Transitions:
 
         Args:
             episodes: RLlib's ``SingleAgentEpisode``.
-            weight: Their priority; the greatest so far when ``None``.
+            weight: Their priority; the highest so far if ``None``.
 
         Raises:
-            WaitTimeoutError: The rest is kept; ``stored`` says how many went in.
+            WaitTimeoutError: If some are kept; ``stored`` says how many were inserted.
         """
         rows = self._makes.take(episodes)
         if rows is None:
@@ -153,7 +153,7 @@ class Transitions:
             self.table.insert_batch(fitted, priorities, None, timeout)
         except WaitTimeoutError as error:
             stored = error.stored
-            # Copied, so that the whole of it need not stay for the rest.
+            # Copied, so that the inserted rows can be freed.
             rest = _trees.tree_map(lambda leaf: leaf[stored:].copy(), rows)
             self._kept = rest, priorities[stored:].copy()
             late = WaitTimeoutError(
@@ -177,10 +177,10 @@ class Transitions:
         )
 
     def draw(self, count: int, beta: float) -> Any:
-        """Return a batch of the table, and remember whose errors will come.
+        """Draw a batch from the table, and remember its keys.
 
         Raises:
-            WaitTimeoutError: The table let nothing out in time.
+            WaitTimeoutError: If the table blocked samples for too long.
         """
         if self.table is None:
             raise ArgumentError("expected episodes to be added before the first sample, got none")
@@ -189,7 +189,7 @@ class Transitions:
         return batch
 
     def update_priorities(self, priorities: Any) -> None:
-        """Give what was drawn last its priorities, in the order of the learners' answers."""
+        """Set the priorities of the last draw, in the order in which the learners return them."""
         keys, self._keys = self._keys, np.zeros(0, np.uint64)
         if len(priorities) != len(keys):
             raise ArgumentError(
@@ -203,7 +203,7 @@ class Transitions:
             if len(keys) % learners:
                 raise ArgumentError(
                     f"expected a batch that {learners} learners share evenly, got "
-                    f"{len(keys)} transitions: whose error is whose can't be told"
+                    f"{len(keys)} transitions: the errors can't be assigned"
                 )
             keys = np.concatenate([keys[one::learners] for one in range(learners)])
         values = np.maximum(np.asarray(priorities, np.float64), _LEAST)
@@ -211,7 +211,7 @@ class Transitions:
         self.max_priority = max(self.max_priority, float(values.max()))
 
     def get_state(self) -> dict[str, Any]:
-        """Return the greatest priority, what is kept, and the table's rows if it is made here."""
+        """Return the highest priority, what is kept, and the rows of a table made here."""
         rows = None
         if self._is_here and self.table is not None:
             known = self.table.items()
@@ -219,14 +219,14 @@ class Transitions:
         return {"max_priority": self.max_priority, "transitions": rows, "waiting": self._kept}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; a table that is made here has its transitions and no others."""
+        """Restore a state; a table made here then has exactly its transitions."""
         self._begin_anew()
         if self._is_here:
             self.table = None
             if state["transitions"] is not None:
                 self._insert(*state["transitions"])
         self.max_priority = state["max_priority"]
-        # A state of an earlier release has none.
+        # States of earlier releases do not have it.
         self._kept = state.get("waiting")
 
 
@@ -236,7 +236,7 @@ def _example(space: Any) -> Any:
 
 
 def _fitted(rows: Any, spec: Any) -> Any:
-    """Convert numbers to the table's, as far as these are of one kind: RLlib's actions differ."""
+    """Convert numbers to the table's dtypes of the same kind: RLlib's actions differ."""
     leaves, form = _trees.tree_flatten(rows)
     wanted = [np.dtype(leaf.dtype) for leaf in spec.leaves]
     if len(wanted) == len(leaves):

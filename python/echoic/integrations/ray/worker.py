@@ -1,11 +1,11 @@
-"""A worker: an actor of Ray that steps environments and inserts what happened into a table.
+"""Step environments in an actor of Ray, and insert the experience into a table.
 
-It makes one rollout after the other. A rollout becomes items, and the next one is begun when the
-servers have acknowledged them: so a limiter that lets nothing in makes the worker wait, and a
-worker that is killed loses no more than the rollout that it was at.
+It makes one rollout after the other. A rollout becomes items, and the next one begins when the
+servers have acknowledged them: so the worker waits while a limiter blocks inserts, and a worker
+that is killed loses only its current rollout.
 
 Its methods run in two threads: :meth:`Worker.run` for as long as it works, and beside it those that
-ask how it goes, or tell it to stop.
+return its numbers or stop it.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ if TYPE_CHECKING:
 
 __all__ = ["Task", "Worker"]
 
-# For how long a worker waits for a server before it looks whether it is to stop.
+# Seconds that a worker waits for a server before it checks whether to stop.
 _LOOK = 0.5
-# How long it may take to deliver what it has when it is to stop.
+# Seconds that it may take to deliver what it has when it stops.
 _GRACE = 2.0
-# So many episodes make the mean return.
+# The mean return is of this many episodes.
 _EPISODES = 100
 
 
 @dataclass(frozen=True)
 class Task:
-    """What the workers of a set have in common.
+    """Settings that the workers of a set share.
 
     Attributes:
         env: The environment, pickled with its code.
         policy: The policy, the same way.
-        items: What makes items of a rollout, the same way.
+        items: The function that makes items of a rollout, the same way.
         client: Where items go: a client, or an address.
-        table: Into which table; ``None`` when the client is a stream's.
-        weights: Where weights come from: an address, ``True`` for the client's cluster.
+        table: The name of the table; ``None`` for a stream's client.
+        weights: The source of weights: an address, ``True`` for the client's cluster.
         envs: How many environments each worker has.
         steps: How many steps a rollout has.
         native: Whether the environment is the name of a native one.
-        seed: Of the first lives.
-        options: How servers are reached that are given by addresses.
+        seed: The seed before any restart.
+        options: Options of connections to addresses.
     """
 
     env: bytes
@@ -73,8 +73,8 @@ class Task:
     options: dict[str, Any]
 
 
-class _Stopped(Exception):  # noqa: N818 - no error
-    """The worker is to stop."""
+class _Stopped(Exception):  # noqa: N818 - not an error
+    """Raised to end the worker's loop when it stops."""
 
 
 class _Feed:
@@ -86,11 +86,11 @@ class _Feed:
         self._client: WeightClient | None = None
         self._subscription: Any = None
         self._address = ""
-        # Held, since its arrays lie in memory that is used again when nobody has them.
+        # Held, since the memory of its arrays is used again once they are freed.
         self._latest: Any = None
 
     def wait(self, look: Callable[[], None]) -> tuple[int, Any]:
-        """Return the latest weights and their version, waiting for the first ones."""
+        """Return the latest weights and their version; wait for the first ones."""
         while True:
             look()
             try:
@@ -101,14 +101,14 @@ class _Feed:
             except WaitTimeoutError:
                 continue
             except DisconnectedError:
-                # Its server has been away for long: another attempt, and the old weights so long.
+                # Its server has been away for long: connect again, with the old weights until then.
                 self.close()
                 if self._latest is None:
                     continue
             return self._latest.version, self._latest.tree
 
     def _renew(self) -> None:
-        """Connect to where the weights are, if that is another place than before."""
+        """Connect to the server of the weights, if its address has changed."""
         address = self._address
         if self._cluster is not None:
             address = self._cluster.addresses[0]
@@ -125,7 +125,7 @@ class _Feed:
             self._subscription = self._client.subscribe()
 
     def close(self) -> None:
-        """Let go of the connection, not of the weights."""
+        """Close the connection, but keep the weights."""
         if self._client is not None:
             self._subscription.close()
             self._client.close()
@@ -133,15 +133,15 @@ class _Feed:
 
 
 class Worker:
-    """Steps environments, as an actor.
+    """Step environments, as an actor.
 
     Args:
-        task: That of all workers.
-        number: Its own.
+        task: The settings of all workers.
+        number: The worker's number.
     """
 
     def __init__(self, task: Task, number: int) -> None:
-        """Take the task; environments are made by :meth:`run`, whose errors are told."""
+        """Store the settings; :meth:`run` makes the environments, and reports their errors."""
         self._task = task
         self._number = number
         self._stopping = threading.Event()
@@ -156,17 +156,17 @@ class Worker:
         }
 
     def ready(self) -> bool:
-        """Whether it is there."""
+        """Return true, once the worker has started."""
         return True
 
     def stop(self) -> None:
-        """Have :meth:`run` end after the step that it is at."""
+        """Make :meth:`run` end after the current step."""
         self._stopping.set()
 
     def stats(self) -> dict[str, Any]:
-        """Return what it did in this life, and where it is."""
+        """Return the numbers of this process, and where it is."""
         client, given = self._client, self._task.client
-        # That of one server has no list of addresses, and was given as one.
+        # The client of one server has no list of addresses; its address was given.
         default = [given] if isinstance(given, str) else []
         doors = [] if client is None else getattr(client, "addresses", default)
         return {
@@ -178,7 +178,7 @@ class Worker:
         }
 
     def run(self) -> None:
-        """Work until it is told to stop, or the table is closed."""
+        """Work until :meth:`stop` is called, or the table is closed."""
         task = self._task
         given = task.client
         self._client = connect(given, **task.options) if isinstance(given, str | list) else given
@@ -221,7 +221,7 @@ class Worker:
             raise _Stopped
 
     def _insert(self, items: Any, version: int) -> None:
-        """Have a rollout's items acknowledged, however long the table lets nothing in."""
+        """Wait until a rollout's items are acknowledged, however long the table blocks inserts."""
         began = time.monotonic()
         count = len(_trees.tree_leaves(items)[0])
         left = items
@@ -260,5 +260,5 @@ class Worker:
         try:
             self._client.close(_GRACE)
         except (WaitTimeoutError, DisconnectedError, ClosedError):
-            # The table takes nothing more, or is gone; whoever stops a worker knows.
+            # The table is closed or gone, which the caller of `stop` knows.
             return

@@ -1,1 +1,1 @@
-"""What Reverb does in C++, done by Echoic's tables; the public names are in ``pybind``."""
+"""Do with Echoic's tables what Reverb does in C++; the public names are in ``pybind``."""

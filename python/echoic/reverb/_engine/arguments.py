@@ -1,4 +1,4 @@
-"""Arguments of the kinds that Reverb's C++ takes; anything else is a ``TypeError``."""
+"""Check arguments for the types that Reverb's C++ takes; others are a ``TypeError``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["name", "priority", "real"]
 
 
 def name(value: Any) -> str:
-    """The name of a table."""
+    """Return the name of a table."""
     if not isinstance(value, str):
         raise TypeError(f"the name of a table is text, got {value!r}")
     return value
 
 
 def real(value: Any, what: str) -> float:
-    """A number."""
+    """Return a number as a float."""
     if isinstance(value, (str, bytes)) or not (
         hasattr(value, "__float__") or hasattr(value, "__index__")
     ):
@@ -25,10 +25,10 @@ def real(value: Any, what: str) -> float:
 
 
 def priority(value: Any) -> float:
-    """A priority.
+    """Return a priority as a float.
 
     Raises:
-        ValueError: It is negative, infinite or not a number.
+        ValueError: If it is negative, infinite or not a number.
     """
     if type(value) is float and 0.0 <= value < math.inf:
         return value

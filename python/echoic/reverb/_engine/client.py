@@ -1,7 +1,7 @@
-"""Connections to a server: one for what is asked of it, and one for each writer.
+"""Connect to a server: with one connection for requests, and one for each writer.
 
-Writers have connections of their own because a table that lets inserts wait holds back what the
-same connection has sent after them. A server of this process is asked without a connection.
+Writers have their own connections because a table that blocks inserts holds back everything that is
+sent after them on the same connection. A server of this process needs no connection.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ __all__ = ["Client", "TimeoutExceeded"]
 
 T = TypeVar("T")
 
-# Dtypes and shapes that the items of each table must have.
+# Dtypes and shapes of the items of each table.
 Signatures: TypeAlias = "dict[str, tuple[_signature.Column, ...] | None]"
 
-# Seconds that a checkpoint waits for the server to be there.
+# Seconds that a checkpoint waits for the server.
 _CHECKPOINT_PATIENCE = 2.0
 
-# Seconds that a sampler looks for another server where one of this process was stopped.
+# Seconds that a sampler waits for another server after one of this process was stopped.
 _STOPPED_PATIENCE = 1.0
 
 _SCHEMES = ("tcp://", "tls://", "unix://", "shm://")
 
 
-class TimeoutExceeded(RuntimeError):  # noqa: N818 - what it says
+class TimeoutExceeded(RuntimeError):  # noqa: N818 - the name says it
     """A server did not answer in time."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class TimeoutExceeded(RuntimeError):  # noqa: N818 - what it says
 
 
 def _parts(server_name: str) -> tuple[str, str, int]:
-    """The address, host and port of what gRPC calls a target."""
+    """Return the address, host and port of a gRPC target."""
     if not isinstance(server_name, str):
         raise TypeError(f"the address of a server is text, got {server_name!r}")
     if server_name.startswith(_SCHEMES):
@@ -77,13 +77,13 @@ def _parts(server_name: str) -> tuple[str, str, int]:
 
 
 def _in_time(ask: Callable[[], T], timeout: float) -> T:
-    """An answer for which there is so much time, of a server that may go while it is asked."""
+    """Return an answer within a timeout, from a server that may go away meanwhile."""
     answers: list[T | Exception] = []
 
     def run() -> None:
         try:
             answers.append(ask())
-        except Exception as error:  # noqa: BLE001 - it is raised where the answer is wanted
+        except Exception as error:  # noqa: BLE001 - raised in the calling thread
             answers.append(error)
 
     asking = threading.Thread(target=run, name="echoic-ask", daemon=True)
@@ -98,7 +98,7 @@ def _in_time(ask: Callable[[], T], timeout: float) -> T:
 
 
 def _wait_until_connected(tables: TableClient, timeout: float) -> None:
-    """Wait for a server that is away at the moment."""
+    """Wait for a server that is away."""
     deadline = time.monotonic() + timeout
     while not tables._connection.connected:
         if time.monotonic() >= deadline:
@@ -107,7 +107,7 @@ def _wait_until_connected(tables: TableClient, timeout: float) -> None:
 
 
 class Client:
-    """See the module. Connects when it is first used, and then waits for the server to be there.
+    """A client that connects when it is first used, and then waits for the server.
 
     Args:
         server_name: ``host:port``, or an address as :func:`echoic.connect` takes it.
@@ -118,12 +118,12 @@ class Client:
         self._begin()
 
     def _begin(self) -> None:
-        """Have no connections yet, in this process."""
+        """Reset to no connections, in this process."""
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._tables: TableClient | None = None
         self._inserters = Inserters()
-        # What the tables of a server, or of a connection, must have.
+        # The signatures of a server's tables, and the connection that they came from.
         self._signatures: tuple[TableClient | None, Signatures] = (None, {})
 
     def _connect(self, timeout: float | None = None, **options: Any) -> TableClient:
@@ -135,29 +135,29 @@ class Client:
             raise RuntimeError(str(error)) from error
 
     def _leave_parent(self) -> None:
-        """In a forked child, have connections of its own."""
+        """Drop the parent's connections in a forked child."""
         if self._process != os.getpid():
             self._begin()
 
     def _server(self) -> Server | None:
-        """The server, if it is one of this process."""
+        """Return the server, if it is in this process."""
         return server_of_this_process(self._host, self._port)
 
     def tables(self, timeout: float | None = None) -> TableClient:
-        """The tables of the server, which is waited for.
+        """Wait for the server and return its tables.
 
         Raises:
-            TimeoutExceeded: It was not there in time.
+            TimeoutExceeded: If it was not there in time.
         """
         server = self._server()
         if server is not None:
             return server.client()
         self._leave_parent()
-        # Whoever has it may wait for the server for longer than we do.
+        # Another thread may hold it while it waits for the server for longer.
         if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
             raise TimeoutExceeded
         try:
-            # A connection gives up for good when the server comes back with other tables.
+            # A connection gives up for good if the server comes back with other tables.
             if self._tables is None or self._tables._connection.over:
                 self._tables = self._connect(timeout)
             tables = self._tables
@@ -176,10 +176,10 @@ class Client:
         return cast("Table | RemoteTable", found)
 
     def check_stopped(self) -> None:
-        """Refuse to wait for items of a server of this process that was stopped.
+        """Raise an error if the server was one of this process and was stopped.
 
         Raises:
-            RuntimeError: It was, and there is no other one at its address.
+            RuntimeError: If it was, and there is no other one at its address.
         """
         if stopped_in_this_process(self._host, self._port):
             try:
@@ -195,7 +195,7 @@ class Client:
         return Source(table, table.info["max_times_sampled"])
 
     def signatures(self) -> Signatures:
-        """Dtypes and shapes that the items of each table must have."""
+        """Return the dtypes and shapes of the items of each table."""
         tables = self.tables()
         known, signatures = self._signatures
         if known is not tables:
@@ -215,7 +215,7 @@ class Client:
                 stopped = server is not None and server is not self._server()
                 if not stopped or not isinstance(error.__cause__, ClosedError):
                     raise
-                # Another server is waited for, as it is when an insert begins after the stop.
+                # Wait for another server, as when the insert begins after the stop.
 
     def _insert(
         self,
@@ -239,7 +239,7 @@ class Client:
         self._inserters.give_back(form, source, writer)
 
     def _new_inserter(self, server: Server | None) -> TrajectoryWriter_:
-        # One item is all that there is to send, so it need not wait for company.
+        # There is just one item to send, so waiting for more would only delay it.
         tables = self._connect(linger=0.0) if server is None else server.client()
         return tables.trajectory_writer(1, chunk_length=1, encoding="auto")
 
@@ -250,25 +250,25 @@ class Client:
         delta_encoded: bool,
         max_in_flight_items: int,
     ) -> Writer:
-        """A writer of items of the last so many steps."""
+        """Make a writer of items of the last steps."""
         settings = (chunk_length, max_timesteps, delta_encoded, max_in_flight_items)
         return Writer(self._connect(), self.signatures(), *settings)
 
     def NewTrajectoryWriter(
         self, chunker_options: ConstantChunkerOptions, validate_items: bool
     ) -> TrajectoryWriter:
-        """A writer of items of any steps, with these settings of its columns."""
+        """Make a writer of items of any steps, with these settings of its columns."""
         signatures = self.signatures() if validate_items else None
         return TrajectoryWriter(self._connect(), chunker_options, signatures)
 
     def NewStructuredWriter(self, configs: Sequence[StructuredWriterConfig]) -> StructuredWriter:
-        """A writer of items by patterns."""
+        """Make a writer of items by patterns."""
         return StructuredWriter(self._connect(), configs)
 
     def NewSampler(
         self, table: str, max_samples: int, buffer_size: int = 1, timeout: float | None = None
     ) -> Sampler:
-        """Items of a table, one after the other."""
+        """Make a sampler, which yields items of a table one after the other."""
         if buffer_size < 1:
             raise ValueError(f"buffer_size ({buffer_size}) must be a positive integer")
         if max_samples < 1 and max_samples != -1:
@@ -280,7 +280,7 @@ class Client:
     def MutatePriorities(
         self, table: str, updates: Sequence[tuple[int, float]], deletes: Sequence[int]
     ) -> None:
-        """Change priorities and remove items; keys of items that are not there are passed over."""
+        """Change priorities and remove items; keys of missing items are ignored."""
         try:
             known = self._table(table)
         except TableNotFoundError:
@@ -294,18 +294,18 @@ class Client:
                 known.delete(unmixed(table, deletes))
 
     def Reset(self, table: str) -> None:
-        """Remove all items of a table, and count from zero."""
+        """Remove all items of a table, and reset its counts."""
         with as_reverb(table):
             self._table(table).reset()
 
     def ServerInfo(self, timeout: float = 0) -> list[dict[str, Any]]:
-        """The fields of a ``TableInfo`` for each table that was made by this module.
+        """Return the fields of a ``TableInfo`` for each table that was made by this module.
 
         Args:
             timeout: Seconds to wait for the server; 0 waits for ever.
 
         Raises:
-            TimeoutExceeded: It was not there in time.
+            TimeoutExceeded: If it was not there in time.
         """
         tables = self.tables(timeout or None)._tables
 
@@ -320,7 +320,7 @@ class Client:
         return _in_time(ask, timeout) if timeout else ask()
 
     def Checkpoint(self) -> str:
-        """Have the server write a checkpoint; returns where it is. It is not waited for."""
+        """Write a checkpoint on the server; return its path. Fails soon if the server is away."""
         server = self._server()
         if server is not None:
             server.check_checkpoints()

@@ -1,7 +1,7 @@
-"""What a table tells of itself: its settings as Reverb has them, and its numbers.
+"""Describe a table to clients: its settings in Reverb's terms, and its numbers.
 
-Our tables know selectors and limiters of their own, so the settings of a table travel to its
-clients as JSON in the table's metadata.
+Our tables have selectors and limiters of their own, so Reverb's settings are sent to clients as
+JSON in the table's metadata.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def describe(
     max_times_sampled: int,
     signature: Any,
 ) -> bytes:
-    """The settings of a table, for its metadata."""
+    """Return the settings of a table as metadata."""
     settings = {
         "reverb": 1,
         "sampler": _of_selector(sampler.options()),
@@ -72,7 +72,7 @@ def _to_selector(kind: str, *value: Any) -> KeyDistributionOptions:
 
 
 def _settings(metadata: bytes) -> dict[str, Any] | None:
-    """The settings in a table's metadata; ``None`` when they are of another origin."""
+    """Read the settings in a table's metadata; ``None`` if they are of another origin."""
     try:
         settings = json.loads(metadata)
     except ValueError:
@@ -83,18 +83,18 @@ def _settings(metadata: bytes) -> dict[str, Any] | None:
 
 @lru_cache(maxsize=256)
 def columns_of(metadata: bytes) -> tuple[_signature.Column, ...] | None:
-    """Dtype and shape of each leaf of the signature of a table; ``None`` when it has none."""
+    """Return dtype and shape of each leaf of a table's signature; ``None`` if it has none."""
     signature = signature_of(metadata)
     return None if signature is None else tuple(_signature.flat_columns(signature))
 
 
 def is_ours(metadata: bytes) -> bool:
-    """Whether a table was made by this module."""
+    """Return whether a table was made by this module."""
     return _settings(metadata) is not None
 
 
 def signature_of(metadata: bytes) -> Any:
-    """The signature of a table; ``None`` when it has none, or is not one of this module."""
+    """Return the signature of a table; ``None`` if it has none, or is not of this module."""
     settings = _settings(metadata)
     if settings is None or settings["signature"] is None:
         return None
@@ -102,7 +102,7 @@ def signature_of(metadata: bytes) -> Any:
 
 
 def fields_of_info(info: Mapping[str, Any], metadata: bytes) -> dict[str, Any]:
-    """The fields of a ``TableInfo``."""
+    """Return the fields of a ``TableInfo``."""
     settings = _settings(metadata)
     if settings is None:
         raise ValueError(

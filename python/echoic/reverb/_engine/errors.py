@@ -1,4 +1,4 @@
-"""Our errors as Reverb raises them."""
+"""Convert Echoic's errors to those that Reverb raises."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 __all__ = ["as_reverb", "gone", "not_found"]
 
 _exiting = threading.Event()
-# This runs before connections are closed at exit, because it is registered later.
+# Registered later than the closing of connections, so that it runs before.
 atexit.register(_exiting.set)
 
 
 def gone(error: Exception) -> RuntimeError:
-    """What to raise when a connection or a table was closed.
+    """Return the error to raise when a connection or a table was closed.
 
-    A daemon thread whose connection is closed because the program ends waits here for that end: its
-    traceback would tell of nothing that went wrong.
+    A daemon thread whose connection is closed because the program ends waits here until it has
+    ended: its traceback would report an error that did not happen.
     """
     if _exiting.is_set() and threading.current_thread().daemon:
         threading.Event().wait()
@@ -31,13 +31,13 @@ def gone(error: Exception) -> RuntimeError:
 
 
 def not_found(table: str) -> RuntimeError:
-    """What a server says of a table that it does not have."""
+    """Return the error of a server without this table."""
     return RuntimeError(f"Priority table {table} was not found")
 
 
 @contextlib.contextmanager
 def as_reverb(table: str = "") -> Iterator[None]:
-    """Raise builtins for what has another class here; values that are none are ``ValueError``."""
+    """Raise builtins in place of Echoic's errors; invalid values are ``ValueError``."""
     try:
         yield
     except TableNotFoundError as error:

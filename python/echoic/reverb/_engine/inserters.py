@@ -1,4 +1,4 @@
-"""Writers for items that are inserted one by one, each used again for the next item of its form."""
+"""Reuse writers for items that are inserted one by one, by the form of the data."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Inserters"]
 
-# Of so many forms of data writers are kept.
+# The most forms of data for which writers are kept.
 _MOST_FORMS = 32
 
 
 class Inserters:
-    """Idle writers by form. One that failed or was interrupted is not given back."""
+    """Idle writers by form. One that failed or was interrupted is not reused."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: OrderedDict[Any, deque[TrajectoryWriter]] = OrderedDict()
-        # Whose tables they insert into.
+        # The connection or server that the writers belong to.
         self._source: Any = None
 
     def take(
         self, form: Any, source: Any, make: Callable[[], TrajectoryWriter]
     ) -> TrajectoryWriter:
-        """A writer that nobody else uses now."""
+        """Return a writer that no other thread uses."""
         with self._lock:
             if self._source is not source:
                 self._idle.clear()
@@ -41,7 +41,7 @@ class Inserters:
         return make()
 
     def give_back(self, form: Any, source: Any, writer: TrajectoryWriter) -> None:
-        """The writer's item is in its tables."""
+        """Return a writer for reuse, once its item is in its tables."""
         with self._lock:
             if self._source is source:
                 self._idle.setdefault(form, deque()).append(writer)

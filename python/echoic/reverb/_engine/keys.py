@@ -1,8 +1,8 @@
-"""Names of items as Reverb has them: numbers of 64 bits that nobody hits by chance.
+"""Convert keys of items to Reverb's form: random-looking numbers of 64 bits.
 
-Ours count from 0, and programs written for Reverb rely on a number that they made up being no key.
-So keys are mixed on their way out, reversibly and in all processes alike, and in each table in its
-own way, so that the keys of one are none of another's.
+Ours count from 0, and programs written for Reverb rely on an invented number not being a key. So
+keys are mixed when they leave, reversibly and the same in all processes, and differently for each
+table, so that a key of one is not a key of another.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INVERSE = np.uint64(pow(int(_FACTOR), -1, 1 << 64))
 
 @lru_cache(maxsize=256)
 def _flip(table: str) -> np.uint64:
-    """Bits to flip, which differ from table to table."""
+    """Return the bits to flip, which differ from table to table."""
     digest = hashlib.blake2b(table.encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest, "little"))
 
@@ -34,15 +34,15 @@ def _flip(table: str) -> np.uint64:
 def mixed(
     table: str, keys: np.ndarray[Any, np.dtype[np.uint64]]
 ) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Keys of a table as clients see them."""
+    """Convert keys of a table to those that clients see."""
     return (keys * _FACTOR) ^ _flip(table)
 
 
 def unmixed(table: str, keys: Sequence[int]) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Keys as the table knows them.
+    """Convert keys that clients see to those of the table.
 
     Raises:
-        TypeError: One is no whole number of 64 bits.
+        TypeError: If one is not a whole number of 64 bits.
     """
     try:
         seen = np.array(list(map(operator.index, keys)), np.uint64)

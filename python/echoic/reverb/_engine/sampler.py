@@ -1,8 +1,8 @@
-"""Items one after the other, or in batches, as soon as they may be sampled.
+"""Sample items one after the other, or in batches, as soon as the table allows it.
 
-Items are fetched several at a time: as many again as were taken before, and no more than were asked
-for in total, so one who takes few of a queue leaves the rest to others. When the table does not
-allow so many now, one is waited for.
+Items are fetched several at a time: as many again as were taken before, and in total no more than
+were requested, so a client that takes few items of a queue leaves the rest to others. If the table
+does not allow that many now, the sampler waits for one.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Items", "Sampler"]
 
-# The most items that are fetched at once one by one.
+# The most items that are fetched at once when they are taken one by one.
 _MOST = 64
 
 
 class Items:
-    """What was fetched: for each item its numbers, and its columns."""
+    """Fetched items: the numbers of each, and its columns."""
 
     def __init__(self, table: str, batch: Batch, max_times_sampled: int) -> None:
         info = batch.info
@@ -40,12 +40,11 @@ class Items:
         self.times_sampled = info.times_sampled
         self.table_sizes = np.full(len(batch), info.table_size, np.int64)
         if max_times_sampled > 0:
-            # An item that went with its last sample is not there for those that were drawn after
-            # it.
+            # An item that was removed by its last sample does not count for those drawn after it.
             gone = self.times_sampled == max_times_sampled
             self.table_sizes[1:] -= np.cumsum(gone)[:-1]
         data = batch.data
-        # Items that differ in form come as a list of them; those that are alike as their leaves.
+        # Items that differ in form come as a list; others as leaves with a leading axis.
         self._items = data if isinstance(data, list) else None
         self._leaves = [] if self._items is not None else _nest.flatten(data)
 
@@ -54,23 +53,23 @@ class Items:
 
     @property
     def columns(self) -> list[np.ndarray[Any, Any]] | None:
-        """Each column of all items with a leading axis; ``None`` when items differ in form."""
+        """Return each column of all items with a leading axis; ``None`` if items differ in form."""
         if self._items is not None or any(isinstance(leaf, Ragged) for leaf in self._leaves):
             return None
         return [texts_as_objects(leaf) for leaf in self._leaves]
 
     def leaves(self, at: int) -> list[np.ndarray[Any, Any]]:
-        """The columns of one item."""
+        """Return the columns of one item."""
         if self._items is not None:
             return [texts_as_objects(leaf) for leaf in _nest.flatten(self._items[at])]
-        # An ellipsis keeps a scalar an array.
+        # With an ellipsis a scalar stays an array.
         return [
             texts_as_objects(leaf[at] if isinstance(leaf, Ragged) else leaf[at, ...])
             for leaf in self._leaves
         ]
 
     def unpack(self) -> list[list[Any]]:
-        """Of each item its numbers, then its columns."""
+        """Return a list for each item: its numbers, then its columns."""
         numbers = zip(
             self.keys.tolist(),
             self.probabilities.tolist(),
@@ -90,16 +89,16 @@ class Source(NamedTuple):
 
 
 class Sampler:
-    """See the module.
+    """A sampler of one table: see the module.
 
     Args:
-        find: Returns the table; called when the first item is wanted.
-        name: Of the table.
-        max_samples: How many items to fetch in total; no limit when -1.
+        find: Returns the table; called for the first item.
+        name: The table's name.
+        max_samples: How many items to fetch in total; -1 means no limit.
         timeout: Seconds to wait for an item; ``None`` waits for ever.
     """
 
-    # Of each item: what comes before its columns.
+    # How many values precede the columns of an item.
     NUM_INFO_TENSORS = 5
 
     def __init__(
@@ -118,11 +117,11 @@ class Sampler:
         self._ask = 1
 
     def GetNextTrajectory(self) -> list[Any]:
-        """Key, probability, table size, priority and times sampled of an item, then its columns.
+        """Return key, probability, table size, priority and times sampled, then the columns.
 
         Raises:
-            StopIteration: All that were to be fetched were.
-            WaitTimeoutError: There was none in time.
+            StopIteration: If ``max_samples`` items were fetched.
+            WaitTimeoutError: If there was none in time.
         """
         if not self._ready:
             items = self.fetch(min(self._ask, _MOST))
@@ -132,11 +131,11 @@ class Sampler:
         return self._ready.pop()
 
     def fetch(self, count: int) -> Items:
-        """Up to so many items: all at once, or one.
+        """Fetch up to this many items: all at once, or one.
 
         Raises:
-            StopIteration: All that were to be fetched were.
-            WaitTimeoutError: There was none in time.
+            StopIteration: If ``max_samples`` items were fetched.
+            WaitTimeoutError: If there was none in time.
         """
         if self._left is not None:
             count = min(count, self._left)

@@ -1,4 +1,4 @@
-"""Selectors and the rate limiter, as settings of our tables and as Reverb describes them."""
+"""Convert selectors and the rate limiter to settings of our tables and to Reverb's messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-# Numbers this large are Reverb's way to say that there is no bound.
+# From this number on, Reverb means that there is no bound.
 _UNBOUNDED = sys.float_info.max / 2
 
 
@@ -35,7 +35,7 @@ class ItemSelector:
     _text: str
 
     def options(self) -> KeyDistributionOptions:
-        """What kind it is."""
+        """Return the selector as a message."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -43,40 +43,40 @@ class ItemSelector:
 
 
 class FifoSelector(ItemSelector):
-    """The oldest item."""
+    """Select the oldest item."""
 
     _setting = selectors.Fifo()
     _text = "FifoSelector"
 
     def options(self) -> KeyDistributionOptions:
-        """What kind it is."""
+        """Return the selector as a message."""
         return KeyDistributionOptions(fifo=True, is_deterministic=True)
 
 
 class LifoSelector(ItemSelector):
-    """The newest item."""
+    """Select the newest item."""
 
     _setting = selectors.Lifo()
     _text = "LifoSelector"
 
     def options(self) -> KeyDistributionOptions:
-        """What kind it is."""
+        """Return the selector as a message."""
         return KeyDistributionOptions(lifo=True, is_deterministic=True)
 
 
 class UniformSelector(ItemSelector):
-    """Any item, each as likely."""
+    """Select every item with the same probability."""
 
     _setting = selectors.Uniform()
     _text = "UniformSelector"
 
     def options(self) -> KeyDistributionOptions:
-        """What kind it is."""
+        """Return the selector as a message."""
         return KeyDistributionOptions(uniform=True)
 
 
 class PrioritizedSelector(ItemSelector):
-    """An item with a probability proportional to its priority raised to an exponent."""
+    """Select an item with probability proportional to its priority to the power of an exponent."""
 
     def __init__(self, priority_exponent: float) -> None:
         exponent = real(priority_exponent, "priority_exponent")
@@ -85,13 +85,13 @@ class PrioritizedSelector(ItemSelector):
         self._text = f"PrioritizedSelector(priority_exponent={exponent:g})"
 
     def options(self) -> KeyDistributionOptions:
-        """What kind it is."""
+        """Return the selector as a message."""
         prioritized = KeyDistributionOptions.Prioritized(priority_exponent=self._exponent)
         return KeyDistributionOptions(prioritized=prioritized)
 
 
 class HeapSelector(ItemSelector):
-    """The item of the lowest priority, or of the highest; of several the one longest unchanged."""
+    """Select the item of lowest or highest priority; of equal ones, the one longest unchanged."""
 
     def __init__(self, min_heap: bool) -> None:
         self._min_heap = bool(min_heap)
@@ -99,13 +99,13 @@ class HeapSelector(ItemSelector):
         self._text = f"HeapSelector(sign={1 if min_heap else -1})"
 
     def options(self) -> KeyDistributionOptions:
-        """What kind it is."""
+        """Return the selector as a message."""
         heap = KeyDistributionOptions.Heap(min_heap=self._min_heap)
         return KeyDistributionOptions(heap=heap, is_deterministic=True)
 
 
 def selector_from_proto(options: KeyDistributionOptions) -> ItemSelector:
-    """The selector that options tell of."""
+    """Return the selector that a message describes."""
     kind = options.WhichOneof("distribution")
     if kind == "prioritized":
         return PrioritizedSelector(options.prioritized.priority_exponent)
@@ -118,7 +118,7 @@ def selector_from_proto(options: KeyDistributionOptions) -> ItemSelector:
 
 
 class RateLimiter:
-    """The four numbers that say who must wait; see :mod:`echoic.reverb.rate_limiters`."""
+    """The four numbers of a rate limiter; see :mod:`echoic.reverb.rate_limiters`."""
 
     def __init__(
         self,
@@ -133,12 +133,12 @@ class RateLimiter:
         self.max_diff = real(max_diff, "max_diff")
 
     def setting(self, max_size: int) -> limiters.Limiter:
-        """The limiter of a table with so many items at most."""
+        """Return the limiter of a table with this ``max_size``."""
         min_diff = -math.inf if self.min_diff <= -_UNBOUNDED else self.min_diff
         max_diff = math.inf if self.max_diff >= _UNBOUNDED else self.max_diff
         min_size = self.min_size_to_sample
         if min_size > max_size:
-            # Nothing will ever be sampled. Our tables refuse that; Reverb's do not.
+            # Nothing will ever be sampled. Our tables reject that; Reverb's do not.
             _log.warning("min_size_to_sample %d is never reached: max_size %d", min_size, max_size)
             min_size, min_diff = max_size, _UNBOUNDED
         return limiters.RateLimiter(min_size, self.samples_per_insert, min_diff, max_diff)

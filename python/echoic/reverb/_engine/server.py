@@ -1,8 +1,8 @@
-"""A server of ours that listens where one of Reverb's would.
+"""Serve tables at a port, as Reverb's server does.
 
-Without being told otherwise it can only be reached from its own machine. ``ECHOIC_REVERB_HOST``
-names another interface to listen at, ``0.0.0.0`` for all, and ``ECHOIC_REVERB_TOKEN`` a secret that
-clients must have as well; an interface that other machines can reach needs one.
+By default only processes on the same machine can connect. Set ``ECHOIC_REVERB_HOST`` to listen at
+another interface, ``0.0.0.0`` for all, and ``ECHOIC_REVERB_TOKEN`` to a secret that clients must
+have as well; an interface that other machines can reach needs one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]", "::1", "0.0.0.0"})  # noqa: S104
 
-# Servers of this process by port, and the process, which a fork leaves.
+# Servers of this process, by process and port: a forked child has none.
 _servers: weakref.WeakValueDictionary[tuple[int, int], Server] = weakref.WeakValueDictionary()
 
 # Ports of servers of this process that were stopped, until another one takes the port.
@@ -46,28 +46,28 @@ _stopped: set[tuple[int, int]] = set()
 
 
 def token() -> str | None:
-    """The secret that servers ask for and clients have."""
+    """Return the secret of servers and clients."""
     return os.environ.get("ECHOIC_REVERB_TOKEN") or None
 
 
 def server_of_this_process(host: str, port: int) -> Server | None:
-    """The server that listens there, if it is one of this process."""
+    """Return the server that listens there, if it is in this process."""
     return _servers.get((os.getpid(), port)) if host in _LOCAL_HOSTS else None
 
 
 def stopped_in_this_process(host: str, port: int) -> bool:
-    """Whether the last server of this process that listened there was stopped."""
+    """Return whether the last server of this process that listened there was stopped."""
     return host in _LOCAL_HOSTS and (os.getpid(), port) in _stopped
 
 
 class Checkpointer:
-    """Where checkpoints are written, and which one a server begins with."""
+    """Where checkpoints are written, and which one a server starts from."""
 
     def __init__(self, root_dir: str, group: str, fallback: str | None) -> None:
         self.group = group
         path = Path(root_dir)
         self._text = f"EchoicCheckpointer(root_dir={root_dir}, group={group})"
-        # A path that `Client.checkpoint` returned: its directory has the others.
+        # A path that `Client.checkpoint` returned; its parent has the other checkpoints.
         self.load = path if (path / "manifest.json").is_file() else None
         self.root = path.parent if self.load else path
         if self.load is None:
@@ -78,10 +78,10 @@ class Checkpointer:
             if (Path(fallback) / "manifest.json").is_file():
                 self.load = Path(fallback)
             else:
-                _log.warning("the fallback checkpoint %s is not there, or none of ours", fallback)
+                _log.warning("the fallback checkpoint %s is missing, or not ours", fallback)
 
     def setting(self) -> EngineCheckpointer | None:
-        """What a server of ours is given: nothing to write with when there is a group."""
+        """Return the setting for our server; ``None`` for a group, which is not supported."""
         return None if self.group else EngineCheckpointer(self.root, keep=1, load=False)
 
     def __repr__(self) -> str:
@@ -89,7 +89,7 @@ class Checkpointer:
 
 
 def _own_folder(path: Path) -> Path:
-    """A directory with nothing but our checkpoints: the path itself, or one below other files."""
+    """Return a directory for our checkpoints alone: the path itself, or one below other files."""
     try:
         entries = {entry.name for entry in path.iterdir()}
     except FileNotFoundError:
@@ -98,12 +98,12 @@ def _own_folder(path: Path) -> Path:
 
 
 def create_default_checkpointer(name: str, group: str, fallback: str | None = None) -> Checkpointer:
-    """Checkpoints below a directory."""
+    """Store checkpoints below a directory."""
     return Checkpointer(name, group, fallback)
 
 
 class Server:
-    """Tables that others can reach at a port; 0 chooses one."""
+    """Serve tables at a port; 0 chooses a free one."""
 
     def __init__(
         self, priority_tables: Sequence[Table], port: int, checkpointer: Checkpointer | None = None
@@ -143,20 +143,20 @@ class Server:
             raise ValueError(f"can't load the checkpoint {path}: {error}") from error
 
     def client(self) -> TableClient:
-        """The tables, without a connection."""
+        """Return a client of the tables that needs no connection."""
         return self._client
 
     def check_checkpoints(self) -> None:
-        """Refuse to write checkpoints of a group.
+        """Check that the checkpointer has no group.
 
         Raises:
-            ValueError: There is one.
+            ValueError: If it has one.
         """
         if self._checkpointer is not None and self._checkpointer.group:
             raise ValueError("Setting non-empty group is not supported")
 
     def Stop(self) -> None:
-        """End the server, and the waits of everybody."""
+        """Stop the server, and end all waiting calls."""
         # Another server may have taken the port since this one was first stopped.
         if _servers.get((os.getpid(), self.port)) is self:
             del _servers[os.getpid(), self.port]

@@ -1,8 +1,8 @@
-"""The writer whose items are made by patterns.
+"""Write items by patterns, given as Reverb's messages.
 
-Patterns and conditions are messages here, and settings of our own structured writer below. A
-pattern whose conditions can never hold together is dropped: ours refuses it, Reverb never applies
-it. What conditions compare is appended as a column of its own, since Reverb's hold for whole
+Patterns and conditions are converted to settings of our structured writer. A pattern whose
+conditions can never hold together is dropped: ours rejects it, Reverb never applies it. Values that
+conditions compare are appended as a column of their own, since Reverb's conditions hold for whole
 numbers and truth values only.
 """
 
@@ -32,15 +32,15 @@ __all__ = ["Columns", "StructuredWriter", "engine_config", "history_length", "va
 
 _log = logging.getLogger(__name__)
 
-# Seconds that a writer is given to send what it has when nobody waits for it.
+# Seconds that a writer may take to send its items when no call waits for them.
 _GRACE = 0.05
 
 
 def validate(config: StructuredWriterConfig) -> None:
-    """Refuse what is no pattern.
+    """Check a pattern.
 
     Raises:
-        ValueError: What is wrong with it.
+        ValueError: If it is malformed; the message says how.
     """
     if not config.flat:
         raise ValueError("`flat` must not be empty.")
@@ -96,7 +96,7 @@ def _validate_condition(condition: Condition) -> None:
 
 
 def history_length(config: StructuredWriterConfig) -> int:
-    """Of how many of the last steps a pattern needs something."""
+    """Return how many of the last steps a pattern needs."""
     ages = (node.start if node.HasField("start") else node.stop for node in config.flat)
     return max(-int(age) for age in ages)
 
@@ -109,7 +109,7 @@ def _steps(node: PatternNode) -> engine.ColumnSteps:
 
 
 def _compared(number: int) -> str:
-    """The column of what conditions on a column compare."""
+    """Return the name of the column with the values that conditions on a column compare."""
     return f"compared {number}"
 
 
@@ -135,7 +135,7 @@ def _condition(condition: Condition) -> engine.Condition:
 
 
 def _holds(condition: Condition, number: int) -> bool:
-    """Whether a condition holds for a number."""
+    """Return whether a condition holds for a number."""
     cmp = condition.WhichOneof("cmp")
     if cmp == "mod_eq":
         holds = number % condition.mod_eq.mod == condition.mod_eq.eq
@@ -145,7 +145,7 @@ def _holds(condition: Condition, number: int) -> bool:
 
 
 def _of_buffer(condition: Condition, least: int, most: int) -> list[engine.Condition]:
-    """A condition on how many steps are kept: as many as an item has, up to the most."""
+    """Convert a condition on the number of buffered steps, which is at most ``most``."""
     lengths = range(least, most + 1)
     holds = [length for length in lengths if _holds(condition, length)]
     if len(holds) == len(lengths):
@@ -155,7 +155,7 @@ def _of_buffer(condition: Condition, least: int, most: int) -> list[engine.Condi
     first, last = holds[0], holds[-1]
     if len(holds) != last - first + 1 or (first > least and last < most and first != last):
         raise ValueError(f"conditions on the buffer's length compare it once, got {condition!r}")
-    # The last of so many steps has the index before it. When no more are kept, the length stays.
+    # With n steps the last index is n - 1. If no more are buffered, the length stays the same.
     upper = [] if last == most else [engine.step_index() <= last - 1]
     return [engine.step_index() >= first - 1, *upper]
 
@@ -179,12 +179,12 @@ def _priority(config: StructuredWriterConfig) -> float | engine.Priority:
 def engine_config(
     config: StructuredWriterConfig, table: str, kept: int = 0
 ) -> engine.Config | None:
-    """The pattern as our writer takes it; ``None`` when its conditions never hold together.
+    """Convert a pattern for our writer; ``None`` if its conditions never hold together.
 
     Args:
         config: The pattern.
-        table: Where its items go.
-        kept: How many steps the writer keeps, if more than this pattern needs.
+        table: The table of its items.
+        kept: How many steps the writer buffers, if more than this pattern needs.
     """
     pattern = tuple(_steps(node) for node in config.flat)
     length = history_length(config)
@@ -203,7 +203,7 @@ def engine_config(
 
 
 class Columns:
-    """The columns of steps that patterns need, and what their values must be."""
+    """The columns that patterns need, and the dtype and shape of their values."""
 
     def __init__(self, configs: Sequence[StructuredWriterConfig]) -> None:
         nodes = [node for config in configs for node in config.flat]
@@ -223,11 +223,11 @@ class Columns:
         self._known: dict[int, _signature.Column] = {}
 
     def of_step(self, data: Sequence[Any]) -> tuple[dict[str, Any], set[int]]:
-        """What to append for a step, and which of its values are not ``None``.
+        """Return what to append for a step, and which of its values are not ``None``.
 
         Raises:
-            ValueError: A value is of another dtype or shape than before.
-            TypeError: A value is nothing that a table can hold.
+            ValueError: If a value has another dtype or shape than before.
+            TypeError: If a table can't hold a value.
         """
         step: dict[str, Any] = {}
         given = set()
@@ -270,10 +270,10 @@ def _check_error(value: Any) -> None:
 
 
 class StructuredWriter:
-    """See the module.
+    """A structured writer: see the module.
 
     Args:
-        tables: A connection that nobody else uses.
+        tables: A connection that is used by this writer only.
         configs: Patterns.
     """
 
@@ -284,21 +284,21 @@ class StructuredWriter:
             except ValueError as error:
                 raise ValueError(f"Invalid configuration at position {position}: {error}") from None
         known = tables._tables
-        # Reverb finds out when the first item comes to the server.
+        # Reverb raises this when the first item reaches the server.
         self._missing = next((c.table for c in configs if c.table not in known), None)
         kept = max(history_length(config) for config in configs)
         settings = [engine_config(c, c.table, kept) for c in configs if c.table in known]
         self._tables = tables
         useful = [setting for setting in settings if setting is not None]
-        # Our writer wants a pattern: one of a column that no step has makes no items.
+        # Our writer needs a pattern: one of a column that no step has makes no items.
         idle = engine.Config(engine.column("none")[-1], table=next(iter(known)))
         self._native = tables.structured_writer(
             useful or [idle], chunk_length="prompt", encoding="auto"
         )
         self._columns = Columns(configs)
-        # Columns that the open step has.
+        # Columns that the current step has.
         self._open: set[int] = set()
-        # Why no item can be written any more.
+        # The error that ended the writer, if any.
         self._broken: RuntimeError | None = None
         self.step_is_open = False
 
@@ -307,7 +307,7 @@ class StructuredWriter:
         self._append(data, partial=False)
 
     def AppendPartial(self, data: Sequence[Any]) -> None:
-        """Append a part of a step, which goes on."""
+        """Append a part of a step, which later calls complete."""
         self._append(data, partial=True)
 
     def _append(self, data: Sequence[Any], *, partial: bool) -> None:
@@ -321,7 +321,7 @@ class StructuredWriter:
         try:
             self._native.append(step, partial, 0)
         except WaitTimeoutError:
-            # The step was appended. A flush waits for tables, an append never does.
+            # The step was appended. A flush waits for tables; an append never does.
             pass
         except ClosedError as error:
             raise gone(error) from error
@@ -331,11 +331,11 @@ class StructuredWriter:
         self.step_is_open = partial
 
     def Flush(self, ignore_last_num_items: int = 0, timeout_ms: int | None = None) -> None:
-        """Wait until all items but so many are in their tables."""
+        """Wait until all but ``ignore_last_num_items`` items are in their tables."""
         self._check()
         left = ignore_last_num_items
         if left > 0 and on_their_way(self._native, self._tables) <= left:
-            # What is stored together would be cut short by a flush.
+            # A flush would end a chunk early.
             return
         try:
             with as_reverb():
@@ -345,7 +345,7 @@ class StructuredWriter:
         self._check_tables()
 
     def EndEpisode(self, clear_buffers: bool, timeout_ms: int | None = None) -> None:
-        """Make the items of the end, wait for their tables, and begin another episode."""
+        """Make the items of the end, wait for their tables, and start another episode."""
         self._check()
         self._open = set()
         self.step_is_open = False
@@ -370,7 +370,7 @@ class StructuredWriter:
         return timed_out(waiting, on_their_way(self._native, self._tables) - waiting)
 
     def Close(self) -> None:
-        """End; items that were not flushed may not come to their tables."""
+        """Close; items that were not flushed may be lost."""
         self._broken = closed()
         self._native.close()
         with contextlib.suppress(EchoicError, ClosedError):

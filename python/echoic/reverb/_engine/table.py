@@ -1,4 +1,4 @@
-"""A table of ours with the settings of one of Reverb's."""
+"""Make a table of ours with the settings of one of Reverb's."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Table"]
 
-# What our tables can hold.
+# The most items that our tables can hold.
 _MOST_ITEMS = 2**32 - 2
 
 
 class Table:
-    """See the module.
+    """A table with Reverb's settings.
 
     Args:
         name: Unique in a server.
-        sampler: What is sampled.
-        remover: What goes when the table is full.
-        max_size: How many items there may be.
-        max_times_sampled: After how many samples an item goes; never, when below 1.
-        rate_limiter: Who must wait.
-        extensions: None: they are C++ objects of upstream.
+        sampler: Selects the items to sample.
+        remover: Selects the item to remove when the table is full.
+        max_size: How many items fit.
+        max_times_sampled: Remove an item after it was sampled this many times. Below 1 means never.
+        rate_limiter: Blocks inserts or samples.
+        extensions: Not supported: they are C++ objects of upstream.
         signature: A nest of ``TensorSpec``, or ``None``.
     """
 
@@ -67,23 +67,23 @@ class Table:
         )
 
     def name(self) -> str:
-        """Of the table."""
+        """The table's name."""
         return self.table.name
 
     def can_sample(self, count: int) -> bool:
-        """Whether so many items could be sampled now without waiting."""
+        """Return whether this many items could be sampled now without waiting."""
         try:
             return self.table.can_sample(count)
         except ValueError:
-            # So many at once never can, which our tables say with an error.
+            # So many at once are never possible, which our tables report with an error.
             return False
 
     def can_insert(self, count: int) -> bool:
-        """Whether so many items could be inserted now without waiting."""
+        """Return whether this many items could be inserted now without waiting."""
         return self.table.can_insert(count)
 
     def info(self) -> dict[str, Any]:
-        """The fields of a ``TableInfo``."""
+        """Return the fields of a ``TableInfo``."""
         return fields_of_info(self.table.info, self.table.metadata)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The writer whose items name any steps of any columns."""
+"""Write items that consist of any steps of any columns."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ __all__ = [
     "wrong_column",
 ]
 
-# Seconds that a writer is given to send what it has when nobody waits for it.
+# Seconds that a writer may take to send its items when no call waits for them.
 _GRACE = 0.05
 
-# Seconds after which one who waits looks whether the writer was closed.
+# Seconds between two checks, in a call that waits, whether the writer was closed.
 _TICK = 0.2
 
 _CLOSED = "TrajectoryWriter::Close has been called."
 
 
 class ConstantChunkerOptions:
-    """So many steps of a column are stored together."""
+    """Store a fixed number of steps of a column together."""
 
     def __init__(self, max_chunk_length: int, num_keep_alive_refs: int) -> None:
         self.max_chunk_length: int | None = max_chunk_length
@@ -63,7 +63,7 @@ class ConstantChunkerOptions:
 
 
 class AutoTunedChunkerOptions(ConstantChunkerOptions):
-    """How many steps of a column are stored together is found out by measuring."""
+    """Choose the number of steps of a column that are stored together by measuring."""
 
     def __init__(self, num_keep_alive_refs: int, throughput_weight: float = 1.0) -> None:
         self.max_chunk_length = None
@@ -77,18 +77,18 @@ def _length(options: ConstantChunkerOptions) -> ChunkLength:
 
 
 def closed() -> RuntimeError:
-    """What a writer says that was closed."""
+    """Return the error of a closed writer."""
     return RuntimeError(_CLOSED)
 
 
 def on_their_way(writer: TrajectoryWriter_ | StructuredWriter_, tables: TableClient) -> int:
-    """How many items of a writer are not known to be in their tables."""
+    """Return how many items of a writer are not acknowledged."""
     connection = tables._connection
     return writer.pending + (0 if connection is None else connection.pending)
 
 
 def timed_out(waiting: int, sent: int) -> RuntimeError:
-    """What a flush says that was not done in time."""
+    """Return the error of a flush that timed out."""
     return RuntimeError(
         f"Timeout exceeded with {waiting} items waiting to be written and {sent} items awaiting "
         "confirmation."
@@ -98,7 +98,7 @@ def timed_out(waiting: int, sent: int) -> RuntimeError:
 def wrong_column(
     index: int, expected: _signature.Column | None, got: _signature.Column
 ) -> ValueError | None:
-    """What is wrong with a value of a column, if anything is."""
+    """Return the error of a column's value, or ``None``."""
     if expected is None or expected == got:
         return None
     if expected[0].kind == got[0].kind == "S":
@@ -119,13 +119,13 @@ def wrong_column(
 
 
 class TrajectoryWriter:
-    """See the module. A cell is an :class:`echoic.Steps` of one step.
+    """A trajectory writer: see the module. A cell is an :class:`echoic.Steps` of one step.
 
     Args:
-        tables: A connection that nobody else uses.
-        options: How many of the latest cells of a column new items may still name, and how many
-            are stored together.
-        signatures: What the items of each table must be; ``None`` for no such check.
+        tables: A connection that is used by this writer only.
+        options: How many of the latest cells of a column new items may refer to, and how many are
+            stored together.
+        signatures: The signatures to check items against; ``None`` checks nothing.
     """
 
     def __init__(
@@ -140,9 +140,9 @@ class TrajectoryWriter:
             options.num_keep_alive_refs, chunk_length=_length(options), encoding="auto"
         )
         self.max_num_keep_alive_refs = options.num_keep_alive_refs
-        # Forms that the signatures were found to allow.
+        # Forms that were found to match the signatures.
         self._allowed: set[Any] = set()
-        # Why no item can be written any more.
+        # The error that ended the writer, if any.
         self._broken: RuntimeError | None = None
 
     @property
@@ -155,17 +155,17 @@ class TrajectoryWriter:
             raise RuntimeError(*self._broken.args)
 
     def Append(self, data: list[Any]) -> list[Steps | None]:
-        """Append a step, given as the value of each column, or ``None``; returns the cells."""
+        """Append a step, given as the value of each column, or ``None``; return the cells."""
         return self._append(data, partial=False)
 
     def AppendPartial(self, data: list[Any]) -> list[Steps | None]:
-        """Append a part of a step, which goes on."""
+        """Append a part of a step, which later calls complete."""
         return self._append(data, partial=True)
 
     def _append(self, data: list[Any], *, partial: bool) -> list[Steps | None]:
         self._check()
         if any(isinstance(value, bytes) for value in data):
-            # A column would be as wide as these bytes, and later ones may be longer.
+            # The column's width would be that of these bytes, and later ones may be longer.
             data = [array(value) if isinstance(value, bytes) else value for value in data]
         try:
             return self._native.append_columns(data, partial)
@@ -177,7 +177,7 @@ class TrajectoryWriter:
                 "previous AppendPartial call."
             ) from error
         except SpecError:
-            # Text must be encoded; anything else stays what it is, and is refused again.
+            # Text must be encoded; anything else is unchanged, and raises the error again.
             arrays = [None if value is None else array(value) for value in data]
         try:
             return self._native.append_columns(arrays, partial)
@@ -199,7 +199,7 @@ class TrajectoryWriter:
         trajectory: Sequence[Sequence[Steps]],
         squeeze: Sequence[bool],
     ) -> None:
-        """Make an item of the cells of each column; its table gets it when it can."""
+        """Make an item of the cells of each column; it is sent when its table allows it."""
         if not any(trajectory):
             raise ValueError("trajectory must not be empty.")
         self._check()
@@ -216,7 +216,7 @@ class TrajectoryWriter:
         try:
             self._native.create_item(table, number, tuple(columns))
         except TableNotFoundError:
-            # Reverb finds out when the item comes to the server, and the writer ends.
+            # Reverb raises this when the item reaches the server, and the writer ends.
             self._broken = not_found(table)
         except ClosedError as error:
             raise gone(error) from error
@@ -246,15 +246,15 @@ class TrajectoryWriter:
         self._allowed.add((table, got))
 
     def Flush(self, ignore_last_num_items: int = 0, timeout_ms: int = -1) -> None:
-        """Wait until all items but so many are in their tables."""
+        """Wait until all but ``ignore_last_num_items`` items are in their tables."""
         timeout = timeout_ms / 1000 if timeout_ms > 0 else None
         self._flush(ignore_last_num_items, timeout)
 
     def _flush(self, left: int, timeout: float | None) -> None:
-        """Wait, and look now and then whether another thread has closed the writer."""
+        """Wait, and check at intervals whether another thread has closed the writer."""
         self._check()
         if left > 0 and on_their_way(self._native, self._tables) <= left:
-            # What is stored together would be cut short by a flush.
+            # A flush would end a chunk early.
             return
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -270,8 +270,8 @@ class TrajectoryWriter:
                 return
 
     def EndEpisode(self, clear_buffers: bool, timeout_ms: int | None = None) -> None:
-        """Wait until all items are in their tables, and begin another episode."""
-        # An episode whose items are not there in time goes on.
+        """Wait until all items are in their tables, and start another episode."""
+        # After a timeout the episode continues.
         self._flush(0, None if timeout_ms is None else max(0, timeout_ms) / 1000)
         with as_reverb():
             self._native.end_episode(clear_buffers)
@@ -281,14 +281,14 @@ class TrajectoryWriter:
         return timed_out(waiting, on_their_way(self._native, self._tables) - waiting)
 
     def ConfigureChunker(self, column: int, options: ConstantChunkerOptions) -> None:
-        """Give a column settings of its own."""
+        """Set the options of one column."""
         self._native.configure(str(column), options.num_keep_alive_refs, _length(options))
         self.max_num_keep_alive_refs = max(
             self.max_num_keep_alive_refs, options.num_keep_alive_refs
         )
 
     def Close(self) -> None:
-        """End; items that were not flushed may not come to their tables."""
+        """Close; items that were not flushed may be lost."""
         self._broken = closed()
         self._native.close()
         with contextlib.suppress(EchoicError, ClosedError):
@@ -298,7 +298,7 @@ class TrajectoryWriter:
 def check_trajectory(
     table: str, expected: Sequence[_signature.Column], got: Sequence[_signature.Column]
 ) -> None:
-    """Refuse a trajectory that is not what the table's signature says."""
+    """Raise an error if a trajectory does not match the table's signature."""
     start = (
         f"Unable to create item in table '{table}' since the provided trajectory is inconsistent "
         "with the table signature."
@@ -322,7 +322,7 @@ def check_trajectory(
 
 
 def _clash(cells: Sequence[Steps], squeezed: bool) -> str:
-    """Why cells make no column."""
+    """Return why cells can't be a column."""
     if not cells:
         return "TrajectoryColumn must contain at least one row."
     if squeezed and len(cells) != 1:

@@ -1,8 +1,8 @@
-"""Leaves of steps as arrays that a table can hold.
+"""Convert leaves of steps to arrays that a table can hold.
 
 Tables hold elements of a fixed width. Text is encoded to UTF-8 and padded with zeros to a power of
-two, so that columns of texts of similar lengths have one form; it comes back as ``bytes`` in arrays
-of objects, as upstream's does.
+two, so that columns of texts of similar lengths have one form. Samples have it as ``bytes`` in
+arrays of objects, as upstream's do.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _MIN_WIDTH = 32
 
 
 def array(value: Any) -> np.ndarray[Any, Any]:
-    """A value as numpy has it, with text as bytes.
+    """Convert a value to an array, with text as bytes.
 
     Raises:
-        TypeError: It is nothing that a table can hold.
+        TypeError: If a table can't hold it.
     """
     made = np.asarray(value)
     if made.dtype.kind in "OSU":
@@ -31,10 +31,10 @@ def array(value: Any) -> np.ndarray[Any, Any]:
 
 
 def text_as_bytes(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Text or bytes of any kind as bytes of one width.
+    """Convert text or bytes of any kind to bytes of one width.
 
     Raises:
-        TypeError: An object is neither.
+        TypeError: If an object is neither.
     """
     if values.dtype.kind == "U":
         encoded = np.char.encode(values, "utf-8")
@@ -56,5 +56,5 @@ def _encoded(value: Any) -> bytes:
 
 
 def texts_as_objects(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """What was sampled, with bytes of a fixed width as objects."""
+    """Convert sampled bytes of a fixed width to objects."""
     return values.astype(object) if values.dtype.kind == "S" else values

@@ -1,4 +1,4 @@
-"""The older writer, whose items are the last so many steps."""
+"""Write items of the last steps, with the older interface."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Writer", "check_signature"]
 
-# Seconds that a writer is given to send what it has when nobody waits for it.
+# Seconds that a writer may take to send its items when no call waits for them.
 _GRACE = 0.05
 
 # Dtype and shape of each leaf of a step.
@@ -32,12 +32,12 @@ Form: TypeAlias = "tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]"
 def check_signature(
     signatures: Mapping[str, Sequence[_signature.Column] | None], table: str, steps: Sequence[Form]
 ) -> None:
-    """Refuse the steps of an item, the newest first, that don't fit the table's signature.
+    """Check the steps of an item, the newest first, against the table's signature.
 
     A column's signature describes either each step, or all steps with their leading axis.
 
     Raises:
-        ValueError: They differ, or there is no such table.
+        ValueError: If they differ, or there is no such table.
     """
     if table not in signatures:
         names = ", ".join(f"'{name}'" for name in sorted(signatures))
@@ -73,7 +73,7 @@ def check_signature(
 
 
 class Writer:
-    """See the module. Steps may differ in dtypes and shapes from those stored before them."""
+    """A writer of items of the last steps, which may change their dtypes and shapes."""
 
     def __init__(
         self,
@@ -89,12 +89,12 @@ class Writer:
         self._settings = (chunk_length, max_timesteps, delta_encoded, max_in_flight_items)
         self._max_timesteps = max_timesteps
         self._max_in_flight = max_in_flight_items
-        # The writer of the form that steps have now, and of those that they had before.
+        # The writer for the present form of steps; others had earlier forms.
         self._native = self._new()
         self._older: list[TrajectoryWriter] = []
-        # Of the steps that items may name, the newest last.
+        # The forms of the steps that items may have, the newest last.
         self._forms: list[Form] = []
-        # Of the steps that will be stored together, how many there are.
+        # How many steps the open chunk has.
         self._in_chunk = 0
         self._unconfirmed = 0
         self._closed = False
@@ -156,7 +156,7 @@ class Writer:
             self.Append([leaf[at] for leaf in leaves])
 
     def CreateItem(self, table: str, num_timesteps: int, priority: float) -> None:
-        """Make an item of the last so many steps."""
+        """Make an item of the last ``num_timesteps`` steps."""
         self._check_open("CreateItem")
         arguments.name(table)
         number = arguments.priority(priority)
@@ -183,7 +183,7 @@ class Writer:
                 self._unconfirmed = self._max_in_flight
 
     def _hand_over(self) -> None:
-        """Have items of older forms come before later ones."""
+        """Flush items of older forms, so that they come before later ones."""
         while self._older:
             self._older[0].flush()
             del self._older[0]
@@ -197,7 +197,7 @@ class Writer:
         self._unconfirmed = self._in_chunk = 0
 
     def Close(self, retry_on_unavailable: bool = True) -> None:
-        """Wait until all items are in their tables, and end; without a retry, if they can be."""
+        """Wait until all items are in their tables, and close; without a retry, if connected."""
         self._check_open("Close")
         self._closed = True
         with as_reverb():

@@ -1,1 +1,1 @@
-"""Messages under the names that Reverb's protocol buffers have."""
+"""Messages with the names of Reverb's protocol buffers."""

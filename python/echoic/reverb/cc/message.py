@@ -1,7 +1,7 @@
-"""Records that behave like protocol buffer messages, as far as programs written for Reverb look.
+"""Records that behave like protocol buffer messages, as far as programs written for Reverb need.
 
-A field that was not set reads as its default. Numbers of a ``oneof`` exclude each other, and tell
-whether they were set; a message inside a message comes into being when one of its fields is set.
+A field that was not set reads as its default. Fields of a ``oneof`` exclude each other, and report
+whether they were set; a message inside a message is created when one of its fields is set.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Field:
     """A field of a message.
 
     Attributes:
-        default: What it reads as when it was not set; its type is the field's.
-        group: Name of the ``oneof``, of whose fields one is set at most.
-        kind: The class of a message.
+        default: Its value when it was not set; its type is the field's.
+        group: The name of its ``oneof``, of whose fields at most one is set.
+        kind: The class, if the field is a message.
         many: Whether it is a list.
     """
 
@@ -34,36 +34,36 @@ class Field:
 
     @property
     def has_presence(self) -> bool:
-        """Whether one can ask if it was set."""
+        """Whether the field reports if it was set."""
         return bool(self.group) or (self.kind is not None and not self.many)
 
 
 def number(default: Any, group: str = "") -> Field:
-    """A number, truth value or string."""
+    """Return a field for a number, truth value or string."""
     return Field(default=default, group=group)
 
 
 def message(kind: type[Message], group: str = "") -> Field:
-    """A message."""
+    """Return a field for a message."""
     return Field(kind=kind, group=group)
 
 
 def repeated(kind: type[Message]) -> Field:
-    """A list of messages."""
+    """Return a field for a list of messages."""
     return Field(kind=kind, many=True)
 
 
 class Message:
-    """See the module. Subclasses name their fields in ``FIELDS``."""
+    """Base of messages. Subclasses name their fields in ``FIELDS``."""
 
     FIELDS: ClassVar[dict[str, Field]] = {}
     _values: dict[str, Any]
-    # Of a message that was read and not set: what it becomes part of when it is.
+    # If it was read but not set: the message and the field that it is set in later.
     _parent: tuple[Message, str] | None
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, **values: Any) -> None:
-        """Set fields; ``None`` leaves one out."""
+        """Set fields; ``None`` leaves one unset."""
         object.__setattr__(self, "_values", {})
         object.__setattr__(self, "_parent", None)
         for name, value in values.items():
@@ -137,13 +137,13 @@ class Message:
         self._set(name, self._checked(name, value))
 
     def HasField(self, name: str) -> bool:
-        """Whether a field was set."""
+        """Return whether a field was set."""
         if not self._field(name).has_presence:
-            raise ValueError(f"{type(self).__name__}.{name} does not tell whether it was set")
+            raise ValueError(f"{type(self).__name__}.{name} does not report whether it was set")
         return name in self._values
 
     def WhichOneof(self, group: str) -> str | None:
-        """Which field of a group was set."""
+        """Return which field of a group was set."""
         names = [name for name, field in self.FIELDS.items() if field.group == group]
         if not names:
             raise ValueError(f"{type(self).__name__} has no group {group!r}")
@@ -155,7 +155,7 @@ class Message:
         self._values.pop(name, None)
 
     def CopyFrom(self, other: Self) -> None:
-        """Become like another message."""
+        """Copy the fields of another message."""
         values = copy.deepcopy(other)._values
         object.__setattr__(self, "_values", values)
 
@@ -168,7 +168,7 @@ class Message:
         return _restore, (type(self), self._values)
 
     def _plain(self) -> dict[str, Any]:
-        """What was set, without what reads as if it were not."""
+        """Return the fields that were set to something else than their defaults."""
         return {
             name: value
             for name, value in self._values.items()

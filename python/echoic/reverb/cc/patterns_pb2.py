@@ -1,4 +1,4 @@
-"""What a structured writer is told: see :mod:`echoic.reverb.structured_writer`."""
+"""Messages that configure a structured writer: see :mod:`echoic.reverb.structured_writer`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Condition", "PatternNode", "Priority", "Structure", "StructuredWrite
 
 
 class PatternNode(Message):
-    """Steps of a column, counted from the newest as a slice of a list would."""
+    """Steps of a column, counted from the newest, as a slice of a list."""
 
     FIELDS = {
         "flat_source_index": number(0),
@@ -25,7 +25,7 @@ class _ModuloEq(Message):
 
 
 class Condition(Message):
-    """What must hold for a pattern to be applied."""
+    """A condition for applying a pattern."""
 
     ModuloEq = _ModuloEq
     FIELDS = {
@@ -50,7 +50,7 @@ class _TDError(Message):
 
 
 class Priority(Message):
-    """The priority of items: a number, or computed of their errors."""
+    """The priority of items: a number, or computed from their errors."""
 
     ConstantPriorityFn = _ConstantPriorityFn
     TDError = _TDError
@@ -65,7 +65,7 @@ class Structure(Message):
 
     FIELDS = {"nest": Field()}
 
-    def _checked(self, name: str, value: Any) -> Any:  # noqa: ARG002 - any nest will do
+    def _checked(self, name: str, value: Any) -> Any:  # noqa: ARG002 - any nest is accepted
         return value
 
 

@@ -1,4 +1,4 @@
-"""What describes a table: see :class:`echoic.reverb.reverb_types.TableInfo`."""
+"""Messages that describe a table: see :class:`echoic.reverb.reverb_types.TableInfo`."""
 
 from echoic.reverb.cc.message import Message, message, number
 
@@ -34,7 +34,7 @@ class KeyDistributionOptions(Message):
 
 
 class RateLimiterCallStats(Message):
-    """How many inserts or samples there were."""
+    """The counts of inserts or samples."""
 
     FIELDS = {"completed": number(0)}
 
@@ -53,7 +53,7 @@ class RateLimiterInfo(Message):
 
 
 class TableWorkerTime(Message):
-    """How upstream's table threads spend their time. There are none here, so all is zero."""
+    """How upstream's table threads spend their time; all zero, since there are none here."""
 
     FIELDS = {
         "running_ms": number(0),

@@ -1,4 +1,4 @@
-"""Where a server writes its checkpoints, and what it begins with."""
+"""Choose where a server writes its checkpoints, and which one it starts from."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class CheckpointerBase(metaclass=abc.ABCMeta):
 
     @abc.abstractmethod
     def internal_checkpointer(self) -> pybind.Checkpointer:
-        """What a server uses."""
+        """Return the object that a server uses."""
 
 
 class DefaultCheckpointer(CheckpointerBase):
-    """Checkpoints below a directory.
+    """Store checkpoints below a directory.
 
     Args:
-        path: The directory. A server begins with the newest checkpoint in it; a path that
-            ``client.checkpoint()`` returned does as well.
-        group: Unused; for groups of users of file systems that have them.
-        fallback_checkpoint_path: A checkpoint to begin with when the directory has none.
+        path: The directory; or a path that ``client.checkpoint()`` returned. A server starts from
+            the newest checkpoint in it.
+        group: Unused; it is for file systems with groups of users.
+        fallback_checkpoint_path: A checkpoint to start from if the directory has none.
     """
 
     def __init__(
@@ -39,17 +39,17 @@ class DefaultCheckpointer(CheckpointerBase):
         self.fallback_checkpoint_path = fallback_checkpoint_path
 
     def internal_checkpointer(self) -> pybind.Checkpointer:
-        """What a server uses."""
+        """Return the object that a server uses."""
         return pybind.create_default_checkpointer(
             self.path, self.group, self.fallback_checkpoint_path
         )
 
 
 class TempDirCheckpointer(DefaultCheckpointer):
-    """Checkpoints in a new directory for temporary files.
+    """Store checkpoints in a new temporary directory.
 
-    Checkpoints stay. A directory without any is removed when the process ends, and not before: a
-    server may write into it that outlives this object.
+    Checkpoints are kept. A directory without any is removed when the process ends, and not before,
+    since a server that writes into it may outlive this object.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class TempDirCheckpointer(DefaultCheckpointer):
 
 
 def _remove_if_empty(path: str, owner: int) -> None:
-    # A child that was forked has the parent's, too.
+    # A forked child also runs the parent's exit functions.
     if os.getpid() == owner:
         with contextlib.suppress(OSError):
-            os.rmdir(path)  # noqa: PTH106 - a path of texts
+            os.rmdir(path)  # noqa: PTH106 - the path is a string

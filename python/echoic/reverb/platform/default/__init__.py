@@ -1,1 +1,1 @@
-"""Checkpointers, under the module paths that they have in Reverb."""
+"""Checkpointers, under Reverb's module paths."""

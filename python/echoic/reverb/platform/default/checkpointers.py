@@ -1,4 +1,4 @@
-"""Where a server writes its checkpoints, and what it begins with."""
+"""Choose where a server writes its checkpoints, and which one it starts from."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ __all__ = ["CheckpointerBase", "DefaultCheckpointer", "TempDirCheckpointer", "de
 
 
 def default_checkpointer(group: str | None = None) -> CheckpointerBase:  # noqa: ARG001 - upstream's
-    """What a server uses that is given none."""
+    """Return the checkpointer of a server for which none was given."""
     return TempDirCheckpointer()
