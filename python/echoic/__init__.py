@@ -86,7 +86,6 @@ from echoic.primitives import (
 )
 from echoic.ragged import Ragged
 from echoic.remote_table import RemoteTable
-from echoic.sampler import Sampler
 from echoic.server import Server
 from echoic.sharded import (
     ShardedClient,
@@ -142,7 +141,6 @@ __all__ = [
     "RunningStatsVec",
     "Sample",
     "SampleInfo",
-    "Sampler",
     "Server",
     "ShardWarning",
     "ShardedClient",

@@ -81,8 +81,9 @@ class Epoch(Selector):
 class HotCold(Selector):
     """A share of each batch from the items made lately, the rest from the others.
 
-    An item is hot while the learner's version, told with ``advance``, is at most ``age_threshold``
-    ahead of its own. Within hot and cold items are drawn as by :class:`Prioritized`.
+    An item is hot while the learner's version, set with ``publish_version``, is at most
+    ``age_threshold`` ahead of its own. Within hot and cold items are drawn as by
+    :class:`Prioritized`.
 
     Args:
         age_threshold: In versions.

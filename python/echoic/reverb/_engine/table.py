@@ -80,7 +80,7 @@ class Table:
 
     def can_insert(self, count: int) -> bool:
         """Whether so many items could be inserted now without waiting."""
-        return self.table.can_insert(count)
+        return self.table.can_add(count)
 
     def info(self) -> dict[str, Any]:
         """The fields of a ``TableInfo``."""
