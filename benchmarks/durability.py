@@ -148,7 +148,7 @@ def journals(
         with _folder() as folder:
             table = _table(items, calls * rows, durability=durability)
             with echoic.Server(tables=[table], journal=folder):
-                insert = table.insert if rows == 1 else table.insert_batch
+                insert = table.add if rows == 1 else table.extend
                 start = time.perf_counter_ns()
                 for block in blocks:
                     insert(block)
@@ -241,7 +241,7 @@ def _served(items: Items, size: int, folder: Path) -> Iterator[Any]:
     table = _table(items, size)
     rows = 4096 if items.nbytes < 1000 else 64
     for first in range(0, size, rows):
-        table.insert_batch(items.columns(np.arange(first, min(first + rows, size))))
+        table.extend(items.columns(np.arange(first, min(first + rows, size))))
     checkpointer = echoic.Checkpointer(folder, keep=1, load=False)
     with echoic.Server(tables=[table], checkpointer=checkpointer) as server:
         yield server

@@ -69,7 +69,7 @@ def insert(client: Any, width: int, batches: int, *, sample: bool) -> None:
     numbers = np.arange(BATCH)
     items = {"n": numbers, "obs": np.repeat(numbers[:, None], width, 1).astype(np.float32)}
     for _ in range(batches):
-        client.insert_batch(items, "replay")
+        client.extend(items, "replay")
         if sample:
             take(client, 1)
     client.flush()

@@ -2,7 +2,7 @@
 
 Run ``python -m examples.dqn`` from the root of the project. It shows a table with a spec, which
 stores transitions side by side; a `SampleToInsertRatio` limiter, which says how much is learned for
-each step that is played; and the three calls that most agents need: ``insert``, ``can_sample`` and
+each step that is played; and the three calls that most agents need: ``add``, ``can_sample`` and
 ``sample``. The actor and the learner take turns, as the limiter has it, so that a seed repeats the
 whole run. `per` has them in threads.
 
@@ -68,7 +68,7 @@ def train(options: Options) -> Outcome:
                 "next_obs": step.next_obs,
                 "discount": 0.0 if step.fell else DISCOUNT,
             }
-            client.insert(transition, {"replay": 1.0})
+            client.add(transition, {"replay": 1.0})
             while table.can_sample(BATCH):
                 learner.learn(client.sample("replay", BATCH).data)
         info = table.info

@@ -3,7 +3,7 @@
 Run ``python -m examples.per`` from the root of the project. It shows what it adds to `dqn`: a
 prioritized table, importance weights that come with each batch, ``update_priorities`` with the new
 TD errors, and items of several steps. The actor is a thread of its own here. Nobody tells it when
-to play: its ``insert`` waits while the limiter says that the learner is behind, and ``sample``
+to play: its ``add`` waits while the limiter says that the learner is behind, and ``sample``
 waits while the actor is. When the actor is done, the server is closed, which ends the learner.
 
 After Schaul et al., "Prioritized Experience Replay" (2015). Left out, to stay readable: several
@@ -111,7 +111,7 @@ def play(  # noqa: PLR0913, PLR0917 - all that passes from one thread to the oth
         step = game.step(action)
         scores.add(step.reward, step.over)
         for item in steps.add(obs, action, step):
-            client.insert(item, {"replay": surprise.largest})
+            client.add(item, {"replay": surprise.largest})
     game.close()
 
 
@@ -120,7 +120,7 @@ def train(options: Options) -> Outcome:
     learner = QLearner(np.random.default_rng(options.seed))
     weights = SharedWeights(learner.params)
     scores, surprise = Scores(options), Surprise()
-    # The server is closed first: an actor that waits in `insert` ends with an error then.
+    # The server is closed first: an actor that waits in `add` ends with an error then.
     with ThreadPoolExecutor(1) as pool, echoic.Server(tables=[make_table(options.seed)]) as server:
         client = server.client()
         playing = pool.submit(play, client, learner, weights, scores, surprise, options.seed)

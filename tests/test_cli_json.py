@@ -47,7 +47,7 @@ def test_ping_and_inspect_of_tables_alone() -> None:
     queue = echoic.Table.queue("messages", np.zeros(3), max_size=5)
     door = echoic.TcpTransport(0)
     with echoic.Server(tables=[replay, queue], transport=door) as server:
-        replay.insert(sample(), 2.5)
+        replay.add(sample(), 2.5)
         address = server.addresses[0]
         done = invoke("ping", address)
         assert done.exit_code == 0
@@ -74,7 +74,7 @@ def test_checkpoints_are_verified_and_exported_as_json(tmp_path: Path) -> None:
     table = echoic.Table("replay", sample(), max_size=10)
     keeper = echoic.Checkpointer(tmp_path / "checkpoints")
     with echoic.Server(tables=[table], checkpointer=keeper) as server:
-        table.insert(sample())
+        table.add(sample())
         place = server.checkpoint()
     said = json.loads(invoke("verify", str(tmp_path / "checkpoints"), "--json").output)
     assert said["path"] == str(place)

@@ -389,7 +389,7 @@ import echoic
 with echoic.connect(connect_timeout=60.0) as client:
     for step in range(100):
         item = {"obs": np.full(4, step, np.float32), "action": step % 2, "reward": float(step)}
-        client.insert(item, {"replay": 1.0})
+        client.add(item, {"replay": 1.0})
 """
 
 

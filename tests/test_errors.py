@@ -113,7 +113,7 @@ PROVOKED = {
         echoic.errors.TableNotFoundError,
     ),
     "a priority below zero": (
-        lambda: echoic.Table("t", 0, max_size=1).insert(0, -1.0),
+        lambda: echoic.Table("t", 0, max_size=1).add(0, -1.0),
         echoic.errors.PriorityError,
     ),
     "a table that could never be sampled": (

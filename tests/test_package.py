@@ -92,6 +92,7 @@ def test_public_names_are_sorted_and_nothing_else_is_public() -> None:
     public = {name for name in vars(echoic) if not name.startswith("_")}
     assert public - set(echoic.__all__) <= {
         "agents",
+        "batches",
         "buffers",
         "checkpointer",
         "cli",
@@ -109,7 +110,6 @@ def test_public_names_are_sorted_and_nothing_else_is_public() -> None:
         "reverb",
         "rlox",
         "rollouts",
-        "sampler",
         "server",
         "sharded",
         "table",

@@ -153,7 +153,7 @@ class Parts:
         for first in range(0, rows, _NUMBERS):
             count = min(_NUMBERS, rows - first)
             some = {name: column[:count] for name, column in columns.items()}
-            client.insert_batch(some, TABLE, np.ones(count))
+            client.extend(some, TABLE, np.ones(count))
         client.flush()
 
     def take(self, batches: int) -> None:
@@ -195,7 +195,7 @@ class Parts:
         """Insert items through all clients in turn, as many through each, until they are stored."""
         trees, priorities = itertools.cycle(samples(nbytes)), {TABLE: 1.0}
         for client in self._clients:
-            insert = client.insert
+            insert = client.add
             for tree in itertools.islice(trees, calls):
                 insert(tree, priorities)
         for client in self._clients:
@@ -205,7 +205,7 @@ class Parts:
         """Take batches of the first client's table, fetched ahead."""
         # What was fetched ahead would be dropped with it, so it is made once.
         if batch not in self._takes:
-            sampler = self._clients[0].sampler(TABLE, batch_size=batch, prefetch=_AHEAD)
+            sampler = self._clients[0].batches(TABLE, batch, prefetch=_AHEAD)
             self._takes[batch] = iter(sampler)
         take = self._takes[batch]
         for number, drawn in enumerate(itertools.islice(take, batches)):

@@ -56,7 +56,7 @@ class Client:
 
     def __init__(self, client: Any) -> None:
         """Wrap a client of the project."""
-        self.insert = client.insert
+        self.insert = client.add
         self._client = client
         self._writer: Any = None
 
@@ -77,7 +77,7 @@ class Client:
     def fill(self, columns: Tree) -> None:
         """Insert all rows at once."""
         rows = len(next(iter(columns.values())))
-        self._client.insert_batch(columns, TABLE, np.ones(rows))
+        self._client.extend(columns, TABLE, np.ones(rows))
 
     def sample(self, size: int) -> Drawn:
         """Sample in one request."""
@@ -85,7 +85,7 @@ class Client:
 
     def batches(self, size: int) -> Iterator[Drawn]:
         """Sample ahead by two batches."""
-        return iter(self._client.sampler(TABLE, batch_size=size, prefetch=2))
+        return iter(self._client.batches(TABLE, size, prefetch=2))
 
     def update(self, keys: Array, priorities: Array) -> None:
         """Update in one request."""

@@ -436,7 +436,7 @@ def _put(client: TableClient, how: str) -> Callable[[Tree], Any]:
     """Return the call that stores a tree in one of the two ways."""
     if how == "append":
         return client.append
-    insert = client.insert
+    insert = client.add
     return lambda tree: insert(tree, _PRIORITIES)
 
 

@@ -31,7 +31,6 @@ from echoic.client import Client, TcpClient, connect
 from echoic.errors import EchoicError
 from echoic.ragged import Ragged
 from echoic.remote_table import RemoteTable
-from echoic.sampler import Sampler
 from echoic.server import Server
 from echoic.sharded import (
     ShardedClient,
@@ -65,7 +64,6 @@ __all__ = [
     "ReplayBuffer",
     "Sample",
     "SampleInfo",
-    "Sampler",
     "Server",
     "ShardedClient",
     "ShardedStructuredWriter",

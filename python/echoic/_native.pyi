@@ -499,20 +499,20 @@ class Table:
         durability: str = "none",
         metadata: bytes | None = None,
     ) -> Self: ...
-    def insert(
+    def add(
         self,
-        tree: Any,
+        x: Any,
         priority: float = 1.0,
         version: int | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Insert one item.
+        """Add one item.
 
         Its bytes are copied before this returns. Waits, without the GIL, while the limiter says so.
         When there are more than ``max_size`` items then, the remover says which goes.
 
         Args:
-            tree: An item like the spec; the rules are those of ``Server.submit``.
+            x: An item like the spec; the rules are those of ``Server.submit``.
             priority: Finite and not negative.
             version: The policy version that made the item; the table's when ``None``.
             timeout: Seconds to wait; ``None`` waits for ever, 0 not at all.
@@ -525,17 +525,17 @@ class Table:
             OSError: The table's journal takes nothing more. The table can still be sampled.
         """
 
-    def insert_batch(
+    def extend(
         self,
-        tree: Any,
+        xs: Any,
         priorities: Any = None,
         version: int | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Insert many items, given as leaves with a leading axis.
+        """Add many items, given as leaves with a leading axis.
 
         Args:
-            tree: Like the spec, each leaf with the same leading axis.
+            xs: Like the spec, each leaf with the same leading axis.
             priorities: One for each item; 1 when ``None``.
             version: The policy version that made the items; the table's when ``None``.
             timeout: Seconds to wait in total; ``None`` waits for ever.
@@ -547,19 +547,19 @@ class Table:
             ClosedError: The table is closed.
         """
 
-    def sample(self, count: int, timeout: float | None = None, beta: float = 1.0) -> Batch:
+    def sample(self, n: int, timeout: float | None = None, beta: float = 1.0) -> Batch:
         """Draw a batch, all of it at one moment.
 
         The arrays belong to the batch: nobody changes them later. Waits, without the GIL, while the
         limiter says so.
 
         Args:
-            count: How many items, at least 1.
+            n: How many items, at least 1.
             timeout: Seconds to wait; ``None`` waits for ever, 0 not at all.
             beta: The exponent of the importance weights ``batch.info.weight``: finite, at least 0.
 
         Raises:
-            ValueError: ``count`` or ``beta`` is out of range. Nothing is drawn.
+            ValueError: ``n`` or ``beta`` is out of range. Nothing is drawn.
             WaitTimeoutError: The limiter did not allow it in time; ``reason`` says why.
             LimiterError: The limiter can never allow so many at once; the message has the
                 arithmetic.
@@ -587,7 +587,7 @@ class Table:
 
         Raises:
             PriorityError: A priority is negative, infinite or not a number. Nothing is changed.
-            OSError: The table's journal takes nothing more; so do ``delete`` and ``reset``.
+            OSError: The table's journal takes nothing more; so do ``remove`` and ``clear``.
         """
 
     def items(self, limit: int | None = None) -> BatchInfo:
@@ -596,10 +596,10 @@ class Table:
     def get(self, keys: Any) -> Batch:
         """Read the items of these names that are there; they do not count as sampled."""
 
-    def delete(self, keys: Any) -> int:
+    def remove(self, keys: Any) -> int:
         """Remove items; returns how many of them were there."""
 
-    def reset(self) -> None:
+    def clear(self) -> None:
         """Remove all items and count inserts, samples and deletions from zero."""
 
     def pause(self) -> None:
@@ -608,18 +608,21 @@ class Table:
     def resume(self) -> None:
         """End a pause."""
 
-    def advance(self, version: int) -> None:
-        """Tell the learner's policy version, which items get that name none. It never falls."""
+    def publish_version(self, version: int) -> None:
+        """Set the learner's policy version, which items added without a version get.
 
-    def can_sample(self, count: int) -> bool:
+        It never falls: a lower version than the last one changes nothing.
+        """
+
+    def can_sample(self, n: int) -> bool:
         """Whether a batch of so many could be sampled now without waiting.
 
         Raises:
             LimiterError: It never could; the message has the arithmetic.
         """
 
-    def can_insert(self, count: int = 1) -> bool:
-        """Whether so many items could be inserted now without waiting."""
+    def can_add(self, n: int = 1) -> bool:
+        """Whether so many items could be added now without waiting."""
 
     def close(self) -> None:
         """End inserts and samples, and wake everyone who waits.
@@ -654,7 +657,7 @@ class Table:
         ``min_size``, ``samples_per_insert``, ``min_diff``, ``max_diff``, ``paused``, ``version``
         and ``memory_bytes`` (of rows; 0 without a spec: other tables may share the chunks).
 
-        Of ``inserts`` and ``samples`` also who had to wait, since the table was new or reset:
+        Of ``inserts`` and ``samples`` also who had to wait, since the table was new or cleared:
         ``insert_calls`` and ``sample_calls`` (each item is one, so these are ``inserts`` and
         ``samples`` again), ``insert_calls_waiting`` (now), ``insert_calls_limited`` (that had to
         wait, whatever for and whatever became of them; a batch that waits is one),
@@ -783,7 +786,7 @@ class Shards:
     ) -> tuple[int, int]:
         """Change priorities; how many items were there, and how many keys are of absent shards."""
 
-    def delete(self, tables: list[tuple[RemoteTable, int] | None], keys: Any) -> tuple[int, int]:
+    def remove(self, tables: list[tuple[RemoteTable, int] | None], keys: Any) -> tuple[int, int]:
         """Remove items; how many were there, and how many keys are of absent shards."""
 
 def connect_tables(address: str, options: dict[str, Any]) -> Tables:
@@ -1327,7 +1330,7 @@ class BatchInfo:
 
     @property
     def key(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """Names of the items, for ``update_priorities`` and ``delete``."""
+        """Names of the items, for ``update_priorities`` and ``remove``."""
 
     @property
     def probability(self) -> np.ndarray[Any, np.dtype[np.float64]]:

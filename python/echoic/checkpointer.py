@@ -34,7 +34,7 @@ class Checkpointer:
         >>> with tempfile.TemporaryDirectory() as path:
         ...     with Server(tables=[Table("numbers", 0, max_size=10)],
         ...                 checkpointer=Checkpointer(path)) as server:
-        ...         server.client().insert(7, {"numbers": 1.0})
+        ...         server.client().add(7, {"numbers": 1.0})
         ...         _ = server.checkpoint()
         ...     with Server(tables=[Table("numbers", 0, max_size=10)],
         ...                 checkpointer=Checkpointer(path)) as server:

@@ -182,7 +182,7 @@ def connect(
         >>> table = Table("replay", example, max_size=100)
         >>> with Server(tables=[table], transport=TcpTransport(port=0)) as server:
         ...     with connect(server.addresses[0]) as client:
-        ...         client.insert({"obs": np.ones(4, np.float32)}, {"replay": 1.0})
+        ...         client.add({"obs": np.ones(4, np.float32)}, {"replay": 1.0})
         ...         client.flush()
         ...         print(client.sample("replay", 2).data["obs"].sum())
         8.0

@@ -26,12 +26,10 @@ class RemoteTable(_native.RemoteTable, TableMethods):
 
     __slots__ = ()
 
-    def _batch_requests(
-        self, batch_size: int, beta: float
-    ) -> Callable[[], Callable[[float], Batch]]:
+    def _batch_requests(self, n: int, beta: float) -> Callable[[], Callable[[float], Batch]]:
         # The server sends batches one after the other; threads would only hand them on.
         def start() -> Callable[[float], Batch]:
-            pending = self.start_sample(batch_size)
+            pending = self.start_sample(n)
             return lambda wait: pending.take(wait, beta)
 
         return start

@@ -81,8 +81,9 @@ class Epoch(Selector):
 class HotCold(Selector):
     """Draw a share of each batch from recently made items, and the rest from the others.
 
-    An item is hot while the learner's version, set with ``advance``, is at most ``age_threshold``
-    ahead of the item's. Hot and cold items are each drawn as by :class:`Prioritized`.
+    An item is hot while the learner's version, set with ``publish_version``, is at most
+    ``age_threshold`` ahead of the item's. Hot and cold items are each drawn as by
+    :class:`Prioritized`.
 
     Args:
         age_threshold: In versions of the learner.

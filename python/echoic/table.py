@@ -35,7 +35,7 @@ class AnyLength:
 
 
 class Table(_native.Table, TableMethods):
-    """Items that are inserted one by one and sampled in batches.
+    """Items that are added one by one and sampled in batches.
 
     A table works by itself, in this process; given to a :class:`~echoic.Server` it is also there
     for others. All methods may be called from any thread.
@@ -56,8 +56,8 @@ class Table(_native.Table, TableMethods):
         max_times_sampled: Remove an item after it was sampled this many times. 0 means never.
             Whether that holds over a crash depends on ``durability``.
         seed: Of all random choices; random when ``None``.
-        durability: What an insert, an update or a delete survives once it is acknowledged, which is
-            when the call returns in this process, and when ``flush`` does elsewhere.
+        durability: What an added item, an update or a removal survives once it is acknowledged,
+            which is when the call returns in this process, and when ``flush`` does elsewhere.
             ``"none"``: nothing but what a checkpoint has. ``"async"``: the end of the process,
             however sudden, since the system has it then; when the machine fails, the last seconds
             are lost. ``"sync"``: also a failure of the machine, since it is on disk then. The last
@@ -81,7 +81,7 @@ class Table(_native.Table, TableMethods):
         >>> step = {"obs": np.zeros(4, np.float32), "reward": np.float32(0)}
         >>> table = Table("replay", step, sampler=selectors.Prioritized(0.6), max_size=1000, seed=1)
         >>> for reward in range(10):
-        ...     table.insert({"obs": np.ones(4, np.float32), "reward": float(reward)}, priority=2.0)
+        ...     table.add({"obs": np.ones(4, np.float32), "reward": float(reward)}, priority=2.0)
         >>> batch = table.sample(4)
         >>> batch.data["obs"].shape, batch.info.probability
         ((4, 4), array([0.1, 0.1, 0.1, 0.1]))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from echoic._native import Batch, Tables
-    from echoic.sampler import Sampler
+    from echoic.batches import Batches
     from echoic.server import Server
     from echoic.sharded.shards import Shards
     from echoic.sharded.table import ShardedTable
@@ -41,7 +41,7 @@ _open_clients: weakref.WeakSet[TableClient] = weakref.WeakSet()
 
 
 class TableClient:
-    """Inserts into tables and samples from them.
+    """Adds to tables and samples from them.
 
     ``server.client()`` makes one for tables of this process, ``connect(address)`` for those of a
     server elsewhere. One client may be used from many threads.
@@ -84,34 +84,34 @@ class TableClient:
             ) from None
         return found
 
-    def insert(
+    def add(
         self,
-        tree: Any,
+        x: Any,
         priorities: Mapping[str, float],
         *,
         version: int | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Insert an item into each of some tables.
+        """Add an item to each of some tables.
 
         Args:
-            tree: The item.
+            x: The item.
             priorities: Its priority in each table.
             version: The policy version that made it; the tables' when ``None``.
             timeout: Seconds to wait in each table while its limiter says so; ``None`` waits for
                 ever.
 
         Raises:
-            TableNotFoundError: A table is unknown. Nothing is inserted.
+            TableNotFoundError: A table is unknown. Nothing is added.
             SpecError: The item is not like a table's spec.
-            PriorityError: A priority is none.
+            PriorityError: If a priority is not a finite number >= 0.
             WaitTimeoutError: A limiter did not allow it in time.
 
         Examples:
             >>> from echoic import Server, Table
             >>> with Server(tables=[Table("recent", 0.0, max_size=10)]) as server:
             ...     client = server.client()
-            ...     client.insert(1.5, {"recent": 1.0})
+            ...     client.add(1.5, {"recent": 1.0})
             ...     print(client.sample("recent", 1).data)
             [1.5]
         """
@@ -119,58 +119,58 @@ class TableClient:
             if name not in self._tables:
                 self.table(name)
         for name, priority in priorities.items():
-            self._tables[name].insert(tree, priority, version, timeout)
+            self._tables[name].add(x, priority, version, timeout)
 
-    def insert_batch(
+    def extend(
         self,
-        tree: Any,
+        xs: Any,
         table: str,
         priorities: Any = None,
         *,
         version: int | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Insert many items, given as leaves with a leading axis, into a table with a spec.
+        """Add many items, given as leaves with a leading axis, to a table with a spec.
 
         Args:
-            tree: The items.
+            xs: The items.
             table: Where to.
             priorities: One for each item; 1 when ``None``.
             version: The policy version that made them; the table's when ``None``.
             timeout: Seconds to wait in total; ``None`` waits for ever.
         """
-        self.table(table).insert_batch(tree, priorities, version, timeout)
+        self.table(table).extend(xs, priorities, version, timeout)
 
     def sample(
-        self, table: str, count: int = 1, timeout: float | None = None, *, beta: float = 1.0
+        self, table: str, n: int = 1, timeout: float | None = None, *, beta: float = 1.0
     ) -> Batch:
         """Draw a batch, all of it at one moment; see ``Table.sample``."""
-        return self.table(table).sample(count, timeout, beta)
+        return self.table(table).sample(n, timeout, beta)
 
-    def sampler(  # noqa: PLR0913 - one argument for each option
+    def batches(  # noqa: PLR0913 - one argument for each option
         self,
         table: str,
-        batch_size: int,
+        n: int,
         *,
         prefetch: int = 2,
         workers: int = 1,
         timeout: float | None = None,
         beta: float = 1.0,
-    ) -> Sampler:
-        """Iterate over batches of a table that are fetched ahead; see ``Table.sampler``.
+    ) -> Batches:
+        """Iterate over batches of a table that are fetched ahead; see ``Table.batches``.
 
         Examples:
             >>> import numpy as np
             >>> from echoic import Server, Table
             >>> with Server(tables=[Table("numbers", np.int64(0), max_size=100, seed=3)]) as server:
             ...     client = server.client()
-            ...     client.insert_batch(np.arange(100), "numbers")
-            ...     with client.sampler("numbers", batch_size=4) as batches:
+            ...     client.extend(np.arange(100), "numbers")
+            ...     with client.batches("numbers", 4) as batches:
             ...         print(len(next(batches)))
             4
         """
-        return self.table(table).sampler(
-            batch_size, prefetch=prefetch, workers=workers, timeout=timeout, beta=beta
+        return self.table(table).batches(
+            n, prefetch=prefetch, workers=workers, timeout=timeout, beta=beta
         )
 
     @overload
@@ -191,18 +191,18 @@ class TableClient:
         """
         return self.table(table).update_priorities(keys, priorities, wait)
 
-    def delete(self, table: str, keys: Any) -> int:
+    def remove(self, table: str, keys: Any) -> int:
         """Remove items; returns how many of them were there."""
-        return self.table(table).delete(keys)
+        return self.table(table).remove(keys)
 
-    def reset(self, table: str) -> None:
+    def clear(self, table: str) -> None:
         """Remove all items of a table and count from zero."""
-        self.table(table).reset()
+        self.table(table).clear()
 
-    def advance(self, version: int) -> None:
-        """Tell all tables the learner's policy version."""
+    def publish_version(self, version: int) -> None:
+        """Set the learner's policy version of all tables."""
         for table in self._tables.values():
-            table.advance(version)
+            table.publish_version(version)
 
     def info(self) -> dict[str, dict[str, Any]]:
         """Return the numbers and settings of each table; see ``Table.info``."""
@@ -241,13 +241,13 @@ class TableClient:
         """Make a writer of trajectories by patterns; see :mod:`echoic.structured_writer`."""
         return StructuredWriter(list(self._tables.values()), configs, chunk_length, encoding)
 
-    def can_sample(self, table: str, count: int) -> bool:
+    def can_sample(self, table: str, n: int) -> bool:
         """Whether a batch of so many could be sampled now without waiting."""
-        return self.table(table).can_sample(count)
+        return self.table(table).can_sample(n)
 
-    def can_insert(self, table: str, count: int = 1) -> bool:
-        """Whether so many items could be inserted now without waiting."""
-        return self.table(table).can_insert(count)
+    def can_add(self, table: str, n: int = 1) -> bool:
+        """Whether so many items could be added now without waiting."""
+        return self.table(table).can_add(n)
 
     def stats(self) -> dict[str, float]:
         """Return the numbers of the connection; none for tables of this process.
@@ -259,7 +259,7 @@ class TableClient:
         return {} if self._connection is None else self._connection.stats()
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything that was inserted and updated before is in the tables.
+        """Wait until everything that was added and updated before is in the tables.
 
         In a table with a durability it survives then what that says.
 
@@ -273,7 +273,7 @@ class TableClient:
     def checkpoint(self, timeout: float | None = None) -> Path:
         """Have the server write a checkpoint of everything that it has.
 
-        What this client inserted before is in it after a :meth:`flush`. All who ask before a
+        What this client added before is in it after a :meth:`flush`. All who ask before a
         checkpoint begins share it.
 
         Args:
@@ -296,7 +296,7 @@ class TableClient:
         return self._server.checkpoint()
 
     def close(self, timeout: float | None = None) -> None:
-        """End the client; what it inserted is delivered first. Tables of this process stay."""
+        """End the client; what it added is delivered first. Tables of this process stay."""
         if self._connection is not None:
             self._connection.close(timeout)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Protocol
 
+from echoic.batches import Batches
 from echoic.limiters import Limiter
-from echoic.sampler import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,9 +20,9 @@ __all__ = ["TableMethods", "settings"]
 class _Table(Protocol):
     """What the methods need of a table."""
 
-    def sample(self, count: int, timeout: float | None = None, beta: float = 1.0) -> Batch: ...
+    def sample(self, n: int, timeout: float | None = None, beta: float = 1.0) -> Batch: ...
     def _set_limiter(self, limiter: tuple[str, list[float]]) -> None: ...
-    def _batch_requests(self, batch_size: int, beta: float) -> Any: ...
+    def _batch_requests(self, n: int, beta: float) -> Any: ...
 
 
 class TableMethods:
@@ -30,24 +30,24 @@ class TableMethods:
 
     __slots__ = ()
 
-    def sampler(
+    def batches(
         self: _Table,
-        batch_size: int,
+        n: int,
         *,
         prefetch: int = 2,
         workers: int = 1,
         timeout: float | None = None,
         beta: float = 1.0,
-    ) -> Sampler:
+    ) -> Batches:
         """Iterate over batches that are fetched ahead.
 
         Args:
-            batch_size: How many items each has.
+            n: How many items each has, at least 1.
             prefetch: How many batches to fetch before they are asked for. They count as sampled;
                 with 0 each is drawn when it is taken.
             workers: How many threads fetch from a table of this process, or of several servers; one
                 server elsewhere needs none.
-            timeout: Seconds that ``next`` waits; ``None`` waits for ever.
+            timeout: Seconds that ``next`` waits; ``None`` waits forever.
             beta: The exponent of the importance weights: finite, at least 0.
 
         Raises:
@@ -57,17 +57,17 @@ class TableMethods:
             >>> import numpy as np
             >>> from echoic import Table
             >>> table = Table("numbers", np.int64(0), max_size=100, seed=3)
-            >>> table.insert_batch(np.arange(100))
-            >>> with table.sampler(batch_size=4) as batches:
+            >>> table.extend(np.arange(100))
+            >>> with table.batches(4) as batches:
             ...     print(len(next(batches)))
             4
         """
         # A server elsewhere would draw before the first batch is taken with it.
         if not (math.isfinite(beta) and beta >= 0):
             raise ValueError(f"beta must be a finite number of at least 0, got {beta}")
-        return Sampler(
-            lambda wait: self.sample(batch_size, wait, beta),
-            self._batch_requests(batch_size, beta),
+        return Batches(
+            lambda wait: self.sample(n, wait, beta),
+            self._batch_requests(n, beta),
             prefetch=prefetch,
             workers=workers,
             timeout=timeout,
@@ -75,7 +75,7 @@ class TableMethods:
 
     def _batch_requests(
         self,
-        batch_size: int,  # noqa: ARG002 - those of a server use it
+        n: int,  # noqa: ARG002 - those of a server use it
         beta: float,  # noqa: ARG002
     ) -> Callable[[], Callable[[float], Batch]] | None:
         """Return what asks for a batch without waiting for it, if the table can."""

@@ -150,7 +150,7 @@ class Watch:
         >>> from echoic import Server, Table, TcpTransport, Watch
         >>> table = Table("replay", 0.0, max_size=10)
         >>> with Server(tables=[table], transport=TcpTransport(port=0)) as server:
-        ...     table.insert(1.5)
+        ...     table.add(1.5)
         ...     with Watch(server.addresses[0]) as watch:
         ...         seen = watch.look()
         >>> seen.value("table_items", table="replay")

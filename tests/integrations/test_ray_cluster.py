@@ -86,7 +86,7 @@ def cluster(ray_nodes: object) -> Iterator[ReplayCluster]:
 @pytest.fixture
 def client(cluster: ReplayCluster) -> Iterator[Client]:
     with cluster.client() as client:
-        client.reset("replay")
+        client.clear("replay")
         yield client
 
 
@@ -95,7 +95,7 @@ def test_a_client_is_found_by_name_in_a_task_and_uses_the_nearest_door(client: C
     def work(client: Client, worker: int) -> list[str]:
         with client:
             for n in range(50):
-                client.insert({"n": 100 * worker + n}, {"replay": 1.0})
+                client.add({"n": 100 * worker + n}, {"replay": 1.0})
             client.flush()
             return client.addresses
 
@@ -111,7 +111,7 @@ def test_a_client_is_found_by_name_in_a_task_and_uses_the_nearest_door(client: C
 
 def test_a_client_told_so_uses_tcp_with_the_token(cluster: ReplayCluster, client: Client) -> None:
     with cluster.client(doors="tcp") as far:
-        far.insert({"n": 7}, {"replay": 1.0})
+        far.add({"n": 7}, {"replay": 1.0})
         far.flush()
         assert far.addresses == cluster.addresses
         assert all(address.startswith("tcp://") for address in far.addresses)
@@ -195,7 +195,7 @@ def test_shards_without_a_place_end_the_start_in_time(
 def test_a_roster_that_is_killed_knows_the_shards_again(
     cluster: ReplayCluster, client: Client
 ) -> None:
-    client.insert({"n": 1}, {"replay": 1.0})
+    client.add({"n": 1}, {"replay": 1.0})
     client.flush()
     roster = ray.get_actor("shared")
     before = ray.get(roster.state.remote(), timeout=PATIENCE)
@@ -265,7 +265,7 @@ class Producers:
                 while not self._stop.is_set():
                     first = place * 10_000_000 + self.acked[place]
                     for n in range(first, first + self.BURST):
-                        client.insert({"n": n}, {"replay": 1.0}, timeout=PATIENCE)
+                        client.add({"n": n}, {"replay": 1.0}, timeout=PATIENCE)
                     client.flush(PATIENCE)
                     self.acked[place] += self.BURST
         except BaseException as error:
@@ -329,7 +329,7 @@ def test_a_cluster_that_is_started_again_has_what_it_had(ray_nodes: object, tmp_
         ):
             assert numbers(client) == list(range(100 * part))
             for n in range(100 * part, 100 * part + 100):
-                client.insert({"n": n}, {"replay": 1.0})
+                client.add({"n": n}, {"replay": 1.0})
     with pytest.raises(ClosedError, match="the cluster 'again' is closed"):
         cluster.client()
 
@@ -354,7 +354,7 @@ def test_removed_shards_stay_removed_when_the_cluster_is_made_again(
     with again(2) as cluster, cluster.client(refresh=0.2) as client:
         for table in ("queue", "replay"):
             for n in range(100):
-                client.insert({"n": n}, {table: 1.0})
+                client.add({"n": n}, {table: 1.0})
         client.flush()
         held = groups()
         assert cluster.drain_shard(0, timeout=PATIENCE) == {"replay": 50, "queue": 50}
@@ -392,7 +392,7 @@ def test_a_shard_waits_for_its_directory_and_one_that_is_gone_for_good_is_named(
         cluster.client() as client,
     ):
         for n in range(100):
-            client.insert({"n": n}, {"replay": 1.0})
+            client.add({"n": n}, {"replay": 1.0})
         client.flush()
         state.rename(away)
         os.kill(cluster.processes(PATIENCE)[1]["pid"], signal.SIGKILL)
@@ -444,12 +444,12 @@ def test_shards_join_and_are_emptied_while_probabilities_stay_true(ray_nodes: ob
         cluster.client(refresh=0.2) as client,
     ):
         priorities = np.linspace(1.0, 3.0, 600)
-        client.insert_batch({"n": np.arange(600)}, "replay", priorities, version=5)
+        client.extend({"n": np.arange(600)}, "replay", priorities, version=5)
         client.flush()
         assert cluster.add_shards(1) == [2]
         wait_until(lambda: len(client.addresses) == 3 and all(client.shards_there))
         for some in np.split(np.arange(600), 3):
-            client.insert_batch({"n": 600 + some}, "replay", priorities[some], version=6)
+            client.extend({"n": 600 + some}, "replay", priorities[some], version=6)
         client.flush()
         assert [shard["size"] for shard in client.info()["replay"]["shards"]] == [500, 500, 200]
 
@@ -524,7 +524,7 @@ def test_a_queue_is_used_up_where_it_is_and_what_is_left_of_all_tables_is_moved(
         cluster.client(refresh=0.2) as client,
     ):
         for n in range(100):
-            client.insert({"n": n}, {"queue": 1.0})
+            client.add({"n": n}, {"queue": 1.0})
         with client.trajectory_writer(num_keep_alive_refs=3) as writer:
             for episode in range(6):
                 for step in range(3 + episode % 2):
@@ -539,7 +539,7 @@ def test_a_queue_is_used_up_where_it_is_and_what_is_left_of_all_tables_is_moved(
         wait_until(lambda: client.shards_drained[0])
 
         taken = client.sample("queue", 80, timeout=PATIENCE).data["n"].tolist()
-        client.insert({"n": 100}, {"queue": 1.0})
+        client.add({"n": 100}, {"queue": 1.0})
         client.flush()
         left = client.info()["queue"]["shards"][0]["size"]
         # What may be taken only once goes to the other when the doors are closed.
@@ -599,7 +599,7 @@ def test_importing_echoic_imports_no_ray(run_script: Callable[..., Any]) -> None
 
 def test_a_second_call_moves_what_the_first_has_left_and_nothing_twice(monkeypatch):
     here, there = (echoic.Table.queue("queue", np.int64(0), max_size=2000) for _ in range(2))
-    here.insert_batch(np.arange(1000), np.ones(1000))
+    here.extend(np.arange(1000), np.ones(1000))
     copy, left = moving._copy, [2]
 
     def copy_twice(*arguments):

@@ -31,7 +31,7 @@ def address():
             "square": np.stack([numbers, numbers**2], 1).astype(np.float32),
         }
         for table in tables:
-            table.insert_batch(items, 1.0 + numbers)
+            table.extend(items, 1.0 + numbers)
         yield server.addresses[0]
 
 

@@ -379,7 +379,7 @@ def test_buffers_of_several_drivers_have_one_table_which_is_there_when_they_are_
         second.close()
         assert len(table) == 10
         assert set(table.items().priority.tolist()) == {1.0, 7.0}
-        table.reset()
+        table.clear()
         # Of the close too, which waits for an answer.
         third = EchoicEpisodeReplayBuffer(**settings | {"timeout": 1.0})
         with pytest.raises(WaitTimeoutError):

@@ -49,8 +49,8 @@ def shards(ray_nodes):
     with ReplayCluster(tables, num_shards=2, name="train", timeout=60.0) as made:
         with made.client() as client:
             numbers = np.arange(ITEMS)
-            client.insert_batch({"x": numbers}, "queue")
-            client.insert_batch({"x": numbers}, "drawn", 1.0 + numbers)
+            client.extend({"x": numbers}, "queue")
+            client.extend({"x": numbers}, "drawn", 1.0 + numbers)
             client.flush(60.0)
         yield made
 

@@ -17,7 +17,7 @@ def hand_on(server: Server, address: str) -> None:
     priorities = np.ones(BATCH)
     with connect(address) as client:
         for sample in server.dataset_iter():
-            client.insert_batch(sample.batch, "replay", priorities)
+            client.extend(sample.batch, "replay", priorities)
         client.flush()
 
 

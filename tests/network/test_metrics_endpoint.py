@@ -124,7 +124,7 @@ def test_one_sees_why_a_starved_learner_waits() -> None:
     table = Table("replay", EXAMPLE, max_size=100, limiter=limiters.MinSize(10))
     with Server(tables=[table]) as server:
         url = server.serve_metrics()
-        table.insert(EXAMPLE)
+        table.add(EXAMPLE)
         learner = threading.Thread(target=lambda: table.sample(1, timeout=30))
         learner.start()
         waiting = "echoic_table_waiting,side=sample,table=replay"
@@ -144,7 +144,7 @@ def test_one_sees_why_a_starved_learner_waits() -> None:
         # While it goes on, not only in the end.
         assert flat["table_wait_seconds_total.replay.sample"] > 0
         for _ in range(9):
-            table.insert(EXAMPLE)
+            table.add(EXAMPLE)
         learner.join()
         got = numbers(url)
         assert got["echoic_table_blocked,reason=NONE,side=sample,table=replay"] == 0
@@ -157,8 +157,8 @@ def test_one_sees_which_side_is_ahead(side: str) -> None:
     table = Table("replay", EXAMPLE, max_size=100, limiter=limiter)
     with Server(tables=[table]) as server:
         url = server.serve_metrics()
-        step = partial(table.insert, EXAMPLE) if side == "insert" else partial(table.sample, 1)
-        table.insert(EXAMPLE)
+        step = partial(table.add, EXAMPLE) if side == "insert" else partial(table.sample, 1)
+        table.add(EXAMPLE)
         with pytest.raises(WaitTimeoutError, match="the others are behind"):
             until_it_fails(lambda: step(timeout=0))
         assert numbers(url)[f"echoic_table_blocked,reason=RATIO,side={side},table=replay"] == 1

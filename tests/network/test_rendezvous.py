@@ -61,7 +61,7 @@ def test_one_address_is_one_server(say: Any, serve: Any) -> None:
     say(addresses=serve())
     with echoic.connect() as client:
         assert not isinstance(client, echoic.ShardedClient)
-        client.insert(np.int64(7), {"replay": 1.0})
+        client.add(np.int64(7), {"replay": 1.0})
         client.flush()
         assert client.sample("replay", 1).data.tolist() == [7]
 
@@ -184,7 +184,7 @@ def test_a_server_that_moved_is_found_in_the_file(say: Any, serve: Any, tmp_path
             assert time.monotonic() < until, "the shard was not found at its other address"
             time.sleep(0.01)
         assert client.addresses[0] == serve.servers[2].addresses[0]
-        client.insert_batch(np.arange(600), "replay")
+        client.extend(np.arange(600), "replay")
         client.flush()
     assert serve.servers[2].client().info()["replay"]["size"] == 300
     assert "shard 0" in str(told[0].message)
@@ -201,7 +201,7 @@ def test_servers_join_are_emptied_and_go_as_the_file_says(
         assert isinstance(client, echoic.ShardedClient)
         write(file, f"{first} draining", second)
         client.refresh()
-        client.insert_batch(np.arange(200), "replay")
+        client.extend(np.arange(200), "replay")
         client.flush()
         assert [shard["size"] for shard in client.info()["replay"]["shards"]] == [0, 200]
         write(file, "removed", second, third)

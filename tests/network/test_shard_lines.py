@@ -47,7 +47,7 @@ def until(condition: Callable[[], bool]) -> None:
 def test_keys_are_good_after_a_connection_was_lost(open_shards: Any) -> None:
     client, proxy, _ = open_shards()
     with client:
-        client.insert_batch(np.arange(600), "t")
+        client.extend(np.arange(600), "t")
         client.flush(PATIENCE)
         keys = np.unique(client.sample("t", 12_000).info.key)
         assert len(keys) == 600
@@ -56,7 +56,7 @@ def test_keys_are_good_after_a_connection_was_lost(open_shards: Any) -> None:
         until(lambda: client.stats()["reconnects"] == 2)
         until(lambda: all(client.shards_there))
         assert client.update_priorities("t", keys, np.full(600, 2.0)) == 600
-        assert client.delete("t", keys) == 600
+        assert client.remove("t", keys) == 600
 
 
 def test_each_item_is_inserted_once_while_connections_are_cut(open_shards: Any) -> None:
@@ -74,8 +74,8 @@ def test_each_item_is_inserted_once_while_connections_are_cut(open_shards: Any) 
         try:
             sampled = 0
             for first in range(0, count, 50):
-                client.insert(np.int64(first), {"t": 1.0}, timeout=PATIENCE)
-                client.insert_batch(np.arange(first + 1, first + 50), "t", timeout=PATIENCE)
+                client.add(np.int64(first), {"t": 1.0}, timeout=PATIENCE)
+                client.extend(np.arange(first + 1, first + 50), "t", timeout=PATIENCE)
                 sampled += len(client.sample("t", 20, timeout=PATIENCE))
         finally:
             done.set()

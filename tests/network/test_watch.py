@@ -132,12 +132,12 @@ def test_spreads_say_how_often_items_were_sampled_how_high_they_are_and_how_old(
     table = Table("t", 0.0, max_size=10, sampler=echoic.selectors.Fifo())
     with Server(tables=[table], transport=TcpTransport(0)) as server:
         for priority in (0.0, 0.5, 1.0, 5.0, 1e9):
-            table.insert(1.0, priority)
-        table.advance(3)
+            table.add(1.0, priority)
+        table.publish_version(3)
         # The first item each time, which was made for version 0.
         table.sample(2)
         table.sample(1)
-        table.delete(table.items().key[4:])
+        table.remove(table.items().key[4:])
         table.update_priorities(table.items().key[:1], [2.0])
         seen = Watch(server.addresses[0]).look()
 
@@ -172,14 +172,14 @@ def test_spreads_survive_a_checkpoint_and_a_reset(tmp_path: Path) -> None:
     with open_server() as server:
         client = server.client()
         for priority in (0.5, 3.0, 3.0):
-            client.insert(1.0, {"t": priority})
+            client.add(1.0, {"t": priority})
         client.sample("t", 8)
         before = spreads(server)
         assert before[0]["+Inf"] == 3
         server.checkpoint()
     with open_server() as server:
         assert spreads(server) == before
-        server.client().reset("t")
+        server.client().clear("t")
         assert all(count == 0 for spread in spreads(server) for count in spread.values())
 
 
@@ -188,7 +188,7 @@ def test_checkpoints_and_journals_are_counted(tmp_path: Path) -> None:
         assert watch.look().value("checkpoints_total") == 0
         assert "checkpoint_age_seconds" not in watch.look().families
         client = connect(server.addresses[0])
-        client.insert(EXAMPLE, {"replay": 1.0})
+        client.add(EXAMPLE, {"replay": 1.0})
         client.flush()
         server.checkpoint()
         seen = watch.look()

@@ -182,7 +182,7 @@ def insert(arguments: argparse.Namespace) -> None:
     while not stop:
         one = sample(arguments.producer, sent, arguments.words)
         before = time.monotonic()
-        patiently(lambda one=one: client.insert(one, {"replay": 1.0}))
+        patiently(lambda one=one: client.add(one, {"replay": 1.0}))
         say("inserted", sent, round(time.monotonic() - before, 3))
         sent += 1
         if sent % arguments.report == 0:

@@ -155,13 +155,13 @@ def _table(seed: int, rng: random.Random) -> Plan:
     if plan.reach != "sharded":
         plan.durability = rng.choice(["none", "none", "async", "sync"])
         plan.checkpoints = rng.choices(["none", "called", "every"], [1, 3, 2])[0]
-    ways = ["insert", "insert_batch", "writer"] if plan.kind == "rows" else ["writer", "structured"]
+    ways = ["add", "extend", "writer"] if plan.kind == "rows" else ["writer", "structured"]
     if plan.kind == "windows" and rng.random() < 0.2:
         # Items that no writer made are of another form, and can't be in a batch with others.
-        ways = ["insert"]
+        ways = ["add"]
     plan.inserters = rng.choices(ways, k=rng.randint(1, 3))
     # Without a sampler an inserter depends on nobody, and hides nobody's lost wake-up.
-    plan.samplers = rng.choices(["sample", "sampler"], k=rng.choice([0, 1, 1, 2]))
+    plan.samplers = rng.choices(["sample", "batches"], k=rng.choice([0, 1, 1, 2]))
     plan.chores = rng.random() < 0.5
     plan.deletes = plan.chores and rng.random() < 0.5
     plan.shared_client = rng.random() < 0.5
@@ -188,7 +188,7 @@ def _squeeze(plan: Plan, rng: random.Random) -> None:
     """Have inserters wait for nothing but the rows that a checkpoint withholds."""
     plan.kind, plan.filling, plan.max_size = "rows", 1000, 5000
     plan.sampler, plan.limiter, plan.max_times = rng.choice(list(EVICTING)), "min", 0
-    plan.inserters, plan.samplers = ["insert_batch"] * rng.randint(1, 2), []
+    plan.inserters, plan.samplers = ["extend"] * rng.randint(1, 2), []
     plan.eager, plan.chores, plan.deletes, plan.victims = True, False, False, 0
     plan.checkpoints = "called"
     plan.events = rng.choices(["checkpoint", "client checkpoint"], k=3)

@@ -185,12 +185,12 @@ class Play:
         if self.plan.kind == "rows":
             numbers = np.arange(first, first + size)
             with self.watch.call("fill", "insert"):
-                table.insert_batch(rows(self.plan, numbers))
+                table.extend(rows(self.plan, numbers))
                 self._shared.flush()
-        elif "insert" in self.plan.inserters:
+        elif "add" in self.plan.inserters:
             for number in range(first, first + size):
                 window = rows(self.plan, np.arange(number - 1, number + 1))
-                self._shared.insert(window, {NAME: 1.0})
+                self._shared.add(window, {NAME: 1.0})
             with self.watch.call("fill", "insert"):
                 self._shared.flush()
         else:
@@ -214,7 +214,7 @@ class Play:
 
     def _sample(self, role: str, _number: int, client: Any, log: Log, rng: random.Random) -> None:
         plan, watch = self.plan, self.watch
-        if role == "sampler":
+        if role == "batches":
             self._iterate(client, log, rng)
             return
         while not self.stop.is_set():
@@ -235,7 +235,7 @@ class Play:
     def _iterate(self, client: Any, log: Log, rng: random.Random) -> None:
         patience, prefetch = self._patience(rng), rng.choice([0, 1, 2, 5])
         workers = rng.choice([1, 3])
-        with client.sampler(
+        with client.batches(
             NAME, self.plan.batch, prefetch=prefetch, workers=workers, timeout=patience
         ) as batches:
             while not self.stop.is_set():
@@ -254,15 +254,15 @@ class Play:
     def _do_chores(self, _: str, _number: int, client: Any, log: Log, rng: random.Random) -> None:
         plan, table = self.plan, client.table(NAME)
         while not self.stop.is_set() and not self.closing.is_set():
-            chores = ["items", "update", "info", "advance", "can"]
-            chore = rng.choice(chores + ["delete"] * plan.deletes)
+            chores = ["items", "update", "info", "publish_version", "can"]
+            chore = rng.choice(chores + ["remove"] * plan.deletes)
             with self.watch.call(chore, "served"):
                 if chore == "info":
                     assert table.info["size"] <= plan.max_size * 2
-                elif chore == "advance":
-                    table.advance(len(log.given))
+                elif chore == "publish_version":
+                    table.publish_version(len(log.given))
                 elif chore == "can":
-                    table.can_insert(1)
+                    table.can_add(1)
                 else:
                     keys = table.items(rng.choice([1, 20, 300])).key
                     if not len(keys):
@@ -278,7 +278,7 @@ class Play:
                         batch = table.get(keys[:5])
                         if len(batch):
                             log.deleted.append(check_whole(batch.data))
-                            table.delete(batch.info.key)
+                            table.remove(batch.info.key)
             time.sleep(rng.uniform(0.005, 0.03))
 
     # What happens to them.
@@ -399,7 +399,7 @@ class Play:
             except echoic.errors.LimiterError:
                 sample = False
             info = table.info
-            seen.append((table.can_insert(1), sample, info["inserts"], info["samples"]))
+            seen.append((table.can_add(1), sample, info["inserts"], info["samples"]))
         insert, sample, inserts, samples = zip(*seen, strict=True)
         # Somebody may wait for any of several servers.
         conditions = {"insert": all(insert), "sample": all(sample), "served": True}
@@ -447,7 +447,7 @@ class Play:
 
     def _all_told(self) -> bool:
         """Whether everything that was drawn was also seen: no prefetch, no client that died."""
-        return "sampler" not in self.plan.samplers and not self.plan.victims
+        return "batches" not in self.plan.samplers and not self.plan.victims
 
     def _assert_there(
         self,
@@ -553,12 +553,12 @@ class Inserter:
                 client.send_batch(items, patience)
         elif many > 1 or "batch" in self._role:
             items = rows(plan, np.arange(number, number + many))
-            client.insert_batch(items, NAME, timeout=patience)
+            client.extend(items, NAME, timeout=patience)
         elif plan.kind == "rows":
-            client.insert(_step(plan, number), {NAME: 1.0}, timeout=patience)
+            client.add(_step(plan, number), {NAME: 1.0}, timeout=patience)
         else:
             window = rows(plan, np.arange(number - 1, number + 1))
-            client.insert(window, {NAME: 1.0}, timeout=patience)
+            client.add(window, {NAME: 1.0}, timeout=patience)
 
     def flush(self, patience: float | None) -> None:
         """Wait until all is there."""

@@ -342,7 +342,7 @@ def test_table_is_as_it_is_written(tmp_path: Path) -> None:
 def test_seed_gives_the_draws_of_a_table_with_this_seed(tmp_path: Path) -> None:
     def draws(table: echoic.Table) -> list[int]:
         for number in range(10):
-            table.insert(np.int64(number))
+            table.add(np.int64(number))
         return [int(table.sample(1).data[0]) for _ in range(20)]
 
     made = make_table(read_table(tmp_path, seed=5, spec="int64"))
@@ -571,7 +571,7 @@ def test_clients_insert_and_sample(start: Any, tmp_path: Path) -> None:
         )
     )
     with echoic.connect(server.address) as client:
-        client.insert({"obs": np.ones(4, np.float32), "reward": 0.5}, {"replay": 1.0})
+        client.add({"obs": np.ones(4, np.float32), "reward": 0.5}, {"replay": 1.0})
         with client.trajectory_writer(3) as writer:
             for at in range(3):
                 writer.append({"at": at})
@@ -596,7 +596,7 @@ def test_a_server_may_have_a_stream_and_tables(start: Any, tmp_path: Path) -> No
     with echoic.connect(server.address, {"x": np.int64(0)}) as client:
         client.send_batch({"x": np.arange(5)})
     with echoic.connect(server.address) as client:
-        client.insert(np.int64(7), {"replay": 1.0})
+        client.add(np.int64(7), {"replay": 1.0})
     errors = server.end()
     assert len(list((tmp_path / "out").iterdir())) == 3
     assert "table replay: 1 items after 1 inserts" in errors
@@ -614,7 +614,7 @@ def test_the_last_checkpoint_has_all_that_clients_know_to_be_stored(
     for run in range(3):
         server = start(config)
         with echoic.connect(server.address) as client:
-            client.insert_batch(np.arange(10) + 10 * run, "rows")
+            client.extend(np.arange(10) + 10 * run, "rows")
         their_client = reverb.Client(server.address)
         their_client.insert([run], {"theirs": 1.0})
         errors = server.end()
@@ -637,13 +637,13 @@ def test_inserts_that_come_while_the_server_ends_are_in_the_last_checkpoint(
     config = write(tmp_path, tables=[table], checkpoints={"path": "saved"})
     server = start(config)
     client = echoic.connect(server.address, deadline=0.5)
-    client.insert(np.int64(0), {"rows": 1.0})
+    client.add(np.int64(0), {"rows": 1.0})
     client.flush(PATIENCE)
     sent = 1
     # The client gives up some time after the server has ended.
     with contextlib.suppress(echoic.errors.DisconnectedError):
         while sent < 50_000:
-            client.insert(np.int64(sent), {"rows": 1.0})
+            client.add(np.int64(sent), {"rows": 1.0})
             sent += 1
             if sent == 10_000:
                 server.popen.send_signal(signal.SIGTERM)
@@ -663,7 +663,7 @@ def test_scheduled_checkpoints_survive_a_kill(start: Any, tmp_path: Path, eventu
     config = write(tmp_path, tables=[table], checkpoints={"path": "saved", "every": 0.1})
     server = start(config)
     with echoic.connect(server.address) as client:
-        client.insert_batch(np.arange(10), "rows")
+        client.extend(np.arange(10), "rows")
         client.flush()
         first = client.checkpoint()
         # A whole one that began after the insert: the one above may be the last that counts.
@@ -681,8 +681,8 @@ def test_journalled_tables_of_both_kinds_survive_a_kill(start: Any, tmp_path: Pa
     config = write(tmp_path, tables=tables, journal="journal")
     server = start(config)
     client = echoic.connect(server.address)
-    client.insert_batch(np.arange(10), "rows")
-    client.insert_batch(np.arange(10), "lost")
+    client.extend(np.arange(10), "rows")
+    client.extend(np.arange(10), "lost")
     client.flush()
     reverb.Client(server.address).insert([1.0, "text"], {"theirs": 1.0})
     server.kill()
@@ -714,7 +714,7 @@ def test_the_file_of_tables_in_the_guide_is_served(
     with echoic.connect(server.address, token="hunter2") as client:
         assert sorted(client.tables) == ["messages", "replay", "sequences"]
         item = {"obs": np.zeros(4, np.float32), "action": 1, "reward": 0.5}
-        client.insert(item, {"replay": 2.0})
+        client.add(item, {"replay": 2.0})
         with client.trajectory_writer(5) as writer:
             for _ in range(5):
                 writer.append({"obs": np.zeros(4, np.float32), "lost": False})

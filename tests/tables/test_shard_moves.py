@@ -71,7 +71,7 @@ def test_keys_keep_their_meaning_while_shards_join(serve: Any, connect: Any) -> 
             known.append(serve(one))
             client.refresh()
         assert client.shards_there == [True] * (number + 1)
-        one.insert_batch(np.arange(100 * number, 100 * number + 100))
+        one.extend(np.arange(100 * number, 100 * number + 100))
         info = client.table("t").items()
         given.append((info.key, client.table("t").get(info.key).data))
         # Also those that were given when there were fewer shards.
@@ -80,7 +80,7 @@ def test_keys_keep_their_meaning_while_shards_join(serve: Any, connect: Any) -> 
     keys = given[-1][0]
     assert len(set(keys.tolist())) == 900
     assert client.update_priorities("t", given[2][0], np.full(300, 2.0)) == 300
-    assert client.delete("t", given[0][0]) == 100
+    assert client.remove("t", given[0][0]) == 100
     assert numbers(*tables) == list(range(100, 900))
 
 
@@ -90,7 +90,7 @@ def test_who_joins_gets_inserts_and_is_sampled_with_true_probabilities(
     tables = [table(sampler=selectors.Prioritized(1.0)) for _ in range(4)]
     for number, one in enumerate(tables):
         values = np.arange(100 * number, 100 * number + 100)
-        one.insert_batch(values, 1.0 + values)
+        one.extend(values, 1.0 + values)
     addresses = [serve(one) for one in tables]
     places: list[Any] = addresses[:2]
     client = connect(lambda: places, refresh=None)
@@ -121,7 +121,7 @@ def test_who_joins_gets_inserts_and_is_sampled_with_true_probabilities(
     assert info.table_size == 300
     assert np.allclose(info.probability, info.priority / total, rtol=1e-12)
     assert seen == {0, 1, 2, 3}
-    client.insert_batch(np.arange(1000, 1900), "t")
+    client.extend(np.arange(1000, 1900), "t")
     client.flush(PATIENCE)
     assert [len(one) for one in tables] == [400, 100, 400, 400]
     assert client.addresses == [addresses[0], "", *addresses[2:]]
@@ -152,13 +152,13 @@ def test_a_shard_that_can_not_be_reached_yet_joins_later(serve: Any, connect: An
         echoic.errors.ShardWarning, match="shard 1 .* can't be reached; it is used as soon"
     ):
         client.refresh()
-    client.insert_batch(np.arange(200), "t")
+    client.extend(np.arange(200), "t")
     client.flush(PATIENCE)
     assert client.shards_there == [True, False]
     port = int(nowhere.rpartition(":")[2])
     serve(other, echoic.TcpTransport(port=port))
     until(lambda: client.shards_there == [True, True])
-    client.insert_batch(np.arange(200, 800), "t")
+    client.extend(np.arange(200, 800), "t")
     client.flush(PATIENCE)
     assert (len(one), len(other)) == (500, 300)
 
@@ -211,7 +211,7 @@ def test_who_does_not_know_where_shards_are_is_complained_of_once_and_asked_agai
 def test_a_drained_shard_is_sampled_and_gets_no_inserts(serve: Any, connect: Any) -> None:
     tables = [table() for _ in range(3)]
     client = connect([serve(one) for one in tables])
-    client.insert_batch(np.arange(900), "t")
+    client.extend(np.arange(900), "t")
     client.flush(PATIENCE)
     before = homes(client)
     client.drain(1)
@@ -220,10 +220,10 @@ def test_a_drained_shard_is_sampled_and_gets_no_inserts(serve: Any, connect: Any
     # Only the keys of that shard have gone to others, and to both of them.
     assert {new for old, new in zip(before, after, strict=True) if old == 1} == {0, 2}
     assert all(new == old for old, new in zip(before, after, strict=True) if old != 1)
-    client.insert_batch(np.arange(900, 1800), "t")
+    client.extend(np.arange(900, 1800), "t")
     for number in range(1800, 1900):
-        client.insert(np.int64(number), {"t": 1.0}, shard_key=number)
-        client.insert(np.int64(number + 100), {"t": 1.0})
+        client.add(np.int64(number), {"t": 1.0}, shard_key=number)
+        client.add(np.int64(number + 100), {"t": 1.0})
     client.flush(PATIENCE)
     assert len(tables[1]) == 300
     batch = client.sample("t", 5000)
@@ -244,7 +244,7 @@ def test_items_of_a_drained_shard_go_to_the_others_with_priorities_and_versions(
     client = connect([serve(one) for one in tables])
     for version in range(3):
         values = np.arange(3000 * version, 3000 * version + 3000)
-        client.insert_batch(values, "t", 1.0 + values, version=version)
+        client.extend(values, "t", 1.0 + values, version=version)
     client.flush(PATIENCE)
     with pytest.raises(ValueError, match=r"shard 1 .* takes inserts, .* drain it first"):
         client.move_items(1, "t")
@@ -265,7 +265,7 @@ def test_items_of_a_drained_shard_go_to_the_others_with_priorities_and_versions(
 def test_trajectories_are_not_moved(serve: Any, connect: Any) -> None:
     tables = [Table("free", None, max_size=1000, seed=1) for _ in range(2)]
     client = connect([serve(one) for one in tables])
-    tables[0].insert({"at": np.arange(3)})
+    tables[0].add({"at": np.arange(3)})
     client.drain(0)
     with pytest.raises(
         echoic.errors.SpecError, match="for tables with a spec, whose items are all alike"
@@ -282,7 +282,7 @@ def test_nobody_is_told_of_a_drained_shard_that_goes(connect: Any) -> None:
     addresses = [server.addresses[0] for server in servers]
     said: list[Any] = list(addresses)
     client = connect(lambda: said, refresh=None)
-    client.insert_batch(np.arange(600), "t")
+    client.extend(np.arange(600), "t")
     client.flush(PATIENCE)
     said[1] = (addresses[1], "draining")
     client.refresh()
@@ -290,12 +290,12 @@ def test_nobody_is_told_of_a_drained_shard_that_goes(connect: Any) -> None:
         warnings.simplefilter("error")
         servers[1].close()
         until(lambda: client.shards_there == [True, False])
-        client.insert_batch(np.arange(600, 700), "t")
+        client.extend(np.arange(600, 700), "t")
         assert client.sample("t", 50, timeout=PATIENCE).info.table_size >= 300
         said[1] = None
         client.refresh()
         client.flush(PATIENCE)
-        client.reset("t")
+        client.clear("t")
         assert client.info()["t"]["shards"][1] is None
         client.close(PATIENCE)
     servers[0].close()
@@ -307,11 +307,11 @@ def test_that_all_who_are_there_are_drained_is_said(serve: Any, connect: Any) ->
     with pytest.raises(
         echoic.errors.WaitTimeoutError, match="all shards that take inserts are away"
     ):
-        client.insert(np.int64(1), {"t": 1.0}, timeout=0.05)
+        client.add(np.int64(1), {"t": 1.0}, timeout=0.05)
     with pytest.raises(
         echoic.errors.DisconnectedError, match="all shards that take inserts were away"
     ):
-        client.insert(np.int64(1), {"t": 1.0})
+        client.add(np.int64(1), {"t": 1.0})
 
 
 def test_a_client_goes_from_door_to_door_of_a_server_and_keys_stay_good(
@@ -325,13 +325,13 @@ def test_a_client_goes_from_door_to_door_of_a_server_and_keys_stay_good(
     ]
     with echoic.Server(tables=[one], transport=doors) as server:
         client = connect([server.addresses[0]])
-        client.insert_batch(np.arange(100), "t")
+        client.extend(np.arange(100), "t")
         client.flush()
         keys = client.sample("t", 50).info.key
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             for turn in range(1, 9):
-                client.insert_batch(np.arange(100 * turn, 100 * turn + 100), "t")
+                client.extend(np.arange(100 * turn, 100 * turn + 100), "t")
                 assert client.move(0, server.addresses[turn % 3])
                 assert client.sample("t", 500, timeout=PATIENCE).info.table_size >= 100
             client.flush(PATIENCE)
@@ -352,7 +352,7 @@ def test_what_a_removed_shard_had_not_acknowledged_goes_to_another(
     # It takes nothing, so what goes there waits.
     tables[1].pause()
     for number in range(50):
-        client.insert(np.int64(number), {"t": 1.0}, shard_key=keyed)
+        client.add(np.int64(number), {"t": 1.0}, shard_key=keyed)
     with pytest.raises(echoic.errors.WaitTimeoutError, match=r"shard 1 .* which has 50 inserts"):
         client.flush(0.1)
     with warnings.catch_warnings():
@@ -361,13 +361,13 @@ def test_what_a_removed_shard_had_not_acknowledged_goes_to_another(
         until(lambda: client.shards_there == [True, False])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        client.remove(1)
+        client.remove_shard(1)
         client.flush(PATIENCE)
         assert client.shards_drained == [False, True]
         client.close(PATIENCE)
     assert numbers(tables[0]) == list(range(50))
     with pytest.raises(ValueError, match="no other shard is there"):
-        connect([addresses[0]]).remove(0)
+        connect([addresses[0]]).remove_shard(0)
 
 
 def test_an_episode_of_a_removed_shard_is_ended_elsewhere(connect: Any) -> None:
@@ -384,7 +384,7 @@ def test_an_episode_of_a_removed_shard_is_ended_elsewhere(connect: Any) -> None:
         warnings.simplefilter("ignore", echoic.errors.ShardWarning)
         servers[first].close()
         until(lambda: not client.shards_there[first])
-        client.remove(first)
+        client.remove_shard(first)
         for at in range(3, 6):
             writer.append({"at": at})
             writer.create_item("free", 1.0, {"at": writer.history["at"][-3:]})
@@ -492,10 +492,10 @@ class Worker(threading.Thread):
         while not self.over.is_set():
             for _ in range(20):
                 step = {"at": np.int64(self.rows), "who": np.int64(-self.rows)}
-                self._client.insert(step, {"rows": 1.0}, timeout=PATIENCE)
+                self._client.add(step, {"rows": 1.0}, timeout=PATIENCE)
                 self.rows += 1
             at = np.arange(self.rows, self.rows + 150)
-            self._client.insert_batch({"at": at, "who": -at}, "rows", timeout=PATIENCE)
+            self._client.extend({"at": at, "who": -at}, "rows", timeout=PATIENCE)
             self.rows += 150
             for _ in range(5):
                 writer.append({"at": self.windows}, timeout=PATIENCE)

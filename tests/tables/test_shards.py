@@ -89,7 +89,7 @@ def test_unequal_shards_are_sampled_as_one_table(open_shards: Any) -> None:
     tables = [table(), table(), table()]
     _, client = open_shards(*tables)
     for one, (first, end) in zip(tables, [(0, 10), (10, 40), (40, 100)], strict=True):
-        one.insert_batch(np.arange(first, end))
+        one.extend(np.arange(first, end))
     values, probabilities = draws(client)
     assert (np.abs(probabilities - 0.01) < 1e-12).all()
     # Beyond 5 about once in 100,000 seeds; this one was not chosen.
@@ -104,8 +104,8 @@ def test_prioritized_shards_are_sampled_as_one_table(open_shards: Any) -> None:
     tables = [table(sampler=selectors.Prioritized(0.5)) for _ in range(2)]
     _, client = open_shards(*tables)
     priorities = np.arange(60.0)
-    tables[0].insert_batch(np.arange(10), priorities[:10])
-    tables[1].insert_batch(np.arange(10, 60), priorities[10:])
+    tables[0].extend(np.arange(10), priorities[:10])
+    tables[1].extend(np.arange(10, 60), priorities[10:])
     expected = priorities**0.5 / (priorities**0.5).sum()
     values, probabilities = draws(client)
     assert np.allclose(probabilities, expected[values], rtol=1e-12)
@@ -121,7 +121,7 @@ def test_probabilities_stay_true_while_priorities_change(open_shards: Any) -> No
     tables = [table(sampler=selectors.Prioritized()) for _ in range(2)]
     _, client = open_shards(*tables)
     for one, first in zip(tables, (0, 10), strict=True):
-        one.insert_batch(np.arange(first, first + 10))
+        one.extend(np.arange(first, first + 10))
     own = [np.unique(one.sample(200).info.key) for one in tables]
     estimates, generator = [], np.random.default_rng(4)
     for _ in range(400):
@@ -138,8 +138,8 @@ def test_probabilities_stay_true_while_priorities_change(open_shards: Any) -> No
 def test_without_any_weight_all_items_of_all_shards_count_alike(open_shards: Any) -> None:
     tables = [table(sampler=selectors.Prioritized()) for _ in range(2)]
     _, client = open_shards(*tables)
-    tables[0].insert_batch(np.arange(5), np.zeros(5))
-    tables[1].insert_batch(np.arange(5, 20), np.zeros(15))
+    tables[0].extend(np.arange(5), np.zeros(5))
+    tables[1].extend(np.arange(5, 20), np.zeros(15))
     values, probabilities = draws(client, 4)
     assert (probabilities == 0.05).all()
     assert len(set(values.tolist())) == 20
@@ -154,7 +154,7 @@ def test_without_any_weight_all_items_of_all_shards_count_alike(open_shards: Any
 def test_items_go_to_shards_in_turn(open_shards: Any) -> None:
     _, client = open_shards(table(), table(), table())
     for value in range(30):
-        client.insert(np.int64(value), {"t": 1.0})
+        client.add(np.int64(value), {"t": 1.0})
     client.flush()
     assert sizes(client) == [10, 10, 10]
     assert len(client.table("t")) == 30
@@ -163,15 +163,15 @@ def test_items_go_to_shards_in_turn(open_shards: Any) -> None:
 
 def test_large_batches_are_cut_and_small_ones_take_turns(open_shards: Any) -> None:
     _, client = open_shards(table(), table(), table())
-    client.insert_batch(np.arange(900), "t", np.arange(900.0))
+    client.extend(np.arange(900), "t", np.arange(900.0))
     client.flush()
     assert sizes(client) == [300, 300, 300]
     for first in range(900, 960, 10):
-        client.insert_batch(np.arange(first, first + 10), "t", np.arange(first, first + 10))
+        client.extend(np.arange(first, first + 10), "t", np.arange(first, first + 10))
     client.flush()
     assert sizes(client) == [320, 320, 320]
     # Half of it would be less than a part may be.
-    client.insert_batch(np.arange(511), "t", np.arange(511.0))
+    client.extend(np.arange(511), "t", np.arange(511.0))
     client.flush()
     assert sorted(sizes(client)) == [320, 320, 831]
     batch = client.sample("t", 5000)
@@ -181,10 +181,10 @@ def test_large_batches_are_cut_and_small_ones_take_turns(open_shards: Any) -> No
 def test_a_bad_batch_changes_no_shard(open_shards: Any) -> None:
     _, client = open_shards(table(), table())
     with pytest.raises(echoic.errors.PriorityError):
-        client.insert_batch(np.arange(500), "t", np.r_[np.ones(499), -1.0])
+        client.extend(np.arange(500), "t", np.r_[np.ones(499), -1.0])
     with pytest.raises(echoic.errors.SpecError):
-        client.insert_batch(np.zeros(500), "t")
-    client.insert_batch(np.arange(500), "t")
+        client.extend(np.zeros(500), "t")
+    client.extend(np.arange(500), "t")
     client.flush()
     keys = client.sample("t", 100).info.key
     with pytest.raises(echoic.errors.PriorityError):
@@ -198,8 +198,8 @@ def test_equal_keys_go_to_one_shard_from_every_client(open_shards: Any) -> None:
     with echoic.connect(client.addresses) as other:
         for each in (client, other):
             for number in range(30):
-                each.insert(np.int64(number), {"t": 1.0}, shard_key=f"actor-{number}")
-            each.insert_batch(np.arange(100, 300), "t", shard_key=7)
+                each.add(np.int64(number), {"t": 1.0}, shard_key=f"actor-{number}")
+            each.extend(np.arange(100, 300), "t", shard_key=7)
             each.flush()
     where: dict[int, set[int]] = {}
     batch = client.sample("t", 9000)
@@ -209,7 +209,7 @@ def test_equal_keys_go_to_one_shard_from_every_client(open_shards: Any) -> None:
     assert len(set().union(*(where[number] for number in range(30)))) == 3
     assert len(set().union(*(where[number] for number in range(100, 300)))) == 1
     with pytest.raises(TypeError, match="a shard_key is a str, bytes or an int, got a float"):
-        client.insert(np.int64(0), {"t": 1.0}, shard_key=0.5)
+        client.add(np.int64(0), {"t": 1.0}, shard_key=0.5)
 
 
 def test_where_keys_go_is_the_same_in_every_release() -> None:
@@ -225,8 +225,8 @@ def test_changes_go_to_the_shard_that_has_the_item(open_shards: Any) -> None:
     tables = [table(sampler=selectors.Prioritized()) for _ in range(2)]
     _, client = open_shards(*tables)
     # Both give their items the same keys.
-    tables[0].insert_batch(np.arange(10))
-    tables[1].insert_batch(np.arange(10, 20))
+    tables[0].extend(np.arange(10))
+    tables[1].extend(np.arange(10, 20))
     batch = client.sample("t", 400)
     keys, first = np.unique(batch.info.key, return_index=True)
     values = batch.data[first]
@@ -235,10 +235,10 @@ def test_changes_go_to_the_shard_that_has_the_item(open_shards: Any) -> None:
     for one in tables:
         after = one.sample(200)
         assert (after.info.priority == after.data + 1.0).all()
-    assert client.delete("t", keys[values % 2 == 1]) == 10
+    assert client.remove("t", keys[values % 2 == 1]) == 10
     assert [len(one) for one in tables] == [5, 5]
     assert not (client.sample("t", 300).data % 2).any()
-    assert client.delete("t", keys[values % 2 == 1]) == 0
+    assert client.remove("t", keys[values % 2 == 1]) == 0
 
 
 def test_a_shard_with_too_few_items_is_not_waited_for(open_shards: Any) -> None:
@@ -247,10 +247,10 @@ def test_a_shard_with_too_few_items_is_not_waited_for(open_shards: Any) -> None:
     with pytest.raises(echoic.errors.WaitTimeoutError) as raised:
         client.sample("t", 4, timeout=0.05)
     assert raised.value.reason == "MIN_SIZE"
-    tables[0].insert_batch(np.arange(20))
-    tables[1].insert_batch(np.arange(100, 119))
+    tables[0].extend(np.arange(20))
+    tables[1].extend(np.arange(100, 119))
     assert client.sample("t", 200, timeout=PATIENCE).data.max() < 100
-    tables[1].insert(np.int64(119))
+    tables[1].add(np.int64(119))
     time.sleep(0.1)
     batch = client.sample("t", 200, timeout=PATIENCE)
     assert (batch.info.probability == 1 / 40).all()
@@ -263,16 +263,16 @@ def test_a_sample_that_a_shard_keeps_waiting_loses_nothing(open_shards: Any) -> 
     tables = [table(limiter=ratio) for _ in range(2)]
     _, client = open_shards(*tables)
     for one in tables:
-        one.insert_batch(np.arange(50))
+        one.extend(np.arange(50))
     tables[1].sample(100)
     with pytest.raises(echoic.errors.WaitTimeoutError, match=r"shard tcp://.*RATIO"):
-        list(client.sampler("t", 40, prefetch=0, timeout=0.05))
+        list(client.batches("t", 40, prefetch=0, timeout=0.05))
     counted = tables[0].info["samples"]
     with pytest.raises(echoic.errors.WaitTimeoutError):
         client.sample("t", 40, timeout=0.05)
     # What the first shard gave is kept, not drawn again.
     assert tables[0].info["samples"] == counted
-    tables[1].insert_batch(np.arange(40))
+    tables[1].extend(np.arange(40))
     assert len(client.sample("t", 40, timeout=PATIENCE)) == 40
     assert tables[0].info["samples"] == counted
 
@@ -281,8 +281,8 @@ def test_inserts_pass_over_a_shard_that_takes_none(open_shards: Any) -> None:
     tables = [table(limiter=limiters.Queue(5), max_size=5), table()]
     _, client = open_shards(*tables, window_bytes=64)
     for value in range(100):
-        client.insert(np.int64(value), {"t": 1.0}, timeout=PATIENCE)
-    client.insert_batch(np.arange(100, 300), "t", timeout=PATIENCE)
+        client.add(np.int64(value), {"t": 1.0}, timeout=PATIENCE)
+    client.extend(np.arange(100, 300), "t", timeout=PATIENCE)
     with pytest.raises(echoic.errors.WaitTimeoutError, match=r"shard 0 .* inserts to do"):
         client.flush(0.3)
     # Five are in the queue, and at most five fit into the window of its connection.
@@ -294,7 +294,7 @@ def test_a_batch_that_does_not_fit_says_how_much_of_it_is_on_its_way(open_shards
     tables = [Table.queue("t", np.int64(0), max_size=20) for _ in range(2)]
     _, client = open_shards(*tables, window_bytes=64)
     with pytest.raises(echoic.errors.WaitTimeoutError) as raised:
-        client.insert_batch(np.arange(900_000), "t", timeout=0.3)
+        client.extend(np.arange(900_000), "t", timeout=0.3)
     # A window takes a block of any size when it is empty, so something of the first part went in.
     assert 0 < raised.value.stored < 900_000
     assert raised.value.stored == client.stats()["items_sent"]
@@ -305,7 +305,7 @@ def test_a_queue_on_shards_gives_each_item_once(open_shards: Any) -> None:
         *[Table.queue("t", np.int64(0), max_size=50) for _ in range(3)], window_bytes=4096
     )
     inserter = threading.Thread(
-        target=lambda: [client.insert(np.int64(value), {"t": 1.0}) for value in range(600)]
+        target=lambda: [client.add(np.int64(value), {"t": 1.0}) for value in range(600)]
     )
     inserter.start()
     seen = np.concatenate([client.sample("t", 12, timeout=PATIENCE).data for _ in range(50)])
@@ -316,8 +316,8 @@ def test_a_queue_on_shards_gives_each_item_once(open_shards: Any) -> None:
 def test_all_items_of_queues_can_be_had_at_once(open_shards: Any) -> None:
     tables = [Table.queue("t", np.int64(0), max_size=50) for _ in range(3)]
     _, client = open_shards(*tables)
-    tables[0].insert_batch(np.arange(5))
-    tables[2].insert_batch(np.arange(5, 30))
+    tables[0].extend(np.arange(5))
+    tables[2].extend(np.arange(5, 30))
     assert client.sample("t", 30, timeout=PATIENCE).data.tolist() == list(range(30))
 
 
@@ -359,11 +359,11 @@ def test_structured_writers_take_turns_too(open_shards: Any) -> None:
 def test_a_sampler_gives_batches_of_all_shards(open_shards: Any) -> None:
     tables = [table(), table()]
     _, client = open_shards(*tables)
-    client.insert_batch(np.arange(600), "t")
+    client.extend(np.arange(600), "t")
     client.flush()
     seen: set[int] = set()
     for prefetch, workers in ((0, 1), (3, 2)):
-        with client.sampler("t", 64, prefetch=prefetch, workers=workers) as batches:
+        with client.batches("t", 64, prefetch=prefetch, workers=workers) as batches:
             for _ in range(80):
                 seen.update(next(batches).data.tolist())
     assert len(seen) == 600
@@ -385,7 +385,7 @@ def test_servers_with_other_tables_are_refused(open_shards: Any) -> None:
 def test_a_pickled_client_connects_anew(open_shards: Any) -> None:
     _, client = open_shards(table(), table())
     with pickle.loads(pickle.dumps(client)) as copy:
-        copy.insert_batch(np.arange(600), "t")
+        copy.extend(np.arange(600), "t")
     assert sizes(client) == [300, 300]
     assert copy.addresses == client.addresses
 
@@ -478,7 +478,7 @@ def stop(process: Any) -> None:
 def test_sampling_and_inserting_go_on_when_a_shard_is_killed(start: Any, connect: Any) -> None:
     processes = [start() for _ in range(3)]
     client = connect([process.address for process in processes])
-    client.insert_batch(np.arange(900), "t")
+    client.extend(np.arange(900), "t")
     client.flush()
     before = client.sample("t", 600)
     assert set(shard_of(before, 2).tolist()) == {0, 1, 2}
@@ -489,14 +489,14 @@ def test_sampling_and_inserting_go_on_when_a_shard_is_killed(start: Any, connect
 
     first_homes = homes()
 
-    with told("is away") as warned, client.sampler("t", 64) as batches:
+    with told("is away") as warned, client.batches("t", 64) as batches:
         next(batches)
         processes[1].kill()
         end = time.monotonic() + PATIENCE
         while next(batches).info.table_size != 600:
             assert time.monotonic() < end
         for value in range(100):
-            client.insert(np.int64(value), {"t": 1.0}, timeout=PATIENCE)
+            client.add(np.int64(value), {"t": 1.0}, timeout=PATIENCE)
         client.flush(PATIENCE)
         batch = client.sample("t", 2000, timeout=PATIENCE)
     assert set(shard_of(batch, 2).tolist()) == {0, 2}
@@ -517,11 +517,11 @@ def test_sampling_and_inserting_go_on_when_a_shard_is_killed(start: Any, connect
     with told(rf"is back; so far {lost} changes of items were"):
         processes[1].start()
         until(lambda: client.shards_there == [True] * 3)
-    client.insert_batch(np.arange(10_000, 10_900), "t")
+    client.extend(np.arange(10_000, 10_900), "t")
     client.flush(PATIENCE)
     assert sizes(client)[1] == 300
     # The server is another now, and gives its first keys again: those of the old one are of nobody.
-    assert client.delete("t", before.info.key[shard_of(before, 2) == 1]) == 0
+    assert client.remove("t", before.info.key[shard_of(before, 2) == 1]) == 0
     assert sizes(client)[1] == 300
     assert set(shard_of(client.sample("t", 600), 2).tolist()) == {0, 1, 2}
 
@@ -534,7 +534,7 @@ def test_what_a_dead_shard_had_not_acknowledged_is_delivered_when_it_is_back(
     key = next(k for k in range(99) if client._shards.candidates(k)[0].number == 1)
     with told("is away"):
         stop(processes[1])
-        client.insert_batch(np.arange(10), "t", shard_key=key)
+        client.extend(np.arange(10), "t", shard_key=key)
         time.sleep(0.05)
         processes[1].kill()
         until(lambda: client.shards_there == [True, False])
@@ -552,7 +552,7 @@ def test_what_a_dead_shard_had_not_acknowledged_is_delivered_when_it_is_back(
 def test_when_all_are_away_a_call_waits_for_as_long_as_it_may(start: Any, connect: Any) -> None:
     processes = [start() for _ in range(2)]
     client = connect([process.address for process in processes], deadline=0.3)
-    client.insert_batch(np.arange(600), "t")
+    client.extend(np.arange(600), "t")
     client.flush()
     with told("is away"):
         for process in processes:
@@ -569,7 +569,7 @@ def test_when_all_are_away_a_call_waits_for_as_long_as_it_may(start: Any, connec
         with pytest.raises(echoic.errors.WaitTimeoutError) as raised:
             waiting()
         assert raised.value.reason == "AWAY"
-    for call in (lambda: client.sample("t", 4), lambda: client.insert(np.int64(1), {"t": 1.0})):
+    for call in (lambda: client.sample("t", 4), lambda: client.add(np.int64(1), {"t": 1.0})):
         with pytest.raises(
             echoic.errors.DisconnectedError, match=r"all shards were away for 0.3 s"
         ):
@@ -577,7 +577,7 @@ def test_when_all_are_away_a_call_waits_for_as_long_as_it_may(start: Any, connec
     with told("is back"):
         processes[0].start()
         until(lambda: any(client.shards_there))
-    client.insert(np.int64(7), {"t": 1.0}, timeout=PATIENCE)
+    client.add(np.int64(7), {"t": 1.0}, timeout=PATIENCE)
     assert client.sample("t", 1, timeout=PATIENCE).data.tolist() == [7]
 
 
@@ -587,17 +587,17 @@ def test_a_table_that_one_shard_closed_is_left_out_and_one_that_all_closed_is_an
     # On a busy machine it takes a while to notice, and all that is sent until then must fit.
     tables = [table(max_size=100_000), table()]
     _, client = open_shards(*tables, deadline=None)
-    client.insert_batch(np.arange(600), "t")
+    client.extend(np.arange(600), "t")
     client.flush(PATIENCE)
     tables[1].close()
     sent = 600
     with told(r"a table of shard 1 \(.*\) is closed"):
         while all(client.shards_there):
-            client.insert(np.int64(sent), {"t": 1.0})
+            client.add(np.int64(sent), {"t": 1.0})
             sent += 1
             time.sleep(0.001)
     for _ in range(10):
-        client.insert(np.int64(sent), {"t": 1.0})
+        client.add(np.int64(sent), {"t": 1.0})
         sent += 1
     with pytest.raises(
         echoic.errors.ClosedError, match=r"a table of shard 1 .* inserts wait for it"
@@ -605,7 +605,7 @@ def test_a_table_that_one_shard_closed_is_left_out_and_one_that_all_closed_is_an
         client.flush(PATIENCE)
     assert client.sample("t", 100).info.table_size < sent - 300
     # What was meant for it goes to the other now.
-    client.remove(1)
+    client.remove_shard(1)
     client.flush(PATIENCE)
     until(lambda: len(tables[0]) == sent - 300)
     tables[0].close()
@@ -614,7 +614,7 @@ def test_a_table_that_one_shard_closed_is_left_out_and_one_that_all_closed_is_an
 
     def insert_on() -> None:
         while True:
-            client.insert(np.int64(0), {"t": 1.0})
+            client.add(np.int64(0), {"t": 1.0})
 
     with (
         told(r"a table of shard 0 \(.*\) is closed"),
@@ -629,10 +629,10 @@ def test_a_shard_that_is_not_there_at_first_is_used_later(start: Any, connect: A
     two.kill()
     with told(r"shard 1 \(.*\) can't be reached"):
         client = connect([one.address, two.address], connect_timeout=1.0)
-    client.insert_batch(np.arange(100), "t", timeout=PATIENCE)
+    client.extend(np.arange(100), "t", timeout=PATIENCE)
     two.start()
     until(lambda: client.shards_there == [True, True])
-    client.insert_batch(np.arange(100, 700), "t", timeout=PATIENCE)
+    client.extend(np.arange(100, 700), "t", timeout=PATIENCE)
     client.flush(PATIENCE)
     assert sizes(client) == [400, 300]
     assert len(set(client.sample("t", 15_000).data.tolist())) == 700
@@ -641,7 +641,7 @@ def test_a_shard_that_is_not_there_at_first_is_used_later(start: Any, connect: A
 def test_a_shard_may_come_back_at_another_address(start: Any, connect: Any) -> None:
     processes = [start() for _ in range(2)]
     client = connect(lambda: [process.address for process in processes])
-    client.insert_batch(np.arange(600), "t")
+    client.extend(np.arange(600), "t")
     client.flush()
     batch = client.sample("t", 100)
     with told("is away"):
@@ -651,12 +651,12 @@ def test_a_shard_may_come_back_at_another_address(start: Any, connect: Any) -> N
         processes[1].start(port=0)
         until(lambda: client.shards_there == [True, True])
     assert client.addresses == [process.address for process in processes]
-    client.insert_batch(np.arange(600), "t", timeout=PATIENCE)
+    client.extend(np.arange(600), "t", timeout=PATIENCE)
     client.flush(PATIENCE)
     assert sizes(client) == [600, 300]
     old = batch.info.key[shard_of(batch) == 1]
     assert len(old) > 0
-    assert client.delete("t", old) == 0
+    assert client.remove("t", old) == 0
 
 
 def test_an_episode_waits_for_its_shard_and_the_next_one_does_not(start: Any, connect: Any) -> None:
@@ -704,9 +704,9 @@ def test_what_all_shards_are_told_a_dead_one_hears_later_or_a_warning_says_so(
     with told("is away"):
         processes[1].kill()
         until(lambda: client.shards_there == [True, False])
-    with told(r"shard 1 \(.*\) is away, so `reset` was not done there"):
-        client.reset("t")
-    client.advance(5)
+    with told(r"shard 1 \(.*\) is away, so `clear` was not done there"):
+        client.clear("t")
+    client.publish_version(5)
     with told("is back"):
         processes[1].start()
         until(lambda: all(client.shards_there))
@@ -716,7 +716,7 @@ def test_what_all_shards_are_told_a_dead_one_hears_later_or_a_warning_says_so(
 def test_a_shard_that_comes_back_with_other_tables_is_left_out(start: Any, connect: Any) -> None:
     processes = [start() for _ in range(2)]
     client = connect([process.address for process in processes])
-    client.insert_batch(np.arange(600), "t")
+    client.extend(np.arange(600), "t")
     client.flush()
     with told("is away"):
         processes[1].kill()

@@ -21,7 +21,7 @@ MakeTable = Callable[..., echoic.Table]
 def test_every_column_of_info_has_a_value_for_each_item(make_table: MakeTable) -> None:
     table = make_table(np.int64(0), sampler=selectors.Prioritized(2.0))
     for value in range(4):
-        table.insert(value, priority=value, version=10 + value)
+        table.add(value, priority=value, version=10 + value)
     batch = table.sample(50)
     info = batch.info
     assert (len(batch), len(info), info.table_size, info.beta) == (50, 50, 4, 1.0)
@@ -52,7 +52,7 @@ def test_every_column_of_info_has_a_value_for_each_item(make_table: MakeTable) -
 
 def test_no_exponent_makes_weights_that_are_no_numbers(make_table: MakeTable) -> None:
     table = make_table(np.int64(0), sampler=selectors.Prioritized(1.0))
-    table.insert_batch(np.arange(3), np.array([1.0, 1.0, 2.0]))
+    table.extend(np.arange(3), np.array([1.0, 1.0, 2.0]))
     info = table.sample(64, beta=1e308).info
     # Of the rarer ones 1, of the others nothing that is left.
     assert set(zip(info.probability, info.weight, strict=True)) == {(0.25, 1.0), (0.5, 0.0)}
@@ -63,7 +63,7 @@ def test_weights_undo_the_preference_for_high_priorities(
     make_table: MakeTable, beta: float
 ) -> None:
     table = make_table(np.int64(0), sampler=selectors.Prioritized(0.7))
-    table.insert_batch(np.arange(20), priorities=np.linspace(0.1, 5, 20))
+    table.extend(np.arange(20), priorities=np.linspace(0.1, 5, 20))
     info = table.sample(256, beta=beta).info
     weights = (20 * info.probability) ** -beta
     assert info.beta == beta
@@ -73,7 +73,7 @@ def test_weights_undo_the_preference_for_high_priorities(
 
 def test_uniform_samples_all_weigh_one(make_table: MakeTable) -> None:
     table = make_table(np.int64(0))
-    table.insert_batch(np.arange(20))
+    table.extend(np.arange(20))
     info = table.sample(8).info
     assert info.weight.tolist() == [1] * 8
     assert info.probability.tolist() == [1 / 20] * 8
@@ -81,13 +81,13 @@ def test_uniform_samples_all_weigh_one(make_table: MakeTable) -> None:
 
 def test_items_have_the_learners_version_unless_they_name_their_own(make_table: MakeTable) -> None:
     table = make_table(np.int64(0), sampler=selectors.Epoch())
-    table.insert(0)
-    table.advance(5)
-    table.insert(1)
-    table.insert(2, version=3)
-    table.insert_batch(np.array([3]), version=9)
-    table.advance(4)
-    table.insert(4)
+    table.add(0)
+    table.publish_version(5)
+    table.add(1)
+    table.add(2, version=3)
+    table.extend(np.array([3]), version=9)
+    table.publish_version(4)
+    table.add(4)
     batch = table.sample(5)
     versions = dict(zip(batch.data.tolist(), batch.info.version.tolist(), strict=True))
     assert versions == {0: 0, 1: 5, 2: 3, 3: 9, 4: 5}
@@ -96,15 +96,15 @@ def test_items_have_the_learners_version_unless_they_name_their_own(make_table: 
 
 def test_hot_and_cold_items_have_their_shares(make_table: MakeTable) -> None:
     table = make_table(np.int64(0), sampler=selectors.HotCold(1, hot_fraction=0.75))
-    table.insert_batch(np.arange(10), version=0)
-    table.advance(2)
-    table.insert_batch(np.arange(10, 15), version=1)
+    table.extend(np.arange(10), version=0)
+    table.publish_version(2)
+    table.extend(np.arange(10, 15), version=1)
     # Versions 1 and 2 are hot now, and come first.
     batch = table.sample(8)
     assert (batch.data[:6] >= 10).all()
     assert (batch.data[6:] < 10).all()
     np.testing.assert_allclose(batch.info.probability, [0.75 / 5] * 6 + [0.25 / 10] * 2)
-    table.advance(3)
+    table.publish_version(3)
     assert table.sample(8).info.probability.tolist() == [1 / 15] * 8
 
 
@@ -129,13 +129,13 @@ def test_a_batch_stays_as_it_is_whatever_happens_later(
     table = make_table(spec, max_size=8, max_times_sampled=3)
     kept: list[tuple[echoic.Batch, Any]] = []
     for step in range(200):
-        table.insert(item(step), priority=step)
+        table.add(item(step), priority=step)
         if step > 4:
             batch = table.sample(3)
             if step % 3 == 0:
                 kept.append((batch, (copy(batch.data), batch.info.key)))
-    table.delete(kept[-1][0].info.key)
-    table.reset()
+    table.remove(kept[-1][0].info.key)
+    table.clear()
     table.close()
     del table
     gc.collect()
@@ -149,10 +149,10 @@ def test_a_batch_stays_as_it_is_whatever_happens_later(
 
 def test_a_view_of_one_leaf_keeps_the_memory_of_the_batch(make_table: MakeTable) -> None:
     table = make_table({"a": np.zeros(3), "b": np.zeros(3)}, sampler=selectors.Lifo())
-    table.insert({"a": np.ones(3), "b": np.full(3, 2.0)})
+    table.add({"a": np.ones(3), "b": np.full(3, 2.0)})
     view = table.sample(2).data["b"][1:, :2]
     for step in range(50):
-        table.insert({"a": np.full(3, float(step)), "b": np.full(3, float(step))})
+        table.add({"a": np.full(3, float(step)), "b": np.full(3, float(step))})
         table.sample(2)
     assert view.tolist() == [[2, 2]]
 
@@ -160,7 +160,7 @@ def test_a_view_of_one_leaf_keeps_the_memory_of_the_batch(make_table: MakeTable)
 def test_what_is_done_to_a_batch_does_not_reach_the_table(make_table: MakeTable) -> None:
     for spec in (np.zeros(3), None):
         table = make_table(spec)
-        table.insert(np.ones(3))
+        table.add(np.ones(3))
         batch = table.sample(2)
         assert batch.data.flags.writeable
         batch.data[:] = 7
@@ -170,7 +170,7 @@ def test_what_is_done_to_a_batch_does_not_reach_the_table(make_table: MakeTable)
 
 def test_memory_of_a_batch_that_is_gone_is_used_again(make_table: MakeTable) -> None:
     table = make_table(np.zeros(1000))
-    table.insert(np.ones(1000))
+    table.add(np.ones(1000))
     addresses = {table.sample(16).data.ctypes.data for _ in range(100)}
     assert len(addresses) == 1
     held = [table.sample(16).data for _ in range(20)]
@@ -179,7 +179,7 @@ def test_memory_of_a_batch_that_is_gone_is_used_again(make_table: MakeTable) -> 
 
 def test_columns_begin_at_cache_lines(make_table: MakeTable) -> None:
     table = make_table({"a": np.uint8(0), "b": np.zeros(3, np.uint8), "c": np.float64(0)})
-    table.insert({"a": 1, "b": np.zeros(3, np.uint8), "c": 1.0})
+    table.add({"a": 1, "b": np.zeros(3, np.uint8), "c": 1.0})
     for leaf in table.sample(5).data.values():
         assert leaf.flags.c_contiguous
         assert leaf.ctypes.data % 64 == 0
@@ -190,7 +190,7 @@ def test_a_batch_that_refers_to_itself_is_collected(make_table: MakeTable) -> No
         pass
 
     table = make_table({"a": np.zeros(2)})
-    table.insert({"a": np.zeros(2)})
+    table.add({"a": np.zeros(2)})
     batch, watched = table.sample(1), Watched()
     gone = weakref.ref(watched)
     batch.data["itself"], batch.data["watched"] = batch, watched
@@ -204,7 +204,7 @@ def test_a_batch_that_refers_to_itself_is_collected(make_table: MakeTable) -> No
 
 def draws(make_table: MakeTable, selector: selectors.Selector, seed: int | None) -> list[Any]:
     table = make_table(np.int64(0), sampler=selector, remover=selector, max_size=50, seed=seed)
-    table.insert_batch(np.arange(60), priorities=np.arange(60) % 7)
+    table.extend(np.arange(60), priorities=np.arange(60) % 7)
     drawn = []
     for _ in range(5):
         batch = table.sample(10)
@@ -240,5 +240,5 @@ def test_a_seed_gives_the_draws_that_it_gave_in_every_release(
 ) -> None:
     # Computed by hand from xoshiro256++, seeded with SplitMix64.
     table = make_table(np.int64(0), sampler=selector, seed=7)
-    table.insert_batch(np.arange(10), priorities=np.arange(10))
+    table.extend(np.arange(10), priorities=np.arange(10))
     assert table.sample(8).data.tolist() == drawn

@@ -31,7 +31,7 @@ def fill(one: echoic.Server) -> None:
     client = one.client()
     at = np.arange(70)
     obs = np.repeat(at, 3).reshape(70, 3).astype(np.float32)
-    client.insert_batch({"obs": obs, "at": at}, "rows", at + 1.0)
+    client.extend({"obs": obs, "at": at}, "rows", at + 1.0)
     with client.trajectory_writer(num_keep_alive_refs=3) as writer:
         for number in range(20):
             writer.append({"at": number})
@@ -66,12 +66,12 @@ def test_inserts_into_a_full_table_go_on_while_checkpoints_are_written(
     table = Table("rows", step, max_size=5000, seed=1)
     many = np.repeat(step[None], 5000, axis=0)
     with echoic.Server(tables=[table], checkpointer=Checkpointer(tmp_path, keep=1)) as one:
-        table.insert_batch(many)
+        table.extend(many)
         done = threading.Event()
 
         def insert() -> None:
             for _ in range(5):
-                table.insert_batch(many, timeout=30)
+                table.extend(many, timeout=30)
             done.set()
 
         inserted = background.start(insert)
@@ -111,7 +111,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 table, here, kept = echoic.Table("t", np.zeros(99_000), max_size=9), rollouts(), rollouts(
     directory=sys.argv[1] + "/kept", durability="sync"
 )
-table.insert(np.ones(99_000))
+table.add(np.ones(99_000))
 fill(here)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
 refused(lambda: checkpoint("/tables", tables=[table]))
@@ -134,7 +134,7 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     with server(tmp_path, keep=2) as one:
         places = []
         for number in range(4):
-            one.client().insert({"obs": STEP["obs"], "at": number}, {"rows": 1.0})
+            one.client().add({"obs": STEP["obs"], "at": number}, {"rows": 1.0})
             places.append(one.checkpoint())
         assert _native.list_checkpoints(tmp_path) == places[-2:]
     assert _native.verify_checkpoint(tmp_path)["path"] == places[-1]
@@ -235,7 +235,7 @@ def test_a_client_has_a_checkpoint_written(door: str, tmp_path: Path) -> None:
         echoic.Server(tables=[table], checkpointer=keeper, transport=transports[door]) as one,
         one.client() if door == "process" else echoic.connect(one.addresses[0]) as client,
     ):
-        client.insert({"obs": STEP["obs"], "at": 7}, {"rows": 1.0})
+        client.add({"obs": STEP["obs"], "at": 7}, {"rows": 1.0})
         client.flush()
         place = client.checkpoint(timeout=20)
         assert place.parent == tmp_path / "saved"
@@ -265,5 +265,5 @@ def test_a_client_learns_why_there_is_no_checkpoint(tmp_path: Path) -> None:
     ):
         with pytest.raises(echoic.errors.CheckpointError, match=r"mine\.txt"):
             client.checkpoint()
-        client.insert(STEP, {"rows": 1.0})
+        client.add(STEP, {"rows": 1.0})
         assert len(client.sample("rows", 1)) == 1

@@ -30,7 +30,7 @@ def checkpoint(tmp_path: Path) -> Path:
     with echoic.Server(tables=tables, checkpointer=Checkpointer(root)) as server:
         client = server.client()
         a = np.arange(18, dtype=np.float32).reshape(3, 2, 3)
-        client.insert_batch({"a": a, "b": (np.arange(3),)}, "rows", [1.0, 2.0, 3.0], version=4)
+        client.extend({"a": a, "b": (np.arange(3),)}, "rows", [1.0, 2.0, 3.0], version=4)
         with client.trajectory_writer(num_keep_alive_refs=5) as writer:
             for length in (1, 3):
                 for at in range(length):
@@ -54,7 +54,7 @@ def test_a_checkpoint_is_inspected(checkpoint: Path) -> None:
 def test_a_server_is_inspected() -> None:
     table = Table("replay", np.zeros(3), max_size=10)
     with echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) as server:
-        table.insert(np.ones(3))
+        table.add(np.ones(3))
         ended = run("inspect", server.addresses[0], "--items", 3)
         assert ended.exit_code == 0
         assert "replay" in ended.stdout

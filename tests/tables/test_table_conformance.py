@@ -43,7 +43,7 @@ class Opened:
         """Insert numbered items, and return the table when it has them."""
         at = np.arange(count)
         obs = np.repeat(at, 3).reshape(count, 3).astype(np.float32)
-        self.table.insert_batch({"obs": obs, "at": at}, np.ones(count))
+        self.table.extend({"obs": obs, "at": at}, np.ones(count))
         self.client.flush()
         return self.table
 
@@ -98,10 +98,10 @@ def test_methods_have_the_same_arguments(kind: type, name: str) -> None:
     assert arguments(theirs) == arguments(ours)
 
 
-def insert(open_table: Any) -> None:
+def add(open_table: Any) -> None:
     here = open_table(sampler=selectors.Prioritized())
-    here.table.insert({"obs": np.full(3, 7, np.float32), "at": 7}, 2.0, 5, 10.0)
-    here.table.insert({"obs": np.full(3, 8, np.float32), "at": 8}, priority=0.0, version=6)
+    here.table.add({"obs": np.full(3, 7, np.float32), "at": 7}, 2.0, 5, 10.0)
+    here.table.add({"obs": np.full(3, 8, np.float32), "at": 8}, priority=0.0, version=6)
     here.client.flush()
     batch = here.table.sample(4)
     assert batch.data["at"].tolist() == [7] * 4
@@ -109,16 +109,16 @@ def insert(open_table: Any) -> None:
     assert batch.info.priority.tolist() == [2.0] * 4
     assert batch.info.version.tolist() == [5] * 4
     with pytest.raises(echoic.errors.PriorityError):
-        here.table.insert(STEP, -1.0)
+        here.table.add(STEP, -1.0)
     with pytest.raises(echoic.errors.SpecError):
-        here.table.insert({"obs": np.zeros(4, np.float32), "at": 1})
+        here.table.add({"obs": np.zeros(4, np.float32), "at": 1})
 
 
-def insert_batch(open_table: Any) -> None:
+def extend(open_table: Any) -> None:
     here = open_table()
     here.filled(5)
     at = np.arange(3)
-    here.table.insert_batch({"obs": np.zeros((3, 3), np.float32), "at": at}, [1.0, 2.0, 3.0], 4)
+    here.table.extend({"obs": np.zeros((3, 3), np.float32), "at": at}, [1.0, 2.0, 3.0], 4)
     here.client.flush()
     items = here.table.items()
     assert sorted(items.priority.tolist()) == [1.0] * 6 + [2.0, 3.0]
@@ -135,11 +135,11 @@ def sample(open_table: Any) -> None:
     assert batch.info.table_size == 8
 
 
-def sampler(open_table: Any) -> None:
+def batches(open_table: Any) -> None:
     table = open_table().filled()
     for prefetch in (0, 2):
-        with table.sampler(4, prefetch=prefetch, workers=1, timeout=10.0, beta=0.5) as batches:
-            assert [len(next(batches)) for _ in range(5)] == [4] * 5
+        with table.batches(4, prefetch=prefetch, workers=1, timeout=10.0, beta=0.5) as drawn:
+            assert [len(next(drawn)) for _ in range(5)] == [4] * 5
 
 
 def update_priorities(open_table: Any) -> None:
@@ -171,17 +171,17 @@ def get(open_table: Any) -> None:
     assert table.info["samples"] == 0
 
 
-def delete(open_table: Any) -> None:
+def remove(open_table: Any) -> None:
     table = open_table().filled()
     gone = table.items().key[:3]
-    assert table.delete(gone) == 3
-    assert table.delete(gone) == 0
+    assert table.remove(gone) == 3
+    assert table.remove(gone) == 0
     assert len(table) == 5
 
 
-def reset(open_table: Any) -> None:
+def clear(open_table: Any) -> None:
     table = open_table().filled()
-    table.reset()
+    table.clear()
     assert (len(table), table.info["inserts"]) == (0, 0)
 
 
@@ -189,15 +189,15 @@ def pause(open_table: Any) -> None:
     table = open_table().filled()
     table.pause()
     assert table.info["paused"]
-    assert not table.can_insert()
+    assert not table.can_add()
     assert not table.can_sample(1)
     table.resume()
     assert len(table.sample(2, 10.0)) == 2
 
 
-def advance(open_table: Any) -> None:
+def publish_version(open_table: Any) -> None:
     table = open_table().filled()
-    table.advance(3)
+    table.publish_version(3)
     assert table.info["version"] == 3
 
 
@@ -216,11 +216,11 @@ def can_sample(open_table: Any) -> None:
     assert here.filled().can_sample(4)
 
 
-def can_insert(open_table: Any) -> None:
+def can_add(open_table: Any) -> None:
     here = open_table(max_size=4, limiter=limiters.Queue(4))
-    assert here.table.can_insert()
-    assert here.table.can_insert(4)
-    assert not here.table.can_insert(count=5)
+    assert here.table.can_add()
+    assert here.table.can_add(4)
+    assert not here.table.can_add(n=5)
 
 
 def close(open_table: Any) -> None:
@@ -274,9 +274,9 @@ def info(open_table: Any) -> None:
 RUNS = {
     run.__name__: run
     for run in (
-        *(insert, insert_batch, sample, sampler, update_priorities, items, get, delete, reset),
-        *(pause, advance, set_limiter, can_sample, can_insert, close, durability, name, metadata),
-        *(spec, info),
+        *(add, extend, sample, batches, update_priorities, items, get, remove, clear),
+        *(pause, publish_version, set_limiter, can_sample, can_add, close, durability),
+        *(name, metadata, spec, info),
     )
 }
 # `pause` is of no use without it.
@@ -294,7 +294,7 @@ def test_methods_do_the_same(open_table: Any, name: str) -> None:
 
 def test_trajectories_go_in_and_out(open_table: Any) -> None:
     here = open_table(None)
-    here.table.insert({"obs": np.arange(5, dtype=np.float32)}, 1.0)
+    here.table.add({"obs": np.arange(5, dtype=np.float32)}, 1.0)
     with here.client.trajectory_writer(3) as writer:
         for at in range(4):
             writer.append({"obs": np.float32(at)})
@@ -306,4 +306,4 @@ def test_trajectories_go_in_and_out(open_table: Any) -> None:
     keys = table.items().key
     steps = sorted(table.get([key]).data["obs"][0].tolist() for key in keys)
     assert steps == [[0, 1, 2], [0, 1, 2, 3, 4], [1, 2, 3]]
-    assert table.delete(keys) == 3
+    assert table.remove(keys) == 3

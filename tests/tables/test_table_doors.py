@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import trustme
 from echoic import Table, limiters, selectors
-from echoic.sampler import Sampler
+from echoic.batches import Batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,8 +80,8 @@ def steps(count: int, first: int = 0) -> dict[str, Any]:
 def test_what_is_inserted_is_sampled(open_tables: Any) -> None:
     table = Table("t", STEP, max_size=100, sampler=selectors.Fifo(), max_times_sampled=1)
     _, client = open_tables(table)
-    client.insert({"obs": np.full(3, 7, np.float32), "at": 7}, {"t": 2.0}, version=5)
-    client.insert_batch(steps(9, 8), "t", np.arange(9.0))
+    client.add({"obs": np.full(3, 7, np.float32), "at": 7}, {"t": 2.0}, version=5)
+    client.extend(steps(9, 8), "t", np.arange(9.0))
     client.flush()
     batch = client.sample("t", 10)
     assert batch.data["at"].tolist() == list(range(7, 17))
@@ -95,7 +95,7 @@ def test_what_is_inserted_is_sampled(open_tables: Any) -> None:
 
 def test_what_is_sampled_after_an_update_comes_after_it(open_tables: Any) -> None:
     _, client = open_tables(Table("t", STEP, max_size=100, sampler=selectors.Prioritized(), seed=1))
-    client.insert_batch(steps(100), "t")
+    client.extend(steps(100), "t")
     client.flush()
     items = client.table("t").items()
     # More than may be under way at a time.
@@ -123,7 +123,7 @@ def test_threads_that_share_a_sampler_each_get_their_own_batches() -> None:
 
     taken: list[int] = []
     errors: list[BaseException] = []
-    batches = Sampler(lambda _: None, start, prefetch=1)  # type: ignore[arg-type, return-value]
+    batches = Batches(lambda _: None, start, prefetch=1)  # type: ignore[arg-type, return-value]
 
     def take() -> None:
         try:
@@ -150,7 +150,7 @@ def test_updates_that_nobody_waits_for_are_not_lost_in_silence() -> None:
     table = Table("t", STEP, max_size=10)
     server = echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)).start()
     client = echoic.connect(server.addresses[0], deadline=0.5)
-    table.insert(STEP)
+    table.add(STEP)
     keys = table.items().key
     server.close()
     client.update_priorities("t", keys, [2.0], wait=False)
@@ -169,16 +169,16 @@ def test_a_batch_that_can_never_be_is_an_error_and_not_a_no(open_tables: Any) ->
         # Of several servers none is asked for what is more than its share.
         with pytest.raises(echoic.errors.LimiterError):
             client.can_sample("q", 4)
-    client.insert_batch(steps(3), "q")
+    client.extend(steps(3), "q")
     client.flush()
     assert client.can_sample("q", 3) is True
-    assert client.can_insert("q") is False
+    assert client.can_add("q") is False
 
 
 def test_items_are_listed_and_read_without_being_sampled(open_tables: Any) -> None:
     _, client = open_tables(Table("t", STEP, max_size=100), Table("w", max_size=10))
-    client.insert_batch(steps(70), "t", np.arange(70.0), version=3)
-    client.insert({"at": 5}, {"w": 2.0})
+    client.extend(steps(70), "t", np.arange(70.0), version=3)
+    client.add({"at": 5}, {"w": 2.0})
     client.flush()
     table = client.table("t")
     items = table.items()
@@ -193,7 +193,7 @@ def test_items_are_listed_and_read_without_being_sampled(open_tables: Any) -> No
     assert read.data["at"].tolist() == [5, 2]
     assert read.info.priority.tolist() == [5.0, 2.0]
     # One that has gone is left out.
-    client.delete("t", items.key[5:6])
+    client.remove("t", items.key[5:6])
     read = table.get(items.key[[5, 2]])
     assert read.info.key.tolist() == [items.key[2]]
     assert client.info()["t"]["samples"] == 0
@@ -202,14 +202,14 @@ def test_items_are_listed_and_read_without_being_sampled(open_tables: Any) -> No
     assert len(table.get([])) == 0
     # Nor is one of a table whose items may be of any form.
     gone = client.table("w").items().key
-    client.delete("w", gone)
+    client.remove("w", gone)
     read = client.table("w").get(gone)
     assert (len(read), read.data) == (0, [])
 
 
 def test_priorities_say_what_is_sampled(open_tables: Any) -> None:
     _, client = open_tables(Table("t", STEP, max_size=100, sampler=selectors.Prioritized(), seed=1))
-    client.insert_batch(steps(4), "t", [1.0, 0.0, 0.0, 1.0])
+    client.extend(steps(4), "t", [1.0, 0.0, 0.0, 1.0])
     client.flush()
     batch = client.sample("t", 50, beta=0.5)
     assert set(batch.data["at"].tolist()) == {0, 3}
@@ -218,24 +218,24 @@ def test_priorities_say_what_is_sampled(open_tables: Any) -> None:
     first = batch.info.key[batch.data["at"] == 0][0]
     assert client.update_priorities("t", [first], [0.0]) == 1
     assert set(client.sample("t", 50).data["at"].tolist()) == {3}
-    assert client.delete("t", batch.info.key) == 2
+    assert client.remove("t", batch.info.key) == 2
     assert len(client.table("t")) == 2
-    client.reset("t")
+    client.clear("t")
     assert client.info()["t"]["size"] == 0
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_a_bad_priority_changes_nothing(open_tables: Any, value: float) -> None:
     _, client = open_tables(Table("t", STEP, max_size=10, sampler=selectors.Prioritized()))
-    client.insert_batch(steps(2), "t")
+    client.extend(steps(2), "t")
     client.flush()
     keys = client.sample("t", 2).info.key
     with pytest.raises(echoic.errors.PriorityError):
         client.update_priorities("t", keys, [5.0, value])
     with pytest.raises(echoic.errors.PriorityError):
-        client.insert({"obs": np.zeros(3, np.float32), "at": 1}, {"t": value})
+        client.add({"obs": np.zeros(3, np.float32), "at": 1}, {"t": value})
     with pytest.raises(echoic.errors.PriorityError):
-        client.insert_batch(steps(2), "t", [1.0, value])
+        client.extend(steps(2), "t", [1.0, value])
     client.flush()
     assert client.sample("t", 20).info.priority.tolist() == [1.0] * 20
     assert len(client.table("t")) == 2
@@ -244,13 +244,13 @@ def test_a_bad_priority_changes_nothing(open_tables: Any, value: float) -> None:
 def test_what_does_not_fit_is_refused_and_the_table_lives_on(open_tables: Any) -> None:
     _, client = open_tables(Table("t", STEP, max_size=10))
     with pytest.raises(echoic.errors.TableNotFoundError, match="'t'"):
-        client.insert(STEP, {"t": 1.0, "other": 1.0})
+        client.add(STEP, {"t": 1.0, "other": 1.0})
     with pytest.raises(echoic.errors.SpecError, match="leaf `at`"):
-        client.insert({"obs": STEP["obs"], "at": np.float32(1)}, {"t": 1.0})
+        client.add({"obs": STEP["obs"], "at": np.float32(1)}, {"t": 1.0})
     with pytest.raises(echoic.errors.SpecError, match="missing 'at'"):
-        client.insert({"obs": STEP["obs"]}, {"t": 1.0})
+        client.add({"obs": STEP["obs"]}, {"t": 1.0})
     assert len(client.table("t")) == 0
-    client.insert(STEP, {"t": 1.0})
+    client.add(STEP, {"t": 1.0})
     client.flush()
     assert len(client.sample("t", 3)) == 3
 
@@ -264,14 +264,14 @@ def test_a_sample_that_waits_says_why_and_is_woken(open_tables: Any) -> None:
     sampled: list[Any] = []
     waiter = threading.Thread(target=lambda: sampled.append(client.sample("t", 3, timeout=20)))
     waiter.start()
-    client.insert_batch(steps(2), "t")
+    client.extend(steps(2), "t")
     waiter.join(20)
     assert len(sampled[0]) == 3
 
 
 def test_inserts_wait_while_the_limiter_says_so_and_none_is_lost(open_tables: Any) -> None:
     _, client = open_tables(Table.queue("t", STEP, max_size=4))
-    inserter = threading.Thread(target=lambda: [client.insert(one, {"t": 1.0}) for one in rows()])
+    inserter = threading.Thread(target=lambda: [client.add(one, {"t": 1.0}) for one in rows()])
     inserter.start()
     seen = [client.sample("t", 1, timeout=20).data["at"].item() for _ in range(50)]
     inserter.join(20)
@@ -321,18 +321,18 @@ def test_items_of_different_lengths_are_ragged(open_tables: Any) -> None:
 
 def test_a_sampler_gives_batches_until_the_table_is_closed(open_tables: Any) -> None:
     server, client = open_tables(Table("t", STEP, max_size=100), deadline=0.5)
-    client.insert_batch(steps(50), "t")
+    client.extend(steps(50), "t")
     client.flush()
     for prefetch, workers in ((0, 1), (2, 1), (4, 2)):
-        with client.sampler("t", 8, prefetch=prefetch, workers=workers) as batches:
+        with client.batches("t", 8, prefetch=prefetch, workers=workers) as batches:
             for _ in range(20):
                 batch = next(batches)
                 assert (batch.data["obs"][:, 0] == batch.data["at"]).all()
     before = client.info()["t"]["samples"]
-    with client.sampler("t", 8, prefetch=0) as batches:
+    with client.batches("t", 8, prefetch=0) as batches:
         next(batches)
     assert client.info()["t"]["samples"] == before + 8
-    batches = client.sampler("t", 8, prefetch=3, timeout=20)
+    batches = client.batches("t", 8, prefetch=3, timeout=20)
     next(batches)
     server.close()
     # What was fetched ahead is left; then a client elsewhere gives up, as nobody answers any more.
@@ -350,10 +350,10 @@ def test_a_sampler_gives_batches_until_the_table_is_closed(open_tables: Any) -> 
 def test_times_may_be_infinite(open_tables: Any, background: Any) -> None:
     table = Table("t", np.int64(0), max_size=10, limiter=limiters.MinSize(3), seed=1)
     _, client = open_tables(table, linger=math.inf, deadline=math.inf, connect_timeout=math.inf)
-    with client.sampler("t", 2, timeout=math.inf) as batches:
+    with client.batches("t", 2, timeout=math.inf) as batches:
         result = background.start_and_let_block(next, batches)
         for number in range(3):
-            client.insert(number, {"t": 1.0}, timeout=math.inf)
+            client.add(number, {"t": 1.0}, timeout=math.inf)
         client.flush(math.inf)
         assert len(result()) == 2
 
@@ -363,9 +363,9 @@ def test_an_exponent_that_is_none_is_refused_before_anything_is_drawn(
     open_tables: Any, beta: float
 ) -> None:
     _, client = open_tables(Table("t", np.int64(0), max_size=10))
-    client.insert_batch(np.arange(5), "t")
+    client.extend(np.arange(5), "t")
     client.flush()
-    for call in (client.sample, client.sampler):
+    for call in (client.sample, client.batches):
         with pytest.raises(ValueError, match="beta must be a finite number of at least 0, got"):
             call("t", 2, beta=beta)
     assert client.info()["t"]["samples"] == 0
@@ -374,10 +374,10 @@ def test_an_exponent_that_is_none_is_refused_before_anything_is_drawn(
 def test_a_learner_tells_its_version(open_tables: Any) -> None:
     sampler = selectors.HotCold(age_threshold=1, hot_fraction=0.5)
     _, client = open_tables(Table("t", STEP, max_size=100, sampler=sampler, seed=2))
-    client.insert_batch(steps(5), "t", version=0)
+    client.extend(steps(5), "t", version=0)
     client.flush()
-    client.advance(10)
-    client.insert_batch(steps(5, 5), "t")
+    client.publish_version(10)
+    client.extend(steps(5, 5), "t")
     client.flush()
     at = client.sample("t", 100).data["at"]
     assert ((at >= 5).sum(), (at < 5).sum()) == (50, 50)
@@ -385,7 +385,7 @@ def test_a_learner_tells_its_version(open_tables: Any) -> None:
 
 def test_a_pause_ends(open_tables: Any) -> None:
     _, client = open_tables(Table("t", STEP, max_size=100))
-    client.insert_batch(steps(5), "t")
+    client.extend(steps(5), "t")
     client.flush()
     table = client.table("t")
     table.pause()
@@ -403,7 +403,7 @@ def test_a_pickled_client_connects_anew(open_tables: Any) -> None:
             pickle.dumps(client)
         return
     with pickle.loads(pickle.dumps(client)) as copy:
-        copy.insert_batch(steps(5), "t")
+        copy.extend(steps(5), "t")
         copy.flush()
     assert sorted(set(client.sample("t", 200).data["at"].tolist())) == list(range(5))
 
@@ -411,7 +411,7 @@ def test_a_pickled_client_connects_anew(open_tables: Any) -> None:
 def test_many_items_of_any_form_leave_nothing_behind(open_tables: Any) -> None:
     _, client = open_tables(Table("t", max_size=3, sampler=selectors.Fifo()))
     for at in range(300):
-        client.insert({"at": np.full(at % 5 + 1, at)}, {"t": 1.0})
+        client.add({"at": np.full(at % 5 + 1, at)}, {"t": 1.0})
     client.flush()
     assert client.info()["t"]["size"] == 3
     assert client.sample("t", 1).data["at"].tolist() == [[297] * 3]

@@ -85,7 +85,7 @@ def test_items_come_out_as_they_went_in(make_table: MakeTable, form: str, with_s
     item = FORMS[form]
     table = make_table(item(0) if with_spec else None, sampler=selectors.Epoch())
     for n in range(1, 8):
-        table.insert(item(n), priority=n)
+        table.add(item(n), priority=n)
     batch = table.sample(7)
     order = [int(priority) for priority in batch.info.priority]
     assert sorted(order) == list(range(1, 8))
@@ -113,7 +113,7 @@ def test_a_batch_of_items_is_like_one_after_the_other(make_table: MakeTable, for
 
     items = [item(n) for n in range(1, 8)]
     table = make_table(item(0), sampler=selectors.Epoch())
-    table.insert_batch(stack(items), priorities=range(1, 8))
+    table.extend(stack(items), priorities=range(1, 8))
     batch = table.sample(7)
     assert_stacked(batch.data, [items[int(priority) - 1] for priority in batch.info.priority])
 
@@ -133,19 +133,19 @@ def test_every_dtype_and_shape_keeps_its_bytes(
     for _ in range(3):
         bits = rng.integers(0, 2 if dtype == "?" else 256, size, np.uint8)
         value = bits.view(dtype).reshape(shape)
-        table.insert(value)
+        table.add(value)
         data = table.sample(2).data
         assert (data.dtype, data.shape) == (value.dtype, (2, *shape))
         # By bytes: NaNs are as good as any.
         assert data.tobytes() == 2 * value.tobytes()
-        table.reset()
+        table.clear()
 
 
 def test_an_item_is_copied_before_insert_returns(make_table: MakeTable) -> None:
     for spec in (np.zeros(3), None):
         table = make_table(spec, sampler=selectors.Lifo())
         value = np.ones(3)
-        table.insert(value)
+        table.add(value)
         value[:] = 2
         assert table.sample(1).data.tolist() == [[1, 1, 1]]
 
@@ -160,12 +160,12 @@ def test_values_that_do_not_lie_as_in_a_row_are_converted_or_refused(
 ) -> None:
     table = make_table(np.zeros((4, 3), np.int64))
     if value.dtype == np.int64:
-        table.insert(value)
-        table.insert(value.astype(">i8"))
+        table.add(value)
+        table.add(value.astype(">i8"))
         assert table.sample(2).data.tolist() == [value.tolist()] * 2
     else:
         with pytest.raises(SpecError, match=r"expected int64\[4, 3\], got float64\[12\]"):
-            table.insert(value)
+            table.add(value)
         assert len(table) == 0
 
 
@@ -175,9 +175,9 @@ def test_large_items_keep_every_byte(make_table: MakeTable) -> None:
     table = make_table(
         {"frame": frames[0], "step": np.int64(0)}, max_size=10, sampler=selectors.Epoch()
     )
-    table.insert_batch({"frame": frames[:8], "step": np.arange(8)})
+    table.extend({"frame": frames[:8], "step": np.arange(8)})
     for step in range(8, 12):
-        table.insert({"frame": frames[step], "step": step})
+        table.add({"frame": frames[step], "step": step})
     batch = table.sample(10).data
     assert sorted(batch["step"]) == list(range(2, 12))
     np.testing.assert_array_equal(batch["frame"], frames[batch["step"]])
@@ -185,15 +185,15 @@ def test_large_items_keep_every_byte(make_table: MakeTable) -> None:
 
 def test_a_batch_may_be_larger_than_the_table(make_table: MakeTable) -> None:
     table = make_table(np.int64(0), max_size=5, sampler=selectors.Epoch())
-    table.insert_batch(np.arange(10_003))
+    table.extend(np.arange(10_003))
     assert sorted(table.sample(5).data) == list(range(9998, 10_003))
     assert (table.info["inserts"], table.info["deletions"]) == (10_003, 9998)
 
 
 def test_a_batch_of_no_items_inserts_nothing(make_table: MakeTable) -> None:
     table = make_table(np.int64(0))
-    table.insert_batch(np.zeros(0, np.int64))
-    table.insert_batch(np.zeros(0, np.int64), priorities=[])
+    table.extend(np.zeros(0, np.int64))
+    table.extend(np.zeros(0, np.int64), priorities=[])
     assert table.info["inserts"] == 0
 
 
@@ -210,13 +210,13 @@ def test_what_does_not_fit_is_refused_and_the_table_lives_on(make_table: MakeTab
     ]
     for item, text in refusals:
         with pytest.raises(SpecError, match=text):
-            table.insert(item)
+            table.add(item)
         with pytest.raises(SpecError):
-            table.insert_batch(item)
+            table.extend(item)
     uneven = {"obs": np.zeros((4, 4), np.float32), "reward": np.zeros(3, np.float32)}
     with pytest.raises(SpecError, match=r"leaf `reward`: expected float32\[4\], got float32\[3\]"):
-        table.insert_batch(uneven)
-    table.insert(good)
+        table.extend(uneven)
+    table.add(good)
     assert table.sample(1, timeout=0).data["reward"].tolist() == [1]
     assert table.info["inserts"] == 1
 
@@ -228,7 +228,7 @@ def test_items_of_different_forms_make_a_list_of_trees(make_table: MakeTable) ->
     items = [item(3) for name, item in FORMS.items() if name != "ordered dict"]
     table = make_table(sampler=selectors.Epoch())
     for index, item in enumerate(items):
-        table.insert(item, priority=index + 1)
+        table.add(item, priority=index + 1)
     batch = table.sample(len(items))
     assert isinstance(batch.data, list)
     assert len(batch) == len(items)
@@ -245,11 +245,11 @@ def test_trees_of_one_form_stack_again_after_another_form_came_between(
     make_table: MakeTable,
 ) -> None:
     table = make_table(sampler=selectors.Lifo())
-    table.insert({"a": np.zeros(2)})
-    table.insert((1, 2))
-    table.insert({"a": np.ones(2)})
+    table.add({"a": np.zeros(2)})
+    table.add((1, 2))
+    table.add({"a": np.ones(2)})
     assert table.sample(2).data["a"].tolist() == [[1, 1], [1, 1]]
-    table.delete(table.sample(1).info.key)
+    table.remove(table.sample(1).info.key)
     assert [leaf.tolist() for leaf in table.sample(3).data] == [[1, 1, 1], [2, 2, 2]]
 
 
@@ -257,22 +257,22 @@ def test_a_node_is_of_its_own_class_whatever_came_after_it(make_table: MakeTable
     items = [Pair(1, 2), Step(1, 2), collections.OrderedDict(z=1, a=2)]
     for item in items:
         table = make_table(sampler=selectors.Fifo())
-        table.insert(item)
-        table.insert(3)
+        table.add(item)
+        table.add(3)
         assert type(table.sample(1).data) is type(item)
 
 
 def test_items_of_different_shapes_are_items_of_different_forms(make_table: MakeTable) -> None:
     table = make_table(sampler=selectors.Epoch())
     for length in (1, 3, 2):
-        table.insert({"tokens": np.arange(length)})
+        table.add({"tokens": np.arange(length)})
     trees = table.sample(3).data
     assert sorted(tree["tokens"].tolist() for tree in trees) == [[0], [0, 1], [0, 1, 2]]
 
 
 def test_an_item_without_leaves_is_an_item(make_table: MakeTable) -> None:
     table = make_table()
-    table.insert({"a": None, "b": ()})
+    table.add({"a": None, "b": ()})
     batch = table.sample(3)
     assert (batch.data, len(batch)) == ({"a": None, "b": ()}, 3)
 
@@ -281,11 +281,11 @@ def test_what_can_not_be_stored_is_refused_without_a_spec_too(make_table: MakeTa
     table = make_table()
     for item in ("text", {"a": object()}, np.array([None])):
         with pytest.raises(SpecError):
-            table.insert(item)
-    with pytest.raises(SpecError, match=r"insert_batch\(\) is for tables with a spec"):
-        table.insert_batch(np.zeros(3))
+            table.add(item)
+    with pytest.raises(SpecError, match=r"extend\(\) is for tables with a spec"):
+        table.extend(np.zeros(3))
     assert len(table) == 0
-    table.insert(1)
+    table.add(1)
     assert table.sample(1).data.tolist() == [1]
 
 

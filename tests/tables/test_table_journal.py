@@ -108,9 +108,9 @@ class Ledger:
         numbers = self.numbers(8)
         self.asked.update(numbers.tolist())
         self.priorities.update((int(number), {1.0}) for number in numbers)
-        client.insert_batch(rows(numbers[:7]), "rows")
+        client.extend(rows(numbers[:7]), "rows")
         one = {"obs": np.full(4, numbers[7], np.float32), "at": numbers[7]}
-        client.insert(one, {"rows": 1.0})
+        client.add(one, {"rows": 1.0})
         client.flush(5)
         self.rows.update(numbers.tolist())
         self.calls += 1
@@ -140,7 +140,7 @@ class Ledger:
         for number in numbers[:4]:
             self.priorities[number] = {priority}
         self.deleting.add(numbers[5])
-        client.delete("rows", keys[5:])
+        client.remove("rows", keys[5:])
         self.deleted.add(numbers[5])
         self.calls += 1
 
@@ -213,17 +213,17 @@ def journalled(path: Path, durability: Any = "async", **options: Any) -> echoic.
 def test_a_server_goes_on_where_the_last_one_was(tmp_path: Path, durability: str) -> None:
     with journalled(tmp_path, durability) as first:
         client = first.client()
-        client.insert_batch(rows(np.arange(60)), "rows", np.arange(60) + 1.0)
-        client.insert(0, {"forgotten": 1.0})
+        client.extend(rows(np.arange(60)), "rows", np.arange(60) + 1.0)
+        client.add(0, {"forgotten": 1.0})
         with client.trajectory_writer(num_keep_alive_refs=4) as writer:
             for number in range(20):
                 writer.append({"at": number})
                 if number >= 3:
                     writer.create_item("windows", 1.0, {"at": writer.history["at"][-4:]})
-        client.advance(7)
+        client.publish_version(7)
         keys = client.sample("rows", 5).info.key
         client.update_priorities("rows", keys[:3], [5.0, 6.0, 7.0])
-        client.delete("rows", keys[4:])
+        client.remove("rows", keys[4:])
         info = client.info()
         assert info["rows"]["journal_kept"] == info["rows"]["journal_records"] > 4
         assert "journal_kept" not in info["forgotten"]
@@ -247,11 +247,11 @@ def test_a_checkpoint_and_the_journal_go_together(tmp_path: Path) -> None:
     checkpointer = echoic.Checkpointer(tmp_path / "checkpoints")
     with journalled(tmp_path, checkpointer=checkpointer) as first:
         client = first.client()
-        client.insert_batch(rows(np.arange(10)), "rows")
-        client.insert(1, {"forgotten": 1.0})
+        client.extend(rows(np.arange(10)), "rows")
+        client.add(1, {"forgotten": 1.0})
         first.checkpoint()
-        client.insert_batch(rows(np.arange(10, 15)), "rows")
-        client.insert(2, {"forgotten": 1.0})
+        client.extend(rows(np.arange(10, 15)), "rows")
+        client.add(2, {"forgotten": 1.0})
         keys = client.table("rows").items().key
         with pytest.raises(echoic.errors.CheckpointError, match="it has a journal"):
             first._load(tmp_path / "checkpoints")
@@ -273,13 +273,13 @@ def test_a_durability_without_a_place_for_journals_is_refused() -> None:
 
 def test_tables_without_durability_write_no_journal(tmp_path: Path) -> None:
     with echoic.Server(tables=[Table("rows", 0, max_size=5)], journal=tmp_path / "j") as server:
-        server.client().insert(1, {"rows": 1.0})
+        server.client().add(1, {"rows": 1.0})
     assert not list((tmp_path / "j").iterdir())
 
 
 def test_a_table_with_items_or_a_journal_in_use_is_refused(tmp_path: Path) -> None:
     table = Table("rows", STEP, max_size=5, durability="async")
-    table.insert({"obs": np.zeros(4, np.float32), "at": 1})
+    table.add({"obs": np.zeros(4, np.float32), "at": 1})
     with pytest.raises(ValueError, match='"rows" has 1 items already'):
         echoic.Server(tables=[table], journal=tmp_path)
     with journalled(tmp_path), pytest.raises(OSError, match="is in use"):
@@ -293,7 +293,7 @@ def only_segment(path: Path, table: str) -> Path:
 def test_a_torn_end_is_warned_of_and_damage_is_refused(tmp_path: Path) -> None:
     with journalled(tmp_path) as first:
         for number in range(3):
-            first.client().insert_batch(rows(np.arange(number, number + 1)), "rows")
+            first.client().extend(rows(np.arange(number, number + 1)), "rows")
     segment = only_segment(tmp_path, "rows")
     segment.write_bytes(segment.read_bytes()[:-5])
     # The third item was acknowledged, and the file was cut afterwards.
@@ -303,7 +303,7 @@ def test_a_torn_end_is_warned_of_and_damage_is_refused(tmp_path: Path) -> None:
         second = journalled(tmp_path)
     with second:
         assert len(second.client().table("rows")) == 2
-        second.client().insert_batch(rows(np.arange(9, 10)), "rows")
+        second.client().extend(rows(np.arange(9, 10)), "rows")
     # From the middle, where there are records behind that were durable.
     damaged = bytearray(segment.read_bytes())
     damaged[70] ^= 0xFF
@@ -325,19 +325,19 @@ client = server.client()
 stored = 0
 try:
     for _ in range(50):
-        client.insert(np.zeros(1000), {"rows": 1.0})
+        client.add(np.zeros(1000), {"rows": 1.0})
         stored += 1
 except OSError as error:
     print(type(error).__name__, "takes no more records" in str(error))
 print(5 < stored < 15, len(client.sample("rows", 4).info.key))
-for change in (lambda: table.delete([0]), lambda: table.update_priorities([0], [2.0]), table.reset):
+for change in (lambda: table.remove([0]), lambda: table.update_priorities([0], [2.0]), table.clear):
     try:
         change()
     except OSError:
         print("refused")
 try:
     with echoic.connect(server.addresses[0]) as remote:
-        remote.insert(np.zeros(1000), {"rows": 1.0})
+        remote.add(np.zeros(1000), {"rows": 1.0})
         remote.flush(20)
 except OSError as error:
     print(type(error).__name__, error.code)
@@ -357,12 +357,12 @@ server = echoic.Server(
 server.start()
 try:
     with echoic.connect(server.addresses[0]) as remote:
-        remote.insert_batch(np.zeros((20, 1000)), "rows")
+        remote.extend(np.zeros((20, 1000)), "rows")
         remote.flush(20)
 except OSError as error:
     # More than the disk took: how many came before it said so depends on the moment.
     print(type(error).__name__, error.code, len(table) > 11)
-other.insert(0.0)
+other.add(0.0)
 try:
     with echoic.connect(server.addresses[0]) as remote:
         key = remote.sample("few", 1).info.key
@@ -398,7 +398,7 @@ def test_many_threads_share_the_way_to_the_disk(tmp_path: Path) -> None:
         threads = [
             threading.Thread(
                 target=lambda: [
-                    table.insert({"obs": np.zeros(4, np.float32), "at": 1}) for _ in range(20)
+                    table.add({"obs": np.zeros(4, np.float32), "at": 1}) for _ in range(20)
                 ]
             )
             for _ in range(4)
@@ -423,11 +423,11 @@ def test_a_stream_comes_back_beside_a_table_with_a_journal(tmp_path: Path) -> No
 
     with serve() as first:
         first.submit(1)
-        first.client().insert(10, {"replay": 1.0})
+        first.client().add(10, {"replay": 1.0})
         first.checkpoint()
         # Only the table survives what comes after the checkpoint.
         first.submit(2)
-        first.client().insert(20, {"replay": 1.0})
+        first.client().add(20, {"replay": 1.0})
     with serve() as second:
         table = second.client().table("replay")
         assert sorted(table.get(table.items().key).data.tolist()) == [10, 20]

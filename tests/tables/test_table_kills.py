@@ -34,7 +34,7 @@ print("ready", flush=True)
 while True:
     number += 1
     step = {"number": np.int64(number), "filling": np.full(700, number & 255, np.uint8)}
-    client.insert(step, {"rows": 1.0})
+    client.add(step, {"rows": 1.0})
     writer.append(step)
     if number % 5 > 2 and number % 64 > 2:
         windows = {name: column[-3:] for name, column in writer.history.items()}
@@ -71,7 +71,7 @@ def test_a_killed_client_leaves_whole_items_and_disturbs_nobody(door: str, tmp_p
     rows = Table("rows", STEP, max_size=1000, sampler=echoic.selectors.Prioritized(), seed=1)
     windows = Table("windows", max_size=300, seed=2)
     with echoic.Server(tables=[rows, windows], transport=transport) as server:
-        rows.insert(STEP)
+        rows.add(STEP)
         running: list[subprocess.Popen[str]] = []
         try:
             for number in range(6):
@@ -181,11 +181,11 @@ class Worker(threading.Thread):
             while not self.over.is_set():
                 # One call inserts into two tables, and batches are cut by the one with a ratio.
                 one = {"at": np.int64(self.next), "filling": self.next + filling}
-                self._client.insert(one, {"rows": 1.0, "saved": 1.0}, timeout=PATIENCE)
+                self._client.add(one, {"rows": 1.0, "saved": 1.0}, timeout=PATIENCE)
                 at = np.arange(self.next + 1, self.next + 10)
                 batch = {"at": at, "filling": at[:, None] + filling}
                 for table in ("rows", "saved", "ratio"):
-                    self._client.insert_batch(batch, table, timeout=PATIENCE)
+                    self._client.extend(batch, table, timeout=PATIENCE)
                 for number in range(self.next, self.next + 10):
                     writer.append({"at": np.int64(number)}, timeout=PATIENCE)
                     writer.create_item("windows", 1.0, {"at": writer.history["at"][-1:]})

@@ -63,7 +63,7 @@ def test_a_checkpoint_has_no_metadata(tmp_path: Path) -> None:
         return echoic.Server(tables=[table], checkpointer=echoic.Checkpointer(tmp_path))
 
     with server(b"then") as first, first.client() as client:
-        client.table("replay").insert({"obs": np.ones(3, np.float32)})
+        client.table("replay").add({"obs": np.ones(3, np.float32)})
         client.checkpoint()
     with server(b"now") as second, second.client() as client:
         assert len(client.table("replay")) == 1
@@ -92,7 +92,7 @@ def test_waits_are_counted_wherever_they_are_made(
 ) -> None:
     table = serve(Table.queue("queue", STEP, max_size=2)).table("queue")
     step = {"obs": np.ones(3, np.float32)}
-    table.insert(step)
+    table.add(step)
     # Elsewhere a sample may come there before an insert that was made before it.
     until(lambda: calls(table)["insert"] == (1, 0, 0))
     table.sample(1)
@@ -102,20 +102,20 @@ def test_waits_are_counted_wherever_they_are_made(
     with ThreadPoolExecutor() as pool:
         samples = [pool.submit(table.sample, 1) for _ in range(2)]
         until(lambda: calls(table)["sample"] == (1, 2, 0))
-        table.insert(step)
-        table.insert(step)
+        table.add(step)
+        table.add(step)
         assert sum(len(sample.result()) for sample in samples) == 2
         until(lambda: calls(table) == {"insert": (3, 0, 0), "sample": (3, 0, 2)})
         assert table.info["sample_wait_seconds"] > 0
 
         # The second of them goes on by itself where the server is elsewhere, and is counted there.
-        inserts = [pool.submit(table.insert, step) for _ in range(3)]
+        inserts = [pool.submit(table.add, step) for _ in range(3)]
         until(lambda: calls(table)["insert"] == (5, 1, 0))
         table.sample(1)
         until(lambda: calls(table)["insert"] == (6, 0, 1))
         assert table.info["insert_wait_seconds"] > 0
         assert [insert.result() for insert in inserts] == [None] * 3
-    table.reset()
+    table.clear()
     assert calls(table) == {"insert": (0, 0, 0), "sample": (0, 0, 0)}
     assert table.info["sample_wait_seconds"] == table.info["insert_wait_seconds"] == 0.0
 
@@ -135,14 +135,14 @@ def test_each_item_is_a_unique_sample_once(serve: Callable[..., echoic.TableClie
         "replay"
     )
     for _ in range(3):
-        table.insert({"obs": np.ones(3, np.float32)})
+        table.add({"obs": np.ones(3, np.float32)})
         table.sample(4)
     assert table.info["unique_samples"] == 1
-    table.delete(table.sample(1).info.key)
+    table.remove(table.sample(1).info.key)
     assert table.info["unique_samples"] == 1
     table.sample(1)
     assert table.info["unique_samples"] == 2
-    table.reset()
+    table.clear()
     assert table.info["unique_samples"] == 0
 
 
@@ -154,8 +154,8 @@ def test_unique_samples_are_in_a_checkpoint(tmp_path: Path) -> None:
     with server() as first, first.client() as client:
         table = client.table("replay")
         for _ in range(3):
-            table.insert({"obs": np.ones(3, np.float32)})
-        table.delete(table.sample(1).info.key)
+            table.add({"obs": np.ones(3, np.float32)})
+        table.remove(table.sample(1).info.key)
         client.checkpoint()
     with server() as second, second.client() as client:
         table = client.table("replay")
@@ -194,7 +194,7 @@ def test_an_episode_is_what_a_writer_appends_until_it_ends(
         other.create_item("windows", 1.0, last=1)
         other.flush()
     assert episodes(table) == (3, 1)
-    table.reset()
+    table.clear()
     assert episodes(table) == (0, 0)
 
 
@@ -217,8 +217,8 @@ def test_an_item_without_a_writer_is_an_episode(
 ) -> None:
     client = serve(Table("free", max_size=4, seed=1), Table("rows", STEP, max_size=4, seed=1))
     for _ in range(5):
-        client.table("free").insert({"obs": np.ones(3, np.float32), "reward": 1.0})
-        client.table("rows").insert({"obs": np.ones(3, np.float32)})
+        client.table("free").add({"obs": np.ones(3, np.float32), "reward": 1.0})
+        client.table("rows").add({"obs": np.ones(3, np.float32)})
     client.flush()
     assert episodes(client.table("free")) == (4, 1)
     assert episodes(client.table("rows")) == (0, 0)

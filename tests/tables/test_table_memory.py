@@ -48,7 +48,7 @@ priorities = np.linspace(0.1, 2, 1000)
 
 def use(table, items):
     for number in range(items // 1000):
-        table.insert_batch(rows, priorities)
+        table.extend(rows, priorities)
         if number % 10 == 0:
             info = table.sample(256).info
             table.update_priorities(info.key, info.priority + 0.1)
@@ -133,10 +133,10 @@ def rounds(table: echoic.Table, item: Any, count: int) -> int:
     before = allocation_count()
     for _ in range(count):
         for _ in range(4):
-            table.insert(item, priority=2.0)
+            table.add(item, priority=2.0)
         info = table.sample(16).info
         table.update_priorities(info.key, info.priority)
-        table.delete(info.key[:1])
+        table.remove(info.key[:1])
     return allocation_count() - before
 
 
@@ -156,10 +156,10 @@ def test_every_round_allocates_as_little_as_the_first(
 def test_inserting_into_a_full_table_hardly_allocates(make_table: MakeTable) -> None:
     table = make_table(ITEM, sampler=selectors.Prioritized(), max_size=10_000)
     for _ in range(11_000):
-        table.insert(ITEM)
+        table.add(ITEM)
     before = allocation_count()
     for _ in range(5_000):
-        table.insert(ITEM)
+        table.add(ITEM)
     # Lists of the rows that went, one list for hundreds of them.
     assert allocation_count() - before <= 250
 

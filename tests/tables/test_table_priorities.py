@@ -37,7 +37,7 @@ def test_items_are_drawn_as_their_priorities_say(make_table: MakeTable) -> None:
     priorities = np.array([0, 0.1, 0.5, 1, 1, 2, 5, 20])
     for exponent in (0.0, 0.6, 1.0, 2.0):
         table = make_table(np.int64(0), sampler=selectors.Prioritized(exponent), seed=20)
-        table.insert_batch(np.arange(8), priorities=priorities)
+        table.extend(np.arange(8), priorities=priorities)
         counts = np.zeros(8)
         for _ in range(200):
             batch = table.sample(1000)
@@ -52,7 +52,7 @@ def test_items_are_drawn_as_their_priorities_say(make_table: MakeTable) -> None:
 
 def test_items_that_are_all_of_priority_zero_are_drawn_alike(make_table: MakeTable) -> None:
     table = make_table(np.int64(0), sampler=selectors.Prioritized(0.6))
-    table.insert_batch(np.arange(4), priorities=np.zeros(4))
+    table.extend(np.arange(4), priorities=np.zeros(4))
     batch = table.sample(100)
     assert set(batch.data.tolist()) == {0, 1, 2, 3}
     assert batch.info.probability.tolist() == [0.25] * 100
@@ -62,7 +62,7 @@ def test_items_that_are_all_of_priority_zero_are_drawn_alike(make_table: MakeTab
 
 def test_priorities_as_far_apart_as_can_be_are_kept_apart(make_table: MakeTable) -> None:
     table = make_table(np.int64(0), sampler=selectors.Prioritized(2.0))
-    table.insert_batch(np.arange(3), priorities=[5e-324, 1.7e308, 1.7e308])
+    table.extend(np.arange(3), priorities=[5e-324, 1.7e308, 1.7e308])
     batch = table.sample(100)
     assert set(batch.data.tolist()) == {1, 2}
     np.testing.assert_allclose(batch.info.probability, 0.5)
@@ -70,7 +70,7 @@ def test_priorities_as_far_apart_as_can_be_are_kept_apart(make_table: MakeTable)
 
 def test_an_update_changes_what_is_drawn(make_table: MakeTable) -> None:
     table = make_table(np.int64(0), sampler=selectors.MaxHeap(), remover=selectors.MinHeap())
-    table.insert_batch(np.arange(3), priorities=[1, 2, 3])
+    table.extend(np.arange(3), priorities=[1, 2, 3])
     assert table.sample(1).data.tolist() == [2]
     assert table.update_priorities(table.sample(1).info.key, [0.5]) == 1
     assert table.sample(2).data.tolist() == [1, 1]
@@ -78,7 +78,7 @@ def test_an_update_changes_what_is_drawn(make_table: MakeTable) -> None:
 
 def test_of_a_key_that_is_there_twice_the_last_value_counts(make_table: MakeTable) -> None:
     table = make_table(np.int64(0), sampler=selectors.Epoch())
-    table.insert_batch(np.arange(3))
+    table.extend(np.arange(3))
     key = keys_of(table)[1]
     table.update_priorities([key, key, key], [5.0, 6.0, 7.0])
     assert contents(table) == {0: 1, 1: 7, 2: 1}
@@ -86,17 +86,17 @@ def test_of_a_key_that_is_there_twice_the_last_value_counts(make_table: MakeTabl
 
 def test_keys_of_items_that_are_gone_are_passed_over(make_table: MakeTable) -> None:
     table = make_table(np.int64(0), sampler=selectors.Epoch(), max_size=3)
-    table.insert_batch(np.arange(3))
+    table.extend(np.arange(3))
     keys = keys_of(table)
-    table.insert(3)
-    table.delete([keys[1]])
+    table.add(3)
+    table.remove([keys[1]])
     assert table.update_priorities([keys[0], keys[1], keys[2], 12345 << 32], [9.0] * 4) == 1
     assert contents(table) == {2: 9, 3: 1}
     # Later items in the same memory have keys of their own.
-    table.insert_batch(np.arange(10, 30))
+    table.extend(np.arange(10, 30))
     assert table.update_priorities(list(keys.values()), [9.0] * 3) == 0
-    table.reset()
-    table.insert_batch(np.arange(3))
+    table.clear()
+    table.extend(np.arange(3))
     assert table.update_priorities(list(keys.values()), [9.0] * 3) == 0
 
 
@@ -115,30 +115,30 @@ def test_keys_of_items_that_are_gone_are_passed_over(make_table: MakeTable) -> N
 )
 def test_priorities_may_be_any_numbers(make_table: MakeTable, values: Any) -> None:
     table = make_table(np.int64(0), sampler=selectors.Epoch())
-    table.insert_batch(np.arange(2))
+    table.extend(np.arange(2))
     keys = keys_of(table)
     for order in ([keys[0], keys[1]], np.array([keys[0], keys[1]]), np.array([[keys[0], keys[1]]])):
         assert table.update_priorities(order, values) == 2
         assert contents(table) == {0: 2, 1: 3}
         table.update_priorities(order, [1, 1])
     if np.ndim(values) == 1:
-        table.insert_batch(np.arange(2, 4), priorities=values)
+        table.extend(np.arange(2, 4), priorities=values)
         assert contents(table) == {0: 1, 1: 1, 2: 2, 3: 3}
 
 
 def test_a_single_key_needs_no_list(make_table: MakeTable) -> None:
     table = make_table(np.int64(0), sampler=selectors.Epoch())
-    table.insert_batch(np.arange(2))
+    table.extend(np.arange(2))
     keys = keys_of(table)
     assert table.update_priorities(keys[0], 4.0) == 1
-    assert table.delete(keys[1]) == 1
+    assert table.remove(keys[1]) == 1
     assert contents(table) == {0: 4}
 
 
 def test_nothing_to_update_is_fine(make_table: MakeTable) -> None:
     table = make_table(np.int64(0))
     assert table.update_priorities([], []) == 0
-    assert table.delete([]) == 0
+    assert table.remove([]) == 0
 
 
 # Bad values. In Reverb 0.14 one negative priority stops a prioritized table for good, and a NaN for
@@ -154,7 +154,7 @@ def assert_lives(table: echoic.Table, expected: dict[int, float]) -> None:
     assert (batch.info.probability > 0).all()
     assert len(table) == len(expected)
     assert table.update_priorities(batch.info.key, batch.info.priority) == 200
-    table.insert(99, priority=2.0, timeout=0)
+    table.add(99, priority=2.0, timeout=0)
     table.sample(10, timeout=0)
 
 
@@ -165,12 +165,12 @@ def test_a_bad_priority_of_an_insert_is_refused_and_the_table_lives_on(
 ) -> None:
     table = make_table(np.int64(0) if with_spec else None, sampler=selector, remover=selector)
     for value in range(4):
-        table.insert(value, priority=value + 1)
+        table.add(value, priority=value + 1)
     with pytest.raises(PriorityError, match="priority 0: expected a finite number >= 0, got"):
-        table.insert(9, priority=bad)
+        table.add(9, priority=bad)
     if with_spec:
         with pytest.raises(PriorityError, match="priority 2: expected a finite number >= 0, got"):
-            table.insert_batch(np.arange(4), priorities=[1.0, 2.0, bad, 3.0])
+            table.extend(np.arange(4), priorities=[1.0, 2.0, bad, 3.0])
     assert table.info["inserts"] == 4
     assert_lives(table, {0: 1, 1: 2, 2: 3, 3: 4})
 
@@ -180,7 +180,7 @@ def test_a_bad_priority_of_an_update_changes_nothing_and_the_table_lives_on(
     make_table: MakeTable, selector: selectors.Selector, bad: float
 ) -> None:
     table = make_table(np.int64(0), sampler=selector, remover=selector)
-    table.insert_batch(np.arange(4), priorities=[1, 2, 3, 4])
+    table.extend(np.arange(4), priorities=[1, 2, 3, 4])
     keys = table.sample(4).info.key
     with pytest.raises(PriorityError, match="priority 1: expected a finite number >= 0, got"):
         table.update_priorities(keys, [7.0, bad, 7.0, 7.0])
@@ -197,12 +197,12 @@ def test_it_is_a_value_error_too() -> None:
 
 def test_keys_and_priorities_come_in_pairs(make_table: MakeTable) -> None:
     table = make_table(np.int64(0), sampler=selectors.Epoch())
-    table.insert_batch(np.arange(2))
+    table.extend(np.arange(2))
     keys = list(keys_of(table).values())
     with pytest.raises(ValueError, match="2 keys and 1 values"):
         table.update_priorities(keys, [5.0])
     with pytest.raises(ValueError, match="3 items and 2 priorities"):
-        table.insert_batch(np.arange(3), priorities=[1.0, 2.0])
+        table.extend(np.arange(3), priorities=[1.0, 2.0])
     for bad in (["a", "b"], [1j, 2j], [None, 1.0]):
         with pytest.raises((ValueError, TypeError)):
             table.update_priorities(keys, bad)
@@ -217,11 +217,11 @@ def test_keys_and_priorities_come_in_pairs(make_table: MakeTable) -> None:
 def test_what_is_no_key_is_refused(make_table: MakeTable, keys: Any) -> None:
     # Priorities in the place of keys, most likely; as numbers, they might be the keys of others.
     table = make_table(np.int64(0), sampler=selectors.Epoch())
-    table.insert_batch(np.arange(2))
+    table.extend(np.arange(2))
     with pytest.raises((ValueError, TypeError, OverflowError)):
         table.update_priorities(keys, [5.0, 6.0])
     with pytest.raises((ValueError, TypeError, OverflowError)):
-        table.delete(keys)
+        table.remove(keys)
     assert contents(table) == {0: 1, 1: 1}
 
 
@@ -232,16 +232,16 @@ def test_a_bad_priority_is_refused_before_the_insert_waits(
     table = make_table(np.int64(0) if with_spec else None)
     table.pause()
     with pytest.raises(PriorityError):
-        table.insert(1, priority=-1.0, timeout=0)
+        table.add(1, priority=-1.0, timeout=0)
 
 
 def test_deleted_items_are_never_drawn_again(
     make_table: MakeTable, selector: selectors.Selector
 ) -> None:
     table = make_table(np.int64(0), sampler=selectors.Epoch(), remover=selector, max_size=10)
-    table.insert_batch(np.arange(10))
+    table.extend(np.arange(10))
     keys = keys_of(table)
-    assert table.delete([keys[value] for value in range(0, 10, 2)]) == 5
-    assert table.delete([keys[0], keys[1], keys[1]]) == 1
+    assert table.remove([keys[value] for value in range(0, 10, 2)]) == 5
+    assert table.remove([keys[0], keys[1], keys[1]]) == 1
     assert sorted(contents(table)) == [3, 5, 7, 9]
     assert (table.info["size"], table.info["deletions"]) == (4, 6)

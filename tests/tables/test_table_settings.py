@@ -194,9 +194,9 @@ def test_a_limiter_under_which_somebody_waits_for_ever_is_refused(
     with pytest.raises(LimiterError, match=re.escape(text)):
         table.set_limiter(limiter)
     assert table.info["min_size"] == 2
-    table.insert(1)
+    table.add(1)
     assert not table.can_sample(1)
-    table.insert(2)
+    table.add(2)
     assert table.can_sample(1)
 
 

@@ -116,10 +116,10 @@ def test_a_pattern_that_is_not_like_the_spec_is_refused(
 
 def test_a_tree_is_checked_too(serve: Callable[..., echoic.TableClient]) -> None:
     client = serve(Table("t", trajectories={"x": np.zeros((2, 3)), "y": np.int32(0)}, max_size=10))
-    client.insert({"x": np.ones((2, 3)), "y": np.int32(1)}, {"t": 1.0})
+    client.add({"x": np.ones((2, 3)), "y": np.int32(1)}, {"t": 1.0})
     with pytest.raises(echoic.errors.SpecError, match=r"expected the leaf `x: float64\[2, 3\]`"):
-        client.insert({"x": np.ones((3, 3)), "y": np.int32(1)}, {"t": 1.0})
-    client.insert({"x": np.ones((2, 3)), "y": np.int32(2)}, {"t": 1.0})
+        client.add({"x": np.ones((3, 3)), "y": np.int32(1)}, {"t": 1.0})
+    client.add({"x": np.ones((2, 3)), "y": np.int32(2)}, {"t": 1.0})
     client.flush()
     assert client.info()["t"]["size"] == 2
 

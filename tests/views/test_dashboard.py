@@ -137,7 +137,7 @@ def starve(opened: ExitStack) -> Callable[[echoic.Table], None]:
 def test_starved_limiter_is_told_with_who_waits_and_why(serve: Any, page: Any, starve: Any) -> None:
     table = echoic.Table("replay", np.int64(0), max_size=100, limiter=limiters.MinSize(10))
     url = page(serve(table).addresses[0])
-    table.insert(np.int64(1))
+    table.add(np.int64(1))
     starve(table)
     # At first items have just come; then nothing moves any more.
     (problem,) = until(
@@ -152,7 +152,7 @@ def test_starved_limiter_is_told_with_who_waits_and_why(serve: Any, page: Any, s
 def test_page_that_asks_again_is_told_only_what_it_lacks(serve: Any, page: Any) -> None:
     table = echoic.Table("replay", np.int64(0), max_size=100)
     url = page(serve(table).addresses[0])
-    table.insert_batch(np.arange(7))
+    table.extend(np.arange(7))
     first = until(lambda: (now := told(url, "server"))["moments"][1:] and now)
     last = first["moments"][-1]["number"]
     later = until(
@@ -178,7 +178,7 @@ def test_rates_are_those_of_what_was_inserted(serve: Any, page: Any) -> None:
     table = echoic.Table("replay", np.int64(0), max_size=100)
     url = page(serve(table).addresses[0])
     until(lambda: told(url, "server")["moments"])
-    table.insert_batch(np.arange(50))
+    table.extend(np.arange(50))
 
     def inserted() -> float:
         now = told(url, "server")["moments"]
@@ -275,7 +275,7 @@ def test_item_of_rows_is_told_leaf_by_leaf_and_not_sampled(serve: Any, page: Any
     }
     table = echoic.Table("replay", item, max_size=100)
     url = page(serve(table).addresses[0])
-    table.insert(item, 2.5)
+    table.add(item, 2.5)
     listed = told(url, "items", table="replay", count=10)
     assert listed["total"] == 1
     (one,) = listed["items"]
@@ -577,7 +577,7 @@ def test_person_reads_which_table_is_stuck_who_waits_and_why(
 ) -> None:
     limiter = limiters.SampleToInsertRatio(2.0, min_size=1, error_buffer=1.0)
     table = echoic.Table(HOSTILE, np.int64(0), max_size=100, limiter=limiter)
-    table.insert(np.int64(1))
+    table.add(np.int64(1))
     starve(table)
     browser = look(page(serve(table).addresses[0]))
     shown = until(lambda: "STUCK" in (now := words(browser, "#problems")) and now)
@@ -599,7 +599,7 @@ def test_charts_grow_while_items_come(serve: Any, page: Any, look: Any) -> None:
         return re.findall(r"[\d.]+ [\d.]+", browser.execute_script(line))
 
     before = until(lambda: (now := points())[2:] and now)
-    table.insert_batch(np.arange(60))
+    table.extend(np.arange(60))
     # Higher up is less.
     low = float(before[-1].split()[1])
     until(lambda: any(float(point.split()[1]) < low - 5 for point in points()))
@@ -630,7 +630,7 @@ def test_person_sees_the_picture_in_an_item(serve: Any, page: Any, look: Any) ->
     item = {"obs": np.full((2, 20, 30), 128, np.uint8), "note": np.array(b"<i>hello</i>", "S20")}
     table = echoic.Table("replay", item, max_size=100)
     browser = look(page(serve(table).addresses[0]))
-    table.insert(item)
+    table.add(item)
     click_until(browser, "summary", "details[open]")
     until(lambda: browser.find_elements("css selector", ".keys button"))
     click_until(browser, ".keys button", ".item img")

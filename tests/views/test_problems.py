@@ -53,7 +53,7 @@ def in_background(call: Callable[[], object]) -> threading.Thread:
 def test_a_learner_that_waits_for_the_first_items_is_told_how_many_are_missing() -> None:
     table = Table("replay", EXAMPLE, max_size=100, limiter=limiters.MinSize(10))
     with Server(tables=[table], transport=TcpTransport(0)) as server:
-        table.insert(EXAMPLE)
+        table.add(EXAMPLE)
         client = connect(server.addresses[0])
         learner = in_background(lambda: client.sample("replay", 4))
         with Watch(server.addresses[0]) as watch:
@@ -63,7 +63,7 @@ def test_a_learner_that_waits_for_the_first_items_is_told_how_many_are_missing()
             assert "has 1 items, its limiter wants 10" in problem.text
             assert "wait for workers" in problem.advice
             for _ in range(9):
-                table.insert(EXAMPLE)
+                table.add(EXAMPLE)
             learner.join(30)
             assert wait_for(watch, lambda problems: not problems) == []
         client.close()
@@ -75,14 +75,14 @@ def test_a_ratio_that_is_not_kept_names_the_slow_side(slow: str) -> None:
     table = Table("replay", EXAMPLE, max_size=1000, limiter=limiter)
     with Server(tables=[table], transport=TcpTransport(0)) as server:
         for _ in range(5):
-            table.insert(EXAMPLE)
+            table.add(EXAMPLE)
 
         def hurry() -> None:
             # Until the table is closed.
             try:
                 while True:
                     if slow == "sample":
-                        table.insert(EXAMPLE)
+                        table.add(EXAMPLE)
                     else:
                         table.sample(1)
             except Exception:  # noqa: BLE001 - the end of the test
@@ -105,7 +105,7 @@ def test_a_ratio_that_only_slows_a_side_down_is_not_called_stuck() -> None:
 
     def insert_now_and_then() -> None:
         while not over.wait(0.01):
-            table.insert(EXAMPLE)
+            table.add(EXAMPLE)
 
     def sample_all_the_time() -> None:
         while not over.is_set():
@@ -127,7 +127,7 @@ def test_a_ratio_that_only_slows_a_side_down_is_not_called_stuck() -> None:
         assert "those who insert are the slow side" in problem.advice
         over.set()
         for _ in range(3):
-            table.insert(EXAMPLE, timeout=0.1)
+            table.add(EXAMPLE, timeout=0.1)
         for thread in threads:
             thread.join(30)
 
@@ -139,8 +139,8 @@ def test_a_batch_that_waits_for_more_than_one_item_is_told() -> None:
     queue = Table.queue("messages", EXAMPLE, max_size=10)
     with Server(tables=[table, queue], transport=TcpTransport(0)) as server:
         for _ in range(4):
-            table.insert(EXAMPLE)
-        queue.insert(EXAMPLE)
+            table.add(EXAMPLE)
+        queue.add(EXAMPLE)
         client = connect(server.addresses[0])
         learners = [
             in_background(lambda: table.sample(13)),
@@ -151,8 +151,8 @@ def test_a_batch_that_waits_for_more_than_one_item_is_told() -> None:
         assert {problem.subject for problem in problems} == {"table 'replay'", "table 'messages'"}
         assert all("1 sample call waits" in problem.text for problem in problems)
         for _ in range(4):
-            table.insert(EXAMPLE, timeout=10)
-            queue.insert(EXAMPLE)
+            table.add(EXAMPLE, timeout=10)
+            queue.add(EXAMPLE)
         for learner in learners:
             learner.join(30)
         client.close()
@@ -194,7 +194,7 @@ def test_waits_of_others_do_not_thin_out_those_of_a_worker() -> None:
 def test_a_paused_table_says_so_even_when_nobody_waits_yet() -> None:
     table = Table("replay", EXAMPLE, max_size=100)
     with Server(tables=[table], transport=TcpTransport(0)) as server:
-        table.insert(EXAMPLE)
+        table.add(EXAMPLE)
         table.pause()
         with Watch(server.addresses[0]) as watch:
             problems = wait_for(watch, bool)
@@ -205,7 +205,7 @@ def test_a_paused_table_says_so_even_when_nobody_waits_yet() -> None:
 def test_a_full_queue_waits_for_those_who_sample() -> None:
     table = Table.queue("messages", EXAMPLE, max_size=2)
     with Server(tables=[table], transport=TcpTransport(0)) as server:
-        producer = in_background(lambda: [table.insert(EXAMPLE) for _ in range(3)])
+        producer = in_background(lambda: [table.add(EXAMPLE) for _ in range(3)])
         with Watch(server.addresses[0]) as watch:
             problem = wait_for(watch, bool)[0]
         assert "1 insert call waits" in problem.text
@@ -277,7 +277,7 @@ def test_rates_are_those_of_the_last_seconds_and_forget_an_earlier_server() -> N
         with Watch(server.addresses[0]) as watch:
             history.add(read(watch.look()))
             for _ in range(50):
-                table.insert(EXAMPLE)
+                table.add(EXAMPLE)
             history.add(read(watch.look()))
 
         def inserts(reading: object) -> float | None:

@@ -147,7 +147,7 @@ def starved() -> Table:
     """A table with three items that wants ten."""
     table = Table("replay", STEP, max_size=100, limiter=limiters.MinSize(10))
     for _ in range(3):
-        table.insert(STEP)
+        table.add(STEP)
     return table
 
 
@@ -173,7 +173,7 @@ def test_problem_goes_when_its_cause_goes(sample_waits: Any) -> None:
     async def play(pilot: Pilot[None]) -> None:
         await until_seen(pilot, "STUCK", "1 sample call waits")
         for _ in range(7):
-            table.insert(STEP)
+            table.add(STEP)
         assert "STUCK" not in await until_seen(pilot, "OK nothing is stuck")
 
     with served(table) as server:
@@ -184,7 +184,7 @@ def test_problem_goes_when_its_cause_goes(sample_waits: Any) -> None:
 def test_ratio_that_is_not_kept_says_which_side_is_slow(sample_waits: Any) -> None:
     limiter = limiters.SampleToInsertRatio(2.0, min_size=1, error_buffer=2.0)
     table = Table("mixed", STEP, max_size=100, limiter=limiter)
-    table.insert(STEP)
+    table.add(STEP)
 
     async def play(pilot: Pilot[None]) -> None:
         screen = await until_seen(pilot, "STUCK", "table 'mixed' (RATIO): 1 sample call waits")
@@ -309,7 +309,7 @@ def test_rates_of_a_table_are_those_of_the_last_seconds(life: Any) -> None:
     table = Table("replay", STEP, max_size=100)
 
     def act() -> None:
-        table.insert(STEP)
+        table.add(STEP)
         table.sample(3)
 
     async def play(pilot: Pilot[None]) -> None:
@@ -354,7 +354,7 @@ def test_pause_holds_the_screen_still_until_it_is_pressed_again() -> None:
         press(pilot, "p")
         before = await until_seen(pilot, "PAUSED", "q quit")
         for _ in range(40):
-            table.insert(STEP)
+            table.add(STEP)
         await asyncio.sleep(INTERVAL * 5)
         assert sentences(seen(pilot)) == before
         press(pilot, "p")
@@ -701,7 +701,7 @@ def test_pictures_of_the_guide_say_what_is_seen(sample_waits: Any, life: Any) ->
     busy = Table("replay", STEP, max_size=1000, sampler=selectors.Prioritized(0.6))
     stuck = Table("sequences", STEP, max_size=5000, limiter=limiters.MinSize(10))
     for _ in range(3):
-        stuck.insert(STEP)
+        stuck.add(STEP)
     looks = 150 if os.environ.get("ECHOIC_PICTURES") == "write" else 3
 
     async def play(pilot: Pilot[None]) -> None:
@@ -721,7 +721,7 @@ def test_pictures_of_the_guide_say_what_is_seen(sample_waits: Any, life: Any) ->
             server.submit_batch(steps)
             if next(beats) % 4 == 3:
                 server.sample()
-            busy.insert(STEP)
+            busy.add(STEP)
             busy.sample(2)
 
         life(act)

@@ -132,7 +132,7 @@ impl Shards {
     }
 
     /// Removes items; how many were there, and how many keys are of shards that are not.
-    fn delete(
+    fn remove(
         &self,
         py: Python<'_>,
         tables: Places,

@@ -55,7 +55,7 @@ class ShardedClient(TableClient):
         ...     return Server(tables=[table], transport=TcpTransport(port=0))
         >>> with serve() as one, serve() as two:
         ...     with connect([one.addresses[0], two.addresses[0]]) as client:
-        ...         client.insert_batch(np.arange(800), "replay")
+        ...         client.extend(np.arange(800), "replay")
         ...         client.flush()
         ...         batch = client.sample("replay", 32)
         ...         sizes = [shard["size"] for shard in client.info()["replay"]["shards"]]
@@ -146,7 +146,7 @@ class ShardedClient(TableClient):
         """
         return self._sharded(table).move_items(self._shards.all[self._number(shard)], timeout)
 
-    def remove(self, shard: int) -> None:
+    def remove_shard(self, shard: int) -> None:
         """Remove a shard: it is not sampled, and no call waits for it.
 
         Its position stays, so that keys keep their meaning; :meth:`move` puts a shard there again.
@@ -162,19 +162,19 @@ class ShardedClient(TableClient):
             raise IndexError(f"shard {shard} of {len(self._shards.all)}")
         return shard
 
-    def insert(
+    def add(
         self,
-        tree: Any,
+        x: Any,
         priorities: Mapping[str, float],
         *,
         version: int | None = None,
         timeout: float | None = None,
         shard_key: Key | None = None,
     ) -> None:
-        """Insert an item into each of some tables; see ``TableClient.insert``.
+        """Add an item to each of some tables; see ``TableClient.add``.
 
         Args:
-            tree: The item.
+            x: The item.
             priorities: Its priority in each table.
             version: The policy version that made it; the tables' when ``None``.
             timeout: Seconds to wait for each table.
@@ -185,11 +185,11 @@ class ShardedClient(TableClient):
             if name not in self._tables:
                 self.table(name)
         for name, priority in priorities.items():
-            self._tables[name].insert(tree, priority, version, timeout, shard_key)
+            self._tables[name].add(x, priority, version, timeout, shard_key)
 
-    def insert_batch(  # noqa: PLR0913 - one argument for each option
+    def extend(  # noqa: PLR0913 - one argument for each option
         self,
-        tree: Any,
+        xs: Any,
         table: str,
         priorities: Any = None,
         *,
@@ -197,11 +197,11 @@ class ShardedClient(TableClient):
         timeout: float | None = None,
         shard_key: Key | None = None,
     ) -> None:
-        """Insert many items, in equal parts into all shards; see ``TableClient.insert_batch``.
+        """Add many items, in equal parts to all shards; see ``TableClient.extend``.
 
         With a ``shard_key``, all go to its shard.
         """
-        self._sharded(table).insert_batch(tree, priorities, version, timeout, shard_key)
+        self._sharded(table).extend(xs, priorities, version, timeout, shard_key)
 
     def _sharded(self, name: str) -> ShardedTable:
         self.table(name)
@@ -215,7 +215,7 @@ class ShardedClient(TableClient):
 
         Args:
             *settings: As of ``TableClient.trajectory_writer``.
-            shard_key: Which shard all episodes go to, as with :meth:`insert`. With ``None`` shards
+            shard_key: Which shard all episodes go to, as with :meth:`add`. With ``None`` shards
                 take turns.
             **named: As of ``TableClient.trajectory_writer``.
         """
@@ -246,7 +246,7 @@ class ShardedClient(TableClient):
 
         Args:
             *settings: As of ``TableClient.vector_writer``.
-            shard_key: Which shard all episodes go to, as with :meth:`insert`. With ``None`` shards
+            shard_key: Which shard all episodes go to, as with :meth:`add`. With ``None`` shards
                 take turns.
             timeout: Seconds to wait for a shard while all are away; ``None`` waits for the client's
                 ``deadline``.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ShardedTable"]
 
-# Items that a part of an `insert_batch` has at least: with fewer, waking the threads of one more
+# Items that a part of an `extend` has at least: with fewer, waking the threads of one more
 # server costs more than it saves.
 _LEAST = 256
 
@@ -99,11 +99,11 @@ class ShardedTable(TableMethods):
         if table is not None and self._version:
             # If it is away again, it gets the version at its next return.
             with contextlib.suppress(EchoicError):
-                table.advance(self._version)
+                table.publish_version(self._version)
 
-    def insert(
+    def add(
         self,
-        tree: Any,
+        x: Any,
         priority: float = 1.0,
         version: int | None = None,
         timeout: float | None = None,
@@ -117,19 +117,17 @@ class ShardedTable(TableMethods):
         shard = self._shards.next() if shard_key is None else None
         if shard is not None:
             try:
-                shard.tables[self.name].insert(tree, priority, version, 0.0)
+                shard.tables[self.name].add(x, priority, version, 0.0)
             except _ABSENT:
                 # Try the others.
                 pass
             else:
                 return
-        self._put(
-            lambda table, wait: table.insert(tree, priority, version, wait), timeout, shard_key
-        )
+        self._put(lambda table, wait: table.add(x, priority, version, wait), timeout, shard_key)
 
-    def insert_batch(
+    def extend(
         self,
-        tree: Any,
+        xs: Any,
         priorities: Any = None,
         version: int | None = None,
         timeout: float | None = None,
@@ -149,7 +147,7 @@ class ShardedTable(TableMethods):
             nonlocal parts, taken
             try:
                 parts = table._insert_part(  # noqa: SLF001 - not part of the public API
-                    tree, priorities, version, wait, (part, asked, _LEAST), taken
+                    xs, priorities, version, wait, (part, asked, _LEAST), taken
                 )
             except WaitTimeoutError as error:
                 # Those were sent; the next attempt is about the rest.
@@ -160,16 +158,16 @@ class ShardedTable(TableMethods):
             try:
                 self._put(put, left_until(deadline), shard_key)
             except WaitTimeoutError as error:
-                count = self._count(tree, priorities)
+                count = self._count(xs, priorities)
                 error.stored = count * part // parts + taken
                 raise
             part, taken = part + 1, 0
 
-    def _count(self, tree: Any, priorities: Any) -> int:
+    def _count(self, xs: Any, priorities: Any) -> int:
         """Return how many items there are, that is the most parts that could be made."""
         table = next(shard.tables[self.name] for shard in self._shards.all if shard.tables)
         beyond = (1 << 60, 1 << 60, 1)
-        return table._insert_part(tree, priorities, None, 0.0, beyond, 0)  # noqa: SLF001
+        return table._insert_part(xs, priorities, None, 0.0, beyond, 0)  # noqa: SLF001
 
     def _put(
         self,
@@ -220,7 +218,7 @@ class ShardedTable(TableMethods):
                     raise
                 pause = LOOK
 
-    def sample(self, count: int, timeout: float | None = None, beta: float = 1.0) -> Batch:
+    def sample(self, n: int, timeout: float | None = None, beta: float = 1.0) -> Batch:
         """Draw a batch from all shards that are there, in proportion to their items.
 
         The items come in the order of the shards. Probabilities, weights and the table's size are
@@ -234,7 +232,7 @@ class ShardedTable(TableMethods):
         while True:
             self._shards.wait_for_any(deadline)
             try:
-                return self._native.sample(self._places(), count, left_until(deadline), beta)
+                return self._native.sample(self._places(), n, left_until(deadline), beta)
             except WaitTimeoutError as error:
                 if error.reason != "AWAY" or left_until(deadline) == 0.0:
                     raise
@@ -264,9 +262,9 @@ class ShardedTable(TableMethods):
         self._shards.dropped += lost
         return done if wait else None
 
-    def delete(self, keys: Any) -> int:
+    def remove(self, keys: Any) -> int:
         """Remove items; return how many were there. Keys count as for :meth:`update_priorities`."""
-        done, lost = self._native.delete(self._places(), keys)
+        done, lost = self._native.remove(self._places(), keys)
         self._shards.dropped += lost
         return done
 
@@ -287,15 +285,15 @@ class ShardedTable(TableMethods):
                 items = table.get(info.key[info.version == version])
                 if len(items):
                     left = left_until(deadline)
-                    self.insert_batch(items.data, items.info.priority, int(version), left)
+                    self.extend(items.data, items.info.priority, int(version), left)
             # Only items that the others have stored are removed.
             self._shards.flush(left_until(deadline))
-            moved += table.delete(info.key)
+            moved += table.remove(info.key)
         return moved
 
-    def reset(self) -> None:
+    def clear(self) -> None:
         """Remove all items of the shards that are there; a warning names the others."""
-        self._each("reset", lambda table: table.reset())
+        self._each("clear", lambda table: table.clear())
 
     def pause(self) -> None:
         """Block inserts and samples on the shards that are there."""
@@ -305,10 +303,10 @@ class ShardedTable(TableMethods):
         """End a pause on the shards that are there."""
         self._each("resume", lambda table: table.resume())
 
-    def advance(self, version: int) -> None:
+    def publish_version(self, version: int) -> None:
         """Set the learner's policy version; a shard that is away gets it when it is back."""
         self._version = max(self._version, version)
-        self._each("", lambda table: table.advance(version))
+        self._each("", lambda table: table.publish_version(version))
 
     def _set_limiter(self, limiter: tuple[str, list[float]]) -> None:
         self._each("set_limiter", lambda table: table._set_limiter(limiter))  # noqa: SLF001
@@ -330,7 +328,7 @@ class ShardedTable(TableMethods):
         """
         raise TypeError(no_durability(self.name))
 
-    def can_sample(self, count: int) -> bool:
+    def can_sample(self, n: int) -> bool:
         """Return whether every shard could give its share of a batch now, by its current state."""
 
         def ready(info: dict[str, Any]) -> bool:
@@ -341,14 +339,14 @@ class ShardedTable(TableMethods):
         def could(table: RemoteTable) -> bool:
             info = table.info
             return not ready(info) or table.can_sample(
-                max(1, math.ceil(count * info["size"] / sum(sizes)))
+                max(1, math.ceil(n * info["size"] / sum(sizes)))
             )
 
         return bool(sizes) and all(self._each("", could))
 
-    def can_insert(self, count: int = 1) -> bool:
+    def can_add(self, n: int = 1) -> bool:
         """Return whether some shard would take this many items now."""
-        return any(self._each("", lambda table: table.can_insert(count)))
+        return any(self._each("", lambda table: table.can_add(n)))
 
     def _infos(self) -> list[dict[str, Any] | None]:
         infos: list[dict[str, Any] | None] = []

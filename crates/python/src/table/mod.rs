@@ -98,12 +98,12 @@ impl Table {
         Ok(Self { handle, shape, arena, process })
     }
 
-    /// Inserts one item.
-    #[pyo3(signature = (tree, priority=1.0, version=None, timeout=None))]
-    fn insert(
+    /// Adds one item.
+    #[pyo3(signature = (x, priority=1.0, version=None, timeout=None))]
+    fn add(
         &self,
         py: Python<'_>,
-        tree: &Bound<'_, PyAny>,
+        x: &Bound<'_, PyAny>,
         priority: f64,
         version: Option<u64>,
         timeout: Option<f64>,
@@ -113,7 +113,7 @@ impl Table {
         core::check_priorities(&[priority]).or_raise(py)?;
         let handle = &self.handle;
         self.shape.with_one(
-            tree,
+            x,
             |items| self.insert_rows(py, items, 0, &[priority], version, deadline),
             |trajectory| match handle
                 .try_insert(trajectory, priority, version, None)
@@ -128,39 +128,33 @@ impl Table {
         self.keep(py)
     }
 
-    /// Inserts many items.
-    #[pyo3(signature = (tree, priorities=None, version=None, timeout=None))]
-    fn insert_batch(
+    /// Adds many items.
+    #[pyo3(signature = (xs, priorities=None, version=None, timeout=None))]
+    fn extend(
         &self,
         py: Python<'_>,
-        tree: &Bound<'_, PyAny>,
+        xs: &Bound<'_, PyAny>,
         priorities: Option<&Bound<'_, PyAny>>,
         version: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
-        self.shape.with_many(tree, priorities, |items, priorities| {
+        self.shape.with_many(xs, priorities, |items, priorities| {
             self.insert_rows(py, items, 0, priorities, version, deadline)
         })?;
         self.keep(py)
     }
 
     /// Samples a batch.
-    #[pyo3(signature = (count, timeout=None, beta=1.0))]
-    fn sample(
-        &self,
-        py: Python<'_>,
-        count: usize,
-        timeout: Option<f64>,
-        beta: f64,
-    ) -> PyResult<Batch> {
+    #[pyo3(signature = (n, timeout=None, beta=1.0))]
+    fn sample(&self, py: Python<'_>, n: usize, timeout: Option<f64>, beta: f64) -> PyResult<Batch> {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
-        check_draw(count, beta)?;
-        let sampled = match self.handle.try_sample(count).or_raise(py)? {
+        check_draw(n, beta)?;
+        let sampled = match self.handle.try_sample(n).or_raise(py)? {
             Some(sampled) => sampled,
-            None => wait::until(py, deadline, |wait| self.handle.sample(count, wait))?,
+            None => wait::until(py, deadline, |wait| self.handle.sample(n, wait))?,
         };
         self.batch(py, sampled, beta)
     }
@@ -197,12 +191,12 @@ impl Table {
     }
 
     /// Removes items; how many were there.
-    fn delete(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<u64> {
+    fn remove(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<u64> {
         let keys = key_numbers(keys)?;
         self.ask(py, |table, wait| table.delete(&keys, wait))
     }
 
-    fn reset(&self, py: Python<'_>) -> PyResult<()> {
+    fn clear(&self, py: Python<'_>) -> PyResult<()> {
         self.ask(py, TableHandle::reset)
     }
 
@@ -214,7 +208,7 @@ impl Table {
         self.at_once(py, |table, wait| table.set_paused(false, wait))
     }
 
-    fn advance(&self, py: Python<'_>, version: u64) -> PyResult<()> {
+    fn publish_version(&self, py: Python<'_>, version: u64) -> PyResult<()> {
         self.ask(py, |table, wait| table.advance(version, wait))
     }
 
@@ -224,13 +218,13 @@ impl Table {
         self.at_once(py, |table, wait| table.set_limiter(limiter, wait))
     }
 
-    fn can_sample(&self, py: Python<'_>, count: usize) -> PyResult<bool> {
-        self.at_once(py, |table, wait| table.can_sample(count, wait))
+    fn can_sample(&self, py: Python<'_>, n: usize) -> PyResult<bool> {
+        self.at_once(py, |table, wait| table.can_sample(n, wait))
     }
 
-    #[pyo3(signature = (count=1))]
-    fn can_insert(&self, py: Python<'_>, count: usize) -> PyResult<bool> {
-        self.at_once(py, |table, wait| table.can_insert(count, wait))
+    #[pyo3(signature = (n=1))]
+    fn can_add(&self, py: Python<'_>, n: usize) -> PyResult<bool> {
+        self.at_once(py, |table, wait| table.can_insert(n, wait))
     }
 
     fn close(&self, py: Python<'_>) {

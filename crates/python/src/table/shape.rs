@@ -105,7 +105,7 @@ impl Shape {
         let Self::Rows { tree: example, offsets } = self else {
             return Err(spec_error(
                 py,
-                "insert_batch() is for tables with a spec, whose items are all alike",
+                "extend() is for tables with a spec, whose items are all alike",
             ));
         };
         // Before the items are looked at: to read a sequence may run Python code.

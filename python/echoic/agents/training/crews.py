@@ -123,7 +123,7 @@ class ThreadCrew:
         group = self.groups[i]
         group.refresh(self._subscriptions[i])
         # Whoever waits for room is woken when the table is closed.
-        self._table.insert_batch(group.collect(), version=group.version)
+        self._table.extend(group.collect(), version=group.version)
 
     def _go_on(self, i: int) -> None:
         try:

@@ -62,7 +62,7 @@ def act(task: dict[str, Any]) -> None:
             while True:
                 group.refresh(subscription)
                 segments = group.collect()
-                client.table(TABLE).insert_batch(segments, version=group.version)
+                client.table(TABLE).extend(segments, version=group.version)
                 # The table has room for so many, and waits with its answer: so do the actors.
                 client.flush()
         except (ClosedError, DisconnectedError, WaitTimeoutError):

@@ -61,7 +61,7 @@ def move_items(
                 batches = _copy(table, keys, client, deadline)
                 # Also items that were removed meanwhile are moved: they were there until now.
                 for batch in batches:
-                    table.delete(batch.info.key)
+                    table.remove(batch.info.key)
                 moved[table.name] += sum(len(batch) for batch in batches)
     return moved
 
@@ -133,14 +133,14 @@ def _insert_rows(name: str, batch: Batch, client: ShardedClient, timeout: float)
     for version, places in _versions(batch):
         part = _trees.tree_map(lambda leaf, chosen=places: leaf[chosen], batch.data)
         priorities = batch.info.priority[places]
-        client.insert_batch(part, name, priorities, version=version, timeout=timeout)
+        client.extend(part, name, priorities, version=version, timeout=timeout)
 
 
 def _insert_trajectory(name: str, batch: Batch, client: ShardedClient, timeout: float) -> None:
     for version, _ in _versions(batch):
         item = _trees.tree_map(lambda leaf: leaf[0], batch.data)
         priority = float(batch.info.priority[0])
-        client.insert(item, {name: priority}, version=version, timeout=timeout)
+        client.add(item, {name: priority}, version=version, timeout=timeout)
 
 
 def _versions(batch: Batch) -> Iterator[tuple[int, Any]]:

@@ -127,7 +127,7 @@ class Transitions:
             self._insert(*self._kept)
 
     def add(self, episodes: Sequence[Any], weight: float | None = None) -> None:
-        """Make transitions of pieces of episodes and insert them; nothing may be kept before.
+        """Make transitions of pieces of episodes and add them; nothing may be kept before.
 
         Args:
             episodes: RLlib's ``SingleAgentEpisode``.
@@ -150,7 +150,7 @@ class Transitions:
         timeout = self._settings.timeout
         fitted = _fitted(rows, self.table.spec)
         try:
-            self.table.insert_batch(fitted, priorities, None, timeout)
+            self.table.extend(fitted, priorities, None, timeout)
         except WaitTimeoutError as error:
             stored = error.stored
             # Copied, so that the inserted rows can be freed.

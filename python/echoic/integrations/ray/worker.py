@@ -231,9 +231,7 @@ class Worker:
                 if self._task.table is None:
                     self._client.send_batch(left, _LOOK)
                 else:
-                    self._client.insert_batch(
-                        left, self._task.table, version=version, timeout=_LOOK
-                    )
+                    self._client.extend(left, self._task.table, version=version, timeout=_LOOK)
                 break
             except WaitTimeoutError as error:
                 stored = error.stored

@@ -291,12 +291,12 @@ class Client:
                 priorities = [arguments.priority(priority) for _, priority in updates]
                 known.update_priorities(unmixed(table, keys), np.array(priorities))
             if deletes:
-                known.delete(unmixed(table, deletes))
+                known.remove(unmixed(table, deletes))
 
     def Reset(self, table: str) -> None:
         """Remove all items of a table, and reset its counts."""
         with as_reverb(table):
-            self._table(table).reset()
+            self._table(table).clear()
 
     def ServerInfo(self, timeout: float = 0) -> list[dict[str, Any]]:
         """Return the fields of a ``TableInfo`` for each table that was made by this module.

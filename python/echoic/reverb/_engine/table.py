@@ -80,7 +80,7 @@ class Table:
 
     def can_insert(self, count: int) -> bool:
         """Return whether this many items could be inserted now without waiting."""
-        return self.table.can_insert(count)
+        return self.table.can_add(count)
 
     def info(self) -> dict[str, Any]:
         """Return the fields of a ``TableInfo``."""

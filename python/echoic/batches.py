@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     # A batch that was asked for: waits for it, for so many seconds.
     Pending: TypeAlias = Callable[[float], Batch]
 
-__all__ = ["Sampler"]
+__all__ = ["Batches"]
 
 # How often a thread that waits for the table looks whether it is still wanted.
 _LOOK = 0.1
 
 
-class Sampler:
-    """An iterator over batches of a table; ``table.sampler`` makes one.
+class Batches:
+    """An iterator over batches of a table; ``table.batches`` makes one.
 
     With ``prefetch`` above 0, so many batches are on their way before they are asked for: threads
     fetch them, or a server elsewhere sends them, which needs none. Those count as sampled although
@@ -64,7 +64,7 @@ class Sampler:
         self._ended = False
         self._error: BaseException | None = None
         self._threads = [
-            threading.Thread(target=self._fetch, name=f"echoic-sampler-{number}", daemon=True)
+            threading.Thread(target=self._fetch, name=f"echoic-batches-{number}", daemon=True)
             for number in range(workers if prefetch and start is None else 0)
         ]
         if self._start is not None:
@@ -73,14 +73,14 @@ class Sampler:
             thread.start()
 
     def __iter__(self) -> Self:
-        """Return the sampler."""
+        """Return itself."""
         return self
 
     def __next__(self) -> Batch:
         """Return the next batch.
 
         Raises:
-            WaitTimeoutError: There was none within the sampler's timeout; it can be tried again.
+            WaitTimeoutError: There was none within its timeout; it can be tried again.
         """
         if self._start is not None:
             return self._answered(self._start)
@@ -164,7 +164,7 @@ class Sampler:
         return self._ended and not self._on_their_way
 
     def _fetch(self) -> None:
-        """Keep the batches coming until the sampler or the table is closed."""
+        """Keep the batches coming until this or the table is closed."""
         while True:
             with self._changed:
                 self._changed.wait_for(
@@ -206,7 +206,7 @@ class Sampler:
         self._asked.clear()
 
     def __enter__(self) -> Self:
-        """Return the sampler."""
+        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
