@@ -71,7 +71,7 @@ def test_the_parts_that_read_pickles_are_those_that_the_security_policy_names() 
                 parts.add(file.relative_to(package).parts[0])
     named = {
         "collectors": "GymnasiumCollector",
-        "cli": "echoic bench",
+        "workers.py": "echoic.workers",
         "demo": "echoic demo",
         "integrations": "echoic.integrations.ray",
     }
@@ -121,6 +121,7 @@ def test_public_names_are_sorted_and_nothing_else_is_public() -> None:
         "views",
         "watch",
         "weights",
+        "workers",
     }
 
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from echoic.cli import spec as specs
 from echoic.cli.ask import ask, reach
 from echoic.cli.console import fail, say
-from echoic.cli.load import Board, Load, LoadError, Result, run
+from echoic.cli.load import Load, LoadError, Result, run
 from echoic.cli.options import (
     Address,
     AsJson,
@@ -109,9 +109,8 @@ class Watch:
         self._since: float | None = None
         self._before = (0.0, 0)
 
-    def __call__(self, board: Board) -> None:
+    def __call__(self, samples: int) -> None:
         """Show how far it is."""
-        samples = board.samples
         if not samples:
             # The clients are starting; the time of sending begins later.
             return

@@ -1,29 +1,30 @@
 """Load on a server: processes that send random samples as fast as it takes them.
 
 `run` starts the processes, lets them begin together and gathers what each measured. Every one has
-its own client. A process that fails stops the others; so does a call of `Board.stop`.
+its own client. A process that fails stops the others.
 """
 
-import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
-from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
-from threading import BrokenBarrierError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import echoic
 from echoic.cli.spec import Field, mirror, numpy_dtype
 from echoic.cli.text import why
+from echoic.workers import Supervisor, Worker
+
+if TYPE_CHECKING:
+    from echoic.workers import Connection
 
 __all__ = ["Load", "LoadError", "Result", "random_leaf", "run"]
 
 # Between two measured flushes of a client. Each lets its pipeline run empty, so they are rare.
 FLUSH_EVERY = 0.1
+# Between two looks for messages of the clients.
+LOOK_EVERY = 0.05
 # How long the processes may take to start and connect, and how much longer for each of them.
 STARTING = 60.0
 STARTING_EACH = 1.0
@@ -86,146 +87,95 @@ class Result:
     stats: dict[str, float]
 
 
-class Board:
-    """Numbers that all processes see: samples sent by each client, and whether to stop.
-
-    Each number has one writer, and a glance costs less than sending a sample.
-    """
-
-    def __init__(self, numbers: Any) -> None:
-        self.numbers = numbers
-
-    def count(self, index: int, samples: int) -> None:
-        """Say how many samples a client has sent."""
-        self.numbers[index] = samples
-
-    @property
-    def samples(self) -> int:
-        """Samples sent by all."""
-        return int(sum(self.numbers[:-1]))
-
-    def stop(self) -> None:
-        """Ask all clients to end."""
-        self.numbers[-1] = 1
-
-    @property
-    def stopped(self) -> bool:
-        """Whether they were asked."""
-        return bool(self.numbers[-1])
-
-
-def run(load: Load, watch: Callable[[Board], None]) -> list[Result]:
+def run(load: Load, watch: Callable[[int], None]) -> list[Result]:
     """Put the load on the server.
 
     Args:
         load: What to send.
-        watch: Called several times a second while the clients send.
+        watch: Called several times a second with the samples that all clients have sent.
 
     Raises:
         LoadError: A client failed; all have ended.
         KeyboardInterrupt: All have ended.
     """
-    context = get_context("spawn")
-    board = Board(context.RawArray("Q", load.clients + 1))
-    start = context.Barrier(load.clients)
-    with ExitStack() as stack:
-        crew = []
-        for index in range(load.clients):
-            ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(
-                target=work,
-                args=(load, index, board.numbers, start, theirs),
-                name=f"echoic-bench-{index}",
-                daemon=True,
-            )
-            process.start()
-            # Closed last: a process that still reports when it is to end must have a reader.
-            stack.enter_context(ours)
-            stack.callback(process.join)
-            stack.callback(process.terminate)
-            # Now only the process has the writing end, and its death ends the pipe.
-            theirs.close()
-            crew.append((process, ours))
-        try:
-            return gather(crew, board, watch)
-        finally:
-            board.stop()
-            start.abort()
-
-
-def gather(
-    crew: list[tuple[Any, "Connection[Any, Any]"]], board: Board, watch: Callable[[Board], None]
-) -> list[Result]:
-    """Wait for all results."""
-    waiting: dict[Any, int] = {pipe: index for index, (_, pipe) in enumerate(crew)}
-    results: list[Result] = []
-    while waiting:
-        for pipe in wait(list(waiting), timeout=0.1):
-            index = waiting.pop(pipe)
-            try:
-                outcome = crew[index][1].recv()
-            except EOFError:
-                process = crew[index][0]
-                process.join()
-                outcome = f"its process ended with status {process.exitcode}"
-            if isinstance(outcome, Result):
-                results.append(outcome)
-            elif outcome is not None:
-                raise LoadError(f"client {index}: {outcome}")
-        watch(board)
-    if len(results) < len(crew):
-        raise LoadError("the clients took too long to start")
-    return results
-
-
-def work(load: Load, index: int, numbers: Any, start: Any, outcome: "Connection[Any, Any]") -> None:
-    """What a process does: connects, waits for the others, sends, reports."""
-    # Ctrl-C reaches every process of the terminal; the parent tells this one what to do.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    clients = Supervisor(lambda i, _: Worker(work, load, i, name=f"client {i}"), load.clients)
     try:
-        outcome.send(send(load, index, Board(numbers), start))
-    except BrokenBarrierError:
-        # Another one failed, and says why.
-        outcome.send(None)
+        clients.start()
+        return gather(load, clients.members, watch)
+    finally:
+        clients.stop()
+
+
+def gather(load: Load, clients: list[Worker], watch: Callable[[int], None]) -> list[Result]:
+    """Start all clients together when each has connected, and wait for their results."""
+    deadline = time.monotonic() + load.starting
+    ready: set[int] = set()
+    counts = [0] * len(clients)
+    results: dict[int, Result] = {}
+    while len(results) < len(clients):
+        for i, client in enumerate(clients):
+            alive = client.alive
+            for message in client.messages():
+                if isinstance(message, Result):
+                    results[i] = message
+                elif isinstance(message, int):
+                    counts[i] = message
+                    ready.add(i)
+                    if len(ready) == len(clients) and message == 0:
+                        for one in clients:
+                            one.send("go")
+                else:
+                    raise LoadError(f"client {i}: {message}")
+            if not alive and i not in results:
+                raise LoadError(f"client {i}: its process {client.ending()}")
+        if len(ready) < len(clients) and time.monotonic() > deadline:
+            raise LoadError("the clients took too long to start")
+        watch(sum(counts))
+        time.sleep(LOOK_EVERY)
+    return list(results.values())
+
+
+def work(connection: "Connection", load: Load, index: int) -> None:
+    """Connect, wait for the others, send, and report: what a process does."""
+    try:
+        connection.send(send(connection, load, index))
     except (echoic.EchoicError, OSError, MemoryError, LoadError) as error:
-        outcome.send(why(error))
-        start.abort()
+        connection.send(why(error))
 
 
-def send(load: Load, index: int, board: Board, start: Any) -> Result:
+def send(connection: "Connection", load: Load, index: int) -> Result:
     """Send for as long as is wanted."""
     pool = make_pool(load, np.random.default_rng(index))
     example = mirror((field, field.zeros()) for field in load.spec)
     patience = {"connect_timeout": load.timeout, "deadline": load.timeout}
     # Not in a `with` block, which would wait for ever for a server that takes nothing.
     client = echoic.connect(load.address, example, **patience, **load.options)
-    start.wait(load.starting)
+    connection.send(0)
+    connection.recv()
     cpu = time.process_time()
     begin = time.perf_counter()
-    flushes = pump(load, index, board, client, pool)
+    samples, flushes = pump(connection, load, client, pool)
     client.flush(load.timeout)
     seconds = time.perf_counter() - begin
     cpu = time.process_time() - cpu
     stats = client.stats()
     client.close(load.timeout)
-    samples = int(board.numbers[index])
     if stats["samples_acked"] != samples:
         raise LoadError(f"sent {samples} samples, and {stats['samples_acked']:.0f} were stored")
     return Result(samples, seconds, cpu, flushes, stats)
 
 
-def pump(load: Load, index: int, board: Board, client: Any, pool: list[Any]) -> list[float]:
-    """Send until the time is over; returns how long flushes took."""
+def pump(
+    connection: "Connection", load: Load, client: Any, pool: list[Any]
+) -> tuple[int, list[float]]:
+    """Send until the time is over; return how many samples, and how long flushes took."""
     call = client.send if load.batch == 1 else client.send_batch
     rate = load.rate / load.clients if load.rate else None
     flushes: list[float] = []
     sent = 0
     begin = time.perf_counter()
     next_flush = begin + FLUSH_EVERY
-    while not board.stopped:
-        now = time.perf_counter()
-        if now >= begin + load.seconds:
-            break
+    while (now := time.perf_counter()) < begin + load.seconds:
         calls = len(pool)
         if rate is not None:
             due = int((now - begin) * rate) - sent
@@ -236,14 +186,14 @@ def pump(load: Load, index: int, board: Board, client: Any, pool: list[Any]) -> 
         for samples in pool[:calls]:
             call(samples, load.timeout)
         sent += calls * load.batch
-        board.count(index, sent)
         # Right after a send, so that there is something to wait for at any rate.
         if now >= next_flush:
             since = time.perf_counter()
             client.flush(load.timeout)
             flushes.append(time.perf_counter() - since)
             next_flush = since + FLUSH_EVERY
-    return flushes
+            connection.send(sent)
+    return sent, flushes
 
 
 def make_pool(load: Load, rng: np.random.Generator) -> list[Any]:

@@ -1,32 +1,31 @@
 """A worker process of :class:`~echoic.collectors.GymnasiumCollector`: it steps some environments.
 
-It is a fresh interpreter that knows the collector by one connection. What it is to do it reads from
-a file, then it says what its environments look like, is told where to send rollouts, and makes one
-for each message that asks for one. When the connection ends, it ends.
+It knows the collector by one connection: it says what its environments look like, is told where to
+send rollouts, and makes one for each message that asks for one. When the connection ends, it ends.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
 import shutil
-import signal
 import time
-import traceback
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from echoic import _trees
+from echoic.client import connect
+from echoic.errors import ClosedError, DisconnectedError
+from echoic.workers import orphaned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from multiprocessing.connection import Connection
 
-__all__ = ["Ask", "Envs", "Form", "Setup", "main"]
+__all__ = ["Ask", "Envs", "Form", "Setup", "run"]
 
-# How many seconds a worker does not look whether it is still wanted.
+# Seconds after which the end of a connection is known to be the death of the collector, if it is.
 _PATIENCE = 0.05
 
 
@@ -81,34 +80,6 @@ class Ask(NamedTuple):
 
     version: int
     weights: str | None
-
-
-class _Inbox:
-    """Messages of the collector, looked for also while a rollout is made."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._waiting: list[Any] = []
-        self._looked = time.monotonic()
-
-    def look(self) -> None:
-        """End the process if the collector has ended the connection; not more often than needed."""
-        now = time.monotonic()
-        if now - self._looked < _PATIENCE:
-            return
-        self._looked = now
-        while self._connection.poll():
-            self._waiting.append(self._receive())
-
-    def take(self) -> Any:
-        """Return the next message, waiting for it."""
-        return self._waiting.pop(0) if self._waiting else self._receive()
-
-    def _receive(self) -> Any:
-        try:
-            return self._connection.recv()
-        except (EOFError, OSError):
-            raise SystemExit from None
 
 
 class Envs:
@@ -219,27 +190,17 @@ def _put(arrays: Sequence[Any], at: Any, values: Sequence[Any]) -> None:
             array[at] = value
 
 
-def main(descriptor: int, path: str) -> None:
-    """Do what the file says, at the end of a connection."""
-    # Ctrl-C is for the collector, which ends its workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    connection, collector = Connection(descriptor), os.getppid()
+def run(connection: Connection, setup: Setup, folder: Path) -> None:
+    """Make a rollout for each message of the collector, until it ends the connection."""
     try:
-        _work(connection, _load(path))
-    except Exception:  # noqa: BLE001 - the collector raises it
-        _tell(connection, traceback.format_exc())
+        _work(connection, setup)
+    except EOFError:
+        return
     finally:
         # A process that is killed closes its connections just before its children are orphans.
         time.sleep(_PATIENCE)
-        if os.getppid() != collector:
-            shutil.rmtree(Path(path).parent, ignore_errors=True)
-
-
-def _tell(connection: Connection, error: str) -> None:
-    from contextlib import suppress  # noqa: PLC0415 - nothing else needs it
-
-    with suppress(OSError):
-        connection.send(("error", error))
+        if orphaned():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _load(path: str) -> Any:
@@ -247,25 +208,21 @@ def _load(path: str) -> Any:
 
 
 def _work(connection: Connection, setup: Setup) -> None:
-    from echoic.client import connect  # noqa: PLC0415 - errors of an import are to be told
-    from echoic.errors import ClosedError, DisconnectedError  # noqa: PLC0415
-
-    inbox = _Inbox(connection)
     envs = Envs(setup)
-    ask: Ask = inbox.take()
+    ask: Ask = connection.recv()
     version, weights = ask.version, None if ask.weights is None else _load(ask.weights)
     form = envs.form(weights)
-    connection.send(("form", form))
-    address = inbox.take()
+    connection.send(form)
+    address = connection.recv()
     size = (setup.n_steps, len(setup.seeds))
     rollout = form.rollout(*size, following=setup.next_observations)
     client = connect(address, rollout, deadline=1.0)
     rollout["worker"], rollout["life"] = np.int64(setup.worker), np.int64(setup.life)
     while True:
-        ask = inbox.take()
+        ask = connection.recv()
         if ask.version != version:
             version, weights = ask.version, _load(str(ask.weights))
-        envs.roll(rollout, weights, inbox.look)
+        envs.roll(rollout, weights, lambda: None)
         rollout["version"] = np.int64(version)
         try:
             client.send(rollout)

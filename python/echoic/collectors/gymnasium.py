@@ -18,12 +18,12 @@ import time
 import warnings
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from echoic import _trees
-from echoic.collectors._gymnasium_process import Process, by_value, end_all
+from echoic.collectors._gymnasium_process import RolloutWorker, by_value, end_all
 from echoic.collectors._gymnasium_worker import Ask, Form, Setup
 from echoic.errors import (
     ClosedError,
@@ -34,6 +34,7 @@ from echoic.errors import (
 )
 from echoic.server import Server
 from echoic.transports import ShmTransport, UnixTransport
+from echoic.workers import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,7 +126,7 @@ class GymnasiumCollector:
         if n_envs % n_workers:
             text = f"expected a divisor of the {n_envs} environments"
             raise SpecError(f"n_workers: {text}, got {n_workers}")
-        self._capacity, self._restarts = capacity, max_restarts
+        self._capacity = capacity
         self._sizes = (n_steps, n_envs // n_workers)
         self._following = next_observations
         # One thread receives at a time; the other lock is for workers and their connections.
@@ -139,18 +140,25 @@ class GymnasiumCollector:
         self._form: Form | None = None
         root = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - mkdtemp is private
         self._folder = Path(tempfile.mkdtemp(prefix="echoic-collector-", dir=root))
-        self._workers: list[Process] = []
+        self._setups: list[Setup] = []
+        me = weakref.proxy(self)
+        self._supervisor = Supervisor[RolloutWorker](
+            lambda worker, life: me._start(worker, life),  # noqa: PLW0108, SLF001 - a weak reference
+            n_workers,
+            max_restarts,
+        )
+        self._workers = self._supervisor.members
         self._finish = weakref.finalize(self, end_all, self._workers, self._folder, self._owner)
         try:
             self._write(0, weights)
             entropy = secrets.randbits(64) if seed is None else seed
             seeds = np.random.SeedSequence(entropy).generate_state(n_envs).reshape(n_workers, -1)
             made, asked = by_value(env), by_value(policy)
-            for worker in range(n_workers):
-                own = [int(number) for number in seeds[worker]]
-                setup = Setup(made, asked, n_steps, own, next_observations, worker, 0)
-                self._workers.append(Process(setup, self._folder))
-                self._workers[-1].send(self._ask())
+            self._setups = [
+                Setup(made, asked, n_steps, own.tolist(), next_observations, worker, 0)
+                for worker, own in enumerate(seeds)
+            ]
+            self._supervisor.start()
             self._wait_for_workers(start_timeout)
             self._ask_ahead(capacity)
         except BaseException:
@@ -251,6 +259,19 @@ class GymnasiumCollector:
             f"GymnasiumCollector({workers} workers of {envs} environments, {steps} steps, {state})"
         )
 
+    def _start(self, worker: int, life: int) -> RolloutWorker:
+        """Start a worker; ``life`` is how many workers were replaced before."""
+        setup = self._setups[worker]
+        if life:
+            # Its environments start anew, and are not to do again what they did.
+            seeds = np.random.SeedSequence([life, *setup.seeds]).generate_state(len(setup.seeds))
+            setup = setup._replace(life=life, seeds=seeds.tolist())
+        started = RolloutWorker(setup, self._folder, self._version)
+        started.send(self._ask())
+        if life:
+            started.groups = self._workers[worker].groups
+        return started
+
     def _wait_for_workers(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         while not all(worker.ready for worker in self._workers):
@@ -336,23 +357,22 @@ class GymnasiumCollector:
         with self._lock:
             self._check()
             for worker in self._workers:
-                for kind, content in worker.messages(timeout):
-                    self._hear(worker, kind, content)
-                if worker.gone:
+                alive = worker.alive
+                for form in worker.messages(timeout):
+                    self._hear(worker, form)
+                if not alive:
                     replaced.append(self._replace(worker))
         # Only now, since warnings may be raised as errors.
         for text in replaced:
             warnings.warn(CollectorWarning(text), stacklevel=4)
 
-    def _hear(self, worker: Process, kind: str, content: Any) -> None:
-        if kind == "error":
-            self._fail(f"worker {worker.setup.worker} failed:\n{content}")
+    def _hear(self, worker: RolloutWorker, form: Form) -> None:
         if self._form is None:
-            self._form = content
-            self._open(content)
-        elif not _same(self._form, content):
+            self._form = form
+            self._open(form)
+        elif not _same(self._form, form):
             text = f"expected environments and a policy like worker 0's, {self._form}"
-            self._fail(f"worker {worker.setup.worker}: {text}, got {content}")
+            self._fail(f"worker {worker.setup.worker}: {text}, got {form}")
         if self._server is not None:
             worker.send(self._server.addresses[0])
             worker.ready = True
@@ -372,18 +392,17 @@ class GymnasiumCollector:
         server.start()
         self._server = server
 
-    def _replace(self, worker: Process) -> str:
+    def _replace(self, worker: RolloutWorker) -> str:
         """Start a worker in place of one that is gone; return the text of the warning."""
-        number, fate = worker.setup.worker, worker.fate()
-        if self._restarts == 0:
-            self._fail(f"worker {number} {fate}, and no worker may be replaced any more")
-        self._restarts -= 1
-        worker.restart()
-        worker.first = self._version
-        worker.send(self._ask())
-        return f"worker {number} {fate} and was replaced; its environments have started again"
+        if worker.traceback is not None:
+            self._fail(f"{worker.name} {worker.ending()}")
+        try:
+            ending = self._supervisor.replace(worker.setup.worker)
+        except CollectorError as error:
+            self._fail(str(error))
+        return f"{worker.name} {ending} and was replaced; its environments have started again"
 
-    def _fail(self, text: str) -> None:
+    def _fail(self, text: str) -> NoReturn:
         self._failure = text
         self.stop()
         raise CollectorError(text)

@@ -6,8 +6,7 @@ import signal
 
 import pytest
 from echoic.agents.training import EchoRLTrainer
-from echoic.agents.training.config import as_json
-from echoic.agents.training.processes import Workers
+from echoic.agents.training.crews import ProcessCrew
 from echoic.errors import CollectorError
 
 
@@ -82,12 +81,12 @@ def test_an_environment_that_hangs_is_killed_and_the_run_goes_on(run, tmp_path, 
 
 
 def test_workers_that_can_not_work_end_the_run_with_their_last_words(run, tmp_path):
-    settings = as_json(run(worker_imports=("no_such_module",)))
-    task = {"kind": "actors", "config": settings, "seed": 0, "address": "", "actors": [0]}
-    workers = Workers([task], tmp_path, max_restarts=0)
+    config = run(worker_imports=("no_such_module",), num_workers=1, max_restarts=0)
+    crew = ProcessCrew(config, 0, "", tmp_path)
+    crew.start()
     try:
-        workers.members[0].process.wait(120)
+        assert crew.workers.members[0].wait(120)
         with pytest.raises(CollectorError, match="No module named 'no_such_module'"):
-            workers.check()
+            crew.check()
     finally:
-        workers.close()
+        crew.close()

@@ -8,6 +8,7 @@ actor make one segment; else they go on by themselves.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import secrets
 import sys
@@ -19,9 +20,10 @@ import numpy as np
 
 from echoic.agents.training.actors import ActorGroup
 from echoic.agents.training.config import as_json
-from echoic.agents.training.processes import IMPORTS, Workers
+from echoic.agents.training.worker import IMPORTS, act, act_in_process, prepare, start
 from echoic.errors import ArgumentError, ClosedError, CollectorError
 from echoic.transports import ShmTransport, TcpTransport
+from echoic.workers import Supervisor, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from echoic.weights import WeightStore
 
 __all__ = ["ProcessCrew", "RayCrew", "ThreadCrew"]
+
+_log = logging.getLogger("echoic.agents.training")
 
 
 def _divided(config: TrainingConfig) -> list[list[int]]:
@@ -143,11 +147,10 @@ class ProcessCrew:
     ) -> None:
         settings = as_json(config)
         self._tasks: list[dict[str, Any]] = [
-            {"kind": "actors", "config": settings, "seed": seed, "address": address, "actors": one}
+            {"config": settings, "seed": seed, "address": address, "actors": one}
             for one in _divided(config)
         ]
         self._folder = folder
-        self._most = config.max_restarts
         self._timeout = config.execution_config.timeout
         self._generation = generation
         # Which worker has each actor; since when each is silent, in seconds that the learner has
@@ -156,21 +159,25 @@ class ProcessCrew:
         self._waited = 0.0
         self._since = [0.0] * len(self._tasks)
         self._awake = [False] * len(self._tasks)
-        self.workers: Workers | None = None
+        self.workers = Supervisor(self._start, len(self._tasks), config.max_restarts)
 
     @property
     def restarts(self) -> int:
         """How many processes were replaced."""
-        return 0 if self.workers is None else self.workers.restarts
+        return self.workers.restarts
 
     @property
     def pids(self) -> list[int]:
         """Of the processes."""
-        return [] if self.workers is None else [one.pid for one in self.workers.members]
+        return [one.pid for one in self.workers.members]
 
     def start(self) -> None:
         """Start the processes."""
-        self.workers = Workers(self._tasks, self._folder, self._most, self._generation)
+        self.workers.start()
+
+    def _start(self, i: int, restarts: int) -> Worker:
+        task = {**self._tasks[i], "generation": self._generation + restarts}
+        return start(act_in_process, task, f"actors-{i}", self._folder)
 
     def fill(self) -> None:
         """Nothing: they go on by themselves."""
@@ -187,16 +194,14 @@ class ProcessCrew:
             waited: How many seconds the learner has waited for segments since it was asked last.
                 Other time does not count: then it was not the workers' turn.
         """
-        if self.workers is None:
-            return
         self._waited += waited
         replaced = self.workers.check()
         for i in range(len(self._tasks)):
             silent = self._waited - self._since[i]
             if i not in replaced and silent > (self._timeout if self._awake[i] else IMPORTS):
-                self.workers.replace(i)
-                replaced.append(i)
-        for i in replaced:
+                replaced[i] = self.workers.replace(i)
+        for i, ending in replaced.items():
+            _log.warning("actors-%d %s", i, ending)
             self._since[i], self._awake[i] = self._waited, False
 
     def state(self) -> None:
@@ -207,8 +212,7 @@ class ProcessCrew:
 
     def close(self) -> None:
         """End the processes."""
-        if self.workers is not None:
-            self.workers.close()
+        self.workers.stop()
 
 
 class RayCrew:
@@ -336,15 +340,10 @@ class _RayActor:
 
     def act(self, task: dict[str, Any]) -> None:
         """Act until the server is gone."""
-        import torch  # noqa: PLC0415 - only where actors act
-
-        from echoic.agents.training.worker import act  # noqa: PLC0415
         from echoic.integrations.ray.doors import nearest  # noqa: PLC0415
         from echoic.integrations.ray.roster import own_restarts  # noqa: PLC0415
 
-        torch.set_num_threads(1)
-        for module in task["config"]["worker_imports"]:
-            importlib.import_module(module)
+        prepare(task)
         address = nearest(task["doors"], task["token"])
         # A replacement draws otherwise than the one before it.
         act({**task, "address": address, "generation": task["generation"] + own_restarts()})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-import struct
+import time
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as WaitedTooLong
 from dataclasses import fields
@@ -18,19 +18,21 @@ import torch
 from safetensors.torch import load, save
 
 from echoic.agents.learners.steps import PPOTrainingStep
-from echoic.agents.training.config import as_json
-from echoic.agents.training.processes import Workers
+from echoic.agents.training.config import as_json, from_json
+from echoic.agents.training.learner import learner_of
+from echoic.agents.training.worker import IMPORTS, prepare, start
+from echoic.workers import Supervisor, Worker
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from echoic.agents.training.config import TrainingConfig
     from echoic.agents.training.learner import VectorLearner
+    from echoic.workers import Connection
 
-__all__ = ["ProcessShards", "ThreadShards", "answer", "frame"]
+__all__ = ["ProcessShards", "ThreadShards"]
 
 _log = logging.getLogger("echoic.agents.training")
-_LENGTHS = struct.Struct("<QQ")
 # What asking a process raises that is gone, or says nonsense.
 _GONE = (OSError, EOFError, ValueError, WaitedTooLong)
 
@@ -64,10 +66,13 @@ class ProcessShards:
     ) -> None:
         self._learner = learner
         self._timeout = config.execution_config.timeout
-        task = {"kind": "learner", "config": as_json(config), "seed": seed}
-        self._workers = Workers(
-            [task] * (config.num_learners - 1), folder, max_restarts=config.max_restarts
+        task = {"config": as_json(config), "seed": seed}
+        self._workers = Supervisor[Worker](
+            lambda i, _: start(_learn, task, f"learner-{i}", folder),
+            config.num_learners - 1,
+            config.max_restarts,
         )
+        self._workers.start()
         self._pool = ThreadPoolExecutor(max(1, config.num_learners - 1), "echoic-learner")
 
     @property
@@ -89,8 +94,9 @@ class ProcessShards:
         found = [self._learner.gradient(*parts[0])]
         for i, (answered, part) in enumerate(zip(asked, parts[1:], strict=True)):
             try:
-                patience = self._workers.members[i].patience(self._timeout)
-                found.append(answered.result(patience))
+                # It may be silent for longer while it is still importing.
+                importing = self._workers.members[i].started + IMPORTS - time.monotonic()
+                found.append(answered.result(max(self._timeout, importing)))
             except _GONE as error:  # noqa: PERF203 - a handful of parts
                 _log.warning("a part of the gradient is computed again: %r", error)
                 # The thread that waits for it wakes up: nothing comes from one that is gone.
@@ -100,19 +106,19 @@ class ProcessShards:
 
     def close(self) -> None:
         """End the processes."""
-        self._workers.close()
+        self._workers.stop()
         self._pool.shutdown()
 
     def _ask(self, i: int, networks: Any, steps: PPOTrainingStep, anchor: Any) -> Any:
-        worker = self._workers.members[i]
+        connection = self._workers.members[i].connection
         tensors = {f"networks/{name}": one for name, one in networks.items()}
         for field in fields(steps):
             if (value := getattr(steps, field.name)) is not None:
                 tensors[f"steps/{field.name}"] = value.cpu()
         if anchor is not None:
             tensors["anchor"] = anchor.cpu()
-        worker.write(frame({}, tensors))
-        words, told = _taken(worker.read)
+        connection.send_bytes(_saved(tensors))
+        words, told = json.loads(connection.recv_bytes()), load(connection.recv_bytes())
         device = self._learner.device
         slopes = [
             told[str(j)].to(device) if str(j) in told else None for j in range(words["count"])
@@ -120,29 +126,24 @@ class ProcessShards:
         return slopes, words["parts"]
 
 
-def frame(words: dict[str, Any], tensors: dict[str, Any]) -> bytes:
-    """JSON and tensors as bytes that :func:`answer` and its asker understand."""
-    text = json.dumps(words).encode()
-    body: bytes = save({name: one.detach().contiguous().clone() for name, one in tensors.items()})
-    return _LENGTHS.pack(len(text), len(body)) + text + body
+def _saved(tensors: dict[str, Any]) -> bytes:
+    saved: bytes = save({name: one.detach().contiguous().clone() for name, one in tensors.items()})
+    return saved
 
 
-def _taken(read: Any) -> tuple[Any, dict[str, Any]]:
-    words, body = _LENGTHS.unpack(read(_LENGTHS.size))
-    return json.loads(read(words)), load(read(body))
-
-
-def answer(learner: VectorLearner, read: Any) -> bytes:
-    """What a learner's process says to what it was asked."""
-    _, tensors = _taken(read)
-    with torch.no_grad():
-        learner.load_tensors(_under("networks/", tensors))
-    steps = PPOTrainingStep(**_under("steps/", tensors))
-    slopes, parts = learner.gradient(steps, tensors.get("anchor"))
-    return frame(
-        {"count": len(slopes), "parts": parts},
-        {str(j): one for j, one in enumerate(slopes) if one is not None},
-    )
+def _learn(connection: Connection, task: dict[str, Any]) -> None:
+    """Compute gradients in a process of its own, until the run ends the connection."""
+    prepare(task)
+    learner = learner_of(from_json({**task["config"], "device": "cpu"}), task["seed"])
+    while True:
+        tensors = load(connection.recv_bytes())
+        with torch.no_grad():
+            learner.load_tensors(_under("networks/", tensors))
+        steps = PPOTrainingStep(**_under("steps/", tensors))
+        slopes, parts = learner.gradient(steps, tensors.get("anchor"))
+        told = {str(j): one for j, one in enumerate(slopes) if one is not None}
+        connection.send_bytes(json.dumps({"count": len(slopes), "parts": parts}).encode())
+        connection.send_bytes(_saved(told))
 
 
 def _under(prefix: str, tensors: dict[str, Any]) -> dict[str, Any]:

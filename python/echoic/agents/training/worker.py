@@ -1,53 +1,48 @@
-"""A process of a run: `python -m echoic.agents.training.worker`, with its task on standard input.
-
-It ends when its input does, so that none outlives the run, however that ends.
-"""
+"""What the processes of a run have in common, and what those of its actors do."""
 
 from __future__ import annotations
 
 import importlib
-import json
-import os
-import sys
-import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from echoic import connect
 from echoic.agents.training.actors import ActorGroup
 from echoic.agents.training.config import from_json
-from echoic.agents.training.learner import learner_of
-from echoic.agents.training.shards import answer
 from echoic.errors import ClosedError, DisconnectedError, WaitTimeoutError
 from echoic.weights import WeightClient
+from echoic.workers import Worker
 
-__all__ = ["act", "main"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["IMPORTS", "act", "act_in_process", "prepare", "start"]
 
 TABLE = "segments"
+# Seconds that a process may take until it does anything, on a machine that is busy.
+IMPORTS = 180.0
 
 
-def main() -> None:
-    """Do the task."""
+def start(work: Callable[..., None], task: dict[str, Any], name: str, folder: Path) -> Worker:
+    """Start a process for a task; what it prints goes to a file of its own in the folder."""
+    # A process has one thread of torch: there are as many processes as are wanted.
+    env = {"OMP_NUM_THREADS": "1"}
+    return Worker(work, task, name=name, env=env, log=folder / f"{name}.log")
+
+
+def prepare(task: dict[str, Any]) -> None:
+    """Import what the task's settings need."""
     torch.set_num_threads(1)
-    # What environments print must not get into what is written to the one who reads it.
-    out = os.dup(1)
-    os.dup2(2, 1)
-    task = json.loads(_line())
     for module in task["config"]["worker_imports"]:
         importlib.import_module(module)
-    if task["kind"] == "actors":
-        threading.Thread(target=_leave_with_input, daemon=True).start()
-        act(task)
-        return
-    learner = learner_of(from_json({**task["config"], "device": "cpu"}), task["seed"])
-    while True:
-        try:
-            data = memoryview(answer(learner, _read))
-        except EOFError:
-            return
-        while data:
-            data = data[os.write(out, data) :]
+
+
+def act_in_process(_connection: object, task: dict[str, Any]) -> None:
+    """Act in a process of its own."""
+    prepare(task)
+    act(task)
 
 
 def act(task: dict[str, Any]) -> None:
@@ -69,32 +64,3 @@ def act(task: dict[str, Any]) -> None:
             return
         finally:
             group.close()
-
-
-def _line() -> bytes:
-    parts = []
-    while (one := os.read(0, 1)) not in {b"\n", b""}:
-        parts.append(one)
-    return b"".join(parts)
-
-
-def _read(count: int) -> bytes:
-    parts = []
-    while count:
-        part = os.read(0, count)
-        if not part:
-            raise EOFError
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
-
-
-def _leave_with_input() -> None:
-    while os.read(0, 4096):
-        pass
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()
-    sys.exit(0)

@@ -1,7 +1,6 @@
 """Our side of a worker: a process that is asked and answers by lines of JSON, or is killed.
 
-Nothing of it is left behind: a worker has a session of its own, so that what it starts is killed
-with it; it is killed when it is late, when it is closed or forgotten, and when this process ends.
+A worker is also killed when it is late with an answer.
 """
 
 from __future__ import annotations
@@ -11,16 +10,15 @@ import contextlib
 import json
 import os
 import select
-import signal
 import subprocess
 import threading
 import time
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
 from echoic import errors
+from echoic.workers import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +48,7 @@ class EnvironmentProcessError(errors.EchoicError, RuntimeError):
     """
 
 
-class JsonProcess:
+class JsonProcess(Process):
     """A worker process. One request at a time; any thread may close it meanwhile.
 
     Args:
@@ -68,42 +66,27 @@ class JsonProcess:
         environment: Mapping[str, str] | None = None,
         hook: Callable[[dict[str, Any]], Any] | None = None,
     ) -> None:
-        self.name = name
         self._hook = hook
         self._busy = threading.Lock()
         self._read = bytearray()
         self._said = b""
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - the caller's own worker
-                list(command),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                env={**os.environ, **(environment or {})},
-                start_new_session=True,
-            )
+            pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+            super().__init__(command, name=name, env=environment, **pipes)
         except OSError as error:
             raise EnvironmentProcessError(f"{name} can't be started: {error}") from error
-        self.pid = self._process.pid
-        assert self._process.stdin is not None  # noqa: S101 - asked for above
-        assert self._process.stdout is not None  # noqa: S101
-        assert self._process.stderr is not None  # noqa: S101
-        self._in = self._process.stdin.fileno()
-        self._out = self._process.stdout.fileno()
-        self._err = self._process.stderr.fileno()
+        assert self.process.stdin is not None  # noqa: S101 - asked for above
+        assert self.process.stdout is not None  # noqa: S101
+        assert self.process.stderr is not None  # noqa: S101
+        self._in = self.process.stdin.fileno()
+        self._out = self.process.stdout.fileno()
+        self._err = self.process.stderr.fileno()
         for descriptor in (self._in, self._out, self._err):
             os.set_blocking(descriptor, False)
-        self._end = weakref.finalize(self, _end, self._process, os.getpid())
 
     def fileno(self) -> int:
         """What becomes readable when an answer comes, for ``select``."""
         return self._out
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        return self._end.alive and self._process.poll() is None
 
     def ask(self, do: str, timeout: float, **arguments: Any) -> Any:
         """Ask and wait for the answer."""
@@ -151,7 +134,7 @@ class JsonProcess:
                     raise self._lost("an answer")
                 self._read += came
                 if len(self._read) > _LONGEST_ANSWER:
-                    self._kill()
+                    self.kill()
                     raise EnvironmentProcessError(
                         f"{self.name} was killed: its answer is longer than {_LONGEST_ANSWER} bytes"
                     )
@@ -170,19 +153,16 @@ class JsonProcess:
 
     def close(self) -> None:
         """Kill the process, and what it started. Safe to call at any time, and more than once."""
-        self._kill()
+        self.kill()
         with self._busy:
-            for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
                 if pipe is not None:
                     with contextlib.suppress(OSError):
                         pipe.close()
 
-    def _kill(self) -> None:
-        self._end()
-
     def _wait(self, descriptor: int, event: int, deadline: float, limit: float, what: str) -> None:
         """Wait for a pipe, and keep the end of what the worker prints meanwhile."""
-        if not self._end.alive:
+        if self.killed:
             raise EnvironmentProcessError(f"{self.name} is closed")
         poll = select.poll()
         poll.register(descriptor, event)
@@ -195,7 +175,7 @@ class JsonProcess:
             if descriptor in ready:
                 return
             if not ready and left <= 0:
-                self._kill()
+                self.kill()
                 raise EnvironmentProcessError(
                     f"{self.name} was killed: {what} took longer than {limit:g} s{self._told()}"
                 )
@@ -216,23 +196,15 @@ class JsonProcess:
 
     def _lost(self, what: str) -> EnvironmentProcessError:
         """The process is gone."""
-        closed = not self._end.alive
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1)
-        code = self._process.returncode
-        self._kill()
+        closed = self.killed
+        how = self.ending() if self.wait(1) else "closed its output"
+        self.kill()
         if closed:
             return EnvironmentProcessError(f"{self.name} is closed")
         for _ in range(_KEPT_OF_STDERR):
             before = self._said
             if not self._keep_stderr() or self._said == before:
                 break
-        how = "closed its output"
-        if code is not None:
-            how = f"ended with code {code}"
-            if code < 0:
-                with contextlib.suppress(ValueError):
-                    how = f"was killed by {signal.Signals(-code).name}"
         return EnvironmentProcessError(f"{self.name} {how} before {what}{self._told()}")
 
     def _error(self, told: Mapping[str, str]) -> Exception:
@@ -249,13 +221,3 @@ class JsonProcess:
             assert isinstance(error, Exception)  # noqa: S101 - for the type
             return error
         return EnvironmentProcessError(f"{self.name} failed: {kind}: {text}\n{told['trace']}")
-
-
-def _end(process: subprocess.Popen[bytes], owner: int) -> None:
-    # Not in a forked child, whose it is not.
-    if os.getpid() != owner:
-        return
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(5)
