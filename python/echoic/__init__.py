@@ -6,7 +6,7 @@ items go in with priorities, and batches come out as a selector chooses. Who tra
 starts with :class:`ReplayBuffer`.
 """
 
-from echoic import errors, buffers, collectors, limiters, primitives, selectors, structured_writer
+from echoic import buffers, collectors, errors, limiters, primitives, selectors, structured_writer
 from echoic._native import (
     Batch,
     BatchInfo,
