@@ -86,6 +86,7 @@ from echoic.primitives import (
 )
 from echoic.ragged import Ragged
 from echoic.remote_table import RemoteTable
+from echoic.rollouts import RolloutTable
 from echoic.sampler import Sampler
 from echoic.server import Server
 from echoic.sharded import (
@@ -101,6 +102,7 @@ from echoic.trajectory_writer import TrajectoryWriter
 from echoic.transports import ShmTransport, TcpTransport, TlsTransport, Transport, UnixTransport
 from echoic.vector_writer import VectorWriter
 from echoic.watch import Watch
+from echoic.weights import WeightStore
 
 __all__ = [
     "AnyLength",
@@ -138,6 +140,7 @@ __all__ = [
     "ReplayBuffer",
     "ReplayError",
     "RolloutError",
+    "RolloutTable",
     "RunningStats",
     "RunningStatsVec",
     "Sample",
@@ -170,6 +173,7 @@ __all__ = [
     "VectorWriter",
     "WaitTimeoutError",
     "Watch",
+    "WeightStore",
     "balance_sequences",
     "compute_batch_group_advantages",
     "compute_batch_token_kl",

@@ -68,7 +68,7 @@ class LeaseError(EchoicError, RuntimeError):
 
 
 class GroupNotFoundError(EchoicError, KeyError):
-    """A rollout table never admitted a group of this number."""
+    """A rollout table never reserved a group of this number."""
 
     # A KeyError would show its message in quotes.
     __str__ = Exception.__str__

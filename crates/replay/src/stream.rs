@@ -172,7 +172,7 @@ pub struct Incoming<'a> {
     writer: Writer<'a>,
     meter: &'a Meter,
     /// When copying began, if this run is timed.
-    begun: Option<u64>,
+    start: Option<u64>,
 }
 
 /// A batch that is the holder's alone until dropped.
@@ -247,12 +247,12 @@ impl Stream {
             Err(Unavailable::Closed) => return Err(StreamError::Closed),
         };
         let (buffer, first, len) = (writer.buffer(), writer.first(), writer.len());
-        let begun = self.meter.is_timed(first, len).then(|| {
+        let start = self.meter.is_timed(first, len).then(|| {
             let now = self.meter.now();
             self.meter.mark(buffer, first, len, submitted.map_or(now, |moment| moment.0));
             now
         });
-        Ok(Incoming { writer, meter: &self.meter, begun })
+        Ok(Incoming { writer, meter: &self.meter, start })
     }
 
     /// The time on this stream's clock.
@@ -288,15 +288,15 @@ impl Stream {
         self.store.wake_on_room(waker);
     }
 
-    /// What another process needs to write into this stream's memory, beside an [admission](
-    /// Stream::admit); `None` if it was not made for that.
+    /// What another process needs to write into this stream's memory, beside [an owner id](
+    /// Stream::add_producer); `None` if it was not made for that.
     pub fn share(&self) -> Option<(BorrowedFd<'_>, Layout)> {
         self.store.share()
     }
 
-    /// Admits a producer of another process: who it is in the ring. `None` when there are too many.
-    pub fn admit(&self) -> Option<u16> {
-        self.store.admit()
+    /// Adds a producer of another process and returns its owner id in the ring. `None` when there are too many.
+    pub fn add_producer(&self) -> Option<u16> {
+        self.store.add_peer()
     }
 
     /// Cleans up after a producer of another process, once it can't write any more: what it did not
@@ -398,8 +398,8 @@ impl Incoming<'_> {
     #[inline]
     pub fn commit(self) {
         let meter = self.meter;
-        if let Some(begun) = self.begun {
-            meter.copy_time.record(meter.now().saturating_sub(begun));
+        if let Some(start) = self.start {
+            meter.copy_time.record(meter.now().saturating_sub(start));
         }
         self.writer.commit(|| meter.now());
     }
