@@ -85,6 +85,21 @@ pub enum WaitOver {
     Interrupted,
 }
 
+/// Implements `From<WaitOver>` for an error with the variants `TimedOut(WaitReason)` and `Interrupted`.
+#[macro_export]
+macro_rules! from_wait_over {
+    ($error:ty) => {
+        impl From<$crate::stream::WaitOver> for $error {
+            fn from(over: $crate::stream::WaitOver) -> Self {
+                match over {
+                    $crate::stream::WaitOver::TimedOut(reason) => Self::TimedOut(reason),
+                    $crate::stream::WaitOver::Interrupted => Self::Interrupted,
+                }
+            }
+        }
+    };
+}
+
 impl Wait<'_> {
     /// The same wait, for one of several steps.
     pub fn reborrow(&mut self) -> Wait<'_> {
@@ -128,14 +143,7 @@ impl Wait<'_> {
     }
 }
 
-impl From<WaitOver> for StreamError {
-    fn from(over: WaitOver) -> Self {
-        match over {
-            WaitOver::TimedOut(reason) => Self::TimedOut(reason),
-            WaitOver::Interrupted => Self::Interrupted,
-        }
-    }
-}
+crate::from_wait_over!(StreamError);
 
 /// See the [module](self).
 ///
