@@ -17,7 +17,7 @@ from examples.grpo.settings import Settings
 from examples.grpo.table import make_table
 
 if TYPE_CHECKING:
-    from echoic.rollouts import Permit
+    from echoic.rollouts import Reservation
 
 
 # The task.
@@ -49,13 +49,13 @@ def test_reward_is_the_share_of_places_that_are_right(answer: list[int], earned:
 # Between workers and learner.
 
 
-def answer(permit: Permit, reward: float, length: int) -> str:
+def answer(reservation: Reservation, reward: float, length: int) -> str:
     columns = {
         "tokens": np.arange(length, dtype=np.int32),
         "logprobs": np.full(length, -1, np.float32),
         "mask": (np.arange(length) >= 2).astype(np.uint8),
     }
-    return permit.add(columns, {"reward": reward})
+    return reservation.add(columns, {"reward": reward})
 
 
 def test_loss_sees_only_what_the_policy_made(tmp_path: Path) -> None:
@@ -63,9 +63,9 @@ def test_loss_sees_only_what_the_policy_made(tmp_path: Path) -> None:
     learners = importlib.import_module("echoic.agents.learners")
     with make_table(Settings(tmp_path, groups=2, answers=2)) as table:
         for first, second in ((0.0, 1.0), (1.0, 0.5)):
-            permit = table.admit()
-            answer(permit, first, 4)
-            answer(permit, second, 3)
+            reservation = table.reserve()
+            answer(reservation, first, 4)
+            answer(reservation, second, 3)
         batch = learners.TokenBatch.from_rollouts(table.sample())
     assert batch.mask.tolist() == [0, 0, 1, 1, 0, 0, 1] * 2
     learner = learners.GRPOLearner(importlib.import_module("examples.grpo.model").Policy())
@@ -75,8 +75,8 @@ def test_loss_sees_only_what_the_policy_made(tmp_path: Path) -> None:
 
 def test_answers_that_all_earn_alike_teach_nothing(tmp_path: Path) -> None:
     with make_table(Settings(tmp_path, groups=1, answers=2)) as table:
-        permit = table.admit()
-        assert [answer(permit, 0.5, 3), answer(permit, 0.5, 4)] == ["running", "filtered"]
+        reservation = table.reserve()
+        assert [answer(reservation, 0.5, 3), answer(reservation, 0.5, 4)] == ["running", "filtered"]
 
 
 def test_curve_of_a_run_that_went_back_is_the_one_that_was_kept(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_worker_that_is_not_wanted_any_more_ends(tmp_path: Path) -> None:
     with make_table(settings) as table, weights.WeightStore() as store:
         table.close()
         with pytest.raises(ClosedError):
-            table.admit()
+            table.reserve()
         policy = importlib.import_module("examples.grpo.model").Policy()
         store.publish(policy.state_dict(), 0)
         worker.Worker(0, table, store.subscribe(), settings).work()

@@ -46,7 +46,7 @@ class Producer(Protocol):
     """Who makes groups."""
 
     def put(self, columns: Mapping[str, Array], rewards: Array, /) -> None:
-        """Be admitted, if the system has that, and hand over a group, a row for each item."""
+        """Reserve a group, if the system has that, and hand it over, a row for each item."""
         ...
 
     def flush(self) -> None:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from benchmarks.payload import Array
 
 _TABLE = "rollouts"
-# Permits that are asked for at once.
-_ADMIT = 64
+# Reservations that are asked for at once.
+_RESERVE = 64
 _LEASE = 60.0
 
 
@@ -96,37 +96,37 @@ def _table(plan: Plan) -> Any:
 
 
 class Worker:
-    """A producer that holds some permits, and brings a group with each."""
+    """A producer that holds some reservations, and brings a group with each."""
 
     def __init__(self, table: Any, close: Any) -> None:
-        """Have no permit yet."""
+        """Have no reservation yet."""
         self.close = close
         self._table = table
-        self._permits: deque[Any] = deque()
+        self._reservations: deque[Any] = deque()
         self._ahead: deque[Any] = deque()
 
     def put(self, columns: Mapping[str, Array], rewards: Array) -> None:
-        """Bring it with the next permit, and look at what came of an earlier one."""
-        if not self._permits:
-            self._permits.extend(self._table.admit_many(_ADMIT, timeout=PATIENCE))
-        permit = self._permits.popleft()
+        """Bring it with the next reservation, and look at what came of an earlier one."""
+        if not self._reservations:
+            self._reservations.extend(self._table.reserve_many(_RESERVE, timeout=PATIENCE))
+        reservation = self._reservations.popleft()
         lengths = np.full(len(rewards), columns["ids"].shape[1])
         flat = {name: column.reshape(-1) for name, column in columns.items()}
-        permit.add_items(lengths, flat, {"reward": rewards}, wait=False)
-        self._ahead.append(permit)
+        reservation.add_items(lengths, flat, {"reward": rewards}, wait=False)
+        self._ahead.append(reservation)
         if len(self._ahead) > AHEAD:
             self._settle(self._ahead.popleft())
 
     def flush(self) -> None:
-        """Look at what came of all, and give permits back."""
+        """Look at what came of all, and give reservations back."""
         while self._ahead:
             self._settle(self._ahead.popleft())
-        while self._permits:
-            self._permits.popleft().fail()
+        while self._reservations:
+            self._reservations.popleft().fail()
 
-    def _settle(self, permit: Any) -> None:
-        if permit.fate != "complete":
-            raise RuntimeError(f"a group was not complete but {permit.fate}")
+    def _settle(self, reservation: Any) -> None:
+        if reservation.status != "complete":
+            raise RuntimeError(f"a group was not complete but {reservation.status}")
 
 
 class Trainer:
@@ -170,25 +170,25 @@ class Crowd:
         self._columns = {name: np.ones(plan.tokens, dtype) for name, dtype in COLUMNS.items()}
         self._rewards = np.ones(1, np.float32)
         self._lengths = np.full(1, plan.tokens)
-        self._permits: list[Any] = []
+        self._reservations: list[Any] = []
         self._batch: Any = None
 
     def fill(self, live: int) -> None:
         """Complete so many groups."""
         done = 0
         while done < live:
-            self.admit(min(1024, live - done))
-            done += len(self._permits)
+            self.reserve(min(1024, live - done))
+            done += len(self._reservations)
             self.complete()
 
-    def admit(self, count: int) -> None:
-        """Ask for permits."""
-        self._permits = self._table.admit_many(count, timeout=0)
+    def reserve(self, count: int) -> None:
+        """Ask for reservations."""
+        self._reservations = self._table.reserve_many(count, timeout=0)
 
     def complete(self) -> None:
-        """Complete the groups of all permits."""
-        for permit in self._permits:
-            permit.add_items(self._lengths, self._columns, {"reward": self._rewards})
+        """Complete the groups of all reservations."""
+        for reservation in self._reservations:
+            reservation.add_items(self._lengths, self._columns, {"reward": self._rewards})
 
     def deliver(self) -> Array:
         """Lease a batch; the numbers of its groups."""
@@ -204,8 +204,8 @@ class Crowd:
 
     def live(self) -> int:
         """How many groups are there."""
-        info = self._table.info()
-        return int(info["running"] + info["queued"] + info["leased"])
+        stats = self._table.stats()
+        return stats.running + stats.queued + stats.leased
 
 
 ENGINE = EchoicRollouts()

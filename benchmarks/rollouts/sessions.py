@@ -47,7 +47,7 @@ _WHOLE_EVERY = 16
 
 @contextlib.contextmanager
 def delivered(engine: RolloutEngine, *, plan: Plan, seconds: float) -> Iterator[Measure]:
-    """Groups that are admitted, completed, delivered and acknowledged in a second."""
+    """Groups that are reserved, completed, delivered and acknowledged in a second."""
     groups = Groups(plan.items, plan.tokens)
     tally = Tally(groups)
     rate, sent = _FIRST_RATE, 0
@@ -145,18 +145,18 @@ def _in_process(
 
 @contextlib.contextmanager
 def decisions(engine: Any, *, plan: Plan, live: int, rounds: int) -> Iterator[Measure]:
-    """Admit and deliver with so many groups there: µs a group, of the slower of the two.
+    """Reserve and deliver with so many groups there: µs a group, of the slower of the two.
 
     The table is in this process, and a round is a batch: it is delivered and acknowledged, and as
-    many groups are admitted and completed. So what is told is what a caller in Python waits for,
-    arrays and permits included.
+    many groups are reserved and completed. So what is told is what a caller in Python waits for,
+    arrays and reservations included.
     """
     size = plan.batch_groups
     with contextlib.closing(engine.crowd(plan, live)) as crowd:
         crowd.fill(live)
 
         def measure() -> Measurement:
-            times: dict[str, list[float]] = {name: [] for name in ("sample", "admit", "complete")}
+            times: dict[str, list[float]] = {name: [] for name in ("sample", "reserve", "complete")}
             for _ in range(rounds):
                 start = time.perf_counter_ns()
                 ids = crowd.deliver()
@@ -164,18 +164,18 @@ def decisions(engine: Any, *, plan: Plan, live: int, rounds: int) -> Iterator[Me
                 _check_order(ids, size)
                 crowd.acknowledge()
                 between = time.perf_counter_ns()
-                crowd.admit(size)
-                admitted = time.perf_counter_ns()
+                crowd.reserve(size)
+                reserved = time.perf_counter_ns()
                 crowd.complete()
                 completed = time.perf_counter_ns()
                 times["sample"].append(delivered - start)
-                times["admit"].append(admitted - between)
-                times["complete"].append(completed - admitted)
+                times["reserve"].append(reserved - between)
+                times["complete"].append(completed - reserved)
             if crowd.live() != live:
                 raise ContentError(f"expected {live} groups to be there, got {crowd.live()}")
             medians = {name: statistics.median(all_) / size / 1e3 for name, all_ in times.items()}
             extras = {f"{name}_us": value for name, value in medians.items()}
-            return Measurement(max(medians["sample"], medians["admit"]), extras)
+            return Measurement(max(medians["sample"], medians["reserve"]), extras)
 
         yield measure
 

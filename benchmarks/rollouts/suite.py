@@ -49,7 +49,7 @@ def _delivered(name: str, plan: Plan, seconds: float) -> Workload:
         name=name,
         kind="rollouts",
         what=f"groups of {plan.items} × {plan.tokens} tokens, {nbytes} bytes, handed over one by "
-        f"one {_WHERE[plan.door]}{who}: admitted, complete, delivered in batches of "
+        f"one {_WHERE[plan.door]}{who}: reserved, complete, delivered in batches of "
         f"{plan.batch_groups} under a bound on their lag, and acknowledged",
         unit="groups/s",
         better="higher",
@@ -113,7 +113,7 @@ def _decisions(live: int, rounds: int) -> Workload:
     return Workload(
         name="decisions",
         kind="rollouts",
-        what=f"a group is admitted, or delivered in a batch of {plan.batch_groups}, with {live} "
+        what=f"a group is reserved, or delivered in a batch of {plan.batch_groups}, with {live} "
         "groups there, in process: the slower of the two, a caller's time",
         unit="us",
         better="lower",

@@ -67,7 +67,7 @@ def summary(result: Result) -> Table:
         "lag of the oldest token": f"mean {lag:.2f}, at most {max(p.max_lag for p in points)}",
         "answers of several versions": f"{mixed:.1%}",
         "tokens beyond the clip": f"{clipped:.1%}",
-        "groups that were begun": str(counts["submitted"]),
+        "groups that were reserved": str(counts["submitted"]),
         "  complete": str(counts["accepted"]),
         "  not wanted: all answers alike, or too old": str(counts["filtered"]),
         "  given up, or too old before that": str(counts["rejected"]),

@@ -43,9 +43,8 @@ SPAWN = multiprocessing.get_context("spawn")
 def wait_until_busy(table: RolloutTable) -> None:
     """Wait until the first worker is in the middle of a group, if it ever is."""
     for _ in range(1000):
-        if any(
-            source["name"] == "worker-0" and source["running"] for source in table.info()["sources"]
-        ):
+        source = table.stats().sources.get("worker-0")
+        if source is not None and source.running:
             return
         time.sleep(0.005)
 

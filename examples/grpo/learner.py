@@ -14,7 +14,7 @@ of Yu et al., "DAPO" (2025); without a reference policy.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -107,7 +107,7 @@ def point(learner: Learner, batch: RolloutBatch, table: RolloutTable, clipped: f
     """Say where the learner is."""
     version, settings = learner.version, learner.settings
     is_looked_at = version % settings.evaluate_every == 0 or version == settings.versions
-    info: dict[str, Any] = table.info()
+    stats = table.stats()
     names = ("submitted", "accepted", "filtered", "rejected", "stale", "expired", "resumed")
     return Point(
         version=version,
@@ -118,5 +118,5 @@ def point(learner: Learner, batch: RolloutBatch, table: RolloutTable, clipped: f
         max_lag=int(batch.lag_oldest.max()),
         mixed=float((batch.item_lag_oldest > batch.item_lag_newest).mean()),
         clipped=clipped,
-        counts={name: int(info[name]) for name in names},
+        counts={name: getattr(stats, name) for name in names},
     )

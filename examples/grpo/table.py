@@ -31,10 +31,10 @@ def make_table(settings: Settings) -> RolloutTable:
         group_size=settings.answers,
         batch_groups=settings.groups,
         max_lag=settings.max_lag,
-        # What all answers earn alike teaches nothing. Another group is admitted instead.
+        # What all answers earn alike teaches nothing. Another group is reserved instead.
         filter="spread(reward) > 0",
         # A group whose worker is gone waits for another one to go on with it.
-        permit_ttl=settings.ttl,
+        reservation_ttl=settings.ttl,
         on_expiry="suspend",
         max_running=8 * settings.at_once,
         seed=settings.seed,

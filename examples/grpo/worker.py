@@ -3,10 +3,10 @@
 It shows partial rollouts from a producer's side. A worker draws a few tokens of each answer, brings
 them, and looks for newer weights; then it goes on with those, in the middle of the answers. Each
 token carries the version that made it and its log-probability under that version. What a worker has
-brought is safe: if it dies, another one goes on from there (``table.resume``). If the table says
-that a group is of no use any more, the worker leaves it.
+brought is safe: if it dies, another one goes on from there (``Reservation.resume``). If the table
+says that a group is of no use any more, the worker leaves it.
 
-Nobody tells a worker when to work: ``admit_many`` waits while the learner has enough on its way.
+Nobody tells a worker when to work: ``reserve_many`` waits while the learner has enough on its way.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from echoic.errors import ClosedError, WaitTimeoutError
+from echoic.rollouts import Reservation
 
 from examples.grpo import task
 from examples.grpo.model import Policy
@@ -25,7 +26,7 @@ from examples.grpo.model import Policy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from echoic.rollouts import Permit, RolloutTable
+    from echoic.rollouts import RolloutTable
     from echoic.weights import Subscription
 
     from examples.grpo.settings import Settings
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 class Answer:
     """An answer on its way, behind its prompt."""
 
-    permit: Permit
+    reservation: Reservation
     item: int
     tokens: list[int]
     #: Where the answer begins.
@@ -67,24 +68,24 @@ class Answer:
         }
         if self.is_over:
             reward = task.reward(self.tokens[: self.start], self.words)
-            self.permit.add(columns, {"reward": reward}, item=self.item, versions=version)
+            self.reservation.add(columns, {"reward": reward}, item=self.item, versions=version)
         else:
-            self.permit.extend(self.item, columns, versions=version)
+            self.reservation.extend(self.item, columns, versions=version)
         self.brought = len(self.tokens)
         self.logprobs = []
 
 
-def answers_of(permit: Permit, settings: Settings) -> list[Answer]:
+def answers_of(reservation: Reservation, settings: Settings) -> list[Answer]:
     """Return the answers of a group that are to be made, or made to the end."""
-    prompt = task.prompt(settings.seed, permit.group)
+    prompt = task.prompt(settings.seed, reservation.group)
     answers = []
     for item in range(settings.answers):
-        begun = permit.begun.get(item)
-        if begun is not None and begun.finished:
+        done = reservation.progress.get(item)
+        if done is not None and done.finished:
             continue
-        answer = Answer(permit, item, list(prompt), len(prompt))
-        if begun is not None and begun.segments:
-            answer.tokens = begun.columns["tokens"].tolist()
+        answer = Answer(reservation, item, list(prompt), len(prompt))
+        if done is not None and done.segments:
+            answer.tokens = done.columns["tokens"].tolist()
             answer.brought = len(answer.tokens)
         answers.append(answer)
     return answers
@@ -115,19 +116,21 @@ class Worker:
             while not self.is_gone():
                 self.load()
                 answers = [
-                    a for permit in self.permits() for a in answers_of(permit, self.settings)
+                    a
+                    for reservation in self.reservations()
+                    for a in answers_of(reservation, self.settings)
                 ]
                 self.make(answers)
 
-    def permits(self) -> list[Permit]:
-        """Go on with a group that was left, or wait until others may be made."""
+    def reservations(self) -> list[Reservation]:
+        """Resume a suspended group, or wait until others may be reserved."""
         try:
-            return [self.table.resume(source=self.name, timeout=0)]
+            return [Reservation.resume(self.table, source=self.name, timeout=0)]
         except WaitTimeoutError:
             pass
         # Those that were left are not announced here, so it looks for some now and then.
         with suppress(WaitTimeoutError):
-            return self.table.admit_many(
+            return self.table.reserve_many(
                 self.settings.at_once, source=self.name, version=self.version, timeout=0.2
             )
         return []
@@ -141,9 +144,9 @@ class Worker:
                 return
             for answer in answers:
                 # Once the table does not want a group any more, nothing of it is brought.
-                if answer.permit.fate == "running":
+                if answer.reservation.status == "running":
                     answer.bring(self.version)
-            answers = [a for a in answers if not a.is_over and a.permit.fate == "running"]
+            answers = [a for a in answers if not a.is_over and a.reservation.status == "running"]
             self.load()
 
     def draw(self, answers: list[Answer]) -> None:

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use echoic_fuzz::ledgers::{append, begun, want};
+use echoic_fuzz::ledgers::{append, started, want};
 use echoic_fuzz::spec;
 use echoic_net::server::STREAM;
 use echoic_net::wire::frame::{Control, DataHead, HEADER_BYTES};
@@ -28,7 +28,8 @@ use echoic_replay::rollouts::batch::Form::Packed;
 use echoic_replay::rollouts::codec::AppendHead;
 use echoic_replay::rollouts::item::{Item, Run};
 use echoic_replay::rollouts::ledger::{
-    Admit, Balance, Blocked, Change, ChangeError, Fate, Hold, Lease, Outcome, Permit, Size, Want,
+    Balance, Blocked, Change, ChangeError, GroupStatus, Hold, Lease, Outcome, Reservation, Reserve,
+    Size, Want,
 };
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::table::{Form, Infos};
@@ -316,13 +317,17 @@ fn observation() -> Observation {
 
 /// One of several kinds.
 fn outcomes() -> Outcomes {
-    let permit =
-        Permit { hold: Hold { group: 1, attempt: 2 }, key: "key".into(), version: 3, ttl_ms: 4 };
+    let reservation = Reservation {
+        hold: Hold { group: 1, attempt: 2 },
+        key: "key".into(),
+        version: 3,
+        ttl_ms: 4,
+    };
     vec![
         Ok(Outcome::Done),
-        Ok(Outcome::Admitted(vec![permit.clone()])),
-        Ok(Outcome::Resumed(permit, vec![Item::default()])),
-        Ok(Outcome::Appended(Fate::Stale)),
+        Ok(Outcome::Reserved(vec![reservation.clone()])),
+        Ok(Outcome::Resumed(reservation, vec![Item::default()])),
+        Ok(Outcome::Appended(GroupStatus::Stale)),
         Ok(Outcome::Count(5)),
         Err(ChangeError::Unknown(6)),
         Err(ChangeError::Value {
@@ -402,7 +407,7 @@ fn states() -> Vec<Vec<u8>> {
     let state = |choice: u8| {
         bytes(|out| {
             out.push(choice);
-            begun(choice).save().encode(out);
+            started(choice).save().encode(out);
         })
     };
     (0..64).step_by(3).map(state).collect()
@@ -413,14 +418,19 @@ fn ledger_changes() -> Vec<Vec<u8>> {
     let hold = Hold { group: 6, attempt: 0 };
     let holds = vec![hold, Hold { group: 7, attempt: 0 }];
     let lease = Lease { batch: 1, rank: 0, attempt: 1 };
-    let key = |key: &str| Admit { count: 1, key: key.into(), ..Admit::default() };
+    let key = |key: &str| Reserve { count: 1, key: key.into(), ..Reserve::default() };
     let all = [
-        Change::Admit(Admit { count: 3, version: Some(1), ttl_ms: Some(9), ..Admit::default() }),
-        Change::Admit(key("named")),
+        Change::Reserve(Reserve {
+            count: 3,
+            version: Some(1),
+            ttl_ms: Some(9),
+            ..Reserve::default()
+        }),
+        Change::Reserve(key("named")),
         append(hold, 1, true),
         append(hold, 0, false),
         Change::Renew { holds: holds.clone() },
-        Change::Look { hold },
+        Change::Status { hold },
         Change::Suspend { holds: holds.clone() },
         Change::Resume { source: "other".into(), ttl_ms: None },
         Change::Fail { holds },
@@ -430,7 +440,7 @@ fn ledger_changes() -> Vec<Vec<u8>> {
         Change::Nack(lease),
         Change::Ack(lease),
         Change::Reprioritize { priorities: vec![(0, 2.0), (1, 0.0)] },
-        Change::Discard { groups: vec![0, 3] },
+        Change::Remove { groups: vec![0, 3] },
         Change::Publish { version: 1 },
         Change::Deepen { depth: 1 },
         Change::Sample(Want {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use echoic_replay::Dtype;
 use echoic_replay::rollouts::item::{Finish, Run, Segment};
 use echoic_replay::rollouts::ledger::{
-    Admit, Append, Balance, Change, Hold, Ledger, Outcome, Size, Want,
+    Append, Balance, Change, Hold, Ledger, Outcome, Reserve, Size, Want,
 };
 use echoic_replay::rollouts::{Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, Schema};
 
@@ -45,7 +45,7 @@ pub fn config(choice: u8) -> Arc<RolloutConfig> {
         max_mean_lag: None,
         max_uses: if order == Order::Weighted { 2 } else { 1 },
         delivery: if choice & 16 > 0 { Delivery::AtMostOnce } else { Delivery::AtLeastOnce },
-        permit_ttl_ms: 100,
+        reservation_ttl_ms: 100,
         on_expiry: if choice & 32 > 0 { OnExpiry::Suspend } else { OnExpiry::Reject },
         filter: None,
         limiter: None,
@@ -71,21 +71,24 @@ pub fn want(rank: u32, lease_ms: Option<u64>) -> Change {
 }
 
 /// A table in which groups run, are left, complete, with consumers and over.
-pub fn begun(choice: u8) -> Ledger {
+pub fn started(choice: u8) -> Ledger {
     let mut ledger = Ledger::new(config(choice)).expect("settings that can work");
-    let admit = |key: &str| {
+    let reserve = |key: &str| {
         let (source, key) = ("worker".to_owned(), key.to_owned());
         let count = if key.is_empty() { 7 } else { 1 };
-        Change::Admit(Admit { count, source, key, version: Some(0), ttl_ms: None })
+        Change::Reserve(Reserve { count, source, key, version: Some(0), ttl_ms: None })
     };
-    let Ok(Outcome::Admitted(permits)) = ledger.apply(0, &admit("")) else { return ledger };
-    let _ = ledger.apply(0, &admit("named"));
-    for (number, permit) in permits.iter().enumerate() {
+    let Ok(Outcome::Reserved(reservations)) = ledger.apply(0, &reserve("")) else { return ledger };
+    let _ = ledger.apply(0, &reserve("named"));
+    for (number, reservation) in reservations.iter().enumerate() {
         let changes = match number {
-            0..4 => vec![append(permit.hold, 0, true), append(permit.hold, 1, true)],
-            4 => vec![append(permit.hold, 0, false), Change::Suspend { holds: vec![permit.hold] }],
-            5 => vec![Change::Fail { holds: vec![permit.hold] }],
-            _ => vec![append(permit.hold, 0, false)],
+            0..4 => vec![append(reservation.hold, 0, true), append(reservation.hold, 1, true)],
+            4 => vec![
+                append(reservation.hold, 0, false),
+                Change::Suspend { holds: vec![reservation.hold] },
+            ],
+            5 => vec![Change::Fail { holds: vec![reservation.hold] }],
+            _ => vec![append(reservation.hold, 0, false)],
         };
         for change in &changes {
             let _ = ledger.apply(number as u64, change);

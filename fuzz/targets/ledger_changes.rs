@@ -2,7 +2,7 @@
 //! long the head of the first change is; behind it are its bulk and other changes.
 #![no_main]
 
-use echoic_fuzz::ledgers::begun;
+use echoic_fuzz::ledgers::started;
 use echoic_replay::codec::{Encode, Reader};
 use echoic_replay::rollouts::ledger::Change;
 use libfuzzer_sys::fuzz_target;
@@ -25,7 +25,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(pieces, rest[..rest.len() - bulk.left()]);
         bytes = &rest[rest.len() - bulk.left()..];
 
-        let ledger = ledger.get_or_insert_with(|| begun(*choice));
+        let ledger = ledger.get_or_insert_with(|| started(*choice));
         let _ = ledger.apply(now, &change);
         drop(ledger.take_dead());
         assert_eq!(ledger.recount(), Ok(()), "{change:?}");

@@ -6,7 +6,7 @@ use std::io::{Read, repeat};
 
 use echoic_fuzz::ledgers::{append, config, want};
 use echoic_replay::codec::Encode;
-use echoic_replay::rollouts::ledger::{Admit, Change, Hold, Ledger};
+use echoic_replay::rollouts::ledger::{Change, Hold, Ledger, Reserve};
 use libfuzzer_sys::fuzz_target;
 
 /// More tokens would only take time.
@@ -25,18 +25,19 @@ fuzz_target!(|bytes: &[u8]| {
     let time = 1 << 40;
     ledger.wake(time, time);
     let hold = Hold { group: 0, attempt: 0 };
-    let admit = Change::Admit(Admit { count: 3, source: "other".into(), ..Admit::default() });
+    let reserve =
+        Change::Reserve(Reserve { count: 3, source: "other".into(), ..Reserve::default() });
     let changes = [
         append(hold, 0, true),
         append(hold, 1, true),
         Change::Resume { source: "other".into(), ttl_ms: None },
-        admit,
+        reserve,
         want(0, None),
         want(1, Some(5)),
         Change::Tick,
         Change::Publish { version: 2 },
         want(0, Some(5)),
-        Change::Discard { groups: vec![0, 1, 2] },
+        Change::Remove { groups: vec![0, 1, 2] },
         Change::Restore { version: 1 },
         Change::Tick,
     ];

@@ -31,6 +31,7 @@ from echoic.client import Client, TcpClient, connect
 from echoic.errors import EchoicError
 from echoic.ragged import Ragged
 from echoic.remote_table import RemoteTable
+from echoic.rollouts import RolloutTable
 from echoic.server import Server
 from echoic.sharded import (
     ShardedClient,
@@ -45,6 +46,7 @@ from echoic.trajectory_writer import TrajectoryWriter
 from echoic.transports import ShmTransport, TcpTransport, TlsTransport, Transport, UnixTransport
 from echoic.vector_writer import VectorWriter
 from echoic.watch import Watch
+from echoic.weights import WeightStore
 
 __all__ = [
     "AnyLength",
@@ -62,6 +64,7 @@ __all__ = [
     "Ragged",
     "RemoteTable",
     "ReplayBuffer",
+    "RolloutTable",
     "Sample",
     "SampleInfo",
     "Server",
@@ -84,6 +87,7 @@ __all__ = [
     "UnixTransport",
     "VectorWriter",
     "Watch",
+    "WeightStore",
     "buffers",
     "collectors",
     "connect",

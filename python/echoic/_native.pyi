@@ -1433,7 +1433,7 @@ class RolloutHistory:
     def at(self, what: str, value: int) -> bool:
         """Go on to a point; whether it is there."""
 
-    def info(self) -> dict[str, Any]:
+    def stats(self) -> dict[str, Any]:
         """Return what the table had counted."""
 
     @property
@@ -1505,7 +1505,7 @@ class RolloutTable:
     def settings(self) -> dict[str, Any]:
         """What it was told."""
 
-    def admit(
+    def reserve(
         self,
         count: int,
         source: str,
@@ -1514,12 +1514,12 @@ class RolloutTable:
         ttl: float | None,
         timeout: float | None,
     ) -> list[tuple[int, int, str, int, float]]:
-        """Wait for permits: group, attempt, key, version and time to live of each."""
+        """Wait for reservations: group, attempt, key, version and seconds to live of each."""
 
-    def resume(
+    def resume_reservation(
         self, source: str, ttl: float | None, timeout: float | None
     ) -> tuple[tuple[int, int, str, int, float], list[tuple[int, int, int, bool, dict[str, Any]]]]:
-        """Wait for a group that was left; place, segments, tokens, end and columns of items."""
+        """Wait for a suspended group; place, segments, tokens, end and columns of items."""
 
     def append(
         self,
@@ -1551,17 +1551,17 @@ class RolloutTable:
     def flush(self, timeout: float | None = None) -> None:
         """Wait for the answers of all calls of the connection."""
 
-    def fail(self, permits: Sequence[tuple[int, int]]) -> int:
+    def fail(self, reservations: Sequence[tuple[int, int]]) -> int:
         """Give groups up; how many there were."""
 
-    def suspend(self, permits: Sequence[tuple[int, int]]) -> int:
-        """Leave groups for others to go on with; how many there were."""
+    def suspend(self, reservations: Sequence[tuple[int, int]]) -> int:
+        """Suspend groups; how many there were."""
 
-    def look(self, permit: tuple[int, int]) -> tuple[str, dict[int, int]]:
-        """Say where a group has come to, and how many segments each item that was begun has."""
+    def status(self, reservation: tuple[int, int]) -> tuple[str, dict[int, int]]:
+        """Return the status of a group, and how many segments each item with tokens has."""
 
-    def renew(self, permits: Sequence[tuple[int, int]]) -> int:
-        """Give a sign of life; how many permits stand."""
+    def renew(self, reservations: Sequence[tuple[int, int]]) -> int:
+        """Give a sign of life; how many reservations stand."""
 
     def publish_version(self, version: int) -> None:
         """Tell the learner's version."""
@@ -1570,10 +1570,10 @@ class RolloutTable:
         """Go on from a version."""
 
     def set_pipeline_depth(self, depth: int) -> None:
-        """Admit groups so many versions ahead."""
+        """Reserve groups so many versions ahead."""
 
-    def discard(self, groups: Sequence[int]) -> int:
-        """Let go of complete groups; how many there were."""
+    def remove(self, groups: Sequence[int]) -> int:
+        """Remove complete groups; how many there were."""
 
     def update_priorities(self, groups: Any, priorities: Any) -> int:
         """Change priorities; of how many groups."""
@@ -1607,9 +1607,9 @@ class RolloutTable:
         """Wait for a later version."""
 
     def pause(self) -> None:
-        """Admit and deliver nothing."""
+        """Reserve and deliver nothing."""
 
-    def unpause(self) -> None:
+    def resume(self) -> None:
         """End a pause."""
 
     def close(self) -> None:
@@ -1619,7 +1619,7 @@ class RolloutTable:
     def closed(self) -> bool:
         """Whether it is closed."""
 
-    def info(self) -> dict[str, Any]:
+    def stats(self) -> dict[str, Any]:
         """Return its numbers."""
 
 @final

@@ -23,7 +23,7 @@ REWARDS = [0.0, 1.0, 0.5, 0.25]
 
 def add(table: RolloutTable, answers: list[int]) -> None:
     """Add a group of answers."""
-    permit = table.admit(source="worker")
+    reservation = table.reserve(source="worker")
     for answer in answers:
         tokens, mask = ANSWERS[answer]
         logprobs = [-token / 8 if made else 0 for token, made in zip(tokens, mask, strict=True)]
@@ -32,4 +32,4 @@ def add(table: RolloutTable, answers: list[int]) -> None:
             "logprobs": np.array(logprobs, np.float32),
             "mask": np.array(mask, np.uint8),
         }
-        permit.add(columns, {"reward": REWARDS[answer], "prompt": answer // 2})
+        reservation.add(columns, {"reward": REWARDS[answer], "prompt": answer // 2})

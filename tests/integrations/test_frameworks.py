@@ -135,12 +135,12 @@ def test_a_trace_of_verifiers_is_a_sequence(table: RolloutTable) -> None:
     assert found["tokens"].tolist() == [1, 2, 90, 3, 4, 91, 90, 5]
     assert found["mask"].tolist() == [0, 0, 0, 1, 1, 0, 0, 1]
     assert found["logprobs"].tolist() == [0, 0, 0, -3 / 8, -4 / 8, 0, 0, -5 / 8]
-    permit = table.admit()
+    reservation = table.reserve()
     with pytest.raises(RolloutError, match="no reward"):
-        add_rollout(permit, trace, {"prompt": 0})
+        add_rollout(reservation, trace, {"prompt": 0})
     trace.record_reward("right", 0.5)
-    add_rollout(permit, trace, {"prompt": 0}, messages=True)
-    add_rollout(permit, trace, {"prompt": 0})
+    add_rollout(reservation, trace, {"prompt": 0}, messages=True)
+    add_rollout(reservation, trace, {"prompt": 0})
     assert table.sample(1)["reward"].tolist() == [0.5, 0.5]
     trace.nodes.append(node(0, [90, 9], 1, said))
     with pytest.raises(RolloutError, match="2 branches to learn from"):

@@ -218,7 +218,7 @@ def test_rollouts_and_weights_are_found_on_the_first_shard(
         ) as cluster,
         cluster.client() as client,
     ):
-        assert client.rollouts("math").admit().add({"tokens": [1, 2, 3]}) == "complete"
+        assert client.rollouts("math").reserve().add({"tokens": [1, 2, 3]}) == "complete"
         with client.weights() as learner, client.weights() as worker:
             subscription = worker.subscribe()
             learner.publish({"w": np.arange(3)}, version=4)

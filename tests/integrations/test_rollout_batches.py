@@ -159,7 +159,7 @@ def test_dataset_gives_a_rank_its_shares_until_the_table_is_closed(table: Rollou
         add(table, [0, 1])
         add(table, [2, 3])
     # A share is acknowledged when the next one is asked for.
-    while table.info()["acked"] < 4:
+    while table.stats().acked < 4:
         threading.Event().wait(0.01)
     table.close()
     for rank in ranks:

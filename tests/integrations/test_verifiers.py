@@ -77,10 +77,10 @@ def test_what_is_no_sequence_is_refused(steps: Any, message: str) -> None:
 
 
 def test_a_group_is_complete_with_all_its_rollouts(table: RolloutTable) -> None:
-    permit = table.admit()
+    reservation = table.reserve()
     rollouts = [state(*TURNS), state(TURNS[0], reward=0.5), state(TURNS[0])]
     # The third one is one too many, and not added.
-    assert add_group(permit, rollouts, fields={"prompt": 7}) == "complete"
+    assert add_group(reservation, rollouts, fields={"prompt": 7}) == "complete"
     batch = table.sample(1)
     assert batch["reward"].tolist() == [1, 0.5]
     assert batch["prompt"].tolist() == [7, 7]
@@ -92,10 +92,10 @@ def test_messages_come_along_if_wanted(table: RolloutTable) -> None:
         def model_dump(self) -> dict[str, str]:
             return {"role": "assistant", "content": "42"}
 
-    permit = table.admit()
+    reservation = table.reserve()
     said = {**state(TURNS[0]), "completion": [Message()]}
-    add_rollout(permit, said, {"prompt": 0}, messages=True)
-    add_rollout(permit, state(TURNS[0]), {"prompt": 0})
+    add_rollout(reservation, said, {"prompt": 0}, messages=True)
+    add_rollout(reservation, state(TURNS[0]), {"prompt": 0})
     messages = table.sample(1).blobs(0)["messages"]
     assert isinstance(messages, str)
     assert json.loads(messages) == {
@@ -110,7 +110,7 @@ def test_messages_come_along_if_wanted(table: RolloutTable) -> None:
 def test_a_rollout_that_failed_is_not_added(
     table: RolloutTable, change: dict[str, Any], message: str
 ) -> None:
-    permit = table.admit()
+    reservation = table.reserve()
     with pytest.raises(RolloutError, match=message):
-        add_rollout(permit, {**state(*TURNS), **change}, {"prompt": 0})
-    assert table.info()["tokens"] == 0
+        add_rollout(reservation, {**state(*TURNS), **change}, {"prompt": 0})
+    assert table.stats().tokens == 0

@@ -61,13 +61,13 @@ def rollouts() -> RolloutTable:
     """A rollout table of which everything can be counted."""
     table = RolloutTable("math", {"tokens": "int32"}, batch_groups=1, max_lag=2)
     for _ in range(2):
-        table.admit(source="w").add({"tokens": [1, 2]})
+        table.reserve(source="w").add({"tokens": [1, 2]})
     table.sample()
     with pytest.raises(WaitTimeoutError):
         table.sample(2, timeout=0.001)
-    table.admit_many(8)
+    table.reserve_many(8)
     with pytest.raises(WaitTimeoutError):
-        table.admit(source="late", timeout=0.001)
+        table.reserve(source="late", timeout=0.001)
     return table
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from echoic.rollouts import RolloutTable, connect
 
 if TYPE_CHECKING:
-    from echoic.rollouts import Permit
+    from echoic.rollouts import Reservation
 
 COLUMNS = {"tokens": "int32", "logprobs": "float32", "mask": "uint8"}
 FIELDS = {"reward": "float32", "prompt": "int64"}
@@ -28,12 +28,12 @@ def columns(length: int, first: int = 0) -> dict[str, np.ndarray]:
     }
 
 
-def fill(permit: Permit, rewards: list[float], length: int = 3, **options: Any) -> str:
+def fill(reservation: Reservation, rewards: list[float], length: int = 3, **options: Any) -> str:
     """Add an item for each reward."""
     for item, reward in enumerate(rewards):
-        fields = {"reward": reward, "prompt": permit.group}
-        permit.add(columns(length, 10 * item), fields, **options)
-    return permit.fate
+        fields = {"reward": reward, "prompt": reservation.group}
+        reservation.add(columns(length, 10 * item), fields, **options)
+    return reservation.status
 
 
 def produce(table: RolloutTable, seed: str) -> None:
@@ -41,12 +41,12 @@ def produce(table: RolloutTable, seed: str) -> None:
     rng = np.random.default_rng(int(seed))
     print("ready", flush=True)
     while True:
-        permit = table.admit(source=seed, ttl=1.0)
+        reservation = table.reserve(source=seed, ttl=1.0)
         for item in range(2):
             length = int(rng.integers(1, 30))
             # A kill is likely between two segments.
-            permit.extend(item, columns(length))
-            permit.finish(item, {"reward": item, "prompt": permit.group})
+            reservation.extend(item, columns(length))
+            reservation.finish(item, {"reward": item, "prompt": reservation.group})
 
 
 def consume(table: RolloutTable, lease: str) -> None:

@@ -38,19 +38,19 @@ def everything(batch: RolloutBatch) -> dict[str, Any]:
 
 def test_a_table_goes_on_where_it_was(make: Make, tmp_path: Path) -> None:
     table = make(directory=tmp_path, max_lag=3, batch_groups=1)
-    fill(table.admit(key="a"), [0, 1])
-    running = table.admit(key="b")
+    fill(table.reserve(key="a"), [0, 1])
+    running = table.reserve(key="b")
     running.extend(0, columns(3))
     table.publish_version(2)
     out = table.sample(lease=60)
-    before = table.info()
+    before = table.stats()
     table.close()
     table = make(directory=tmp_path, max_lag=3, batch_groups=1)
-    after = table.info()
+    after = table.stats()
     for name in ("submitted", "running", "accepted", "delivered", "version", "leased"):
-        assert after[name] == before[name], name
+        assert getattr(after, name) == getattr(before, name), name
     # The producer and the consumer go on with what they have.
-    running = table.permit(running)
+    running = table.reservation(running)
     running.finish(0, {"reward": 0, "prompt": 0})
     assert running.add(columns(1), {"reward": 1, "prompt": 0}, item=1) == "complete"
     table._native.ack(out.lease)
@@ -66,8 +66,8 @@ def test_other_settings_are_refused(make: Make, tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["cut", "changed"])
 def test_an_end_that_was_dropped_is_warned_of(make: Make, tmp_path: Path, damage: str) -> None:
     table = make(directory=tmp_path)
-    table.admit(key="first")
-    table.admit(key="last")
+    table.reserve(key="first")
+    table.reserve(key="last")
     table.close()
     (segment,) = tmp_path.glob("journal/*.log")
     found = bytearray(segment.read_bytes())
@@ -79,7 +79,7 @@ def test_an_end_that_was_dropped_is_warned_of(make: Make, tmp_path: Path, damage
     # Both were acknowledged, and the file was damaged afterwards.
     with pytest.warns(JournalWarning, match=r"'math' ends in .* up to \d acknowledged changes"):
         table = make(directory=tmp_path)
-    assert table.info()["running"] == 1
+    assert table.stats().running == 1
     table.close()
     # It is gone, so the next time there is nothing to warn of.
     make(directory=tmp_path).close()
@@ -111,10 +111,10 @@ def test_a_replay_delivers_the_same_bit_for_bit(
         rng = np.random.default_rng(worker)
         while not stop.is_set():
             try:
-                permit = table.admit(source=str(worker), timeout=0.05)
+                reservation = table.reserve(source=str(worker), timeout=0.05)
             except TimeoutError:
                 continue
-            fill(permit, rng.normal(size=2).tolist(), length=int(rng.integers(1, 40)))
+            fill(reservation, rng.normal(size=2).tolist(), length=int(rng.integers(1, 40)))
 
     workers = [background.start(produce, worker) for worker in range(3)]
     live = []
@@ -132,12 +132,12 @@ def test_a_replay_delivers_the_same_bit_for_bit(
     # From the middle on, too, and as often as one likes.
     later = [everything(delivered.batch) for delivered in History(tmp_path, ("batch", 20))]
     assert later == live[20:]
-    assert History(tmp_path, ("batch", 20)).info()["batches"] == 20
+    assert History(tmp_path, ("batch", 20)).stats().batches == 20
 
 
 def test_a_point_that_is_not_there_is_refused(make: Make, tmp_path: Path) -> None:
     table = make(directory=tmp_path, history=True, batch_groups=1)
-    fill(table.admit(), [0, 1])
+    fill(table.reserve(), [0, 1])
     table.sample()
     table.close()
     with pytest.raises(JournalError, match="does not have Batch"):
@@ -149,7 +149,7 @@ def test_a_time_of_the_past_is_told_in_seconds_and_found_by_them(
 ) -> None:
     table = make(directory=tmp_path, history=True, batch_groups=1)
     for _ in range(3):
-        fill(table.admit(), [0, 1])
+        fill(table.reserve(), [0, 1])
         time.sleep(0.02)
         table.sample()
     table.close()
@@ -157,11 +157,11 @@ def test_a_time_of_the_past_is_told_in_seconds_and_found_by_them(
     assert 0.02 <= times[0] < times[1] < times[2] < 60
     # A moment before the second batch.
     history = History(tmp_path, ("time", times[1] - 0.005))
-    assert history.info()["batches"] == 1
+    assert history.stats().batches == 1
     assert [delivered.time for delivered in history] == times[1:]
     history = History(tmp_path)
     assert history.go_to("time", times[1] - 0.005)
-    assert history.info()["batches"] == 1
+    assert history.stats().batches == 1
     with pytest.raises(ValueError, match="a time to go to must be at least 0, got -1"):
         history.go_to("time", -1.0)
 
@@ -176,7 +176,7 @@ def test_an_interrupted_replay_goes_on_from_where_it_was(make: Make, tmp_path: P
     groups = 5000
     table = make(directory=tmp_path, history=True, max_running=groups, max_groups=groups + 2)
     for _ in range(groups):
-        table.admit()
+        table.reserve()
     table.close()
     history = History(tmp_path)
     before = signal.signal(signal.SIGALRM, interrupt)
@@ -193,12 +193,12 @@ def test_an_interrupted_replay_goes_on_from_where_it_was(make: Make, tmp_path: P
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert history.record == history.end > groups
-    assert history.info()["running"] == groups
+    assert history.stats().running == groups
 
 
 def test_a_batch_of_the_past_has_no_lease(make: Make, tmp_path: Path) -> None:
     table = make(directory=tmp_path, history=True, batch_groups=1)
-    fill(table.admit(), [0, 1])
+    fill(table.reserve(), [0, 1])
     table.sample(lease=60)
     table.close()
     (delivered,) = History(tmp_path)
@@ -209,7 +209,7 @@ def test_a_batch_of_the_past_has_no_lease(make: Make, tmp_path: Path) -> None:
 def test_the_command_line_prints_what_was_delivered(make: Make, tmp_path: Path) -> None:
     table = make(directory=tmp_path, history=True, batch_groups=1)
     for reward in (0, 1, 2):
-        fill(table.admit(), [reward, 5])
+        fill(table.reserve(), [reward, 5])
         table.sample()
     table.close()
     runner = CliRunner()

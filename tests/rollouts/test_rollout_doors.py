@@ -25,7 +25,7 @@ from echoic.errors import (
     TableNotFoundError,
     WaitTimeoutError,
 )
-from echoic.rollouts import Permit, RolloutTable, connect
+from echoic.rollouts import Reservation, RolloutTable, connect
 from rollout_items import COLUMNS, FIELDS, columns, fill
 
 if TYPE_CHECKING:
@@ -101,14 +101,14 @@ def test_a_group_there_is_a_group_here(serve: Callable[..., Served]) -> None:
     served = serve(max_lag=2, filter="spread(reward) > 0")
     remote, table = served.remote, served.table
     assert remote.settings == table.settings
-    permit = remote.admit(key="p", source="w")
+    reservation = remote.reserve(key="p", source="w")
     image = np.arange(6, dtype=np.uint8)
-    permit.extend(0, columns(2), versions=[0, 0])
-    permit.finish(0, {"reward": 1, "prompt": 5}, blobs={"image": image})
-    assert permit.add(columns(3, 7), {"reward": 0, "prompt": 5}) == "complete"
+    reservation.extend(0, columns(2), versions=[0, 0])
+    reservation.finish(0, {"reward": 1, "prompt": 5}, blobs={"image": image})
+    assert reservation.add(columns(3, 7), {"reward": 0, "prompt": 5}) == "complete"
     flat = {name: np.concatenate([column, column]) for name, column in columns(4).items()}
     fields = {"reward": np.array([0, 1], np.float32), "prompt": np.array([1, 2])}
-    assert remote.admit().add_items([4, 4], flat, fields) == "complete"
+    assert remote.reserve().add_items([4, 4], flat, fields) == "complete"
     batch = remote.sample(lease=60, form="padded", left=True)
     assert batch["tokens"].tolist() == [[0, 0, 0, 1], [0, 7, 8, 9], [0, 1, 2, 3], [0, 1, 2, 3]]
     assert batch["reward"].tolist() == [1, 0, 0, 1]
@@ -117,14 +117,14 @@ def test_a_group_there_is_a_group_here(serve: Callable[..., Served]) -> None:
     batch.ack()
     remote.publish_version(3)
     assert (table.version, remote.version) == (3, 3)
-    assert remote.info()["acked"] == table.info()["acked"] == 2
+    assert remote.stats().acked == table.stats().acked == 2
 
 
 def test_arrays_of_a_batch_outlive_the_connection_and_the_server(
     serve: Callable[..., Served],
 ) -> None:
     served = serve(batch_groups=1)
-    fill(served.remote.admit(), [0, 1], length=5000 // 100)
+    fill(served.remote.reserve(), [0, 1], length=5000 // 100)
     tokens = served.remote.sample()["tokens"]
     expected = tokens.tolist()
     served.close()
@@ -134,20 +134,20 @@ def test_arrays_of_a_batch_outlive_the_connection_and_the_server(
 def test_refusals_are_the_same(serve: Callable[..., Served]) -> None:
     served = serve(max_lag=0, batch_groups=1)
     remote = served.remote
-    permit = remote.admit()
+    reservation = remote.reserve()
     with pytest.raises(SpecError, match="column 'tokens' is missing"):
-        permit.add({}, {"reward": 0, "prompt": 0})
+        reservation.add({}, {"reward": 0, "prompt": 0})
     with pytest.raises(RolloutError, match="at most max_tokens = 64, got 65"):
-        permit.add(columns(65), {"reward": 0, "prompt": 0})
-    with pytest.raises(GroupNotFoundError, match="group 9 was never admitted"):
-        remote.permit((9, 0)).add(columns(1), {"reward": 0, "prompt": 0})
+        reservation.add(columns(65), {"reward": 0, "prompt": 0})
+    with pytest.raises(GroupNotFoundError, match="group 9 was never reserved"):
+        remote.reservation((9, 0)).add(columns(1), {"reward": 0, "prompt": 0})
     with pytest.raises(WaitTimeoutError, match="learner has to publish") as caught:
-        remote.admit(timeout=0.05)
+        remote.reserve(timeout=0.05)
     assert caught.value.reason == "STALENESS"
     with pytest.raises(WaitTimeoutError) as caught:
         remote.sample(timeout=0)
     assert caught.value.reason == "GROUP"
-    fill(permit, [0, 1])
+    fill(reservation, [0, 1])
     late = remote.sample(lease=60)
     late.nack()
     with pytest.raises(LeaseError):
@@ -162,24 +162,24 @@ def test_whoever_waits_there_is_woken_from_here(
     serve: Callable[..., Served], background: Background
 ) -> None:
     served = serve(max_lag=0, batch_groups=1)
-    first = served.remote.admit()
-    admitted = background.start_and_let_block(served.remote.admit)
+    first = served.remote.reserve()
+    reserved = background.start_and_let_block(served.remote.reserve)
     version = background.start_and_let_block(served.remote.wait_version, 0)
     sampled = background.start_and_let_block(served.remote.sample)
     fill(first, [0, 1])
     assert sampled().group_ids.tolist() == [0]
     served.table.publish_version(1)
     assert version() == 1
-    assert admitted().group == 1
+    assert reserved().group == 1
 
 
 def test_time_wakes_whoever_waits_there(
     serve: Callable[..., Served], background: Background
 ) -> None:
     served = serve(max_lag=0, batch_groups=1)
-    served.remote.admit(ttl=0.05)
-    # Nothing happens but that the permit of a producer that says nothing is over.
-    assert background.start(served.remote.admit)().group == 1
+    served.remote.reserve(ttl=0.05)
+    # Nothing happens but that the reservation of a producer that says nothing is over.
+    assert background.start(served.remote.reserve)().group == 1
 
 
 def test_whoever_waits_there_is_told_of_the_end(
@@ -208,16 +208,16 @@ def test_a_killed_producer_costs_its_group_only(serve: Callable[..., Served]) ->
         served.remote.publish_version(version)
         if version == 10:
             workers[0].send_signal(signal.SIGKILL)
-    info = served.table.info()
+    stats = served.table.stats()
     assert len(set(seen)) == len(seen) == 40
     parts = ("running", "accepted", "rejected", "filtered")
-    assert info["submitted"] == sum(info[part] for part in parts)
+    assert stats.submitted == sum(getattr(stats, part) for part in parts)
 
 
 def test_a_killed_consumer_has_its_batch_delivered_again(serve: Callable[..., Served]) -> None:
     served = serve(batch_groups=2)
     for _ in range(2):
-        fill(served.remote.admit(), [0, 1])
+        fill(served.remote.reserve(), [0, 1])
     consumer = served.worker("consume", "0.5")
     assert consumer.stdout is not None
     groups = [int(group) for group in consumer.stdout.readline().split()]
@@ -236,7 +236,7 @@ def test_one_connection_serves_many_threads(
     def produce(worker: int) -> None:
         while not stop.is_set():
             try:
-                fill(served.remote.admit(source=str(worker), timeout=0.1), [worker, -1])
+                fill(served.remote.reserve(source=str(worker), timeout=0.1), [worker, -1])
             except WaitTimeoutError:
                 continue
 
@@ -252,7 +252,7 @@ def test_one_connection_serves_many_threads(
 
 def test_numbers_are_told_to_those_who_watch(serve: Callable[..., Served]) -> None:
     served = serve(max_lag=1)
-    fill(served.remote.admit(source="w"), [0, 1])
+    fill(served.remote.reserve(source="w"), [0, 1])
     metrics = served.server.metrics()
     assert metrics["rollouts_groups.math.accepted"] == 1
     assert metrics["rollouts_source_groups.math.w.accepted"] == 1
@@ -264,14 +264,14 @@ def test_a_pause_from_there_holds_up_everybody_until_it_ends(
 ) -> None:
     served = serve(batch_groups=1)
     served.remote.pause()
-    assert served.table.info()["paused"]
-    for call in (served.remote.admit, served.table.admit, served.remote.sample):
+    assert served.table.stats().paused
+    for call in (served.remote.reserve, served.table.reserve, served.remote.sample):
         with pytest.raises(WaitTimeoutError) as caught:
             call(timeout=0.02)
         assert caught.value.reason == "PAUSED"
-    admitted = background.start_and_let_block(served.remote.admit)
-    served.remote.unpause()
-    assert admitted().group == 0
+    reserved = background.start_and_let_block(served.remote.reserve)
+    served.remote.resume()
+    assert reserved().group == 0
 
 
 def test_a_version_is_published_in_all_tables_of_a_server(
@@ -324,13 +324,13 @@ def ends(reward: float = 0.0) -> dict[str, float]:
 def test_items_that_nobody_waits_for_arrive_in_their_order(serve: Callable[..., Served]) -> None:
     # Many more than may be on their way.
     served = serve(batch_groups=100, group_size=2, max_groups=200)
-    permits = served.remote.admit_many(100)
-    for permit in permits:
-        permit.add(columns(2, permit.group), ends(), wait=False)
-        flat = columns(3, permit.group)
+    reservations = served.remote.reserve_many(100)
+    for reservation in reservations:
+        reservation.add(columns(2, reservation.group), ends(), wait=False)
+        flat = columns(3, reservation.group)
         fields = {"reward": np.zeros(1, np.float32), "prompt": np.zeros(1, np.int64)}
-        permit.add_items([3], flat, fields, wait=False)
-    assert {permit.fate for permit in permits} == {"complete"}
+        reservation.add_items([3], flat, fields, wait=False)
+    assert {reservation.status for reservation in reservations} == {"complete"}
     batch = served.table.sample()
     expected = [[group, group + 1, group, group + 1, group + 2] for group in batch.group_ids]
     assert batch["tokens"].tolist() == np.ravel(expected).tolist()
@@ -340,67 +340,67 @@ def test_arrays_may_change_once_a_call_that_does_not_wait_returned(
     serve: Callable[..., Served],
 ) -> None:
     served = serve(batch_groups=1, group_size=1, max_tokens=10_000)
-    permit = served.remote.admit()
+    reservation = served.remote.reserve()
     arrays = columns(10_000)
-    permit.add_items([10_000], arrays, {name: [0] for name in FIELDS}, wait=False)
+    reservation.add_items([10_000], arrays, {name: [0] for name in FIELDS}, wait=False)
     arrays["tokens"][:] = -1
-    assert permit.fate == "complete"
+    assert reservation.status == "complete"
     assert served.table.sample()["tokens"].tolist() == list(range(10_000))
 
 
 def test_flush_waits_for_everything_of_the_connection(serve: Callable[..., Served]) -> None:
     served = serve(group_size=1)
-    for permit in served.remote.admit_many(2):
-        permit.add(columns(1), ends(), wait=False)
+    for reservation in served.remote.reserve_many(2):
+        reservation.add(columns(1), ends(), wait=False)
     served.remote.flush(timeout=20)
-    assert served.table.info()["accepted"] == 2
+    assert served.table.stats().accepted == 2
 
 
 def test_closing_waits_for_what_is_on_its_way(serve: Callable[..., Served]) -> None:
     served = serve(group_size=1)
-    for permit in served.remote.admit_many(2):
-        permit.add(columns(1), ends(), wait=False)
+    for reservation in served.remote.reserve_many(2):
+        reservation.add(columns(1), ends(), wait=False)
     served.client.close()
-    assert served.table.info()["accepted"] == 2
+    assert served.table.stats().accepted == 2
 
 
-def test_a_refusal_that_nobody_waited_for_is_raised_by_its_permit(
+def test_a_refusal_that_nobody_waited_for_is_raised_by_its_reservation(
     serve: Callable[..., Served],
 ) -> None:
     served = serve(group_size=2)
-    permit, other = served.remote.admit_many(2)
-    permit.add(columns(65), ends(), wait=False)
+    reservation, other = served.remote.reserve_many(2)
+    reservation.add(columns(65), ends(), wait=False)
     with pytest.raises(RolloutError, match="at most max_tokens = 64, got 65"):
-        permit.fate  # noqa: B018 - asking is what raises
+        reservation.status  # noqa: B018 - asking is what raises
     # It was told once, and nobody else is.
-    assert permit.fate == "running"
+    assert reservation.status == "running"
     fill(other, [0, 1], wait=False)
     served.remote.flush()
     # The place is free again.
-    assert permit.add(columns(1), ends(), item=0) == "running"
-    assert permit.add(columns(1), ends()) == "complete"
+    assert reservation.add(columns(1), ends(), item=0) == "running"
+    assert reservation.add(columns(1), ends()) == "complete"
 
 
 def test_a_refused_item_that_nobody_waited_for_leaves_its_place_to_the_next(
     serve: Callable[..., Served],
 ) -> None:
-    permit = serve(group_size=2).remote.admit()
-    permit.add(columns(65), ends(), wait=False)
+    reservation = serve(group_size=2).remote.reserve()
+    reservation.add(columns(65), ends(), wait=False)
     with pytest.raises(RolloutError, match="got 65"):
-        permit.fate  # noqa: B018 - asking is what raises
-    assert permit.add(columns(1), ends()) == "running"
-    assert permit.add(columns(1), ends()) == "complete"
+        reservation.status  # noqa: B018 - asking is what raises
+    assert reservation.add(columns(1), ends()) == "running"
+    assert reservation.add(columns(1), ends()) == "complete"
 
 
 def test_refused_items_that_nobody_waited_for_leave_their_places_to_the_next(
     serve: Callable[..., Served],
 ) -> None:
-    permit = serve(group_size=2).remote.admit()
+    reservation = serve(group_size=2).remote.reserve()
     fields = {name: [0, 0] for name in FIELDS}
-    permit.add_items([1, 65], columns(66), fields, wait=False)
+    reservation.add_items([1, 65], columns(66), fields, wait=False)
     with pytest.raises(RolloutError, match="got 65"):
-        permit.fate  # noqa: B018 - asking is what raises
-    assert permit.add_items([1, 2], columns(3), fields) == "complete"
+        reservation.status  # noqa: B018 - asking is what raises
+    assert reservation.add_items([1, 2], columns(3), fields) == "complete"
 
 
 class Late:
@@ -420,7 +420,7 @@ class Late:
 
 
 class LateTable:
-    """What a permit knows of a table; it refuses the first item only."""
+    """What a reservation knows of a table; it refuses the first item only."""
 
     def __init__(self) -> None:
         self.sent: list[int] = []
@@ -441,67 +441,67 @@ class LateTable:
 def test_places_behind_a_refused_item_stay_taken() -> None:
     # No answer may come before the second item was sent.
     table = LateTable()
-    permit = Permit(table, (1, 1))  # type: ignore[arg-type]
-    permit.add({"tokens": [1]}, wait=False)
-    permit.add({"tokens": [1]}, wait=False)
+    reservation = Reservation(table, (1, 1))  # type: ignore[arg-type]
+    reservation.add({"tokens": [1]}, wait=False)
+    reservation.add({"tokens": [1]}, wait=False)
     with pytest.raises(RolloutError, match="refused"):
-        permit.fate  # noqa: B018 - asking is what raises
-    permit.add_items([1, 1], {"tokens": [1, 1]}, wait=False)
-    permit.add({"tokens": [1]}, item=0, wait=False)
-    permit.add({"tokens": [1]}, wait=False)
-    assert permit.fate == "running"
+        reservation.status  # noqa: B018 - asking is what raises
+    reservation.add_items([1, 1], {"tokens": [1, 1]}, wait=False)
+    reservation.add({"tokens": [1]}, item=0, wait=False)
+    reservation.add({"tokens": [1]}, wait=False)
+    assert reservation.status == "running"
     assert table.sent == [0, 1, 2, 3, 0, 4]
 
 
-def test_a_permit_of_a_table_made_anew_takes_places_without_answers_again() -> None:
-    permit = Permit(LateTable(), (1, 1))  # type: ignore[arg-type]
-    permit.add({"tokens": [1]}, wait=False)
-    permit.add_items([1, 1], {"tokens": [1, 1]}, wait=False)
+def test_a_reservation_of_a_table_made_anew_takes_places_without_answers_again() -> None:
+    reservation = Reservation(LateTable(), (1, 1))  # type: ignore[arg-type]
+    reservation.add({"tokens": [1]}, wait=False)
+    reservation.add_items([1, 1], {"tokens": [1, 1]}, wait=False)
     table = LateTable()
-    moved = permit.at(table)  # type: ignore[arg-type]
+    moved = reservation.at(table)  # type: ignore[arg-type]
     moved.add({"tokens": [1]}, wait=False)
     assert table.sent == [0]
 
 
 def test_a_call_that_waits_is_not_sent_after_a_refusal(serve: Callable[..., Served]) -> None:
-    permit, other = serve(group_size=2).remote.admit_many(2)
-    permit.add(columns(65), ends(), item=0, wait=False)
+    reservation, other = serve(group_size=2).remote.reserve_many(2)
+    reservation.add(columns(65), ends(), item=0, wait=False)
     with pytest.raises(RolloutError, match="got 65"):
-        permit.add(columns(1), ends(), item=1)
+        reservation.add(columns(1), ends(), item=1)
     # It was not taken, so that its place is free.
-    assert permit.add(columns(1), ends(), item=1) == "running"
+    assert reservation.add(columns(1), ends(), item=1) == "running"
     # Nor several at once.
     other.add(columns(65), ends(), wait=False)
     items = ([1, 1], columns(2), {name: [0, 0] for name in FIELDS})
     with pytest.raises(RolloutError, match="got 65"):
         other.add_items(*items)
-    assert other.fate == "running"
+    assert other.status == "running"
     assert other.add_items(*items) == "complete"
 
 
-def test_a_refusal_whose_permit_is_not_asked_is_raised_by_the_next_call(
+def test_a_refusal_whose_reservation_is_not_asked_is_raised_by_the_next_call(
     serve: Callable[..., Served],
 ) -> None:
     served = serve(group_size=1)
-    permit, other = served.remote.admit_many(2)
-    permit.add(columns(65), ends(), wait=False)
+    reservation, other = served.remote.reserve_many(2)
+    reservation.add(columns(65), ends(), wait=False)
     # Once this has its answer, so has what was asked before.
-    assert served.remote.info()["accepted"] == 0
+    assert served.remote.stats().accepted == 0
     with pytest.raises(RolloutError, match="got 65") as caught:
         other.add(columns(1), ends(), wait=False)
     if sys.version_info >= (3, 11):
-        note = f"an answer of group {permit.group} that was not waited for"
+        note = f"an answer of group {reservation.group} that was not waited for"
         assert caught.value.__notes__ == [note]
-    # Nothing was begun for the other.
-    assert other.fate == "running"
+    # Nothing was sent for the other.
+    assert other.status == "running"
     assert other.add(columns(1), ends(), wait=False) == "running"
     served.remote.flush()
-    assert other.fate == "complete"
+    assert other.status == "complete"
 
 
-def test_flush_raises_what_no_permit_was_asked_for(serve: Callable[..., Served]) -> None:
+def test_flush_raises_what_no_reservation_was_asked_for(serve: Callable[..., Served]) -> None:
     served = serve(group_size=1)
-    served.remote.admit().add(columns(65), ends(), wait=False)
+    served.remote.reserve().add(columns(65), ends(), wait=False)
     with pytest.raises(RolloutError, match="got 65"):
         served.remote.flush()
     served.remote.flush()
@@ -509,11 +509,11 @@ def test_flush_raises_what_no_permit_was_asked_for(serve: Callable[..., Served])
 
 def test_errors_of_a_group_that_is_given_up_are_forgotten(serve: Callable[..., Served]) -> None:
     served = serve(group_size=1)
-    permit = served.remote.admit()
-    permit.add(columns(65), ends(), wait=False)
-    permit.fail()
+    reservation = served.remote.reserve()
+    reservation.add(columns(65), ends(), wait=False)
+    reservation.fail()
     served.remote.flush()
-    assert (permit.fate, served.table.info()["rejected"]) == ("rejected", 1)
+    assert (reservation.status, served.table.stats().rejected) == ("rejected", 1)
 
 
 def test_items_that_nobody_waits_for_fail_with_their_connection(
@@ -521,11 +521,11 @@ def test_items_that_nobody_waits_for_fail_with_their_connection(
 ) -> None:
     server = echoic.Server(rollouts=[make(group_size=1)], transport=door).start()
     with connect(server.addresses[0], deadline=0.2) as client:
-        first, second, third = client["math"].admit_many(3)
+        first, second, third = client["math"].reserve_many(3)
         server.close(restart=True)
         first.add(columns(1), ends(), wait=False)
         with pytest.raises((DisconnectedError, ClosedError)):
-            first.fate  # noqa: B018 - asking is what raises
+            first.status  # noqa: B018 - asking is what raises
         with pytest.raises((DisconnectedError, ClosedError)):
             second.add(columns(1), ends(), wait=False)
         with pytest.raises((DisconnectedError, ClosedError)):
@@ -536,15 +536,15 @@ def test_threads_share_a_connection_without_waiting(
     serve: Callable[..., Served], background: Background
 ) -> None:
     served = serve(batch_groups=40, group_size=1, max_groups=80)
-    permits = served.remote.admit_many(40)
+    reservations = served.remote.reserve_many(40)
 
-    def bring(permits: list[Any]) -> list[str]:
-        for permit in permits:
-            permit.add(columns(3), ends(), wait=False)
-        return [permit.fate for permit in permits]
+    def bring(reservations: list[Any]) -> list[str]:
+        for reservation in reservations:
+            reservation.add(columns(3), ends(), wait=False)
+        return [reservation.status for reservation in reservations]
 
-    threads = [background.start(bring, permits[first::4]) for first in range(4)]
-    assert {fate for thread in threads for fate in thread()} == {"complete"}
+    threads = [background.start(bring, reservations[first::4]) for first in range(4)]
+    assert {status for thread in threads for status in thread()} == {"complete"}
     assert len(served.table.sample()) == 40
 
 
@@ -552,10 +552,10 @@ def test_what_has_no_answer_can_be_added_again_over_another_connection(
     serve: Callable[..., Served],
 ) -> None:
     served = serve(batch_groups=1)
-    permit = served.remote.admit()
-    permit.add(columns(3), ends(), wait=False)
+    reservation = served.remote.reserve()
+    reservation.add(columns(3), ends(), wait=False)
     with connect(served.address) as client:
-        moved = client["math"].permit(permit)
+        moved = client["math"].reservation(reservation)
         # Whether it was taken before or is only now, it is taken once.
         assert moved.add(columns(3), ends(), item=0) == "running"
         assert moved.add(columns(2, 7), ends()) == "complete"
@@ -564,13 +564,13 @@ def test_what_has_no_answer_can_be_added_again_over_another_connection(
 
 def test_closing_tells_of_an_error_that_nobody_was_told_of(serve: Callable[..., Served]) -> None:
     served = serve(group_size=1)
-    good, bad = served.remote.admit_many(2)
+    good, bad = served.remote.reserve_many(2)
     good.add(columns(1), ends(), wait=False)
     bad.add(columns(65), ends(), wait=False)
     with pytest.raises(RolloutError, match="got 65"):
         served.client.close()
     assert not served.client.connected
-    assert served.table.info()["accepted"] == 1
+    assert served.table.stats().accepted == 1
 
 
 def test_a_group_that_a_server_started_anew_has_forgotten_is_expired(
@@ -581,16 +581,16 @@ def test_a_group_that_a_server_started_anew_has_forgotten_is_expired(
         server = echoic.Server(rollouts=[make()], transport=transport).start()
         with connect(server.addresses[0]) as client:
             table = client["math"]
-            permits = table.admit_many(4)
+            reservations = table.reserve_many(4)
             server.close(restart=True)
             with echoic.Server(rollouts=[make()], transport=transport).start():
                 item = (columns(1), {"reward": 0, "prompt": 0})
-                assert permits[0].add(*item) == "expired"
-                permits[1].add(*item, wait=False)
-                assert permits[1].fate == "expired"
+                assert reservations[0].add(*item) == "expired"
+                reservations[1].add(*item, wait=False)
+                assert reservations[1].status == "expired"
                 flat = ([1, 1], columns(2), {"reward": [0, 1], "prompt": [0, 0]})
-                assert permits[2].add_items(*flat) == "expired"
-                assert table.permit(permits[3]).finish(0, item[1]) == "expired"
+                assert reservations[2].add_items(*flat) == "expired"
+                assert table.reservation(reservations[3]).finish(0, item[1]) == "expired"
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -605,15 +605,15 @@ def test_clients_wait_for_another_server_only_if_there_may_be_one(
         # Who waits for another server waits for longer than this test may take.
         with connect(server.addresses[0], deadline=None) as client:
             table = client["math"]
-            permit = table.admit()
+            reservation = table.reserve()
             server.close(restart=restart)
             if not (kept if restart is None else restart):
                 with pytest.raises(ClosedError, match="rollout tables are closed"):
-                    permit.add(columns(1), ends())
+                    reservation.add(columns(1), ends())
                 with pytest.raises(ClosedError, match="rollout tables are closed"):
                     table.sample()
                 assert not client.connected
                 return
             with echoic.Server(rollouts=[make(**settings)], transport=transport).start():
-                fate = "running" if kept else "expired"
-                assert permit.add(columns(1), ends()) == fate
+                status = "running" if kept else "expired"
+                assert reservation.add(columns(1), ends()) == status

@@ -94,8 +94,8 @@ def rollouts(**settings):
     )
 
 def fill(table):
-    for permit in table.admit_many(20):
-        permit.add({"tokens": np.arange(9, dtype=np.int32)}, blobs={"image": bytes(40_000)})
+    for reservation in table.reserve_many(20):
+        reservation.add({"tokens": np.arange(9, dtype=np.int32)}, blobs={"image": bytes(40_000)})
 
 def refused(call):
     try:

@@ -55,8 +55,8 @@ class Rolling:
 
     def make(self, groups: int, *, source: str = "w", tokens: int = 3) -> None:
         for _ in range(groups):
-            permit = self.table.admit(source=source, timeout=PATIENCE)
-            permit.add({"tokens": range(tokens)}, {"reward": 1.0})
+            reservation = self.table.reserve(source=source, timeout=PATIENCE)
+            reservation.add({"tokens": range(tokens)}, {"reward": 1.0})
 
     def start(self, call: Callable[[], object]) -> None:
         """Have a call wait until the server is closed."""
@@ -107,7 +107,7 @@ def the_one(rolling: Rolling, reason: str, level: str = "stuck") -> Problem:
 # Why it is stuck.
 
 
-def test_a_learner_without_workers_is_told_that_nobody_asks_to_be_admitted(roll: Any) -> None:
+def test_a_learner_without_workers_is_told_that_nobody_asks_to_be_reserved(roll: Any) -> None:
     rolling = roll()
     rolling.make(1)
     rolling.start(rolling.table.sample)
@@ -115,23 +115,23 @@ def test_a_learner_without_workers_is_told_that_nobody_asks_to_be_admitted(roll:
     assert problem.text == (
         "the learner waits: 1 group is ready, a batch takes 2; 0 groups are being made"
     )
-    assert problem.advice.startswith("nobody asks to be admitted")
+    assert problem.advice.startswith("nobody asks for a reservation")
 
 
 def test_a_learner_whose_workers_bring_nothing_is_told_to_look_at_them(roll: Any) -> None:
     rolling = roll()
-    permits = rolling.table.admit_many(3)
+    reservations = rolling.table.reserve_many(3)
     rolling.start(rolling.table.sample)
     problem = the_one(rolling, "GROUP")
     assert problem.text.endswith("3 groups are being made")
-    assert "look at the workers that hold the permits" in problem.advice
-    for permit in permits:
-        permit.fail()
+    assert "look at the workers that hold the reservations" in problem.advice
+    for reservation in reservations:
+        reservation.fail()
 
 
 def test_a_learner_whose_groups_were_left_is_told_to_have_them_resumed(roll: Any) -> None:
     rolling = roll(on_expiry="suspend")
-    rolling.table.admit().suspend()
+    rolling.table.reserve().suspend()
     rolling.start(rolling.table.sample)
     assert "resume() or acquire()" in the_one(rolling, "GROUP").advice
 
@@ -139,7 +139,7 @@ def test_a_learner_whose_groups_were_left_is_told_to_have_them_resumed(roll: Any
 def test_producers_that_are_ahead_of_the_learner_are_told_so(roll: Any) -> None:
     rolling = roll(max_lag=1)
     rolling.make(4)
-    rolling.start(rolling.table.admit)
+    rolling.start(rolling.table.reserve)
     problem = the_one(rolling, "STALENESS")
     assert problem.text == (
         "1 call of a producer waits: enough is under way for version 0 of the learner, "
@@ -148,10 +148,10 @@ def test_producers_that_are_ahead_of_the_learner_are_told_so(roll: Any) -> None:
     assert problem.advice.startswith("the learner is the slow side (0 groups/s are taken)")
 
 
-def test_workers_that_hold_all_permits_are_told_apart_from_a_slow_learner(roll: Any) -> None:
+def test_workers_that_hold_all_reservations_are_told_apart_from_a_slow_learner(roll: Any) -> None:
     rolling = roll(max_running=2, max_lag=None)
-    rolling.table.admit_many(2)
-    rolling.start(rolling.table.admit)
+    rolling.table.reserve_many(2)
+    rolling.start(rolling.table.reserve)
     problem = the_one(rolling, "CAPACITY")
     assert "2 groups are being made, as many as max_running allows" in problem.text
 
@@ -169,7 +169,7 @@ def test_a_batch_that_may_not_leave_yet_names_the_versions(roll: Any) -> None:
 def test_a_batch_that_lacks_groups_that_nobody_may_make_is_told_apart() -> None:
     waiting = {"consumers": {"STALENESS": Waits(1, 1.0)}, "batch_groups": 4, "ready": 2}
     [short] = of_rollouts(RolloutReading("math", **waiting), History())
-    assert "too few groups are there, and no more are admitted" in short.text
+    assert "too few groups are there, and no more are reserved" in short.text
     assert "smaller batches" in short.advice
     [early] = of_rollouts(RolloutReading("math", **{**waiting, "ready": 4}), History())
     assert "may not leave" in early.text
@@ -192,7 +192,7 @@ def test_a_pause_is_told_also_when_nobody_waits(roll: Any) -> None:
     rolling.table.pause()
     problem = the_one(rolling, "PAUSED")
     assert problem.text.startswith("the table is paused")
-    assert "unpause()" in problem.advice
+    assert "resume()" in problem.advice
 
 
 def test_a_learner_that_gets_its_batches_is_not_called_stuck(roll: Any) -> None:
@@ -220,7 +220,7 @@ def test_a_learner_that_gets_its_batches_is_not_called_stuck(roll: Any) -> None:
     assert {problem.level for problem in problems} == {"slow"}
     flow = flows.rollout("math", history)
     assert flow.delivered > 0
-    assert flow.tokens == pytest.approx(3 * flow.admitted, rel=0.5)
+    assert flow.tokens == pytest.approx(3 * flow.reserved, rel=0.5)
     # It does nothing but wait, for nothing but groups.
     assert 0.5 < flow.consumers["GROUP"] <= 1.01
 
@@ -228,9 +228,9 @@ def test_a_learner_that_gets_its_batches_is_not_called_stuck(roll: Any) -> None:
 def test_a_source_of_which_little_is_kept_is_blamed(roll: Any) -> None:
     rolling = roll(filter="max(reward) > 1", max_lag=None, max_running=64)
     rolling.make(9, source="dull")
-    for permit in rolling.table.admit_many(9, source="dying"):
-        permit.fail()
-    rolling.table.admit_many(9, source="slow")
+    for reservation in rolling.table.reserve_many(9, source="dying"):
+        reservation.fail()
+    rolling.table.reserve_many(9, source="slow")
     _, problems = look(rolling.address, bool)
     assert [(problem.level, problem.reason) for problem in problems] == [
         ("note", "FILTERED"),
@@ -247,7 +247,7 @@ def test_a_source_that_is_passed_over_is_said_to_starve() -> None:
     (problem,) = find_problems(history)
     assert (problem.level, problem.reason) == ("slow", "STARVING")
     assert problem.text == (
-        "source 'late' has waited 75 s to be admitted, while others were for 1,200 groups"
+        "source 'late' has waited 75 s for a reservation, while others got 1,200 groups"
     )
     assert "2 waiting, STARVING" in as_text("tcp://learner:1", history)
 
@@ -267,8 +267,8 @@ def delivered(roll: Any) -> Rolling:
 
 def test_lags_of_the_last_batch_are_told(roll: Any) -> None:
     rolling = roll(max_lag=4)
-    permit = rolling.table.admit()
-    permit.add({"tokens": [1, 2]}, {"reward": 0.0}, versions=[0, 1])
+    reservation = rolling.table.reserve()
+    reservation.add({"tokens": [1, 2]}, {"reward": 0.0}, versions=[0, 1])
     rolling.table.publish_version(2)
     rolling.make(1)
     rolling.table.publish_version(3)
@@ -284,13 +284,13 @@ def test_lags_of_the_last_batch_are_told(roll: Any) -> None:
 
 def test_reading_has_all_numbers_as_the_table_tells_them(roll: Any) -> None:
     rolling = delivered(roll)
-    info = rolling.table.info()
+    stats = rolling.table.stats()
     with Watch(rolling.address) as watch:
         (table,) = read(watch.look()).rollouts
     for name in ("submitted", "accepted", "rejected", "filtered", "running", "delivered", "tokens"):
-        assert getattr(table, name) == info[name], name
-    assert (table.version, table.target) == (info["version"], info["target"])
-    assert (table.ready, table.capacity) == (info["queued"], info["capacity"])
+        assert getattr(table, name) == getattr(stats, name), name
+    assert (table.version, table.target) == (stats.version, stats.target)
+    assert (table.ready, table.capacity) == (stats.queued, stats.capacity)
     assert (table.batch_groups, table.max_lag, table.depth) == (2, 2, 2)
     assert table.consumers["GROUP"].waiting == 1
     (source,) = table.sources
@@ -314,7 +314,7 @@ def test_text_and_data_of_one_reading_tell_of_rollout_tables(roll: Any) -> None:
     data = json.loads(json.dumps(as_data(rolling.address, history)))
     (table,) = data["rollouts"]
     assert (table["name"], table["ready"], table["consumers"]["GROUP"]["waiting"]) == ("math", 1, 1)
-    assert table["rates"].keys() >= {"admitted", "delivered", "tokens", "producers", "consumers"}
+    assert table["rates"].keys() >= {"reserved", "delivered", "tokens", "producers", "consumers"}
     found = CliRunner().invoke(command_line, ["top", rolling.address, "--once"])
     assert found.exit_code == 0
     assert "rollout table 'math': version 1" in found.output

@@ -62,13 +62,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut add = |rows: usize| -> Result<(), Box<dyn Error>> {
         let (mut left, mut keys) = (rows, Vec::new());
         while left > 0 {
-            let begun = Instant::now();
+            let start = Instant::now();
             let mut reserved = replay.reserve(left.min(BATCH))?;
             reserved.fill(|at, row| row.copy_from_slice(&source[at * row_bytes..][..row_bytes]));
             left -= reserved.len();
             keys.clear();
             replay.add(reserved, None, &mut keys);
-            longest = longest.max(begun.elapsed().as_secs_f64());
+            longest = longest.max(start.elapsed().as_secs_f64());
         }
         Ok(())
     };
@@ -103,8 +103,8 @@ fn busy(work: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<f64, Box<dy
         let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
         text.split(' ').next()?.parse::<f64>().ok()
     };
-    let (begun, before) = (Instant::now(), on_processor());
+    let (start, before) = (Instant::now(), on_processor());
     work()?;
     let nanoseconds = on_processor().zip(before).map(|(now, before)| now - before);
-    Ok(nanoseconds.map_or(begun.elapsed().as_secs_f64(), |spent| spent / 1e9))
+    Ok(nanoseconds.map_or(start.elapsed().as_secs_f64(), |spent| spent / 1e9))
 }

@@ -73,11 +73,11 @@ mod tests {
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let who = 0..PEERS + 1;
-        let fate = || prop_oneof![3 => Just(None), 1 => (0u32..14).prop_map(Some)];
+        let death = || prop_oneof![3 => Just(None), 1 => (0u32..14).prop_map(Some)];
         let step = prop_oneof![
-            4 => (who, 1usize..6, fate()).prop_map(|(who, len, fate)| Step::Reserve(who, len, fate)),
-            4 => (0usize..8, fate()).prop_map(|(at, fate)| Step::Commit(at, fate)),
-            1 => (0usize..8, fate()).prop_map(|(at, fate)| Step::Abort(at, fate)),
+            4 => (who, 1usize..6, death()).prop_map(|(who, len, death)| Step::Reserve(who, len, death)),
+            4 => (0usize..8, death()).prop_map(|(at, death)| Step::Commit(at, death)),
+            1 => (0usize..8, death()).prop_map(|(at, death)| Step::Abort(at, death)),
             1 => (0..PEERS).prop_map(Step::Reclaim),
             2 => Just(Step::Take),
             2 => Just(Step::Release),
@@ -113,8 +113,8 @@ mod tests {
     }
 
     /// Runs `life`, which may be that of a peer that dies.
-    fn live<T>(who: usize, fate: Option<u32>, life: impl FnOnce() -> T) -> Option<T> {
-        match fate.filter(|_| who < PEERS) {
+    fn live<T>(who: usize, death: Option<u32>, life: impl FnOnce() -> T) -> Option<T> {
+        match death.filter(|_| who < PEERS) {
             Some(steps) => super::after(steps, life),
             None => Some(life()),
         }
@@ -140,24 +140,24 @@ mod tests {
                 perhaps: BTreeSet::new(),
                 received: Vec::new(),
             };
-            let owners: Vec<u16> = (0..PEERS).map(|_| ring.admit().unwrap()).collect();
+            let owners: Vec<u16> = (0..PEERS).map(|_| ring.add_peer().unwrap()).collect();
             let peers: Vec<Peer> = owners.iter().map(|owner| ring.peer(*owner)).collect();
             let mut dead = [false; PEERS + 1];
             let (mut runs, mut held) = (Vec::new(), Vec::new());
             for step in steps {
                 match step {
-                    Step::Reserve(who, len, fate) if !dead[who] => {
-                        let reserved = live(who, fate, || match peers.get(who) {
+                    Step::Reserve(who, len, death) if !dead[who] => {
+                        let reserved = live(who, death, || match peers.get(who) {
                             Some(peer) => peer.try_reserve(len),
                             None => ring.try_reserve(len),
                         });
                         dead[who] = reserved.is_none();
                         runs.extend(reserved.and_then(Result::ok).map(|run| (who, run)));
                     }
-                    Step::Commit(at, fate) if !runs.is_empty() => {
+                    Step::Commit(at, death) if !runs.is_empty() => {
                         let (who, run) = runs.swap_remove(at % runs.len());
                         let values = world.write(&run);
-                        match live(who, fate, || run.try_commit(|| 1)) {
+                        match live(who, death, || run.try_commit(|| 1)) {
                             Some(committed) => {
                                 prop_assert!(committed.is_ok());
                                 world.stored.extend(values);
@@ -168,13 +168,13 @@ mod tests {
                             }
                         }
                     }
-                    Step::Abort(at, fate) if !runs.is_empty() => {
+                    Step::Abort(at, death) if !runs.is_empty() => {
                         let (who, run) = runs.swap_remove(at % runs.len());
-                        dead[who] = live(who, fate, || drop(run)).is_none();
+                        dead[who] = live(who, death, || drop(run)).is_none();
                     }
                     Step::Reclaim(who) if dead[who] => {
                         ring.reclaim(owners[who]);
-                        prop_assert_eq!(ring.admit(), Some(owners[who]));
+                        prop_assert_eq!(ring.add_peer(), Some(owners[who]));
                         dead[who] = false;
                     }
                     Step::Take => held.extend(ring.try_take()),

@@ -1,7 +1,7 @@
 //! Who writes which slot: reserving, committing and giving up, from any process.
 //!
 //! A producer is a process. The server is *owner* 0 and lives as long as the ring; the others, the
-//! *peers*, have the owner ids that [`Ring::admit`](crate::Ring::admit) gave them, and may be killed
+//! *peers*, have the owner ids that [`Ring::add_peer`](crate::Ring::add_peer) gave them, and may be killed
 //! between any two instructions. So whatever a producer does is one of three things:
 //!
 //! - **One compare-and-swap that says who made it.** A reservation puts its owner into the cursor of

@@ -8,7 +8,7 @@
 //!
 //! Producers may be other processes; how they reserve and commit, and what is left of one that was
 //! killed, is told in the header of `producer.rs`. This file is about what only the ring's own
-//! process does: consuming, closing, settling, admitting peers and reclaiming what they leave.
+//! process does: consuming, closing, settling, adding peers and reclaiming what they leave.
 //!
 //! # How a buffer lives
 //!
@@ -538,8 +538,8 @@ impl Ring {
         }
     }
 
-    /// Admits a peer: a free owner id from 1 on; `None` when all are in use.
-    pub fn admit(&self) -> Option<u16> {
+    /// Adds a peer and returns its owner id, a free owner id from 1 on; `None` when all are in use.
+    pub fn add_peer(&self) -> Option<u16> {
         let mut owners = self.owners.lock();
         let id = (1..=u16::MAX).find(|id| {
             let word = owners.get(usize::from(id / 64)).copied().unwrap_or_default();

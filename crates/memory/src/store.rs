@@ -274,9 +274,9 @@ impl BatchStore {
         Some((mapping.file(), layout))
     }
 
-    /// An owner id for another process. See [`Ring::admit`].
-    pub fn admit(&self) -> Option<u16> {
-        self.ring.admit()
+    /// An owner id for another process. See [`Ring::add_peer`].
+    pub fn add_peer(&self) -> Option<u16> {
+        self.ring.add_peer()
     }
 
     /// Cleans up after another process, once it is gone. See [`Ring::reclaim`].

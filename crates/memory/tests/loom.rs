@@ -333,7 +333,7 @@ fn for_each_death(bound: usize, least: u32, life: impl Fn(u32) -> bool + Sync + 
 fn a_peer_dies(bound: usize, buffers: usize, batch_size: usize, laps: u64, gives_up: bool) {
     for_each_death(bound, 4, move |steps| {
         let slots = Slots::new(buffers, batch_size);
-        let owner = slots.ring.admit().unwrap();
+        let owner = slots.ring.add_peer().unwrap();
         // Batches that came and went, so that the next one is opened in a buffer that was used.
         for _ in 0..laps {
             slots.push_if_room(50, batch_size as u64);
@@ -394,7 +394,7 @@ fn a_peer_that_dies_while_it_gives_up_stops_nobody() {
 fn reclaiming_beside_a_live_peer_publishes_the_batch_once() {
     for_each_death(3, 4, |steps| {
         let slots = Slots::new(1, 2);
-        let [dying, living] = [1, 2].map(|_| slots.ring.admit().unwrap());
+        let [dying, living] = [1, 2].map(|_| slots.ring.add_peer().unwrap());
         let ring = slots.ring.peer(dying);
         let life =
             death::after(steps, || ring.try_reserve(1).map(|run| slots.write(run, 9)).is_ok());
@@ -418,7 +418,7 @@ fn reclaiming_beside_a_live_peer_publishes_the_batch_once() {
 fn reclaiming_wakes_who_waits_for_room() {
     model(2, || {
         let slots = Slots::new(1, 1);
-        let owner = slots.ring.admit().unwrap();
+        let owner = slots.ring.add_peer().unwrap();
         let ring = slots.ring.peer(owner);
         // Enough for the reservation.
         assert!(death::after(1, || ring.try_reserve(1).map(drop)).is_none());

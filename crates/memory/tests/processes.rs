@@ -169,7 +169,7 @@ fn kill_children(buffers: usize, batch_size: usize, kills: u64) {
         });
         let mut living = Vec::new();
         for name in 1..=kills {
-            let owner = store.admit().unwrap();
+            let owner = store.add_peer().unwrap();
             living.push((owner, spawn(&store, &progress, owner, name)));
             if living.len() > AT_ONCE {
                 std::thread::sleep(Duration::from_micros(dice.roll(12_000)));
@@ -247,7 +247,7 @@ fn another_process_must_agree_about_sizes() {
 fn a_shared_store_delivers_what_a_remote_one_writes() {
     let store = Arc::new(BatchStore::new_shared(2, 2, &SLOT_BYTES).unwrap());
     let (file, layout) = store.share().unwrap();
-    let owner = store.admit().unwrap();
+    let owner = store.add_peer().unwrap();
     let file = file.try_clone_to_owned().unwrap();
     let remote = RemoteStore::attach(file, &layout, &SLOT_BYTES, owner).unwrap();
     let mut writer = remote.try_reserve(2).unwrap();

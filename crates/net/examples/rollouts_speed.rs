@@ -1,4 +1,4 @@
-//! How fast rollouts go from a producer to a consumer, through a listener: groups of 8 × 512 tokens that are admitted,
+//! How fast rollouts go from a producer to a consumer, through a listener: groups of 8 × 512 tokens that are reserved,
 //! completed, delivered and acknowledged, under a bound on their lag. Server, producer and consumer are threads of one
 //! process, with a connection each. Run it with `cargo run --release -p echoic-net --example rollouts_speed`.
 #![expect(clippy::print_stdout, reason = "it prints what it measured")]
@@ -19,7 +19,7 @@ use echoic_replay::rollouts::batch::{FIELDS, Form};
 use echoic_replay::rollouts::codec::AppendHead;
 use echoic_replay::rollouts::item::Run;
 use echoic_replay::rollouts::ledger::{
-    Admit, Balance, Change, Fate, Hold, Outcome, Permit, Size, Want,
+    Balance, Change, GroupStatus, Hold, Outcome, Reservation, Reserve, Size, Want,
 };
 use echoic_replay::rollouts::{Column, RolloutConfig, RolloutTable, Schema};
 use echoic_replay::stream::Wait;
@@ -29,8 +29,8 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 const ITEMS: u32 = 8;
 const TOKENS: u32 = 512;
 const BATCH: u32 = 64;
-/// Permits that are asked for at once.
-const ADMIT: u32 = 64;
+/// Reservations that are asked for at once.
+const RESERVE: u32 = 64;
 /// Groups whose answers are not awaited.
 const AHEAD: usize = 16;
 
@@ -62,14 +62,14 @@ struct Arrays {
 }
 
 /// Sends a group from where its arrays are.
-fn send(client: &Rollouts, permit: &Permit, arrays: &Arrays) -> Result<Calls, Failure> {
-    let runs = [Run { version: permit.version, tokens: TOKENS }];
+fn send(client: &Rollouts, reservation: &Reservation, arrays: &Arrays) -> Result<Calls, Failure> {
+    let runs = [Run { version: reservation.version, tokens: TOKENS }];
     let Arrays { ids, logprobs, mask } = arrays;
     let len = (ids.len() + logprobs.len() + mask.len()) as u32;
     let (mut head, mut bulk) = (Vec::with_capacity(1024), Vec::with_capacity(24));
     for item in 0..ITEMS {
         AppendHead {
-            hold: permit.hold,
+            hold: reservation.hold,
             item,
             sequence: 0,
             priority: 1.0,
@@ -91,14 +91,14 @@ fn send(client: &Rollouts, permit: &Permit, arrays: &Arrays) -> Result<Calls, Fa
     Ok(calls?)
 }
 
-fn admit() -> Change {
-    Change::Admit(Admit { count: ADMIT, source: "producer".into(), ..Admit::default() })
+fn reserve() -> Change {
+    Change::Reserve(Reserve { count: RESERVE, source: "producer".into(), ..Reserve::default() })
 }
 
-fn permits(outcomes: Outcomes) -> Result<Vec<Permit>, Failure> {
+fn reservations(outcomes: Outcomes) -> Result<Vec<Reservation>, Failure> {
     match outcomes.into_iter().next() {
-        Some(Ok(Outcome::Admitted(permits))) => Ok(permits),
-        other => Err(format!("not admitted: {other:?}").into()),
+        Some(Ok(Outcome::Reserved(reservations))) => Ok(reservations),
+        other => Err(format!("not reserved: {other:?}").into()),
     }
 }
 
@@ -112,22 +112,22 @@ fn produce(client: &Rollouts, count: usize) -> Result<(), Failure> {
     let check = |mut calls: Calls| -> Result<(), Failure> {
         let outcomes = patiently(|wait| calls.wait(wait))?;
         match outcomes.last() {
-            Some(Ok(Outcome::Appended(Fate::Complete))) => Ok(()),
+            Some(Ok(Outcome::Appended(GroupStatus::Complete))) => Ok(()),
             other => Err(format!("not complete: {other:?}").into()),
         }
     };
     let mut ahead: VecDeque<Calls> = VecDeque::new();
-    let mut next = client.start_call(0, &[admit()], None)?;
+    let mut next = client.start_call(0, &[reserve()], None)?;
     let (mut sent, mut left) = (0, Vec::new());
     while sent < count {
-        let admitted = permits(patiently(|wait| next.wait(wait))?)?;
-        next = client.start_call(0, &[admit()], None)?;
-        for permit in admitted {
+        let reserved = reservations(patiently(|wait| next.wait(wait))?)?;
+        next = client.start_call(0, &[reserve()], None)?;
+        for reservation in reserved {
             if sent == count {
-                left.push(permit.hold);
+                left.push(reservation.hold);
                 continue;
             }
-            ahead.push_back(send(client, &permit, &arrays)?);
+            ahead.push_back(send(client, &reservation, &arrays)?);
             sent += 1;
             if ahead.len() > AHEAD
                 && let Some(oldest) = ahead.pop_front()
@@ -141,7 +141,7 @@ fn produce(client: &Rollouts, count: usize) -> Result<(), Failure> {
     fail(client, left)
 }
 
-/// Gives permits back.
+/// Gives reservations back.
 fn fail(client: &Rollouts, holds: Vec<Hold>) -> Result<(), Failure> {
     patiently(|wait| client.call(0, &[Change::Fail { holds }], wait))?;
     Ok(())

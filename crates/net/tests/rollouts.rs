@@ -23,8 +23,8 @@ use echoic_replay::rollouts::batch::{FIELDS, Form, Layout};
 use echoic_replay::rollouts::durable::{Durability, DurableOptions};
 use echoic_replay::rollouts::item::{Finish, Run, Segment};
 use echoic_replay::rollouts::ledger::{
-    Admit, Append, Balance, Blocked, Change, ChangeError, Fate, Hold, Lease, Outcome, Permit, Size,
-    Want,
+    Append, Balance, Blocked, Change, ChangeError, GroupStatus, Hold, Lease, Outcome, Reservation,
+    Reserve, Size, Want,
 };
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
 use echoic_replay::rollouts::{RolloutConfig, RolloutTable};
@@ -82,8 +82,8 @@ fn over_all_transports(config: &RolloutConfig, run: impl Fn(&Server, &Arc<Rollou
     }
 }
 
-fn admit(count: u32) -> Change {
-    Change::Admit(Admit { count, source: "tests".into(), ..Admit::default() })
+fn reserve(count: u32) -> Change {
+    Change::Reserve(Reserve { count, source: "tests".into(), ..Reserve::default() })
 }
 
 /// A finished item whose bytes tell what it is.
@@ -115,23 +115,24 @@ fn want(groups: u32) -> Want {
     Want { size: Size::Groups(groups), rank, ranks, balance, lease_ms: Some(60_000), width: 0 }
 }
 
-fn permits(outcomes: Vec<Result<Outcome, ChangeError>>) -> Vec<Permit> {
-    let [Ok(Outcome::Admitted(permits))] = <[_; 1]>::try_from(outcomes).unwrap() else {
-        panic!("not admitted");
+fn reservations(outcomes: Vec<Result<Outcome, ChangeError>>) -> Vec<Reservation> {
+    let [Ok(Outcome::Reserved(reservations))] = <[_; 1]>::try_from(outcomes).unwrap() else {
+        panic!("not reserved");
     };
-    permits
+    reservations
 }
 
 /// Makes groups of items of so many tokens.
 fn make(client: &Rollouts, count: u32, tokens: u32) -> Vec<u64> {
-    let permits = permits(soon(|wait| client.call(0, &[admit(count)], wait)).unwrap());
-    assert_eq!(permits.len(), count as usize);
-    for permit in &permits {
-        let outcomes = soon(|wait| client.call(0, &group(permit.hold, tokens), wait)).unwrap();
-        let fates = [Fate::Running, Fate::Complete].map(|fate| Ok(Outcome::Appended(fate)));
-        assert_eq!(outcomes, fates);
+    let reservations = reservations(soon(|wait| client.call(0, &[reserve(count)], wait)).unwrap());
+    assert_eq!(reservations.len(), count as usize);
+    for reservation in &reservations {
+        let outcomes = soon(|wait| client.call(0, &group(reservation.hold, tokens), wait)).unwrap();
+        let statuses = [GroupStatus::Running, GroupStatus::Complete]
+            .map(|status| Ok(Outcome::Appended(status)));
+        assert_eq!(outcomes, statuses);
     }
-    permits.iter().map(|permit| permit.hold.group).collect()
+    reservations.iter().map(|reservation| reservation.hold.group).collect()
 }
 
 fn numbers<const N: usize, T>(bytes: &[u8], of: impl Fn([u8; N]) -> T) -> Vec<T> {
@@ -179,7 +180,7 @@ fn failure<T>(result: Result<T, TablesError>) -> CallError {
 }
 
 #[test]
-fn groups_are_admitted_completed_and_delivered_whole() {
+fn groups_are_reserved_completed_and_delivered_whole() {
     over_all_transports(&config(), |server, table| {
         let client = connect(server);
         assert_eq!(*client.tables()[0], config());
@@ -239,16 +240,19 @@ fn what_has_waited_for_as_long_as_it_may_is_told_why() {
     over_all_transports(&config, |server, table| {
         let client = connect(server);
         make(&client, 1, 3);
-        assert_eq!(permits(soon(|wait| client.call(0, &[admit(9)], wait)).unwrap()).len(), 1);
+        assert_eq!(
+            reservations(soon(|wait| client.call(0, &[reserve(9)], wait)).unwrap()).len(),
+            1
+        );
         for patience in [Duration::ZERO, Duration::from_millis(30)] {
             let blocked = |result| failure::<()>(result);
             let sampled =
                 within(patience, |wait| client.sample(0, want(2), Form::Flat, wait)).map(drop);
             let too_few = Blocked::TooFew { complete: 1, wanted: 2 };
             assert_eq!(blocked(sampled), CallError::TimedOut(too_few));
-            let admitted = within(patience, |wait| client.call(0, &[admit(1)], wait)).map(drop);
+            let reserved = within(patience, |wait| client.call(0, &[reserve(1)], wait)).map(drop);
             let ahead = Blocked::Ahead { groups: 2, most: 2, version: 0 };
-            assert_eq!(blocked(admitted), CallError::TimedOut(ahead));
+            assert_eq!(blocked(reserved), CallError::TimedOut(ahead));
             let resume = Change::Resume { source: "tests".into(), ttl_ms: None };
             let resumed = within(patience, |wait| client.call(0, &[resume], wait)).map(drop);
             assert_eq!(blocked(resumed), CallError::TimedOut(Blocked::NoneSuspended));
@@ -273,7 +277,7 @@ fn what_has_waited_for_as_long_as_it_may_is_told_why() {
 fn refusals_are_those_that_a_caller_in_the_same_process_gets() {
     over_all_transports(&config(), |server, table| {
         let client = connect(server);
-        let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
+        let hold = reservations(soon(|wait| client.call(0, &[reserve(1)], wait)).unwrap())[0].hold;
         let cut = Change::Append(Append {
             hold,
             item: 0,
@@ -295,10 +299,10 @@ fn refusals_are_those_that_a_caller_in_the_same_process_gets() {
         let nobody = Want { rank: 3, ..want(2) };
         let refused = soon(|wait| client.sample(0, nobody, Form::Flat, wait));
         assert_eq!(failure(refused), table.apply(&Change::Sample(nobody)).unwrap_err());
-        // An admit is alone, and refused in its place.
+        // A reserve is alone, and refused in its place.
         assert_eq!(
-            one(&client, admit(0)),
-            table.apply(&admit(0)).map_err(|error| match error {
+            one(&client, reserve(0)),
+            table.apply(&reserve(0)).map_err(|error| match error {
                 CallError::Refused(refusal) => refusal,
                 other => panic!("{other}"),
             })
@@ -307,10 +311,10 @@ fn refusals_are_those_that_a_caller_in_the_same_process_gets() {
         let [first, last] = group(hold, 2);
         let twice = [first.clone(), item(hold, 7, 1), last];
         let outcomes = soon(|wait| client.call(0, &twice, wait)).unwrap();
-        assert_eq!(outcomes[0], Ok(Outcome::Appended(Fate::Running)));
+        assert_eq!(outcomes[0], Ok(Outcome::Appended(GroupStatus::Running)));
         assert!(matches!(&outcomes[1], Err(ChangeError::Value { what, .. }) if what == "item"));
-        assert_eq!(outcomes[2], Ok(Outcome::Appended(Fate::Complete)));
-        let mixed = soon(|wait| client.call(0, &[first, admit(1)], wait));
+        assert_eq!(outcomes[2], Ok(Outcome::Appended(GroupStatus::Complete)));
+        let mixed = soon(|wait| client.call(0, &[first, reserve(1)], wait));
         assert!(matches!(mixed, Err(TablesError::Wire(_))), "one that waits is alone");
         let missing = soon(|wait| client.call(5, &[Change::Tick], wait));
         assert!(matches!(missing, Err(TablesError::Table(_))));
@@ -409,7 +413,8 @@ fn changes_that_are_bytes_already_are_filled_in() {
     over_all_transports(&config(), |server, _| {
         let client = connect(server);
         for tokens in [2u32, 30_000] {
-            let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
+            let hold =
+                reservations(soon(|wait| client.call(0, &[reserve(1)], wait)).unwrap())[0].hold;
             let (mut head, mut pieces) = (Vec::new(), Vec::new());
             let changes = group(hold, tokens);
             for change in &changes {
@@ -420,7 +425,7 @@ fn changes_that_are_bytes_already_are_filled_in() {
             let fill = |to: &mut [u8]| to.copy_from_slice(&bulk);
             let mut calls = client.start_filled(0, 2, &head, bulk.len(), false, fill).unwrap();
             let outcomes = soon(|wait| calls.wait(wait)).unwrap();
-            assert_eq!(outcomes[1], Ok(Outcome::Appended(Fate::Complete)));
+            assert_eq!(outcomes[1], Ok(Outcome::Appended(GroupStatus::Complete)));
             let once = Want { lease_ms: None, ..want(1) };
             assert_eq!(groups(&sample(&client, once), tokens), [hold.group]);
         }
@@ -432,10 +437,10 @@ fn more_than_a_request_may_have_is_sent_in_several() {
     let config = RolloutConfig { max_tokens: 1 << 22, ..config() };
     over_all_transports(&config, |server, table| {
         let client = connect(server);
-        let holds = permits(soon(|wait| client.call(0, &[admit(3)], wait)).unwrap());
+        let holds = reservations(soon(|wait| client.call(0, &[reserve(3)], wait)).unwrap());
         // Six items of 5 MB, or of 10 MB together with their head.
         let changes: Vec<Change> =
-            holds.iter().flat_map(|permit| group(permit.hold, 1_000_000)).collect();
+            holds.iter().flat_map(|reservation| group(reservation.hold, 1_000_000)).collect();
         let outcomes = soon(|wait| client.call(0, &changes, wait)).unwrap();
         assert_eq!(outcomes.len(), 6);
         assert_eq!(table.info().counts.accepted, 3);
@@ -445,9 +450,9 @@ fn more_than_a_request_may_have_is_sent_in_several() {
         assert_eq!(outcomes, vec![Ok(Outcome::Done); 5000]);
         assert_eq!(soon(|wait| client.call(0, &[], wait)).unwrap(), vec![]);
         // An item of 20 MB.
-        let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
+        let hold = reservations(soon(|wait| client.call(0, &[reserve(1)], wait)).unwrap())[0].hold;
         let appended = one(&client, item(hold, 0, 4_000_000));
-        assert_eq!(appended, Ok(Outcome::Appended(Fate::Running)));
+        assert_eq!(appended, Ok(Outcome::Appended(GroupStatus::Running)));
     });
 }
 
@@ -457,7 +462,7 @@ fn blobs_come_in_parts_up_to_their_limit() {
     let one_item = RolloutConfig { group_size: 1, min_group_size: 1, redundancy: 0, ..config() };
     over_all_transports(&RolloutConfig { max_blob_bytes: limit, ..one_item }, |server, table| {
         let client = connect(server);
-        let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
+        let hold = reservations(soon(|wait| client.call(0, &[reserve(1)], wait)).unwrap())[0].hold;
         let with_blob = |bytes: Vec<u8>| {
             let finish = Finish { fields: vec![0; 4], blobs: vec![("b".into(), bytes)] };
             let (segment, finish) = (Arc::default(), Some(Arc::new(finish)));
@@ -473,7 +478,7 @@ fn blobs_come_in_parts_up_to_their_limit() {
         assert_eq!(one(&client, with_blob(vec![0; got])), Err(refusal));
         let bytes: Vec<u8> = (0..limit).map(|at| (at >> 7) as u8).collect();
         let appended = one(&client, with_blob(bytes.clone()));
-        assert_eq!(appended, Ok(Outcome::Appended(Fate::Complete)));
+        assert_eq!(appended, Ok(Outcome::Appended(GroupStatus::Complete)));
         let Ok(Outcome::Delivered(share)) = table.apply(&Change::Sample(want(1))) else {
             panic!("a batch")
         };
@@ -487,17 +492,17 @@ fn blobs_come_in_parts_up_to_their_limit() {
 fn a_group_that_was_left_comes_with_what_is_there_of_it() {
     over_all_transports(&config(), |server, table| {
         let (first, second) = (connect(server), connect(server));
-        let hold = permits(soon(|wait| first.call(0, &[admit(1)], wait)).unwrap())[0].hold;
+        let hold = reservations(soon(|wait| first.call(0, &[reserve(1)], wait)).unwrap())[0].hold;
         one(&first, item(hold, 1, 30_000)).unwrap();
         let resume = Change::Resume { source: "other".into(), ttl_ms: Some(5000) };
         let mut waits = second.start_call(0, std::slice::from_ref(&resume), None).unwrap();
         assert_eq!(one(&first, Change::Suspend { holds: vec![hold] }), Ok(Outcome::Count(1)));
         let outcome = soon(|wait| waits.wait(wait)).unwrap().pop().unwrap();
-        let Ok(Outcome::Resumed(permit, items)) = outcome else { panic!("not resumed") };
+        let Ok(Outcome::Resumed(reservation, items)) = outcome else { panic!("not resumed") };
         let next = Hold { attempt: hold.attempt + 1, ..hold };
-        assert_eq!((permit.hold, permit.ttl_ms), (next, 5000));
+        assert_eq!((reservation.hold, reservation.ttl_ms), (next, 5000));
         // As it is in the table.
-        table.apply(&Change::Suspend { holds: vec![permit.hold] }).unwrap();
+        table.apply(&Change::Suspend { holds: vec![reservation.hold] }).unwrap();
         let Ok(Outcome::Resumed(_, ours)) = table.apply(&resume) else { panic!("not resumed") };
         assert_eq!((&items, items.len()), (&ours, 2));
         assert_eq!((items[0].tokens(), items[1].tokens()), (0, 30_000));
@@ -514,10 +519,12 @@ fn survives(server: &Server, table: &RolloutTable, dial: impl Fn() -> Box<dyn Di
         let producer = scope.spawn(|| {
             let client = open();
             for key in 0..count {
-                let admit = Admit { count: 1, key: format!("group {key}"), ..Admit::default() };
-                let admit = Change::Admit(Admit { source: "tests".into(), ..admit });
-                let permits = permits(soon(|wait| client.call(0, &[admit], wait)).unwrap());
-                let group = group(permits[0].hold, 500);
+                let reserve =
+                    Reserve { count: 1, key: format!("group {key}"), ..Reserve::default() };
+                let reserve = Change::Reserve(Reserve { source: "tests".into(), ..reserve });
+                let reservations =
+                    reservations(soon(|wait| client.call(0, &[reserve], wait)).unwrap());
+                let group = group(reservations[0].hold, 500);
                 soon(|wait| client.call(0, &group, wait)).unwrap();
             }
             client.reconnects()
@@ -548,7 +555,7 @@ fn nothing_is_lost_or_made_twice_when_connections_break() {
     assert!(reconnects > 20, "{reconnects}");
     let counts = table.info().counts;
     assert_eq!((counts.accepted, counts.acked), (150, 150));
-    // Of an admit whose answer was lost nobody makes the group.
+    // Nobody makes the group of a reservation whose answer was lost.
     assert_eq!(counts.submitted, 150 + counts.running + counts.rejected);
 }
 
@@ -559,7 +566,7 @@ fn what_was_not_answered_is_asked_of_a_server_that_was_started_anew() {
         let mut server = open_at(&address, &table, 1);
         let address = server.address().to_string();
         let client = connect(&server);
-        let hold = permits(soon(|wait| client.call(0, &[admit(2)], wait)).unwrap())[0].hold;
+        let hold = reservations(soon(|wait| client.call(0, &[reserve(2)], wait)).unwrap())[0].hold;
         let mut waits = client.start_sample(0, want(1), Form::Flat, None).unwrap();
         soon(|wait| client.info(0, wait)).unwrap();
         server.close(Instant::now() + PATIENCE);
@@ -567,7 +574,7 @@ fn what_was_not_answered_is_asked_of_a_server_that_was_started_anew() {
         let mut calls = client.start_call(0, &group(hold, 30_000), None).unwrap();
         let server = open_at(&address, &table, 1);
         let outcomes = soon(|wait| calls.wait(wait)).unwrap();
-        assert_eq!(outcomes[1], Ok(Outcome::Appended(Fate::Complete)));
+        assert_eq!(outcomes[1], Ok(Outcome::Appended(GroupStatus::Complete)));
         assert_eq!(groups(&soon(|wait| waits.wait(wait)).unwrap(), 30_000), [hold.group]);
         assert_eq!(client.reconnects(), 1);
         drop(server);
@@ -575,21 +582,25 @@ fn what_was_not_answered_is_asked_of_a_server_that_was_started_anew() {
 }
 
 #[test]
-fn permits_of_a_table_without_a_directory_end_with_its_server() {
+fn reservations_of_a_table_without_a_directory_end_with_its_server() {
     let mut server = open_at(TCP, &table(config()), 1);
     let address = server.address().to_string();
     let old = connect(&server);
-    let hold = permits(soon(|wait| old.call(0, &[admit(1)], wait)).unwrap())[0].hold;
+    let hold = reservations(soon(|wait| old.call(0, &[reserve(1)], wait)).unwrap())[0].hold;
     server.close(Instant::now() + PATIENCE);
     drop(server);
     // The next one has come as far.
     let after = table(config());
     let server = open_at(&address, &after, 1);
     let new = connect(&server);
-    let permit = permits(soon(|wait| new.call(0, &[admit(1)], wait)).unwrap()).remove(0);
-    assert_eq!(permit.hold.group, hold.group);
-    assert_eq!(one(&old, item(hold, 0, 3)), Ok(Outcome::Appended(Fate::Expired)));
-    assert_eq!(one(&new, item(permit.hold, 0, 3)), Ok(Outcome::Appended(Fate::Running)));
+    let reservation =
+        reservations(soon(|wait| new.call(0, &[reserve(1)], wait)).unwrap()).remove(0);
+    assert_eq!(reservation.hold.group, hold.group);
+    assert_eq!(one(&old, item(hold, 0, 3)), Ok(Outcome::Appended(GroupStatus::Expired)));
+    assert_eq!(
+        one(&new, item(reservation.hold, 0, 3)),
+        Ok(Outcome::Appended(GroupStatus::Running))
+    );
 }
 
 #[test]
@@ -627,10 +638,11 @@ fn producers_and_consumers_on_many_connections_see_each_group_once() {
                 scope.spawn(|| {
                     let client = connect(&server);
                     loop {
-                        let admitted = soon(|wait| client.call(0, &[admit(3)], wait));
-                        let Ok(outcomes) = admitted else { return };
-                        for permit in permits(outcomes) {
-                            let item = |index| item_of(permit.version, permit.hold, index, 40);
+                        let reserved = soon(|wait| client.call(0, &[reserve(3)], wait));
+                        let Ok(outcomes) = reserved else { return };
+                        for reservation in reservations(outcomes) {
+                            let item =
+                                |index| item_of(reservation.version, reservation.hold, index, 40);
                             let group = [0, 1].map(item);
                             // Those that come too late are too old, or the table is closed.
                             let _ = soon(|wait| client.call(0, &group, wait));
@@ -691,7 +703,7 @@ fn hostile_requests_are_refused_with_the_reason_and_harm_nothing() {
     };
     let (tick, _) = encode(&Change::Tick);
     let (append, tokens) = encode(&item(Hold { group: 0, attempt: 0 }, 0, 10));
-    let (waits, _) = encode(&admit(1));
+    let (waits, _) = encode(&reserve(1));
     let (sampled, _) = encode(&Change::Sample(want(2)));
     let area = |start, len| Bulk::Area(Area { start, len });
     let wish = |area| {
@@ -788,10 +800,10 @@ fn whoever_is_told_of_a_change_finds_it_kept() {
         // Every other share is laid out elsewhere: it has many bytes.
         let wide = Form::Padded { width: 1 << 18, left: false };
         for form in [Form::Flat, wide].into_iter().cycle().take(20) {
-            let holds = permits(soon(|wait| client.call(0, &[admit(2)], wait)).unwrap());
-            assert!(is_durable(), "an admit, {durability:?}");
+            let holds = reservations(soon(|wait| client.call(0, &[reserve(2)], wait)).unwrap());
+            assert!(is_durable(), "a reservation, {durability:?}");
             let items: Vec<_> =
-                holds.iter().flat_map(|permit| group(permit.hold, 20_000)).collect();
+                holds.iter().flat_map(|reservation| group(reservation.hold, 20_000)).collect();
             soon(|wait| client.call(0, &items, wait)).unwrap();
             assert!(is_durable(), "appends, {durability:?}");
             let delivered = soon(|wait| client.sample(0, want(2), form, wait)).unwrap();
@@ -807,9 +819,11 @@ fn whoever_is_told_of_a_change_finds_it_kept() {
 fn more_answers_than_may_wait_for_the_disk_come_when_it_has_followed() {
     let (_dir, _table, server) = open_kept(Durability::Sync);
     let client = connect(&server);
-    let holds = permits(soon(|wait| client.call(0, &[admit(1500)], wait)).unwrap());
+    let holds = reservations(soon(|wait| client.call(0, &[reserve(1500)], wait)).unwrap());
     // As many callers would who do not wait for each other.
-    let call = |permit: &Permit| client.start_call(0, &group(permit.hold, 3), None).unwrap();
+    let call = |reservation: &Reservation| {
+        client.start_call(0, &group(reservation.hold, 3), None).unwrap()
+    };
     let calls: Vec<_> = holds.iter().map(call).collect();
     for mut call in calls {
         assert!(soon(|wait| call.wait(wait)).unwrap().iter().all(Result::is_ok));
@@ -828,7 +842,7 @@ fn more_answers_than_may_wait_for_the_disk_come_when_it_has_followed() {
 fn what_a_journal_could_not_take_is_not_acknowledged_and_all_who_wait_hear_of_it() {
     let (dir, table, server) = open_kept(Durability::Async);
     let (producer, consumer) = (connect(&server), connect(&server));
-    let holds = permits(soon(|wait| producer.call(0, &[admit(50)], wait)).unwrap());
+    let holds = reservations(soon(|wait| producer.call(0, &[reserve(50)], wait)).unwrap());
     let mut sample = consumer.start_sample(0, want(9), Form::Flat, None).unwrap();
     let mut alike = consumer.start_sample(0, want(9), Form::Flat, None).unwrap();
     let mut version = consumer.start_call(0, &[LATER], None).unwrap();
@@ -838,8 +852,9 @@ fn what_a_journal_could_not_take_is_not_acknowledged_and_all_who_wait_hear_of_it
     let mut told = table.receipt().unwrap();
     let error = holds
         .iter()
-        .find_map(|permit| {
-            let called = soon(|wait| producer.call(0, &[item(permit.hold, 0, 2_000_000)], wait));
+        .find_map(|reservation| {
+            let called =
+                soon(|wait| producer.call(0, &[item(reservation.hold, 0, 2_000_000)], wait));
             if called.is_ok() {
                 told = table.receipt().unwrap();
             }
@@ -849,8 +864,8 @@ fn what_a_journal_could_not_take_is_not_acknowledged_and_all_who_wait_hear_of_it
     assert!(matches!(failure::<()>(Err(error)), CallError::Journal(_)));
     assert_eq!(table.is_durable(told), Ok(true));
     // The next one who asks is told, and so are those who wait.
-    let admitted = soon(|wait| producer.call(0, &[admit(1)], wait));
-    assert!(matches!(failure(admitted), CallError::Journal(_)));
+    let reserved = soon(|wait| producer.call(0, &[reserve(1)], wait));
+    assert!(matches!(failure(reserved), CallError::Journal(_)));
     let sampled = [&mut sample, &mut alike].map(|reply| soon(|wait| reply.wait(wait)));
     for sampled in sampled {
         assert!(matches!(failure(sampled), CallError::Journal(_)));
@@ -869,16 +884,16 @@ fn append(client: &Rollouts, change: Change) -> PendingAppend {
 fn tokens_that_nobody_waits_for_arrive_and_their_errors_are_told_once() {
     over_all_transports(&config(), |server, table| {
         let client = connect(server);
-        let holds = permits(soon(|wait| client.call(0, &[admit(3)], wait)).unwrap());
-        let holds: Vec<Hold> = holds.iter().map(|permit| permit.hold).collect();
+        let holds = reservations(soon(|wait| client.call(0, &[reserve(3)], wait)).unwrap());
+        let holds: Vec<Hold> = holds.iter().map(|reservation| reservation.hold).collect();
         let first = append(&client, item(holds[0], 0, 5));
         let last = append(&client, item(holds[0], 1, 5));
         soon(|wait| client.appends().flush(wait)).unwrap();
         assert!(first.is_ready() && last.is_ready());
-        assert_eq!(soon(|wait| first.wait(wait)).unwrap(), Fate::Running);
+        assert_eq!(soon(|wait| first.wait(wait)).unwrap(), GroupStatus::Running);
         // It may be asked again.
-        assert_eq!(soon(|wait| last.wait(wait)).unwrap(), Fate::Complete);
-        assert_eq!(soon(|wait| last.wait(wait)).unwrap(), Fate::Complete);
+        assert_eq!(soon(|wait| last.wait(wait)).unwrap(), GroupStatus::Complete);
+        assert_eq!(soon(|wait| last.wait(wait)).unwrap(), GroupStatus::Complete);
 
         // Only the ledger knows that segments are missing before it.
         let strange = |hold: Hold| {
@@ -906,7 +921,7 @@ fn tokens_that_nobody_waits_for_arrive_and_their_errors_are_told_once() {
         assert!(is_refused(&error, holds[2]), "{error:?}");
         assert_eq!(
             soon(|wait| arrives.wait(wait)).unwrap(),
-            Fate::Running,
+            GroupStatus::Running,
             "it came before the end"
         );
         assert!(!client.is_connected());
@@ -918,7 +933,7 @@ fn tokens_that_nobody_waits_for_arrive_and_their_errors_are_told_once() {
 fn an_append_that_is_refused_while_somebody_waits_for_it_has_its_answer() {
     over_all_transports(&config(), |server, table| {
         let client = connect(server);
-        let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
+        let hold = reservations(soon(|wait| client.call(0, &[reserve(1)], wait)).unwrap())[0].hold;
         table.close();
         let added = append(&client, item(hold, 0, 5));
         for _ in 0..2 {
@@ -955,12 +970,12 @@ impl Wake for Gate {
 fn an_append_whose_waiter_panics_is_waited_for_by_others() {
     let (_dir, table, server) = open_kept(Durability::Sync);
     let client = connect(&server);
-    let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
+    let hold = reservations(soon(|wait| client.call(0, &[reserve(1)], wait)).unwrap())[0].hold;
     let (is_reached, lock) = (AtomicBool::new(false), Mutex::new(()));
     let gate = Arc::new(Gate { table: Arc::clone(&table), is_reached, lock });
     let held = gate.lock.lock();
     table.wake_on_durable(&Waker::from(Arc::clone(&gate)));
-    table.apply(&admit(1)).unwrap();
+    table.apply(&reserve(1)).unwrap();
     until("something is kept", || gate.is_reached.load(Ordering::Relaxed));
     let added = append(&client, item(hold, 0, 5));
     let others: Vec<_> = (1..32).map(|place| append(&client, item(hold, place, 5))).collect();
@@ -982,7 +997,7 @@ fn an_append_whose_waiter_panics_is_waited_for_by_others() {
         let others = [(); 2].map(|()| scope.spawn(|| soon(|wait| added.wait(wait))));
         drop(held);
         for other in others {
-            assert_eq!(other.join().unwrap().unwrap(), Fate::Running);
+            assert_eq!(other.join().unwrap().unwrap(), GroupStatus::Running);
         }
     });
     soon(|wait| client.appends().flush(wait)).unwrap();
@@ -1023,17 +1038,18 @@ fn deadline(patience: Duration) -> Option<Instant> {
 fn a_name_that_is_too_long_is_refused_and_the_connection_goes_on() {
     over_all_transports(&config(), |server, _| {
         let client = connect(server);
-        let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
+        let hold = reservations(soon(|wait| client.call(0, &[reserve(1)], wait)).unwrap())[0].hold;
         for len in [256, 1025, 100_000] {
             let name = "k".repeat(len);
             let refused = |what: &str| {
                 let (expected, got) = ("of at most 255 bytes".into(), format!("one of {len}"));
                 Err(ChangeError::Value { what: what.to_owned().into(), expected, got })
             };
-            let keyed = Change::Admit(Admit { count: 1, key: name.clone(), ..Admit::default() });
+            let keyed =
+                Change::Reserve(Reserve { count: 1, key: name.clone(), ..Reserve::default() });
             assert_eq!(one(&client, keyed), refused("key of a group"));
             let sourced =
-                Change::Admit(Admit { count: 1, source: name.clone(), ..Admit::default() });
+                Change::Reserve(Reserve { count: 1, source: name.clone(), ..Reserve::default() });
             assert_eq!(one(&client, sourced), refused("name of a source"));
             let resume = Change::Resume { source: name.clone(), ttl_ms: None };
             assert_eq!(one(&client, resume), refused("name of a source"));

@@ -20,7 +20,7 @@ use echoic_replay::encoding::{Encoding, Policy};
 use echoic_replay::limiter::{ErrorBuffer, Limiter};
 use echoic_replay::rollouts::batch::{FIELDS, Form as RolloutForm};
 use echoic_replay::rollouts::item::{Finish, Run, Segment};
-use echoic_replay::rollouts::ledger::{Admit, Append, Balance, Change, Outcome, Size, Want};
+use echoic_replay::rollouts::ledger::{Append, Balance, Change, Outcome, Reserve, Size, Want};
 use echoic_replay::rollouts::{RolloutConfig, RolloutTable};
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::stream::Wait;
@@ -936,14 +936,16 @@ fn what_takes_long_for_one_client_keeps_no_other_waiting() {
 fn rollouts() -> Arc<RolloutTable> {
     let table = RolloutTable::new(RolloutConfig { min_group_size: 2, ..settings::plain() });
     let table = Arc::new(table.unwrap());
-    let admit = Change::Admit(Admit { count: 2, ..Admit::default() });
-    let Ok(Outcome::Admitted(permits)) = table.apply(&admit) else { panic!("not admitted") };
-    for (permit, item) in permits.iter().flat_map(|permit| [(permit, 0), (permit, 1)]) {
+    let reserve = Change::Reserve(Reserve { count: 2, ..Reserve::default() });
+    let Ok(Outcome::Reserved(reservations)) = table.apply(&reserve) else { panic!("not reserved") };
+    for (reservation, item) in
+        reservations.iter().flat_map(|reservation| [(reservation, 0), (reservation, 1)])
+    {
         let runs = [Run { version: 0, tokens: 3 }].into_iter().collect();
         let bytes = [[5; 12].as_slice(), &[1; 3]].concat();
         let segment = Arc::new(Segment { runs, tokens: 3, bytes });
         let finish = Some(Arc::new(Finish { fields: vec![0; 8], blobs: Vec::new() }));
-        let hold = permit.hold;
+        let hold = reservation.hold;
         let append = Append { hold, item, sequence: 0, segment, finish, priority: 1.0 };
         table.apply(&Change::Append(append)).unwrap();
     }

@@ -143,7 +143,7 @@ impl Stall {
         table.wake_on_durable(&Waker::from(Arc::clone(&stall)));
         // Something to write.
         table.advance(version);
-        stall.wait(|(begun, _)| *begun);
+        stall.wait(|(started, _)| *started);
         stall
     }
 

@@ -18,8 +18,8 @@ use echoic_replay::rollouts::filter::Filter;
 use echoic_replay::rollouts::idle::Sides;
 use echoic_replay::rollouts::item::{Finish, Item, Run, Segment};
 use echoic_replay::rollouts::ledger::{
-    Admit, Append, Balance, Blocked, Change, ChangeError, Counts, Fate, GroupTotals, Hold, Lease,
-    Outcome, Permit, Progress, Size, Source, Want,
+    Append, Balance, Blocked, Change, ChangeError, Counts, GroupStatus, GroupTotals, Hold, Lease,
+    Outcome, Progress, Reservation, Reserve, Size, Source, Want,
 };
 use echoic_replay::rollouts::starvation::Hunger;
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
@@ -129,27 +129,27 @@ fn append() -> Append {
 }
 
 fn outcomes() -> Outcomes {
-    let permit = Permit { hold: HOLD, key: "key".into(), version: 5, ttl_ms: 6 };
-    let begun =
+    let reservation = Reservation { hold: HOLD, key: "key".into(), version: 5, ttl_ms: 6 };
+    let started =
         Item { index: 1, segments: [segment(), segment()].into_iter().collect(), finish: None };
-    let items = vec![begun, Item { index: 2, finish: Some(finish()), ..Item::default() }];
-    let fates = [
-        Fate::Running,
-        Fate::Complete,
-        Fate::Filtered,
-        Fate::Rejected,
-        Fate::Expired,
-        Fate::Stale,
-        Fate::Over,
+    let items = vec![started, Item { index: 2, finish: Some(finish()), ..Item::default() }];
+    let statuses = [
+        GroupStatus::Running,
+        GroupStatus::Complete,
+        GroupStatus::Filtered,
+        GroupStatus::Rejected,
+        GroupStatus::Expired,
+        GroupStatus::Stale,
+        GroupStatus::Over,
     ];
     let outcomes = [
         Outcome::Done,
-        Outcome::Admitted(vec![permit.clone(), permit.clone()]),
-        Outcome::Resumed(permit, items),
+        Outcome::Reserved(vec![reservation.clone(), reservation.clone()]),
+        Outcome::Resumed(reservation, items),
         Outcome::Count(7),
-        Outcome::Begun(vec![Progress { segments: 8, is_finished: true }]),
+        Outcome::Progress(vec![Progress { segments: 8, is_finished: true }]),
     ];
-    let outcomes = outcomes.into_iter().chain(fates.map(Outcome::Appended)).map(Ok);
+    let outcomes = outcomes.into_iter().chain(statuses.map(Outcome::Appended)).map(Ok);
     outcomes.chain(refusals().into_iter().map(Err)).collect()
 }
 
@@ -159,7 +159,7 @@ fn info() -> RolloutInfo {
         |first| Waits { waiting: first, limited: first + 1, nanos: first + 2, reason: None };
     let sides = |first: u64| Sides(std::array::from_fn(|at| waits(first + 3 * at as u64)));
     let source =
-        Source { name: "one".into(), submitted: 70, last_admitted: Some(71), ..Source::default() };
+        Source { name: "one".into(), submitted: 70, last_reserved: Some(71), ..Source::default() };
     let numbers = (1_u64..=Counts::LEN as u64).flat_map(u64::to_le_bytes).collect::<Vec<_>>();
     RolloutInfo {
         counts: Reader::new(&numbers).get("counts").unwrap(),
@@ -217,7 +217,7 @@ fn config(name: &str) -> RolloutConfig {
         max_mean_lag: Some(0.5),
         max_uses: 1,
         delivery: Delivery::AtMostOnce,
-        permit_ttl_ms: 1234,
+        reservation_ttl_ms: 1234,
         on_expiry: OnExpiry::Suspend,
         filter: Some(Filter::parse("std(reward) > 0").unwrap()),
         limiter: Some(Parameters {
@@ -236,24 +236,24 @@ fn want(size: Size) -> Want {
 }
 
 fn changes() -> Vec<Change> {
-    let admit =
-        Admit { count: 1, source: "s".into(), key: "k".into(), version: Some(2), ttl_ms: None };
-    let begun = Append { finish: None, ..append() };
+    let reserve =
+        Reserve { count: 1, source: "s".into(), key: "k".into(), version: Some(2), ttl_ms: None };
+    let started = Append { finish: None, ..append() };
     vec![
-        Change::Admit(admit),
+        Change::Reserve(reserve),
         Change::Append(append()),
-        Change::Append(begun),
+        Change::Append(started),
         Change::Fail { holds: vec![HOLD, HOLD] },
         Change::Suspend { holds: vec![HOLD] },
         Change::Resume { source: "s".into(), ttl_ms: Some(6) },
         Change::Renew { holds: vec![] },
-        Change::Look { hold: HOLD },
+        Change::Status { hold: HOLD },
         Change::Publish { version: 7 },
         Change::Sample(want(Size::Groups(8))),
         Change::Ack(LEASE),
         Change::Nack(LEASE),
         Change::Extend { lease: LEASE, lease_ms: 9 },
-        Change::Discard { groups: vec![10, 11] },
+        Change::Remove { groups: vec![10, 11] },
         Change::Reprioritize { priorities: vec![(12, 0.5)] },
         Change::Tick,
         Change::Sample(want(Size::Tokens(13))),

@@ -85,6 +85,21 @@ pub enum WaitOver {
     Interrupted,
 }
 
+/// Implements `From<WaitOver>` for an error with the variants `TimedOut(WaitReason)` and `Interrupted`.
+#[macro_export]
+macro_rules! from_wait_over {
+    ($error:ty) => {
+        impl From<$crate::stream::WaitOver> for $error {
+            fn from(over: $crate::stream::WaitOver) -> Self {
+                match over {
+                    $crate::stream::WaitOver::TimedOut(reason) => Self::TimedOut(reason),
+                    $crate::stream::WaitOver::Interrupted => Self::Interrupted,
+                }
+            }
+        }
+    };
+}
+
 impl Wait<'_> {
     /// The same wait, for one of several steps.
     pub fn reborrow(&mut self) -> Wait<'_> {
@@ -128,14 +143,7 @@ impl Wait<'_> {
     }
 }
 
-impl From<WaitOver> for StreamError {
-    fn from(over: WaitOver) -> Self {
-        match over {
-            WaitOver::TimedOut(reason) => Self::TimedOut(reason),
-            WaitOver::Interrupted => Self::Interrupted,
-        }
-    }
-}
+crate::from_wait_over!(StreamError);
 
 /// See the [module](self).
 ///
@@ -172,7 +180,7 @@ pub struct Incoming<'a> {
     writer: Writer<'a>,
     meter: &'a Meter,
     /// When copying began, if this run is timed.
-    begun: Option<u64>,
+    start: Option<u64>,
 }
 
 /// A batch that is the holder's alone until dropped.
@@ -247,12 +255,12 @@ impl Stream {
             Err(Unavailable::Closed) => return Err(StreamError::Closed),
         };
         let (buffer, first, len) = (writer.buffer(), writer.first(), writer.len());
-        let begun = self.meter.is_timed(first, len).then(|| {
+        let start = self.meter.is_timed(first, len).then(|| {
             let now = self.meter.now();
             self.meter.mark(buffer, first, len, submitted.map_or(now, |moment| moment.0));
             now
         });
-        Ok(Incoming { writer, meter: &self.meter, begun })
+        Ok(Incoming { writer, meter: &self.meter, start })
     }
 
     /// The time on this stream's clock.
@@ -288,15 +296,15 @@ impl Stream {
         self.store.wake_on_room(waker);
     }
 
-    /// What another process needs to write into this stream's memory, beside an [admission](
-    /// Stream::admit); `None` if it was not made for that.
+    /// What another process needs to write into this stream's memory, beside [an owner id](
+    /// Stream::add_producer); `None` if it was not made for that.
     pub fn share(&self) -> Option<(BorrowedFd<'_>, Layout)> {
         self.store.share()
     }
 
-    /// Admits a producer of another process: who it is in the ring. `None` when there are too many.
-    pub fn admit(&self) -> Option<u16> {
-        self.store.admit()
+    /// Adds a producer of another process and returns its owner id in the ring. `None` when there are too many.
+    pub fn add_producer(&self) -> Option<u16> {
+        self.store.add_peer()
     }
 
     /// Cleans up after a producer of another process, once it can't write any more: what it did not
@@ -398,8 +406,8 @@ impl Incoming<'_> {
     #[inline]
     pub fn commit(self) {
         let meter = self.meter;
-        if let Some(begun) = self.begun {
-            meter.copy_time.record(meter.now().saturating_sub(begun));
+        if let Some(start) = self.start {
+            meter.copy_time.record(meter.now().saturating_sub(start));
         }
         self.writer.commit(|| meter.now());
     }

@@ -68,7 +68,7 @@ fn calls_that_need_not_wait_are_not_counted_as_waits() {
 fn a_wait_is_counted_while_it_lasts_and_when_it_is_over() {
     let table = queue();
     std::thread::scope(|scope| {
-        let begun = Instant::now();
+        let start = Instant::now();
         let samplers: Vec<_> =
             (0..2).map(|_| scope.spawn(|| sample(&table, PATIENCE).unwrap())).collect();
         until_waiting(&table, [0, 2]);
@@ -81,7 +81,7 @@ fn a_wait_is_counted_while_it_lasts_and_when_it_is_over() {
         samplers.into_iter().for_each(|sampler| sampler.join().unwrap());
         let [inserts, samples] = waits(&table);
         assert_eq!((samples.waiting, samples.limited), (0, 2));
-        assert!(samples.nanos > 0 && samples.time() <= 2 * begun.elapsed(), "{samples:?}");
+        assert!(samples.nanos > 0 && samples.time() <= 2 * start.elapsed(), "{samples:?}");
         assert_eq!(inserts, Waits::default());
     });
     insert(&table, PATIENCE).unwrap();
@@ -121,13 +121,13 @@ fn those_who_wait_in_their_own_way_say_so() {
     let table = queue();
     let waiting = (table.begin_wait(Call::Insert), table.begin_wait(Call::Sample));
     table.reset();
-    let begun = waits(&table);
-    assert_eq!(begun.map(|waits| (waits.waiting, waits.limited)), [(1, 0); 2]);
+    let start = waits(&table);
+    assert_eq!(start.map(|waits| (waits.waiting, waits.limited)), [(1, 0); 2]);
     std::thread::sleep(Duration::from_millis(5));
     // The time of those who wait counts while they do, and once.
     let longer = waits(&table);
     let grown = |(before, after): (&Waits, &Waits)| after.time() - before.time();
-    assert!(begun.iter().zip(&longer).map(grown).all(|more| more >= Duration::from_millis(5)));
+    assert!(start.iter().zip(&longer).map(grown).all(|more| more >= Duration::from_millis(5)));
     drop(waiting);
     let ended = waits(&table);
     assert!(ended.iter().zip(&longer).all(|(after, before)| {

@@ -43,9 +43,9 @@ def replay(
             found = described(delivered)
             typer.echo(json.dumps(found) if as_json else line(found))
         if not as_json:
-            info = history.info()
+            stats = history.stats()
             names = ("submitted", "running", "accepted", "rejected", "filtered", "delivered")
-            typer.echo(", ".join(f"{info.get(name, 0)} {name}" for name in names))
+            typer.echo(", ".join(f"{getattr(stats, name)} {name}" for name in names))
     except (EchoicError, OSError) as error:
         fail(str(error))
 

@@ -18,7 +18,7 @@ from echoic.errors import RolloutError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from echoic.rollouts import Permit
+    from echoic.rollouts import Reservation
 
     Array = np.ndarray[Any, Any]
 
@@ -113,7 +113,7 @@ def _of_trajectory(state: Mapping[str, Any]) -> tuple[list[int], list[float], li
 
 
 def add_rollout(  # noqa: PLR0913 - one argument for each option
-    permit: Permit,
+    reservation: Reservation,
     state: Any,
     fields: Mapping[str, Any] | None = None,
     *,
@@ -126,11 +126,11 @@ def add_rollout(  # noqa: PLR0913 - one argument for each option
     """Add a rollout to a group.
 
     Args:
-        permit: The group's.
+        reservation: The group's.
         state: See :func:`to_columns`.
         fields: The item's fields in the table, except its reward.
-        item: As for :meth:`~echoic.rollouts.Permit.add`.
-        versions: As for :meth:`~echoic.rollouts.Permit.add`.
+        item: As for :meth:`~echoic.rollouts.Reservation.add`.
+        versions: As for :meth:`~echoic.rollouts.Reservation.add`.
         reward: The field for the rollout's ``reward``.
         messages: Whether to add the messages too, as the blob ``"messages"``: JSON of ``prompt``
             and ``completion``, or a trace's ``messages``.
@@ -158,20 +158,20 @@ def add_rollout(  # noqa: PLR0913 - one argument for each option
         said = {name: state.get(name) if is_dict else getattr(state, name) for name in names}
         # Messages may contain objects of a client library.
         blobs = {"messages": json.dumps(said, default=_plain)}
-    return permit.add(found, known, item=item, versions=versions, blobs=blobs)
+    return reservation.add(found, known, item=item, versions=versions, blobs=blobs)
 
 
-def add_group(permit: Permit, states: Iterable[Any], **options: Any) -> str:
+def add_group(reservation: Reservation, states: Iterable[Any], **options: Any) -> str:
     """Add the rollouts of a group; the options are those of :func:`add_rollout`.
 
     Returns:
         Where the group has come to. When there is no use in going on, the rest is not added.
     """
     for state in states:
-        if permit.fate != "running":
+        if reservation.status != "running":
             break
-        add_rollout(permit, state, **options)
-    return permit.fate
+        add_rollout(reservation, state, **options)
+    return reservation.status
 
 
 def _reward(trace: Any) -> float | None:

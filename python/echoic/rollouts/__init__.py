@@ -1,7 +1,7 @@
 """Rollouts of language-model agents: groups of token sequences in, fresh batches out.
 
-A :class:`RolloutTable` stands between those who generate and the one who learns. Producers are
-*admitted* to make a group, bring its items in whole or in segments, from whatever version of the
+A :class:`RolloutTable` stands between producers and the learner. Producers *reserve* a group and
+add its items, whole or in segments, from whatever version of the
 policy; the learner *publishes* versions and *samples* batches in which nothing is older than the
 table allows. See ``docs/guides/rollouts.md``.
 """
@@ -9,7 +9,16 @@ table allows. See ``docs/guides/rollouts.md``.
 from echoic.rollouts.batch import RolloutBatch
 from echoic.rollouts.client import RolloutClient, connect
 from echoic.rollouts.history import History
-from echoic.rollouts.permit import Permit
+from echoic.rollouts.reservation import Reservation
+from echoic.rollouts.stats import RolloutStats
 from echoic.rollouts.table import RolloutTable
 
-__all__ = ["History", "Permit", "RolloutBatch", "RolloutClient", "RolloutTable", "connect"]
+__all__ = [
+    "History",
+    "Reservation",
+    "RolloutBatch",
+    "RolloutClient",
+    "RolloutStats",
+    "RolloutTable",
+    "connect",
+]

@@ -39,9 +39,9 @@ class RolloutBatch:
     ``lag_oldest``    t − version of its oldest token: what ``max_lag`` bounds
     ``lag_newest``    t − version of its youngest token
     ``span``          youngest − oldest: how many updates came in between
-    ``lag_dispatch``  t − version that its producer had when it was admitted; it is the sum of
-    ``publish_lag``   learner's version at admission − the producer's,
-    ``in_flight``     learner's version when it was complete − when it was admitted, and
+    ``lag_dispatch``  t − version that its producer had when it reserved the group; it is the sum of
+    ``publish_lag``   learner's version at the reservation − the producer's,
+    ``in_flight``     learner's version when it was complete − when it was reserved, and
     ``in_queue``      t − learner's version when it was complete
     ================  ==============================================================
 
@@ -102,7 +102,7 @@ class RolloutBatch:
 
     @property
     def group_ids(self) -> Array:
-        """The number of each group; lower ones were admitted before."""
+        """The number of each group; lower ones were reserved before."""
         return self._numbers("group_ids")
 
     @property
@@ -226,7 +226,7 @@ class RolloutBatch:
 
     @property
     def lag_dispatch(self) -> Array:
-        """T − the version that each group's producer had when it was admitted."""
+        """T − the version that each group's producer had when it reserved the group."""
         return self.target - self._numbers("dispatched")
 
     @property
@@ -236,13 +236,13 @@ class RolloutBatch:
 
     @property
     def publish_lag(self) -> Array:
-        """How far each group's producer was behind the learner when it was admitted."""
-        return self._numbers("admitted") - self._numbers("dispatched")
+        """How far each group's producer was behind the learner when it reserved the group."""
+        return self._numbers("reserved") - self._numbers("dispatched")
 
     @property
     def in_flight(self) -> Array:
         """How many versions were published while each group was made."""
-        return self._numbers("completed") - self._numbers("admitted")
+        return self._numbers("completed") - self._numbers("reserved")
 
     @property
     def in_queue(self) -> Array:

@@ -20,8 +20,9 @@ __all__ = ["RolloutClient", "connect"]
 class RolloutClient(Mapping[str, RolloutTable]):
     """The rollout tables of a server by name, over one connection that many threads may share.
 
-    When the connection breaks it comes back, and what has no answer is asked again. So a permit or
-    a leased batch whose answer was lost ends with its time to live; tokens are taken once.
+    When the connection breaks it comes back, and what has no answer is asked again. So a
+    reservation or a leased batch whose answer was lost ends with its time to live; tokens are taken
+    once.
     """
 
     def __init__(self, link: _native.RolloutLink) -> None:
@@ -90,11 +91,11 @@ class RolloutClient(Mapping[str, RolloutTable]):
     def close(self, timeout: float | None = 5.0) -> None:
         """End the connection, once what was added without waiting has arrived.
 
-        Permits and leases end with their time to live.
+        Reservations and leases end with their time to live.
 
         Raises:
             WaitTimeoutError: Something is still on its way; the connection is closed all the same.
-            EchoicError: What the server said of a group whose permit was not asked.
+            EchoicError: What the server said of a group whose reservation was not asked.
         """
         self._link.close(timeout)
 
@@ -125,7 +126,7 @@ def connect(address: str | None = None, **options: Unpack[LinkOptions]) -> Rollo
         >>> table = RolloutTable("math", {"tokens": "int32"}, batch_groups=1)
         >>> with Server(rollouts=[table], transport=TcpTransport(port=0)) as server:
         ...     with connect(server.addresses[0]) as client:
-        ...         print(client["math"].admit().add({"tokens": [1, 2, 3]}))
+        ...         print(client["math"].reserve().add({"tokens": [1, 2, 3]}))
         ...     print(table.sample()["tokens"])
         complete
         [1 2 3]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from echoic import _native
 from echoic.rollouts.batch import RolloutBatch
+from echoic.rollouts.stats import RolloutStats
 from echoic.rollouts.table import as_arguments
 
 if TYPE_CHECKING:
@@ -66,11 +67,11 @@ class History:
         >>> with RolloutTable("t", {"tokens": "int32"}, batch_groups=1, directory=folder.name,
         ...                   history=True) as table:
         ...     for token in (7, 8):
-        ...         fate = table.admit().add({"tokens": [token]})
+        ...         status = table.reserve().add({"tokens": [token]})
         ...         batch = table.sample()
         >>> [delivered.batch["tokens"].tolist() for delivered in History(folder.name)]
         [[7], [8]]
-        >>> History(folder.name, at=("batch", 1)).info()["delivered"]
+        >>> History(folder.name, at=("batch", 1)).stats().delivered
         1
         >>> folder.cleanup()
     """
@@ -96,9 +97,9 @@ class History:
         """Go on to a later point, or to the end; whether it is there."""
         return self._native.at(*_point(what, value))
 
-    def info(self) -> dict[str, Any]:
-        """Return what the table had counted by then."""
-        return self._native.info()
+    def stats(self) -> RolloutStats:
+        """Return what the table had counted by then, without waits and sources."""
+        return RolloutStats._of(self._native.stats())  # noqa: SLF001 - the two are one
 
     @property
     def settings(self) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""A table of rollouts: who may make groups, which are complete, and who gets them."""
+"""A table of rollouts: reservations of groups in, batches of complete groups out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from echoic import _native
 from echoic.errors import JournalWarning, RolloutError, WaitTimeoutError
 from echoic.limiters import RateLimiter
 from echoic.rollouts.batch import RolloutBatch
-from echoic.rollouts.permit import Begun, Permit
+from echoic.rollouts.reservation import Reservation
+from echoic.rollouts.stats import RolloutStats
 
 if TYPE_CHECKING:
     import os
@@ -44,8 +45,8 @@ class RolloutTable:
     a
     version uses up. The table keeps three promises:
 
-    - *Admission.* At most min(``max_running`` − running, (``pipeline_depth`` + V + 1) · B −
-      (accepted + running), ``max_groups`` − those there) more groups are begun, so that what is
+    - *Reservation.* At most min(``max_running`` − running, (``pipeline_depth`` + V + 1) · B −
+      (accepted + running), ``max_groups`` − those there) more groups are reserved, so that what is
       made
       is used before it is too old.
     - *Selection.* A complete group is delivered if t − v ≤ ``max_lag``, where v is the version of
@@ -59,7 +60,7 @@ class RolloutTable:
         fields: The name and dtype of each number that an item has as a whole.
         mask: The column that says which tokens count, for ``on_stale="mask"``.
         group_size: How many finished items make a group complete: n.
-        redundancy: How many items may be begun beyond these. The first n that are finished count.
+        redundancy: How many items may be started beyond these. The first n that are finished count.
         group_deadline: After this many seconds a group is complete with what it has ...
         min_group_size: ... if that is at least this much; n when ``None``. Else it is rejected.
         batch_groups: How many groups make a batch.
@@ -67,7 +68,7 @@ class RolloutTable:
             It may take them in parts: what counts are groups.
         max_lag: How many versions old a token may be. ``None`` bounds nothing, and versions pace
             nobody.
-        pipeline_depth: How many versions ahead groups are admitted: at most, and by default,
+        pipeline_depth: How many versions ahead groups are reserved: at most, and by default,
             ``max_lag``.
         auto_tune: Whether that moves, below ``max_lag``, with how long the learner waits for
             groups.
@@ -77,9 +78,9 @@ class RolloutTable:
         max_tokens: How many tokens an item may have.
         max_blob_bytes: How many bytes an item's blobs may have together, as they are stored: one
             more than the bytes or the text, and an array with its header.
-        order: Which complete group goes first: the one complete first (``"ready"``), admitted first
+        order: Which complete group goes first: the one complete first (``"ready"``), reserved first
             (``"submission"``, which waits for it), the first complete one of the ``window``
-            admitted first (``"window"``), of the youngest (``"freshest"``) or oldest (``"oldest"``)
+            reserved first (``"window"``), of the youngest (``"freshest"``) or oldest (``"oldest"``)
             tokens, or one drawn by priority / (lag + 1) (``"weighted"``).
         window: See ``order``.
         on_stale: What becomes of a group that is too old: it goes, and another one may be made for
@@ -91,16 +92,17 @@ class RolloutTable:
         max_uses: How often a group is delivered; 0: until it is too old. Other than 1 needs the
             weighted order.
         delivery: Whether a batch whose consumer is gone is delivered again.
-        permit_ttl: After how many seconds without a sign of life a producer counts as gone.
-        on_expiry: Whether its group goes then (``"reject"``), or waits for another producer to go
-            on with it (``"suspend"``).
+        reservation_ttl: Seconds without a call after which a reservation ends. Default: 60.
+        on_expiry: Whether its group is rejected then (``"reject"``), or waits for another producer
+            to resume it (``"suspend"``).
         filter: Which complete groups are kept: a condition on their items' fields and ``length``,
             such as ``"spread(reward) > 0 and max(length) < 4096"``.
         limiter: How often groups are delivered on average, on top of all that.
         seed: Of all random choices.
         directory: Where the table is kept, so that it survives its process; it is made if it is not
             there. A table that was there goes on, with the same settings but for those that bound
-            it (``max_running``, ``permit_ttl`` and the like; the error names one that may not).
+            it (``max_running``, ``reservation_ttl`` and the like). The error names one that may not
+            change.
         durability: What a change must survive before its caller is told: ``"none"``, ``"async"``
             (the end of the process) or ``"sync"`` (a failure of the machine).
         history: Whether the whole journal stays in the directory, for :class:`History` and ``echoic
@@ -123,10 +125,10 @@ class RolloutTable:
         ...     "math", {"tokens": "int32", "logprobs": "float32"}, {"reward": "float32"},
         ...     group_size=2, batch_groups=1, max_lag=1,
         ... )
-        >>> permit = table.admit()
+        >>> reservation = table.reserve()
         >>> for reward in (0.0, 1.0):
         ...     columns = {"tokens": [5, 6, 7], "logprobs": [-0.5, -1, -2]}
-        ...     fate = permit.add(columns, {"reward": reward})
+        ...     status = reservation.add(columns, {"reward": reward})
         >>> batch = table.sample()
         >>> batch["tokens"], batch.offsets, batch["reward"]
         (array([5, 6, 7, 5, 6, 7], dtype=int32), array([0, 3, 6]), array([0., 1.], dtype=float32))
@@ -162,7 +164,7 @@ class RolloutTable:
         max_mean_lag: float | None = None,
         max_uses: int = 1,
         delivery: Literal["at_least_once", "at_most_once"] = "at_least_once",
-        permit_ttl: float = 60.0,
+        reservation_ttl: float = 60.0,
         on_expiry: Literal["reject", "suspend"] = "reject",
         filter: str | None = None,  # noqa: A002 - what users call it
         limiter: Limiter | None = None,
@@ -199,7 +201,7 @@ class RolloutTable:
             "max_mean_lag": max_mean_lag,
             "max_uses": max_uses,
             "delivery": delivery,
-            "permit_ttl": permit_ttl,
+            "reservation_ttl": reservation_ttl,
             "on_expiry": on_expiry,
             "filter": filter,
             "limiter": None if limiter is None else _numbers(limiter),
@@ -239,7 +241,7 @@ class RolloutTable:
 
     # Producers.
 
-    def admit(
+    def reserve(
         self,
         *,
         key: str = "",
@@ -247,17 +249,17 @@ class RolloutTable:
         version: int | None = None,
         ttl: float | None = None,
         timeout: float | None = None,
-    ) -> Permit:
-        """Wait until a group may be made, and return the permit for it.
+    ) -> Reservation:
+        """Reserve a group: wait until one may be made, and return the reservation for it.
 
         Args:
             key: What the producer calls the group, for example its prompt. It is in batches, and
-                need not be unique: each admission is a group of its own. Producers share a group
-                by its :attr:`Permit.ticket`.
+                need not be unique: each reservation is a group of its own. Producers share a group
+                by its :attr:`Reservation.ticket`.
             source: Who the producer is: in counters, and beside the group in batches.
             version: The version of the policy that the producer has; the learner's when ``None``.
-            ttl: After how many seconds without a sign of life the permit is over; the table's
-                ``permit_ttl`` when ``None``.
+            ttl: Seconds without a call after which the reservation ends; the table's
+                ``reservation_ttl`` when ``None``.
             timeout: Seconds to wait; ``None`` waits for ever.
 
         Raises:
@@ -265,10 +267,10 @@ class RolloutTable:
                 has to publish its next version), ``"CAPACITY"``, ``"RATIO"`` or ``"PAUSED"``.
             ClosedError: The table is closed.
         """
-        (permit,) = self._native.admit(1, source, key, version, ttl, timeout)
-        return self._permit(permit)
+        (given,) = self._native.reserve(1, source, key, version, ttl, timeout)
+        return Reservation._of(self._native, given)  # noqa: SLF001 - the two are one
 
-    def admit_many(
+    def reserve_many(
         self,
         count: int,
         *,
@@ -276,27 +278,10 @@ class RolloutTable:
         version: int | None = None,
         ttl: float | None = None,
         timeout: float | None = None,
-    ) -> list[Permit]:
-        """Wait until a group may be made, and return permits for up to ``count`` of them."""
-        permits = self._native.admit(count, source, "", version, ttl, timeout)
-        return [self._permit(permit) for permit in permits]
-
-    def resume(
-        self, *, source: str = "", ttl: float | None = None, timeout: float | None = None
-    ) -> Permit:
-        """Wait for a group that its producer has left, and go on with it.
-
-        What is there of its items is in :attr:`Permit.begun`.
-
-        Raises:
-            WaitTimeoutError: Nobody left one in time.
-        """
-        permit, items = self._native.resume(source, ttl, timeout)
-        begun = {
-            place: Begun(segments, finished, columns)
-            for place, segments, _, finished, columns in items
-        }
-        return self._permit(permit, begun)
+    ) -> list[Reservation]:
+        """Reserve up to ``count`` groups: wait for room for one, and take what room there is."""
+        reservations = self._native.reserve(count, source, "", version, ttl, timeout)
+        return [Reservation._of(self._native, given) for given in reservations]  # noqa: SLF001
 
     def acquire(
         self,
@@ -305,57 +290,48 @@ class RolloutTable:
         version: int | None = None,
         ttl: float | None = None,
         timeout: float | None = None,
-    ) -> Permit:
-        """Go on with a group that was left, if there is one; else wait for another."""
+    ) -> Reservation:
+        """Resume a suspended group if there is one; else :meth:`reserve` another."""
         try:
-            return self.resume(source=source, ttl=ttl, timeout=0)
+            return Reservation.resume(self, source=source, ttl=ttl, timeout=0)
         except WaitTimeoutError:
-            return self.admit(source=source, version=version, ttl=ttl, timeout=timeout)
+            return self.reserve(source=source, version=version, ttl=ttl, timeout=timeout)
 
-    def permit(self, ticket: tuple[int, int] | Permit, *, version: int | None = None) -> Permit:
-        """Return a permit that another process was given, from its :attr:`Permit.ticket`.
+    def reservation(
+        self, ticket: tuple[int, int] | Reservation, *, version: int | None = None
+    ) -> Reservation:
+        """Open the reservation that another process was given, from its :attr:`Reservation.ticket`.
 
         Args:
-            ticket: What the other process has; or a permit of before this table, or the connection
-                to it, was made anew, with all that its producer knows.
-            version: The version of tokens for which none is told; the learner's when ``None``.
+            ticket: What the other process has; or a reservation from before this table, or the
+                connection to it, was made anew.
+            version: The version of tokens that are added without one; the learner's when ``None``.
 
-        The table is asked how far the group is: items that were begun go on from there, and of a
-        group that is over :attr:`Permit.fate` says how.
+        The table is asked for the progress of the group: items that have tokens go on from there,
+        and :attr:`Reservation.status` says how a group has ended.
 
         Raises:
             GroupNotFoundError: The table never had such a group.
         """
-        if isinstance(ticket, Permit):
+        if isinstance(ticket, Reservation):
             return ticket.at(self._native)
-        fate, segments = self._native.look(ticket)
+        status, segments = self._native.status(ticket)
         if version is None:
             version = self.version
-        return Permit(self._native, ticket, version=version, segments=segments, fate=fate)
+        return Reservation(self._native, ticket, version=version, segments=segments, status=status)
 
-    def renew(self, permits: Iterable[Permit]) -> int:
-        """Give a sign of life for many permits; how many of them still stand."""
-        return self._native.renew([permit.ticket for permit in permits])
+    def renew(self, reservations: Iterable[Reservation]) -> int:
+        """Give a sign of life for many reservations; how many of them still stand."""
+        return self._native.renew([reservation.ticket for reservation in reservations])
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until what was added without waiting, here or over the connection, has arrived.
 
         Raises:
             WaitTimeoutError: It was not in time; it is still on its way.
-            EchoicError: What the server said of a group, if its permit was not asked before: one
-                error at a time.
+            EchoicError: An error of a group whose reservation has not raised it yet; one at a time.
         """
         self._native.flush(timeout)
-
-    def _permit(
-        self,
-        permit: tuple[int, int, str, int, float],
-        begun: Mapping[int, Begun] | None = None,
-    ) -> Permit:
-        group, attempt, key, version, ttl = permit
-        return Permit(
-            self._native, (group, attempt), key=key, version=version, ttl=ttl, begun=begun
-        )
 
     # The learner.
 
@@ -435,13 +411,13 @@ class RolloutTable:
             if not batch.is_over:
                 batch.ack()
 
-    def discard(self, groups: Iterable[int]) -> int:
-        """Let go of complete groups that are not wanted; others may be made for them.
+    def remove(self, groups: Iterable[int]) -> int:
+        """Remove complete groups by their numbers; others may be reserved for them.
 
         Returns:
-            How many there were. Those that are with consumers stay.
+            How many were removed. Groups that are with consumers stay.
         """
-        return self._native.discard([int(group) for group in groups])
+        return self._native.remove([int(group) for group in groups])
 
     def update_priorities(self, groups: Any, priorities: Any) -> int:
         """Say how much more likely than others groups are to be drawn; how many there were."""
@@ -450,13 +426,14 @@ class RolloutTable:
     def restore(self, version: int) -> None:
         """Go on from the version of a learner that came back from its own checkpoint.
 
-        All batches that are out are over, and their groups are queued again. Admission counts as if
-        just so many versions had been made, and what is complete here belonged to the next.
+        All batches that are out are over, and their groups are queued again. Room for reservations
+        is counted as if just so many versions had been made, and what is complete here belonged to
+        the next.
         """
         self._native.restore(version)
 
     def set_pipeline_depth(self, depth: int) -> None:
-        """Admit groups so many versions ahead from now on, at most ``max_lag``."""
+        """Reserve groups so many versions ahead from now on, at most ``max_lag``."""
         self._native.set_pipeline_depth(depth)
 
     def checkpoint(self) -> Path:
@@ -472,26 +449,17 @@ class RolloutTable:
 
     # Everyone.
 
-    def info(self) -> dict[str, Any]:
-        """Return the numbers of the table.
-
-        Always, ``submitted == running + accepted + rejected + filtered``. ``producer_waits`` and
-        ``consumer_waits`` have, for each reason, how many calls wait now, how many had to, and for
-        how many seconds together. ``sources`` has what was counted for each producer by name, and
-        as ``idle`` for how many seconds it was not admitted, or ``None`` if it never was;
-        ``source_waits`` has how those that ever waited to be admitted did: how many calls wait
-        now, for how many seconds the oldest has, for how many groups others were admitted
-        meanwhile, the longest that one has ever waited, and whether it starves.
-        """
-        return self._native.info()
+    def stats(self) -> RolloutStats:
+        """Return a snapshot of the table's numbers."""
+        return RolloutStats._of(self._native.stats())  # noqa: SLF001 - the two are one
 
     def pause(self) -> None:
-        """Admit nobody and deliver nothing until :meth:`unpause`. What is under way goes on."""
+        """Stop reservations and batches until :meth:`resume`. Groups that are reserved go on."""
         self._native.pause()
 
-    def unpause(self) -> None:
+    def resume(self) -> None:
         """End a pause."""
-        self._native.unpause()
+        self._native.resume()
 
     def close(self) -> None:
         """End it: whoever waits gets a :class:`~echoic.errors.ClosedError`."""

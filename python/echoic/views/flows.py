@@ -70,7 +70,7 @@ class RolloutFlow:
     """What happened to a rollout table of late.
 
     Attributes:
-        admitted: Groups that were begun per second.
+        reserved: Groups that were reserved per second.
         delivered: Groups that were delivered per second.
         tokens: That came per second.
         delivered_tokens: Of groups that were delivered, per second.
@@ -79,7 +79,7 @@ class RolloutFlow:
         consumers: The same of consumers: 1 is one that did nothing else.
     """
 
-    admitted: float
+    reserved: float
     delivered: float
     tokens: float
     delivered_tokens: float
@@ -119,7 +119,7 @@ def rollout(name: str, history: History, seconds: float = WINDOW) -> RolloutFlow
         return found
 
     return RolloutFlow(
-        admitted=history.rate(rollouts(name, "submitted"), seconds),
+        reserved=history.rate(rollouts(name, "submitted"), seconds),
         delivered=history.rate(rollouts(name, "delivered"), seconds),
         tokens=history.rate(rollouts(name, "tokens"), seconds),
         delivered_tokens=history.rate(rollouts(name, "delivered_tokens"), seconds),

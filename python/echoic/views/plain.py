@@ -153,7 +153,7 @@ def rollout_lines(table: RolloutReading, history: History) -> Iterator[str]:
         f" {table.batch_groups:,d}), {table.leased:,d} leased; {table.capacity:,d} more may begin"
     )
     yield (
-        f"  in:  {amount(flow.admitted)} groups/s, {amount(flow.tokens)} tokens/s;"
+        f"  in:  {amount(flow.reserved)} groups/s, {amount(flow.tokens)} tokens/s;"
         f" {table.submitted:,d} submitted, {table.accepted:,d} accepted,"
         f" {table.rejected:,d} rejected, {table.filtered:,d} filtered, {table.stale:,d} too old"
     )

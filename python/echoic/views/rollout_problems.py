@@ -18,7 +18,7 @@ __all__ = ["of_rollouts"]
 
 # For so many seconds nothing must have happened for it to be called stuck.
 _WHILE = 0.9
-# A producer that was admitted for so many groups is worth a line when few of them came to anything.
+# A producer that reserved so many groups is worth a line when few of them came to anything.
 _MANY = 8
 _MOST = 0.5
 
@@ -47,8 +47,8 @@ def _subject(table: RolloutReading) -> str:
 
 
 _PAUSED = (
-    "the table is paused: nobody is admitted, and nothing is delivered",
-    "somebody paused it on purpose: unpause() ends that",
+    "the table is paused: nothing is reserved, and nothing is delivered",
+    "somebody paused it on purpose: resume() ends that",
 )
 
 
@@ -65,7 +65,7 @@ def _of_wait(
         calls = "the learner waits" if count == 1 else f"{count:,} calls of learners wait"
     text, advice = (_of_producers if side == "producers" else _of_consumers)(table, reason, flow)
     # Of the first looks nobody knows whether anything moves.
-    moves = not is_long or bool(flow.delivered or flow.admitted)
+    moves = not is_long or bool(flow.delivered or flow.reserved)
     if side == "consumers":
         moves = moves or bool(flow.tokens)
     level: Literal["stuck", "slow", "note"] = "slow" if moves else "stuck"
@@ -101,7 +101,7 @@ def _of_producers(table: RolloutReading, reason: str, flow: RolloutFlow) -> tupl
             return (
                 f"{_groups(table.running, 'being made')}, as many as max_running allows",
                 (
-                    "raise it, or look for workers that hold permits and bring nothing"
+                    "raise it, or look for workers that hold reservations and bring nothing"
                     f" ({flow.tokens:,.3g} tokens/s come in)"
                 ),
             )
@@ -124,7 +124,7 @@ def _of_consumers(table: RolloutReading, reason: str, flow: RolloutFlow) -> tupl
     if reason == "STALENESS":
         if table.ready + table.running < table.batch_groups and not table.capacity:
             return (
-                "too few groups are there, and no more are admitted at this version",
+                "too few groups are there, and no more are reserved at this version",
                 "publish_version, or ask for smaller batches",
             )
         return (
@@ -149,12 +149,12 @@ def _of_workers(table: RolloutReading, flow: RolloutFlow) -> str:
     if flow.tokens:
         return f"{flow.tokens:,.3g} tokens/s come in: the workers are the slow side"
     if table.running:
-        return "no tokens come in: look at the workers that hold the permits"
+        return "no tokens come in: look at the workers that hold the reservations"
     if any(waits.waiting for waits in table.producers.values()):
         return "producers wait too: see what for"
     if not table.capacity:
-        return "no more may be admitted: publish_version, or ask for smaller batches"
-    return "nobody asks to be admitted: look whether workers are connected"
+        return "no more may be reserved: publish_version, or ask for smaller batches"
+    return "nobody asks for a reservation: look whether workers are connected"
 
 
 def _of_both(reason: str) -> tuple[str, str]:
@@ -199,9 +199,9 @@ def _of_source(table: RolloutReading, source: SourceReading) -> Iterator[Problem
             "slow",
             _subject(table),
             "STARVING",
-            f"source {name} has waited {source.waited:,.0f} s to be admitted, while others were for"
+            f"source {name} has waited {source.waited:,.0f} s for a reservation, while others got"
             f" {source.passed:,} groups",
-            "others ask more often: let each ask for fewer permits at once, or raise max_running",
+            "others ask more often: let each reserve fewer groups at once, or raise max_running",
         )
     ended = source.submitted - source.running
     if ended < _MANY:
@@ -211,7 +211,7 @@ def _of_source(table: RolloutReading, source: SourceReading) -> Iterator[Problem
             source.rejected,
             "REJECTED",
             "given up, or died with it",
-            "it crashes, or is silent for longer than permit_ttl: renew() in between",
+            "it crashes, or is silent for longer than reservation_ttl: renew() in between",
         ),
         (
             source.filtered,

@@ -32,16 +32,16 @@ class SourceReading:
 
     Attributes:
         name: Of the producer; nothing, of those who give none.
-        submitted: Groups that it was admitted for.
+        submitted: Groups that it reserved.
         running: Groups that it makes now.
         accepted: Groups that were complete and kept.
         rejected: Groups that it gave up, or that died with it.
         filtered: Groups that the filter did not keep.
         tokens: Of its groups that were accepted.
-        waiting: Calls that wait now to be admitted.
+        waiting: Calls that wait now for a reservation.
         waited: For how many seconds the one of them has waited that began first.
-        passed: Groups that others were admitted for meanwhile.
-        is_starving: Whether it waits for too long while others are admitted.
+        passed: Groups that others reserved meanwhile.
+        is_starving: Whether it waits for too long while others get reservations.
     """
 
     name: str
@@ -69,24 +69,24 @@ class RolloutReading:
         suspended: Those of them that were left.
         ready: Groups that are complete, and nobody has them.
         leased: Groups that are with consumers.
-        capacity: Groups that could be admitted now.
+        capacity: Groups that could be reserved now.
         batch_groups: Groups of a batch.
         max_running: Groups that may be made at the same time.
         max_groups: Groups that may be there.
         max_lag: How many versions old a group may be, if that is bounded.
-        depth: How many versions ahead groups are admitted, if that is bounded.
+        depth: How many versions ahead groups are reserved, if that is bounded.
         ready_lag: How many versions old the oldest group is that is ready.
         lag_oldest: Of what was delivered last: how many versions old its oldest token was.
         lag_mean: The same of its groups' oldest tokens, on average.
         lag_newest: The same of its youngest token.
         paused: Whether someone paused it.
-        submitted: Groups that were admitted.
+        submitted: Groups that were reserved.
         accepted: Groups that were complete and kept.
         rejected: Groups that were given up, or whose producers died.
         filtered: Groups that the filter did not keep.
-        expired: Groups whose permit was over before they were complete.
+        expired: Groups whose reservation was over before they were complete.
         stale: Groups that were let go of because they were too old.
-        discarded: Groups that were let go of because nobody wanted them.
+        removed: Groups that the learner removed.
         overdue: Groups that were delivered although they were too old.
         batches: That were made.
         delivered: Groups that were delivered, each as often as it was.
@@ -95,9 +95,9 @@ class RolloutReading:
         expired_leases: Leases that were over before their consumer was done.
         tokens: That came.
         delivered_tokens: Of the groups that were delivered.
-        producers: Those who wait for a permit or a group to go on with, by reason.
+        producers: Those who wait for a reservation or a group to go on with, by reason.
         consumers: Those who wait for a batch, by reason.
-        sources: The producers that were admitted most often.
+        sources: The producers that reserved most often.
     """
 
     name: str
@@ -124,7 +124,7 @@ class RolloutReading:
     filtered: int = 0
     expired: int = 0
     stale: int = 0
-    discarded: int = 0
+    removed: int = 0
     overdue: int = 0
     batches: int = 0
     delivered: int = 0
@@ -199,7 +199,7 @@ def read_rollouts(seen: Observation, name: str) -> RolloutReading:
         filtered=count("filtered"),
         expired=loss("expired"),
         stale=loss("stale"),
-        discarded=loss("discarded"),
+        removed=loss("removed"),
         overdue=loss("overdue"),
         batches=number("batches_total"),
         delivered=count("delivered"),

@@ -145,7 +145,7 @@ def test_batch_of_a_table_is_the_same_in_every_form(form: str) -> None:
         "t", columns, {"reward": "float32"}, group_size=2, batch_groups=2, max_lag=5
     ) as table:
         for group in range(2):
-            permit = table.admit()
+            reservation = table.reserve()
             for item in range(2):
                 length = 2 + group + item
                 values = {
@@ -153,7 +153,7 @@ def test_batch_of_a_table_is_the_same_in_every_form(form: str) -> None:
                     "logprobs": np.full(length, -1 - item, np.float32),
                     "mask": np.array([0] + [1] * (length - 1), np.uint8),
                 }
-                permit.add(values, {"reward": group + item}, versions=0)
+                reservation.add(values, {"reward": group + item}, versions=0)
         how = {"width": 8} if form == "packed" else {}
         found = TokenBatch.from_rollouts(table.sample(form=form, **how))
     assert found.tokens.tolist() == [0, 1, 10, 11, 12, 0, 1, 2, 10, 11, 12, 13]

@@ -255,12 +255,12 @@ impl SurpriseReplay {
     ///
     /// When the system has no memory for them.
     pub fn reserve_within(&self, count: usize, time: Duration) -> Result<UnpublishedRows, Error> {
-        let begun = Instant::now();
+        let start = Instant::now();
         let fit = BYTES_AT_ONCE / self.layout.row_bytes().max(1);
         let most = fit.clamp(LEAST_AT_ONCE, MOST_AT_ONCE);
         loop {
             let reserved = self.rows.try_reserve(count.clamp(1, most))?;
-            let waited = begun.elapsed();
+            let waited = start.elapsed();
             if !reserved.is_empty() || waited >= time {
                 return Ok(reserved);
             }

@@ -489,8 +489,8 @@ impl Established {
     }
 
     fn has_to_write(&self, outbound: &mut impl Pipeline, now: Instant) -> bool {
-        let begun = self.is_loaded(outbound) || !self.control.is_empty();
-        begun || (self.takes_more() && outbound.is_due(now))
+        let unfinished = self.is_loaded(outbound) || !self.control.is_empty();
+        unfinished || (self.takes_more() && outbound.is_due(now))
     }
 
     /// Writes what is due, with one system call.

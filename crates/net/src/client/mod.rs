@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use echoic_memory::AllocError;
 use echoic_memory::sync::Mutex;
 use echoic_memory::window::{Reader, Rows, Window};
-use echoic_replay::stream::{Wait, WaitOver};
+use echoic_replay::stream::Wait;
 use echoic_replay::{Spec, WaitReason};
 
 pub use link::LinkError;
@@ -140,14 +140,7 @@ pub enum ClientError {
     System(String),
 }
 
-impl From<WaitOver> for ClientError {
-    fn from(over: WaitOver) -> Self {
-        match over {
-            WaitOver::TimedOut(reason) => Self::TimedOut(reason),
-            WaitOver::Interrupted => Self::Interrupted,
-        }
-    }
-}
+echoic_replay::from_wait_over!(ClientError);
 
 /// What a client can tell about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

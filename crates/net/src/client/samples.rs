@@ -165,10 +165,10 @@ impl Pipeline for Samples {
         let sample = self.sample();
         // Rows that are out may be acknowledged, and then they are not ours to look at any more.
         let first = frame.sent(sample);
-        let begun = (first - frame.first) as usize;
-        let left = frame.count as usize - begun;
+        let sent = (first - frame.first) as usize;
+        let left = frame.count as usize - sent;
         let (count, rows) = self.reader.rows(first, left);
-        pieces.push(IoSlice::new(&rows[frame.out - begun * sample..]));
+        pieces.push(IoSlice::new(&rows[frame.out - sent * sample..]));
         if count < left {
             pieces.push(IoSlice::new(self.reader.rows(first + count as u64, left - count).1));
         }

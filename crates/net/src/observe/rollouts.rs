@@ -11,7 +11,7 @@ use echoic_replay::rollouts::{RolloutConfig, RolloutTable};
 use super::Numbers;
 use crate::wire::observed::Kind;
 
-/// The most producers whose numbers are told by name: those that were admitted most often.
+/// The most producers whose numbers are told by name: those that reserved most often.
 const MAX_SOURCES: usize = 64;
 
 type Labels = Vec<(Cow<'static, str>, String)>;
@@ -108,19 +108,19 @@ impl Numbers {
                 ),
                 (
                     "echoic_rollouts_capacity_groups",
-                    "Groups that could be admitted now.",
+                    "Groups that could be reserved now.",
                     totals.capacity as f64,
                 ),
                 (
                     "echoic_rollouts_paused",
-                    "1 while nobody is admitted and nothing is delivered on purpose.",
+                    "1 while the table is paused: nothing is reserved and nothing is delivered.",
                     f64::from(u8::from(totals.paused)),
                 ),
             ],
         );
         if let Some(depth) = totals.depth {
             let (name, help) =
-                ("echoic_rollouts_pipeline_depth", "How many versions ahead groups are admitted.");
+                ("echoic_rollouts_pipeline_depth", "How many versions ahead groups are reserved.");
             self.add_all(Kind::Gauge, of, [(name, help, depth.into())]);
         }
         if let Some(oldest) = totals.oldest {
@@ -154,7 +154,7 @@ impl Numbers {
             ("expired", counts.expired),
             ("late", counts.late),
             ("stale", counts.stale),
-            ("discarded", counts.discarded),
+            ("removed", counts.removed),
             ("short", counts.short),
             ("overdue", counts.overdue),
         ] {
@@ -180,7 +180,7 @@ impl Numbers {
                 ),
                 (
                     "echoic_rollouts_surplus_items_total",
-                    "Items that were begun and not needed for their group.",
+                    "Items that were started and not needed for their group.",
                     counts.surplus as f64,
                 ),
                 (
@@ -190,7 +190,7 @@ impl Numbers {
                 ),
                 (
                     "echoic_rollouts_fenced_total",
-                    "Calls of producers and consumers whose permit or lease was over.",
+                    "Calls of producers and consumers whose reservation or lease was over.",
                     counts.fenced as f64,
                 ),
                 (
@@ -228,7 +228,7 @@ impl Numbers {
         }
     }
 
-    /// How one waits to be admitted that ever did.
+    /// How one waits for a reservation that ever did.
     fn add_hunger(&mut self, of: &Labels, hunger: &Hunger) {
         let Hunger { source, waiting, oldest_ms, passed, is_starving, .. } = hunger;
         let labels = [of.clone(), vec![("source".into(), source.clone())]].concat();
@@ -238,7 +238,7 @@ impl Numbers {
             [
                 (
                     "echoic_rollouts_source_waiting",
-                    "Calls of each producer that wait now to be admitted.",
+                    "Calls of each producer that wait now for a reservation.",
                     *waiting as f64,
                 ),
                 (
@@ -248,12 +248,12 @@ impl Numbers {
                 ),
                 (
                     "echoic_rollouts_source_passed_groups",
-                    "For how many groups others were admitted meanwhile.",
+                    "How many groups others reserved meanwhile.",
                     *passed as f64,
                 ),
                 (
                     "echoic_rollouts_source_starving",
-                    "1 if it has waited for over a minute while others were admitted.",
+                    "1 if it has waited for over a minute while others got reservations.",
                     f64::from(u8::from(*is_starving)),
                 ),
             ],

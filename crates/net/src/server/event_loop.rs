@@ -287,7 +287,7 @@ impl EventLoop {
         self.serving = None;
         while let Ok(message) = self.inbox.try_recv() {
             match message {
-                Message::Link(link) => self.admit(link),
+                Message::Link(link) => self.register(link),
                 Message::Moved(connection) => {
                     if let Some(index) = self.insert(*connection) {
                         self.decide(index);
@@ -356,13 +356,13 @@ impl EventLoop {
         let event_loops = self.shared.event_loops.len();
         let turn = self.shared.turns.fetch_add(1, Ordering::Relaxed) as usize % event_loops;
         if turn == self.index {
-            self.admit(link);
+            self.register(link);
         } else {
             self.shared.send(turn, Message::Link(link));
         }
     }
 
-    fn admit(&mut self, link: Box<dyn Link>) {
+    fn register(&mut self, link: Box<dyn Link>) {
         let limit = self.shared.options.max_connections;
         let connected = self.shared.connected.fetch_add(1, Ordering::Relaxed);
         if connected >= limit + MAX_LEAVING {

@@ -314,7 +314,7 @@ impl RequestSession {
         waiter.deadline =
             timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
         waiter.note(blocked, turn.shared);
-        turn.waits.admit(waiter, turn.shared);
+        turn.waits.add(waiter, turn.shared);
         Ok(())
     }
 

@@ -29,7 +29,7 @@ pub(crate) struct RingMember {
 impl RingMember {
     /// A place in the ring, if there is one left.
     pub(crate) fn new(stream: &Arc<Stream>) -> Option<Self> {
-        let owner = stream.admit()?;
+        let owner = stream.add_producer()?;
         Some(Self { stream: Arc::clone(stream), owner })
     }
 }

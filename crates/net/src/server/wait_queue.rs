@@ -8,7 +8,7 @@
 //! turn as find room: all need the same.
 //!
 //! Requests are tried in the order in which they came. Once one is kept waiting, no later one that wants just the same
-//! is served before it: of admits and resumes that is any other; of samples of rollouts, one for the same rank of batches
+//! is served before it: of reserves and resumes that is any other; of samples of rollouts, one for the same rank of batches
 //! of the same size; of samples of items, one of the same connection for as many items or more. Those with other wants
 //! are tried each time: a batch that was given back may be what only they can have. So who wants large batches may wait
 //! for as long as others take small ones.
@@ -55,7 +55,7 @@ pub(crate) enum Key {
     Durable(usize),
     /// The same of a rollout table.
     DurableRollouts(usize),
-    /// A rollout table may admit more.
+    /// A rollout table may have more groups to reserve.
     Producers(usize),
     /// More may be sampled from a rollout table.
     Consumers(usize),
@@ -68,7 +68,7 @@ pub(crate) enum Key {
 pub(crate) enum WaitingRequest {
     /// A sample of a table of items.
     Items { count: usize, area: Option<Area> },
-    /// An admit, a resume, or a wait for a version.
+    /// A reserve, a resume, or a wait for a version.
     Change(Change),
     /// A share of a batch of rollouts.
     Share(Wish),
@@ -127,7 +127,7 @@ enum Counted {
 enum Class {
     /// Of a connection.
     Items(usize),
-    Admit,
+    Reserve,
     Resume,
     /// Of a size of the batch, a rank, and how many share it.
     Share(Size, u32, u32),
@@ -154,7 +154,7 @@ impl Waiter {
     fn class(&self) -> Option<(Class, usize)> {
         match &self.request {
             WaitingRequest::Items { count, .. } => Some((Class::Items(self.index), *count)),
-            WaitingRequest::Change(Change::Admit(_)) => Some((Class::Admit, 0)),
+            WaitingRequest::Change(Change::Reserve(_)) => Some((Class::Reserve, 0)),
             WaitingRequest::Change(Change::AwaitVersion { .. }) => None,
             WaitingRequest::Change(_) => Some((Class::Resume, 0)),
             WaitingRequest::Share(Wish { want, .. }) => {
@@ -310,7 +310,7 @@ impl WaitQueue {
     }
 
     /// Keeps a request that has to wait.
-    pub(crate) fn admit(&mut self, waiter: Waiter, shared: &ServerContext) {
+    pub(crate) fn add(&mut self, waiter: Waiter, shared: &ServerContext) {
         let key = waiter.key();
         self.push(waiter);
         // What has happened since it was tried is found by one more try.

@@ -28,7 +28,7 @@ impl RolloutCall {
 
     /// Waits for the answer: where the group has come to. May be called again.
     fn wait(&self, py: Python<'_>) -> PyResult<&'static str> {
-        wait::until(py, None, |wait| self.0.wait(wait)).map(|fate| fate.name())
+        wait::until(py, None, |wait| self.0.wait(wait)).map(|status| status.name())
     }
 
     /// Nobody needs to be told of its error any more.

@@ -104,7 +104,7 @@ impl RolloutHistory {
     }
 
     /// What the table had counted.
-    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let history = self.history.lock();
         match history.ledger() {
             Some(ledger) => {

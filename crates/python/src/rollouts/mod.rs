@@ -19,8 +19,8 @@ use echoic_net::client::rollouts::Rollouts;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::durable::DurableOptions;
 use echoic_replay::rollouts::ledger::{
-    Admit, Append, Balance, Change, ChangeError, Counts, Fate, GroupTotals, Hold, Lease, Outcome,
-    Permit, Progress, Size, Want,
+    Append, Balance, Change, ChangeError, Counts, GroupStatus, GroupTotals, Hold, Lease, Outcome,
+    Progress, Reservation, Reserve, Size, Want,
 };
 use echoic_replay::rollouts::table::{CallError, RolloutInfo, RolloutTable as Core};
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
@@ -51,14 +51,14 @@ pub struct RolloutTable {
     process: Process,
 }
 
-/// A group and its attempt, as Python names a permit.
+/// A group and its attempt, as Python names a reservation.
 type PyHold = (u64, u32);
 /// A batch, a rank and an attempt, as Python names a lease.
 type PyLease = (u64, u32, u32);
 /// Group, attempt, key, version, and seconds that it stands.
-type PyPermit = (u64, u32, String, i64, f64);
-/// Of an item that was begun: its place, segments, tokens, and whether it is finished.
-type PyBegun = (u32, u32, u32, bool, Py<PyAny>);
+type PyReservation = (u64, u32, String, i64, f64);
+/// Of an item that has tokens: its place, segments, tokens, and whether it is finished.
+type PyProgress = (u32, u32, u32, bool, Py<PyAny>);
 
 fn holds(holds: Vec<PyHold>) -> Vec<Hold> {
     holds.into_iter().map(|(group, attempt)| Hold { group, attempt }).collect()
@@ -68,8 +68,8 @@ fn lease((batch, rank, attempt): PyLease) -> Lease {
     Lease { batch, rank, attempt }
 }
 
-fn permit(permit: Permit) -> PyPermit {
-    let Permit { hold, key, version, ttl_ms } = permit;
+fn reservation(reservation: Reservation) -> PyReservation {
+    let Reservation { hold, key, version, ttl_ms } = reservation;
     (hold.group, hold.attempt, key, version, ttl_ms as f64 / 1e3)
 }
 
@@ -245,7 +245,7 @@ impl RolloutTable {
 
     #[pyo3(signature = (count, source, key, version, ttl, timeout))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
-    fn admit(
+    fn reserve(
         &self,
         py: Python<'_>,
         count: u32,
@@ -254,33 +254,35 @@ impl RolloutTable {
         version: Option<i64>,
         ttl: Option<f64>,
         timeout: Option<f64>,
-    ) -> PyResult<Vec<PyPermit>> {
+    ) -> PyResult<Vec<PyReservation>> {
         let ttl_ms = maybe_millis("ttl", ttl)?;
-        let change = Change::Admit(Admit { count, source, key, version, ttl_ms });
+        let change = Change::Reserve(Reserve { count, source, key, version, ttl_ms });
         match self.call(py, change, timeout)? {
-            Outcome::Admitted(permits) => Ok(permits.into_iter().map(permit).collect()),
+            Outcome::Reserved(reservations) => {
+                Ok(reservations.into_iter().map(reservation).collect())
+            }
             other => Err(unexpected(&other)),
         }
     }
 
     #[pyo3(signature = (source, ttl, timeout))]
-    fn resume(
+    fn resume_reservation(
         &self,
         py: Python<'_>,
         source: String,
         ttl: Option<f64>,
         timeout: Option<f64>,
-    ) -> PyResult<(PyPermit, Vec<PyBegun>)> {
+    ) -> PyResult<(PyReservation, Vec<PyProgress>)> {
         let ttl_ms = maybe_millis("ttl", ttl)?;
         match self.call(py, Change::Resume { source, ttl_ms }, timeout)? {
             Outcome::Resumed(hold, items) => {
-                let begun = items.iter().map(|item| {
+                let progress = items.iter().map(|item| {
                     let (segments, tokens) = (item.segments.len() as u32, item.tokens());
                     let columns = self.columns.of_item(py, item)?;
                     let finished = item.finish.is_some();
                     Ok((item.index, segments, tokens, finished, columns.into_any().unbind()))
                 });
-                Ok((permit(hold), begun.collect::<PyResult<_>>()?))
+                Ok((reservation(hold), progress.collect::<PyResult<_>>()?))
             }
             other => Err(unexpected(&other)),
         }
@@ -341,35 +343,35 @@ impl RolloutTable {
     }
 
     /// Where a group has come to, and the segments of each of its items by their places.
-    fn look(
+    fn status(
         &self,
         py: Python<'_>,
-        permit: PyHold,
+        reservation: PyHold,
     ) -> PyResult<(&'static str, BTreeMap<usize, u32>)> {
-        let hold = Hold { group: permit.0, attempt: permit.1 };
-        match self.call(py, Change::Look { hold }, None)? {
-            Outcome::Appended(fate) => Ok((fate.name(), BTreeMap::new())),
-            Outcome::Begun(items) => {
-                // Places before one that was begun are there, and free.
-                let is_begun = |item: &Progress| item.segments > 0 || item.is_finished;
-                let begun = items.iter().enumerate().filter(|(_, item)| is_begun(item));
-                let segments = begun.map(|(place, item)| (place, item.segments)).collect();
-                Ok((Fate::Running.name(), segments))
+        let hold = Hold { group: reservation.0, attempt: reservation.1 };
+        match self.call(py, Change::Status { hold }, None)? {
+            Outcome::Appended(status) => Ok((status.name(), BTreeMap::new())),
+            Outcome::Progress(items) => {
+                // Places before one that has tokens are there, and free.
+                let is_used = |item: &Progress| item.segments > 0 || item.is_finished;
+                let used = items.iter().enumerate().filter(|(_, item)| is_used(item));
+                let segments = used.map(|(place, item)| (place, item.segments)).collect();
+                Ok((GroupStatus::Running.name(), segments))
             }
             other => Err(unexpected(&other)),
         }
     }
 
-    fn fail(&self, py: Python<'_>, permits: Vec<PyHold>) -> PyResult<u64> {
-        self.count(py, Change::Fail { holds: holds(permits) })
+    fn fail(&self, py: Python<'_>, reservations: Vec<PyHold>) -> PyResult<u64> {
+        self.count(py, Change::Fail { holds: holds(reservations) })
     }
 
-    fn suspend(&self, py: Python<'_>, permits: Vec<PyHold>) -> PyResult<u64> {
-        self.count(py, Change::Suspend { holds: holds(permits) })
+    fn suspend(&self, py: Python<'_>, reservations: Vec<PyHold>) -> PyResult<u64> {
+        self.count(py, Change::Suspend { holds: holds(reservations) })
     }
 
-    fn renew(&self, py: Python<'_>, permits: Vec<PyHold>) -> PyResult<u64> {
-        self.count(py, Change::Renew { holds: holds(permits) })
+    fn renew(&self, py: Python<'_>, reservations: Vec<PyHold>) -> PyResult<u64> {
+        self.count(py, Change::Renew { holds: holds(reservations) })
     }
 
     fn publish_version(&self, py: Python<'_>, version: i64) -> PyResult<()> {
@@ -384,8 +386,8 @@ impl RolloutTable {
         self.count(py, Change::Deepen { depth }).map(drop)
     }
 
-    fn discard(&self, py: Python<'_>, groups: Vec<u64>) -> PyResult<u64> {
-        self.count(py, Change::Discard { groups })
+    fn remove(&self, py: Python<'_>, groups: Vec<u64>) -> PyResult<u64> {
+        self.count(py, Change::Remove { groups })
     }
 
     fn update_priorities(
@@ -481,7 +483,7 @@ impl RolloutTable {
         self.count(py, Change::Pause { paused: true }).map(drop)
     }
 
-    fn unpause(&self, py: Python<'_>) -> PyResult<()> {
+    fn resume(&self, py: Python<'_>) -> PyResult<()> {
         self.count(py, Change::Pause { paused: false }).map(drop)
     }
 
@@ -498,9 +500,9 @@ impl RolloutTable {
         self.core().is_some_and(|table| table.is_closed())
     }
 
-    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.process.check(py)?;
-        info_dict(py, &self.reach.info(py)?)
+        stats_dict(py, &self.reach.info(py)?)
     }
 }
 
@@ -521,7 +523,7 @@ fn set_counts(dict: &Bound<'_, PyDict>, counts: &Counts, totals: &GroupTotals) -
 }
 
 /// The numbers of a table, by name.
-pub fn info_dict<'py>(py: Python<'py>, info: &RolloutInfo) -> PyResult<Bound<'py, PyDict>> {
+pub fn stats_dict<'py>(py: Python<'py>, info: &RolloutInfo) -> PyResult<Bound<'py, PyDict>> {
     use echoic_replay::rollouts::idle::REASONS;
     let dict = PyDict::new(py);
     let RolloutInfo { counts, totals, sources, hunger, time, producers, consumers } = info;
@@ -547,7 +549,7 @@ pub fn info_dict<'py>(py: Python<'py>, info: &RolloutInfo) -> PyResult<Bound<'py
         one.set_item("filtered", source.filtered)?;
         one.set_item("tokens", source.tokens)?;
         one.set_item("delivered", source.delivered)?;
-        let idle = source.last_admitted.map(|then| time.saturating_sub(then) as f64 / 1e3);
+        let idle = source.last_reserved.map(|then| time.saturating_sub(then) as f64 / 1e3);
         one.set_item("idle", idle)?;
         all.append(one)?;
     }

@@ -7,7 +7,7 @@ use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::Form;
 use echoic_replay::rollouts::item::{Finish, Segment};
 use echoic_replay::rollouts::ledger::{
-    Append, Change, ChangeError, Fate, Hold, Lease, Outcome, Want,
+    Append, Change, ChangeError, GroupStatus, Hold, Lease, Outcome, Want,
 };
 use echoic_replay::rollouts::table::{CallError, RolloutInfo, RolloutTable as Core};
 use pyo3::exceptions::PyRuntimeError;
@@ -111,7 +111,7 @@ impl Reach {
             let changes = copying(py, bytes, || changes(&still));
             return match self.all(py, changes)?.pop() {
                 Some(outcome) => added(outcome),
-                None => Ok(Added::Known(Fate::Running.name())),
+                None => Ok(Added::Known(GroupStatus::Running.name())),
             };
         };
         if !wait {
@@ -129,7 +129,7 @@ impl Reach {
         follow(py, link, hold.group, bytes, calls, wait)
     }
 
-    /// Waits until everything that was begun over the connection has its answer.
+    /// Waits until everything that was sent over the connection has its answer.
     pub fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let deadline = wait::deadline(timeout)?;
         match self {
@@ -197,7 +197,7 @@ impl Reach {
 /// What came of tokens that were added.
 fn added(outcome: Outcome) -> PyResult<Added> {
     match outcome {
-        Outcome::Appended(fate) => Ok(Added::Known(fate.name())),
+        Outcome::Appended(status) => Ok(Added::Known(status.name())),
         other => Err(super::unexpected(&other)),
     }
 }
@@ -222,8 +222,8 @@ fn follow(
     if !wait {
         return Ok(Added::OnItsWay(RolloutCall(link.appends().push(group, bytes, calls))));
     }
-    let fate = wait::until(py, None, |wait| calls.wait_fate(wait))?;
-    Ok(Added::Known(fate.name()))
+    let status = wait::until(py, None, |wait| calls.wait_status(wait))?;
+    Ok(Added::Known(status.name()))
 }
 
 fn here(

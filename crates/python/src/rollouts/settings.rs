@@ -138,7 +138,7 @@ pub fn config(py: Python<'_>, dict: &Bound<'_, PyDict>) -> PyResult<RolloutConfi
         max_mean_lag: required(dict, "max_mean_lag")?,
         max_uses: required(dict, "max_uses")?,
         delivery: choice("delivery", &delivery, &DELIVERY)?,
-        permit_ttl_ms: seconds("permit_ttl")?.unwrap_or(u64::MAX >> 16),
+        reservation_ttl_ms: seconds("reservation_ttl")?.unwrap_or(u64::MAX >> 16),
         on_expiry: choice("on_expiry", &on_expiry, &EXPIRY)?,
         filter,
         limiter: limiter.map(|limiter| *limiter.parameters()),
@@ -188,7 +188,7 @@ pub fn dict<'py>(py: Python<'py>, config: &RolloutConfig) -> PyResult<Bound<'py,
     dict.set_item("max_mean_lag", config.max_mean_lag)?;
     dict.set_item("max_uses", config.max_uses)?;
     dict.set_item("delivery", name_of(config.delivery, &DELIVERY))?;
-    dict.set_item("permit_ttl", seconds(config.permit_ttl_ms))?;
+    dict.set_item("reservation_ttl", seconds(config.reservation_ttl_ms))?;
     dict.set_item("on_expiry", name_of(config.on_expiry, &EXPIRY))?;
     dict.set_item("filter", config.filter.as_ref().map(ToString::to_string))?;
     let limiter = config.limiter.map(|parameters| {

@@ -17,13 +17,13 @@ pub(crate) struct Output {
     path: PathBuf,
     len: u64,
     /// Up to where a thread has the disk begin, and that thread.
-    begun: u64,
+    sync_start: u64,
     early: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl Output {
     pub(super) fn new(file: File, path: PathBuf, len: u64) -> Self {
-        Self { file, path, len, begun: len, early: None }
+        Self { file, path, len, sync_start: len, early: None }
     }
 
     /// Bytes written so far, and bytes that were there before.
@@ -69,11 +69,11 @@ impl Output {
     /// Has the disk begin with what was written so far, if that is much, while more is written.
     pub(crate) fn begin_sync(&mut self) -> Result<(), FileError> {
         let is_busy = self.early.as_ref().is_some_and(|early| !early.is_finished());
-        if self.len - self.begun < EARLY || is_busy {
+        if self.len - self.sync_start < EARLY || is_busy {
             return Ok(());
         }
         self.join().map_err(|source| FileError::new("sync", &self.path, source))?;
-        self.begun = self.len;
+        self.sync_start = self.len;
         if let Ok(file) = self.file.try_clone() {
             self.early = thread::Builder::new().spawn(move || file.sync_data()).ok();
         }

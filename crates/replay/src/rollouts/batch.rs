@@ -47,7 +47,7 @@ impl Form {
 
 /// The arrays about groups, each of 8-byte integers.
 pub const GROUP_ARRAYS: [&str; 7] =
-    ["group_ids", "group_sizes", "admitted", "dispatched", "oldest", "newest", "completed"];
+    ["group_ids", "group_sizes", "reserved", "dispatched", "oldest", "newest", "completed"];
 /// The arrays about items.
 pub const ITEM_ARRAYS: [&str; 7] =
     ["group", "index", "lengths", "starts", "item_oldest", "item_newest", "run_counts"];
@@ -323,7 +323,7 @@ impl<'a> Layout<'a> {
         let numbers: [fn(&Group) -> i64; GROUP_ARRAYS.len()] = [
             |group| group.id as i64,
             |group| group.items.len() as i64,
-            |group| group.admitted,
+            |group| group.reserved,
             |group| group.dispatched,
             |group| group.oldest,
             |group| group.newest,

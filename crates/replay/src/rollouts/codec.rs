@@ -16,8 +16,8 @@ use super::filter::{self, Filter};
 use super::idle::{REASONS, Sides};
 use super::item::{Finish, Item, Run, Segment};
 use super::ledger::{
-    Admit, Append, Balance, Blocked, Change, ChangeError, Counts, Fate, GroupTotals, Hold, Lease,
-    Outcome, Permit, Progress, Size, Source, Want,
+    Append, Balance, Blocked, Change, ChangeError, Counts, GroupStatus, GroupTotals, Hold, Lease,
+    Outcome, Progress, Reservation, Reserve, Size, Source, Want,
 };
 use super::schema::{Column, Schema};
 use super::starvation::Hunger;
@@ -32,7 +32,7 @@ use crate::{fields, variants};
 // What may happen.
 variants! {
     Change {
-        1 => Admit(admit: Admit),
+        1 => Reserve(reserve: Reserve),
         2 => Append(append: Append),
         3 => Fail { holds: Vec<Hold> },
         4 => Suspend { holds: Vec<Hold> },
@@ -43,12 +43,12 @@ variants! {
         9 => Ack(lease: Lease),
         10 => Nack(lease: Lease),
         11 => Extend { lease: Lease, lease_ms: u64 },
-        12 => Discard { groups: Vec<u64> },
+        12 => Remove { groups: Vec<u64> },
         13 => Reprioritize { priorities: Vec<(u64, f64)> },
         14 => Tick,
         15 => Deepen { depth: u32 },
         16 => Restore { version: i64 },
-        17 => Look { hold: Hold },
+        17 => Status { hold: Hold },
         18 => Pause { paused: bool },
         19 => AwaitVersion { above: i64 },
     }
@@ -58,7 +58,7 @@ variants! {
 }
 
 fields! {
-    Admit { count: u32, source: String, key: String, version: Option<i64>, ttl_ms: Option<u64> }
+    Reserve { count: u32, source: String, key: String, version: Option<i64>, ttl_ms: Option<u64> }
     Append {
         hold: Hold,
         item: u32,
@@ -74,7 +74,7 @@ fields! {
 
 // What comes of it. `Outcome` is below.
 fields! {
-    Permit { hold: Hold, key: String, version: i64, ttl_ms: u64 }
+    Reservation { hold: Hold, key: String, version: i64, ttl_ms: u64 }
     Progress { segments: u32, is_finished: bool }
     Item { index: u32, segments: SmallVec<[Arc<Segment>; 1]>, finish: Option<Arc<Finish>> }
     Run { version: i64, tokens: u32 }
@@ -82,7 +82,7 @@ fields! {
 }
 
 variants! {
-    Fate {
+    GroupStatus {
         0 => Running,
         1 => Complete,
         2 => Filtered,
@@ -153,7 +153,7 @@ fields! {
         running: u64,
         tokens: u64,
         delivered: u64,
-        last_admitted: Option<u64>,
+        last_reserved: Option<u64>,
     }
     Hunger {
         source: String,
@@ -191,7 +191,7 @@ fields! {
         delivery: Delivery,
         on_expiry: OnExpiry,
         max_mean_lag: Option<f64>,
-        permit_ttl_ms: u64,
+        reservation_ttl_ms: u64,
         seed: u64,
         filter: Option<Filter>,
         limiter: Option<Parameters>,
@@ -234,14 +234,14 @@ impl Encode for Outcome {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Done | Self::Delivered(_) => out.push(0),
-            Self::Admitted(permits) => (1_u8, permits).encode(out),
-            Self::Resumed(permit, items) => {
-                (2_u8, permit).encode(out);
+            Self::Reserved(reservations) => (1_u8, reservations).encode(out),
+            Self::Resumed(reservation, items) => {
+                (2_u8, reservation).encode(out);
                 items.encode(out);
             }
-            Self::Appended(fate) => (3_u8, fate).encode(out),
+            Self::Appended(status) => (3_u8, status).encode(out),
             Self::Count(count) => (4_u8, count).encode(out),
-            Self::Begun(items) => (5_u8, items).encode(out),
+            Self::Progress(items) => (5_u8, items).encode(out),
         }
     }
 }
@@ -252,11 +252,11 @@ impl Decode for Outcome {
     fn decode(from: &mut Reader<'_>, field: &'static str) -> Result<Self, CodecError> {
         Ok(match from.u8(field)? {
             0 => Self::Done,
-            1 => Self::Admitted(from.get("permits")?),
-            2 => Self::Resumed(from.get("permit")?, from.get("items")?),
-            3 => Self::Appended(from.get("fate of a group")?),
+            1 => Self::Reserved(from.get("reservations")?),
+            2 => Self::Resumed(from.get("reservation")?, from.get("items")?),
+            3 => Self::Appended(from.get("status of a group")?),
             4 => Self::Count(from.get("count")?),
-            5 => Self::Begun(from.get("items")?),
+            5 => Self::Progress(from.get("items")?),
             got => return Err(CodecError::Meaningless { field, got: got.into() }),
         })
     }
@@ -397,7 +397,7 @@ impl Encode for AppendHead<'_> {
     }
 }
 
-impl Fate {
+impl GroupStatus {
     /// Its name, for people and programs.
     pub fn name(self) -> &'static str {
         match self {

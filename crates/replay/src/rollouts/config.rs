@@ -18,9 +18,9 @@ pub const MAX_NAME: usize = 255;
 pub enum Order {
     /// Whichever was complete first.
     Ready,
-    /// Whichever was admitted first, also if it is not complete: then it is waited for.
+    /// Whichever was reserved first, also if it is not complete: then it is waited for.
     Submission,
-    /// As [`Order::Submission`] among this many that were admitted first, whichever of them is complete.
+    /// As [`Order::Submission`] among this many that were reserved first, whichever of them is complete.
     Window(u32),
     /// The one whose oldest token is the youngest.
     Freshest,
@@ -83,7 +83,7 @@ pub struct RolloutConfig {
     pub batches_per_version: u32,
     /// How many versions old the oldest token of a batch may be: η. Without a bound, versions pace nobody.
     pub max_lag: Option<u32>,
-    /// How many versions ahead groups are admitted; at most, and at first, `max_lag`.
+    /// How many versions ahead groups are reserved; at most, and at first, `max_lag`.
     pub pipeline_depth: Option<u32>,
     /// Whether that many moves with how long the learner waits, between 0 and `max_lag`.
     pub auto_tune: bool,
@@ -107,8 +107,8 @@ pub struct RolloutConfig {
     pub max_uses: u32,
     /// What becomes of a batch whose consumer is gone.
     pub delivery: Delivery,
-    /// For how many milliseconds a permit stands of which nothing is heard.
-    pub permit_ttl_ms: u64,
+    /// For how many milliseconds a reservation stands of which nothing is heard.
+    pub reservation_ttl_ms: u64,
     /// What becomes of a group then.
     pub on_expiry: OnExpiry,
     /// Which groups are kept.
@@ -121,7 +121,7 @@ pub struct RolloutConfig {
 
 impl RolloutConfig {
     /// A table whose other settings are the plain ones: versions pace nobody, groups come as they are complete,
-    /// each is delivered until somebody says that it is done, and permits stand for a minute.
+    /// each is delivered until somebody says that it is done, and reservations stand for a minute.
     #[must_use]
     pub fn new(name: &str, schema: Schema, group_size: u32, batch_groups: u32) -> Self {
         Self {
@@ -146,7 +146,7 @@ impl RolloutConfig {
             max_mean_lag: None,
             max_uses: 1,
             delivery: Delivery::AtLeastOnce,
-            permit_ttl_ms: 60_000,
+            reservation_ttl_ms: 60_000,
             on_expiry: OnExpiry::Reject,
             filter: None,
             limiter: None,
@@ -226,7 +226,7 @@ impl RolloutConfig {
         tokens.saturating_add(self.max_blob_bytes.into())
     }
 
-    /// How many versions ahead groups are admitted at first.
+    /// How many versions ahead groups are reserved at first.
     pub fn first_depth(&self) -> Option<u32> {
         self.max_lag.map(|most| self.pipeline_depth.unwrap_or(most).min(most))
     }
@@ -244,7 +244,7 @@ impl RolloutConfig {
     /// Whether batches can be made under the limiter.
     fn check_limiter(&self) -> Result<(), ConfigError> {
         let Some(limiter) = self.bound_limiter()? else { return Ok(()) };
-        // Those that are admitted before the learner has its first batch are all that there are for it.
+        // Those that are reserved before the learner has its first batch are all that there are for it.
         let depth = self.first_depth().map(|depth| if self.auto_tune { 0 } else { depth });
         let ahead = depth.map_or(u64::MAX, |depth| (u64::from(depth) + 1) * self.per_version());
         if limiter.parameters().min_size > ahead.min(self.max_groups.into()) {
@@ -278,7 +278,7 @@ impl RolloutConfig {
             ("max_groups", 1, MAX_GROUPS.into(), self.max_groups.into()),
             ("max_tokens", 1, 1 << 28, self.max_tokens.into()),
             ("max_blob_bytes", 0, 1 << 30, self.max_blob_bytes.into()),
-            ("permit_ttl", 1, u64::MAX >> 16, self.permit_ttl_ms),
+            ("reservation_ttl", 1, u64::MAX >> 16, self.reservation_ttl_ms),
             ("max_lag", 0, 1 << 20, self.max_lag.unwrap_or(0).into()),
         ];
         for (what, least, most, got) in ranges {

@@ -76,14 +76,14 @@ impl Item {
 /// A group that is complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// Its number; lower ones were admitted before.
+    /// Its number; lower ones were reserved before.
     pub id: u64,
     /// What its producer calls it; empty, if nothing.
     pub key: String,
-    /// Who was admitted.
+    /// Who reserved it.
     pub source: String,
-    /// The learner's version when it was admitted.
-    pub admitted: i64,
+    /// The learner's version when it was reserved.
+    pub reserved: i64,
     /// The version that its producer had then.
     pub dispatched: i64,
     /// The oldest version of its tokens, and the youngest.

@@ -1,4 +1,4 @@
-//! Producers that wait to be admitted, by name: who waits for how long, and whether others are admitted meanwhile.
+//! Producers that wait for a reservation, by name: who waits for how long, and whether others get reservations meanwhile.
 //!
 //! That is no decision, so the ledger knows nothing of it. Only who waits anyway comes here, so a lock costs nothing.
 //!
@@ -15,10 +15,10 @@ use echoic_memory::sync::Mutex;
 
 use super::ledger::{MAX_SOURCES, OTHERS};
 
-/// A producer starves that has waited for longer than this while others were admitted.
+/// A producer starves that has waited for longer than this while others got reservations.
 pub const STARVES_AFTER: Duration = Duration::from_secs(60);
 
-/// How the producers of a name wait to be admitted.
+/// How the producers of a name wait for a reservation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hunger {
     /// What they call themselves.
@@ -27,26 +27,26 @@ pub struct Hunger {
     pub waiting: u64,
     /// For how many milliseconds the one of those has waited that began first.
     pub oldest_ms: u64,
-    /// For how many groups others were admitted meanwhile.
+    /// How many groups others reserved meanwhile.
     pub passed: u64,
     /// For how many milliseconds one has ever waited, those that wait now included.
     pub longest_ms: u64,
-    /// Whether the oldest has waited for longer than [`STARVES_AFTER`] while others were admitted.
+    /// Whether the oldest has waited for longer than [`STARVES_AFTER`] while others got reservations.
     pub is_starving: bool,
 }
 
 /// A wait that goes on.
 #[derive(Debug, Clone, Copy)]
-struct Begun {
+struct WaitStart {
     at: Instant,
-    /// Groups that others were admitted for by then.
+    /// Groups that others reserved by then.
     others: u64,
 }
 
 #[derive(Debug, Default)]
 struct Source {
     /// In the order in which they began.
-    waits: BTreeMap<u64, Begun>,
+    waits: BTreeMap<u64, WaitStart>,
     /// Of those that are over.
     longest: Duration,
 }
@@ -63,7 +63,7 @@ struct Sources {
 pub(super) struct Starvation(Arc<Mutex<Sources>>);
 
 impl Starvation {
-    /// A producer waits from now on; others than it, and than those that are not told apart, were admitted for so
+    /// A producer waits from now on; others than it, and than those that are not told apart, reserved so
     /// many groups before.
     pub(super) fn begin(&self, source: &str, [others, of_rest]: [u64; 2]) -> Hungry {
         let mut sources = self.0.lock();
@@ -72,20 +72,20 @@ impl Starvation {
         let (name, others) = if is_told_apart { (source, others) } else { (OTHERS, of_rest) };
         let number = sources.next;
         sources.next += 1;
-        let begun = Begun { at: Instant::now(), others };
-        sources.by_name.entry(name.into()).or_default().waits.insert(number, begun);
+        let start = WaitStart { at: Instant::now(), others };
+        sources.by_name.entry(name.into()).or_default().waits.insert(number, start);
         Hungry { starvation: self.clone(), name: name.into(), number }
     }
 
-    /// All names of which one has ever waited, in their order; `admitted_others` says for how many groups others than
-    /// one were admitted by now.
-    pub(super) fn read(&self, admitted_others: impl Fn(&str) -> u64) -> Vec<Hunger> {
+    /// All names of which one has ever waited, in their order; `reserved_others` says how many groups others than
+    /// one reserved by now.
+    pub(super) fn read(&self, reserved_others: impl Fn(&str) -> u64) -> Vec<Hunger> {
         let (sources, now) = (self.0.lock(), Instant::now());
         let look = |(name, Source { waits, longest }): (&String, &Source)| {
-            let oldest = waits.first_key_value().map(|(_, begun)| *begun);
-            let age = oldest.map(|begun| now.saturating_duration_since(begun.at));
-            let others = admitted_others(name);
-            let passed = oldest.map_or(0, |begun| others.saturating_sub(begun.others));
+            let oldest = waits.first_key_value().map(|(_, start)| *start);
+            let age = oldest.map(|start| now.saturating_duration_since(start.at));
+            let others = reserved_others(name);
+            let passed = oldest.map_or(0, |start| others.saturating_sub(start.others));
             Hunger {
                 source: name.clone(),
                 waiting: waits.len() as u64,
@@ -118,8 +118,8 @@ impl Drop for Hungry {
     fn drop(&mut self) {
         let mut sources = self.starvation.0.lock();
         let Some(source) = sources.by_name.get_mut(&self.name) else { return };
-        if let Some(begun) = source.waits.remove(&self.number) {
-            source.longest = source.longest.max(begun.at.elapsed());
+        if let Some(start) = source.waits.remove(&self.number) {
+            source.longest = source.longest.max(start.at.elapsed());
         }
     }
 }
@@ -130,12 +130,12 @@ mod tests {
 
     fn long_ago(starvation: &Starvation, name: &str) {
         let mut sources = starvation.0.lock();
-        for begun in sources.by_name.get_mut(name).unwrap().waits.values_mut() {
-            begun.at = begun.at.checked_sub(STARVES_AFTER * 2).expect("a machine that has run");
+        for start in sources.by_name.get_mut(name).unwrap().waits.values_mut() {
+            start.at = start.at.checked_sub(STARVES_AFTER * 2).expect("a machine that has run");
         }
     }
 
-    /// For how many groups others than one were admitted, if these were for so many.
+    /// How many groups others than one reserved, if these reserved so many.
     fn others(sources: &[(&str, u64)], name: &str) -> u64 {
         sources.iter().filter(|(other, _)| *other != name).map(|(_, count)| count).sum()
     }
@@ -149,13 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_long_starves_only_while_others_are_admitted() {
+    fn who_waits_long_starves_only_while_others_reserve() {
         let starvation = Starvation::default();
         let wait = begin(&starvation, "slow", &[("quick", 5)]);
         let read = |quick| read(&starvation, &[("quick", quick)]).remove(0);
         assert_eq!((read(9).passed, read(9).is_starving), (4, false), "it just began");
         long_ago(&starvation, "slow");
-        assert!(!read(5).is_starving, "nobody is admitted");
+        assert!(!read(5).is_starving, "nothing is reserved");
         assert!(read(6).is_starving);
         drop(wait);
         let after = read(9);

@@ -21,7 +21,8 @@ use super::durable::sections::{Loaded, Saved};
 use super::durable::{self, ChangeLog};
 use super::idle::{Idle, Idling, Sides};
 use super::ledger::{
-    Blocked, Change, ChangeError, Counts, Fate, GroupTotals, Ledger, OTHERS, Outcome, Share, Source,
+    Blocked, Change, ChangeError, Counts, GroupStatus, GroupTotals, Ledger, OTHERS, Outcome, Share,
+    Source,
 };
 use super::starvation::{Hunger, Hungry, Starvation};
 use super::tuner::Tuner;
@@ -33,7 +34,7 @@ use crate::{Error, WaitReason};
 /// Which of those who wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// Producers, for a permit or a group to go on with.
+    /// Producers, for a reservation or a group to go on with.
     Producers,
     /// Consumers, for a batch.
     Consumers,
@@ -45,17 +46,17 @@ impl Change {
     /// Who waits for this, if it can be kept waiting.
     pub fn side(&self) -> Option<Side> {
         match self {
-            Self::Admit(_) | Self::Resume { .. } => Some(Side::Producers),
+            Self::Reserve(_) | Self::Resume { .. } => Some(Side::Producers),
             Self::Sample(_) => Some(Side::Consumers),
             Self::AwaitVersion { .. } => Some(Side::Versions),
             _ => None,
         }
     }
 
-    /// Who wants to be admitted, if somebody does.
+    /// Who wants a reservation, if somebody does.
     pub fn applicant(&self) -> Option<&str> {
         match self {
-            Self::Admit(admit) => Some(&admit.source),
+            Self::Reserve(reserve) => Some(&reserve.source),
             _ => None,
         }
     }
@@ -307,9 +308,9 @@ impl RolloutTable {
 
     fn wake_for(&self, change: &Change, outcome: &Outcome) {
         match (change, outcome) {
-            (Change::Append(_), Outcome::Appended(Fate::Running))
-            | (Change::Renew { .. } | Change::Extend { .. } | Change::Admit(_), _) => {}
-            (Change::Append(_), Outcome::Appended(Fate::Complete)) => {
+            (Change::Append(_), Outcome::Appended(GroupStatus::Running))
+            | (Change::Renew { .. } | Change::Extend { .. } | Change::Reserve(_), _) => {}
+            (Change::Append(_), Outcome::Appended(GroupStatus::Complete)) => {
                 // One that is complete no longer runs.
                 self.consumers.notify();
                 self.producers.notify();
@@ -350,12 +351,12 @@ impl RolloutTable {
         self.epoch.checked_add(Duration::from_millis(due.saturating_sub(self.began)))
     }
 
-    /// Counts a call of a side among those that wait, until it is dropped; one that wants to be admitted also by the
+    /// Counts a call of a side among those that wait, until it is dropped; one that wants a reservation also by the
     /// [name](Change::applicant) of the producer.
     pub fn begin_wait(&self, side: Side, applicant: Option<&str>, reason: WaitReason) -> Waiting {
         let hungry = applicant.map(|source| {
             let core = self.core.lock();
-            let others = [source, OTHERS].map(|name| core.ledger.admitted_others(name));
+            let others = [source, OTHERS].map(|name| core.ledger.reserved_others(name));
             drop(core);
             self.starvation.begin(source, others)
         });
@@ -378,14 +379,14 @@ impl RolloutTable {
     }
 
     /// Gives back what a caller has got that will never hear of it, so that nobody waits for it: a leased share, a
-    /// group to go on with, permits. What is not leased is used up.
+    /// group to go on with, reservations. What is not leased is used up.
     pub fn take_back(&self, outcome: &Outcome) {
         let change = match outcome {
             Outcome::Delivered(share) if share.lease_ms.is_some() => Change::Nack(share.lease),
-            Outcome::Resumed(permit, _) => Change::Suspend { holds: vec![permit.hold] },
-            Outcome::Admitted(permits) => {
-                Change::Fail { holds: permits.iter().map(|permit| permit.hold).collect() }
-            }
+            Outcome::Resumed(reservation, _) => Change::Suspend { holds: vec![reservation.hold] },
+            Outcome::Reserved(reservations) => Change::Fail {
+                holds: reservations.iter().map(|reservation| reservation.hold).collect(),
+            },
             _ => return,
         };
         // If it is over by now, or nothing is written any more, it is nobody's all the same.
@@ -586,7 +587,7 @@ impl RolloutTable {
         let (counts, totals) = (core.ledger.counts(), core.ledger.totals());
         let sources = core.ledger.sources().to_vec();
         let time = self.now();
-        let hunger = self.starvation.read(|name| core.ledger.admitted_others(name));
+        let hunger = self.starvation.read(|name| core.ledger.reserved_others(name));
         drop(core);
         RolloutInfo { counts, totals, sources, hunger, time, producers, consumers }
     }

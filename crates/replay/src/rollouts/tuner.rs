@@ -1,4 +1,4 @@
-//! How many versions ahead groups should be admitted: as few as keep the learner busy.
+//! How many versions ahead groups should be reserved: as few as keep the learner busy.
 //!
 //! Looked at whenever the learner publishes a version. If it waited for groups for more than a twentieth of the
 //! time since the last one, while producers were held back for their sake, it is one more; if for several
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn more_is_not_admitted_when_producers_are_the_slow_ones() {
+    fn more_is_not_reserved_when_producers_are_the_slow_ones() {
         let mut tuner = Tuner::default();
         for version in 0..10 {
             assert_eq!(tuner.published(version * 1000, version * SECOND, 0, 1, 3), None);

@@ -6,7 +6,6 @@ use super::MAX_METADATA;
 use crate::WaitReason;
 use crate::limiter::LimiterError;
 use crate::selectors::SelectorError;
-use crate::stream::WaitOver;
 use crate::trajectory::TrajectoryError;
 
 /// Why a call to a table failed. The table is as it was before.
@@ -121,14 +120,7 @@ impl From<TableError> for Obstacle {
     }
 }
 
-impl From<WaitOver> for TableError {
-    fn from(over: WaitOver) -> Self {
-        match over {
-            WaitOver::TimedOut(reason) => Self::TimedOut(reason),
-            WaitOver::Interrupted => Self::Interrupted,
-        }
-    }
-}
+crate::from_wait_over!(TableError);
 
 impl From<WaitReason> for Obstacle {
     fn from(reason: WaitReason) -> Self {

@@ -15,7 +15,7 @@ use super::builder::{Claim, PublicationBuilder};
 use super::plan::{Plan, PlanError};
 use super::publication::{Content, Publication};
 use crate::WaitReason;
-use crate::stream::{Wait, WaitOver};
+use crate::stream::Wait;
 
 /// How a store is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -402,14 +402,7 @@ impl Drop for Transfer {
     }
 }
 
-impl From<WaitOver> for WeightsError {
-    fn from(over: WaitOver) -> Self {
-        match over {
-            WaitOver::TimedOut(reason) => Self::TimedOut(reason),
-            WaitOver::Interrupted => Self::Interrupted,
-        }
-    }
-}
+crate::from_wait_over!(WeightsError);
 
 impl Shelf {
     fn check(&self, state: &ShelfState, version: u64) -> Result<(), WeightsError> {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use echoic_replay::limiter::Parameters;
 use echoic_replay::rollouts::filter::Filter;
 use echoic_replay::rollouts::ledger::{
-    Admit, Append, Balance, Change, ChangeError, Fate, Hold, Lease, Outcome, Size, Want,
+    Append, Balance, Change, ChangeError, GroupStatus, Hold, Lease, Outcome, Reserve, Size, Want,
 };
 use echoic_replay::rollouts::{Delivery, OnExpiry, OnStale, Order, RolloutConfig};
 use proptest::prelude::*;
@@ -46,7 +46,7 @@ pub fn any_table() -> impl Strategy<Value = (RolloutConfig, Want)> {
         let (half, batches_per_version, max_lag, depth, spare) = batch;
         let (order, on_stale, uses, target_lag, mean) = policy;
         let (ranks, balance, tokens, once) = want;
-        let (permit_ttl_ms, ratio) = pace;
+        let (reservation_ttl_ms, ratio) = pace;
         let batch_groups = half * ranks;
         let on_stale = match (max_lag, order, on_stale) {
             (None, ..) | (_, Order::Weighted, OnStale::Wait) => OnStale::Drop,
@@ -80,7 +80,7 @@ pub fn any_table() -> impl Strategy<Value = (RolloutConfig, Want)> {
             on_expiry: if suspends { OnExpiry::Suspend } else { OnExpiry::Reject },
             filter: filters.then(|| Filter::parse("max(reward) > 0").expect("a filter")),
             limiter,
-            permit_ttl_ms,
+            reservation_ttl_ms,
             ..pairs()
         };
         config.check().expect("settings that can work");
@@ -109,7 +109,7 @@ pub struct Crowd {
     group_size: u32,
     /// What most consumers ask for.
     want: Want,
-    /// Groups that were admitted and of which no end was told, and those that somebody has no longer.
+    /// Groups that were reserved and of which no end was told, and those that somebody has no longer.
     pub holds: Vec<Hold>,
     pub old_holds: Vec<Hold>,
     /// With when each ends.
@@ -159,7 +159,7 @@ impl Crowd {
         let (hold, lease, groups) =
             (self.hold(a, b), self.lease(a, b), self.want.ranks * (1 + a % 3));
         match kind % 32 {
-            0..=2 => Change::Admit(Admit {
+            0..=2 => Change::Reserve(Reserve {
                 count: if b.is_multiple_of(3) { 1 } else { 1 + a % 5 },
                 source: format!("s{}", a % 3),
                 key: if b.is_multiple_of(3) { format!("k{}", a % 4) } else { String::new() },
@@ -197,7 +197,7 @@ impl Crowd {
             26 | 27 => Change::Nack(lease),
             28 => Change::Extend { lease, lease_ms: 100 },
             _ => match b % 8 {
-                0 => Change::Discard { groups: vec![(a % 16).into(), (a % 16 + 7).into()] },
+                0 => Change::Remove { groups: vec![(a % 16).into(), (a % 16 + 7).into()] },
                 1 | 2 => Change::Sample(Want { size: Size::Groups(groups), ..self.want }),
                 3 => Change::Restore { version: (self.version - i64::from(a % 4)).max(0) },
                 4 => Change::Deepen { depth: a % 3 },
@@ -240,20 +240,20 @@ impl Crowd {
     /// Remembers what came of it.
     pub fn hear(&mut self, change: &Change, applied: &Result<Outcome, ChangeError>) {
         match (change, applied) {
-            (_, Ok(Outcome::Admitted(permits))) => {
-                self.holds.extend(permits.iter().map(|permit| permit.hold));
+            (_, Ok(Outcome::Reserved(reservations))) => {
+                self.holds.extend(reservations.iter().map(|reservation| reservation.hold));
             }
-            (_, Ok(Outcome::Resumed(permit, items))) => {
-                self.holds.push(permit.hold);
+            (_, Ok(Outcome::Resumed(reservation, items))) => {
+                self.holds.push(reservation.hold);
                 for item in items {
-                    let key = (permit.hold.group, item.index);
+                    let key = (reservation.hold.group, item.index);
                     self.sequences.insert(key, item.segments.len() as u32);
                 }
             }
             (Change::Sample(Want { lease_ms: Some(ms), .. }), Ok(Outcome::Delivered(share))) => {
                 self.leases.push((share.lease, self.now + ms));
             }
-            (Change::Append(append), Ok(Outcome::Appended(Fate::Running))) => {
+            (Change::Append(append), Ok(Outcome::Appended(GroupStatus::Running))) => {
                 let key = (append.hold.group, append.item);
                 let next = append.sequence + u32::from(append.segment.tokens > 0);
                 let sent = self.sequences.entry(key).or_default();

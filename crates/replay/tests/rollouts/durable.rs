@@ -11,14 +11,14 @@ use echoic_replay::codec::Encode;
 use echoic_replay::journal::{Journal, Options, Replay};
 use echoic_replay::rollouts::batch::{Form, Layout};
 use echoic_replay::rollouts::durable::{Durability, DurableOptions, History, Point};
-use echoic_replay::rollouts::ledger::{Change, Fate, Hold, Lease, Ledger, Outcome, Share};
+use echoic_replay::rollouts::ledger::{Change, GroupStatus, Hold, Lease, Ledger, Outcome, Share};
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::rollouts::{OnStale, Order, RolloutConfig, RolloutTable};
 use proptest::prelude::*;
 
 use crate::crowd::{Crowd, Step, any_table, steps};
 use crate::processes::tempdir;
-use crate::table::{admit, finish, marked, pairs, want};
+use crate::table::{finish, marked, pairs, reserve, want};
 use crate::waiting::soon;
 
 const HISTORY: DurableOptions = DurableOptions { durability: Durability::Async, history: true };
@@ -154,16 +154,18 @@ proptest! {
     }
 }
 
-/// A permit, and a batch that is leased, of which `given` gets to know.
+/// A reservation, and a batch that is leased, of which `given` gets to know.
 fn give(table: &RolloutTable, given: &mut Vec<(u64, u32)>) -> (Hold, Lease) {
-    let Ok(Outcome::Admitted(permits)) = table.apply(&admit(3)) else { panic!() };
-    given.extend(permits.iter().map(|permit| (permit.hold.group, permit.hold.attempt)));
-    for permit in &permits[1..] {
-        table.apply(&marked(permit.hold, 0, 0, 1)).unwrap();
+    let Ok(Outcome::Reserved(reservations)) = table.apply(&reserve(3)) else { panic!() };
+    given.extend(
+        reservations.iter().map(|reservation| (reservation.hold.group, reservation.hold.attempt)),
+    );
+    for reservation in &reservations[1..] {
+        table.apply(&marked(reservation.hold, 0, 0, 1)).unwrap();
     }
     let sample = Change::Sample(want(2, Some(600_000)));
     let Ok(Outcome::Delivered(share)) = table.apply(&sample) else { panic!() };
-    (permits[0].hold, share.lease)
+    (reservations[0].hold, share.lease)
 }
 
 #[test]
@@ -198,13 +200,13 @@ fn what_the_lost_end_of_a_journal_gave_is_given_to_nobody_else() {
                 _ => {}
             }
             let table = open(&config, dir.path());
-            let fate = |hold| match table.apply(&marked(hold, 0, 0, 1)).unwrap() {
-                Outcome::Appended(fate) => fate,
+            let status = |hold| match table.apply(&marked(hold, 0, 0, 1)).unwrap() {
+                Outcome::Appended(status) => status,
                 other => panic!("{other:?}"),
             };
             let fenced = table.info().counts.fenced;
             if lost < 2 {
-                assert_eq!(fate(hold), Fate::Expired);
+                assert_eq!(status(hold), GroupStatus::Expired);
                 let refused = table.apply(&Change::Ack(lease)).unwrap_err().to_string();
                 let why = "the table went on from a moment that is older than the batch";
                 assert!(refused.ends_with(why), "{refused}");
@@ -216,7 +218,7 @@ fn what_the_lost_end_of_a_journal_gave_is_given_to_nobody_else() {
             // What the journal has is theirs to whom it was given.
             let is_there = lost != 1;
             for hold in holds.drain(..).filter(|_| is_there) {
-                assert_eq!(fate(hold), Fate::Complete);
+                assert_eq!(status(hold), GroupStatus::Complete);
             }
             for lease in leases.drain(..).filter(|_| is_there) {
                 assert_eq!(table.apply(&Change::Ack(lease)), Ok(Outcome::Count(2)));
@@ -240,7 +242,7 @@ fn what_the_lost_end_of_a_journal_gave_is_given_to_nobody_else() {
         let many = groups.len();
         groups.sort_unstable();
         groups.dedup();
-        assert_eq!(groups.len(), many, "a permit was given twice");
+        assert_eq!(groups.len(), many, "a reservation was given twice");
     }
 }
 
@@ -253,20 +255,20 @@ fn race(table: &RolloutTable, batches: u64) -> Vec<(u64, u32, u32, Vec<u8>)> {
             scope.spawn(move || {
                 let mut mark = producer << 16;
                 while !is_over.load(Ordering::Relaxed) {
-                    let Ok(Outcome::Admitted(permits)) = table.apply(&admit(2)) else {
+                    let Ok(Outcome::Reserved(reservations)) = table.apply(&reserve(2)) else {
                         std::thread::yield_now();
                         continue;
                     };
-                    for permit in permits {
+                    for reservation in reservations {
                         for item in 0..2 {
-                            let version = permit.version;
-                            let change = marked(permit.hold, item, version, mark);
+                            let version = reservation.version;
+                            let change = marked(reservation.hold, item, version, mark);
                             mark += 1;
                             table.apply(&change).unwrap();
                         }
                         // Some leave, some are late.
                         if mark % 11 == 0 {
-                            let holds = vec![permit.hold];
+                            let holds = vec![reservation.hold];
                             table.apply(&Change::Suspend { holds }).unwrap();
                         }
                     }
@@ -410,24 +412,24 @@ fn a_history_goes_on_in_small_steps() {
 fn what_a_caller_got_that_never_hears_of_it_is_given_back() {
     let table =
         RolloutTable::new(RolloutConfig { group_size: 1, redundancy: 0, ..pairs() }).unwrap();
-    let outcome = call(&table, &admit(2)).unwrap();
+    let outcome = call(&table, &reserve(2)).unwrap();
     assert_eq!(table.info().counts.running, 2);
     table.take_back(&outcome);
     let counts = table.info().counts;
     assert_eq!((counts.running, counts.rejected), (0, 2));
-    let outcome = call(&table, &admit(1)).unwrap();
+    let outcome = call(&table, &reserve(1)).unwrap();
     // A group that was left is left again.
-    let Outcome::Admitted(permits) = outcome else { panic!("{outcome:?}") };
-    call(&table, &Change::Suspend { holds: vec![permits[0].hold] }).unwrap();
+    let Outcome::Reserved(reservations) = outcome else { panic!("{outcome:?}") };
+    call(&table, &Change::Suspend { holds: vec![reservations[0].hold] }).unwrap();
     let resume = Change::Resume { source: String::new(), ttl_ms: None };
     let outcome = call(&table, &resume).unwrap();
     assert_eq!(table.info().totals.suspended, 0);
     table.take_back(&outcome);
     assert_eq!(table.info().totals.suspended, 1);
     // A share that is leased is the next one's.
-    let Outcome::Admitted(permits) = call(&table, &admit(2)).unwrap() else { panic!() };
-    for permit in permits {
-        call(&table, &marked(permit.hold, 0, 0, 1)).unwrap();
+    let Outcome::Reserved(reservations) = call(&table, &reserve(2)).unwrap() else { panic!() };
+    for reservation in reservations {
+        call(&table, &marked(reservation.hold, 0, 0, 1)).unwrap();
     }
     let leased = Change::Sample(want(2, Some(60_000)));
     let outcome = call(&table, &leased).unwrap();
@@ -482,7 +484,7 @@ fn other_settings_are_refused_but_for_those_that_may_change() {
         max_running: 3,
         max_groups: 12,
         pipeline_depth: Some(1),
-        permit_ttl_ms: 5_000,
+        reservation_ttl_ms: 5_000,
         ..first
     };
     let table = open(&narrow, dir.path());
@@ -553,9 +555,11 @@ fn a_checkpoint_cuts_the_journal_off_unless_the_history_is_kept() {
         let again = || RolloutTable::open(config.clone(), dir.path(), durable).unwrap();
         let table = again();
         for mark in 0..6 {
-            let Outcome::Admitted(permits) = call(&table, &admit(1)).unwrap() else { panic!() };
+            let Outcome::Reserved(reservations) = call(&table, &reserve(1)).unwrap() else {
+                panic!()
+            };
             for item in 0..2 {
-                let mut change = marked(permits[0].hold, item, mark, 3 * mark as u32);
+                let mut change = marked(reservations[0].hold, item, mark, 3 * mark as u32);
                 let Change::Append(append) = &mut change else { panic!() };
                 append.finish = finish(1.0, 7 << 20);
                 call(&table, &change).unwrap();
@@ -570,7 +574,7 @@ fn a_checkpoint_cuts_the_journal_off_unless_the_history_is_kept() {
         table.checkpoint().unwrap();
         let first = table.journal_info().unwrap().first;
         assert_eq!(first == 0, history, "{first}");
-        let Outcome::Admitted(_) = call(&table, &admit(1)).unwrap() else { panic!() };
+        let Outcome::Reserved(_) = call(&table, &reserve(1)).unwrap() else { panic!() };
         let counts = table.info().counts;
         drop(table);
         let table = again();
@@ -592,14 +596,14 @@ fn a_checkpoint_cuts_the_journal_off_unless_the_history_is_kept() {
 }
 
 #[test]
-fn permits_and_leases_have_their_full_time_again() {
+fn reservations_and_leases_have_their_full_time_again() {
     let (dir, mut config) = (tempdir(), pairs());
-    config.permit_ttl_ms = 400;
+    config.reservation_ttl_ms = 400;
     let table = open(&config, dir.path());
-    let Outcome::Admitted(permits) = call(&table, &admit(3)).unwrap() else { panic!() };
-    for permit in &permits[..2] {
+    let Outcome::Reserved(reservations) = call(&table, &reserve(3)).unwrap() else { panic!() };
+    for reservation in &reservations[..2] {
         for item in 0..2 {
-            call(&table, &marked(permit.hold, item, 0, 1)).unwrap();
+            call(&table, &marked(reservation.hold, item, 0, 1)).unwrap();
         }
     }
     let Outcome::Delivered(share) = call(&table, &Change::Sample(want(2, Some(300)))).unwrap()
@@ -615,15 +619,15 @@ fn permits_and_leases_have_their_full_time_again() {
     assert!(began <= time + 100);
     // Whoever had them goes on.
     assert_eq!(call(&table, &Change::Ack(share.lease)), Ok(Outcome::Count(2)));
-    let append = call(&table, &marked(permits[2].hold, 0, 0, 1)).unwrap();
-    assert_eq!(append, Outcome::Appended(echoic_replay::rollouts::ledger::Fate::Running));
+    let append = call(&table, &marked(reservations[2].hold, 0, 0, 1)).unwrap();
+    assert_eq!(append, Outcome::Appended(echoic_replay::rollouts::ledger::GroupStatus::Running));
 }
 
 #[test]
 fn what_time_has_ended_is_over_also_when_only_a_refusal_saw_it() {
-    let (dir, config) = (tempdir(), RolloutConfig { permit_ttl_ms: 2, ..pairs() });
+    let (dir, config) = (tempdir(), RolloutConfig { reservation_ttl_ms: 2, ..pairs() });
     let table = open(&config, dir.path());
-    call(&table, &admit(3)).unwrap();
+    call(&table, &reserve(3)).unwrap();
     while table.info().counts.expired < 3 {
         let refused = table.apply(&Change::Sample(want(2, None)));
         assert!(matches!(refused, Err(CallError::Refused(_))), "{refused:?}");
@@ -631,6 +635,6 @@ fn what_time_has_ended_is_over_also_when_only_a_refusal_saw_it() {
     }
     let counts = table.info().counts;
     drop(table);
-    // Else these permits would have their time again.
+    // Else these reservations would have their time again.
     assert_eq!(open(&config, dir.path()).info().counts, counts);
 }

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use echoic_replay::rollouts::item::Item;
-use echoic_replay::rollouts::ledger::{Append, Change, ChangeError, Fate, Hold, Outcome, Permit};
+use echoic_replay::rollouts::ledger::{
+    Append, Change, ChangeError, GroupStatus, Hold, Outcome, Reservation,
+};
 use echoic_replay::rollouts::{OnExpiry, OnStale, RolloutConfig};
 
 use crate::table::{TTL, Table, config, groups, part, segment, unpaced, whole};
 
-fn resume(table: &mut Table) -> (Permit, Vec<Item>) {
+fn resume(table: &mut Table) -> (Reservation, Vec<Item>) {
     match table.apply(Change::Resume { source: "other".into(), ttl_ms: None }) {
-        Ok(Outcome::Resumed(permit, items)) => (permit, items),
+        Ok(Outcome::Resumed(reservation, items)) => (reservation, items),
         other => panic!("resumed, got {other:?}"),
     }
 }
@@ -23,9 +25,9 @@ fn suspend(table: &mut Table, hold: Hold) -> Outcome {
 fn items_come_in_any_order() {
     let mut table = Table::new(RolloutConfig { group_size: 3, ..config() });
     let hold = table.open();
-    assert_eq!(table.append(whole(hold, 2, 0, 3)), Fate::Running);
-    assert_eq!(table.append(whole(hold, 0, 0, 1)), Fate::Running);
-    assert_eq!(table.append(whole(hold, 1, 0, 2)), Fate::Complete);
+    assert_eq!(table.append(whole(hold, 2, 0, 3)), GroupStatus::Running);
+    assert_eq!(table.append(whole(hold, 0, 0, 1)), GroupStatus::Running);
+    assert_eq!(table.append(whole(hold, 1, 0, 2)), GroupStatus::Complete);
     let share = table.sample(groups(1)).expect("a batch");
     let lengths: Vec<_> =
         share.groups[0].items.iter().map(|one| (one.index, one.tokens())).collect();
@@ -61,7 +63,7 @@ fn at_its_deadline_a_group_is_complete_with_what_it_has() {
     table.pass(1);
     let counts = table.ledger.counts();
     assert_eq!((table.queued(), counts.short, counts.late, counts.rejected), (1, 1, 1, 1));
-    assert_eq!(table.append(whole(late, 1, 0, 1)), Fate::Rejected);
+    assert_eq!(table.append(whole(late, 1, 0, 1)), GroupStatus::Rejected);
     assert_eq!(table.take(1).expect("a batch").groups[0].items.len(), 2);
 }
 
@@ -79,12 +81,12 @@ fn a_deadline_stands_for_a_group_that_was_left() {
 fn a_segment_that_comes_twice_is_taken_once() {
     let mut table = Table::new(config());
     let hold = table.open();
-    assert_eq!(table.append(part(hold, 0, 0, 0)), Fate::Running);
-    assert_eq!(table.append(part(hold, 0, 0, 0)), Fate::Running);
+    assert_eq!(table.append(part(hold, 0, 0, 0)), GroupStatus::Running);
+    assert_eq!(table.append(part(hold, 0, 0, 0)), GroupStatus::Running);
     let mut last = whole(hold, 0, 0, 1);
     last.sequence = 1;
-    assert_eq!(table.append(last.clone()), Fate::Complete);
-    assert_eq!(table.append(last), Fate::Complete, "the group is told of, whatever comes");
+    assert_eq!(table.append(last.clone()), GroupStatus::Complete);
+    assert_eq!(table.append(last), GroupStatus::Complete, "the group is told of, whatever comes");
     let counts = table.ledger.counts();
     assert_eq!((counts.tokens, counts.duplicates), (2, 1));
 }
@@ -96,8 +98,8 @@ fn an_end_without_tokens_that_comes_twice_is_taken_once() {
     table.append(part(hold, 0, 0, 0));
     let mut end = whole(hold, 0, 0, 0);
     end.sequence = 1;
-    assert_eq!(table.append(end.clone()), Fate::Running);
-    assert_eq!(table.append(end), Fate::Running);
+    assert_eq!(table.append(end.clone()), GroupStatus::Running);
+    assert_eq!(table.append(end), GroupStatus::Running);
     assert_eq!(table.ledger.counts().duplicates, 1);
     let more = part(hold, 0, 1, 0);
     let refused = table.apply(Change::Append(more));
@@ -112,14 +114,14 @@ fn a_producer_that_left_a_group_is_told_so() {
     let hold = table.open();
     table.pass(TTL);
     assert_eq!(table.ledger.totals().suspended, 1);
-    let (permit, _) = resume(&mut table);
-    assert_eq!(permit.hold, Hold { group: hold.group, attempt: 1 });
-    assert_eq!(table.complete(hold, 0), Fate::Expired);
+    let (reservation, _) = resume(&mut table);
+    assert_eq!(reservation.hold, Hold { group: hold.group, attempt: 1 });
+    assert_eq!(table.complete(hold, 0), GroupStatus::Expired);
     let nothing = Ok(Outcome::Count(0));
     assert_eq!(table.apply(Change::Fail { holds: vec![hold] }), nothing);
     assert_eq!(table.apply(Change::Renew { holds: vec![hold] }), nothing);
     assert_eq!(table.ledger.counts().fenced, 1);
-    assert_eq!(table.complete(permit.hold, 0), Fate::Complete);
+    assert_eq!(table.complete(reservation.hold, 0), GroupStatus::Complete);
 }
 
 #[test]
@@ -128,14 +130,14 @@ fn nobody_has_a_group_that_was_left_though_they_guess_its_next_hold() {
     let hold = table.open();
     suspend(&mut table, hold);
     let guess = Hold { attempt: hold.attempt + 1, ..hold };
-    assert_eq!(table.append(part(guess, 0, 0, 0)), Fate::Expired);
+    assert_eq!(table.append(part(guess, 0, 0, 0)), GroupStatus::Expired);
     assert_eq!(table.apply(Change::Fail { holds: vec![guess] }), Ok(Outcome::Count(0)));
     assert_eq!(suspend(&mut table, guess), Outcome::Count(0));
     assert_eq!(table.ledger.totals().suspended, 1);
 }
 
 #[test]
-fn the_group_that_was_admitted_first_is_resumed_first() {
+fn the_group_that_was_reserved_first_is_resumed_first() {
     let mut table = Table::new(config());
     let holds = [table.open(), table.open()];
     suspend(&mut table, holds[1]);
@@ -149,11 +151,11 @@ fn the_group_that_was_admitted_first_is_resumed_first() {
 #[test]
 fn a_group_that_is_too_old_is_given_up_while_it_is_made() {
     let mut table = Table::new(config());
-    let (begun, fresh) = (table.open(), table.open());
-    table.append(part(begun, 0, 0, 0));
+    let (old, fresh) = (table.open(), table.open());
+    table.append(part(old, 0, 0, 0));
     table.publish(2);
-    assert_eq!(table.append(part(begun, 0, 1, 2)), Fate::Stale);
-    assert_eq!(table.append(part(fresh, 0, 0, 0)), Fate::Stale, "it begins too old");
+    assert_eq!(table.append(part(old, 0, 1, 2)), GroupStatus::Stale);
+    assert_eq!(table.append(part(fresh, 0, 0, 0)), GroupStatus::Stale, "it begins too old");
     let counts = table.ledger.counts();
     assert_eq!((counts.stale, counts.rejected, counts.running), (2, 2, 0));
 }
@@ -166,7 +168,7 @@ fn a_group_that_is_too_old_is_kept_where_it_should_be() {
     table.publish(2);
     let mut rest = whole(hold, 0, 2, 1);
     rest.sequence = 1;
-    assert_eq!(table.append(rest), Fate::Complete);
+    assert_eq!(table.append(rest), GroupStatus::Complete);
 }
 
 #[test]
@@ -191,7 +193,7 @@ fn what_does_not_fit_the_schema_is_refused() {
         let refused = table.apply(Change::Append(wrong));
         assert!(matches!(refused, Err(ChangeError::Value { .. })), "{refused:?}");
     }
-    assert_eq!(table.append(good), Fate::Complete);
+    assert_eq!(table.append(good), GroupStatus::Complete);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use echoic_replay::rollouts::table::CallError;
 use echoic_replay::rollouts::{Order, RolloutConfig, RolloutTable};
 
 use crate::processes::{kill_once, orders, say, tempdir};
-use crate::table::{admit, marked, pairs, want};
+use crate::table::{marked, pairs, reserve, want};
 use crate::waiting::soon;
 
 fn open(dir: &Path) -> RolloutTable {
@@ -21,7 +21,7 @@ fn open(dir: &Path) -> RolloutTable {
         max_lag: None,
         max_running: 64,
         max_groups: 256,
-        permit_ttl_ms: 20,
+        reservation_ttl_ms: 20,
         ..pairs()
     };
     RolloutTable::open(config, dir, durable).unwrap()
@@ -40,16 +40,18 @@ fn the_process_that_is_killed() {
         for producer in 0..2_u32 {
             scope.spawn(move || {
                 for mark in producer << 16.. {
-                    let Ok(Outcome::Admitted(permits)) = call(table, &admit(1)) else { panic!() };
-                    let hold = permits[0].hold;
-                    say(&format!("admitted {}", hold.group));
+                    let Ok(Outcome::Reserved(reservations)) = call(table, &reserve(1)) else {
+                        panic!()
+                    };
+                    let hold = reservations[0].hold;
+                    say(&format!("reserved {}", hold.group));
                     // One that is left over expires.
                     if mark % 9 == 8 {
                         continue;
                     }
                     call(table, &marked(hold, 0, 0, mark)).unwrap();
                     if call(table, &marked(hold, 1, 0, mark)).unwrap()
-                        == Outcome::Appended(echoic_replay::rollouts::ledger::Fate::Complete)
+                        == Outcome::Appended(echoic_replay::rollouts::ledger::GroupStatus::Complete)
                     {
                         say(&format!("complete {}", hold.group));
                     }
@@ -88,7 +90,7 @@ fn the_process_that_is_killed() {
 #[test]
 fn nothing_that_was_acknowledged_is_missing_and_nothing_acked_comes_again() {
     let (dir, mut rng) = (tempdir(), Rng::new(1));
-    let [mut admitted, mut complete, mut delivered, mut acked] =
+    let [mut reserved, mut complete, mut delivered, mut acked] =
         [(); 4].map(|()| BTreeSet::<u64>::new());
     let mut checkpoints = 0;
     for round in 0..6_u64 {
@@ -103,7 +105,7 @@ fn nothing_that_was_acknowledged_is_missing_and_nothing_acked_comes_again() {
             let what = words.next().unwrap();
             let mut ids = words.filter_map(|word| word.parse::<u64>().ok());
             match what {
-                "admitted" => assert!(ids.all(|id| admitted.insert(id)), "{line} twice"),
+                "reserved" => assert!(ids.all(|id| reserved.insert(id)), "{line} twice"),
                 "complete" => complete.extend(ids),
                 "delivered" => {
                     for id in ids {
@@ -120,7 +122,7 @@ fn nothing_that_was_acknowledged_is_missing_and_nothing_acked_comes_again() {
         let counts = table.info().counts;
         let sum = counts.running + counts.accepted + counts.rejected + counts.filtered;
         assert_eq!(counts.submitted, sum);
-        assert!(counts.submitted >= admitted.len() as u64, "{counts:?}");
+        assert!(counts.submitted >= reserved.len() as u64, "{counts:?}");
         assert!(counts.accepted >= complete.len() as u64, "{counts:?}");
         assert!(counts.delivered >= delivered.len() as u64, "{counts:?}");
         assert!(counts.acked >= acked.len() as u64, "{counts:?}");

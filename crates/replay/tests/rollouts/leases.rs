@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use echoic_replay::rollouts::ledger::{
-    Admit, Balance, Blocked, Change, ChangeError, Lease, Outcome, Share, Want,
+    Balance, Blocked, Change, ChangeError, Lease, Outcome, Reserve, Share, Want,
 };
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::rollouts::{Delivery, Order, RolloutConfig, RolloutTable};
@@ -165,10 +165,10 @@ fn a_share_that_waits_for_its_rank_ends_when_the_learner_has_gone_on() {
 #[test]
 fn what_was_given_back_is_there_for_whoever_asks_for_another_size() {
     let table = RolloutTable::new(unpaced()).expect("a table");
-    let admit = Change::Admit(Admit { count: 2, ..Admit::default() });
-    let Ok(Outcome::Admitted(permits)) = table.apply(&admit) else { panic!("no room") };
-    for permit in permits {
-        table.apply(&Change::Append(whole(permit.hold, 0, 0, 1))).expect("taken");
+    let reserve = Change::Reserve(Reserve { count: 2, ..Reserve::default() });
+    let Ok(Outcome::Reserved(reservations)) = table.apply(&reserve) else { panic!("no room") };
+    for reservation in reservations {
+        table.apply(&Change::Append(whole(reservation.hold, 0, 0, 1))).expect("taken");
     }
     let want = |count| Want { lease_ms: Some(LEASE), ..groups(count) };
     let taken = |count| match table.apply(&Change::Sample(want(count))) {

@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 
 use echoic_replay::rng::Rng;
 use echoic_replay::rollouts::RolloutConfig;
-use echoic_replay::rollouts::ledger::{Admit, Change, Hold, Ledger, Outcome};
+use echoic_replay::rollouts::ledger::{Change, Hold, Ledger, Outcome, Reserve};
 
 use crate::table::{config, groups, lags, whole};
 
@@ -41,7 +41,7 @@ fn setting(max_lag: Option<u32>) -> RolloutConfig {
         max_lag,
         max_running: PRODUCERS,
         max_groups: 100_000,
-        permit_ttl_ms: END,
+        reservation_ttl_ms: END,
         ..config()
     }
 }
@@ -56,14 +56,18 @@ fn simulate(config: RolloutConfig) -> Figures {
     loop {
         // Whoever is idle begins, whenever something may have changed that.
         while idle > 0 {
-            let admit = Admit { count: idle, ..Admit::default() };
-            let Ok(Outcome::Admitted(permits)) = ledger.apply(now, &Change::Admit(admit)) else {
+            let reserve = Reserve { count: idle, ..Reserve::default() };
+            let Ok(Outcome::Reserved(reservations)) = ledger.apply(now, &Change::Reserve(reserve))
+            else {
                 break;
             };
-            for permit in permits {
+            for reservation in reservations {
                 let mean = if rng.unit() < 0.01 { 50.0 * SHORT } else { SHORT };
                 let duration = 1 + (-mean * (1.0 - rng.unit()).ln()) as u64;
-                events.push(Reverse((now + duration, Event::Finished(permit.hold.group, version))));
+                events.push(Reverse((
+                    now + duration,
+                    Event::Finished(reservation.hold.group, version),
+                )));
                 idle -= 1;
             }
         }

@@ -1,6 +1,5 @@
 //! Rollout tables: who may make groups, what makes a batch, what comes back, and what is kept on disk.
 
-mod admission;
 mod crowd;
 mod durable;
 mod groups;
@@ -10,6 +9,7 @@ mod long_tail;
 #[path = "../common/killed.rs"]
 mod processes;
 mod properties;
+mod reservations;
 mod saved;
 mod selection;
 #[path = "../common/settings.rs"]

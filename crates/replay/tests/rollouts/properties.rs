@@ -6,7 +6,8 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use echoic_replay::rollouts::ledger::{
-    Admit, Blocked, Change, ChangeError, Counts, Fate, Hold, Lease, Outcome, Share, Size, Want,
+    Blocked, Change, ChangeError, Counts, GroupStatus, Hold, Lease, Outcome, Reserve, Share, Size,
+    Want,
 };
 use echoic_replay::rollouts::{Delivery, OnStale, Order, RolloutConfig};
 use proptest::prelude::*;
@@ -127,7 +128,7 @@ impl World {
         }
         self.changes += 1;
         self.latest = self.latest.max(self.table.ledger.totals().target);
-        self.admission_is_as_defined();
+        self.reservation_is_as_defined();
         self.observe(&change, &outcome, capacity, counts);
         self.crowd.hear(&change, &outcome);
         outcome
@@ -150,7 +151,7 @@ impl World {
     }
 
     /// The capacity is the least of the three terms, but for those that only some settings have.
-    fn admission_is_as_defined(&self) {
+    fn reservation_is_as_defined(&self) {
         let (config, totals) = (self.table.ledger.config(), self.table.ledger.totals());
         let counts = self.table.ledger.counts();
         let live = counts.running + totals.queued + totals.out;
@@ -160,7 +161,7 @@ impl World {
         }
     }
 
-    /// What came of a change must be what it may be, where so many could be admitted and this was counted before.
+    /// What came of a change must be what it may be, where so many could be reserved and this was counted before.
     fn observe(
         &mut self,
         change: &Change,
@@ -170,23 +171,27 @@ impl World {
     ) {
         let is_held = |hold: &Hold| self.crowd.holds.contains(hold);
         match (change, outcome) {
-            (Change::Admit(admit), Ok(Outcome::Admitted(permits))) => {
-                assert!((1..=admit.count as usize).contains(&permits.len()));
+            (Change::Reserve(reserve), Ok(Outcome::Reserved(reservations))) => {
+                assert!((1..=reserve.count as usize).contains(&reservations.len()));
                 // Where groups are used again, one that goes may make room for several.
                 let is_replaced = self.table.ledger.config().order == Order::Weighted;
                 let most = if is_replaced && capacity > 0 { u64::MAX } else { capacity };
-                assert!(permits.len() as u64 <= most, "admitted without room");
-                let mut permits = permits.iter();
-                assert!(permits.all(|one| self.given.insert(one.hold)), "a permit is new");
+                assert!(reservations.len() as u64 <= most, "reserved without room");
+                let mut reservations = reservations.iter();
+                assert!(
+                    reservations.all(|one| self.given.insert(one.hold)),
+                    "a reservation is new"
+                );
             }
-            (Change::Resume { .. }, Ok(Outcome::Resumed(permit, items))) => {
-                assert!(self.given.insert(permit.hold), "a permit is new");
+            (Change::Resume { .. }, Ok(Outcome::Resumed(reservation, items))) => {
+                assert!(self.given.insert(reservation.hold), "a reservation is new");
                 for item in items {
-                    let sent = self.crowd.sequences.get(&(permit.hold.group, item.index)).copied();
+                    let sent =
+                        self.crowd.sequences.get(&(reservation.hold.group, item.index)).copied();
                     assert_eq!(item.segments.len() as u32, sent.unwrap_or(0));
                 }
             }
-            (Change::Append(append), Ok(Outcome::Appended(fate))) => {
+            (Change::Append(append), Ok(Outcome::Appended(status))) => {
                 let group = append.hold.group;
                 if let Some(version) = append.segment.oldest().filter(|_| is_held(&append.hold)) {
                     let oldest = self.sent.entry(group).or_insert(version);
@@ -194,17 +199,17 @@ impl World {
                     // One that was complete may have gone for other reasons.
                     let config = self.table.ledger.config();
                     let is_open = append.finish.is_none() && config.group_deadline_ms.is_none();
-                    if *fate == Fate::Stale && is_open {
+                    if *status == GroupStatus::Stale && is_open {
                         let lag = config.max_lag.expect("a bound");
                         assert!(*oldest < self.latest - i64::from(lag), "{oldest} is not too old");
                     }
                 }
-                if *fate == Fate::Running {
+                if *status == GroupStatus::Running {
                     assert!(is_held(&append.hold), "{append:?} is nobody's");
                     let sent = self.crowd.sequences.get(&(group, append.item)).copied();
                     assert!(append.sequence <= sent.unwrap_or(0), "{append:?} is not the next");
                 }
-                if *fate == Fate::Complete {
+                if *status == GroupStatus::Complete {
                     // Whoever had it before and comes back hears the same.
                     self.completed.entry(group).or_insert(append.hold);
                 }
@@ -382,24 +387,24 @@ impl World {
         for hold in self.completed.clone().into_values() {
             let is_done = matches!(self.state.get(&hold.group), Some(Delivered::Done(_)));
             match self.apply(Change::Append(part(hold, 0, 0, 0))) {
-                Ok(Outcome::Appended(fate)) if is_done && !is_replaced => {
-                    assert_eq!(fate, Fate::Over);
+                Ok(Outcome::Appended(status)) if is_done && !is_replaced => {
+                    assert_eq!(status, GroupStatus::Over);
                 }
                 _ if self.state.contains_key(&hold.group) => {}
-                Ok(Outcome::Appended(Fate::Stale | Fate::Filtered)) => dropped += 1,
+                Ok(Outcome::Appended(GroupStatus::Stale | GroupStatus::Filtered)) => dropped += 1,
                 // What may be used again and again makes room for what is younger.
-                Ok(Outcome::Appended(Fate::Over)) if is_replaced => dropped += 1,
-                Ok(Outcome::Appended(Fate::Complete)) => waiting += 1,
+                Ok(Outcome::Appended(GroupStatus::Over)) if is_replaced => dropped += 1,
+                Ok(Outcome::Appended(GroupStatus::Complete)) => waiting += 1,
                 other => panic!("{hold:?} was complete, and never delivered: {other:?}"),
             }
         }
         let counts = self.table.ledger.counts();
-        let told = counts.stale + counts.discarded + counts.retired;
+        let told = counts.stale + counts.removed + counts.retired;
         assert!(dropped <= told, "{dropped} dropped, {counts:?}");
         assert!(waiting <= counts.accepted, "{waiting} wait, {counts:?}");
     }
 
-    fn every_permit_ends_once(&mut self) {
+    fn every_reservation_ends_once(&mut self) {
         // Nobody gives a sign of life any more.
         self.table.now += 100_000;
         self.table.apply(Change::Tick).expect("never refused");
@@ -436,7 +441,7 @@ impl World {
             for hold in self.crowd.holds.clone() {
                 self.finish(hold);
             }
-            let _ = self.apply(Change::Admit(Admit { count: 4, ..Admit::default() }));
+            let _ = self.apply(Change::Reserve(Reserve { count: 4, ..Reserve::default() }));
             // Every rank takes its share and is done with it; then the learner has its next version.
             let (mut has_any, mut told) = (false, 0);
             for rank in 0..self.want.ranks {
@@ -473,7 +478,7 @@ proptest! {
     fn a_ledger_keeps_its_promises(case in case()) {
         let mut world = World::run(&case);
         world.no_group_is_lost();
-        world.every_permit_ends_once();
+        world.every_reservation_ends_once();
     }
 
     #[test]
@@ -500,15 +505,15 @@ proptest! {
         let (mut taken, mut version) = (0, 0);
         let mut fails = fails.iter().copied().chain([false]).cycle();
         for part in parts.iter().cycle().take(60) {
-            while let Ok(permits) = table.admit(4) {
-                // Whoever was admitted last is the first to be done.
-                for permit in permits.iter().rev() {
+            while let Ok(reservations) = table.reserve(4) {
+                // Whoever was reserved last is the first to be done.
+                for reservation in reservations.iter().rev() {
                     match fails.next() {
                         Some(true) => {
-                            let holds = vec![permit.hold];
+                            let holds = vec![reservation.hold];
                             table.apply(Change::Fail { holds }).expect("never refused");
                         }
-                        _ => prop_assert_eq!(table.complete(permit.hold, version), Fate::Complete),
+                        _ => prop_assert_eq!(table.complete(reservation.hold, version), GroupStatus::Complete),
                     }
                 }
             }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use echoic_replay::codec::Encode;
 use echoic_replay::rollouts::batch::{Form, Layout};
 use echoic_replay::rollouts::durable::{DurableOptions, History};
-use echoic_replay::rollouts::ledger::{Change, Fate, Outcome, Share};
+use echoic_replay::rollouts::ledger::{Change, GroupStatus, Outcome, Share};
 use echoic_replay::rollouts::{Order, RolloutConfig, RolloutTable};
 use echoic_replay::table::Tables;
 use echoic_replay::table::saved::{Checkpointer, Contents, load, save};
 
-use crate::table::{admit, marked, pairs, want};
+use crate::table::{marked, pairs, reserve, want};
 use crate::waiting::soon;
 
 fn table(config: RolloutConfig) -> Arc<RolloutTable> {
@@ -27,10 +27,13 @@ fn call(table: &RolloutTable, change: &Change) -> Outcome {
 }
 
 fn groups(table: &RolloutTable, count: u32) {
-    let Outcome::Admitted(permits) = call(table, &admit(count)) else { panic!() };
-    for permit in permits {
+    let Outcome::Reserved(reservations) = call(table, &reserve(count)) else { panic!() };
+    for reservation in reservations {
         for item in 0..2 {
-            call(table, &marked(permit.hold, item, permit.version, permit.hold.group as u32));
+            call(
+                table,
+                &marked(reservation.hold, item, reservation.version, reservation.hold.group as u32),
+            );
         }
     }
 }
@@ -60,7 +63,7 @@ fn a_loaded_table_draws_what_the_saved_one_draws() {
     let first = [table(RolloutConfig { name: "other".into(), ..config.clone() }), table(config)];
     groups(&first[1], 6);
     let out = share(&first[1]);
-    call(&first[1], &admit(1));
+    call(&first[1], &reserve(1));
     save(contents(&tables, &first), root.path(), &[]).unwrap();
     let counts = first[1].info().counts;
     let second = [table((**first[1].config()).clone()), table((**first[0].config()).clone())];
@@ -107,26 +110,26 @@ fn a_table_that_does_not_fit_is_refused_and_all_are_as_they_were() {
     let narrow = [table(RolloutConfig { max_running: 3, ..pairs() })];
     load(contents(&tables, &narrow), root.path()).unwrap();
     assert_eq!(narrow[0].info().counts, first[0].info().counts);
-    let Outcome::Admitted(permits) = call(&narrow[0], &admit(8)) else { panic!() };
-    assert_eq!(permits.len(), 3);
+    let Outcome::Reserved(reservations) = call(&narrow[0], &reserve(8)) else { panic!() };
+    assert_eq!(reservations.len(), 3);
 }
 
 #[test]
-fn permits_have_their_full_time_in_a_table_that_is_loaded_into_but_for_those_given_later() {
+fn reservations_have_their_full_time_in_a_table_that_is_loaded_into_but_for_those_given_later() {
     let (root, tables) = (tempfile::tempdir().unwrap(), Tables::default());
-    let config = RolloutConfig { permit_ttl_ms: 300, ..pairs() };
+    let config = RolloutConfig { reservation_ttl_ms: 300, ..pairs() };
     let first = [table(config.clone())];
     std::thread::sleep(std::time::Duration::from_millis(40));
-    call(&first[0], &admit(1));
+    call(&first[0], &reserve(1));
     save(contents(&tables, &first), root.path(), &[]).unwrap();
-    let Outcome::Admitted(later) = call(&first[0], &admit(1)) else { panic!() };
+    let Outcome::Reserved(later) = call(&first[0], &reserve(1)) else { panic!() };
     let second = [table(config)];
     load(contents(&tables, &second), root.path()).unwrap();
     let due = second[0].next_due().unwrap();
     let left = due.saturating_duration_since(std::time::Instant::now()).as_millis();
     assert!((200..=300).contains(&left), "{left}");
     let append = call(&second[0], &marked(later[0].hold, 0, 0, 1));
-    assert_eq!(append, Outcome::Appended(Fate::Expired));
+    assert_eq!(append, Outcome::Appended(GroupStatus::Expired));
 }
 
 #[test]

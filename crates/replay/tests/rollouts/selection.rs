@@ -8,7 +8,7 @@ use std::task::{Wake, Waker};
 
 use echoic_replay::WaitReason;
 use echoic_replay::limiter::Parameters;
-use echoic_replay::rollouts::ledger::{Admit, Balance, Blocked, Change, Outcome, Size, Want};
+use echoic_replay::rollouts::ledger::{Balance, Blocked, Change, Outcome, Reserve, Size, Want};
 use echoic_replay::rollouts::table::Side;
 use echoic_replay::rollouts::{OnStale, Order, RolloutConfig, RolloutTable};
 
@@ -50,7 +50,7 @@ fn a_window_passes_over_fewer_than_its_width() {
     let late = table.open();
     let beyond = table.group(0);
     assert_eq!(table.taken(1), [third]);
-    // Three that were admitted before are not complete.
+    // Three that were reserved before are not complete.
     assert_eq!(blocked(table.take(1)), Blocked::Incomplete(open[0].group));
     table.complete(late, 0);
     assert_eq!(table.taken(2), [late.group, beyond]);
@@ -174,18 +174,18 @@ fn what_keeps_a_batch_from_being_young_goes_when_nothing_else_can_be_made() {
 fn whoever_waits_for_room_hears_that_some_was_made_for_younger_groups() {
     let young = RolloutConfig { max_mean_lag: Some(0.0), max_groups: 4, ..config() };
     let table = RolloutTable::new(young).expect("a table");
-    let admit = |count| Change::Admit(Admit { count, ..Admit::default() });
-    let Ok(Outcome::Admitted(permits)) = table.apply(&admit(4)) else { panic!("no room") };
-    for permit in permits {
-        table.apply(&Change::Append(whole(permit.hold, 0, 0, 1))).expect("taken");
+    let reserve = |count| Change::Reserve(Reserve { count, ..Reserve::default() });
+    let Ok(Outcome::Reserved(reservations)) = table.apply(&reserve(4)) else { panic!("no room") };
+    for reservation in reservations {
+        table.apply(&Change::Append(whole(reservation.hold, 0, 0, 1))).expect("taken");
     }
     table.apply(&Change::Publish { version: 1 }).expect("a later version");
-    assert!(table.apply(&admit(1)).is_err(), "the table is full");
+    assert!(table.apply(&reserve(1)).is_err(), "the table is full");
     let woken = Arc::new(Woken::default());
     table.wake_later(Side::Producers, &Waker::from(Arc::clone(&woken)));
     assert!(table.apply(&Change::Sample(groups(2))).is_err(), "all are too old");
     assert!(woken.0.load(Relaxed), "one of them went");
-    table.apply(&admit(1)).expect("its place");
+    table.apply(&reserve(1)).expect("its place");
 }
 
 #[test]
@@ -325,7 +325,7 @@ fn a_ratio_holds_consumers_back_until_groups_are_complete() {
     let mut table = Table::new(RolloutConfig { limiter: Some(limiter), ..unpaced() });
     table.group(0);
     table.group(0);
-    table.admit(1).expect("room");
+    table.reserve(1).expect("room");
     assert_eq!(blocked(table.take(1)), Blocked::Limiter(WaitReason::MinSize), "two are complete");
     table.group(0);
     assert_eq!(blocked(table.take(3)), Blocked::Limiter(WaitReason::Ratio));

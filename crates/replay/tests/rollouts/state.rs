@@ -23,7 +23,7 @@ fn load(config: &Arc<RolloutConfig>, numbers: &[u8], bulk: &[u8]) -> Result<Ledg
     Ledger::load(Arc::clone(config), numbers, &mut &*bulk)
 }
 
-fn begun(config: &Arc<RolloutConfig>, want: Want, steps: &[Step]) -> (Ledger, Crowd) {
+fn started(config: &Arc<RolloutConfig>, want: Want, steps: &[Step]) -> (Ledger, Crowd) {
     let (mut ledger, mut crowd) =
         (Ledger::new(Arc::clone(config)).unwrap(), Crowd::new(config, want));
     for step in steps {
@@ -44,7 +44,7 @@ proptest! {
         after in steps(120),
     ) {
         let config = Arc::new(config);
-        let (mut ledger, mut crowd) = begun(&config, want, &before);
+        let (mut ledger, mut crowd) = started(&config, want, &before);
         let (numbers, bulk) = bytes(&ledger);
         let mut loaded = load(&config, &numbers, &bulk).unwrap();
         prop_assert_eq!(bytes(&loaded), (numbers, bulk));
@@ -69,7 +69,7 @@ proptest! {
         after in steps(40),
     ) {
         let config = Arc::new(config);
-        let (ledger, mut crowd) = begun(&config, want, &before);
+        let (ledger, mut crowd) = started(&config, want, &before);
         let (mut numbers, bulk) = bytes(&ledger);
         for (at, byte) in lies {
             let at = at.index(numbers.len());
@@ -92,7 +92,7 @@ proptest! {
         cut: prop::sample::Index,
     ) {
         let config = Arc::new(config);
-        let (ledger, _) = begun(&config, want, &before);
+        let (ledger, _) = started(&config, want, &before);
         let (numbers, bulk) = bytes(&ledger);
         prop_assert!(load(&config, &numbers[..cut.index(numbers.len())], &bulk).is_err());
         if !bulk.is_empty() {
@@ -122,7 +122,7 @@ fn what_these_tests_do_gets_everywhere() {
     let mut sums = std::collections::BTreeMap::<&str, u64>::new();
     for _ in 0..600 {
         let ((config, want), steps) = case.new_tree(&mut runner).unwrap().current();
-        let (ledger, _) = begun(&Arc::new(config), want, &steps);
+        let (ledger, _) = started(&Arc::new(config), want, &steps);
         let (counts, totals) = (ledger.counts(), ledger.totals());
         for (name, count) in [
             ("accepted", counts.accepted),

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::item::{Finish, Group, Run, Segment};
 use echoic_replay::rollouts::ledger::{
-    Admit, Append, Balance, Blocked, Change, ChangeError, Fate, Hold, Lease, Ledger, Outcome,
-    Permit, Share, Size, Want,
+    Append, Balance, Blocked, Change, ChangeError, GroupStatus, Hold, Lease, Ledger, Outcome,
+    Reservation, Reserve, Share, Size, Want,
 };
 
 use crate::settings::plain;
 
-/// The lease of shares, and the life of permits, in milliseconds.
+/// The lease of shares, and the life of reservations, in milliseconds.
 pub const LEASE: u64 = 1_000;
 pub const TTL: u64 = 100;
 
@@ -23,7 +23,7 @@ pub fn config() -> RolloutConfig {
         max_lag: Some(1),
         max_running: 100,
         max_groups: 100,
-        permit_ttl_ms: TTL,
+        reservation_ttl_ms: TTL,
         ..plain()
     }
 }
@@ -84,8 +84,8 @@ pub fn part(hold: Hold, item: u32, sequence: u32, version: i64) -> Append {
     Append { sequence, finish: None, ..whole(hold, item, version, 1) }
 }
 
-pub fn admit(count: u32) -> Change {
-    Change::Admit(Admit { count, source: "s".into(), ..Admit::default() })
+pub fn reserve(count: u32) -> Change {
+    Change::Reserve(Reserve { count, source: "s".into(), ..Reserve::default() })
 }
 
 pub fn want(groups: u32, lease_ms: Option<u64>) -> Want {
@@ -148,25 +148,25 @@ impl Table {
         self.apply(Change::Tick).expect("time passes");
     }
 
-    pub fn admit(&mut self, count: u32) -> Result<Vec<Permit>, ChangeError> {
-        self.admit_as(Admit { count, ..Admit::default() })
+    pub fn reserve(&mut self, count: u32) -> Result<Vec<Reservation>, ChangeError> {
+        self.reserve_as(Reserve { count, ..Reserve::default() })
     }
 
-    pub fn admit_as(&mut self, admit: Admit) -> Result<Vec<Permit>, ChangeError> {
-        match self.apply(Change::Admit(admit))? {
-            Outcome::Admitted(permits) => Ok(permits),
-            other => panic!("admitted, got {other:?}"),
+    pub fn reserve_as(&mut self, reserve: Reserve) -> Result<Vec<Reservation>, ChangeError> {
+        match self.apply(Change::Reserve(reserve))? {
+            Outcome::Reserved(reservations) => Ok(reservations),
+            other => panic!("reserved, got {other:?}"),
         }
     }
 
     /// One group that may be made.
     pub fn open(&mut self) -> Hold {
-        self.admit(1).expect("room")[0].hold
+        self.reserve(1).expect("room")[0].hold
     }
 
-    pub fn append(&mut self, append: Append) -> Fate {
+    pub fn append(&mut self, append: Append) -> GroupStatus {
         match self.apply(Change::Append(append)).expect("tokens that make sense") {
-            Outcome::Appended(fate) => fate,
+            Outcome::Appended(status) => status,
             other => panic!("appended, got {other:?}"),
         }
     }
@@ -178,7 +178,7 @@ impl Table {
         hold.group
     }
 
-    pub fn complete(&mut self, hold: Hold, version: i64) -> Fate {
+    pub fn complete(&mut self, hold: Hold, version: i64) -> GroupStatus {
         let size = self.ledger.config().group_size;
         (0..size).map(|item| self.append(whole(hold, item, version, 1))).last().expect("an item")
     }

@@ -83,8 +83,8 @@ def numbers(table: RolloutReading, flow: RolloutFlow) -> RenderableType:
         (
             "let go of",
             (
-                f"{table.stale:,d} too old, {table.expired:,d} with their permit,"
-                f" {table.discarded:,d} discarded"
+                f"{table.stale:,d} too old, {table.expired:,d} with their reservation,"
+                f" {table.removed:,d} removed"
             ),
         ),
         (
@@ -95,10 +95,10 @@ def numbers(table: RolloutReading, flow: RolloutFlow) -> RenderableType:
                 f" {table.expired_leases:,d} leases ran out"
             ),
         ),
-        ("groups per second", f"in {amount(flow.admitted)}, out {amount(flow.delivered)}"),
+        ("groups per second", f"in {amount(flow.reserved)}, out {amount(flow.delivered)}"),
         ("producers waited", _side(table.producers, flow.producers)),
         ("consumers waited", _side(table.consumers, flow.consumers)),
-        ("paused", "yes, on purpose: nobody is admitted or served" if table.paused else "no"),
+        ("paused", "yes, on purpose: nothing is reserved or delivered" if table.paused else "no"),
     ):
         grid.add_row(title, value)
     return grid

@@ -116,7 +116,7 @@ def _rollouts(first: RolloutReading, last: RolloutReading, seconds: float) -> di
 
     return {
         "name": last.name,
-        "admitted": rate("submitted"),
+        "reserved": rate("submitted"),
         "delivered": rate("delivered"),
         "tokens": rate("tokens"),
         "delivered_tokens": rate("delivered_tokens"),

@@ -9,9 +9,9 @@
 //! A connection that breaks comes back, within the options' `deadline`, and what has no answer is asked again: it may
 //! have been done, and only the answer be lost. Of what is then done twice:
 //!
-//! - an append is taken once, since its segments are numbered. So are a fail, a suspend, a discard: of the second
+//! - an append is taken once, since its segments are numbered. So are a fail, a suspend, a remove: of the second
 //!   fewer groups are true. A publish, a renew, a pause, new priorities, a new depth are the same done twice;
-//! - an admit has admitted groups that nobody makes: their permits end with their time to live. A group whose resume was
+//! - a reserve has reserved groups that nobody makes: their reservations end with their time to live. A group whose resume was
 //!   not heard of is left again in the same way;
 //! - a sample with a lease is delivered again when the lease is over. Without one, its groups are used up;
 //! - an ack or a nack that was heard the first time is refused the second time, as fenced: the lease is over;
@@ -27,7 +27,7 @@ use std::time::Instant;
 use echoic_replay::codec::Encode;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::Form;
-use echoic_replay::rollouts::ledger::{Append, Change, ChangeError, Fate, Outcome, Want};
+use echoic_replay::rollouts::ledger::{Append, Change, ChangeError, GroupStatus, Outcome, Want};
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
 use echoic_replay::stream::Wait;
 use echoic_replay::table::TableError;
@@ -105,18 +105,18 @@ impl Calls {
     /// # Errors
     ///
     /// [`TablesError`]; [`TablesError::Rollout`] when one of them was refused.
-    pub fn wait_fate(&mut self, wait: Wait<'_>) -> Result<Fate, TablesError> {
-        let mut fate = Fate::Running;
+    pub fn wait_status(&mut self, wait: Wait<'_>) -> Result<GroupStatus, TablesError> {
+        let mut status = GroupStatus::Running;
         for outcome in self.wait(wait)? {
             match outcome.map_err(|refusal| TablesError::Rollout(CallError::Refused(refusal)))? {
-                Outcome::Appended(reached) => fate = reached,
+                Outcome::Appended(reached) => status = reached,
                 other => {
                     let text = format!("an answer of another kind: {other:?}");
                     return Err(TablesError::Wire(WireError::Spec(text)));
                 }
             }
         }
-        Ok(fate)
+        Ok(status)
     }
 
     /// Whether a wait has had an error for an answer: there is no other.
@@ -174,7 +174,7 @@ impl Rollouts {
         self.requests.reconnects()
     }
 
-    /// Has changes happen, in their order: one that may wait, an admit, a resume, or a wait for a version, alone; of others as many as you
+    /// Has changes happen, in their order: one that may wait, a reserve, a resume, or a wait for a version, alone; of others as many as you
     /// like, which are sent in several requests if they have many bytes. A sample is no such change: see
     /// [`Rollouts::sample`].
     ///

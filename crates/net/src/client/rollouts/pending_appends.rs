@@ -20,7 +20,7 @@ use std::time::Instant;
 use echoic_memory::event::Event;
 use echoic_memory::sync::Mutex;
 use echoic_replay::WaitReason;
-use echoic_replay::rollouts::ledger::Fate;
+use echoic_replay::rollouts::ledger::GroupStatus;
 use echoic_replay::stream::Wait;
 
 use super::Calls;
@@ -47,7 +47,7 @@ impl From<TablesError> for AppendError {
     }
 }
 
-type Answer = Result<Fate, TablesError>;
+type Answer = Result<GroupStatus, TablesError>;
 
 /// Where a call is.
 enum Progress {
@@ -78,7 +78,7 @@ struct Awaited<'a> {
 impl Awaited<'_> {
     fn wait(mut self, wait: Wait<'_>) -> Result<Answer, TablesError> {
         let Some(calls) = &mut self.calls else { return Err(TablesError::Closed) };
-        let answer = calls.wait_fate(wait);
+        let answer = calls.wait_status(wait);
         match answer {
             Err(error @ (TablesError::TimedOut(_) | TablesError::Interrupted))
                 if !calls.has_failed() =>
@@ -113,7 +113,7 @@ impl Call {
             // What is ready needs no time.
             let on_tick = &mut |_| ControlFlow::Continue(());
             let wait = Wait { deadline: Some(Instant::now()), tick: None, on_tick };
-            *progress = Progress::Known(calls.wait_fate(wait));
+            *progress = Progress::Known(calls.wait_status(wait));
         }
         match &*progress {
             Progress::Known(answer) => Some(answer.clone()),
@@ -169,7 +169,7 @@ impl PendingAppend {
     /// # Errors
     ///
     /// [`AppendError`], of the answer or of the wait.
-    pub fn wait(&self, wait: Wait<'_>) -> Result<Fate, AppendError> {
+    pub fn wait(&self, wait: Wait<'_>) -> Result<GroupStatus, AppendError> {
         let answer = self.0.wait(wait)?;
         self.forget();
         answer.map_err(|error| self.0.error(error))

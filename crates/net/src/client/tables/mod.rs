@@ -24,7 +24,6 @@ mod writer;
 
 use echoic_replay::WaitReason;
 use echoic_replay::rollouts::table::CallError;
-use echoic_replay::stream::WaitOver;
 use echoic_replay::table::{Form, TableError};
 
 pub use self::batch::Batch;
@@ -86,14 +85,7 @@ impl From<ClientError> for TablesError {
     }
 }
 
-impl From<WaitOver> for TablesError {
-    fn from(over: WaitOver) -> Self {
-        match over {
-            WaitOver::TimedOut(waiting) => Self::TimedOut(waiting),
-            WaitOver::Interrupted => Self::Interrupted,
-        }
-    }
-}
+echoic_replay::from_wait_over!(TablesError);
 
 impl From<std::io::Error> for TablesError {
     fn from(error: std::io::Error) -> Self {

@@ -7,14 +7,14 @@ use std::path::Path;
 use super::super::ledger::{Change, Outcome};
 use super::super::table::{CallError, RolloutTable};
 use super::Durability;
-use super::tests::{admit, call, item, open, sample};
+use super::tests::{call, item, open, reserve, sample};
 use crate::files::faults::{self, Armed};
 use crate::journal::Options;
 
 /// What callers were told.
 #[derive(Debug, Default)]
 struct ProgramGauges {
-    admitted: u64,
+    reserved: u64,
     complete: u64,
     delivered: BTreeSet<u64>,
     acked: BTreeSet<u64>,
@@ -28,13 +28,13 @@ fn options() -> Options {
 
 fn round(table: &RolloutTable, told: &mut ProgramGauges) -> Result<(), CallError> {
     for _ in 0..3 {
-        let Outcome::Admitted(permits) = call(table, &admit())? else { panic!() };
-        told.admitted += 1;
-        if !told.admitted.is_multiple_of(4) {
-            call(table, &item(permits[0].hold, 20))?;
+        let Outcome::Reserved(reservations) = call(table, &reserve())? else { panic!() };
+        told.reserved += 1;
+        if !told.reserved.is_multiple_of(4) {
+            call(table, &item(reservations[0].hold, 20))?;
             told.complete += 1;
         } else {
-            call(table, &Change::Fail { holds: vec![permits[0].hold] })?;
+            call(table, &Change::Fail { holds: vec![reservations[0].hold] })?;
         }
     }
     let Outcome::Delivered(share) = call(table, &sample(2))? else { panic!() };
@@ -61,7 +61,7 @@ fn work(dir: &Path, durability: Durability) -> ProgramGauges {
         let Ok(table) = open(dir, durability, options()) else { break };
         for number in 0..2 {
             if round(&table, &mut told).is_err() {
-                let refused = call(&table, &admit()).unwrap_err();
+                let refused = call(&table, &reserve()).unwrap_err();
                 assert!(matches!(refused, CallError::Journal(_)), "{refused}");
                 return told;
             }
@@ -90,7 +90,7 @@ fn stop_anywhere(durability: Durability, after: impl Fn(&Armed)) {
         assert_eq!(counts.submitted, sum);
         // At most the one change of which nobody was told is there, too.
         for (what, found, told) in [
-            ("admitted", counts.submitted, told.admitted),
+            ("reserved", counts.submitted, told.reserved),
             ("complete", counts.accepted, told.complete),
             ("delivered", counts.delivered, told.delivered.len() as u64),
             ("acked", counts.acked, told.acked.len() as u64),

@@ -46,7 +46,7 @@ pub struct Delivered {
 /// ```
 /// use echoic_replay::rollouts::durable::{History, DurableOptions};
 /// use echoic_replay::rollouts::RolloutTable;
-/// # use echoic_replay::rollouts::ledger::{Admit, Change};
+/// # use echoic_replay::rollouts::ledger::{Reserve, Change};
 /// # use echoic_replay::rollouts::{Column, RolloutConfig, Schema};
 /// # use echoic_replay::Dtype;
 /// # let ids = Column { name: "ids".into(), dtype: Dtype::Int(4) };
@@ -54,7 +54,7 @@ pub struct Delivered {
 /// # let config = RolloutConfig::new("t", schema, 1, 1);
 /// # let dir = std::env::temp_dir().join(format!("echoic-doc-history-{}", std::process::id()));
 /// let table = RolloutTable::open(config, &dir, DurableOptions { history: true, ..DurableOptions::default() })?;
-/// table.apply(&Change::Admit(Admit { count: 3, ..Admit::default() }))?;
+/// table.apply(&Change::Reserve(Reserve { count: 3, ..Reserve::default() }))?;
 /// table.close();
 ///
 /// let mut history = History::open(&dir, None)?;

@@ -22,15 +22,15 @@
 //!    They are put together and their checksums taken before, and nobody waits for the disk with the lock.
 //! 2. A change of which a caller of `call` was told is kept, as the durability promises; whoever uses `apply` asks
 //!    [`is_durable`](super::RolloutTable::is_durable).
-//! 3. The time of the table never goes back. While nobody has it open, none passes: then permits and leases have
+//! 3. The time of the table never goes back. While nobody has it open, none passes: then reservations and leases have
 //!    their full time again.
 //! 4. A checkpoint names only records that are durable before it is.
 //!
 //! # Limitations
 //!
 //! A checkpoint has all tokens that are there, also those that the one before has: groups are used up soon, so most
-//! are others. What waits to be written is bounded for producers that are not admitted yet: when there is no room,
-//! nobody is admitted, and what is made already is taken.
+//! are others. What waits to be written is bounded for producers that have no reservation yet: when there is no room,
+//! nothing is reserved, and what is made already is taken.
 
 #[cfg(test)]
 mod crash;

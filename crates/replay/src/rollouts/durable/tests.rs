@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::super::config::{Order, RolloutConfig};
 use super::super::item::{Finish, Run, Segment};
 use super::super::ledger::{
-    Admit, Append, Balance, Blocked, Change, ChangeError, Fate, Hold, Outcome, Size, Want,
+    Append, Balance, Blocked, Change, ChangeError, GroupStatus, Hold, Outcome, Reserve, Size, Want,
 };
 use super::super::schema::{Column, Schema};
 use super::super::table::{CallError, RolloutTable};
@@ -19,7 +19,7 @@ use crate::journal::Options;
 use crate::spec::Dtype;
 use crate::stream::Wait;
 
-/// Groups of one item, in the order of their admission.
+/// Groups of one item, in the order of their reservation.
 pub(in crate::rollouts) fn config() -> RolloutConfig {
     let ids = Column { name: "ids".into(), dtype: Dtype::UInt(1) };
     RolloutConfig {
@@ -27,7 +27,7 @@ pub(in crate::rollouts) fn config() -> RolloutConfig {
         max_groups: 64,
         max_tokens: 2000,
         order: Order::Submission,
-        permit_ttl_ms: 600_000,
+        reservation_ttl_ms: 600_000,
         ..RolloutConfig::new("t", Schema { columns: vec![ids], fields: vec![], mask: None }, 1, 2)
     }
 }
@@ -46,8 +46,8 @@ pub(super) fn call(table: &RolloutTable, change: &Change) -> Result<Outcome, Cal
     table.call(change, wait)
 }
 
-pub(super) fn admit() -> Change {
-    Change::Admit(Admit { count: 1, source: "s".into(), ..Admit::default() })
+pub(super) fn reserve() -> Change {
+    Change::Reserve(Reserve { count: 1, source: "s".into(), ..Reserve::default() })
 }
 
 pub(super) fn item(hold: Hold, tokens: u32) -> Change {
@@ -64,23 +64,23 @@ pub(super) fn sample(groups: u32) -> Change {
 }
 
 #[test]
-fn admission_waits_for_room_in_the_journal_and_nothing_else_does() {
+fn reservation_waits_for_room_in_the_journal_and_nothing_else_does() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { queue_bytes: 2000, ..Options::default() };
     let table = open(&dir.path().join("t"), Durability::Async, options).unwrap();
-    let Ok(Outcome::Admitted(permits)) = call(&table, &admit()) else { panic!() };
+    let Ok(Outcome::Reserved(reservations)) = call(&table, &reserve()) else { panic!() };
     let room = table.log().unwrap().journal().try_room(2000).unwrap().unwrap();
     let blocked = Blocked::Limiter(WaitReason::Capacity);
-    assert_eq!(table.apply(&admit()), Err(CallError::Refused(ChangeError::Blocked(blocked))));
-    let hold = permits[0].hold;
-    assert_eq!(table.apply(&item(hold, 100)), Ok(Outcome::Appended(Fate::Complete)));
+    assert_eq!(table.apply(&reserve()), Err(CallError::Refused(ChangeError::Blocked(blocked))));
+    let hold = reservations[0].hold;
+    assert_eq!(table.apply(&item(hold, 100)), Ok(Outcome::Appended(GroupStatus::Complete)));
     assert!(matches!(table.apply(&sample(1)), Ok(Outcome::Delivered(_))));
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| call(&table, &admit()));
+        let waiting = scope.spawn(|| call(&table, &reserve()));
         // Whether it waits already or not, it must see the room.
         std::thread::sleep(Duration::from_millis(10));
         drop(room);
-        assert!(matches!(waiting.join().unwrap(), Ok(Outcome::Admitted(_))));
+        assert!(matches!(waiting.join().unwrap(), Ok(Outcome::Reserved(_))));
     });
     table.close();
     assert_eq!(table.journal_info().unwrap().held_bytes, 0);
@@ -91,15 +91,15 @@ fn a_change_that_is_larger_than_a_record_is_refused_and_not_made() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { queue_bytes: 1500, ..Options::default() };
     let table = open(&dir.path().join("t"), Durability::Async, options).unwrap();
-    let Ok(Outcome::Admitted(permits)) = table.apply(&admit()) else { panic!() };
-    let refused = table.apply(&item(permits[0].hold, 1600)).unwrap_err();
+    let Ok(Outcome::Reserved(reservations)) = table.apply(&reserve()) else { panic!() };
+    let refused = table.apply(&item(reservations[0].hold, 1600)).unwrap_err();
     assert!(
         matches!(&refused, CallError::Journal(text) if text.contains("in several parts")),
         "{refused}"
     );
     assert_eq!(table.info().counts.tokens, 0);
-    let kept = table.apply(&item(permits[0].hold, 10));
-    assert_eq!(kept, Ok(Outcome::Appended(Fate::Complete)));
+    let kept = table.apply(&item(reservations[0].hold, 10));
+    assert_eq!(kept, Ok(Outcome::Appended(GroupStatus::Complete)));
 }
 
 /// An opening, as it is written.
@@ -117,9 +117,9 @@ fn a_generation_begins_where_a_directory_is_opened_again() {
         let next = if again { 1_700_000_000_000 << 10 } else { 1 };
         for (at, again, group) in [(0, false, 0), (2, again, next)] {
             replayed.apply(at, &opening(again)).unwrap();
-            let admitted = replayed.ledger.as_mut().unwrap().apply(0, &admit()).unwrap();
-            let Outcome::Admitted(permits) = admitted else { panic!() };
-            assert_eq!(permits[0].hold.group, group);
+            let reserved = replayed.ledger.as_mut().unwrap().apply(0, &reserve()).unwrap();
+            let Outcome::Reserved(reservations) = reserved else { panic!() };
+            assert_eq!(reservations[0].hold.group, group);
         }
     }
 }

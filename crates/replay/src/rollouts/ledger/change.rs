@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::super::item::{Finish, Group, Item, Segment};
 use crate::WaitReason;
 
-/// The most groups that one call admits.
-pub const MAX_ADMITTED: u32 = 1 << 12;
+/// The most groups that one call reserves.
+pub const MAX_RESERVED: u32 = 1 << 12;
 /// The most groups that a change names.
 pub const MAX_NAMED: u32 = 1 << 16;
 /// The most ranks that share a batch.
@@ -22,7 +22,7 @@ pub const MAX_KEY: usize = 255;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
     /// A producer wants to make groups.
-    Admit(Admit),
+    Reserve(Reserve),
     /// A producer brings tokens of an item.
     Append(Append),
     /// A producer gives groups up.
@@ -39,7 +39,7 @@ pub enum Change {
     Resume {
         /// Who it is.
         source: String,
-        /// For how many milliseconds the permit stands; as the table says, if `None`.
+        /// For how many milliseconds the reservation stands; as the table says, if `None`.
         ttl_ms: Option<u64>,
     },
     /// A producer is still at it.
@@ -48,7 +48,7 @@ pub enum Change {
         holds: Vec<Hold>,
     },
     /// A producer that knows of a group asks what is there of it. Nothing is changed by that.
-    Look {
+    Status {
         /// Which.
         hold: Hold,
     },
@@ -73,7 +73,7 @@ pub enum Change {
         lease_ms: u64,
     },
     /// Complete groups are not wanted after all.
-    Discard {
+    Remove {
         /// Which.
         groups: Vec<u64>,
     },
@@ -84,7 +84,7 @@ pub enum Change {
     },
     /// Time has passed, and something was over.
     Tick,
-    /// Groups are admitted this many versions ahead.
+    /// Groups are reserved this many versions ahead.
     Deepen {
         /// At most as many as the bound.
         depth: u32,
@@ -94,7 +94,7 @@ pub enum Change {
         /// Which.
         version: i64,
     },
-    /// Nothing is admitted and sampled for the time being, or that is over. A table that is opened again is not paused.
+    /// Nothing is reserved and sampled for the time being, or that is over. A table that is opened again is not paused.
     Pause {
         /// Whether it begins.
         paused: bool,
@@ -106,18 +106,18 @@ pub enum Change {
     },
 }
 
-/// See [`Change::Admit`].
+/// See [`Change::Reserve`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Admit {
+pub struct Reserve {
     /// How many at most; one with a key.
     pub count: u32,
     /// Who wants to make them.
     pub source: String,
-    /// What the producer calls the group. Others may be called the same: each admission is a group of its own.
+    /// What the producer calls the group. Others may be called the same: each reservation is a group of its own.
     pub key: String,
     /// The version that the producer has; the learner's, if `None`.
     pub version: Option<i64>,
-    /// For how many milliseconds a permit stands; as the table says, if `None`.
+    /// For how many milliseconds a reservation stands; as the table says, if `None`.
     pub ttl_ms: Option<u64>,
 }
 
@@ -203,13 +203,13 @@ pub enum Outcome {
     /// There is nothing to say.
     Done,
     /// These groups may be made.
-    Admitted(Vec<Permit>),
+    Reserved(Vec<Reservation>),
     /// A group to go on with, and what is there of it.
-    Resumed(Permit, Vec<Item>),
+    Resumed(Reservation, Vec<Item>),
     /// Tokens were taken, or not needed.
-    Appended(Fate),
+    Appended(GroupStatus),
     /// How far the items of a group are, by their places.
-    Begun(Vec<Progress>),
+    Progress(Vec<Progress>),
     /// How many groups it was true of; of [`Change::AwaitVersion`], the learner's version.
     Count(u64),
     /// A share of a batch.
@@ -230,14 +230,14 @@ pub struct Progress {
 pub struct Hold {
     /// The number of the group.
     pub group: u64,
-    /// How often it changed hands; more, if it was admitted before a checkpoint from which the table went on, or in a
+    /// How often it changed hands; more, if it was reserved before a checkpoint from which the table went on, or in a
     /// table that no directory has.
     pub attempt: u32,
 }
 
 /// The right to make a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Permit {
+pub struct Reservation {
     /// The group.
     pub hold: Hold,
     /// What it is called.
@@ -250,7 +250,7 @@ pub struct Permit {
 
 /// Where a group has come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Fate {
+pub enum GroupStatus {
     /// More is to come.
     Running,
     /// It is complete.
@@ -313,7 +313,7 @@ pub enum Blocked {
         /// Those that are wanted.
         wanted: u64,
     },
-    /// Too few groups are complete or made, and no more are admitted before the learner has a later version.
+    /// Too few groups are complete or made, and no more are reserved before the learner has a later version.
     Unpublished {
         /// Groups that are complete or made.
         there: u64,
@@ -381,7 +381,7 @@ impl fmt::Display for Blocked {
             Self::Unpublished { there, wanted, per_version, version, needed } => {
                 write!(
                     f,
-                    "{there} groups are complete or made, {wanted} are wanted, and others are admitted when \
+                    "{there} groups are complete or made, {wanted} are wanted, and others are reserved when \
                      the learner, which is at version {version}, has published version {needed}"
                 )?;
                 match wanted > per_version {
@@ -456,7 +456,7 @@ pub enum ChangeError {
         width: u32,
     },
     /// There is no such group, and there never was.
-    #[error("group {0} was never admitted")]
+    #[error("group {0} was never reserved")]
     Unknown(u64),
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::change::{
-    Admit, Append, Change, ChangeError, MAX_ADMITTED, MAX_KEY, MAX_NAMED, MAX_RANKS, MAX_VERSION,
+    Append, Change, ChangeError, MAX_KEY, MAX_NAMED, MAX_RANKS, MAX_RESERVED, MAX_VERSION, Reserve,
     Size, Want,
 };
 use crate::rollouts::config::RolloutConfig;
@@ -20,7 +20,7 @@ impl Change {
     /// [`ChangeError::Value`].
     pub fn check(&self, config: &RolloutConfig) -> Result<(), ChangeError> {
         match self {
-            Self::Admit(admit) => admit.check(),
+            Self::Reserve(reserve) => reserve.check(),
             Self::Append(append) => append.check(config),
             Self::Fail { holds } | Self::Suspend { holds } | Self::Renew { holds } => {
                 check_named(holds.len())
@@ -34,7 +34,7 @@ impl Change {
             }
             Self::Sample(want) => want.check(config),
             Self::Extend { lease_ms, .. } => check_lease(*lease_ms),
-            Self::Discard { groups } => check_named(groups.len()),
+            Self::Remove { groups } => check_named(groups.len()),
             Self::Reprioritize { priorities } => {
                 check_named(priorities.len())?;
                 priorities.iter().try_for_each(|(_, priority)| check_priority(*priority))
@@ -46,7 +46,7 @@ impl Change {
                 }
                 None => Err(value("pipeline_depth", "none, as there is no max_lag", depth)),
             },
-            Self::Look { .. }
+            Self::Status { .. }
             | Self::Pause { .. }
             | Self::AwaitVersion { .. }
             | Self::Ack(_)
@@ -56,16 +56,16 @@ impl Change {
     }
 }
 
-impl Admit {
+impl Reserve {
     fn check(&self) -> Result<(), ChangeError> {
         let Self { count, source, key, version, ttl_ms } = self;
         check_name("key of a group", key)?;
         check_name("name of a source", source)?;
-        if *count == 0 || *count > MAX_ADMITTED {
-            return Err(value("groups to admit", format!("from 1 to {MAX_ADMITTED}"), count));
+        if *count == 0 || *count > MAX_RESERVED {
+            return Err(value("groups to reserve", format!("from 1 to {MAX_RESERVED}"), count));
         }
         if !key.is_empty() && *count != 1 {
-            return Err(value("groups to admit under a key", 1, count));
+            return Err(value("groups to reserve under a key", 1, count));
         }
         if let Some(version) = version {
             check_version("version", *version)?;
@@ -154,7 +154,7 @@ impl Want {
                     config.max_lag.map_or(0, |lag| (u64::from(lag) + 1) * config.per_version());
                 let expected = format!(
                     "at most (max_lag + 1) × batch_groups × batches_per_version = {most}, as no more are \
-                     admitted"
+                     reserved"
                 );
                 Err(value("groups of a batch", expected, groups))
             }

@@ -32,7 +32,7 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Groups that were admitted.
+    /// Groups that were reserved.
     submitted,
     /// Of these, those that are made now, or were left and wait for a producer.
     running,
@@ -49,10 +49,10 @@ counts! {
     /// Of those rejected and those filtered: they were too old.
     stale,
     /// Of those filtered: somebody said that they are not wanted.
-    discarded,
+    removed,
     /// Groups that were complete at their deadline with fewer items than wanted.
     short,
-    /// Items that were begun, and not needed for their group.
+    /// Items that were started, and not needed for their group.
     surplus,
     /// Batches.
     batches,
@@ -76,7 +76,7 @@ counts! {
     lost,
     /// Leases that were over before their consumer said so.
     expired_leases,
-    /// What came from producers whose permit was another one's by then, and from consumers whose lease was over.
+    /// What came from producers whose reservation was another one's by then, and from consumers whose lease was over.
     fenced,
     /// Tokens that came.
     tokens,
@@ -99,7 +99,7 @@ impl Counts {
 pub struct Source {
     /// What it calls itself.
     pub name: String,
-    /// Groups that it was admitted for.
+    /// Groups that it reserved.
     pub submitted: u64,
     /// See [`Counts`].
     pub accepted: u64,
@@ -113,8 +113,8 @@ pub struct Source {
     pub tokens: u64,
     /// Its groups in batches; one that was queued again and delivered once more counts twice.
     pub delivered: u64,
-    /// When it was last admitted or went on with a group, by the table's time in milliseconds.
-    pub last_admitted: Option<u64>,
+    /// When it last reserved a group or went on with one, by the table's time in milliseconds.
+    pub last_reserved: Option<u64>,
 }
 
 /// The most producers that are told apart; all others are one.

@@ -17,7 +17,7 @@ pub(super) struct Derived {
     /// Open groups that were given back and wait for a producer.
     pub(super) suspended: BTreeSet<u64>,
     /// Open groups that have tokens, by the version of the oldest.
-    pub(super) begun: BTreeSet<(i64, u64)>,
+    pub(super) by_oldest: BTreeSet<(i64, u64)>,
     /// How many open groups that a producer has are as old as this: as its policy was when it began, at least.
     pub(super) ages: BTreeMap<i64, u64>,
     /// Complete groups that are in no batch.
@@ -28,23 +28,23 @@ pub(super) struct Derived {
 impl Derived {
     /// Of a state in which nothing is.
     pub(super) fn new(order: Order) -> Self {
-        let (suspended, begun, ages, due) = Default::default();
-        Self { suspended, begun, ages, queue: Queue::new(order), due }
+        let (suspended, by_oldest, ages, due) = Default::default();
+        Self { suspended, by_oldest, ages, queue: Queue::new(order), due }
     }
 
     /// Of a state whose queued groups are arranged like this.
     pub(super) fn of(order: Order, state: &State, arrangement: Arrangement) -> Self {
         let mut derived = Self::new(order);
-        let Self { suspended, begun, ages, queue, due } = &mut derived;
+        let Self { suspended, by_oldest, ages, queue, due } = &mut derived;
         for (id, open) in &state.open {
             if open.expires.is_some() {
-                due.insert((open.looked_at, Due::Permit(*id)));
+                due.insert((open.looked_at, Due::Reservation(*id)));
                 *ages.entry(open.age()).or_default() += 1;
             } else {
                 suspended.insert(*id);
             }
             due.extend(open.deadline.map(|deadline| (deadline, Due::Deadline(*id))));
-            begun.extend(open.oldest.map(|oldest| (oldest, *id)));
+            by_oldest.extend(open.oldest.map(|oldest| (oldest, *id)));
         }
         for (number, batch) in &state.batches {
             for (rank, part) in (0..).zip(&batch.shares) {

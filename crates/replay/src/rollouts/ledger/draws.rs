@@ -240,7 +240,7 @@ impl Ledger {
         self.state.ready.get(&id).map_or(i64::MAX, |ready| ready.group.oldest)
     }
 
-    /// The first group that may not be taken, as too many that were admitted before it are not complete.
+    /// The first group that may not be taken, as too many that were reserved before it are not complete.
     fn gate(&self) -> Option<u64> {
         let patience = match self.config.order {
             Order::Submission => 0,

@@ -1,7 +1,7 @@
 //! Numbers that nothing else ever had, though a table goes on from an old checkpoint, or from a journal whose end
 //! is lost.
 //!
-//! Groups are admitted and batches made after a checkpoint, too. A table that goes on from it knows nothing of them,
+//! Groups are reserved and batches made after a checkpoint, too. A table that goes on from it knows nothing of them,
 //! but producers and consumers do. If it gave their numbers to others, whoever comes back would bring its tokens to
 //! another's group, or be done with another's batch. So a *generation* begins there: groups and batches go on at a number
 //! far above all that may have been given, and what the checkpoint has gets an attempt that none had before when it
@@ -15,7 +15,7 @@
 //! next one.
 //!
 //! A table without a directory begins with nothing, as the one did that its server had before it was started anew. Its
-//! groups and batches count from the beginning, as people like to see them. What tells a permit from one of before is its
+//! groups and batches count from the beginning, as people like to see them. What tells a reservation from one of before is its
 //! attempt, of which nobody sees anything.
 //!
 //! # Invariants
@@ -95,7 +95,7 @@ impl Generation {
         (if next > self.first { next } else { self.batches }).saturating_sub(1)
     }
 
-    /// How many groups were admitted at the most, if `next` is the next.
+    /// How many groups were reserved at the most, if `next` is the next.
     pub(super) fn most_groups(&self, next: u64) -> u64 {
         self.groups.saturating_add(next.saturating_sub(self.first))
     }
@@ -103,7 +103,7 @@ impl Generation {
 
 impl Ledger {
     /// Begins anew, `unix_ms` milliseconds after 1970, where another that had this name and is no more may have given
-    /// permits that are still around.
+    /// reservations that are still around.
     pub(in crate::rollouts) fn begin_alone(&mut self, unix_ms: u64) {
         // 30 bits: those of generations, seconds since 1970, are above them.
         self.first_attempt = (unix_ms.wrapping_mul(SPREAD) >> 34) as u32;
@@ -129,9 +129,10 @@ impl Ledger {
         let attempts = clock.max(generation.attempts.max(highest).saturating_add(1));
         // Of a generation that gave nothing the gap goes on.
         let begin = |next, before| if next == generation.first { before } else { next };
-        let (begun, made) = (begin(groups, generation.groups), begin(batches, generation.batches));
+        let (started, made) =
+            (begin(groups, generation.groups), begin(batches, generation.batches));
         self.state.generation =
-            Generation { groups: begun, batches: made, first, attempts, highest: 0 };
+            Generation { groups: started, batches: made, first, attempts, highest: 0 };
         (self.state.next_group, self.state.next_batch) = (first, first);
     }
 
@@ -145,7 +146,7 @@ impl Ledger {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::{Admit, Append, Change, Fate, Hold, Outcome};
+    use super::super::{Append, Change, GroupStatus, Hold, Outcome, Reserve};
     use super::*;
     use crate::codec::Encode;
     use crate::rollouts::config::{OnExpiry, RolloutConfig};
@@ -156,7 +157,7 @@ mod tests {
     fn saved() -> (Arc<RolloutConfig>, Vec<u8>) {
         let config = Arc::new(RolloutConfig { on_expiry: OnExpiry::Suspend, ..config() });
         let mut ledger = Ledger::new(Arc::clone(&config)).unwrap();
-        admit(&mut ledger);
+        reserve(&mut ledger);
         (config, bytes(&ledger))
     }
 
@@ -170,10 +171,10 @@ mod tests {
         Ledger::load(Arc::clone(config), numbers, &mut &[][..]).unwrap()
     }
 
-    fn admit(ledger: &mut Ledger) -> Hold {
-        let admit = Change::Admit(Admit { count: 1, ..Admit::default() });
-        match ledger.apply(0, &admit).unwrap() {
-            Outcome::Admitted(permits) => permits[0].hold,
+    fn reserve(ledger: &mut Ledger) -> Hold {
+        let reserve = Change::Reserve(Reserve { count: 1, ..Reserve::default() });
+        match ledger.apply(0, &reserve).unwrap() {
+            Outcome::Reserved(reservations) => reservations[0].hold,
             other => panic!("{other:?}"),
         }
     }
@@ -182,22 +183,22 @@ mod tests {
     fn hand_on(ledger: &mut Ledger, hold: Hold) -> Hold {
         ledger.apply(0, &Change::Suspend { holds: vec![hold] }).unwrap();
         match ledger.apply(0, &Change::Resume { source: String::new(), ttl_ms: None }).unwrap() {
-            Outcome::Resumed(permit, _) => permit.hold,
+            Outcome::Resumed(reservation, _) => reservation.hold,
             other => panic!("{other:?}"),
         }
     }
 
-    fn fate(ledger: &mut Ledger, hold: Hold) -> Fate {
+    fn status(ledger: &mut Ledger, hold: Hold) -> GroupStatus {
         let segment = Arc::new(Segment::default());
         let append = Append { hold, item: 0, sequence: 0, segment, finish: None, priority: 1.0 };
         match ledger.apply(0, &Change::Append(append)).unwrap() {
-            Outcome::Appended(fate) => fate,
+            Outcome::Appended(status) => status,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn permits_of_a_table_that_is_no_more_are_worth_nothing_in_the_next_one() {
+    fn reservations_of_a_table_that_is_no_more_are_worth_nothing_in_the_next_one() {
         let config = Arc::new(RolloutConfig { on_expiry: OnExpiry::Suspend, ..config() });
         let mut given = Vec::new();
         // However soon it was started anew.
@@ -205,13 +206,13 @@ mod tests {
         {
             let mut ledger = Ledger::new(Arc::clone(&config)).unwrap();
             ledger.begin_alone(unix_ms);
-            let first = admit(&mut ledger);
+            let first = reserve(&mut ledger);
             assert_eq!(first.group, 0);
             for hold in &given {
-                assert_eq!(fate(&mut ledger, *hold), Fate::Expired, "{hold:?}");
+                assert_eq!(status(&mut ledger, *hold), GroupStatus::Expired, "{hold:?}");
             }
             let second = hand_on(&mut ledger, first);
-            assert_eq!(fate(&mut ledger, second), Fate::Running);
+            assert_eq!(status(&mut ledger, second), GroupStatus::Running);
             given.extend([first, second]);
             let again = load(&(Arc::clone(&config), bytes(&ledger)));
             assert_eq!(again.recount(), Ok(()));
@@ -219,11 +220,11 @@ mod tests {
     }
 
     #[test]
-    fn no_two_tables_that_go_on_from_one_checkpoint_give_the_same_permits() {
+    fn no_two_tables_that_go_on_from_one_checkpoint_give_the_same_reservations() {
         let saved = saved();
         let first = Hold { group: 0, attempt: 0 };
         let mut before = load(&saved);
-        let mut given = vec![admit(&mut before), hand_on(&mut before, first)];
+        let mut given = vec![reserve(&mut before), hand_on(&mut before, first)];
         let mut last = before;
         let fresh = Ledger::new(Arc::clone(&saved.0)).unwrap();
         // Another process, and then the same one twice at the same time.
@@ -231,10 +232,10 @@ mod tests {
             let mut ledger = load(&saved);
             ledger.begin_generation(unix_ms, Some(if is_same { &last } else { &fresh }));
             for hold in &given {
-                assert_eq!(fate(&mut ledger, *hold), Fate::Expired, "{hold:?}");
+                assert_eq!(status(&mut ledger, *hold), GroupStatus::Expired, "{hold:?}");
             }
-            assert_eq!(fate(&mut ledger, first), Fate::Running, "its permit stands");
-            let here = [admit(&mut ledger), hand_on(&mut ledger, first)];
+            assert_eq!(status(&mut ledger, first), GroupStatus::Running, "its reservation stands");
+            let here = [reserve(&mut ledger), hand_on(&mut ledger, first)];
             assert!(here.iter().all(|hold| !given.contains(hold)), "{here:?} of {given:?}");
             given.extend(here);
             assert_eq!(ledger.recount(), Ok(()));

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::check::value;
-use super::{Blocked, ChangeError, Due, Fate, Lease, Ledger, Outcome, Share, Want};
+use super::{Blocked, ChangeError, Due, GroupStatus, Lease, Ledger, Outcome, Share, Want};
 use crate::rollouts::config::{Delivery, OnStale};
 use crate::rollouts::item::{Group, Item};
 
@@ -353,7 +353,7 @@ impl Ledger {
         self.state.counts.lost += groups.len() as u64;
         for id in groups {
             self.remove_ready(id);
-            self.note(id, Fate::Over);
+            self.note(id, GroupStatus::Over);
         }
     }
 
@@ -388,7 +388,7 @@ impl Ledger {
                 again.push(*id);
             } else {
                 self.remove_ready(*id);
-                self.note(*id, Fate::Over);
+                self.note(*id, GroupStatus::Over);
             }
         }
         self.queue_again(&again);

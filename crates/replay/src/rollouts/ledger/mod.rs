@@ -12,7 +12,7 @@
 //! for V, and one more for every B since. What was taken beyond V when it is published counts for the versions to come;
 //! what was not taken by then counts for none.
 //!
-//! - *Admission*: so many more groups may be made: min(`max_running` − running, (d + V + 1)·B − (accepted +
+//! - *Reservation*: so many more groups may be made: min(`max_running` − running, (d + V + 1)·B − (accepted +
 //!   running), `max_groups` − those that are there).
 //! - *Selection*: a complete group may be delivered if t − v ≤ η, where v is the version of its oldest token.
 //! - *Shipping*: the batch leaves when V ≥ t − `target_lag`.
@@ -48,8 +48,8 @@ mod steps;
 use std::sync::Arc;
 
 pub use self::change::{
-    Admit, Append, Balance, Blocked, Change, ChangeError, Fate, Hold, Lease, MAX_ADMITTED, MAX_KEY,
-    MAX_RANKS, MAX_VERSION, Outcome, Permit, Progress, Share, Size, Want,
+    Append, Balance, Blocked, Change, ChangeError, GroupStatus, Hold, Lease, MAX_KEY, MAX_RANKS,
+    MAX_RESERVED, MAX_VERSION, Outcome, Progress, Reservation, Reserve, Share, Size, Want,
 };
 pub use self::counts::{Counts, MAX_SOURCES, OTHERS, Source};
 pub use self::open::MAX_SUSPENDED;
@@ -65,13 +65,13 @@ use super::item::{Group, Item};
 use crate::limiter::{self, Limiter};
 
 /// Of how many groups that are over it is known how.
-const FATES: usize = 1 << 16;
+const MAX_STATUSES: usize = 1 << 16;
 
 /// What is to be done at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
-    /// A permit may be over.
-    Permit(u64),
+    /// A reservation may be over.
+    Reservation(u64),
     /// A group is complete with what it has, or rejected.
     Deadline(u64),
     /// A consumer has had its share for too long.
@@ -133,7 +133,7 @@ pub struct GroupTotals {
     pub target: i64,
     /// d.
     pub depth: Option<u32>,
-    /// Groups that could be admitted now.
+    /// Groups that could be reserved now.
     pub capacity: u64,
     /// Groups that are complete, and nobody has them.
     pub queued: u64,
@@ -143,7 +143,7 @@ pub struct GroupTotals {
     pub suspended: u64,
     /// The version of the oldest token of a group that is queued.
     pub oldest: Option<i64>,
-    /// Whether nothing is admitted and sampled for the time being.
+    /// Whether nothing is reserved and sampled for the time being.
     pub paused: bool,
 }
 
@@ -180,8 +180,8 @@ impl Ledger {
         self.state.sources.all()
     }
 
-    /// For how many groups others than this producer were admitted.
-    pub(in crate::rollouts) fn admitted_others(&self, name: &str) -> u64 {
+    /// How many groups others than this producer reserved.
+    pub(in crate::rollouts) fn reserved_others(&self, name: &str) -> u64 {
         let own = self.state.sources.get(name).map_or(0, |source| source.submitted);
         self.state.counts.submitted.saturating_sub(own)
     }
@@ -240,19 +240,19 @@ impl Ledger {
         self.pass(now);
         change.check(&self.config)?;
         match change {
-            Change::Admit(admit) => self.admit(now, admit),
+            Change::Reserve(reserve) => self.reserve(now, reserve),
             Change::Append(append) => self.append(now, append),
             Change::Fail { holds } => Ok(self.fail(holds)),
             Change::Suspend { holds } => self.suspend(holds),
             Change::Resume { source, ttl_ms } => self.resume(now, source, *ttl_ms),
             Change::Renew { holds } => Ok(self.renew(now, holds)),
-            Change::Look { hold } => self.look(*hold),
+            Change::Status { hold } => self.progress(*hold),
             Change::Publish { version } => self.publish(*version),
             Change::Sample(want) => self.sample(now, want),
             Change::Ack(lease) => self.ack(*lease),
             Change::Nack(lease) => self.nack(*lease),
             Change::Extend { lease, lease_ms } => self.extend(now, *lease, *lease_ms),
-            Change::Discard { groups } => Ok(self.discard(groups)),
+            Change::Remove { groups } => Ok(self.remove(groups)),
             Change::Reprioritize { priorities } => Ok(self.reprioritize(priorities)),
             Change::Tick => Ok(Outcome::Done),
             Change::Deepen { depth } => {
@@ -283,7 +283,7 @@ impl Ledger {
             self.derived.due.pop_first();
             self.changed = true;
             match due {
-                Due::Permit(id) => self.look_at_permit(when, id),
+                Due::Reservation(id) => self.check_reservation(when, id),
                 Due::Deadline(id) => self.meet_deadline(id),
                 Due::Lease(batch, rank) => self.expire_lease(batch, rank),
             }
@@ -375,7 +375,7 @@ impl Ledger {
     }
 
     /// Goes back, or on, to the learner's version: what was delivered and not used up is there again, and
-    /// admission counts as if exactly that many versions had been made.
+    /// reservation counts as if exactly that many versions had been made.
     fn restore(&mut self, version: i64) -> Outcome {
         (self.state.version, self.changed) = (version, true);
         (self.state.target, self.state.taken) = (version, 0);
@@ -405,11 +405,11 @@ impl Ledger {
         for id in stale {
             self.let_go(id);
         }
-        while let Some((oldest, id)) = self.derived.begun.first().copied()
+        while let Some((oldest, id)) = self.derived.by_oldest.first().copied()
             && oldest < bound
         {
             self.state.counts.stale += 1;
-            self.reject(id, Fate::Stale);
+            self.reject(id, GroupStatus::Stale);
         }
     }
 
@@ -419,7 +419,7 @@ impl Ledger {
             return self.retire(id);
         }
         self.state.counts.stale += 1;
-        self.filter_out(id, Fate::Stale);
+        self.filter_out(id, GroupStatus::Stale);
     }
 
     /// Removes a complete group that was of use.
@@ -427,12 +427,12 @@ impl Ledger {
         if let Some(ready) = self.remove_ready(id) {
             self.derived.queue.remove(&ready.place());
             self.state.counts.retired += 1;
-            self.note(id, Fate::Over);
+            self.note(id, GroupStatus::Over);
         }
     }
 
     /// Removes a complete group that is not wanted.
-    fn filter_out(&mut self, id: u64, fate: Fate) {
+    fn filter_out(&mut self, id: u64, status: GroupStatus) {
         let Some(ready) = self.remove_ready(id) else { return };
         self.derived.queue.remove(&ready.place());
         self.state.counts.accepted -= 1;
@@ -443,7 +443,7 @@ impl Ledger {
             source.filtered += 1;
             source.tokens -= tokens;
         });
-        self.note(id, fate);
+        self.note(id, status);
     }
 
     fn forget_age(&mut self, age: i64) {
@@ -455,37 +455,37 @@ impl Ledger {
         }
     }
 
-    fn note(&mut self, id: u64, fate: Fate) {
-        self.state.fates.insert(id, fate);
-        if self.state.fates.len() > FATES {
-            self.state.fates.pop_first();
+    fn note(&mut self, id: u64, status: GroupStatus) {
+        self.state.statuses.insert(id, status);
+        if self.state.statuses.len() > MAX_STATUSES {
+            self.state.statuses.pop_first();
         }
     }
 
     /// How a group ended, or that it did not.
-    fn fate(&self, id: u64) -> Fate {
+    fn status(&self, id: u64) -> GroupStatus {
         if self.state.open.contains_key(&id) {
-            return Fate::Running;
+            return GroupStatus::Running;
         }
         if self.state.ready.contains_key(&id) {
-            return Fate::Complete;
+            return GroupStatus::Complete;
         }
         if self.state.generation.has_lost_group(id) {
-            // Its producer has the permit of a table that is no more.
-            return Fate::Expired;
+            // Its producer has the reservation of a table that is no more.
+            return GroupStatus::Expired;
         }
-        self.state.fates.get(&id).copied().unwrap_or(Fate::Over)
+        self.state.statuses.get(&id).copied().unwrap_or(GroupStatus::Over)
     }
 
-    fn discard(&mut self, groups: &[u64]) -> Outcome {
+    fn remove(&mut self, groups: &[u64]) -> Outcome {
         let mut count = 0;
         for id in groups {
             match self.state.ready.get(id) {
                 Some(ready) if ready.is_out => continue,
                 Some(ready) if ready.uses > 0 => self.retire(*id),
                 Some(_) => {
-                    self.state.counts.discarded += 1;
-                    self.filter_out(*id, Fate::Filtered);
+                    self.state.counts.removed += 1;
+                    self.filter_out(*id, GroupStatus::Filtered);
                 }
                 None => continue,
             }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::check::value;
 use super::{
-    Admit, Append, Blocked, ChangeError, Due, Fate, Hold, Ledger, Outcome, Permit, Progress, Ready,
+    Append, Blocked, ChangeError, Due, GroupStatus, Hold, Ledger, Outcome, Progress, Ready,
+    Reservation, Reserve,
 };
 use crate::rollouts::config::{OnExpiry, Order};
 use crate::rollouts::item::{Group, Item};
@@ -17,7 +18,7 @@ pub const MAX_SUSPENDED: u64 = (1 << 30) - (1 << 20);
 pub(super) struct Open {
     pub(super) key: String,
     pub(super) source: String,
-    pub(super) admitted: i64,
+    pub(super) reserved: i64,
     pub(super) dispatched: i64,
     /// The version of its oldest token, once it has one.
     pub(super) oldest: Option<i64>,
@@ -25,7 +26,7 @@ pub(super) struct Open {
     pub(super) finished: u32,
     pub(super) attempt: u32,
     pub(super) ttl_ms: u64,
-    /// When the permit is over; `None` while nobody has it.
+    /// When the reservation is over; `None` while nobody has it.
     pub(super) expires: Option<u64>,
     /// When it is looked whether it is. That may be earlier: a sign of life moves only the one above.
     pub(super) looked_at: u64,
@@ -59,24 +60,24 @@ impl Open {
         self.items.iter().map(of_item).sum()
     }
 
-    fn permit(&self, id: u64, version: i64) -> Permit {
+    fn reservation(&self, id: u64, version: i64) -> Reservation {
         let (hold, key) = (Hold { group: id, attempt: self.attempt }, self.key.clone());
-        Permit { hold, key, version, ttl_ms: self.ttl_ms }
+        Reservation { hold, key, version, ttl_ms: self.ttl_ms }
     }
 }
 
 impl Ledger {
     fn ttl(&self, wanted: Option<u64>) -> u64 {
-        wanted.map_or(self.config.permit_ttl_ms, |ttl| ttl.min(u64::MAX >> 16))
+        wanted.map_or(self.config.reservation_ttl_ms, |ttl| ttl.min(u64::MAX >> 16))
     }
 
-    pub(super) fn admit(&mut self, now: u64, admit: &Admit) -> Result<Outcome, ChangeError> {
-        let Admit { count, source, key, version, ttl_ms } = admit;
+    pub(super) fn reserve(&mut self, now: u64, reserve: &Reserve) -> Result<Outcome, ChangeError> {
+        let Reserve { count, source, key, version, ttl_ms } = reserve;
         let ttl = self.ttl(*ttl_ms);
-        let mut permits = Vec::new();
+        let mut reservations = Vec::new();
         for _ in 0..*count {
             let room = match self.room() {
-                Err(blocked) if permits.is_empty() => return Err(blocked.into()),
+                Err(blocked) if reservations.is_empty() => return Err(blocked.into()),
                 Err(_) => break,
                 Ok(room) => room,
             };
@@ -84,9 +85,9 @@ impl Ledger {
             if spare == 0 && room > 0 {
                 self.retire_oldest();
             }
-            permits.push(self.open_group(now, source, key, *version, ttl));
+            reservations.push(self.open_group(now, source, key, *version, ttl));
         }
-        Ok(Outcome::Admitted(permits))
+        Ok(Outcome::Reserved(reservations))
     }
 
     fn open_group(
@@ -96,7 +97,7 @@ impl Ledger {
         key: &str,
         version: Option<i64>,
         ttl_ms: u64,
-    ) -> Permit {
+    ) -> Reservation {
         let id = self.state.next_group;
         self.state.next_group += 1;
         let expires = now.saturating_add(ttl_ms);
@@ -104,7 +105,7 @@ impl Ledger {
         let open = Open {
             key: key.into(),
             source: source.into(),
-            admitted: self.state.version,
+            reserved: self.state.version,
             dispatched: version.unwrap_or(self.state.version),
             oldest: None,
             items: Vec::new(),
@@ -116,8 +117,8 @@ impl Ledger {
             deadline,
             priority: 1.0,
         };
-        let permit = open.permit(id, open.dispatched);
-        self.derived.due.insert((expires, Due::Permit(id)));
+        let reservation = open.reservation(id, open.dispatched);
+        self.derived.due.insert((expires, Due::Reservation(id)));
         if let Some(deadline) = deadline {
             self.derived.due.insert((deadline, Due::Deadline(id)));
         }
@@ -127,11 +128,11 @@ impl Ledger {
         self.state.sources.count(source, |source| {
             source.submitted += 1;
             source.running += 1;
-            source.last_admitted = Some(now);
+            source.last_reserved = Some(now);
         });
         self.state.open.insert(id, open);
         self.changed = true;
-        permit
+        reservation
     }
 
     /// Whether a group is open, and the producer's.
@@ -164,11 +165,11 @@ impl Ledger {
             if self.state.generation.has_lost_group(id) {
                 self.count_fenced();
             }
-            return Ok(Outcome::Appended(self.fate(id)));
+            return Ok(Outcome::Appended(self.status(id)));
         };
         if !open.is_of(append.hold) {
             self.count_fenced();
-            return Ok(Outcome::Appended(Fate::Expired));
+            return Ok(Outcome::Appended(GroupStatus::Expired));
         }
         let at = append.item as usize;
         let item = open.items.get(at);
@@ -181,7 +182,7 @@ impl Ledger {
         if is_known || (is_finished && is_empty && append.sequence == there) {
             self.state.counts.duplicates += 1;
             self.touch(now, id);
-            return Ok(Outcome::Appended(Fate::Running));
+            return Ok(Outcome::Appended(GroupStatus::Running));
         }
         if is_finished {
             let got = format!("segment {} of it", append.sequence);
@@ -222,16 +223,16 @@ impl Ledger {
         let is_complete = open.finished >= self.config.group_size;
         self.state.counts.tokens += u64::from(append.segment.tokens);
         if before.0 != after.0 {
-            // It is a producer's, since the attempt is that of a permit that stands.
+            // It is a producer's, since the attempt is that of a reservation that stands.
             self.forget_age(before.0);
             *self.derived.ages.entry(after.0).or_default() += 1;
         }
         if before.1 != after.1 {
             if let Some(oldest) = before.1 {
-                self.derived.begun.remove(&(oldest, id));
+                self.derived.by_oldest.remove(&(oldest, id));
             }
             if let Some(oldest) = after.1 {
-                self.derived.begun.insert((oldest, id));
+                self.derived.by_oldest.insert((oldest, id));
             }
         }
         if is_complete {
@@ -241,10 +242,10 @@ impl Ledger {
         // One token that is too old makes the group too old, so nobody need make the rest of it.
         if self.drops() && self.bound().is_some_and(|bound| after.1.is_some_and(|v| v < bound)) {
             self.state.counts.stale += 1;
-            self.reject(id, Fate::Stale);
-            return Ok(Outcome::Appended(Fate::Stale));
+            self.reject(id, GroupStatus::Stale);
+            return Ok(Outcome::Appended(GroupStatus::Stale));
         }
-        Ok(Outcome::Appended(Fate::Running))
+        Ok(Outcome::Appended(GroupStatus::Running))
     }
 
     /// Takes a group out of all lists of open ones.
@@ -252,12 +253,12 @@ impl Ledger {
         let open = self.state.open.remove(&id)?;
         self.changed = true;
         self.state.counts.running -= 1;
-        self.derived.due.remove(&(open.looked_at, Due::Permit(id)));
+        self.derived.due.remove(&(open.looked_at, Due::Reservation(id)));
         if let Some(deadline) = open.deadline {
             self.derived.due.remove(&(deadline, Due::Deadline(id)));
         }
         if let Some(oldest) = open.oldest {
-            self.derived.begun.remove(&(oldest, id));
+            self.derived.by_oldest.remove(&(oldest, id));
         }
         if !self.derived.suspended.remove(&id) {
             self.forget_age(open.age());
@@ -266,17 +267,17 @@ impl Ledger {
         Some(open)
     }
 
-    pub(super) fn reject(&mut self, id: u64, fate: Fate) {
+    pub(super) fn reject(&mut self, id: u64, status: GroupStatus) {
         let Some(mut open) = self.close(id) else { return };
         self.dead.items.append(&mut open.items);
         self.state.counts.rejected += 1;
         self.state.sources.count(&open.source, |source| source.rejected += 1);
-        self.note(id, fate);
+        self.note(id, status);
     }
 
     /// Makes a group of the items that are finished.
-    fn complete(&mut self, id: u64) -> Fate {
-        let Some(open) = self.close(id) else { return Fate::Over };
+    fn complete(&mut self, id: u64) -> GroupStatus {
+        let Some(open) = self.close(id) else { return GroupStatus::Over };
         let (items, surplus): (Vec<Item>, Vec<Item>) =
             open.items.into_iter().partition(|item| item.finish.is_some());
         self.state.counts.surplus +=
@@ -289,8 +290,8 @@ impl Ledger {
         let newest = items.iter().filter_map(Item::newest).max().unwrap_or(open.dispatched);
         let tokens = items.iter().map(|item| u64::from(item.tokens())).sum();
         let is_stale = self.drops() && self.bound().is_some_and(|bound| oldest < bound);
-        let fate = match &self.filter {
-            _ if is_stale => Fate::Stale,
+        let status = match &self.filter {
+            _ if is_stale => GroupStatus::Stale,
             Some(filter) => {
                 let schema = &self.config.schema;
                 let kept = filter.keeps(items.len(), |field, item| {
@@ -301,30 +302,30 @@ impl Ledger {
                     let finish = item.finish.as_ref();
                     finish.map_or(f64::NAN, |finish| schema.number(field, &finish.fields))
                 });
-                if kept { Fate::Complete } else { Fate::Filtered }
+                if kept { GroupStatus::Complete } else { GroupStatus::Filtered }
             }
-            None => Fate::Complete,
+            None => GroupStatus::Complete,
         };
-        if fate != Fate::Complete {
-            self.state.counts.stale += u64::from(fate == Fate::Stale);
+        if status != GroupStatus::Complete {
+            self.state.counts.stale += u64::from(status == GroupStatus::Stale);
             self.state.counts.filtered += 1;
             self.state.sources.count(&open.source, |source| source.filtered += 1);
-            self.note(id, fate);
+            self.note(id, status);
             self.dead.items.extend(items);
-            return fate;
+            return status;
         }
         self.state.counts.accepted += 1;
         self.state.sources.count(&open.source, |source| {
             source.accepted += 1;
             source.tokens += tokens;
         });
-        let Open { key, source, admitted, dispatched, priority, .. } = open;
+        let Open { key, source, reserved, dispatched, priority, .. } = open;
         let completed = self.state.version;
         let group = Group {
             id,
             key,
             source,
-            admitted,
+            reserved,
             dispatched,
             oldest,
             newest,
@@ -337,14 +338,14 @@ impl Ledger {
         let ready = Ready { group, priority, place, uses: 0, is_out: false };
         self.derived.queue.insert(&ready.place());
         self.state.ready.insert(id, ready);
-        Fate::Complete
+        GroupStatus::Complete
     }
 
     pub(super) fn fail(&mut self, holds: &[Hold]) -> Outcome {
         let mut count = 0;
         for hold in holds {
             if self.holds(*hold) {
-                self.reject(hold.group, Fate::Rejected);
+                self.reject(hold.group, GroupStatus::Rejected);
                 count += 1;
             }
         }
@@ -379,7 +380,7 @@ impl Ledger {
         // Whoever had it and wakes up is told from whoever goes on with it.
         open.attempt = self.state.generation.attempt_after(id, open.attempt);
         (open.expires, self.changed) = (None, true);
-        self.derived.due.remove(&(open.looked_at, Due::Permit(id)));
+        self.derived.due.remove(&(open.looked_at, Due::Reservation(id)));
         let age = open.age();
         self.derived.suspended.insert(id);
         // Nobody promises it any more, so no batch waits for it.
@@ -403,9 +404,9 @@ impl Ledger {
         let Some(open) = self.state.open.get_mut(&id) else { return Err(ChangeError::Unknown(id)) };
         (open.ttl_ms, open.expires, open.looked_at) = (ttl_ms, Some(expires), expires);
         let before = std::mem::replace(&mut open.source, source.into());
-        let (permit, items) = (open.permit(id, self.state.version), open.items.clone());
+        let (reservation, items) = (open.reservation(id, self.state.version), open.items.clone());
         *self.derived.ages.entry(open.age()).or_default() += 1;
-        self.derived.due.insert((expires, Due::Permit(id)));
+        self.derived.due.insert((expires, Due::Reservation(id)));
         (self.state.counts.resumed, self.changed) = (self.state.counts.resumed + 1, true);
         // It is another producer's from here on, in all counts.
         self.state.sources.count(&before, |source| {
@@ -415,9 +416,9 @@ impl Ledger {
         self.state.sources.count(source, |source| {
             source.submitted += 1;
             source.running += 1;
-            source.last_admitted = Some(now);
+            source.last_reserved = Some(now);
         });
-        Ok(Outcome::Resumed(permit, items))
+        Ok(Outcome::Resumed(reservation, items))
     }
 
     pub(super) fn renew(&mut self, now: u64, holds: &[Hold]) -> Outcome {
@@ -432,36 +433,38 @@ impl Ledger {
     }
 
     /// How far a group is, or that it is not the producer's.
-    pub(super) fn look(&self, hold: Hold) -> Result<Outcome, ChangeError> {
+    pub(super) fn progress(&self, hold: Hold) -> Result<Outcome, ChangeError> {
         if hold.group >= self.state.next_group {
             return Err(ChangeError::Unknown(hold.group));
         }
         let Some(open) = self.state.open.get(&hold.group) else {
-            return Ok(Outcome::Appended(self.fate(hold.group)));
+            return Ok(Outcome::Appended(self.status(hold.group)));
         };
         if !open.is_of(hold) {
-            return Ok(Outcome::Appended(Fate::Expired));
+            return Ok(Outcome::Appended(GroupStatus::Expired));
         }
         let progress = |item: &Item| Progress {
             segments: item.segments.len() as u32,
             is_finished: item.finish.is_some(),
         };
-        Ok(Outcome::Begun(open.items.iter().map(progress).collect()))
+        Ok(Outcome::Progress(open.items.iter().map(progress).collect()))
     }
 
-    pub(super) fn look_at_permit(&mut self, now: u64, id: u64) {
+    pub(super) fn check_reservation(&mut self, now: u64, id: u64) {
         let Some(open) = self.state.open.get_mut(&id) else { return };
         let Some(expires) = open.expires else { return };
         if expires > now {
             open.looked_at = expires;
-            self.derived.due.insert((expires, Due::Permit(id)));
+            self.derived.due.insert((expires, Due::Reservation(id)));
             return;
         }
         self.state.counts.expired += 1;
         match self.config.on_expiry {
-            OnExpiry::Reject => self.reject(id, Fate::Expired),
+            OnExpiry::Reject => self.reject(id, GroupStatus::Expired),
             // One that nobody could be told of would never be gone on with.
-            OnExpiry::Suspend if open.bytes() > MAX_SUSPENDED => self.reject(id, Fate::Expired),
+            OnExpiry::Suspend if open.bytes() > MAX_SUSPENDED => {
+                self.reject(id, GroupStatus::Expired)
+            }
             OnExpiry::Suspend => self.leave(id),
         }
     }
@@ -473,7 +476,7 @@ impl Ledger {
             self.complete(id);
         } else {
             self.state.counts.late += 1;
-            self.reject(id, Fate::Rejected);
+            self.reject(id, GroupStatus::Rejected);
         }
     }
 

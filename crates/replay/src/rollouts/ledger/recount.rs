@@ -30,16 +30,18 @@ impl Ledger {
         }
         same("submitted by all sources", &submitted, &counts.submitted)?;
         same("running of all sources", &running, &counts.running)?;
-        // One that is left and not given up when its permit is over may be expired several times.
+        // One that is left and not given up when its reservation is over may be expired several times.
         let expired = if self.config.on_expiry == OnExpiry::Reject { counts.expired } else { 0 };
         most("expired and late", expired + counts.late, counts.rejected)?;
-        most("discarded", counts.discarded, counts.filtered)?;
+        most("removed", counts.removed, counts.filtered)?;
         most("groups that are there", self.live(), self.config.max_groups.into())?;
         most("groups that run", counts.running, self.config.max_running.into())?;
         if let Some(bound) = self.bound().filter(|_| self.drops()) {
             let stale: Vec<u64> = self.derived.queue.up_to(bound - 1).collect();
             same("queued groups that are too old", &stale, &Vec::new())?;
-            if let Some(first) = self.derived.begun.first().filter(|(oldest, _)| *oldest < bound) {
+            if let Some(first) =
+                self.derived.by_oldest.first().filter(|(oldest, _)| *oldest < bound)
+            {
                 return Err(format!("open group too old: {first:?}, bound {bound}"));
             }
         }

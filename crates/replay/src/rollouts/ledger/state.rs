@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use super::change::{Append, Fate, Hold, MAX_VERSION, Want};
+use super::change::{Append, GroupStatus, Hold, MAX_VERSION, Want};
 use super::check::{check_name, check_priority};
 use super::counts::{Counts, MAX_SOURCES, Source, Sources};
 use super::derived::Derived;
@@ -24,7 +24,7 @@ use super::generation::Generation;
 use super::leases::{Batch, Part, PartState};
 use super::open::Open;
 use super::queue::Arrangement;
-use super::{FATES, Ledger, Ready};
+use super::{Ledger, MAX_STATUSES, Ready};
 use crate::codec::{Bulk, CodecError, Decode, Encode, Reader};
 use crate::rng::Rng;
 use crate::rollouts::config::{ConfigError, Order, RolloutConfig};
@@ -76,7 +76,7 @@ pub(super) struct State {
     pub(super) version: i64,
     /// t.
     pub(super) target: i64,
-    /// What to add to the accepted groups for admission, since the learner went back.
+    /// What to add to the accepted groups when room is counted, since the learner went back.
     pub(super) offset: i64,
     /// Groups that will update t.
     pub(super) taken: u64,
@@ -93,7 +93,7 @@ pub(super) struct State {
     pub(super) open: BTreeMap<u64, Open>,
     pub(super) ready: BTreeMap<u64, Ready>,
     pub(super) batches: BTreeMap<u64, Batch>,
-    pub(super) fates: BTreeMap<u64, Fate>,
+    pub(super) statuses: BTreeMap<u64, GroupStatus>,
 }
 
 fields! {
@@ -115,12 +115,12 @@ fields! {
         open: BTreeMap<u64, Open>,
         ready: BTreeMap<u64, Ready>,
         batches: BTreeMap<u64, Batch>,
-        fates: BTreeMap<u64, Fate>,
+        statuses: BTreeMap<u64, GroupStatus>,
     }
     Open {
         key: String,
         source: String,
-        admitted: i64,
+        reserved: i64,
         dispatched: i64,
         attempt: u32,
         ttl_ms: u64,
@@ -136,7 +136,7 @@ fields! {
     Group {
         key: String,
         source: String,
-        admitted: i64,
+        reserved: i64,
         dispatched: i64,
         completed: i64,
         items: Vec<Item>;
@@ -238,7 +238,7 @@ fn check_names(key: &str, source: &str) -> Result<(), StateError> {
 impl State {
     /// Before anything happened.
     pub(super) fn new(config: &RolloutConfig) -> Self {
-        let (counts, sources, open, ready, batches, fates) = Default::default();
+        let (counts, sources, open, ready, batches, statuses) = Default::default();
         Self {
             version: 0,
             target: 0,
@@ -256,7 +256,7 @@ impl State {
             open,
             ready,
             batches,
-            fates,
+            statuses,
         }
     }
 
@@ -283,8 +283,8 @@ impl State {
         ensure(self.sources.index(), || "a source is there twice".into())?;
         let Self { next_group, next_place, next_batch, generation, open, ready, .. } = self;
         let check_id = |id: u64| {
-            let was_admitted = id < *next_group && !generation.has_lost_group(id);
-            ensure(was_admitted, || format!("group {id} was never admitted"))
+            let was_reserved = id < *next_group && !generation.has_lost_group(id);
+            ensure(was_reserved, || format!("group {id} was never reserved"))
         };
         for (id, open) in open.iter_mut() {
             check_id(*id)?;
@@ -311,9 +311,9 @@ impl State {
                 ready.is_out = true;
             }
         }
-        let told = self.fates.len();
-        ensure(told <= FATES, || format!("the fates of {told} groups are told"))?;
-        for id in self.fates.keys() {
+        let told = self.statuses.len();
+        ensure(told <= MAX_STATUSES, || format!("the statuses of {told} groups are kept"))?;
+        for id in self.statuses.keys() {
             check_id(*id)?;
             let is_over = !open.contains_key(id) && !ready.contains_key(id);
             ensure(is_over, || format!("group {id} is not over"))?;
@@ -363,12 +363,12 @@ impl State {
         let sum = [running, counts.accepted, counts.rejected, counts.filtered];
         let sum = sum.iter().fold(0u64, |sum, count| sum.saturating_add(*count));
         ensure(counts.running == running && counts.submitted == sum, || {
-            format!("{} groups were admitted, and {sum} are told of", counts.submitted)
+            format!("{} groups were reserved, and {sum} are told of", counts.submitted)
         })?;
         let most = self.generation.most_groups(self.next_group);
         let is_first = self.generation.is_first();
         ensure(counts.submitted == most || (!is_first && counts.submitted < most), || {
-            format!("{} groups were admitted, the next is {}", counts.submitted, self.next_group)
+            format!("{} groups were reserved, the next is {}", counts.submitted, self.next_group)
         })?;
         ensure(counts.accepted >= ready, || {
             format!("{ready} groups are complete, {} were accepted", counts.accepted)
@@ -406,7 +406,7 @@ fn check_sources(sources: &[Source]) -> Result<(), StateError> {
         check_names("", name)?;
         let counts = [submitted, accepted, rejected, filtered, running, tokens, &source.delivered];
         counts.into_iter().try_for_each(|count| check_number("count of a source", *count))?;
-        check_number("time of a source", source.last_admitted.unwrap_or(0))?;
+        check_number("time of a source", source.last_reserved.unwrap_or(0))?;
     }
     Ok(())
 }
@@ -433,11 +433,11 @@ impl Open {
     /// Checks what was read, and adds what follows from it.
     fn complete(&mut self, config: &RolloutConfig, id: u64) -> Result<(), StateError> {
         check_names(&self.key, &self.source)?;
-        check_version("version of a group", self.admitted)?;
+        check_version("version of a group", self.reserved)?;
         check_version("version of a group", self.dispatched)?;
         for (field, number) in [
             ("ttl", self.ttl_ms),
-            ("end of a permit", self.expires.unwrap_or(0)),
+            ("end of a reservation", self.expires.unwrap_or(0)),
             ("time", self.looked_at),
             ("deadline", self.deadline.unwrap_or(0)),
         ] {
@@ -452,7 +452,7 @@ impl Open {
         })?;
         ensure(self.finished < config.group_size, || format!("group {id} runs and is complete"))?;
         ensure(self.attempt < u32::MAX && self.ttl_ms > 0, || {
-            format!("group {id} has a permit of no time")
+            format!("group {id} has a reservation of no time")
         })
     }
 }
@@ -464,7 +464,7 @@ impl Ready {
         group.id = id;
         let items = &group.items;
         check_names(&group.key, &group.source)?;
-        for version in [group.admitted, group.dispatched, group.completed] {
+        for version in [group.reserved, group.dispatched, group.completed] {
             check_version("version of a group", version)?;
         }
         check_priority(self.priority).map_err(|refusal| wrong(refusal.to_string()))?;
@@ -536,14 +536,14 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Goes on at `now`, as if no time had passed since `then`: permits and leases get their full time again,
+    /// Goes on at `now`, as if no time had passed since `then`: reservations and leases get their full time again,
     /// since nobody could use it meanwhile, and groups keep what they had until their deadlines. Whoever paused it may be
     /// gone, so that is over.
     pub fn wake(&mut self, then: u64, now: u64) {
         self.state.paused = false;
         for source in self.state.sources.all_mut() {
-            let ago = source.last_admitted.map(|last| then.saturating_sub(last));
-            source.last_admitted = ago.map(|ago| now.saturating_sub(ago));
+            let ago = source.last_reserved.map(|last| then.saturating_sub(last));
+            source.last_reserved = ago.map(|ago| now.saturating_sub(ago));
         }
         for open in self.state.open.values_mut() {
             if let Some(expires) = &mut open.expires {

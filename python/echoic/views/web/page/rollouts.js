@@ -12,7 +12,7 @@ export class RolloutCard {
     this.fill = fill();
     this.state = make("span", { className: "pill" });
     this.tokens = new LineChart("Tokens per second", ["came", "delivered"]);
-    this.groups = new LineChart("Groups per second", ["admitted", "delivered"]);
+    this.groups = new LineChart("Groups per second", ["reserved", "delivered"]);
     this.now = new LineChart("Groups", ["being made", "ready"]);
     this.lags = new LineChart("Versions old when delivered", ["oldest", "mean"]);
     this.idle = new LineChart("Calls that wait", SIDES);
@@ -43,9 +43,9 @@ export class RolloutCard {
       ["ready", whole(table.ready), `a batch takes ${whole(table.batch_groups)}`],
       ["with learners", whole(table.leased), table.redelivered ? `${whole(table.redelivered)} delivered again` : ""],
       ["tokens/s", rate("tokens"), `${rate("delivered_tokens")} delivered`],
-      ["groups/s", rate("admitted"), `${rate("delivered")} delivered`],
+      ["groups/s", rate("reserved"), `${rate("delivered")} delivered`],
       ["accepted", amount(table.accepted), `of ${amount(table.submitted)} submitted`],
-      ["rejected", amount(table.rejected), table.expired ? `${amount(table.expired)} with their permit` : ""],
+      ["rejected", amount(table.rejected), table.expired ? `${amount(table.expired)} with their reservation` : ""],
       ["filtered", amount(table.filtered)],
       ["too old", amount(table.stale), table.max_lag === null ? "no bound" : `over max_lag ${table.max_lag}`],
       ["oldest ready", table.ready_lag === null ? "–" : whole(table.ready_lag), "versions old"],
@@ -53,7 +53,7 @@ export class RolloutCard {
     ]);
     this.fill.update(table.fill);
     this.tokens.update(ages, [column("tokens"), column("delivered_tokens")]);
-    this.groups.update(ages, [column("admitted"), column("delivered")]);
+    this.groups.update(ages, [column("reserved"), column("delivered")]);
     this.now.update(ages, [column("running"), column("ready")]);
     this.lags.update(ages, [column("lag_oldest"), column("lag_mean")], { target: table.max_lag });
     this.idle.update(ages, SIDES.map(column));

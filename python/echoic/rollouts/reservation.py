@@ -19,16 +19,17 @@ if TYPE_CHECKING:
     from echoic._native import RolloutCall
     from echoic._native import RolloutTable as NativeTable
     from echoic.rollouts.blobs import Blob
+    from echoic.rollouts.table import RolloutTable
 
-__all__ = ["Begun", "Permit"]
+__all__ = ["ItemProgress", "Reservation"]
 
 
-class Begun(NamedTuple):
-    """An item that another producer has begun."""
+class ItemProgress(NamedTuple):
+    """What a resumed group has of an item."""
 
     #: How many segments it has.
     segments: int
-    #: Whether it needs no more.
+    #: Whether it is complete.
     finished: bool
     #: Its tokens by column, and under ``"versions"`` the version that made each.
     columns: dict[str, np.ndarray]
@@ -47,13 +48,13 @@ class _Sent(NamedTuple):
     next: int
 
 
-class Permit:
-    """The right to make a group, until nothing is heard of it for ``ttl`` seconds.
+class Reservation:
+    """The right to make a group. It ends after ``ttl`` seconds without a call.
 
-    :meth:`RolloutTable.admit` gives one. Every call is a sign of life, and says where the group has
-    come to: ``"running"``; ``"complete"``; ``"filtered"`` (it was complete, and the table's filter
+    :meth:`RolloutTable.reserve` returns one. Every call renews it, and returns the status of the
+    group: ``"running"``; ``"complete"``; ``"filtered"`` (it was complete, and the table's filter
     does not want it); or, when there is no use in going on, ``"rejected"``, ``"expired"``,
-    ``"stale"`` or ``"over"``. The producer then asks to be admitted again. A group that a server
+    ``"stale"`` or ``"over"``. The producer then asks for another reservation. A group that a server
     has forgotten, as it was started anew without a directory, is ``"expired"``.
 
     In a ``with`` block, a group that is left by an exception is given up, and another may be made
@@ -64,9 +65,9 @@ class Permit:
         >>> from echoic.rollouts import RolloutTable
         >>> table = RolloutTable("math", {"tokens": "int32"}, {"reward": "float32"},
         ...                      group_size=2, batch_groups=1)
-        >>> with table.admit() as permit:
-        ...     print(permit.add({"tokens": [1, 2, 3]}, {"reward": 0.5}))
-        ...     print(permit.add({"tokens": [1, 2]}, {"reward": 0.0}))
+        >>> with table.reserve() as reservation:
+        ...     print(reservation.add({"tokens": [1, 2, 3]}, {"reward": 0.5}))
+        ...     print(reservation.add({"tokens": [1, 2]}, {"reward": 0.0}))
         running
         complete
     """
@@ -79,29 +80,70 @@ class Permit:
         key: str = "",
         version: int = 0,
         ttl: float = 0.0,
-        begun: Mapping[int, Begun] | None = None,
+        progress: Mapping[int, ItemProgress] | None = None,
         segments: Mapping[int, int] | None = None,
-        fate: str = "running",
+        status: str = "running",
     ) -> None:
-        """Be made by a table."""
+        """Take what a table knows; :meth:`RolloutTable.reserve` makes a reservation."""
         self._table = table
         self._hold = hold
         #: What the producer calls the group; empty, if nothing.
         self.key = key
-        #: The version that tokens count as made by if none is told for them: the one that the
-        #: producer said it had when it was admitted, or else the learner's.
+        #: The version of tokens that are added without one: what the producer passed to
+        #: :meth:`RolloutTable.reserve`, or else the learner's.
         self.version = version
-        #: After how many seconds without a sign of life it is over.
+        #: Seconds without a call after which it ends.
         self.ttl = ttl
-        #: Items that another producer has begun, by their place, after :meth:`RolloutTable.resume`.
-        self.begun = dict(begun or {})
-        self._fate = fate
+        #: Items that the producers before have added to, by their place, after :meth:`resume`.
+        self.progress = dict(progress or {})
+        self._status = status
         # What is on its way: the call, and what it asked for.
         self._ahead: deque[tuple[RolloutCall, _Sent]] = deque()
         # Of every place that something was sent to.
-        self._segments = {place: item.segments for place, item in self.begun.items()}
+        self._segments = {place: item.segments for place, item in self.progress.items()}
         self._segments.update(segments or {})
         self._next = max(self._segments, default=-1) + 1
+
+    @classmethod
+    def _of(
+        cls,
+        table: NativeTable,
+        given: tuple[int, int, str, int, float],
+        progress: Mapping[int, ItemProgress] | None = None,
+    ) -> Self:
+        group, attempt, key, version, ttl = given
+        return cls(table, (group, attempt), key=key, version=version, ttl=ttl, progress=progress)
+
+    @classmethod
+    def resume(
+        cls,
+        table: RolloutTable,
+        *,
+        source: str = "",
+        ttl: float | None = None,
+        timeout: float | None = None,
+    ) -> Self:
+        """Resume a suspended group of a table: wait for one, and return a reservation for it.
+
+        The oldest goes first. :attr:`progress` has the tokens that its items have.
+
+        Args:
+            table: The table.
+            source: As for :meth:`RolloutTable.reserve`.
+            ttl: As for :meth:`RolloutTable.reserve`.
+            timeout: Seconds to wait; ``None`` waits for ever.
+
+        Raises:
+            WaitTimeoutError: No group was suspended in time.
+            ClosedError: The table is closed.
+        """
+        native = table._native  # noqa: SLF001 - the two are one
+        given, items = native.resume_reservation(source, ttl, timeout)
+        progress = {
+            place: ItemProgress(segments, finished, columns)
+            for place, segments, _, finished, columns in items
+        }
+        return cls._of(native, given, progress)
 
     @property
     def group(self) -> int:
@@ -109,8 +151,8 @@ class Permit:
         return self._hold[0]
 
     @property
-    def fate(self) -> str:
-        """Where the group has come to, as far as this producer knows.
+    def status(self) -> str:
+        """The status of the group, as far as this producer knows.
 
         It waits for the answers to what was added without waiting for them.
 
@@ -118,11 +160,11 @@ class Permit:
             EchoicError: One of them is an error, which is raised once.
         """
         self._look(at_all=True)
-        return self._fate
+        return self._status
 
     @property
     def ticket(self) -> tuple[int, int]:
-        """What another process needs to make the same group: give it to ``table.permit``.
+        """What another process needs to make the same group: give it to ``table.reservation``.
 
         Whoever opens it goes on where its items are then. Processes that share a group at the
         same time make items of their own.
@@ -145,20 +187,20 @@ class Permit:
         Args:
             columns: For each column of the table, a value of every token.
             fields: For each field of the table, a value.
-            item: Its place in the group, from 0 on; the next one of this permit when ``None``.
+            item: Its place in the group, from 0 on; the next one of this reservation when ``None``.
                 Producers that share a group give their own.
-            versions: The policy version that made the tokens, or one for each; the permit's when
+            versions: The policy version that made the tokens, or one for each; :attr:`version` when
                 ``None``.
             blobs: Bytes, text or arrays that the item carries, by name.
             priority: How much more likely than others the group is to be drawn, in the weighted
                 order.
             wait: Whether to wait for the answer of a server elsewhere. Without, the tokens are
                 copied and on their way when this returns, with what is known so far;
-                :attr:`fate` waits for the answer, and so does :meth:`RolloutTable.flush`. At most
+                :attr:`status` waits for the answer, and so does :meth:`RolloutTable.flush`. At most
                 32 calls of a connection are on their way, and the next one waits for the first of
                 them. An error is raised by whichever of these comes first, or by the next call
-                of the permit; by that of another permit with a note that names the group, and
-                then nothing was begun for the other.
+                of the reservation; by that of another reservation with a note that names the group,
+                and then nothing was sent for the other.
 
         After a :exc:`KeyboardInterrupt` or a lost connection it is not known whether the item was
         taken. The same call once more is: segments are numbered, and none is taken twice.
@@ -180,7 +222,7 @@ class Permit:
         """Add tokens to an item of which there is more to come.
 
         A producer that stops in the middle can :meth:`suspend` the group; another one, with another
-        version of the policy, goes on from there.
+        version of the policy, can :meth:`resume` it.
         """
         return self._append(item, columns, versions, None, None, 1.0)
 
@@ -238,15 +280,15 @@ class Permit:
         self._segments.update(dict.fromkeys(range(first, first + count), 1))
         return self._note(told, sent)
 
-    def at(self, table: NativeTable) -> Permit:
-        """Return the same permit of a table that was made anew."""
-        moved = Permit(
+    def at(self, table: NativeTable) -> Reservation:
+        """Return the same reservation of a table that was made anew."""
+        moved = Reservation(
             table,
             self._hold,
             key=self.key,
             version=self.version,
             ttl=self.ttl,
-            begun=self.begun,
+            progress=self.progress,
         )
         moved._segments, moved._next = dict(self._segments), self._next
         # Of what has no answer it is not known whether it was taken: it may be added once more.
@@ -255,7 +297,7 @@ class Permit:
         return moved
 
     def renew(self) -> bool:
-        """Give a sign of life; whether the permit still stands."""
+        """Keep the reservation for another ``ttl`` seconds; return whether it still stands."""
         return bool(self._table.renew([self._hold]))
 
     def fail(self) -> None:
@@ -264,13 +306,13 @@ class Permit:
         while self._ahead:
             self._ahead.popleft()[0].forget()
         self._table.fail([self._hold])
-        self._fate = "rejected"
+        self._status = "rejected"
 
     def suspend(self) -> None:
-        """Leave the group for another producer to go on with."""
+        """Give the group back, so that another producer can :meth:`resume` it."""
         self._look(at_all=True)
         self._table.suspend([self._hold])
-        self._fate = "expired"
+        self._status = "expired"
 
     def _append(  # noqa: PLR0913, PLR0917 - they are those of `add`
         self,
@@ -300,7 +342,7 @@ class Permit:
                 wait,
             )
         except GroupNotFoundError:
-            # It was admitted, by a table that is no more: its server was started anew without it.
+            # Its table is no more: the server was started anew without a directory.
             told = "expired"
         sent = _Sent(item, 1, sequence, self._next)
         self._next = max(self._next, item + 1)
@@ -321,8 +363,8 @@ class Permit:
         """Take note of what came of a call, or that it is on its way."""
         if not isinstance(told, str):
             self._ahead.append((told, sent))
-            return self._fate
-        self._fate = told
+            return self._status
+        self._status = told
         return told
 
     def _look(self, *, at_all: bool = False) -> None:
@@ -332,9 +374,9 @@ class Permit:
             if not at_all and not call.is_ready:
                 return
             try:
-                self._fate = call.wait()
+                self._status = call.wait()
             except GroupNotFoundError:
-                self._fate = "expired"
+                self._status = "expired"
             except Exception:
                 # What was not taken may be added once more.
                 self._go_back(sent)
@@ -357,7 +399,7 @@ class Permit:
                 self._segments[place] = min(sent.sequence, self._segments[place])
 
     def __enter__(self) -> Self:
-        """Return the permit."""
+        """Return the reservation."""
         return self
 
     def __exit__(
@@ -372,11 +414,13 @@ class Permit:
         # What ended the block matters more than that nobody is there to be told.
         with contextlib.suppress(EchoicError):
             self._look(at_all=True)
-        if self._fate == "running":
+        if self._status == "running":
             with contextlib.suppress(EchoicError):
                 self.fail()
 
     def __repr__(self) -> str:
         """Name the group."""
         key = f", key={self.key!r}" if self.key else ""
-        return f"Permit(group={self.group}{key}, version={self.version}, fate={self._fate!r})"
+        return (
+            f"Reservation(group={self.group}{key}, version={self.version}, status={self._status!r})"
+        )

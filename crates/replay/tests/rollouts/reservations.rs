@@ -1,18 +1,18 @@
-//! Who may make groups, and when: permits.
+//! Reservations: who may make groups, and when.
 
 use echoic_replay::WaitReason;
 use echoic_replay::limiter::Parameters;
-use echoic_replay::rollouts::ledger::{Admit, Blocked, Change, ChangeError, MAX_VERSION};
+use echoic_replay::rollouts::ledger::{Blocked, Change, ChangeError, MAX_VERSION, Reserve};
 use echoic_replay::rollouts::table::Side;
 use echoic_replay::rollouts::{ConfigError, OnExpiry, Order, RolloutConfig, RolloutTable};
 
-use crate::table::{TTL, Table, admit, blocked, config, part, unpaced, whole};
+use crate::table::{TTL, Table, blocked, config, part, reserve, unpaced, whole};
 
 #[test]
-fn as_many_are_admitted_as_may_run() {
+fn as_many_are_reserved_as_may_run() {
     let mut table = Table::new(RolloutConfig { max_running: 3, ..unpaced() });
-    assert_eq!(table.admit(5).expect("some").len(), 3);
-    assert_eq!(blocked(table.admit(1)), Blocked::Running(3));
+    assert_eq!(table.reserve(5).expect("some").len(), 3);
+    assert_eq!(blocked(table.reserve(1)), Blocked::Running(3));
     assert_eq!(table.capacity(), 0);
 }
 
@@ -30,11 +30,11 @@ fn accepted_groups_count_though_they_were_used_up() {
 }
 
 #[test]
-fn as_many_are_admitted_as_there_is_room_for() {
+fn as_many_are_reserved_as_there_is_room_for() {
     let mut table = Table::new(RolloutConfig { max_groups: 5, ..unpaced() });
     table.group(0);
-    assert_eq!(table.admit(100).expect("some").len(), 4);
-    assert_eq!(blocked(table.admit(1)), Blocked::Full(5));
+    assert_eq!(table.reserve(100).expect("some").len(), 4);
+    assert_eq!(blocked(table.reserve(1)), Blocked::Full(5));
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn groups_that_are_used_again_make_room_for_others() {
     let mut drawn = table.taken(3);
     drawn.sort_unstable();
     assert_eq!(drawn, groups[1..], "the oldest went");
-    assert_eq!(blocked(table.admit(1)), Blocked::Full(3), "all are with consumers");
+    assert_eq!(blocked(table.reserve(1)), Blocked::Full(3), "all are with consumers");
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_batch_is_not_replaced_before_it_was_of_use() {
     let mut table = Table::new(RolloutConfig { max_groups: 2, ..weighted });
     table.group(0);
     table.group(0);
-    assert_eq!(blocked(table.admit(1)), Blocked::Full(2));
+    assert_eq!(blocked(table.reserve(1)), Blocked::Full(2));
     let share = table.take(2).expect("a batch");
     table.ack(share.lease);
     assert_eq!(table.capacity(), 2);
@@ -75,7 +75,7 @@ fn a_pipeline_depth_paces_below_the_bound() {
 }
 
 #[test]
-fn nothing_is_admitted_that_would_be_too_old_for_the_next_batch() {
+fn nothing_is_reserved_that_would_be_too_old_for_the_next_batch() {
     let mut table = Table::new(config());
     // Of what a version uses up half is taken, so as much is made ahead.
     for version in 0..4 {
@@ -90,7 +90,7 @@ fn nothing_is_admitted_that_would_be_too_old_for_the_next_batch() {
     }
     // As many as two versions use up: what is made at version 4 now would be dropped.
     table.taken(4);
-    assert_eq!(blocked(table.admit(1)), Blocked::Early { version: 4, target: 6 });
+    assert_eq!(blocked(table.reserve(1)), Blocked::Early { version: 4, target: 6 });
     table.publish(5);
     assert!(table.capacity() > 0);
 }
@@ -131,7 +131,7 @@ fn restored_groups_that_were_of_use_are_among_those_used_up() {
 }
 
 #[test]
-fn a_permit_stands_while_its_producer_lives() {
+fn a_reservation_stands_while_its_producer_lives() {
     let mut table = Table::new(config());
     let hold = table.open();
     for _ in 0..5 {
@@ -157,9 +157,9 @@ fn tokens_are_a_sign_of_life() {
 #[test]
 fn a_producer_is_counted_under_its_name() {
     let mut table = Table::new(RolloutConfig { on_expiry: OnExpiry::Suspend, ..config() });
-    let admit = Admit { count: 2, source: "a".into(), ..Admit::default() };
-    let permits = table.admit_as(admit).expect("room");
-    table.append(whole(permits[0].hold, 0, 0, 5));
+    let reserve = Reserve { count: 2, source: "a".into(), ..Reserve::default() };
+    let reservations = table.reserve_as(reserve).expect("room");
+    table.append(whole(reservations[0].hold, 0, 0, 5));
     table.pass(TTL);
     let resume = Change::Resume { source: "b".into(), ttl_ms: None };
     table.apply(resume).expect("one was left");
@@ -170,7 +170,7 @@ fn a_producer_is_counted_under_its_name() {
         .map(|one| (one.name.as_str(), one.submitted, one.accepted, one.running, one.tokens))
         .collect();
     assert_eq!(told, [("a", 1, 1, 0, 5), ("b", 1, 0, 1, 0)]);
-    let told = |source: usize| (sources[source].delivered, sources[source].last_admitted);
+    let told = |source: usize| (sources[source].delivered, sources[source].last_reserved);
     assert_eq!((told(0), told(1)), ((1, Some(0)), (0, Some(TTL))));
 }
 
@@ -179,7 +179,7 @@ fn a_source_that_waits_is_told_of_with_what_others_got_meanwhile() {
     let table = RolloutTable::new(config()).expect("a table");
     assert_eq!(table.info().hunger, []);
     let waiting = table.begin_wait(Side::Producers, Some("hungry"), WaitReason::Capacity);
-    table.apply(&admit(1)).expect("room");
+    table.apply(&reserve(1)).expect("room");
     let hunger = table.info().hunger;
     let told: Vec<_> = hunger.iter().map(|one| (&*one.source, one.waiting, one.passed)).collect();
     assert_eq!(told, [("hungry", 1, 1)]);
@@ -193,8 +193,8 @@ fn a_source_that_waits_is_told_of_with_what_others_got_meanwhile() {
 fn a_ratio_holds_producers_back() {
     let limiter = Parameters { min_size: 1, samples_per_insert: 1.0, min_diff: 0.0, max_diff: 3.0 };
     let mut table = Table::new(RolloutConfig { limiter: Some(limiter), ..unpaced() });
-    assert_eq!(table.admit(10).expect("some").len(), 3);
-    assert_eq!(blocked(table.admit(1)), Blocked::Limiter(WaitReason::Ratio));
+    assert_eq!(table.reserve(10).expect("some").len(), 3);
+    assert_eq!(blocked(table.reserve(1)), Blocked::Limiter(WaitReason::Ratio));
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn a_limiter_that_lets_no_batch_go_is_refused() {
         RolloutConfig { limiter: Some(limiter), ..config() }.check()
     };
     assert!(matches!(with(1, 1.0), Err(ConfigError::Limiter(_))), "batches of 2 from 1");
-    assert!(matches!(with(5, 100.0), Err(ConfigError::Together(_))), "4 are ever admitted");
+    assert!(matches!(with(5, 100.0), Err(ConfigError::Together(_))), "4 are ever reserved");
     assert!(with(4, 100.0).is_ok());
 }
 
@@ -215,8 +215,8 @@ fn versions_that_can_not_be_counted_with_are_refused() {
         let refused = |result| matches!(result, Err(ChangeError::Value { .. }));
         assert!(refused(table.apply(Change::Publish { version })));
         assert!(refused(table.apply(Change::Restore { version })));
-        let admit = Admit { count: 1, version: Some(version), ..Admit::default() };
-        assert!(refused(table.apply(Change::Admit(admit))));
+        let reserve = Reserve { count: 1, version: Some(version), ..Reserve::default() };
+        assert!(refused(table.apply(Change::Reserve(reserve))));
         let hold = table.open();
         assert!(refused(table.apply(Change::Append(whole(hold, 0, version, 1)))));
         table.apply(Change::Fail { holds: vec![hold] }).expect("fails");
