@@ -22,7 +22,7 @@ from echoic._native import (
 from echoic._native import __version__ as __version__
 from echoic.buffers import (
     MmapReplayBuffer,
-    OfflineDatasetBuffer,
+    OfflineDataset,
     PrioritizedReplayBuffer,
     ReplayBuffer,
 )
@@ -100,7 +100,7 @@ __all__ = [
     "LeaseError",
     "LimiterError",
     "MmapReplayBuffer",
-    "OfflineDatasetBuffer",
+    "OfflineDataset",
     "PrioritizedReplayBuffer",
     "PriorityError",
     "Ragged",
