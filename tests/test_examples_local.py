@@ -109,10 +109,13 @@ def test_all_sampled_priorities_are_updated_and_beta_rises(monkeypatch: pytest.M
     betas: list[float] = []
 
     class Counting(buffers.PrioritizedReplayBuffer):
-        def update_priorities(self, indices: Any, td_errors: Any) -> int:
-            assert (td_errors > 0).all()
-            updates.append(super().update_priorities(indices, td_errors))
-            betas.append(self.beta)
+        def sample(self, n: int, *, beta: float = 1.0, **options: Any) -> dict[str, Any]:
+            betas.append(beta)
+            return super().sample(n, beta=beta, **options)
+
+        def update_priorities(self, keys: Any, priorities: Any) -> int:
+            assert (priorities > 0).all()
+            updates.append(super().update_priorities(keys, priorities))
             return updates[-1]
 
     monkeypatch.setattr(buffers, "PrioritizedReplayBuffer", Counting)
@@ -154,12 +157,13 @@ def test_frames_come_back_from_memory_and_file_as_they_were(tmp_path: Path) -> N
     game = images.Catch(1)
     stored: list[tuple[NDArray[np.uint8], float]] = []
     with buffers.MmapReplayBuffer(
-        16, 256, cold_path=tmp_path / "frames.bin", example=images.TRANSITION, seed=1
+        images.TRANSITION, 256, tmp_path / "frames.bin", hot_capacity=16, seed=1
     ) as buffer:
         for index in range(200):
             obs = game.obs
             _, down, image = game.step(index % 3)
-            buffer.push(obs, index % 3, float(index), down, next_obs=image)
+            step = {"obs": obs, "actions": index % 3, "rewards": float(index), "terminated": down}
+            buffer.add({**step, "next_obs": image})
             stored.append((obs, down))
         batch = buffer.sample(1000)
     assert batch["obs"].dtype == np.uint8

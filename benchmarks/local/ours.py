@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.engine import Echoic
 from benchmarks.local.engine import ALPHA, BETA, Case, Engine, Plan
-from benchmarks.local.items import NAMES, Rows
+from benchmarks.local.items import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,24 +25,24 @@ class EchoicLocal(Engine, Echoic):
     name = "echoic"
 
     def store(self, plan: Plan) -> Buffer:
-        """Make a buffer in the form with dimensions for what that form can hold."""
+        """Make a buffer in rlox's form for what that form can hold."""
         # Imported here: a peer's environment runs the workloads without Echoic.
-        from echoic import buffers  # noqa: PLC0415
+        from echoic import buffers, rlox  # noqa: PLC0415
 
         if plan.prioritized:
-            return Buffer(buffers.PrioritizedReplayBuffer(plan.capacity, 4, 1, ALPHA, BETA), plan)
+            return Buffer(rlox.PrioritizedReplayBuffer(plan.capacity, 4, 1, ALPHA, BETA), plan)
         if plan.hot:
             folder = tempfile.TemporaryDirectory()
             buffer = buffers.MmapReplayBuffer(
-                plan.hot,
+                Rows(plan.kind).example,
                 plan.capacity,
-                cold_path=Path(folder.name) / "cold.bin",
-                example=Rows(plan.kind).example,
+                Path(folder.name) / "cold.bin",
+                hot_capacity=plan.hot,
             )
             return Buffer(buffer, plan, [buffer.close, folder.cleanup])
         if plan.kind == "small":
-            return Buffer(buffers.ReplayBuffer(plan.capacity, 4, 1), plan)
-        return Buffer(buffers.ReplayBuffer(plan.capacity, example=Rows(plan.kind).example), plan)
+            return Buffer(rlox.ReplayBuffer(plan.capacity, 4, 1), plan)
+        return Buffer(buffers.ReplayBuffer(Rows(plan.kind).example, plan.capacity), plan)
 
     def call(self, case: Case) -> Callable[[], Any]:
         """Call the function of this name."""
@@ -100,12 +100,12 @@ class Buffer:
         self._buffer = buffer
         self._closing = closing
         self._plan = plan
-        self.push = buffer.push
+        self.push = getattr(buffer, "push", None)
         self.update = getattr(buffer, "update_priorities", None)
 
     def extend(self, columns: Tree) -> None:
         """Store all rows."""
-        self._buffer.extend(*(columns[name] for name in NAMES))
+        self._buffer.extend(columns)
 
     def draws(self, size: int) -> Callable[[], Tree]:
         """Draw from the buffer's own stream."""

@@ -1,7 +1,7 @@
 """DQN on CartPole with a `ReplayBuffer` in the same process: no server, no table, no threads.
 
 Run ``python -m examples.local.dqn`` from the root of the project. It shows the three calls that
-most agents need: make a buffer of two widths, ``push`` a transition, ``sample`` a batch. All that
+most agents need: make a buffer like an example, ``add`` a transition, ``sample`` a batch. All that
 is random has a seed, the buffer's draws too, so that a seed repeats the whole run.
 
 Left out, to stay readable: several environments, images (`images`), saving the buffer. The
@@ -25,13 +25,20 @@ BATCH = 64
 MIN_SIZE = 1_000
 # A batch for every second step.
 PERIOD = 2
+EXAMPLE = {
+    "obs": np.zeros(4, np.float32),
+    "actions": np.int64(0),
+    "rewards": np.float32(0),
+    "terminated": False,
+    "next_obs": np.zeros(4, np.float32),
+}
 
 
 def train(options: Options) -> Result:
     """Learn until the target is reached or the steps are used up."""
     rng = np.random.default_rng(options.seed)
     learner = QLearner(rng)
-    buffer = buffers.ReplayBuffer(50_000, obs_dim=4, act_dim=1, seed=options.seed)
+    buffer = buffers.ReplayBuffer(EXAMPLE, 50_000, seed=options.seed)
     game = Game(options.seed)
     scores = Scores(options)
     while not scores.done:
@@ -40,14 +47,21 @@ def train(options: Options) -> Result:
         action = int(rng.integers(2)) if explores else learner.greedy(learner.params, obs)
         step = game.step(action)
         scores.add(step.reward, step.over)
-        truncated = step.over and not step.fell
-        buffer.push(obs, [action], step.reward, step.fell, truncated, step.next_obs)
+        buffer.add(
+            {
+                "obs": obs,
+                "actions": action,
+                "rewards": step.reward,
+                "terminated": step.fell,
+                "next_obs": step.next_obs,
+            }
+        )
         if len(buffer) >= MIN_SIZE and scores.steps % PERIOD == 0:
             batch = buffer.sample(BATCH)
             learner.learn(
                 {
                     "obs": batch["obs"],
-                    "action": batch["actions"][:, 0].astype(np.int64),
+                    "action": batch["actions"],
                     "reward": batch["rewards"],
                     "next_obs": batch["next_obs"],
                     # Where the time was up, more was to be expected; where the pole fell, nothing.

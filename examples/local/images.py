@@ -125,10 +125,10 @@ def train(options: Options) -> Result:
     with (
         tempfile.TemporaryDirectory() as folder,
         buffers.MmapReplayBuffer(
-            IN_MEMORY,
+            TRANSITION,
             IN_ALL,
-            cold_path=Path(folder) / "frames.bin",
-            example=TRANSITION,
+            Path(folder) / "frames.bin",
+            hot_capacity=IN_MEMORY,
             seed=options.seed,
         ) as buffer,
     ):
@@ -142,7 +142,15 @@ def train(options: Options) -> Result:
             )
             reward, down, image = game.step(action)
             steps += 1
-            buffer.push(obs, action, reward, down, next_obs=image)
+            buffer.add(
+                {
+                    "obs": obs,
+                    "actions": action,
+                    "rewards": reward,
+                    "terminated": down,
+                    "next_obs": image,
+                }
+            )
             if down:
                 latest.append(reward > 0)
                 caught.append(float(reward > 0))

@@ -1,4 +1,4 @@
-"""Implicit Q-learning on CartPole from a data set alone, with an `OfflineDatasetBuffer`.
+"""Implicit Q-learning on CartPole from a data set alone, with an `OfflineDataset`.
 
 Run ``python -m examples.local.offline`` from the root of the project. A clumsy pole balancer, half
 of whose actions are random, makes a data set first. From then on nobody plays: batches come from
@@ -6,7 +6,7 @@ the buffer, which normalises observations, and the policy that is learned holds 
 than the one that made the data. A clone of the data's behaviour, judged beside it, does not.
 
 After Kostrikov et al., "Offline Reinforcement Learning with Implicit Q-Learning" (2021). Left out,
-to stay readable: data sets from files (``OfflineDatasetBuffer.from_minari`` and its relatives),
+to stay readable: data sets from files (``OfflineDataset.from_minari`` and its relatives),
 trajectories for sequence models.
 """
 
@@ -47,7 +47,7 @@ TEMPERATURE = 100.0
 LARGEST_WEIGHT = 100.0
 
 
-def make_dataset(seed: int) -> buffers.OfflineDatasetBuffer:
+def make_dataset(seed: int) -> buffers.OfflineDataset:
     """Let a clumsy balancer play, and keep what it did as flat arrays."""
     rng = np.random.default_rng([seed, 1])
     game = Game(seed)
@@ -65,7 +65,7 @@ def make_dataset(seed: int) -> buffers.OfflineDatasetBuffer:
     obs, next_obs, actions, rewards, fell, cut = (
         np.array(column) for column in zip(*rows, strict=True)
     )
-    return buffers.OfflineDatasetBuffer(
+    return buffers.OfflineDataset(
         obs.ravel(),
         next_obs.ravel(),
         actions,

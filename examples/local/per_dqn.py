@@ -2,7 +2,7 @@
 
 Run ``python -m examples.local.per_dqn`` from the root of the project. It shows what it adds to
 `dqn`: rewards of three steps that the buffer sums by itself, batches with ``weights`` and
-``indices``, ``update_priorities`` with the new TD errors, and ``set_beta`` from step to step. A new
+``indices``, ``update_priorities`` with the new TD errors, and ``beta`` from batch to batch. A new
 transition has the largest priority there ever was, so that it is seen soon.
 
 After Schaul et al., "Prioritized Experience Replay" (2015). Left out, to stay readable: several
@@ -33,6 +33,14 @@ FIRST_BETA = 0.4
 BETA_BATCHES = 10_000
 # Keeps what was once no surprise from never being looked at again.
 LEAST_PRIORITY = 1e-4
+EXAMPLE = {
+    "obs": np.zeros(4, np.float32),
+    "actions": np.int64(0),
+    "rewards": np.float32(0),
+    "terminated": False,
+    "truncated": False,
+    "next_obs": np.zeros(4, np.float32),
+}
 
 
 def train(options: Options) -> Result:
@@ -40,34 +48,39 @@ def train(options: Options) -> Result:
     rng = np.random.default_rng(options.seed)
     learner = QLearner(rng)
     buffer = buffers.PrioritizedReplayBuffer(
+        EXAMPLE,
         50_000,
-        obs_dim=4,
-        act_dim=1,
         alpha=ALPHA,
-        beta=FIRST_BETA,
         n_step=N_STEP,
         gamma=DISCOUNT,
         seed=options.seed,
     )
     game = Game(options.seed)
     scores = Scores(options)
+    beta = FIRST_BETA
     while not scores.done:
         obs = game.obs
         explores = rng.random() < epsilon(scores.steps)
         action = int(rng.integers(2)) if explores else learner.greedy(learner.params, obs)
         step = game.step(action)
         scores.add(step.reward, step.over)
-        truncated = step.over and not step.fell
-        buffer.push(obs, [action], step.reward, step.fell, truncated, step.next_obs)
+        buffer.add(
+            {
+                "obs": obs,
+                "actions": action,
+                "rewards": step.reward,
+                "terminated": step.fell,
+                "truncated": step.over and not step.fell,
+                "next_obs": step.next_obs,
+            }
+        )
         if len(buffer) >= MIN_SIZE and scores.steps % PERIOD == 0:
-            buffer.set_beta(
-                min(1.0, FIRST_BETA + (1 - FIRST_BETA) * learner.updates / BETA_BATCHES)
-            )
-            batch = buffer.sample(BATCH)
+            beta = min(1.0, FIRST_BETA + (1 - FIRST_BETA) * learner.updates / BETA_BATCHES)
+            batch = buffer.sample(BATCH, beta=beta)
             errors = learner.learn(
                 {
                     "obs": batch["obs"],
-                    "action": batch["actions"][:, 0].astype(np.int64),
+                    "action": batch["actions"],
                     "reward": batch["rewards"],
                     "next_obs": batch["next_obs"],
                     "discount": batch["discounts"] * ~batch["terminated"],
@@ -78,7 +91,7 @@ def train(options: Options) -> Result:
     game.close()
     evaluation = evaluate(lambda: lambda obs: learner.greedy(learner.params, obs), options.seed)
     said = [
-        f"{scores.steps:,d} steps in {scores.seconds:.1f} s, beta {buffer.beta:.2f} in the end.",
+        f"{scores.steps:,d} steps in {scores.seconds:.1f} s, beta {beta:.2f} in the end.",
         f"{learner.updates:,d} batches of {BATCH}.",
         f"Greedy evaluation: mean return {np.mean(evaluation):.1f}.",
     ]

@@ -22,7 +22,7 @@ from echoic._native import (
 from echoic._native import __version__ as __version__
 from echoic.buffers import (
     MmapReplayBuffer,
-    OfflineDatasetBuffer,
+    OfflineDataset,
     PrioritizedReplayBuffer,
     ReplayBuffer,
 )
@@ -59,7 +59,7 @@ __all__ = [
     "Histogram",
     "LeafSpec",
     "MmapReplayBuffer",
-    "OfflineDatasetBuffer",
+    "OfflineDataset",
     "PrioritizedReplayBuffer",
     "Ragged",
     "RemoteTable",

@@ -22,7 +22,7 @@ __all__ = [
     "Histogram",
     "LeafSpec",
     "MmapReplayBuffer",
-    "OfflineDatasetBuffer",
+    "OfflineDataset",
     "PendingBatch",
     "PrioritizedReplayBuffer",
     "Publication",
@@ -3139,90 +3139,56 @@ class ReplayBuffer:
         episodes: bool = False,
         cast: bool = True,
     ) -> Self: ...
-    def push(
-        self,
-        obs: Any = None,
-        action: Any = None,
-        reward: Any = None,
-        terminated: Any = None,
-        truncated: Any = None,
-        next_obs: Any = None,
-        *,
-        env: int = 0,
-        fields: dict[str, Any] | None = None,
-    ) -> None:
-        """Stores one transition, its fields by position in this order or by their names.
+    def add(self, x: dict[str, Any], *, env: int = 0) -> None:
+        """Add one transition.
 
         Args:
-            obs: What was observed.
-            action: What was done.
-            reward: What it gave.
-            terminated: Whether the task ended with it.
-            truncated: Whether the episode was cut off after it.
-            next_obs: What was observed then.
-            env: Which of several environments that write between each other it is of.
-            fields: The other fields of the example, by their names.
+            x: A dict with the fields of the example.
+            env: The environment that it is of, where several take turns.
 
         Raises:
-            SpecError: a value is not what the example says; nothing was stored.
+            SpecError: If a value does not fit its field. Nothing is stored then.
         """
 
-    def extend(
-        self,
-        obs: Any = None,
-        actions: Any = None,
-        rewards: Any = None,
-        terminated: Any = None,
-        truncated: Any = None,
-        next_obs: Any = None,
-        *,
-        env: Any = None,
-        fields: dict[str, Any] | None = None,
-    ) -> int:
-        """Stores many transitions: arrays with a leading axis of one length. Returns that length.
+    def extend(self, xs: dict[str, Any], *, env: Any = None) -> None:
+        """Add many transitions.
 
         Args:
-            obs: As in :meth:`push`, with a leading axis; so are the others.
-            actions: As above.
-            rewards: As above.
-            terminated: As above.
-            truncated: As above.
-            next_obs: As above.
+            xs: A dict with the fields of the example, as arrays with a leading axis of one length.
             env: One environment for all of them, or an array of one for each.
-            fields: The other fields of the example, by their names.
 
         Raises:
-            SpecError: a value is not what the example says; nothing was stored.
+            SpecError: If a value does not fit its field. Nothing is stored then.
         """
 
     def sample(
-        self, batch_size: int, seed: int | None = None, *, out: dict[str, Any] | None = None
+        self, n: int, *, seed: int | None = None, out: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Draws transitions evenly, with replacement, each field as one array.
+        """Draw transitions evenly, with replacement, each field as one array.
 
         A seed gives the same draws on every machine and in every release: position ``k`` of a batch
         is the row ``(word[k] * len) >> 64`` after the oldest, of the 64-bit words of xoshiro256++
         seeded with SplitMix64 (words that would make some rows likelier than others are skipped).
 
         Args:
-            batch_size: How many. May be more than there are.
+            n: How many. May be more than there are.
             seed: Of this draw; the buffer's own stream goes on when ``None``.
             out: An earlier batch, or arrays like those of one, to be written into and returned.
 
         Raises:
-            ReplayError: the buffer is empty, or ``batch_size`` below 1.
+            ReplayError: If the buffer is empty, or ``n`` below 1.
         """
 
     def end_episode(self, env: int = 0) -> None:
         """Ends the episode of an environment, of which its last transition did not say so."""
 
     def clear(self) -> None:
-        """Forgets all transitions."""
+        """Remove all transitions."""
 
     def __len__(self) -> int: ...
     @property
     def capacity(self) -> int:
-        """How many transitions are kept."""
+        """How many transitions fit."""
 
     @property
     def n_episodes(self) -> int | None:
@@ -3232,16 +3198,20 @@ class ReplayBuffer:
     def nbytes(self) -> int:
         """Bytes of memory that hold transitions."""
 
-    def _sample_windows(
+    def _push(
         self,
-        batch_size: int,
-        length: int,
-        seed: int | None = None,
-        *,
-        out: dict[str, Any] | None = None,
+        obs: Any,
+        action: Any,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        next_obs: Any,
+    ) -> None: ...
+    def _sample_windows(
+        self, n: int, length: int, seed: int | None, out: dict[str, Any] | None
     ) -> tuple[dict[str, Any], list[int]]: ...
     def _sample_goals(
-        self, batch_size: int, seed: int | None, strategy: str, share: float
+        self, n: int, seed: int | None, strategy: str, share: float
     ) -> tuple[dict[str, Any], list[bool]]: ...
     def _leaves(self) -> list[tuple[str, str, list[int]]]: ...
     def _state(self) -> dict[str, Any]: ...
@@ -3264,9 +3234,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         capacity: int,
         obs_dim: int | None = None,
         act_dim: int | None = None,
-        alpha: float = 0.6,
-        beta: float = 0.4,
         *,
+        alpha: float,
         example: Any = None,
         seed: int,
         next_obs: str = "stored",
@@ -3276,92 +3245,79 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         episodes: bool = False,
         cast: bool = True,
     ) -> Self: ...
-    def push(
-        self,
-        obs: Any = None,
-        action: Any = None,
-        reward: Any = None,
-        terminated: Any = None,
-        truncated: Any = None,
-        next_obs: Any = None,
-        *,
-        priority: float | None = None,
-        env: int = 0,
-        fields: dict[str, Any] | None = None,
-    ) -> None:
-        """Stores one transition. Without a priority it has the largest that any ever had.
+    def add(self, x: dict[str, Any], *, priority: float | None = None, env: int = 0) -> None:
+        """Add one transition.
+
+        Args:
+            x: A dict with the fields of the example.
+            priority: A number >= 0; the largest that any transition ever had when ``None``.
+            env: The environment that it is of, where several take turns.
 
         Raises:
-            SpecError: a value is not what the example says; nothing was stored.
-            PriorityError: the priority is negative or not finite; nothing was stored.
+            SpecError: If a value does not fit its field. Nothing is stored then.
+            PriorityError: If the priority is not a finite number >= 0. Nothing is stored then.
         """
 
-    def extend(
-        self,
-        obs: Any = None,
-        actions: Any = None,
-        rewards: Any = None,
-        terminated: Any = None,
-        truncated: Any = None,
-        next_obs: Any = None,
-        *,
-        priorities: Any = None,
-        env: Any = None,
-        fields: dict[str, Any] | None = None,
-    ) -> int:
-        """Stores many transitions, with a priority for each or the largest that any ever had.
+    def extend(self, xs: dict[str, Any], *, priorities: Any = None, env: Any = None) -> None:
+        """Add many transitions.
+
+        Args:
+            xs: A dict with the fields of the example, as arrays with a leading axis of one length.
+            priorities: One for each; the largest that any transition ever had when ``None``.
+            env: One environment for all of them, or an array of one for each.
 
         Raises:
-            SpecError: a value is not what the example says; nothing was stored.
-            PriorityError: a priority is negative or not finite; nothing was stored.
+            SpecError: If a value does not fit its field. Nothing is stored then.
+            PriorityError: If a priority is not a finite number >= 0. Nothing is stored then.
         """
 
     def sample(
         self,
-        batch_size: int,
-        seed: int | None = None,
+        n: int,
         *,
+        beta: float = 1.0,
+        seed: int | None = None,
         stratified: bool = True,
         out: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Draws transitions in proportion to their priorities, with replacement.
+        """Draw transitions in proportion to their priorities, with replacement.
 
         Args:
-            batch_size: How many.
+            n: How many.
+            beta: The exponent of weights, from 0 to 1; 1 corrects all of the bias.
             seed: Of this draw; the buffer's own stream goes on when ``None``.
-            stratified: Draw one from each of ``batch_size`` equal parts of the sum of priorities,
-                as the paper does, which varies less; else each from anywhere.
+            stratified: Draw one from each of ``n`` equal parts of the sum of priorities, as the
+                paper does, which varies less; else each from anywhere.
             out: An earlier batch to be written into and returned.
 
         Returns:
             The fields, ``weights`` (float32, at most 1) and ``indices`` (int64).
 
         Raises:
-            ReplayError: the buffer is empty, or ``batch_size`` below 1.
+            ReplayError: If the buffer is empty, ``n`` below 1, or ``beta`` not from 0 to 1.
         """
 
-    def update_priorities(self, indices: Any, td_errors: Any) -> int:
-        """Gives transitions new priorities: numbers that are not negative, such as absolute errors.
+    def update_priorities(self, keys: Any, priorities: Any) -> int:
+        """Set priorities of transitions: numbers >= 0, such as absolute errors.
 
-        An index whose transition is not there any more is skipped. When one comes twice, the last
+        A key whose transition is not there any more is skipped. When one comes twice, the last
         counts. Returns how many were there.
 
         Raises:
-            PriorityError: a priority is negative or not finite; none was changed.
-            ReplayError: the lengths differ, or an index was never given; none was changed.
+            PriorityError: If a priority is not a finite number >= 0. None is changed then.
+            ReplayError: If the lengths differ, or a key was never given. None is changed then.
         """
 
-    def set_beta(self, beta: float) -> None:
-        """Sets the exponent of weights, which is usually brought to 1 over a run.
-
-        Raises:
-            ReplayError: it is not from 0 to 1.
-        """
-
-    @property
-    def beta(self) -> float:
-        """The exponent of weights."""
-
+    def _push(
+        self,
+        obs: Any,
+        action: Any,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        next_obs: Any,
+        priority: float | None = None,
+    ) -> None: ...
     @property
     def alpha(self) -> float:
         """The exponent of priorities."""
@@ -3369,8 +3325,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 # Data sets that do not change.
 
 @disjoint_base
-class OfflineDatasetBuffer:
-    """The native part of :class:`echoic.OfflineDatasetBuffer`."""
+class OfflineDataset:
+    """The native part of :class:`echoic.OfflineDataset`."""
 
     def __new__(
         cls,
@@ -3384,20 +3340,20 @@ class OfflineDatasetBuffer:
         seed: int,
     ) -> Self: ...
     def sample(
-        self, batch_size: int, seed: int | None = None, *, out: dict[str, Any] | None = None
+        self, n: int, *, seed: int | None = None, out: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Draw steps, each from all of them, whatever was drawn before.
 
         Args:
-            batch_size: How many, also more than there are.
+            n: How many, also more than there are.
             seed: The same seed gives the same batch, on every machine and in every release: the
                 numbers ``Rng(seed).below(len)`` of xoshiro256++. Without one the steps come from
                 the buffer's own stream, which goes on with every call.
             out: An earlier batch, or arrays like those of one, to be written into and returned.
 
         Returns:
-            Arrays with ``batch_size`` rows: ``obs``, ``next_obs``, ``actions``, ``rewards``,
-            ``terminated``, ``truncated``, and the extras. They are the caller's to keep or change;
+            Arrays with ``n`` rows: ``obs``, ``next_obs``, ``actions``, ``rewards``, ``terminated``,
+            ``truncated``, and the extras. They are the caller's to keep or change;
             their memory is used again once nobody holds any of them.
 
         Raises:
@@ -3407,27 +3363,27 @@ class OfflineDatasetBuffer:
 
     def sample_trajectories(
         self,
-        batch_size: int,
-        seq_len: int,
+        n: int,
+        length: int,
+        *,
         seed: int | None = None,
         padding: Literal["right", "left"] = "right",
-        *,
         out: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Draw stretches of episodes, for models of sequences.
 
-        A stretch begins at a step drawn as by :meth:`sample` and ends after ``seq_len`` steps, or
+        A stretch begins at a step drawn as by :meth:`sample` and ends after ``length`` steps, or
         with its episode. What is missing then is zeros, in all columns.
 
         Args:
-            batch_size: How many stretches.
-            seq_len: How many steps of each.
+            n: How many stretches.
+            length: How many steps of each.
             seed: As of :meth:`sample`.
             padding: Whether zeros stand behind the steps or before them.
             out: As of :meth:`sample`.
 
         Returns:
-            Arrays of shape ``(batch_size, seq_len, ...)``: ``obs``, ``actions``, ``rewards``,
+            Arrays of shape ``(n, length, ...)``: ``obs``, ``actions``, ``rewards``,
             ``returns_to_go`` (the discounted sum of rewards to the end of the episode, also where
             the stretch ends before it), ``timesteps`` (int64, from the start of the episode),
             ``mask`` (whether there is a step), ``terminated``, ``truncated``, and the extras.
@@ -3527,7 +3483,7 @@ class MmapReplayBuffer:
         cls,
         cold_path: str | os.PathLike[str],
         hot_capacity: int | None = None,
-        total_capacity: int | None = None,
+        capacity: int | None = None,
         obs_dim: int | None = None,
         act_dim: int | None = None,
         *,
@@ -3539,69 +3495,35 @@ class MmapReplayBuffer:
         preallocate: bool = False,
         reopen: bool = False,
     ) -> Self: ...
-    def push(
-        self,
-        obs: Any | None = None,
-        action: Any | None = None,
-        reward: Any | None = None,
-        terminated: Any | None = None,
-        truncated: Any | None = None,
-        next_obs: Any | None = None,
-        *,
-        env: int = 0,
-        fields: dict[str, Any] | None = None,
-    ) -> None:
-        """Put on one transition, its fields by position in this order or by their names.
+    def add(self, x: dict[str, Any], *, env: int = 0) -> None:
+        """Add one transition.
 
         Args:
-            obs: What was observed.
-            action: What was done.
-            reward: What it gave.
-            terminated: Whether the task ended with it.
-            truncated: Whether the episode was cut off after it.
-            next_obs: What was observed then.
+            x: A dict with the fields of the example.
             env: Changes nothing: every transition is drawn by itself.
-            fields: The other fields of the example, by their names.
 
         Raises:
-            SpecError: A value does not fit its field. Nothing was stored.
-            StorageError: There is no room in memory, and the file can't be written. Nothing was
-                stored, and nothing lost.
-            ClosedError: The buffer is closed.
+            SpecError: If a value does not fit its field. Nothing is stored then.
+            StorageError: If there is no room in memory, and the file can't be written. Nothing is
+                stored then, and nothing lost.
+            ClosedError: If the buffer is closed.
         """
 
-    def extend(
-        self,
-        obs: Any | None = None,
-        actions: Any | None = None,
-        rewards: Any | None = None,
-        terminated: Any | None = None,
-        truncated: Any | None = None,
-        next_obs: Any | None = None,
-        *,
-        env: Any | None = None,
-        fields: dict[str, Any] | None = None,
-    ) -> int:
-        """Put on many transitions, given as arrays with one more axis in front; say how many.
+    def extend(self, xs: dict[str, Any], *, env: Any = None) -> None:
+        """Add many transitions.
 
         Args:
-            obs: What was observed.
-            actions: What was done.
-            rewards: What it gave.
-            terminated: Whether the task ended with it.
-            truncated: Whether the episode was cut off after it.
-            next_obs: What was observed then.
-            env: Changes nothing, as in :meth:`push`.
-            fields: The other fields of the example, by their names.
+            xs: A dict with the fields of the example, as arrays with a leading axis of one length.
+            env: Changes nothing, as in :meth:`add`.
 
         Raises:
-            SpecError: A value does not fit its field, or their lengths differ. Nothing was stored.
-            StorageError: The file can't be written. As many as its ``stored`` says were stored.
-            ClosedError: The buffer is closed.
+            SpecError: If a value does not fit its field, or lengths differ. Nothing is stored then.
+            StorageError: If the file can't be written. As many as its ``stored`` says are stored.
+            ClosedError: If the buffer is closed.
         """
 
     def sample(
-        self, batch_size: int, seed: int | None = None, *, out: dict[str, Any] | None = None
+        self, n: int, *, seed: int | None = None, out: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Draw transitions evenly, with replacement.
 
@@ -3609,7 +3531,7 @@ class MmapReplayBuffer:
         The GIL is released while it is.
 
         Args:
-            batch_size: How many.
+            n: How many.
             seed: Of this draw; the buffer's own stream goes on when ``None``.
             out: An earlier batch of this size, which is written into.
 
@@ -3623,7 +3545,7 @@ class MmapReplayBuffer:
         """
 
     def clear(self) -> None:
-        """Forget all transitions, also those in the file.
+        """Remove all transitions, also those in the file.
 
         Raises:
             StorageError: That can't be noted in the file. The buffer is empty nevertheless.
@@ -3650,13 +3572,26 @@ class MmapReplayBuffer:
         """
 
     def __len__(self) -> int: ...
+    def _push(
+        self,
+        obs: Any,
+        action: Any,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        next_obs: Any,
+    ) -> None: ...
     @property
     def capacity(self) -> int:
-        """How many transitions are kept."""
+        """How many transitions fit."""
 
     @property
     def hot_capacity(self) -> int:
         """How many transitions are in memory."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that hold transitions."""
 
     @property
     def written(self) -> int:

@@ -17,7 +17,7 @@ from echoic.buffers import MmapReplayBuffer, ReplayBuffer
 from echoic.errors import ClosedError, EchoicError, ReplayError, SpecError, StorageError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from numbered import content, make, push, rows, steps_of
+from numbered import content, make, push, rows, steps_of, transition, vectors
 
 
 def in_one_folder(examples):
@@ -51,17 +51,11 @@ def run(code, *arguments):
 
 
 def test_the_form_of_the_call_is_that_of_a_flat_buffer(path):
-    buffer = MmapReplayBuffer(
-        hot_capacity=10,
-        total_capacity=100,
-        obs_dim=84 * 84 * 4,
-        act_dim=1,
-        cold_path=str(path),
-    )
+    buffer = MmapReplayBuffer(vectors(84 * 84 * 4, 1), 100, str(path), hot_capacity=10)
     obs = np.zeros(84 * 84 * 4)
     for step in range(30):
-        buffer.push(obs + step, step, step, False, False, obs)
-    batch = buffer.sample(batch_size=64, seed=42)
+        buffer.add(transition(obs + step, step, step, False, False, obs))
+    batch = buffer.sample(64, seed=42)
     assert {name: (array.dtype.name, array.shape) for name, array in batch.items()} == {
         "obs": ("float32", (64, 28224)),
         "actions": ("float32", (64, 1)),
@@ -86,21 +80,23 @@ def test_the_form_of_the_call_is_that_of_a_flat_buffer(path):
     seed=st.integers(0, 2**64 - 1),
 )
 def test_draws_are_those_of_a_buffer_in_memory(tmp_path, hot, more, parts, seed):
-    memory = ReplayBuffer(hot + more, 3, 1, seed=seed)
+    memory = ReplayBuffer(vectors(3, 1), hot + more, seed=seed)
     path = tmp_path / "same"
-    with MmapReplayBuffer(hot, hot + more, 3, 1, path, seed=seed, overwrite=True) as buffer:
+    with MmapReplayBuffer(
+        vectors(3, 1), hot + more, path, hot_capacity=hot, seed=seed, overwrite=True
+    ) as buffer:
         first = 0
         for number, count in enumerate(parts):
             if number % 2:
                 push(buffer, first, count)
             else:
-                assert buffer.extend(*rows(first, count)) == count
-            memory.extend(*rows(first, count))
+                buffer.extend(rows(first, count))
+            memory.extend(rows(first, count))
             first += count
             assert len(buffer) == len(memory)
             for own in (seed, None):
                 if first:
-                    ours, theirs = buffer.sample(40, own), memory.sample(40, own)
+                    ours, theirs = buffer.sample(40, seed=own), memory.sample(40, seed=own)
                     assert steps_of(ours) == steps_of(theirs)
 
 
@@ -113,11 +109,11 @@ def test_fields_are_what_the_example_says(path):
         "terminated": False,
         "note": np.int16(0),
     }
-    with MmapReplayBuffer(4, 40, example=example, cold_path=path, keep=True) as buffer:
+    with MmapReplayBuffer(example, 40, path, hot_capacity=4, keep=True) as buffer:
         for step in range(30):
             obs = {"image": pixels + np.uint8(step), "speed": np.float64(step)}
             fields = {"note": np.int16(-step)}
-            buffer.push(obs, np.int64(step), float(step), False, env=step, fields=fields)
+            buffer.add(transition(obs, np.int64(step), float(step), False, **fields), env=step)
         before = buffer.sample(50, seed=3)
     with MmapReplayBuffer.open(path) as buffer:
         batch = buffer.sample(50, seed=3)
@@ -138,8 +134,8 @@ class Pair(NamedTuple):
 
 def test_classes_of_ones_own_come_back_with_an_example(path):
     example = {"obs": Pair(np.zeros(2), np.zeros(3))}
-    with MmapReplayBuffer(4, 40, example=example, cold_path=path, keep=True) as buffer:
-        buffer.push(Pair(np.ones(2), np.ones(3)))
+    with MmapReplayBuffer(example, 40, path, hot_capacity=4, keep=True) as buffer:
+        buffer.add(transition(Pair(np.ones(2), np.ones(3))))
     with MmapReplayBuffer.open(path) as buffer:
         assert buffer.sample(1)["obs"]._fields == Pair._fields
     with MmapReplayBuffer.open(path, example=example) as buffer:
@@ -166,7 +162,11 @@ def test_batches_outlive_the_buffer(path):
     push(buffer, 0, 60)
     batch = buffer.sample(100, seed=1)
     expected = steps_of(batch)
+    batches = buffer.batches(7)
+    assert len(steps_of(next(batches))) == 7
+    assert buffer.stats().capacity == 50
     buffer.close()
+    assert list(batches) == []
     del buffer
     assert steps_of(batch) == expected
 
@@ -182,7 +182,7 @@ def test_a_kept_file_goes_on(path):
         assert content(buffer) == list(range(25, 75))
         assert buffer.hot_capacity == 30
         buffer.close(keep=True)
-    with pytest.raises(ReplayError, match="hot_capacity must be at most total_capacity, got 51"):
+    with pytest.raises(ReplayError, match="hot_capacity must be at most the capacity, got 51"):
         MmapReplayBuffer.open(path, hot_capacity=51)
     MmapReplayBuffer.open(path, keep=False).close()
     assert not path.exists()
@@ -278,7 +278,7 @@ for attempt in (buffer.flush, buffer.close, lambda: push(buffer, step, 1)):
         continue
     raise AssertionError(attempt)
 try:
-    buffer.extend(*rows(step, 100))
+    buffer.extend(rows(step, 100))
 except StorageError as error:
     assert error.stored == 0, error.stored
     assert "0 of 100 transitions" in str(error), error
@@ -333,7 +333,7 @@ def test_a_closed_buffer_says_so(path):
     assert "closed" in repr(buffer)
     for call in (
         lambda: push(buffer, 0, 1),
-        lambda: buffer.extend(*rows(0, 2)),
+        lambda: buffer.extend(rows(0, 2)),
         lambda: buffer.sample(1),
         lambda: len(buffer),
         buffer.clear,
@@ -397,14 +397,14 @@ buffer.close()
     assert not path.exists()
 
 
-def test_threads_push_draw_and_clear_together(path, background):
+def test_threads_add_draw_and_clear_together(path, background):
     stop = threading.Event()
     with make(path, hot=16, total=300) as buffer:
 
         def writes():
             for turn in range(60):
                 push(buffer, turn * 10, 5)
-                buffer.extend(*rows(turn * 10, 40))
+                buffer.extend(rows(turn * 10, 40))
 
         def draws():
             while not stop.is_set():
@@ -464,17 +464,21 @@ def test_a_damaged_file_is_an_error_or_what_it_was(tmp_path, changes, cut):
     ("call", "text"),
     [
         (lambda path: make(path, hot=0), "hot_capacity must be at least 1, got 0"),
-        (lambda path: make(path, total=0), "total_capacity must be at least 1, got 0"),
+        (lambda path: make(path, total=0), "capacity must be at least 1, got 0"),
         (lambda path: make(path, hot=-3), "hot_capacity must be at least 1, got -3"),
-        (lambda path: make(path, hot=51), "hot_capacity must be at most total_capacity, got 51"),
+        (lambda path: make(path, hot=51), "hot_capacity must be at most the capacity, got 51"),
         (lambda path: make(path, total=2**62), "can't be made"),
-        (lambda path: MmapReplayBuffer(1, 1, 0, 1, path), "obs_dim must be at least 1, got 0"),
-        (lambda path: make(path).sample(0), "batch_size must be at least 1, got 0"),
-        (lambda path: make(path).sample(-1), "batch_size must be at least 1, got -1"),
+        (lambda path: make(path).sample(0), "n must be at least 1, got 0"),
+        (lambda path: make(path).sample(-1), "n must be at least 1, got -1"),
         (lambda path: make(path).sample(1), "empty"),
+        (lambda path: make(path).add(transition(np.zeros(3))), "actions"),
+        (lambda path: make(path).add(transition(*[0] * 6, colour="red")), "obs|colour"),
         (lambda path: make(path).sample(1, seed=-1), "seed"),
-        (lambda path: make(path).push(np.zeros(4), 0, 0.0, False, False, np.zeros(3)), "obs"),
-        (lambda path: make(path).extend(*rows(0, 3)[:5], np.zeros((2, 3))), "next_obs"),
+        (
+            lambda path: make(path).add(transition(np.zeros(4), 0, 0.0, False, False, np.zeros(3))),
+            "obs",
+        ),
+        (lambda path: make(path).extend(rows(0, 3) | {"next_obs": np.zeros((2, 3))}), "next_obs"),
     ],
 )
 def test_mistakes_are_errors_of_ours_and_leave_nothing_behind(path, call, text):
@@ -487,12 +491,9 @@ def test_mistakes_are_errors_of_ours_and_leave_nothing_behind(path, call, text):
 
 def test_a_call_without_what_it_needs_is_a_type_error(path):
     for call in (
-        lambda: MmapReplayBuffer(1, 2, 3, 4),
-        lambda: MmapReplayBuffer(1, 2, cold_path=path),
-        lambda: MmapReplayBuffer(1, 2, 3, 4, path, example={"obs": np.zeros(1)}),
-        lambda: make(path).push(np.zeros(3)),
-        lambda: make(path).push(*[0] * 6, colour="red"),
-        lambda: make(path).push(*[0] * 6, fields={"colour": "red"}),
+        lambda: MmapReplayBuffer(vectors(3, 1), 2),
+        lambda: MmapReplayBuffer(capacity=2, cold_path=path),
+        lambda: make(path).add(rows(0, 1), colour="red"),
     ):
         with pytest.raises(TypeError):
             call()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from echoic import EchoicError
-from echoic.buffers import OfflineDatasetBuffer
+from echoic.buffers import OfflineDataset
 from echoic.errors import ReplayError, SpecError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,7 +68,7 @@ def flat(data: dict[str, Any]) -> list[Any]:
 
 def test_the_flat_form_gives_rows_of_float32() -> None:
     data = columns()
-    buffer = OfflineDatasetBuffer(*flat(data), normalize=False)
+    buffer = OfflineDataset(*flat(data), normalize=False)
     batch = buffer.sample(256, seed=42)
     assert list(batch) == ["obs", "next_obs", "actions", "rewards", "terminated", "truncated"]
     step = batch["obs"][:, 0].astype(int)
@@ -81,7 +81,7 @@ def test_the_flat_form_gives_rows_of_float32() -> None:
 
 def test_doubles_in_the_flat_form_become_float32_and_integers_stay() -> None:
     data = columns()
-    buffer = OfflineDatasetBuffer(
+    buffer = OfflineDataset(
         data["obs"].ravel().astype(np.float64),
         data["next_obs"].ravel().astype(np.float64),
         np.arange(N),
@@ -105,7 +105,7 @@ def test_arrays_with_a_row_each_keep_their_dtypes_and_trees_their_structure() ->
     data = columns()
     images = np.arange(N * 12, dtype=np.uint8).reshape(N, 2, 6)
     obs = {"image": images, "pose": (np.arange(N), data["obs"].astype(np.float64))}
-    buffer = OfflineDatasetBuffer(
+    buffer = OfflineDataset(
         obs,
         obs,
         data["actions"].astype(np.float16),
@@ -131,19 +131,19 @@ def test_a_seed_gives_the_same_batch_everywhere() -> None:
     for seed in (0, 42, 2**64 - 1):
         expected = numbers_below(N, seed, 8)
         for _ in range(2):
-            batch = OfflineDatasetBuffer(*columns().values()).sample(8, seed=seed)
+            batch = OfflineDataset(*columns().values()).sample(8, seed=seed)
             assert batch["obs"][:, 0].tolist() == expected
 
 
 def test_without_a_seed_batches_differ_and_the_buffers_seed_repeats_them() -> None:
     def draws(seed: int | None) -> list[list[float]]:
-        buffer = OfflineDatasetBuffer(*columns().values(), seed=seed)
+        buffer = OfflineDataset(*columns().values(), seed=seed)
         return [buffer.sample(16)["obs"][:, 0].tolist() for _ in range(4)]
 
     one, other = draws(None), draws(None)
     assert len({tuple(draw) for draw in one + other}) == 8
     assert draws(7) == draws(7)
-    trajectories = OfflineDatasetBuffer(*columns().values())
+    trajectories = OfflineDataset(*columns().values())
     first, second = (trajectories.sample_trajectories(16, 4)["obs"].tolist() for _ in range(2))
     assert first != second
 
@@ -151,7 +151,7 @@ def test_without_a_seed_batches_differ_and_the_buffers_seed_repeats_them() -> No
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_draws_something_else() -> None:
-    buffer = OfflineDatasetBuffer(*columns().values(), seed=1)
+    buffer = OfflineDataset(*columns().values(), seed=1)
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -164,7 +164,7 @@ def test_a_forked_child_draws_something_else() -> None:
 
 
 def test_steps_are_drawn_with_replacement_and_equally_often() -> None:
-    buffer = OfflineDatasetBuffer(*columns(steps=8, every=4).values())
+    buffer = OfflineDataset(*columns(steps=8, every=4).values())
     counts = Counter(buffer.sample(80_000, seed=5)["obs"][:, 0].tolist())
     assert len(counts) == 8
     # Six standard deviations are 562.
@@ -175,7 +175,7 @@ def test_normalised_observations_have_mean_0_and_spread_1() -> None:
     data = columns()
     data["obs"][:, 1] = 3.0
     data["next_obs"][:, 1] = 4.0
-    buffer = OfflineDatasetBuffer(*data.values(), normalize=True)
+    buffer = OfflineDataset(*data.values(), normalize=True)
     mean, std = data["obs"].mean(0, np.float64), data["obs"].std(0, dtype=np.float64)
     stats = buffer.stats()
     np.testing.assert_allclose(stats["obs_mean"], mean)
@@ -192,7 +192,7 @@ def test_normalised_observations_have_mean_0_and_spread_1() -> None:
     np.testing.assert_array_equal(
         buffer.normalize_obs(raw)[2], np.float32((7.5 - mean[2]) / std[2])
     )
-    plain = OfflineDatasetBuffer(*data.values())
+    plain = OfflineDataset(*data.values())
     np.testing.assert_allclose(plain.stats()["obs_std"], std)
     np.testing.assert_array_equal(plain.sample(9, seed=1)["obs"][:, 1], np.full(9, 3.0))
 
@@ -201,7 +201,7 @@ def test_padding_is_zero_also_where_zero_is_no_normal_value(tmp_path: Any) -> No
     data = columns()
     data["obs"][:, 0] += 100
     for copy in (True, False):
-        buffer = OfflineDatasetBuffer(*data.values(), normalize=True, copy=copy)
+        buffer = OfflineDataset(*data.values(), normalize=True, copy=copy)
         windows = buffer.sample_trajectories(20, 9, seed=3)
         assert not windows["mask"].all()
         for name, values in windows.items():
@@ -226,7 +226,7 @@ def test_windows_are_those_of_a_plain_reading(
     terminated = np.array([end == "terminated" for end in ends])
     truncated = np.array([end == "truncated" for end in ends])
     rewards = (number + 1).astype(np.float64)
-    buffer = OfflineDatasetBuffer(
+    buffer = OfflineDataset(
         number[:, None], number[:, None] + 1, number, rewards, terminated, truncated, gamma=gamma
     )
     batch = buffer.sample_trajectories(8, seq_len, seed=seed, padding=padding)
@@ -259,7 +259,7 @@ def test_windows_are_those_of_a_plain_reading(
 def test_returns_to_go_are_not_cut_at_the_windows_end() -> None:
     data = columns()
     data["rewards"][:] = 1
-    windows = OfflineDatasetBuffer(*data.values()).sample_trajectories(50, 2, seed=0)
+    windows = OfflineDataset(*data.values()).sample_trajectories(50, 2, seed=0)
     steps = windows["obs"][..., 2][windows["mask"]]
     np.testing.assert_array_equal(windows["returns_to_go"][windows["mask"]], 10 - steps)
 
@@ -270,10 +270,8 @@ def test_observations_that_have_the_next_ones_give_the_same_batches() -> None:
     for first in range(0, N, 10):
         joined += [data["obs"][first : first + 10], data["next_obs"][first + 9 : first + 10]]
         data["next_obs"][first : first + 9] = data["obs"][first + 1 : first + 10]
-    two = OfflineDatasetBuffer(*data.values(), normalize=True)
-    one = OfflineDatasetBuffer(
-        np.concatenate(joined), None, *list(data.values())[2:], normalize=True
-    )
+    two = OfflineDataset(*data.values(), normalize=True)
+    one = OfflineDataset(np.concatenate(joined), None, *list(data.values())[2:], normalize=True)
     for kind, sizes in (("sample", (64,)), ("sample_trajectories", (16, 7))):
         left, right = (getattr(buffer, kind)(*sizes, seed=2) for buffer in (one, two))
         for name, values in left.items():
@@ -285,9 +283,9 @@ def test_long_observations_that_repeat_are_stored_once() -> None:
     frames = np.random.default_rng(0).integers(0, 255, (steps + 1, 64, 64), np.uint8)
     ends = np.arange(steps) == steps - 1
     rest = (np.zeros(steps, np.int64), np.ones(steps, np.float32), ends, ~ends & False)
-    buffer = OfflineDatasetBuffer(frames[:-1], frames[1:], *rest, extras={"step": np.arange(steps)})
+    buffer = OfflineDataset(frames[:-1], frames[1:], *rest, extras={"step": np.arange(steps)})
     assert buffer.stats()["memory_bytes"] < 1.2 * frames.nbytes
-    other = OfflineDatasetBuffer(frames[:-1], frames[1:].copy() // 2, *rest)
+    other = OfflineDataset(frames[:-1], frames[1:].copy() // 2, *rest)
     assert other.stats()["memory_bytes"] > 1.9 * frames.nbytes
     batch = buffer.sample(64, seed=0)
     np.testing.assert_array_equal(batch["obs"], frames[batch["step"]])
@@ -296,7 +294,7 @@ def test_long_observations_that_repeat_are_stored_once() -> None:
 
 def test_stats_are_of_episodes_with_the_one_that_goes_on() -> None:
     data = {name: values[:25] for name, values in columns().items()}
-    stats = OfflineDatasetBuffer(*data.values()).stats()
+    stats = OfflineDataset(*data.values()).stats()
     returns = np.array([45, 45, 10])
     expected = {
         "n_transitions": 25,
@@ -318,7 +316,7 @@ def test_stats_are_of_episodes_with_the_one_that_goes_on() -> None:
 
 def test_what_is_given_may_change_afterwards_and_batches_are_the_callers() -> None:
     data = columns()
-    buffer = OfflineDatasetBuffer(*data.values())
+    buffer = OfflineDataset(*data.values())
     before = buffer.sample(32, seed=1)
     kept = {name: values.copy() for name, values in before.items()}
     for values in data.values():
@@ -332,7 +330,7 @@ def test_what_is_given_may_change_afterwards_and_batches_are_the_callers() -> No
 
 @pytest.mark.parametrize(("kind", "sizes"), [("sample", (64,)), ("sample_trajectories", (8, 5))])
 def test_a_batch_is_written_into_arrays_that_are_there(kind: str, sizes: Any) -> None:
-    buffer = OfflineDatasetBuffer(*columns().values())
+    buffer = OfflineDataset(*columns().values())
     draw = getattr(buffer, kind)
     expected = {name: values.copy() for name, values in draw(*sizes, seed=3).items()}
     out = {name: np.zeros_like(values) for name, values in expected.items()}
@@ -358,7 +356,7 @@ def test_a_batch_is_written_into_arrays_that_are_there(kind: str, sizes: Any) ->
 
 def test_a_batch_is_not_written_over_the_data_that_it_is_read_from() -> None:
     data = columns()
-    buffer = OfflineDatasetBuffer(*data.values(), copy=False)
+    buffer = OfflineDataset(*data.values(), copy=False)
     out = buffer.sample(N - 1)
     with pytest.raises(SpecError, match="over the memory of the data set"):
         buffer.sample(N - 1, out={**out, "obs": data["obs"][1:]})
@@ -369,7 +367,7 @@ def test_many_threads_draw_what_one_draws() -> None:
     obs = np.repeat(np.arange(steps, dtype=np.float32)[:, None], 200, axis=1)
     ends = np.arange(steps) % 100 == 99
     rest = (np.zeros(steps, np.int64), np.ones(steps, np.float32), ends, ~ends & False)
-    buffer = OfflineDatasetBuffer(obs, obs + 1, *rest)
+    buffer = OfflineDataset(obs, obs + 1, *rest)
     expected = {seed: buffer.sample(512, seed=seed)["obs"].copy() for seed in range(8)}
     wrong: list[int] = []
 
@@ -426,7 +424,7 @@ def change(**changes: Any) -> dict[str, Any]:
 )
 def test_columns_that_do_not_fit_are_refused_by_name(data: dict[str, Any], text: str) -> None:
     with pytest.raises(SpecError, match=text) as caught:
-        OfflineDatasetBuffer(*data.values())
+        OfflineDataset(*data.values())
     assert isinstance(caught.value, (EchoicError, ValueError))
 
 
@@ -446,7 +444,7 @@ def test_columns_that_do_not_fit_are_refused_by_name(data: dict[str, Any], text:
 )
 def test_settings_that_make_no_sense_are_refused(options: Any, data: Any, text: str) -> None:
     with pytest.raises(EchoicError, match=text):
-        OfflineDatasetBuffer(*data.values(), **options)
+        OfflineDataset(*data.values(), **options)
 
 
 @pytest.mark.parametrize(
@@ -464,11 +462,11 @@ def test_settings_that_make_no_sense_are_refused(options: Any, data: Any, text: 
 )
 def test_arguments_out_of_range_are_refused(call: Any) -> None:
     with pytest.raises(ReplayError, match=r"expected .*, got"):
-        call(OfflineDatasetBuffer(*columns().values()))
+        call(OfflineDataset(*columns().values()))
 
 
 def test_a_batch_that_no_memory_holds_is_an_error() -> None:
-    buffer = OfflineDatasetBuffer(*columns().values())
+    buffer = OfflineDataset(*columns().values())
     with pytest.raises(MemoryError):
         buffer.sample(2**60)
     with pytest.raises(MemoryError):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from echoic.buffers import OfflineDatasetBuffer
+from echoic.buffers import OfflineDataset
 from echoic.errors import SpecError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,7 +39,7 @@ def dataset() -> dict[str, Any]:
     }
 
 
-def same(buffer: OfflineDatasetBuffer, expected: OfflineDatasetBuffer) -> None:
+def same(buffer: OfflineDataset, expected: OfflineDataset) -> None:
     """Both draw the same steps and windows."""
     assert len(buffer) == len(expected)
     for kind, sizes in (("sample", (100,)), ("sample_trajectories", (10, 6))):
@@ -50,8 +50,8 @@ def same(buffer: OfflineDatasetBuffer, expected: OfflineDatasetBuffer) -> None:
             assert left[name].dtype == values.dtype, name
 
 
-def expected() -> OfflineDatasetBuffer:
-    return OfflineDatasetBuffer(*dataset().values())
+def expected() -> OfflineDataset:
+    return OfflineDataset(*dataset().values())
 
 
 NAMES = {
@@ -74,15 +74,15 @@ def named(names: str) -> dict[str, Any]:
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_an_archive_is_read_under_any_usual_names(tmp_path: Path, names: str, save: Any) -> None:
     save(tmp_path / "data.npz", **named(names))
-    same(OfflineDatasetBuffer.from_npz(tmp_path / "data.npz"), expected())
+    same(OfflineDataset.from_npz(tmp_path / "data.npz"), expected())
 
 
 def test_an_archive_is_mapped_where_it_lies(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", **dataset())
-    buffer = OfflineDatasetBuffer.from_npz(tmp_path / "data.npz", mmap=True)
+    buffer = OfflineDataset.from_npz(tmp_path / "data.npz", mmap=True)
     assert buffer.stats()["memory_bytes"] == 0
     same(buffer, expected())
-    own = OfflineDatasetBuffer.from_npz(tmp_path / "data.npz", mmap=True, copy=True)
+    own = OfflineDataset.from_npz(tmp_path / "data.npz", mmap=True, copy=True)
     assert own.stats()["memory_bytes"] > 0
     same(own, expected())
 
@@ -90,15 +90,15 @@ def test_an_archive_is_mapped_where_it_lies(tmp_path: Path) -> None:
 def test_a_folder_of_arrays_is_mapped(tmp_path: Path) -> None:
     for name, values in dataset().items():
         np.save(tmp_path / f"{name}.npy", values)
-    buffer = OfflineDatasetBuffer.from_npz(tmp_path, normalize=True)
+    buffer = OfflineDataset.from_npz(tmp_path, normalize=True)
     assert buffer.stats()["memory_bytes"] == 0
-    same(buffer, OfflineDatasetBuffer(*dataset().values(), normalize=True))
+    same(buffer, OfflineDataset(*dataset().values(), normalize=True))
 
 
 def test_large_rows_of_a_mapped_file_come_in_the_order_that_was_drawn(tmp_path: Path) -> None:
     frames = np.random.default_rng(0).integers(0, 255, (STEPS, 90, 90), np.uint8)
     np.savez(tmp_path / "data.npz", **{**dataset(), "obs": frames, "next_obs": frames[::-1]})
-    buffer = OfflineDatasetBuffer.from_npz(tmp_path / "data.npz", mmap=True)
+    buffer = OfflineDataset.from_npz(tmp_path / "data.npz", mmap=True)
     batch = buffer.sample(64, seed=1)
     np.testing.assert_array_equal(batch["obs"], frames[batch["actions"]])
     np.testing.assert_array_equal(batch["next_obs"], frames[::-1][batch["actions"]])
@@ -111,7 +111,7 @@ def test_names_with_slashes_are_trees_and_own_names_and_extras_are_taken(tmp_pat
     arrays |= {f"next_{name}": values for name, values in arrays.items()}
     data["prize"] = data.pop("rewards")
     np.savez(tmp_path / "data.npz", **arrays, **data, goal=np.arange(STEPS), other=np.ones(3))
-    buffer = OfflineDatasetBuffer.from_npz(
+    buffer = OfflineDataset.from_npz(
         tmp_path / "data.npz", names={"rewards": "prize"}, extras=["goal"]
     )
     batch = buffer.sample(16, seed=4)
@@ -123,7 +123,7 @@ def test_missing_next_observations_are_those_of_the_next_step(tmp_path: Path) ->
     data = dataset()
     del data["next_obs"]
     np.savez(tmp_path / "data.npz", **data)
-    buffer = OfflineDatasetBuffer.from_npz(tmp_path / "data.npz")
+    buffer = OfflineDataset.from_npz(tmp_path / "data.npz")
     # The last steps of the two episodes that were cut off are gone.
     assert len(buffer) == STEPS - 2
     assert buffer.n_episodes() == 5
@@ -140,23 +140,23 @@ def test_an_archive_without_truncations_ends_episodes_where_they_are_terminated(
     data = dataset()
     del data["truncated"]
     np.savez(tmp_path / "data.npz", **data)
-    assert OfflineDatasetBuffer.from_npz(tmp_path / "data.npz").n_episodes() == 3
+    assert OfflineDataset.from_npz(tmp_path / "data.npz").n_episodes() == 3
 
 
 def test_what_an_archive_lacks_is_named(tmp_path: Path) -> None:
     path = tmp_path / "data.npz"
     np.savez(path, obs=np.ones((3, 2)), rewards=np.ones(3))
     with pytest.raises(SpecError, match="expected `actions` or `action`, got `obs`, `rewards`"):
-        OfflineDatasetBuffer.from_npz(path)
+        OfflineDataset.from_npz(path)
     with pytest.raises(SpecError, match="names: expected some of obs"):
-        OfflineDatasetBuffer.from_npz(path, names={"action": "a"})
+        OfflineDataset.from_npz(path, names={"action": "a"})
     with pytest.raises(SpecError, match="expected `a`, got"):
-        OfflineDatasetBuffer.from_npz(path, names={"actions": "a"})
+        OfflineDataset.from_npz(path, names={"actions": "a"})
     np.savez(path, **dataset())
     with pytest.raises(SpecError, match="expected the extra `goal`"):
-        OfflineDatasetBuffer.from_npz(path, extras=["goal"])
+        OfflineDataset.from_npz(path, extras=["goal"])
     with pytest.raises(FileNotFoundError):
-        OfflineDatasetBuffer.from_npz(tmp_path / "other.npz")
+        OfflineDataset.from_npz(tmp_path / "other.npz")
 
 
 class Trap:
@@ -175,7 +175,7 @@ def test_objects_in_an_archive_are_refused_and_never_loaded(tmp_path: Path, mapp
     trap = np.array([Trap(str(tmp_path / "trapped"))] * STEPS, object)
     np.savez(path, **{**dataset(), "actions": trap})
     with pytest.raises(SpecError, match="`actions`: expected numbers, got objects"):
-        OfflineDatasetBuffer.from_npz(path, mmap=mapped)
+        OfflineDataset.from_npz(path, mmap=mapped)
     assert not (tmp_path / "trapped").exists()
 
 
@@ -216,13 +216,13 @@ def test_a_member_that_is_not_what_it_says_is_named(
 ) -> None:
     (tmp_path / "data.npz").write_bytes(archive(rewards=content))
     with pytest.raises(SpecError, match="`rewards`: expected"):
-        OfflineDatasetBuffer.from_npz(tmp_path / "data.npz", mmap=mapped)
+        OfflineDataset.from_npz(tmp_path / "data.npz", mmap=mapped)
 
 
 def test_a_compressed_archive_is_not_mapped(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "data.npz", **dataset())
     with pytest.raises(SpecError, match=r"`obs` is compressed, so it can't be mapped"):
-        OfflineDatasetBuffer.from_npz(tmp_path / "data.npz", mmap=True)
+        OfflineDataset.from_npz(tmp_path / "data.npz", mmap=True)
 
 
 @given(data=st.data(), mapped=st.booleans())
@@ -237,7 +237,7 @@ def test_a_damaged_archive_is_an_error_or_harmless(
     cut = data.draw(st.one_of(st.none(), st.integers(0, len(content))))
     path.write_bytes(content[:cut])
     try:
-        buffer = OfflineDatasetBuffer.from_npz(path, mmap=mapped)
+        buffer = OfflineDataset.from_npz(path, mmap=mapped)
     except SpecError:
         return
     assert buffer.sample(8)["rewards"].shape == (8,)
@@ -277,8 +277,8 @@ class Episodes:
 
 
 def test_a_data_set_of_episodes_is_read() -> None:
-    same(OfflineDatasetBuffer.from_minari(Episodes()), expected())
-    tree = OfflineDatasetBuffer.from_minari(Episodes(tree=True)).sample(9, seed=4)
+    same(OfflineDataset.from_minari(Episodes()), expected())
+    tree = OfflineDataset.from_minari(Episodes(tree=True)).sample(9, seed=4)
     np.testing.assert_array_equal(tree["obs"]["b"]["0"], tree["obs"]["a"][:, 0])
     np.testing.assert_array_equal(tree["next_obs"]["a"], expected().sample(9, seed=4)["next_obs"])
 
@@ -290,7 +290,7 @@ def test_an_episode_with_flags_before_its_end_is_several(tmp_path: Path) -> None
             obs = np.arange(6, dtype=np.float32)[:, None]
             yield Episode(obs, np.zeros(5), np.ones(5), flags, flags & False)
 
-    buffer = OfflineDatasetBuffer.from_minari(Long())
+    buffer = OfflineDataset.from_minari(Long())
     assert (buffer.n_episodes(), buffer.stats()["last_episode_complete"]) == (2, True)
     batch = buffer.sample(50, seed=0)
     np.testing.assert_array_equal(batch["next_obs"], batch["obs"] + 1)
@@ -300,7 +300,7 @@ def test_an_episode_with_flags_before_its_end_is_several(tmp_path: Path) -> None
 
 def test_a_cache_is_written_once_and_mapped(tmp_path: Path) -> None:
     cache = tmp_path / "some" / "cache"
-    buffer = OfflineDatasetBuffer.from_minari(Episodes(), cache_dir=cache)
+    buffer = OfflineDataset.from_minari(Episodes(), cache_dir=cache)
     same(buffer, expected())
     assert buffer.stats()["memory_bytes"] == 0
     assert [path.name for path in cache.parent.iterdir()] == ["cache"]
@@ -310,11 +310,11 @@ def test_a_cache_is_written_once_and_mapped(tmp_path: Path) -> None:
             raise AssertionError("the cache has it")
 
     Unread.__name__ = "Episodes"
-    same(OfflineDatasetBuffer.from_minari(Unread(), cache_dir=cache), expected())
-    same(OfflineDatasetBuffer.from_npz(cache), expected())
+    same(OfflineDataset.from_minari(Unread(), cache_dir=cache), expected())
+    same(OfflineDataset.from_npz(cache), expected())
     Unread.total_steps = 7
     with pytest.raises(SpecError, match="expected a folder made from Minari's Episodes of 7 steps"):
-        OfflineDatasetBuffer.from_minari(Unread(), cache_dir=cache)
+        OfflineDataset.from_minari(Unread(), cache_dir=cache)
 
 
 def test_a_terminal_gets_a_bar_and_the_same_data(monkeypatch: Any) -> None:
@@ -327,7 +327,7 @@ def test_a_terminal_gets_a_bar_and_the_same_data(monkeypatch: Any) -> None:
 
     monkeypatch.setattr(rich, "track", track)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    same(OfflineDatasetBuffer.from_minari(Episodes()), expected())
+    same(OfflineDataset.from_minari(Episodes()), expected())
     assert asked == [("Reading episodes", 5)]
 
 
@@ -338,7 +338,7 @@ def test_a_conversion_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
             raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="the disk is full"):
-        OfflineDatasetBuffer.from_minari(Broken(), cache_dir=tmp_path / "cache")
+        OfflineDataset.from_minari(Broken(), cache_dir=tmp_path / "cache")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -348,7 +348,7 @@ def test_a_conversion_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_cache_with_a_wrong_index_is_refused(tmp_path: Path, index: str) -> None:
     (tmp_path / "data.json").write_text(index)
     with pytest.raises(SpecError, match="expected a"):
-        OfflineDatasetBuffer.from_npz(tmp_path)
+        OfflineDataset.from_npz(tmp_path)
     assert json.loads('"still here"')
 
 
@@ -363,7 +363,7 @@ def test_episodes_of_other_forms_are_refused() -> None:
     with pytest.raises(
         SpecError, match=r"`actions`: expected int64\[\], got float32\[\] in part 3"
     ):
-        OfflineDatasetBuffer.from_minari(Mixed())
+        OfflineDataset.from_minari(Mixed())
 
     class Short(Episodes):
         def iterate_episodes(self) -> Iterator[Episode]:
@@ -372,7 +372,7 @@ def test_episodes_of_other_forms_are_refused() -> None:
                 yield episode
 
     with pytest.raises(SpecError, match="episode 0: `observations`: expected 9 rows"):
-        OfflineDatasetBuffer.from_minari(Short())
+        OfflineDataset.from_minari(Short())
 
 
 def test_parquet_files_are_read_and_converted(tmp_path: Path) -> None:
@@ -398,15 +398,15 @@ def test_parquet_files_are_read_and_converted(tmp_path: Path) -> None:
     pq.write_table(table.slice(0, 25), tmp_path / "a.parquet")
     pq.write_table(table.slice(25), tmp_path / "b.parquet")
     files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
-    same(OfflineDatasetBuffer.from_parquet(files), expected())
-    same(OfflineDatasetBuffer.from_parquet(tmp_path), expected())
-    cached = OfflineDatasetBuffer.from_parquet(files, cache_dir=tmp_path / "cache")
+    same(OfflineDataset.from_parquet(files), expected())
+    same(OfflineDataset.from_parquet(tmp_path), expected())
+    cached = OfflineDataset.from_parquet(files, cache_dir=tmp_path / "cache")
     assert cached.stats()["memory_bytes"] == 0
     same(cached, expected())
-    extra = OfflineDatasetBuffer.from_parquet(files, extras=["goal"]).sample(9)
+    extra = OfflineDataset.from_parquet(files, extras=["goal"]).sample(9)
     np.testing.assert_array_equal(extra["goal"], extra["actions"])
     with pytest.raises(SpecError, match="made from"):
-        OfflineDatasetBuffer.from_parquet(files[:1], cache_dir=tmp_path / "cache")
+        OfflineDataset.from_parquet(files[:1], cache_dir=tmp_path / "cache")
 
 
 def test_parquet_columns_that_are_no_rows_of_numbers_are_refused(tmp_path: Path) -> None:
@@ -421,15 +421,15 @@ def test_parquet_columns_that_are_no_rows_of_numbers_are_refused(tmp_path: Path)
     ):
         pq.write_table(pa.table({**good, name: values}), path)
         with pytest.raises(SpecError, match=text):
-            OfflineDatasetBuffer.from_parquet(path)
+            OfflineDataset.from_parquet(path)
     pq.write_table(pa.table({"obs": [1.0]}), path)
     with pytest.raises(SpecError, match="expected `actions`"):
-        OfflineDatasetBuffer.from_parquet(path)
+        OfflineDataset.from_parquet(path)
     path.write_bytes(b"PAR1" + bytes(40))
     with pytest.raises(SpecError, match="expected intact Parquet files"):
-        OfflineDatasetBuffer.from_parquet(path)
+        OfflineDataset.from_parquet(path)
     with pytest.raises(SpecError, match="got none in"):
-        OfflineDatasetBuffer.from_parquet([])
+        OfflineDataset.from_parquet([])
 
 
 def write_recording(path: Path) -> None:
@@ -452,7 +452,7 @@ def test_a_recording_is_read_and_converted(tmp_path: Path) -> None:
     (tmp_path / "set" / "data").mkdir(parents=True)
     write_recording(tmp_path / "set" / "data" / "main_data.hdf5")
     for options in ({}, {"cache_dir": tmp_path / "cache"}):
-        buffer = OfflineDatasetBuffer.from_gymnasium_recording(tmp_path / "set", **options)
+        buffer = OfflineDataset.from_gymnasium_recording(tmp_path / "set", **options)
         batch, other = buffer.sample(20, seed=1), expected().sample(20, seed=1)
         np.testing.assert_array_equal(batch["obs"]["a"], other["obs"])
         np.testing.assert_array_equal(batch["next_obs"]["c"], other["next_obs"][:, 0])
@@ -465,9 +465,9 @@ def test_a_flat_recording_is_read_with_the_steps_of_its_names(tmp_path: Path) ->
         for name, values in named("d4rl").items():
             file[name] = values
         file["infos/qpos"] = np.ones((STEPS, 3))
-    same(OfflineDatasetBuffer.from_gymnasium_recording(tmp_path / "flat.hdf5"), expected())
+    same(OfflineDataset.from_gymnasium_recording(tmp_path / "flat.hdf5"), expected())
     np.savez(tmp_path / "flat.npz", **dataset())
-    same(OfflineDatasetBuffer.from_gymnasium_recording(tmp_path / "flat.npz"), expected())
+    same(OfflineDataset.from_gymnasium_recording(tmp_path / "flat.npz"), expected())
 
 
 def test_links_out_of_a_recording_are_not_followed(tmp_path: Path) -> None:
@@ -479,9 +479,9 @@ def test_links_out_of_a_recording_are_not_followed(tmp_path: Path) -> None:
         del file["episode_2/rewards"]
         file["episode_2/rewards"] = h5py.ExternalLink("secret.hdf5", "rewards")
     with pytest.raises(SpecError, match="`episode_2/rewards`: a link to another file"):
-        OfflineDatasetBuffer.from_gymnasium_recording(tmp_path / "data.hdf5")
+        OfflineDataset.from_gymnasium_recording(tmp_path / "data.hdf5")
     (tmp_path / "data.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(64))
     with pytest.raises(SpecError, match="expected an intact HDF5 file"):
-        OfflineDatasetBuffer.from_gymnasium_recording(tmp_path / "data.hdf5")
+        OfflineDataset.from_gymnasium_recording(tmp_path / "data.hdf5")
     with pytest.raises(SpecError, match=r"expected a file main_data\.hdf5"):
-        OfflineDatasetBuffer.from_gymnasium_recording(tmp_path)
+        OfflineDataset.from_gymnasium_recording(tmp_path)

@@ -7,10 +7,12 @@ import threading
 import echoic
 import numpy as np
 import pytest
+from echoic import rlox
 from echoic.buffers import PrioritizedReplayBuffer, ReplayBuffer
 from echoic.errors import PriorityError, ReplayError, SpecError
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numbered import transition, vectors
 
 KEYS = {"obs", "next_obs", "actions", "rewards", "terminated", "truncated"}
 
@@ -26,7 +28,7 @@ def check_numbered(batch, steps) -> None:
 
 @pytest.mark.parametrize("next_obs", ["stored", "shared"])
 def test_the_last_transitions_come_out_as_they_went_in(fill, next_obs) -> None:
-    buffer = ReplayBuffer(10, obs_dim=3, act_dim=1, seed=1, next_obs=next_obs)
+    buffer = ReplayBuffer(vectors(3, 1), 10, seed=1, next_obs=next_obs)
     for count in range(1, 50):
         fill(buffer, [count])
         batch = buffer.sample(64)
@@ -37,7 +39,7 @@ def test_the_last_transitions_come_out_as_they_went_in(fill, next_obs) -> None:
 
 
 def test_the_form_of_widths_has_the_dtypes_of_the_seed(fill) -> None:
-    buffer = ReplayBuffer(10, obs_dim=3, act_dim=1)
+    buffer = ReplayBuffer(vectors(3, 1), 10)
     fill(buffer, [1])
     found = {name: (array.dtype, array.shape) for name, array in buffer.sample(5).items()}
     vector = np.dtype("float32")
@@ -63,7 +65,7 @@ def test_the_form_of_widths_has_the_dtypes_of_the_seed(fill) -> None:
 def test_values_of_other_dtypes_are_converted_where_everything_is_float(
     obs, action, reward, flag
 ) -> None:
-    buffer = ReplayBuffer(10, obs_dim=2, act_dim=1)
+    buffer = rlox.ReplayBuffer(10, obs_dim=2, act_dim=1)
     buffer.push(obs, action, reward, flag, False, obs)
     batch = buffer.sample(1)
     np.testing.assert_allclose(batch["obs"], [[1, 2]])
@@ -89,15 +91,17 @@ def tree_obs(step):
 
 @pytest.mark.parametrize("next_obs", ["stored", "shared"])
 def test_trees_of_any_dtype_stay_what_they_are(next_obs) -> None:
-    buffer = ReplayBuffer(20, example=EXAMPLE, seed=3, next_obs=next_obs)
+    buffer = ReplayBuffer(EXAMPLE, 20, seed=3, next_obs=next_obs)
     for step in range(30):
-        buffer.push(
-            tree_obs(step),
-            step,
-            step,
-            step % 7 == 0,
-            next_obs=tree_obs(step + 1),
-            fields={"log_prob": -step},
+        buffer.add(
+            transition(
+                tree_obs(step),
+                step,
+                step,
+                step % 7 == 0,
+                next_obs=tree_obs(step + 1),
+                log_prob=-step,
+            )
         )
     batch = buffer.sample(100)
     number = batch["actions"]
@@ -120,19 +124,23 @@ def test_trees_of_any_dtype_stay_what_they_are(next_obs) -> None:
     sizes=st.lists(st.integers(0, 60), max_size=8),
     shared=st.booleans(),
 )
-def test_extend_is_many_pushes(capacity, sizes, shared) -> None:
+def test_extend_is_many_times_add(capacity, sizes, shared) -> None:
     mode = "shared" if shared else "stored"
-    one = ReplayBuffer(capacity, 2, 1, seed=0, next_obs=mode)
-    many = ReplayBuffer(capacity, 2, 1, seed=0, next_obs=mode)
+    one = ReplayBuffer(vectors(2, 1), capacity, seed=0, next_obs=mode)
+    many = ReplayBuffer(vectors(2, 1), capacity, seed=0, next_obs=mode)
     start = 0
     for size in sizes:
         steps = np.arange(start, start + size, dtype=np.float32)
         start += size
         obs = np.repeat(steps[:, None], 2, axis=1)
         flags = steps % 5 == 4
-        assert many.extend(obs, steps, steps, flags, ~flags, obs + 1) == size
+        many.extend(transition(obs, steps, steps, flags, ~flags, obs + 1))
         for row in range(size):
-            one.push(obs[row], steps[row], steps[row], flags[row], not flags[row], obs[row] + 1)
+            one.add(
+                transition(
+                    obs[row], steps[row], steps[row], flags[row], not flags[row], obs[row] + 1
+                )
+            )
     assert len(one) == len(many) == min(start, capacity)
     if start:
         first, second = one.sample(50, seed=9), many.sample(50, seed=9)
@@ -141,7 +149,7 @@ def test_extend_is_many_pushes(capacity, sizes, shared) -> None:
 
 
 def test_a_seed_gives_one_batch_and_none_gives_another_each_time(fill) -> None:
-    buffer, other = (ReplayBuffer(1000, 3, 1, seed=5) for _ in range(2))
+    buffer, other = (ReplayBuffer(vectors(3, 1), 1000, seed=5) for _ in range(2))
     fill(buffer, range(1000))
     fill(other, range(1000))
     first = buffer.sample(32, seed=7)["rewards"]
@@ -150,7 +158,7 @@ def test_a_seed_gives_one_batch_and_none_gives_another_each_time(fill) -> None:
     assert not np.array_equal(own[0], own[1])
     for mine, theirs in zip(own, (other.sample(32)["rewards"] for _ in range(3)), strict=True):
         np.testing.assert_array_equal(mine, theirs)
-    unseeded = [ReplayBuffer(1000, 3, 1) for _ in range(2)]
+    unseeded = [ReplayBuffer(vectors(3, 1), 1000) for _ in range(2)]
     for some in unseeded:
         fill(some, range(1000))
     assert not np.array_equal(*(some.sample(32)["rewards"] for some in unseeded))
@@ -182,7 +190,7 @@ def xoshiro(seed: int):
 
 @pytest.mark.parametrize("seed", [0, 42, 2**64 - 1])
 def test_the_draws_of_a_seed_are_those_of_the_documented_generator(fill, seed) -> None:
-    buffer = ReplayBuffer(1000, 3, 1)
+    buffer = ReplayBuffer(vectors(3, 1), 1000)
     fill(buffer, range(1500))
     words = xoshiro(seed)
     # Of a range this small none is redrawn.
@@ -191,7 +199,7 @@ def test_the_draws_of_a_seed_are_those_of_the_documented_generator(fill, seed) -
 
 
 def test_draws_are_even(fill) -> None:
-    buffer = ReplayBuffer(50, 3, 1, seed=8)
+    buffer = ReplayBuffer(vectors(3, 1), 50, seed=8)
     fill(buffer, range(70))
     counts = np.bincount(buffer.sample(50_000)["rewards"].astype(int), minlength=70)
     assert (counts[:20] == 0).all()
@@ -200,13 +208,13 @@ def test_draws_are_even(fill) -> None:
 
 
 def test_a_batch_may_be_larger_than_the_content(fill) -> None:
-    buffer = ReplayBuffer(10, 3, 1)
+    buffer = ReplayBuffer(vectors(3, 1), 10)
     fill(buffer, [1, 2])
     assert set(buffer.sample(100, seed=0)["rewards"]) == {1, 2}
 
 
 def test_a_batch_stays_what_it_was(fill) -> None:
-    buffer = ReplayBuffer(4, 3, 1, seed=0)
+    buffer = ReplayBuffer(vectors(3, 1), 4, seed=0)
     fill(buffer, range(4))
     kept = [buffer.sample(16) for _ in range(40)]
     before = [batch["obs"].copy() for batch in kept]
@@ -220,7 +228,7 @@ def test_a_batch_stays_what_it_was(fill) -> None:
 
 
 def test_a_batch_is_written_into_arrays_that_are_given(fill) -> None:
-    buffer = ReplayBuffer(100, 3, 1, seed=0)
+    buffer = ReplayBuffer(vectors(3, 1), 100, seed=0)
     fill(buffer, range(100))
     out = buffer.sample(32, seed=1)
     obs = out["obs"]
@@ -244,7 +252,7 @@ def test_a_batch_is_written_into_arrays_that_are_given(fill) -> None:
     ],
 )
 def test_arrays_that_a_batch_does_not_fit_are_refused(fill, change, text) -> None:
-    buffer = ReplayBuffer(100, 3, 1, seed=0)
+    buffer = ReplayBuffer(vectors(3, 1), 100, seed=0)
     fill(buffer, range(10))
     out = buffer.sample(32) | change
     with pytest.raises(SpecError, match=text):
@@ -252,7 +260,7 @@ def test_arrays_that_a_batch_does_not_fit_are_refused(fill, change, text) -> Non
 
 
 def test_arrays_that_share_memory_are_refused_as_targets(fill) -> None:
-    buffer = ReplayBuffer(100, 3, 1, seed=0)
+    buffer = ReplayBuffer(vectors(3, 1), 100, seed=0)
     fill(buffer, range(10))
     out = buffer.sample(8)
     out["next_obs"] = out["obs"]
@@ -264,7 +272,7 @@ def test_arrays_that_share_memory_are_refused_as_targets(fill) -> None:
 
 
 def test_clear_forgets_everything(fill) -> None:
-    buffer = ReplayBuffer(10, 3, 1)
+    buffer = ReplayBuffer(vectors(3, 1), 10)
     fill(buffer, range(25))
     buffer.clear()
     assert len(buffer) == 0
@@ -278,34 +286,51 @@ def test_clear_forgets_everything(fill) -> None:
     ("call", "error", "text"),
     [
         (
-            lambda b: b.push(np.zeros(2, np.float32), 0.0, 0.0, False, False, np.zeros(3)),
+            lambda b: b.add(
+                transition(np.zeros(2, np.float32), 0.0, 0.0, False, False, np.zeros(3))
+            ),
             SpecError,
             "obs",
         ),
         (
-            lambda b: b.push(np.zeros(3), [0.0, 1.0], 0.0, False, False, np.zeros(3)),
+            lambda b: b.add(transition(np.zeros(3), [0.0, 1.0], 0.0, False, False, np.zeros(3))),
             SpecError,
             "actions",
         ),
-        (lambda b: b.push(np.zeros(3), 0.0, "x", False, False, np.zeros(3)), SpecError, "rewards"),
-        (lambda b: b.push(np.zeros(3), 0.0, None, False, False, np.zeros(3)), TypeError, "rewards"),
         (
-            lambda b: b.push(np.zeros(3) * 1j, 0.0, 0.0, False, False, np.zeros(3)),
+            lambda b: b.add(transition(np.zeros(3), 0.0, "x", False, False, np.zeros(3))),
+            SpecError,
+            "rewards",
+        ),
+        (
+            lambda b: b.add(transition(np.zeros(3), 0.0, None, False, False, np.zeros(3))),
+            SpecError,
+            "rewards",
+        ),
+        (
+            lambda b: b.add(transition(np.zeros(3) * 1j, 0.0, 0.0, False, False, np.zeros(3))),
             SpecError,
             "complex",
         ),
-        (lambda b: b.push(np.zeros(3), 0.0, 0.0, False, False), TypeError, "next_obs"),
+        (lambda b: b.add(transition(np.zeros(3), 0.0, 0.0, False, False)), SpecError, "next_obs"),
         (
-            lambda b: b.push(np.zeros(3), 0.0, 0.0, False, False, np.zeros(3), fields={"more": 1}),
-            TypeError,
+            lambda b: b.add(transition(np.zeros(3), 0.0, 0.0, False, False, np.zeros(3), more=1)),
+            SpecError,
             "more",
         ),
         (
-            lambda b: b.extend(np.zeros((2, 3)), [0.0], [0, 0], [0, 0], [0, 0], np.zeros((2, 3))),
+            lambda b: b.extend(
+                transition(np.zeros((2, 3)), [0.0], [0, 0], [0, 0], [0, 0], np.zeros((2, 3)))
+            ),
             SpecError,
             "actions",
         ),
-        (lambda b: b.extend(np.zeros(3), 0.0, 0.0, 0, 0, np.zeros(3)), SpecError, "obs"),
+        (
+            lambda b: b.extend(transition(np.zeros(3), 0.0, 0.0, 0, 0, np.zeros(3))),
+            SpecError,
+            "obs",
+        ),
+        (lambda b: b.add(3), SpecError, "expected a dict with the entries obs, .*, got a int"),
         (lambda b: b.sample(0), ReplayError, "at least 1, got 0"),
         (lambda b: b.sample(-3), ReplayError, "at least 1, got -3"),
         (lambda b: b.sample(1, seed=-1), ReplayError, "seed.*got -1"),
@@ -314,14 +339,16 @@ def test_clear_forgets_everything(fill) -> None:
         (lambda b: b.sample_hindsight(1, None), ReplayError, "episodes=True"),
         (lambda b: b.end_episode(), ReplayError, "episodes=True"),
         (
-            lambda b: b.push(np.zeros(3), 0.0, 0.0, False, False, np.zeros(3), priority=1.0),
+            lambda b: b.add(
+                transition(np.zeros(3), 0.0, 0.0, False, False, np.zeros(3)), priority=1.0
+            ),
             TypeError,
             "priority",
         ),
     ],
 )
 def test_a_mistake_is_named_and_changes_nothing(fill, call, error, text) -> None:
-    buffer = ReplayBuffer(10, 3, 1, seed=0)
+    buffer = ReplayBuffer(vectors(3, 1), 10, seed=0)
     fill(buffer, range(5))
     with pytest.raises(error, match=text):
         call(buffer)
@@ -332,25 +359,16 @@ def test_a_mistake_is_named_and_changes_nothing(fill, call, error, text) -> None
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        (
-            {"capacity": 0, "obs_dim": 3, "act_dim": 1},
-            ReplayError,
-            "capacity must be at least 1, got 0",
-        ),
-        ({"capacity": -1, "obs_dim": 3, "act_dim": 1}, ReplayError, "got -1"),
-        ({"capacity": 1, "obs_dim": 0, "act_dim": 1}, ReplayError, "obs_dim"),
-        ({"capacity": 1, "obs_dim": 3}, TypeError, "either obs_dim and act_dim, or example"),
-        ({"capacity": 1}, TypeError, "either"),
-        ({"capacity": 1, "obs_dim": 3, "act_dim": 1, "example": EXAMPLE}, TypeError, "either"),
+        ({"capacity": 0}, ReplayError, "capacity must be at least 1, got 0"),
+        ({"capacity": -1}, ReplayError, "got -1"),
         ({"capacity": 1, "example": 3}, SpecError, "dict"),
         ({"capacity": 1, "example": {}}, SpecError, "no leaves"),
         ({"capacity": 1, "example": {1: 2}}, SpecError, "strings"),
-        ({"capacity": 1 << 50, "obs_dim": 3, "act_dim": 1}, MemoryError, "bytes"),
-        ({"capacity": 1, "obs_dim": 1 << 62, "act_dim": 1}, MemoryError, "bytes"),
-        ({"capacity": 1, "obs_dim": 3, "act_dim": 1, "n_step": 0}, ReplayError, "n_step"),
-        ({"capacity": 1, "obs_dim": 3, "act_dim": 1, "gamma": 1.5}, ReplayError, "gamma.*1.5"),
-        ({"capacity": 1, "obs_dim": 3, "act_dim": 1, "next_obs": "x"}, ReplayError, '"x"'),
-        ({"capacity": 1, "obs_dim": 3, "act_dim": 1, "stack": 4}, SpecError, "stack=4"),
+        ({"capacity": 1 << 50}, MemoryError, "bytes"),
+        ({"capacity": 1, "n_step": 0}, ReplayError, "n_step"),
+        ({"capacity": 1, "gamma": 1.5}, ReplayError, "gamma.*1.5"),
+        ({"capacity": 1, "next_obs": "x"}, ReplayError, '"x"'),
+        ({"capacity": 1, "stack": 4}, SpecError, "stack=4"),
         ({"capacity": 1, "example": {"obs": 0.0}, "next_obs": "shared"}, SpecError, "next_obs"),
         ({"capacity": 1, "example": {"obs": 0.0}, "episodes": True}, SpecError, "terminated"),
         (
@@ -362,7 +380,7 @@ def test_a_mistake_is_named_and_changes_nothing(fill, call, error, text) -> None
 )
 def test_a_buffer_that_makes_no_sense_is_refused(arguments, error, text) -> None:
     with pytest.raises(error, match=text):
-        ReplayBuffer(**arguments)
+        ReplayBuffer(**{"example": vectors(3, 1), **arguments})
 
 
 DTYPES = ["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool"]
@@ -400,16 +418,14 @@ def test_one_rule_says_for_every_leaf_which_dtypes_are_cast(to, given, cast) -> 
             batches.append(rows.astype(given.newbyteorder()))
         example = wrap(np.zeros(shape, to))
         for options in ({}, {"next_obs": "shared"}):
-            buffer = ReplayBuffer(
-                100, example={"obs": example, "next_obs": example}, cast=cast, **options
-            )
-            calls = [(buffer.push, row) for row in rows] + [(buffer.extend, b) for b in batches]
+            buffer = ReplayBuffer({"obs": example, "next_obs": example}, 100, cast=cast, **options)
+            calls = [(buffer.add, row) for row in rows] + [(buffer.extend, b) for b in batches]
             for call, values in calls:
                 if good:
-                    call(wrap(values), next_obs=wrap(values))
+                    call(transition(wrap(values), next_obs=wrap(values)))
                 else:
                     with pytest.raises(SpecError, match=text):
-                        call(wrap(values), next_obs=wrap(values))
+                        call(transition(wrap(values), next_obs=wrap(values)))
             assert len(buffer) == (5 * (1 + len(batches)) if good else 0)
             if good:
                 found = buffer.sample(300, seed=0)["obs"]
@@ -421,13 +437,13 @@ def test_one_rule_says_for_every_leaf_which_dtypes_are_cast(to, given, cast) -> 
 
 def test_float64_is_rounded_as_numpy_rounds_it() -> None:
     rng = np.random.default_rng(0)
-    buffer = ReplayBuffer(1000, example={"obs": np.zeros(17, np.float32), "rewards": np.float32(0)})
+    buffer = ReplayBuffer({"obs": np.zeros(17, np.float32), "rewards": np.float32(0)}, 1000)
     obs, rewards = rng.normal(size=(500, 17)) * 1e3, rng.normal(size=500)
     obs[0, :4] = np.inf, -np.inf, np.nan, 1e-42
     # One value after the other, from memory that is not aligned, and of a subclass of floats.
     odd = np.frombuffer(b"x" + obs[0].tobytes(), np.uint8)[1:].view(np.float64)
-    buffer.push(odd, reward=rewards[0])
-    buffer.extend(obs[1:], rewards=rewards[1:])
+    buffer.add(transition(odd, rewards=rewards[0]))
+    buffer.extend(transition(obs[1:], rewards=rewards[1:]))
     batch = buffer.sample(5000, seed=1)
     for row, reward in zip(batch["obs"], batch["rewards"], strict=True):
         [index] = np.flatnonzero(rewards.astype(np.float32) == reward)
@@ -435,34 +451,34 @@ def test_float64_is_rounded_as_numpy_rounds_it() -> None:
 
 
 def test_a_number_of_python_is_taken_as_it_is() -> None:
-    buffer = ReplayBuffer(9, example={"rewards": np.float32(0), "terminated": False}, cast=False)
+    buffer = ReplayBuffer({"rewards": np.float32(0), "terminated": False}, 9, cast=False)
     for reward in (1, 1.0):
-        buffer.push(reward=reward, terminated=0)
-    for fields in ({"reward": np.float64(1)}, {"reward": np.int64(1)}):
+        buffer.add(transition(rewards=reward, terminated=0))
+    for fields in ({"rewards": np.float64(1)}, {"rewards": np.int64(1)}):
         with pytest.raises(SpecError, match="rewards"):
-            buffer.push(**fields, terminated=False)
+            buffer.add(transition(terminated=False, **fields))
     with pytest.raises(SpecError, match="terminated"):
-        buffer.push(reward=1.0, terminated=np.int64(1))
+        buffer.add(transition(rewards=1.0, terminated=np.int64(1)))
     assert len(buffer) == 2
     with pytest.raises(SpecError, match=r"obs.*float32.*int64.*only floats"):
-        ReplayBuffer(9, example={"obs": np.zeros(3, np.float32)}).push(np.zeros(3, np.int64))
+        ReplayBuffer({"obs": np.zeros(3, np.float32)}, 9).add(transition(np.zeros(3, np.int64)))
 
 
 def test_forms_of_integers_take_no_floats() -> None:
-    buffer = ReplayBuffer(10, example={"obs": np.zeros(3, np.uint8), "actions": np.int64(0)})
+    buffer = ReplayBuffer({"obs": np.zeros(3, np.uint8), "actions": np.int64(0)}, 10)
     with pytest.raises(SpecError, match=r"obs.*uint8\[3\].*float64"):
-        buffer.push(np.zeros(3), 1)
+        buffer.add(transition(np.zeros(3), 1))
     with pytest.raises(SpecError, match="actions"):
-        buffer.push(np.zeros(3, np.uint8), 1.5)
-    with pytest.raises(TypeError, match="rewards"):
-        buffer.push(np.zeros(3, np.uint8), 1, 1.0)
-    buffer.push(np.zeros(3, np.uint8), np.int32(7))
+        buffer.add(transition(np.zeros(3, np.uint8), 1.5))
+    with pytest.raises(SpecError, match="rewards"):
+        buffer.add(transition(np.zeros(3, np.uint8), 1, 1.0))
+    buffer.add(transition(np.zeros(3, np.uint8), np.int32(7)))
     assert buffer.sample(1)["actions"] == [7]
 
 
 @pytest.mark.parametrize("options", [{}, {"next_obs": "shared"}, {"episodes": True}, {"n_step": 3}])
-def test_threads_push_and_sample_at_once(options) -> None:
-    buffer = ReplayBuffer(300, 64, 1, seed=0, **options)
+def test_threads_add_and_sample_at_once(options) -> None:
+    buffer = ReplayBuffer(vectors(64, 1), 300, seed=0, **options)
     errors = []
 
     def run(body):
@@ -476,9 +492,13 @@ def test_threads_push_and_sample_at_once(options) -> None:
             steps = np.arange(20, dtype=np.float32) + first + 20 * round_number
             obs = np.repeat(steps[:, None], 64, axis=1)
             flags = np.zeros(20, bool)
-            buffer.extend(obs, steps * 2, steps, flags, flags, obs + 1, env=first // 100_000)
+            buffer.extend(
+                transition(obs, steps * 2, steps, flags, flags, obs + 1), env=first // 100_000
+            )
             step = np.full(64, first, np.float32)
-            buffer.push(step, first * 2, first, False, False, step + 1, env=first // 100_000)
+            buffer.add(
+                transition(step, first * 2, first, False, False, step + 1), env=first // 100_000
+            )
 
     def reader():
         for _ in range(150):
@@ -504,12 +524,43 @@ def test_threads_push_and_sample_at_once(options) -> None:
 
 
 def test_dlpack_shares_the_memory_of_a_batch(fill) -> None:
-    buffer = ReplayBuffer(10, 3, 1, seed=0)
+    buffer = ReplayBuffer(vectors(3, 1), 10, seed=0)
     fill(buffer, [1])
     batch = buffer.sample(4)
     other = np.from_dlpack(batch["obs"])
     assert np.shares_memory(other, batch["obs"])
     assert batch["obs"].ctypes.data % 64 == 0
+
+
+def test_spaces_say_what_transitions_are() -> None:
+    spaces = pytest.importorskip("gymnasium").spaces
+    image = spaces.Box(0, 255, (4, 4), np.uint8)
+    seen = spaces.Dict({"image": image, "joint": spaces.Tuple([spaces.Box(-1, 1, (2,))])})
+    choice = spaces.Discrete(5, seed=3)
+    buffer = ReplayBuffer.from_spaces(seen, choice, 10, n_step=2, seed=1)
+    assert choice.sample() == spaces.Discrete(5, seed=3).sample()
+    for _ in range(3):
+        obs = seen.sample()
+        buffer.add(transition(obs, choice.sample(), 1.0, False, False, obs))
+    batch = buffer.sample(6)
+    assert batch["obs"]["image"].dtype == np.uint8
+    assert batch["next_obs"]["joint"][0].shape == (6, 2)
+    assert (batch["actions"].dtype, batch["rewards"].dtype) == (np.int64, np.float32)
+    with pytest.raises(SpecError, match="obs"):
+        ReplayBuffer.from_spaces(spaces.Text(3), choice, 10)
+
+
+def test_batches_go_on_and_numbers_are_in_stats(fill) -> None:
+    buffer = PrioritizedReplayBuffer(vectors(3, 1), 10, seed=5)
+    fill(buffer, range(20))
+    batches = buffer.batches(4, beta=0.0)
+    for _ in range(3):
+        assert (next(batches)["weights"] == 1).all()
+    stats = buffer.stats()
+    assert (stats.size, stats.capacity, stats.seed, stats.episodes) == (10, 10, 5, None)
+    assert stats.memory_bytes == buffer.nbytes
+    with pytest.raises(ReplayError, match="empty"):
+        next(ReplayBuffer(vectors(3, 1), 10).batches(1))
 
 
 def test_the_root_has_the_buffers() -> None:
@@ -518,7 +569,7 @@ def test_the_root_has_the_buffers() -> None:
 
 
 def test_a_buffer_says_what_it_is(fill) -> None:
-    buffer = ReplayBuffer(10, 3, 1)
+    buffer = ReplayBuffer(vectors(3, 1), 10)
     fill(buffer, [1, 2])
     assert repr(buffer).startswith("ReplayBuffer(len=2, capacity=10, fields=[obs, actions, ")
     assert (buffer.capacity, buffer.n_episodes) == (10, None)
@@ -538,7 +589,7 @@ def stacks(length: int, size: int = 6):
 def stacked(capacity: int, **options) -> ReplayBuffer:
     image = np.zeros((4, 6, 6), np.uint8)
     step = {"obs": image, "actions": 0, "rewards": 0.0, "terminated": False, "truncated": False}
-    return ReplayBuffer(capacity, example=step | {"next_obs": image}, seed=0, **options)
+    return ReplayBuffer(step | {"next_obs": image}, capacity, seed=0, **options)
 
 
 @pytest.mark.parametrize("envs", [1, 3])
@@ -548,16 +599,16 @@ def test_stacks_of_frames_come_out_as_they_went_in(envs) -> None:
     lengths = iter(range(3, 100))
     for step in range(120):
         env = step % envs
-        transition = next(episodes[env], None)
-        if transition is None:
+        values = next(episodes[env], None)
+        if values is None:
             obs = stacks(next(lengths))
             last = len(obs) - 2
             episodes[env] = iter(
                 [(obs[t], t, t / 2, t == last, False, obs[t + 1]) for t in range(last + 1)]
             )
-            transition = next(episodes[env])
-        buffer.push(*transition, env=env)
-        plain.push(*transition)
+            values = next(episodes[env])
+        buffer.add(transition(*values), env=env)
+        plain.add(transition(*values))
         if step % 10 == 9:
             mine, theirs = buffer.sample(30, seed=step), plain.sample(30, seed=step)
             for name in KEYS:
@@ -566,20 +617,23 @@ def test_stacks_of_frames_come_out_as_they_went_in(envs) -> None:
 
 
 def test_a_shared_observation_is_stored_once() -> None:
-    plain, shared = ReplayBuffer(100, 1000, 1), ReplayBuffer(100, 1000, 1, next_obs="shared")
+    plain, shared = (
+        ReplayBuffer(vectors(1000, 1), 100),
+        ReplayBuffer(vectors(1000, 1), 100, next_obs="shared"),
+    )
     obs = np.random.default_rng(0).random((101, 1000), np.float32)
     for buffer in (plain, shared):
         for step in range(100):
-            buffer.push(obs[step], 0.0, 0.0, False, False, obs[step + 1])
+            buffer.add(transition(obs[step], 0.0, 0.0, False, False, obs[step + 1]))
     assert shared.nbytes < 0.55 * plain.nbytes
 
 
 def test_short_episodes_make_a_shared_buffer_hold_less_and_nothing_wrong() -> None:
-    buffer = ReplayBuffer(1000, 8, 1, seed=0, next_obs="shared")
+    buffer = ReplayBuffer(vectors(8, 1), 1000, seed=0, next_obs="shared")
     rng = np.random.default_rng(0)
     for step in range(5000):
         obs = rng.random((2, 8), np.float32)
-        buffer.push(obs[0], obs[0].sum(), step, True, False, obs[1])
+        buffer.add(transition(obs[0], obs[0].sum(), step, True, False, obs[1]))
     assert 500 < len(buffer) < 1000
     batch = buffer.sample(500)
     assert batch["rewards"].min() >= 4000
@@ -587,10 +641,10 @@ def test_short_episodes_make_a_shared_buffer_hold_less_and_nothing_wrong() -> No
 
 
 def test_more_environments_than_frames_are_no_deadlock() -> None:
-    buffer = ReplayBuffer(4, 8, 1, seed=0, next_obs="shared")
+    buffer = ReplayBuffer(vectors(8, 1), 4, seed=0, next_obs="shared")
     obs = np.random.default_rng(0).random((1000, 8), np.float32)
     for env in range(999):
-        buffer.push(obs[env], 0.0, env, False, False, obs[env + 1], env=env)
+        buffer.add(transition(obs[env], 0.0, env, False, False, obs[env + 1]), env=env)
     assert len(buffer) >= 1
     assert buffer.sample(20)["rewards"].min() >= 990
 
@@ -599,13 +653,13 @@ def test_more_environments_than_frames_are_no_deadlock() -> None:
 
 
 def prioritized(fill, count=100, **options) -> PrioritizedReplayBuffer:
-    buffer = PrioritizedReplayBuffer(100, 3, 1, seed=0, **options)
+    buffer = PrioritizedReplayBuffer(vectors(3, 1), 100, seed=0, **options)
     fill(buffer, range(count))
     return buffer
 
 
 def test_priorities_decide_how_often_a_transition_comes(fill) -> None:
-    buffer = PrioritizedReplayBuffer(10, 3, 1, alpha=0.5, beta=1.0, seed=0)
+    buffer = PrioritizedReplayBuffer(vectors(3, 1), 10, alpha=0.5, seed=0)
     fill(buffer, [0], priority=1.0)
     fill(buffer, [1], priority=4.0)
     fill(buffer, [2], priority=9.0)
@@ -620,9 +674,8 @@ def test_priorities_decide_how_often_a_transition_comes(fill) -> None:
     np.testing.assert_array_equal(batch["indices"], batch["rewards"])
     assert batch["indices"].dtype == np.int64
     assert batch["weights"].dtype == np.float32
-    buffer.set_beta(0.0)
-    assert (buffer.sample(10)["weights"] == 1).all()
-    assert (buffer.alpha, buffer.beta) == (0.5, 0.0)
+    assert (buffer.sample(10, beta=0.0)["weights"] == 1).all()
+    assert buffer.alpha == 0.5
 
 
 def test_the_update_of_a_transition_that_is_gone_hits_no_other(fill) -> None:
@@ -666,20 +719,20 @@ def test_a_failing_update_is_not_applied_in_part(fill, indices, priorities, erro
 
 
 @pytest.mark.parametrize("priority", [-1.0, float("nan"), float("inf")])
-def test_a_push_with_no_priority_is_refused(fill, priority) -> None:
+def test_a_priority_that_can_not_be_is_refused(fill, priority) -> None:
     buffer = prioritized(fill)
     with pytest.raises(PriorityError, match="finite number >= 0"):
         fill(buffer, [1], priority=priority)
     rows = np.zeros((2, 3)), [0.0, 0.0], [0, 0], [0, 0], [0, 0], np.zeros((2, 3))
     with pytest.raises(PriorityError, match="at index 1"):
-        buffer.extend(*rows, priorities=[1.0, priority])
+        buffer.extend(transition(*rows), priorities=[1.0, priority])
     with pytest.raises(ReplayError, match="priorities"):
-        buffer.extend(*rows, priorities=[1.0])
+        buffer.extend(transition(*rows), priorities=[1.0])
     assert len(buffer) == 100
 
 
 def test_priorities_of_zero_only_draw_evenly(fill) -> None:
-    buffer = PrioritizedReplayBuffer(10, 3, 1, seed=0)
+    buffer = PrioritizedReplayBuffer(vectors(3, 1), 10, seed=0)
     fill(buffer, range(4), priority=0.0)
     batch = buffer.sample(4000)
     counts = np.bincount(batch["rewards"].astype(int), minlength=4)
@@ -689,14 +742,14 @@ def test_priorities_of_zero_only_draw_evenly(fill) -> None:
 
 def test_settings_of_priorities_are_checked(fill) -> None:
     with pytest.raises(ReplayError, match="alpha"):
-        PrioritizedReplayBuffer(10, 3, 1, alpha=-0.1)
+        PrioritizedReplayBuffer(vectors(3, 1), 10, alpha=-0.1)
     with pytest.raises(ReplayError, match=r"beta must be from 0 to 1, got 1\.1"):
-        PrioritizedReplayBuffer(10, 3, 1, beta=1.1)
+        prioritized(fill).sample(10, beta=1.1)
     with pytest.raises(ReplayError, match="beta"):
-        prioritized(fill).set_beta(float("nan"))
+        prioritized(fill).sample(10, beta=float("nan"))
 
 
-def test_threads_update_priorities_while_others_push(fill) -> None:
+def test_threads_update_priorities_while_others_add(fill) -> None:
     buffer = prioritized(fill)
     stop = threading.Event()
 
@@ -724,13 +777,13 @@ def test_a_batch_goes_where_tensors_are() -> None:
     from echoic.integrations.torch import pinned_like  # noqa: PLC0415 - needs torch
 
     example = {"image": np.zeros((2, 3), np.uint8), "position": (np.zeros(2), np.int64(0))}
-    buffer = ReplayBuffer(10, example={"obs": example, "rewards": np.float32(0)})
+    buffer = ReplayBuffer({"obs": example, "rewards": np.float32(0)}, 10)
     for number in range(1, 4):
         observation = {
             "image": np.full((2, 3), number, np.uint8),
             "position": (np.full(2, number, float), np.int64(number)),
         }
-        buffer.push(observation, None, np.float32(number))
+        buffer.add(transition(observation, rewards=np.float32(number)))
     arrays, tensors = pinned_like(buffer.sample(16))
     for seed in range(3):
         batch = buffer.sample(16, seed=seed, out=arrays)

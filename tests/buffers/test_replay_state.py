@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 from echoic.buffers import PrioritizedReplayBuffer, ReplayBuffer
 from echoic.errors import ReplayError
+from numbered import transition, vectors
 
 OPTIONS = [{}, {"episodes": True}, {"n_step": 3}, {"next_obs": "shared"}]
 
 
 def filled(kind, options, count=70) -> ReplayBuffer:
-    buffer = kind(50, 3, 1, seed=1, **options)
+    buffer = kind(vectors(3, 1), 50, seed=1, **options)
     obs = np.random.default_rng(0).random((count + 1, 3), np.float32)
     for step in range(count):
-        buffer.push(obs[step], step, step, step % 8 == 7, False, obs[step + 1], env=step % 2)
+        buffer.add(
+            transition(obs[step], step, step, step % 8 == 7, False, obs[step + 1]), env=step % 2
+        )
         if step % 20 == 13 and (options.get("episodes") or "n_step" in options):
             buffer.end_episode(1)
     if kind is PrioritizedReplayBuffer:
@@ -34,8 +37,8 @@ def same(one, other) -> None:
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
 def test_a_loaded_buffer_goes_on_as_the_other(kind, options, way, tmp_path) -> None:
-    buffer, other = filled(kind, options), kind(50, 3, 1, seed=99, **options)
-    other.push(np.ones(3), 1, 1, False, False, np.ones(3))
+    buffer, other = filled(kind, options), kind(vectors(3, 1), 50, seed=99, **options)
+    other.add(transition(np.ones(3), 1, 1, False, False, np.ones(3)))
     if way == "dict":
         other.load_state_dict(buffer.state_dict())
     else:
@@ -49,12 +52,12 @@ def test_a_loaded_buffer_goes_on_as_the_other(kind, options, way, tmp_path) -> N
     if options.get("episodes"):
         same(buffer.sample_sequences(20, 6), other.sample_sequences(20, 6))
     for some in (buffer, other):
-        some.push(np.zeros(3), 7, 7, True, False, np.zeros(3), env=1)
+        some.add(transition(np.zeros(3), 7, 7, True, False, np.zeros(3)), env=1)
     same(buffer.sample(40), other.sample(40))
 
 
 def test_a_smaller_buffer_keeps_the_last() -> None:
-    small = ReplayBuffer(10, 3, 1)
+    small = ReplayBuffer(vectors(3, 1), 10)
     small.load_state_dict(filled(ReplayBuffer, {}).state_dict())
     assert set(small.sample(500)["rewards"]) == set(range(60, 70))
 
@@ -63,9 +66,11 @@ def test_a_state_is_a_copy() -> None:
     buffer = filled(ReplayBuffer, {})
     state = buffer.state_dict()
     before = state["rows"]["obs"].copy()
-    buffer.extend(*[np.zeros((200, *shape)) for shape in ((3,), (1,), (), (), (), (3,))])
+    buffer.extend(
+        transition(*[np.zeros((200, *shape)) for shape in ((3,), (1,), (), (), (), (3,))])
+    )
     np.testing.assert_array_equal(state["rows"]["obs"], before)
-    empty = ReplayBuffer(5, 3, 1)
+    empty = ReplayBuffer(vectors(3, 1), 5)
     buffer.load_state_dict(empty.state_dict())
     assert len(buffer) == 0
 
@@ -95,8 +100,8 @@ def broken(change):
     ],
 )
 def test_a_broken_state_changes_nothing(change, text) -> None:
-    buffer = PrioritizedReplayBuffer(50, 3, 1, seed=1, episodes=True)
-    buffer.push(np.ones(3), 1, 1, False, False, np.ones(3))
+    buffer = PrioritizedReplayBuffer(vectors(3, 1), 50, seed=1, episodes=True)
+    buffer.add(transition(np.ones(3), 1, 1, False, False, np.ones(3)))
     with pytest.raises(ValueError, match=text):
         buffer.load_state_dict(broken(change))
     assert len(buffer) == 1
@@ -108,9 +113,9 @@ def test_a_file_of_something_else_is_named(content, tmp_path) -> None:
     path = tmp_path / "other.npz"
     path.write_bytes(content)
     with pytest.raises(ReplayError, match=r"other\.npz is not a buffer"):
-        ReplayBuffer(5, 3, 1).load(path)
+        ReplayBuffer(vectors(3, 1), 5).load(path)
     with pytest.raises(FileNotFoundError):
-        ReplayBuffer(5, 3, 1).load(tmp_path / "missing.npz")
+        ReplayBuffer(vectors(3, 1), 5).load(tmp_path / "missing.npz")
 
 
 def test_a_damaged_file_is_refused(tmp_path) -> None:

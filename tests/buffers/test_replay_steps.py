@@ -8,6 +8,7 @@ from echoic.buffers import PrioritizedReplayBuffer, ReplayBuffer
 from echoic.errors import ReplayError, SpecError
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numbered import transition, vectors
 
 
 def episodes_of(lengths, envs):
@@ -26,7 +27,9 @@ def push_all(buffer, steps, *, truncated=False) -> None:
     for env, episode, t, ended in steps:
         obs = np.array([episode, t], np.float32)
         flags = (False, ended) if truncated else (ended, False)
-        buffer.push(obs, [0.0], 100.0 * episode + t, *flags, obs + np.float32([0, 1]), env=env)
+        buffer.add(
+            transition(obs, [0.0], 100.0 * episode + t, *flags, obs + np.float32([0, 1])), env=env
+        )
 
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
@@ -46,7 +49,9 @@ def test_n_step_returns_are_those_of_a_loop(  # noqa: PLR0913, PLR0917 - drawn
     lengths, envs, n_step, capacity, truncated, shared, kind
 ) -> None:
     mode = "shared" if shared else "stored"
-    buffer = kind(capacity, 2, 1, seed=0, n_step=n_step, gamma=0.9, next_obs=mode, episodes=True)
+    buffer = kind(
+        vectors(2, 1), capacity, seed=0, n_step=n_step, gamma=0.9, next_obs=mode, episodes=True
+    )
     steps = episodes_of(lengths, envs)
     push_all(buffer, steps, truncated=truncated)
     kept = steps[-len(buffer) :]
@@ -66,7 +71,7 @@ def test_n_step_returns_are_those_of_a_loop(  # noqa: PLR0913, PLR0917 - drawn
 @given(lengths=LENGTHS, envs=st.integers(1, 3), length=st.integers(1, 7), shared=st.booleans())
 def test_sequences_are_steps_of_one_episode_in_their_order(lengths, envs, length, shared) -> None:
     mode = "shared" if shared else "stored"
-    buffer = ReplayBuffer(30, 2, 1, seed=0, episodes=True, next_obs=mode)
+    buffer = ReplayBuffer(vectors(2, 1), 30, seed=0, episodes=True, next_obs=mode)
     steps = episodes_of(lengths, envs)
     push_all(buffer, steps)
     kept = steps[-len(buffer) :]
@@ -88,7 +93,7 @@ def test_sequences_are_steps_of_one_episode_in_their_order(lengths, envs, length
 
 
 def test_every_step_of_a_long_episode_comes_in_some_sequence() -> None:
-    buffer = ReplayBuffer(100, 2, 1, seed=0, episodes=True)
+    buffer = ReplayBuffer(vectors(2, 1), 100, seed=0, episodes=True)
     push_all(buffer, episodes_of([20], 1))
     times = buffer.sample_sequences(400, 5)["obs"][:, :, 1]
     assert set(times.ravel()) == set(range(20))
@@ -96,7 +101,7 @@ def test_every_step_of_a_long_episode_comes_in_some_sequence() -> None:
 
 
 def test_an_episode_can_end_without_a_flag() -> None:
-    buffer = ReplayBuffer(100, 2, 1, seed=0, episodes=True)
+    buffer = ReplayBuffer(vectors(2, 1), 100, seed=0, episodes=True)
     push_all(buffer, [(0, 0, t, False) for t in range(3)])
     assert buffer.n_episodes == 1
     buffer.end_episode()
@@ -107,17 +112,14 @@ def test_an_episode_can_end_without_a_flag() -> None:
 
 
 def test_environments_may_come_in_one_array() -> None:
-    buffer = ReplayBuffer(100, 2, 1, seed=0, episodes=True)
+    buffer = ReplayBuffer(vectors(2, 1), 100, seed=0, episodes=True)
     for t in range(5):
         obs = np.stack([np.arange(3), np.full(3, t)], 1).astype(np.float32)
         flags = np.zeros(3, bool)
         buffer.extend(
-            obs,
-            np.zeros(3),
-            100 * np.arange(3) + t,
-            flags,
-            flags,
-            obs + np.float32([0, 1]),
+            transition(
+                obs, np.zeros(3), 100.0 * np.arange(3) + t, flags, flags, obs + np.float32([0, 1])
+            ),
             env=range(3),
         )
     batch = buffer.sample_sequences(50, 5)
@@ -126,14 +128,14 @@ def test_environments_may_come_in_one_array() -> None:
     assert (batch["obs"][:, :, 0] == batch["obs"][:, :1, 0]).all()
     rows = np.zeros((2, 2)), [0.0, 0.0], [0, 0], [0, 0], [0, 0], np.zeros((2, 2))
     with pytest.raises(ReplayError, match="environments"):
-        buffer.extend(*rows, env=[0, 1, 2])
+        buffer.extend(transition(*rows), env=[0, 1, 2])
     with pytest.raises(ReplayError, match="env is a number from 0"):
-        buffer.extend(*rows, env=[0, -1])
+        buffer.extend(transition(*rows), env=[0, -1])
 
 
 @pytest.mark.parametrize("burn_in", [-1, 4, 9])
 def test_a_burn_in_leaves_something_to_learn(burn_in) -> None:
-    buffer = ReplayBuffer(10, 2, 1, episodes=True)
+    buffer = ReplayBuffer(vectors(2, 1), 10, episodes=True)
     push_all(buffer, episodes_of([5], 1))
     with pytest.raises(ReplayError, match="burn_in"):
         buffer.sample_sequences(1, 4, burn_in=burn_in)
@@ -157,7 +159,7 @@ def reach(achieved, desired, info):
 def goal_buffer(shared: str = "stored") -> ReplayBuffer:
     """Two episodes of ten steps: at step t the goal t + 1 is achieved, and 99 is desired."""
     step = {"obs": GOAL, "actions": 0, "rewards": 0.0, "terminated": False, "next_obs": GOAL}
-    buffer = ReplayBuffer(50, example=step, seed=0, episodes=True, next_obs=shared)
+    buffer = ReplayBuffer(step, 50, seed=0, episodes=True, next_obs=shared)
     for episode in range(2):
         for t in range(10):
 
@@ -168,7 +170,7 @@ def goal_buffer(shared: str = "stored") -> ReplayBuffer:
                     "desired_goal": np.array([99.0]),
                 }
 
-            buffer.push(obs(t), t, -1.0, t == 9, next_obs=obs(t + 1))
+            buffer.add(transition(obs(t), t, -1.0, t == 9, next_obs=obs(t + 1)))
     return buffer
 
 
@@ -205,7 +207,7 @@ def test_hindsight_may_end_episodes_and_needs_goals() -> None:
         buffer.sample_hindsight(1, reach, strategy="past")
     with pytest.raises(ReplayError, match="share"):
         buffer.sample_hindsight(1, reach, share=2.0)
-    plain = ReplayBuffer(10, 2, 1, episodes=True)
+    plain = ReplayBuffer(vectors(2, 1), 10, episodes=True)
     push_all(plain, episodes_of([3], 1))
     with pytest.raises(SpecError, match="achieved_goal"):
         plain.sample_hindsight(1, reach)

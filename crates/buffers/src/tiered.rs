@@ -104,7 +104,7 @@ impl Tiered {
             return Err(Error::no_capacity());
         }
         if hot > total {
-            let (range, got) = ("at most total_capacity", hot as f64);
+            let (range, got) = ("at most the capacity", hot as f64);
             return Err(Error::setting("hot_capacity", range, got));
         }
         let ring = RowRing::new(hot, layout.row_bytes())?;

@@ -111,7 +111,7 @@ fn nothing_cannot_be_drawn() {
     assert!(matches!(draw(&rows, 1, 0), Err(Error::Empty)));
     let other = folder.path().join("other");
     let error = try_create(&other, 5, 4).unwrap_err();
-    assert_eq!(error.to_string(), "hot_capacity must be at most total_capacity, got 5");
+    assert_eq!(error.to_string(), "hot_capacity must be at most the capacity, got 5");
     for (hot, total) in [(0, 4), (0, 0)] {
         let error = try_create(&other, hot, total).unwrap_err();
         assert_eq!(error.to_string(), "the capacity must be at least 1, got 0");

@@ -4,6 +4,7 @@
 use std::io;
 
 use echoic_buffers::Error as BufferError;
+use echoic_replay::Error as Stored;
 use echoic_replay::StreamError;
 use echoic_replay::WaitReason;
 use echoic_replay::table::{Obstacle, TableError};
@@ -213,6 +214,13 @@ impl Raise for BufferError {
             Self::Memory(_) => pyo3::exceptions::PyMemoryError::new_err(text),
             Self::Closed => closed_error(py, "the buffer is closed"),
             Self::Differs(_) => spec_error(py, text),
+            Self::File(Stored::File(file)) => {
+                let error = storage_error(py, text);
+                match file.source.raw_os_error() {
+                    Some(number) => set(py, error, "errno", number),
+                    None => error,
+                }
+            }
             Self::File(error) => stored_error(py, &error, storage_error),
             Self::Exists { path } => {
                 let path = path.display();

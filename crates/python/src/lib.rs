@@ -74,7 +74,7 @@ mod _native {
     #[pymodule_export]
     use super::buffers::mmap::MmapReplayBuffer;
     #[pymodule_export]
-    use super::buffers::offline::OfflineDatasetBuffer;
+    use super::buffers::offline::OfflineDataset;
     #[pymodule_export]
     use super::buffers::replay::{PrioritizedReplayBuffer, ReplayBuffer};
     #[pymodule_export]

@@ -3,16 +3,18 @@
 - :class:`ReplayBuffer` keeps the last transitions and draws them evenly.
 - :class:`PrioritizedReplayBuffer` draws them in proportion to a power of their priorities.
 - :class:`MmapReplayBuffer` has the newest in memory and all others in a file.
-- :class:`OfflineDatasetBuffer` draws from data that do not change.
+- :class:`OfflineDataset` draws from data that do not change.
 """
 
+from echoic.buffers._common import BufferStats
 from echoic.buffers.mmap import MmapReplayBuffer
-from echoic.buffers.offline import OfflineDatasetBuffer
+from echoic.buffers.offline import OfflineDataset
 from echoic.buffers.replay import PrioritizedReplayBuffer, ReplayBuffer
 
 __all__ = [
+    "BufferStats",
     "MmapReplayBuffer",
-    "OfflineDatasetBuffer",
+    "OfflineDataset",
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
 ]

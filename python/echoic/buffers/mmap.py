@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING, Any
 
 from echoic import _native
+from echoic.buffers._common import BufferStats, Common, seed_of
 
 if TYPE_CHECKING:
     import os
@@ -17,33 +17,27 @@ if TYPE_CHECKING:
 __all__ = ["MmapReplayBuffer"]
 
 
-def _seed(seed: int | None) -> int:
-    return secrets.randbits(64) if seed is None else seed
-
-
-class MmapReplayBuffer(_native.MmapReplayBuffer):
+class MmapReplayBuffer(_native.MmapReplayBuffer, Common):
     """The last transitions, drawn evenly: the newest from memory, all others from a file.
 
-    Fields, ``push``, ``extend`` and ``sample`` are those of :class:`echoic.ReplayBuffer`, which
-    with the same seed and ``capacity=total_capacity`` makes the same draws.
+    Fields, ``add``, ``extend`` and ``sample`` are those of :class:`echoic.ReplayBuffer`, which with
+    the same seed and capacity makes the same draws.
 
-    Transitions are written to the file block by block, by whoever pushes the one that completes a
-    block. No thread is started: a slow disk slows down ``push``, and a full one makes it raise
-    ``StorageError`` when there is no room in memory either. Nothing that is in memory is lost then;
-    when the disk has room again, the next ``push`` goes on.
+    Transitions are written to the file block by block, by the thread that adds the one that
+    completes a block. No thread is started: a slow disk slows down ``add``, and a full one makes it
+    raise ``StorageError`` when there is no room in memory either. Nothing that is in memory is lost
+    then; when the disk has room again, the next ``add`` goes on.
 
     Close the buffer when it is not needed any more, or use it as a context manager. Closing removes
     the file, unless it is to be kept. So do the end of the interpreter and of the last reference.
     What a process that was killed leaves behind is opened with :meth:`open`.
 
     Args:
-        hot_capacity: How many transitions are in memory. A sixteenth more, but at least 16, has
-            room there while they are written.
-        total_capacity: How many transitions are kept. The oldest goes when another comes.
-        obs_dim: Width of an observation.
-        act_dim: Width of an action.
+        example: One transition, as a dict. Its values don't matter.
+        capacity: Transitions that fit. The oldest is removed when another is added.
         cold_path: Where the file is made. One that is there is an error.
-        example: One transition, as a dict, in place of the widths. Its values don't matter.
+        hot_capacity: Transitions in memory; 10,000, or ``capacity`` if that is less, when ``None``.
+            A sixteenth more, but at least 16, has room there while they are written.
         cast: As in :class:`echoic.ReplayBuffer`.
         seed: Of the buffer's own draws; random when ``None``.
         keep: Whether closing leaves the file, with all transitions in it.
@@ -57,48 +51,45 @@ class MmapReplayBuffer(_native.MmapReplayBuffer):
 
     >>> import tempfile, numpy as np
     >>> path = tempfile.mkdtemp() + "/replay_cold.bin"
-    >>> obs = np.zeros(84 * 84 * 4, np.float32)
-    >>> with MmapReplayBuffer(
-    ...     hot_capacity=10, total_capacity=1000, obs_dim=84 * 84 * 4, act_dim=1, cold_path=path
-    ... ) as buffer:
+    >>> example = {"obs": np.zeros(84 * 84 * 4, np.float32), "rewards": np.float32(0)}
+    >>> with MmapReplayBuffer(example, 1000, path, hot_capacity=10) as buffer:
     ...     for step in range(50):
-    ...         buffer.push(obs, [0.0], float(step), False, False, obs)
+    ...         buffer.add({**example, "rewards": float(step)})
     ...     batch = buffer.sample(32, seed=42)
     >>> batch["obs"].shape, batch["rewards"][:4]
     ((32, 28224), array([40., 15., 49., 35.], dtype=float32))
     """
 
+    _seed: int
+
     def __new__(  # noqa: D102, PLR0913 - the class is documented; settings
         cls,
-        hot_capacity: int,
-        total_capacity: int,
-        obs_dim: int | None = None,
-        act_dim: int | None = None,
-        cold_path: str | os.PathLike[str] | None = None,
+        example: Mapping[str, Any],
+        capacity: int,
+        cold_path: str | os.PathLike[str],
         *,
-        example: Mapping[str, Any] | None = None,
+        hot_capacity: int | None = None,
         cast: bool = True,
         seed: int | None = None,
         keep: bool = False,
         overwrite: bool = False,
         preallocate: bool = False,
     ) -> Self:
-        if cold_path is None:
-            raise TypeError("give cold_path: where the file is made")
-        return super().__new__(
+        seed = seed_of(seed)
+        self = super().__new__(
             cls,
             cold_path,
             hot_capacity,
-            total_capacity,
-            obs_dim,
-            act_dim,
+            capacity,
             example=example,
             cast=cast,
-            seed=_seed(seed),
+            seed=seed,
             keep=keep,
             overwrite=overwrite,
             preallocate=preallocate,
         )
+        self._seed = seed
+        return self
 
     @classmethod
     def open(  # noqa: PLR0913 - settings
@@ -118,8 +109,8 @@ class MmapReplayBuffer(_native.MmapReplayBuffer):
         of these.
 
         Args:
-            cold_path: The file. It has the fields and the total capacity in it.
-            hot_capacity: How many transitions are in memory; as before when ``None``.
+            cold_path: The file. It has the fields and the capacity in it.
+            hot_capacity: Transitions in memory; as before when ``None``.
             example: One transition. Needed only where observations are of classes of your own, of
                 which the file has just the names of fields.
             cast: As in :class:`echoic.ReplayBuffer`.
@@ -133,24 +124,36 @@ class MmapReplayBuffer(_native.MmapReplayBuffer):
 
         >>> import tempfile
         >>> path = tempfile.mkdtemp() + "/replay.bin"
-        >>> with MmapReplayBuffer(2, 100, 1, 1, path, keep=True) as buffer:
+        >>> with MmapReplayBuffer({"obs": 0}, 100, path, hot_capacity=2, keep=True) as buffer:
         ...     for step in range(10):
-        ...         buffer.push([step], [0], 0.0, False, False, [step + 1])
+        ...         buffer.add({"obs": step})
         >>> with MmapReplayBuffer.open(path, keep=False) as buffer:
         ...     len(buffer)
         10
         """
+        seed = seed_of(seed)
         # The native class takes this from nobody else: what a constructor gets is made anew.
-        return _native.MmapReplayBuffer.__new__(
+        self = _native.MmapReplayBuffer.__new__(
             cls,
             cold_path,
             hot_capacity,
             example=example,
             cast=cast,
-            seed=_seed(seed),
+            seed=seed,
             keep=keep,
             reopen=True,
         )
+        self._seed = seed
+        return self
+
+    def stats(self) -> BufferStats:
+        """Return the buffer's numbers.
+
+        Raises:
+            ClosedError: If the buffer is closed.
+        """
+        sizes = len(self), self.capacity, self.nbytes
+        return BufferStats(*sizes, self._seed, written=self.written)
 
     def __enter__(self) -> Self:
         return self

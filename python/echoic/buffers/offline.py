@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from echoic import _native, _trees
 from echoic.buffers import _columns
+from echoic.buffers._common import Drawn, seed_of
 from echoic.buffers._sources.episodes import read_minari
 from echoic.buffers._sources.folder import read_folder
 from echoic.buffers._sources.hdf5 import read_hdf5
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ["OfflineDatasetBuffer"]
+__all__ = ["OfflineDataset"]
 
 _OWN_NAMES = (
     *("obs", "next_obs", "actions", "rewards", "terminated", "truncated"),
@@ -32,7 +32,7 @@ _OWN_NAMES = (
 )
 
 
-class OfflineDatasetBuffer(_native.OfflineDatasetBuffer):
+class OfflineDataset(_native.OfflineDataset, Drawn):
     """Steps of episodes, drawn at random one by one or in stretches.
 
     The steps are given in order, episode after episode. An episode ends with a step that is
@@ -82,7 +82,7 @@ class OfflineDatasetBuffer(_native.OfflineDatasetBuffer):
         >>> rewards = np.ones(6, np.float32)
         >>> terminated = np.array([0, 0, 1, 0, 0, 0], bool)
         >>> truncated = np.array([0, 0, 0, 0, 0, 1], bool)
-        >>> buffer = buffers.OfflineDatasetBuffer(
+        >>> buffer = buffers.OfflineDataset(
         ...     obs, obs + 4, np.zeros(6, np.int64), rewards, terminated, truncated
         ... )
         >>> batch = buffer.sample(256, seed=42)
@@ -93,7 +93,7 @@ class OfflineDatasetBuffer(_native.OfflineDatasetBuffer):
 
         Stretches of episodes, for models of sequences:
 
-        >>> windows = buffer.sample_trajectories(batch_size=2, seq_len=4, seed=1)
+        >>> windows = buffer.sample_trajectories(2, length=4, seed=1)
         >>> windows["obs"].shape
         (2, 4, 4)
         >>> windows["timesteps"][windows["mask"]], windows["returns_to_go"][windows["mask"]]
@@ -153,7 +153,7 @@ class OfflineDatasetBuffer(_native.OfflineDatasetBuffer):
             normalize=normalize,
             gamma=gamma,
             copied=copy,
-            seed=secrets.randbits(64) if seed is None else seed,
+            seed=seed_of(seed),
         )
 
     @classmethod
@@ -322,7 +322,7 @@ class OfflineDatasetBuffer(_native.OfflineDatasetBuffer):
 
     def __repr__(self) -> str:
         """Show how much there is."""
-        return f"OfflineDatasetBuffer({len(self)} transitions, {self.n_episodes()} episodes)"
+        return f"OfflineDataset({len(self)} transitions, {self.n_episodes()} episodes)"
 
 
 def _episodes(data: dict[str, Any]) -> int:

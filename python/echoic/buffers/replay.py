@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from echoic import _native
 from echoic.buffers import _keeping
+from echoic.buffers._common import BufferStats, Common, seed_of
 from echoic.errors import ReplayError, SpecError
 
 if TYPE_CHECKING:
@@ -20,15 +20,17 @@ if TYPE_CHECKING:
 __all__ = ["PrioritizedReplayBuffer", "ReplayBuffer"]
 
 
-class _Views(_native.ReplayBuffer):
+class _Views(_native.ReplayBuffer, Common):
     """What both buffers add to the native ones: it does not run for every transition."""
+
+    _seed: int
 
     def sample_sequences(
         self,
-        batch_size: int,
+        n: int,
         length: int,
-        seed: int | None = None,
         *,
+        seed: int | None = None,
         burn_in: int = 0,
         out: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
@@ -38,36 +40,37 @@ class _Views(_native.ReplayBuffer):
         An episode shorter than ``length`` comes whole, with zeros behind its end.
 
         Args:
-            batch_size: How many windows.
+            n: How many windows.
             length: Steps of each, those of ``burn_in`` included.
             seed: Of this draw; the buffer's own stream goes on when ``None``.
             burn_in: So many first steps of each window only warm up a recurrent state.
             out: An earlier result to be written into, without ``mask`` and ``learn``.
 
         Returns:
-            Every field as an array of shape ``(batch_size, length, ...)``; ``mask``, true for steps
+            Every field as an array of shape ``(n, length, ...)``; ``mask``, true for steps
             that are there; and ``learn``, true for those of them behind the burn-in.
 
-        >>> buffer = ReplayBuffer(100, obs_dim=1, act_dim=1, episodes=True, seed=0)
+        >>> example = {"obs": np.zeros(1, np.float32), "terminated": False}
+        >>> buffer = ReplayBuffer(example, 100, episodes=True, seed=0)
         >>> for step in range(5):
-        ...     buffer.push([step], [0], 1.0, step == 4, False, [step + 1])
+        ...     buffer.add({"obs": [step], "terminated": step == 4})
         >>> batch = buffer.sample_sequences(1, 8, burn_in=2)
         >>> batch["obs"][0, :, 0], batch["learn"][0].astype(int)
         (array([0., 1., 2., 3., 4., 0., 0., 0.], dtype=float32), array([0, 0, 1, 1, 1, 0, 0, 0]))
         """
         if not 0 <= burn_in < max(length, 1):
             raise ReplayError(f"burn_in must be from 0 to length - 1, got {burn_in} of {length}")
-        batch, lengths = self._sample_windows(batch_size, length, seed, out=out)
+        batch, lengths = self._sample_windows(n, length, seed, out)
         steps = np.arange(length)
         mask = steps < np.asarray(lengths)[:, None]
         return {**batch, "mask": mask, "learn": mask & (steps >= burn_in)}
 
     def sample_hindsight(  # noqa: PLR0913 - all but the first two are settings
         self,
-        batch_size: int,
+        n: int,
         compute_reward: Callable[[Any, Any, dict[str, Any]], Any],
-        seed: int | None = None,
         *,
+        seed: int | None = None,
         strategy: str = "future",
         share: float = 0.8,
         compute_terminated: Callable[[Any, Any, dict[str, Any]], Any] | None = None,
@@ -80,7 +83,7 @@ class _Views(_native.ReplayBuffer):
         (Andrychowicz et al., "Hindsight Experience Replay", 2017).
 
         Args:
-            batch_size: How many transitions.
+            n: How many transitions.
             compute_reward: ``(achieved_goal, desired_goal, info) -> rewards``, for many at once;
                 the environment's own ``compute_reward``, if it takes arrays. ``info`` is empty.
             seed: Of this draw; the buffer's own stream goes on when ``None``.
@@ -92,7 +95,7 @@ class _Views(_native.ReplayBuffer):
         Returns:
             What :meth:`sample` returns, and ``relabeled``, true for steps with another goal.
         """
-        both, marks = self._sample_goals(batch_size, seed, strategy, share)
+        both, marks = self._sample_goals(n, seed, strategy, share)
         batch = {name: _first(value) for name, value in both.items()}
         relabeled = np.asarray(marks, bool)
         obs, next_obs = batch.get("obs"), batch.get("next_obs")
@@ -113,6 +116,10 @@ class _Views(_native.ReplayBuffer):
             if compute_terminated is not None:
                 batch["terminated"][relabeled] = compute_terminated(achieved, goals, {})
         return {**batch, "relabeled": relabeled}
+
+    def stats(self) -> BufferStats:
+        """Return the buffer's numbers."""
+        return BufferStats(len(self), self.capacity, self.nbytes, self._seed, self.n_episodes)
 
     def state_dict(self) -> dict[str, Any]:
         """All that the buffer holds, copied: arrays by path, numbers and strings, nothing else.
@@ -155,31 +162,26 @@ def _first(tree: Any) -> Any:
     return optree.tree_map(lambda array: array[0], tree)
 
 
-def _seed(seed: int | None) -> int:
-    return secrets.randbits(64) if seed is None else seed
-
-
 class ReplayBuffer(_Views):
     """The last transitions, drawn evenly.
 
-    A transition has the fields ``obs``, ``actions``, ``rewards``, ``terminated``, ``truncated`` and
-    ``next_obs``. Given two widths, observations and actions are vectors of 32-bit floats. Given an
-    example, one entry a field, every field is what it is there: images of bytes, dicts, whole
-    numbers; others may be missing or added. See ``cast`` for values of other dtypes.
+    A transition is a dict. Its fields are those of the example, and each has the dtype and shape
+    that it has there: vectors of floats, images of bytes, dicts, whole numbers. Fields with a
+    meaning are ``obs``, ``actions``, ``rewards``, ``terminated``, ``truncated`` and ``next_obs``;
+    any of them may be missing, and others may be added. See ``cast`` for values of other dtypes,
+    and :meth:`from_spaces` for the example of a Gymnasium environment.
 
     All methods may be called from several threads. No lock is held while rows are copied, and the
     GIL is released for batches of 256 KiB and more. Batches lie in memory that is used again when
     none of their arrays is left: keep a batch for as long as it is needed, and no longer.
 
     Args:
-        capacity: How many transitions are kept. The oldest goes when another comes.
-        obs_dim: Width of an observation.
-        act_dim: Width of an action.
-        example: One transition, as a dict, in place of the widths. Its values don't matter.
+        example: One transition, as a dict. Its values don't matter.
+        capacity: Transitions that fit. The oldest is removed when another is added.
         seed: Of the buffer's own draws; random when ``None``.
         next_obs: ``"shared"`` stores an observation once where it is both what one step led to and
             what the next began with, found by comparing bytes. What is read is the same; memory for
-            observations is halved, and a push copies half as much.
+            observations is halved, and an addition copies half as much.
         stack: Observations are stacks of so many frames on their first axis, as Gymnasium's
             ``FrameStackObservation`` gives them; each frame is stored once. Includes ``"shared"``.
         n_step: Rewards of so many steps are summed, discounted by ``gamma``, as long as the episode
@@ -192,36 +194,26 @@ class ReplayBuffer(_Views):
         cast: Values of another dtype are cast where that keeps their kind: floats of any width to
             the field's, as float64 observations to float32, and integers to wider ones. Where a
             float is too large for a narrower one it becomes infinite. ``False`` refuses all but the
-            field's own dtype and Python numbers. No other dtypes are converted into fields of an
-            example, but for numbers as flags; with two widths, integers are, too.
+            field's own dtype and Python numbers. No other dtypes are converted, but for numbers as
+            flags.
 
     >>> import numpy as np
-    >>> buffer = ReplayBuffer(100_000, obs_dim=4, act_dim=1)
     >>> obs = np.zeros(4, np.float32)
-    >>> buffer.push(obs, np.zeros(1, np.float32), 1.0, False, False, obs)
+    >>> example = {"obs": obs, "actions": 0, "rewards": 0.0, "terminated": False, "next_obs": obs}
+    >>> buffer = ReplayBuffer(example, 100_000)
+    >>> buffer.add({**example, "actions": 1, "rewards": 1.0})
     >>> batch = buffer.sample(256, seed=42)
     >>> sorted(batch)
-    ['actions', 'next_obs', 'obs', 'rewards', 'terminated', 'truncated']
-    >>> batch["obs"].shape, len(buffer)
-    ((256, 4), 1)
-
-    Images stay bytes:
-
-    >>> image = np.zeros((84, 84), np.uint8)
-    >>> step = {"obs": image, "actions": 0, "rewards": 0.0, "terminated": False, "next_obs": image}
-    >>> frames = ReplayBuffer(1000, example=step)
-    >>> frames.push(image, 3, 1.0, False, next_obs=image)
-    >>> frames.sample(8)["obs"].dtype
-    dtype('uint8')
+    ['actions', 'next_obs', 'obs', 'rewards', 'terminated']
+    >>> batch["obs"].shape, batch["actions"].dtype, len(buffer)
+    ((256, 4), dtype('int64'), 1)
     """
 
     def __new__(  # noqa: D102, PLR0913 - the class documents its settings
         cls,
+        example: Mapping[str, Any],
         capacity: int,
-        obs_dim: int | None = None,
-        act_dim: int | None = None,
         *,
-        example: Mapping[str, Any] | None = None,
         seed: int | None = None,
         next_obs: Literal["stored", "shared"] = "stored",
         stack: int | None = None,
@@ -230,13 +222,12 @@ class ReplayBuffer(_Views):
         episodes: bool = False,
         cast: bool = True,
     ) -> Self:
-        return super().__new__(
+        seed = seed_of(seed)
+        self = super().__new__(
             cls,
             capacity,
-            obs_dim,
-            act_dim,
             example=example,
-            seed=_seed(seed),
+            seed=seed,
             next_obs=next_obs,
             stack=stack,
             n_step=n_step,
@@ -244,6 +235,8 @@ class ReplayBuffer(_Views):
             episodes=episodes,
             cast=cast,
         )
+        self._seed = seed
+        return self
 
 
 class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer, _Views):
@@ -251,19 +244,17 @@ class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer, _Views):
 
     The probability of a transition is ``p**alpha / sum(p**alpha)``, and its weight in an update
     ``(N * P)**-beta``, divided by that of the least likely one, so at most 1 (Schaul et al.,
-    "Prioritized Experience Replay", 2016). Everything else is as in :class:`ReplayBuffer`.
+    "Prioritized Experience Replay", 2016). ``beta`` is an argument of :meth:`sample`. Everything
+    else is as in :class:`ReplayBuffer`.
 
     A batch has two more entries: ``weights``, and ``indices``, for :meth:`update_priorities`. An
     index counts the transitions that came before, ever; it is never given to another, so the update
     of one that is not there any more is left out instead of hitting its successor.
 
     Args:
-        capacity: As in :class:`ReplayBuffer`.
-        obs_dim: As in :class:`ReplayBuffer`.
-        act_dim: As in :class:`ReplayBuffer`.
-        alpha: The exponent of priorities: 0 draws evenly.
-        beta: The exponent of weights: 1 corrects all of the bias. See :meth:`set_beta`.
         example: As in :class:`ReplayBuffer`.
+        capacity: As in :class:`ReplayBuffer`.
+        alpha: The exponent of priorities: 0 draws evenly.
         seed: As in :class:`ReplayBuffer`.
         next_obs: As in :class:`ReplayBuffer`.
         stack: As in :class:`ReplayBuffer`.
@@ -273,25 +264,21 @@ class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer, _Views):
         cast: As in :class:`ReplayBuffer`.
 
     >>> import numpy as np
-    >>> buffer = PrioritizedReplayBuffer(1000, obs_dim=4, act_dim=1, alpha=0.6, beta=0.4)
-    >>> obs = np.zeros(4, np.float32)
+    >>> step = {"obs": np.zeros(4, np.float32), "actions": 0, "rewards": 1.0, "terminated": False}
+    >>> buffer = PrioritizedReplayBuffer(step, 1000, alpha=0.6)
     >>> for priority in (1.0, 2.0):
-    ...     buffer.push(obs, [0.0], 1.0, False, False, obs, priority=priority)
-    >>> batch = buffer.sample(32, seed=7)
+    ...     buffer.add(step, priority=priority)
+    >>> batch = buffer.sample(32, beta=0.4, seed=7)
     >>> buffer.update_priorities(batch["indices"], np.abs(batch["rewards"]) + 1e-6)
     32
-    >>> buffer.set_beta(0.7)
     """
 
     def __new__(  # noqa: D102, PLR0913 - the class documents its settings
         cls,
+        example: Mapping[str, Any],
         capacity: int,
-        obs_dim: int | None = None,
-        act_dim: int | None = None,
-        alpha: float = 0.6,
-        beta: float = 0.4,
         *,
-        example: Mapping[str, Any] | None = None,
+        alpha: float = 0.6,
         seed: int | None = None,
         next_obs: Literal["stored", "shared"] = "stored",
         stack: int | None = None,
@@ -300,15 +287,13 @@ class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer, _Views):
         episodes: bool = False,
         cast: bool = True,
     ) -> Self:
-        return super().__new__(
+        seed = seed_of(seed)
+        self = super().__new__(
             cls,
             capacity,
-            obs_dim,
-            act_dim,
-            alpha,
-            beta,
+            alpha=alpha,
             example=example,
-            seed=_seed(seed),
+            seed=seed,
             next_obs=next_obs,
             stack=stack,
             n_step=n_step,
@@ -316,3 +301,5 @@ class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer, _Views):
             episodes=episodes,
             cast=cast,
         )
+        self._seed = seed
+        return self

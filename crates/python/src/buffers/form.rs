@@ -41,8 +41,11 @@ pub struct Field {
     pub tree: Tree,
     /// The number of its first leaf among those of all fields.
     pub first: usize,
-    /// Whether Python numbers, flags and values of a similar shape are converted: always where everything
-    /// is a vector of floats, and for a field that is one number.
+    /// Whether it is one array or number: then numbers and lists of Python are converted, and a value of
+    /// one element has the shape that the field has.
+    single: bool,
+    /// Whether flags and numbers of other dtypes are converted, too: always where everything is a vector of
+    /// floats, and for a field that is one number.
     converts: bool,
     /// Whether everything is a vector of floats, to which integers are converted, too.
     wide: bool,
@@ -95,6 +98,8 @@ pub struct Form {
     pub frames: Option<FrameForm>,
     /// The widths of observations and actions, where everything is a vector of floats.
     pub widths: Option<(usize, usize)>,
+    /// The same, also of an example that says so, where nothing but that has to be looked at.
+    pub vectors: Option<(usize, usize)>,
     /// The field and the number in it of each leaf.
     leaves: Vec<(usize, usize)>,
     /// How many bytes each leaf has in a transition.
@@ -208,11 +213,11 @@ impl Form {
             let first = leaves.len();
             leaves.extend((0..tree.rules.len()).map(|leaf| (fields.len(), leaf)));
             let number = |rule: &LeafRule| rule.leaf.shape.is_empty();
-            let converts = matches!(tree.root(), Node::Leaf(_))
-                && (widths.is_some() || tree.rules.iter().all(number));
+            let single = matches!(tree.root(), Node::Leaf(_));
+            let converts = single && (widths.is_some() || tree.rules.iter().all(number));
             let name = PyString::intern(py, &text).unbind();
             let wide = widths.is_some();
-            fields.push(Field { name, text, tree, first, converts, wide });
+            fields.push(Field { name, text, tree, first, single, converts, wide });
         }
         if leaves.is_empty() {
             return Err(spec_error(py, "the example has no leaves: there is nothing to store"));
@@ -229,7 +234,8 @@ impl Form {
         let layout = RowLayout::new(all).map_err(too_large)?;
         let rules = fields.iter().flat_map(|field| &field.tree.rules);
         let bytes = rules.map(|rule| rule.leaf.nbytes().unwrap_or(usize::MAX)).collect();
-        Ok(Self { fields, layout, frames, widths, leaves, bytes })
+        let vectors = vectors(&fields).filter(|_| frames.is_none() && casting != Casting::Refused);
+        Ok(Self { fields, layout, frames, widths, vectors, leaves, bytes })
     }
 
     /// The rule of a leaf.
@@ -513,6 +519,25 @@ impl FrameForm {
     }
 }
 
+/// The widths of observations and actions, if the fields are vectors of 32-bit floats with a reward and two flags.
+fn vectors(fields: &[Field]) -> Option<(usize, usize)> {
+    if !fields.iter().map(|field| &*field.text).eq(NAMES) {
+        return None;
+    }
+    let leaf = |at: usize| match (fields[at].tree.root(), &fields[at].tree.rules[..]) {
+        (Node::Leaf(_), [rule]) => Some((rule.leaf.dtype, &rule.leaf.shape[..])),
+        _ => None,
+    };
+    let vector = |at| match leaf(at)? {
+        (Dtype::Float(4), [width]) => Some(*width),
+        _ => None,
+    };
+    let numbers = leaf(2) == Some((Dtype::Float(4), &[]))
+        && [3, 4].into_iter().all(|at| leaf(at) == Some((Dtype::Bool, &[])));
+    let (obs, act) = (vector(0)?, vector(1)?);
+    (numbers && vector(5) == Some(obs)).then_some((obs, act))
+}
+
 fn check_target(
     py: Python<'_>,
     rule: &LeafRule,
@@ -551,7 +576,7 @@ impl Field {
         let leaf = Leaf { path: name.to_owned(), dtype, shape: Vec::new() };
         let tree = Tree::from_parts(Node::Leaf(0), vec![LeafRule::from_leaf(py, leaf)?]);
         let (text, name) = (name.to_owned(), PyString::intern(py, name).unbind());
-        Ok(Self { name, text, tree, first, converts: false, wide: false })
+        Ok(Self { name, text, tree, first, single: false, converts: false, wide: false })
     }
 
     fn gather(
@@ -581,7 +606,7 @@ impl Field {
         rule: &LeafRule,
         many: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        if !self.converts || value.is_none() {
+        if !self.single || value.is_none() {
             return Ok(None);
         }
         let py = value.py();
@@ -596,7 +621,7 @@ impl Field {
         let fits = match rule.leaf.dtype {
             _ if same => true,
             _ if !weak && matches!(rule.cast, Cast::Refused) => false,
-            Dtype::Bool => b"biuf".contains(&array.dtype().kind()),
+            Dtype::Bool if weak || self.converts => b"biuf".contains(&array.dtype().kind()),
             _ if weak || self.wide => {
                 numpy.call_method1("can_cast", (array.dtype(), descr, "same_kind"))?.is_truthy()?
             }
@@ -622,7 +647,8 @@ impl Field {
             let wanted: Vec<usize> = [&shape[..lead], &own[..]].concat();
             return Ok(Some(array.call_method1("reshape", (wanted,))?));
         }
-        Ok(Some(array))
+        // Else what was wrong is the shape.
+        Ok((weak || self.converts).then_some(array))
     }
 }
 

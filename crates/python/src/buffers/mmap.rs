@@ -108,7 +108,7 @@ impl MmapReplayBuffer {
 
     /// One transition of plain vectors, without a detour. False if it is anything else, or has to wait.
     #[inline]
-    fn push_plain(&self, py: Python<'_>, values: [&Bound<'_, PyAny>; 6]) -> PyResult<bool> {
+    fn push_plain(&self, py: Python<'_>, values: &[Bound<'_, PyAny>; 6]) -> PyResult<bool> {
         let rows = self.rows(py)?;
         let Some(plain) = self.form.plain(values) else { return Ok(false) };
         let Some(mut place) = rows.try_place(1) else { return Ok(false) };
@@ -194,7 +194,7 @@ impl MmapReplayBuffer {
 impl MmapReplayBuffer {
     #[new]
     #[pyo3(signature = (
-        cold_path, hot_capacity=None, total_capacity=None, obs_dim=None, act_dim=None, *,
+        cold_path, hot_capacity=None, capacity=None, obs_dim=None, act_dim=None, *,
         example=None, cast=true, seed, keep, overwrite=false, preallocate=false, reopen=false
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
@@ -202,7 +202,7 @@ impl MmapReplayBuffer {
         py: Python<'_>,
         cold_path: PathBuf,
         hot_capacity: Option<i64>,
-        total_capacity: Option<i64>,
+        capacity: Option<i64>,
         obs_dim: Option<i64>,
         act_dim: Option<i64>,
         example: Option<&Bound<'_, PyAny>>,
@@ -243,10 +243,12 @@ impl MmapReplayBuffer {
             let rows = Tiered::new(hot as u64, total, layout, seed, || Ok(cold));
             return Self::of(py, form, cold_path, keep, rows);
         }
-        let (Some(hot), Some(total), Some(form)) = (hot, total_capacity, form) else {
-            return Err(PyTypeError::new_err("give hot_capacity and total_capacity"));
+        let (Some(total), Some(form)) = (capacity, form) else {
+            return Err(PyTypeError::new_err("give the capacity"));
         };
-        let total = positive(py, "total_capacity", total)? as u64;
+        let total = positive(py, "capacity", total)?;
+        let hot = hot.unwrap_or(HOT_CAPACITY.min(total));
+        let total = total as u64;
         let layout = form.layout.clone();
         let text = written::write(py, &form, hot)?;
         let geometry = Geometry { row_bytes: layout.row_bytes(), slots: total, text };
@@ -264,73 +266,64 @@ impl MmapReplayBuffer {
         Self::of(py, form, cold_path, keep, rows)
     }
 
-    #[pyo3(signature = (
-        obs=None, action=None, reward=None, terminated=None, truncated=None, next_obs=None, *,
-        env=0, fields=None
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "they are the fields of a transition")]
-    fn push<'py>(
-        &self,
-        py: Python<'py>,
-        obs: Option<Bound<'py, PyAny>>,
-        action: Option<Bound<'py, PyAny>>,
-        reward: Option<Bound<'py, PyAny>>,
-        terminated: Option<Bound<'py, PyAny>>,
-        truncated: Option<Bound<'py, PyAny>>,
-        next_obs: Option<Bound<'py, PyAny>>,
-        env: u32,
-        fields: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<()> {
+    #[pyo3(signature = (x, *, env=0))]
+    fn add(&self, py: Python<'_>, x: &Bound<'_, PyAny>, env: u32) -> PyResult<()> {
         // Every transition is drawn by itself, whatever comes before it.
         let _ = env;
-        let given = [obs, action, reward, terminated, truncated, next_obs];
-        if let [Some(o), Some(a), Some(r), Some(t), Some(c), Some(n)] = &given
-            && fields.is_none()
-            && self.push_plain(py, [o, a, r, t, c, n])?
+        if let Some(values) = self.form.six(x)?
+            && self.push_plain(py, &values)?
         {
             return Ok(());
         }
-        let values = self.form.values(py, given, fields)?;
+        let values = self.form.values(x)?;
         self.store(py, &values, false).map(drop)
     }
 
-    #[pyo3(signature = (
-        obs=None, actions=None, rewards=None, terminated=None, truncated=None, next_obs=None, *,
-        env=None, fields=None
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "they are the fields of transitions")]
-    fn extend<'py>(
+    /// What `add` does, for the six fields by position.
+    #[expect(clippy::too_many_arguments, reason = "they are the fields of a transition")]
+    fn _push(
         &self,
-        py: Python<'py>,
-        obs: Option<Bound<'py, PyAny>>,
-        actions: Option<Bound<'py, PyAny>>,
-        rewards: Option<Bound<'py, PyAny>>,
-        terminated: Option<Bound<'py, PyAny>>,
-        truncated: Option<Bound<'py, PyAny>>,
-        next_obs: Option<Bound<'py, PyAny>>,
-        env: Option<Bound<'py, PyAny>>,
-        fields: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<usize> {
-        let _ = env;
-        let given = [obs, actions, rewards, terminated, truncated, next_obs];
-        let values = self.form.values(py, given, fields)?;
-        self.store(py, &values, true)
+        py: Python<'_>,
+        obs: Bound<'_, PyAny>,
+        action: Bound<'_, PyAny>,
+        reward: Bound<'_, PyAny>,
+        terminated: Bound<'_, PyAny>,
+        truncated: Bound<'_, PyAny>,
+        next_obs: Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let values = [obs, action, reward, terminated, truncated, next_obs];
+        if self.push_plain(py, &values)? {
+            return Ok(());
+        }
+        self.form.check_six()?;
+        self.store(py, &values, false).map(drop)
     }
 
-    #[pyo3(signature = (batch_size, seed=None, *, out=None))]
+    #[pyo3(signature = (xs, *, env=None))]
+    fn extend(
+        &self,
+        py: Python<'_>,
+        xs: &Bound<'_, PyAny>,
+        env: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let _ = env;
+        let values = self.form.values(xs)?;
+        self.store(py, &values, true).map(drop)
+    }
+
+    #[pyo3(signature = (n, *, seed=None, out=None))]
     fn sample<'py>(
         &self,
         py: Python<'py>,
-        batch_size: i64,
+        n: i64,
         seed: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let rows = self.rows(py)?;
         let seed = seed_number(seed)?;
-        let count = usize::try_from(batch_size).ok().filter(|count| *count > 0);
-        let count = count.ok_or_else(|| {
-            replay_error(py, format!("batch_size must be at least 1, got {batch_size}"))
-        })?;
+        let count = usize::try_from(n).ok().filter(|count| *count > 0);
+        let count =
+            count.ok_or_else(|| replay_error(py, format!("n must be at least 1, got {n}")))?;
         if rows.is_empty() {
             return Err(BufferError::Empty.raise(py));
         }
@@ -369,6 +362,12 @@ impl MmapReplayBuffer {
     #[getter]
     fn hot_capacity(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.rows(py)?.hot_capacity())
+    }
+
+    #[getter]
+    fn nbytes(&self, py: Python<'_>) -> PyResult<usize> {
+        let rows = self.rows(py)?;
+        Ok(rows.len().min(rows.hot_capacity()) as usize * self.form.layout.row_bytes())
     }
 
     #[getter]

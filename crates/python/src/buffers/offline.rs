@@ -26,9 +26,9 @@ use crate::leaf::LeafRule;
 use crate::memory::Arena;
 use crate::tree::Tree;
 
-/// The native part of `echoic.OfflineDatasetBuffer`.
+/// The native part of `echoic.OfflineDataset`.
 #[pyclass(frozen, subclass, module = "echoic._native")]
-pub struct OfflineDatasetBuffer {
+pub struct OfflineDataset {
     dataset: Dataset,
     steps: Form,
     windows: Form,
@@ -56,7 +56,7 @@ fn dataset_error(py: Python<'_>, error: &BufferError) -> PyErr {
 }
 
 #[pymethods]
-impl OfflineDatasetBuffer {
+impl OfflineDataset {
     #[new]
     #[pyo3(signature = (data, step, window, *, normalize, gamma, copied, seed))]
     #[expect(clippy::too_many_arguments, reason = "most are keywords in Python")]
@@ -121,33 +121,32 @@ impl OfflineDatasetBuffer {
     }
 
     /// Steps, each drawn from all.
-    #[pyo3(signature = (batch_size, seed=None, *, out=None))]
+    #[pyo3(signature = (n, *, seed=None, out=None))]
     fn sample<'py>(
         &self,
         py: Python<'py>,
-        batch_size: &Bound<'py, PyAny>,
+        n: &Bound<'py, PyAny>,
         seed: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let count = positive(py, "batch_size", batch_size)?;
+        let count = positive(py, "n", n)?;
         reserve(count)?;
         let steps = self.with_rng(py, seed, |rng| self.dataset.draw(rng, count))?;
         self.batch(py, &self.steps, &steps, &[count], self.on_disk, out)
     }
 
     /// Stretches of episodes.
-    #[pyo3(signature = (batch_size, seq_len, seed=None, padding="right", *, out=None))]
+    #[pyo3(signature = (n, length, *, seed=None, padding="right", out=None))]
     fn sample_trajectories<'py>(
         &self,
         py: Python<'py>,
-        batch_size: &Bound<'py, PyAny>,
-        seq_len: &Bound<'py, PyAny>,
+        n: &Bound<'py, PyAny>,
+        length: &Bound<'py, PyAny>,
         seed: Option<&Bound<'py, PyAny>>,
         padding: &str,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (count, length) =
-            (positive(py, "batch_size", batch_size)?, positive(py, "seq_len", seq_len)?);
+        let (count, length) = (positive(py, "n", n)?, positive(py, "length", length)?);
         let before = match padding {
             "right" => false,
             "left" => true,
@@ -221,7 +220,7 @@ impl OfflineDatasetBuffer {
     }
 }
 
-impl OfflineDatasetBuffer {
+impl OfflineDataset {
     /// Calls `draw` with the stream of a seed, or with our own.
     fn with_rng<T>(
         &self,

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use echoic_buffers::priorities::Draw;
 use echoic_buffers::steps::{Goal, Runs, goals};
@@ -44,10 +43,12 @@ impl Chosen {
 
 /// What is asked for with a batch.
 struct Ask<'a, 'py> {
-    batch_size: i64,
+    n: i64,
     seed: Option<&'a Bound<'py, PyAny>>,
     out: Option<&'a Bound<'py, PyAny>>,
     draw: Draw,
+    /// The exponent of weights.
+    beta: f64,
 }
 
 /// The last transitions.
@@ -60,8 +61,6 @@ pub struct ReplayBuffer {
     episodes: bool,
     n_step: usize,
     gamma: f64,
-    /// The bits of the exponent of weights.
-    beta: AtomicU64,
     /// Columns of a batch that are no leaves of the transitions.
     extras: Vec<Field>,
 }
@@ -82,7 +81,6 @@ impl ReplayBuffer {
         episodes: bool,
         cast: bool,
         alpha: Option<f64>,
-        beta: f64,
     ) -> PyResult<Self> {
         let shared = match (next_obs, stack) {
             ("stored", None) => None,
@@ -100,7 +98,6 @@ impl ReplayBuffer {
         let episodes = episodes || n_step > 1;
         let capacity = positive(py, "capacity", capacity)?;
         unit(py, "gamma", gamma)?;
-        unit(py, "beta", beta)?;
         let ends = if episodes { Some(ends(py, &form)?) } else { None };
         if n_step > 1 {
             reward(py, &form)?;
@@ -129,13 +126,8 @@ impl ReplayBuffer {
             episodes,
             n_step,
             gamma,
-            beta: AtomicU64::new(beta.to_bits()),
             extras,
         })
-    }
-
-    fn beta(&self) -> f64 {
-        f64::from_bits(self.beta.load(Ordering::Relaxed))
     }
 
     fn checked_priority(&self, py: Python<'_>, priority: f64) -> PyResult<f64> {
@@ -150,7 +142,7 @@ impl ReplayBuffer {
 
     /// One transition of plain vectors, without a detour. False if it is anything else, or has to wait.
     #[inline]
-    fn push_plain(&self, values: [&Bound<'_, PyAny>; 6], notes: &mut Notes) -> bool {
+    fn push_plain(&self, values: &[Bound<'_, PyAny>; 6], notes: &mut Notes) -> bool {
         let Some(plain) = self.form.plain(values) else { return false };
         let Some(mut reservation) = self.rows.ring().try_reserve(1) else { return false };
         // SAFETY: the form has just said that it is one.
@@ -262,13 +254,12 @@ impl ReplayBuffer {
         also: impl FnOnce(&[u64], Known<'_>, &mut Rng) -> (Chosen, T),
         finish: impl Fn(&Reader<'_>, &DrawnRows, &T, &mut [&mut [u8]]) + Sync,
     ) -> PyResult<(Bound<'py, PyDict>, T)> {
-        let count = usize::try_from(ask.batch_size).unwrap_or(0);
+        let count = usize::try_from(ask.n).unwrap_or(0);
         let request =
-            Request { count, seed: seed_number(ask.seed)?, beta: self.beta(), draw: ask.draw };
+            Request { count, seed: seed_number(ask.seed)?, beta: ask.beta, draw: ask.draw };
         let refuse = |error: BufferError| error.raise(py);
         if count == 0 {
-            let text = format!("batch_size must be at least 1, got {}", ask.batch_size);
-            return Err(replay_error(py, text));
+            return Err(replay_error(py, format!("n must be at least 1, got {}", ask.n)));
         }
         if self.rows.is_empty() {
             return Err(refuse(BufferError::Empty));
@@ -367,69 +358,58 @@ impl ReplayBuffer {
     ) -> PyResult<Self> {
         Self::make(
             py, capacity, obs_dim, act_dim, example, seed, next_obs, stack, n_step, gamma,
-            episodes, cast, None, 0.0,
+            episodes, cast, None,
         )
     }
 
-    #[pyo3(signature = (
-        obs=None, action=None, reward=None, terminated=None, truncated=None, next_obs=None, *,
-        env=0, fields=None
-    ))]
+    #[pyo3(signature = (x, *, env=0))]
+    fn add(&self, py: Python<'_>, x: &Bound<'_, PyAny>, env: u32) -> PyResult<()> {
+        self.add_one(py, x, env, None)
+    }
+
+    /// What `add` does, for the six fields by position.
     #[expect(clippy::too_many_arguments, reason = "they are the fields of a transition")]
-    fn push<'py>(
+    fn _push(
         &self,
-        py: Python<'py>,
-        obs: Option<Bound<'py, PyAny>>,
-        action: Option<Bound<'py, PyAny>>,
-        reward: Option<Bound<'py, PyAny>>,
-        terminated: Option<Bound<'py, PyAny>>,
-        truncated: Option<Bound<'py, PyAny>>,
-        next_obs: Option<Bound<'py, PyAny>>,
-        env: u32,
-        fields: Option<&Bound<'py, PyDict>>,
+        py: Python<'_>,
+        obs: Bound<'_, PyAny>,
+        action: Bound<'_, PyAny>,
+        reward: Bound<'_, PyAny>,
+        terminated: Bound<'_, PyAny>,
+        truncated: Bound<'_, PyAny>,
+        next_obs: Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let given = [obs, action, reward, terminated, truncated, next_obs];
-        self.push_one(py, given, env, None, fields)
+        let values = [obs, action, reward, terminated, truncated, next_obs];
+        self.push_one(py, values, Notes::default())
     }
 
-    #[pyo3(signature = (
-        obs=None, actions=None, rewards=None, terminated=None, truncated=None, next_obs=None, *,
-        env=None, fields=None
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "they are the fields of transitions")]
-    fn extend<'py>(
+    #[pyo3(signature = (xs, *, env=None))]
+    fn extend(
         &self,
-        py: Python<'py>,
-        obs: Option<Bound<'py, PyAny>>,
-        actions: Option<Bound<'py, PyAny>>,
-        rewards: Option<Bound<'py, PyAny>>,
-        terminated: Option<Bound<'py, PyAny>>,
-        truncated: Option<Bound<'py, PyAny>>,
-        next_obs: Option<Bound<'py, PyAny>>,
-        env: Option<Bound<'py, PyAny>>,
-        fields: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<usize> {
-        let given = [obs, actions, rewards, terminated, truncated, next_obs];
-        self.extend_all(py, given, env, None, fields)
+        py: Python<'_>,
+        xs: &Bound<'_, PyAny>,
+        env: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.extend_all(py, xs, env, None)
     }
 
-    #[pyo3(signature = (batch_size, seed=None, *, out=None))]
+    #[pyo3(signature = (n, *, seed=None, out=None))]
     fn sample<'py>(
         &self,
         py: Python<'py>,
-        batch_size: i64,
+        n: i64,
         seed: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        self.singles(py, &Ask { batch_size, seed, out, draw: Draw::Stratified })
+        self.singles(py, &Ask { n, seed, out, draw: Draw::Stratified, beta: 0.0 })
     }
 
     /// Windows of steps, and which of their steps are there.
-    #[pyo3(signature = (batch_size, length, seed=None, *, out=None))]
+    #[pyo3(signature = (n, length, seed, out))]
     fn _sample_windows<'py>(
         &self,
         py: Python<'py>,
-        batch_size: i64,
+        n: i64,
         length: i64,
         seed: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
@@ -441,7 +421,7 @@ impl ReplayBuffer {
             let runs = runs.unwrap_or_default();
             (Chosen { early: Some(runs.padded(length)), late: None }, runs)
         };
-        let ask = Ask { batch_size, seed, out, draw: Draw::Stratified };
+        let ask = Ask { n, seed, out, draw: Draw::Stratified, beta: 0.0 };
         let axes = |count| vec![count, length];
         let (batch, runs) = self.batch(py, &ask, axes, also, |_, _, runs, columns| {
             for (leaf, column) in columns.iter_mut().enumerate() {
@@ -458,11 +438,11 @@ impl ReplayBuffer {
 
     /// A batch, which of its steps get other goals, and the next observations of the steps that those come
     /// from.
-    #[pyo3(signature = (batch_size, seed, strategy, share))]
+    #[pyo3(signature = (n, seed, strategy, share))]
     fn _sample_goals<'py>(
         &self,
         py: Python<'py>,
-        batch_size: i64,
+        n: i64,
         seed: Option<&Bound<'py, PyAny>>,
         strategy: &str,
         share: f64,
@@ -487,7 +467,7 @@ impl ReplayBuffer {
             let both = positions.iter().copied().chain(other).collect();
             (Chosen { early: Some(both), late: None }, found)
         };
-        let ask = Ask { batch_size, seed, out: None, draw: Draw::Stratified };
+        let ask = Ask { n, seed, out: None, draw: Draw::Stratified, beta: 0.0 };
         let axes = |count| vec![2, count];
         let (batch, goals) = self.batch(py, &ask, axes, also, |_, _, _, _| ())?;
         let marks: Vec<bool> = goals.iter().map(Option::is_some).collect();
@@ -625,13 +605,25 @@ impl ReplayBuffer {
 }
 
 impl ReplayBuffer {
-    fn push_one<'py>(
+    fn push_one(
         &self,
-        py: Python<'py>,
-        given: [Option<Bound<'py, PyAny>>; 6],
+        py: Python<'_>,
+        values: [Bound<'_, PyAny>; 6],
+        mut notes: Notes,
+    ) -> PyResult<()> {
+        if self.push_plain(&values, &mut notes) {
+            return Ok(());
+        }
+        self.form.check_six()?;
+        self.store(py, &values, false, |_| Ok(notes)).map(drop)
+    }
+
+    fn add_one(
+        &self,
+        py: Python<'_>,
+        x: &Bound<'_, PyAny>,
         env: u32,
         priority: Option<f64>,
-        fields: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<()> {
         let mut notes = Notes::default();
         if let Some(priority) = priority {
@@ -640,31 +632,29 @@ impl ReplayBuffer {
         if env != 0 {
             notes.envs.push(env);
         }
-        if let [Some(o), Some(a), Some(r), Some(t), Some(c), Some(n)] = &given
-            && fields.is_none()
-            && self.push_plain([o, a, r, t, c, n], &mut notes)
+        if let Some(values) = self.form.six(x)?
+            && self.push_plain(&values, &mut notes)
         {
             return Ok(());
         }
-        let values = self.form.values(py, given, fields)?;
+        let values = self.form.values(x)?;
         self.store(py, &values, false, |_| Ok(notes)).map(drop)
     }
 
-    fn extend_all<'py>(
+    fn extend_all(
         &self,
-        py: Python<'py>,
-        given: [Option<Bound<'py, PyAny>>; 6],
-        env: Option<Bound<'py, PyAny>>,
-        priorities: Option<&Bound<'py, PyAny>>,
-        fields: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<usize> {
-        let values = self.form.values(py, given, fields)?;
+        py: Python<'_>,
+        xs: &Bound<'_, PyAny>,
+        env: Option<&Bound<'_, PyAny>>,
+        priorities: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let values = self.form.values(xs)?;
         let wrong = |what: &str, got: usize, rows: usize| {
             BufferError::lengths(what, "transitions", got, rows).raise(py)
         };
         self.store(py, &values, true, |rows| {
             let mut notes = Notes::default();
-            if let Some(env) = &env {
+            if let Some(env) = env {
                 let envs = index_numbers(env)?;
                 if envs.len() != 1 && envs.len() != rows {
                     return Err(wrong("environments", envs.len(), rows));
@@ -685,6 +675,7 @@ impl ReplayBuffer {
             }
             Ok(notes)
         })
+        .map(drop)
     }
 }
 
@@ -696,8 +687,8 @@ pub struct PrioritizedReplayBuffer;
 impl PrioritizedReplayBuffer {
     #[new]
     #[pyo3(signature = (
-        capacity, obs_dim=None, act_dim=None, alpha=0.6, beta=0.4, *, example=None, seed,
-        next_obs="stored", stack=None, n_step=1, gamma=0.99, episodes=false, cast=true
+        capacity, obs_dim=None, act_dim=None, *, alpha, example=None, seed, next_obs="stored",
+        stack=None, n_step=1, gamma=0.99, episodes=false, cast=true
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -706,7 +697,6 @@ impl PrioritizedReplayBuffer {
         obs_dim: Option<i64>,
         act_dim: Option<i64>,
         alpha: f64,
-        beta: f64,
         example: Option<&Bound<'_, PyAny>>,
         seed: u64,
         next_obs: &str,
@@ -719,85 +709,77 @@ impl PrioritizedReplayBuffer {
         let alpha = Some(alpha);
         let base = ReplayBuffer::make(
             py, capacity, obs_dim, act_dim, example, seed, next_obs, stack, n_step, gamma,
-            episodes, cast, alpha, beta,
+            episodes, cast, alpha,
         )?;
         Ok(PyClassInitializer::from(base).add_subclass(Self))
     }
 
-    #[pyo3(signature = (
-        obs=None, action=None, reward=None, terminated=None, truncated=None, next_obs=None, *,
-        priority=None, env=0, fields=None
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "they are the fields of a transition")]
-    fn push<'py>(
-        this: &Bound<'py, Self>,
-        obs: Option<Bound<'py, PyAny>>,
-        action: Option<Bound<'py, PyAny>>,
-        reward: Option<Bound<'py, PyAny>>,
-        terminated: Option<Bound<'py, PyAny>>,
-        truncated: Option<Bound<'py, PyAny>>,
-        next_obs: Option<Bound<'py, PyAny>>,
+    #[pyo3(signature = (x, *, priority=None, env=0))]
+    fn add(
+        this: &Bound<'_, Self>,
+        x: &Bound<'_, PyAny>,
         priority: Option<f64>,
         env: u32,
-        fields: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<()> {
-        let given = [obs, action, reward, terminated, truncated, next_obs];
-        this.as_super().get().push_one(this.py(), given, env, priority, fields)
+        this.as_super().get().add_one(this.py(), x, env, priority)
     }
 
+    /// What `add` does, for the six fields by position.
     #[pyo3(signature = (
-        obs=None, actions=None, rewards=None, terminated=None, truncated=None, next_obs=None, *,
-        priorities=None, env=None, fields=None
+        obs, action, reward, terminated, truncated, next_obs, priority=None
     ))]
-    #[expect(clippy::too_many_arguments, reason = "they are the fields of transitions")]
-    fn extend<'py>(
+    #[expect(clippy::too_many_arguments, reason = "they are the fields of a transition")]
+    fn _push<'py>(
         this: &Bound<'py, Self>,
-        obs: Option<Bound<'py, PyAny>>,
-        actions: Option<Bound<'py, PyAny>>,
-        rewards: Option<Bound<'py, PyAny>>,
-        terminated: Option<Bound<'py, PyAny>>,
-        truncated: Option<Bound<'py, PyAny>>,
-        next_obs: Option<Bound<'py, PyAny>>,
-        priorities: Option<&Bound<'py, PyAny>>,
-        env: Option<Bound<'py, PyAny>>,
-        fields: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<usize> {
-        let given = [obs, actions, rewards, terminated, truncated, next_obs];
-        this.as_super().get().extend_all(this.py(), given, env, priorities, fields)
+        obs: Bound<'py, PyAny>,
+        action: Bound<'py, PyAny>,
+        reward: Bound<'py, PyAny>,
+        terminated: Bound<'py, PyAny>,
+        truncated: Bound<'py, PyAny>,
+        next_obs: Bound<'py, PyAny>,
+        priority: Option<f64>,
+    ) -> PyResult<()> {
+        let (py, base) = (this.py(), this.as_super().get());
+        let mut notes = Notes::default();
+        if let Some(priority) = priority {
+            notes.priorities.push(base.checked_priority(py, priority)?);
+        }
+        let values = [obs, action, reward, terminated, truncated, next_obs];
+        base.push_one(py, values, notes)
     }
 
-    #[pyo3(signature = (batch_size, seed=None, *, stratified=true, out=None))]
+    #[pyo3(signature = (xs, *, priorities=None, env=None))]
+    fn extend(
+        this: &Bound<'_, Self>,
+        xs: &Bound<'_, PyAny>,
+        priorities: Option<&Bound<'_, PyAny>>,
+        env: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        this.as_super().get().extend_all(this.py(), xs, env, priorities)
+    }
+
+    #[pyo3(signature = (n, *, beta=1.0, seed=None, stratified=true, out=None))]
     fn sample<'py>(
         this: &Bound<'py, Self>,
-        batch_size: i64,
+        n: i64,
+        beta: f64,
         seed: Option<&Bound<'py, PyAny>>,
         stratified: bool,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
+        unit(this.py(), "beta", beta)?;
         let draw = if stratified { Draw::Stratified } else { Draw::Proportional };
-        this.as_super().get().singles(this.py(), &Ask { batch_size, seed, out, draw })
+        this.as_super().get().singles(this.py(), &Ask { n, seed, out, draw, beta })
     }
 
     fn update_priorities(
         this: &Bound<'_, Self>,
-        indices: &Bound<'_, PyAny>,
-        td_errors: &Bound<'_, PyAny>,
+        keys: &Bound<'_, PyAny>,
+        priorities: &Bound<'_, PyAny>,
     ) -> PyResult<usize> {
-        let (indices, priorities) = (index_numbers(indices)?, float_numbers(td_errors)?);
+        let (keys, priorities) = (index_numbers(keys)?, float_numbers(priorities)?);
         let rows = &this.as_super().get().rows;
-        let updated = rows.update_priorities(&indices, &priorities);
-        updated.or_raise(this.py())
-    }
-
-    fn set_beta(this: &Bound<'_, Self>, beta: f64) -> PyResult<()> {
-        unit(this.py(), "beta", beta)?;
-        this.as_super().get().beta.store(beta.to_bits(), Ordering::Relaxed);
-        Ok(())
-    }
-
-    #[getter]
-    fn beta(this: &Bound<'_, Self>) -> f64 {
-        this.as_super().get().beta()
+        rows.update_priorities(&keys, &priorities).or_raise(this.py())
     }
 
     #[getter]

@@ -7,8 +7,9 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat};
 
-use super::form::{Form, NAMES};
+use super::form::{Field, Form, NAMES};
 use crate::array::{self, Header, scalar_bytes};
+use crate::error::spec_error;
 use crate::leaf::Source;
 use crate::sources::DETACH_BYTES;
 
@@ -40,13 +41,13 @@ pub struct Plain<'a, 'py> {
 impl Form {
     /// One transition of plain vectors; `None` if it is anything else.
     #[inline]
-    pub fn plain<'a, 'py>(&self, values: [&'a Bound<'py, PyAny>; 6]) -> Option<Plain<'a, 'py>> {
-        let (obs, act) = self.widths.filter(|_| self.frames.is_none())?;
+    pub fn plain<'a, 'py>(&self, values: &'a [Bound<'py, PyAny>; 6]) -> Option<Plain<'a, 'py>> {
+        let (obs, act) = self.vectors?;
         let py = values[0].py();
         let [o, a, r, t, c, n] = values;
         let floats = self.rule(0).descr.bind(py);
         let flags = self.rule(3).descr.bind(py);
-        let vector = |value, width| {
+        let vector = |value: &'a Bound<'py, PyAny>, width| {
             let header = Header::of_exact(value)?;
             let good =
                 header.has_dtype(floats) && header.shape() == [width] && header.is_c_contiguous();
@@ -86,48 +87,50 @@ impl Form {
         row[c_at.offset] = plain.flags[1];
     }
 
-    /// The values of all fields in their order, of which the first six may come by position.
-    pub fn values<'py>(
-        &self,
-        py: Python<'py>,
-        given: [Option<Bound<'py, PyAny>>; 6],
-        more: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let mut given = given;
-        let mut used = 0;
-        let mut values = Vec::with_capacity(self.fields.len());
-        for field in &self.fields {
-            let own = NAMES.iter().position(|name| *name == field.text);
-            let value = match own.and_then(|at| given[at].take()) {
-                Some(value) => Some(value),
-                None => {
-                    let value = match more {
-                        Some(more) => more.get_item(field.name.bind(py))?,
-                        None => None,
-                    };
-                    used += usize::from(value.is_some());
-                    value
-                }
-            };
-            values.push(value.ok_or_else(|| {
-                PyTypeError::new_err(format!("no value was given for the field `{}`", field.text))
-            })?);
-        }
-        if let Some(at) = given.iter().position(Option::is_some) {
-            let text = format!("a transition of this buffer has no field `{}`", NAMES[at]);
-            return Err(PyTypeError::new_err(text));
-        }
-        if let Some(more) = more.filter(|more| more.len() > used) {
+    /// The values of a transition of vectors; `None` if that is not what this form has.
+    #[inline]
+    pub fn six<'py>(&self, x: &Bound<'py, PyAny>) -> PyResult<Option<[Bound<'py, PyAny>; 6]>> {
+        let (Some(_), Ok(dict)) = (self.vectors, x.cast_exact::<PyDict>()) else { return Ok(None) };
+        let [o, a, r, t, c, n] = &self.fields[..] else { return Ok(None) };
+        let value = |field: &Field| dict.get_item(field.name.bind(x.py()));
+        let all = (value(o)?, value(a)?, value(r)?, value(t)?, value(c)?, value(n)?);
+        let (Some(o), Some(a), Some(r), Some(t), Some(c), Some(n)) = all else { return Ok(None) };
+        Ok((dict.len() == 6).then_some([o, a, r, t, c, n]))
+    }
+
+    /// The values of all fields in their order, of a dict with an entry for each.
+    pub fn values<'py>(&self, x: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let py = x.py();
+        let names = || self.fields.iter().map(|field| &*field.text).collect::<Vec<_>>().join(", ");
+        let dict = x.cast::<PyDict>().map_err(|_| {
+            let class = x.get_type().name().map_or("?".into(), |name| name.to_string());
+            spec_error(py, format!("expected a dict with the entries {}, got a {class}", names()))
+        })?;
+        let values = self.fields.iter().map(|field| {
+            dict.get_item(field.name.bind(py))?.ok_or_else(|| {
+                let text = format!("no value was given for the field `{}`", field.text);
+                spec_error(py, text)
+            })
+        });
+        let values: Vec<_> = values.collect::<PyResult<_>>()?;
+        if dict.len() > values.len() {
             let known = |key: &Bound<'_, PyAny>| {
                 self.fields.iter().any(|field| key.eq(field.name.bind(py)).unwrap_or(false))
             };
-            let unknown = more.keys().iter().find(|key| !known(key));
+            let unknown = dict.keys().iter().find(|key| !known(key));
             let name = unknown.map_or("?".into(), |key| key.to_string());
-            let text =
-                format!("a transition of this buffer has no field `{name}`, or it came twice");
-            return Err(PyTypeError::new_err(text));
+            let text = format!("a transition has the fields {}, got `{name}`, too", names());
+            return Err(spec_error(py, text));
         }
         Ok(values)
+    }
+
+    /// Checks that the fields are the six that come by position.
+    pub fn check_six(&self) -> PyResult<()> {
+        if self.fields.iter().map(|field| &*field.text).eq(NAMES) {
+            return Ok(());
+        }
+        Err(PyTypeError::new_err("transitions of this buffer are no rows of six fields"))
     }
 
     /// How many rows are written at once, at most.

@@ -171,8 +171,7 @@ impl SurpriseReplay {
         many: bool,
         scores: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        let given: [Option<Bound<'py, PyAny>>; 6] = Default::default();
-        let values = self.form.values(py, given, Some(fields))?;
+        let values = self.form.values(fields)?;
         let scores = scores.map(float_numbers).transpose()?;
         Priorities::check_all(scores.as_deref().unwrap_or_default()).or_raise(py)?;
         let keys = self.form.with_sources(py, &values, many, |sources, count| {

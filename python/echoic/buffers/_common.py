@@ -1,0 +1,98 @@
+"""What all local buffers have."""
+
+from __future__ import annotations
+
+import copy
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from echoic.errors import ClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Self
+
+__all__ = ["BufferStats", "Common", "Drawn", "seed_of"]
+
+
+def seed_of(seed: int | None) -> int:
+    """A seed, random where none is given."""
+    return secrets.randbits(64) if seed is None else seed
+
+
+@dataclass(frozen=True)
+class BufferStats:
+    """Numbers of a local buffer at one moment.
+
+    Attributes:
+        size: Transitions in the buffer.
+        capacity: Transitions that fit.
+        memory_bytes: Bytes of memory that hold transitions.
+        seed: The seed of the buffer's own draws.
+        episodes: Episodes that have transitions here; ``None`` without ``episodes=True``.
+        written: Transitions in the file; ``None`` without a file.
+    """
+
+    size: int
+    capacity: int
+    memory_bytes: int
+    seed: int
+    episodes: int | None = None
+    written: int | None = None
+
+
+class Drawn:
+    """Batches of all buffers."""
+
+    def batches(self: Any, n: int, **options: Any) -> Iterator[dict[str, Any]]:
+        """Yield batches of ``n`` transitions, each drawn when it is asked for.
+
+        There is no last batch, but where the buffer is closed.
+
+        Args:
+            n: Transitions in a batch.
+            options: More arguments of :meth:`sample`.
+
+        Raises:
+            ReplayError: If the buffer is empty.
+        """
+        while True:
+            try:
+                batch = self.sample(n, **options)
+            except ClosedError:
+                return
+            yield batch
+
+
+class Common(Drawn):
+    """Methods of buffers that take transitions."""
+
+    @classmethod
+    def from_spaces(
+        cls, observation_space: Any, action_space: Any, capacity: int, **settings: Any
+    ) -> Self:
+        """Make a buffer for transitions of a Gymnasium environment.
+
+        Fields are ``obs``, ``actions``, ``rewards`` (float32), ``terminated``, ``truncated`` and
+        ``next_obs``; observations and actions have the dtypes and shapes of the spaces.
+
+        Args:
+            observation_space: A space of arrays or numbers, or a ``Dict`` or ``Tuple`` of them.
+            action_space: As ``observation_space``.
+            capacity: Transitions that fit.
+            settings: More arguments of the class.
+
+        Raises:
+            SpecError: If a space has values that are not arrays or numbers.
+        """
+        # Drawing from a space changes it.
+        obs, action = (copy.deepcopy(space).sample() for space in (observation_space, action_space))
+        ends = {"terminated": False, "truncated": False}
+        example = {"obs": obs, "actions": action, "rewards": np.float32(0), **ends, "next_obs": obs}
+        make: Any = cls
+        buffer: Self = make(example, capacity, **settings)
+        return buffer
