@@ -101,7 +101,7 @@ class WaitTimeoutError(EchoicError, TimeoutError):
 
 
 class ClosedError(EchoicError, RuntimeError):
-    """A server, table or client is closed; a closed server may still have batches to take.
+    """A server, table or client is closed, or a closed server has no more batches.
 
     Attributes:
         stored: How many samples of a ``submit_batch`` were stored before the server was closed.

@@ -41,7 +41,7 @@ class Ragged:
     def __getitem__(self, index: int) -> np.ndarray[Any, Any]:
         """Return one item, as a view."""
         if not -len(self) <= index < len(self):
-            raise IndexError(f"item {index} of {len(self)}")
+            raise IndexError(f"expected an item below {len(self)}, got {index}")
         index %= len(self)
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 

@@ -108,8 +108,7 @@ class Column:
                 start = operator.index(index)
             except TypeError:
                 raise TypeError(
-                    f"the steps of {self!r} are named by an index or a slice, "
-                    f"got a {type(index).__name__}"
+                    f"{self!r}: expected an index or a slice, got a {type(index).__name__}"
                 ) from None
             if start >= 0:
                 self._refuse(f"[{start}]", "an index is negative: steps count from the newest, -1")
@@ -125,9 +124,9 @@ class Column:
                 f"[{shown}]", "start and stop are negative: steps count from the newest, -1"
             )
         if step < 1:
-            self._refuse(f"[{shown}]", "the order is that of time: a step is at least 1")
+            self._refuse(f"[{shown}]", "steps are in the order of time: use a step of at least 1")
         if stop is not None and stop <= start:
-            self._refuse(f"[{shown}]", "there are no steps in it")
+            self._refuse(f"[{shown}]", "the slice is empty")
         return ColumnSteps(self._path, start, (stop or 0, step))
 
     def _refuse(self, index: str, why: str) -> NoReturn:
@@ -135,7 +134,7 @@ class Column:
 
     def __iter__(self) -> NoReturn:
         """Raise an error: the steps do not exist yet."""
-        raise TypeError(f"{self!r} stands for steps to come and can't be iterated over")
+        raise TypeError(f"{self!r} can't be iterated over: its steps do not exist yet")
 
     def __repr__(self) -> str:
         return f"column({self._path!r})"
@@ -159,7 +158,7 @@ class Condition:
     def __bool__(self) -> NoReturn:
         """Raise an error: ``and``, ``or`` and chained comparisons would lose a part."""
         raise TypeError(
-            f"`{self}` holds or not at each step and is no truth value here; "
+            f"`{self}` is evaluated at each step and has no truth value here; "
             "give several conditions as a list, all of which must hold"
         )
 
@@ -192,7 +191,7 @@ class Term:
         modulo = operator.index(divisor)
         if self._modulo is not None or not 1 <= modulo < 1 << 32:
             raise TrajectoryError(
-                f"a remainder is taken once, of a division by at least 1; got {modulo}"
+                f"expected one remainder, of a division by at least 1, got {modulo}"
             )
         return Term(self._name, self._path, modulo)
 
@@ -304,7 +303,7 @@ class Config:
     def __post_init__(self) -> None:
         """Check that the conditions are valid and can hold together."""
         if isinstance(self.conditions, (Condition, str)):
-            raise TypeError(f"conditions is a list of conditions, got {self.conditions}")
+            raise TypeError(f"conditions: expected a list of conditions, got {self.conditions}")
         for condition in self.conditions:
             if not isinstance(condition, Condition):
                 raise TypeError(f"expected a condition, got {condition!r}")

@@ -84,9 +84,9 @@ def broken(change):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda s: s.pop("rng"), "no rng"),
-        (lambda s: s.update(format=7), "format 7"),
-        (lambda s: s["rows"].pop("obs"), "no rows of `obs`"),
+        (lambda s: s.pop("rng"), "without rng"),
+        (lambda s: s.update(format=7), "of format 1, got format 7"),
+        (lambda s: s["rows"].pop("obs"), "expected rows of `obs`"),
         (lambda s: s["rows"].update(obs=np.zeros((50, 3))), "obs"),
         (lambda s: s["rows"].update(obs=np.zeros((49, 3), np.float32)), "49"),
         (lambda s: s.update(leaves=s["leaves"][1:]), "other transitions"),
@@ -112,7 +112,7 @@ def test_a_broken_state_changes_nothing(change, text) -> None:
 def test_a_file_of_something_else_is_named(content, tmp_path) -> None:
     path = tmp_path / "other.npz"
     path.write_bytes(content)
-    with pytest.raises(ReplayError, match=r"other\.npz is not a buffer"):
+    with pytest.raises(ReplayError, match=r"other\.npz is not a saved buffer"):
         ReplayBuffer(vectors(3, 1), 5).load(path)
     with pytest.raises(FileNotFoundError):
         ReplayBuffer(vectors(3, 1), 5).load(tmp_path / "missing.npz")
@@ -125,6 +125,6 @@ def test_a_damaged_file_is_refused(tmp_path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 3] ^= 0xFF
     path.write_bytes(content)
-    with pytest.raises(ReplayError, match="not a buffer"):
+    with pytest.raises(ReplayError, match="not a saved buffer"):
         buffer.load(path)
     assert len(buffer) == 50

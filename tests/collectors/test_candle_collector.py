@@ -440,7 +440,7 @@ def test_a_forked_child_is_told_and_can_leave(run_script: Any) -> None:
     done = run_script(
         "import os, sys, warnings\n"
         "warnings.simplefilter('ignore')\n"
-        "from echoic import ClosedError\n"
+        "from echoic.errors import ClosedError\n"
         "from echoic.collectors import CandleCollector\n"
         "collector = CandleCollector('CartPole-v1', 2, 4, 2, 1)\n"
         "batch = collector.recv()\n"

@@ -228,7 +228,7 @@ def test_rollouts_and_weights_are_found_on_the_first_shard(
         # Its ledger has survived the process.
         os.kill(cluster.processes()[0]["pid"], signal.SIGKILL)
         wait_until(lambda: _sampled(client) == [1, 2, 3])
-        with pytest.raises(ArgumentError, match="shard 0 is the last one"):
+        with pytest.raises(ArgumentError, match="shard 0: it is the last one"):
             cluster.drain_shard(0)
 
 

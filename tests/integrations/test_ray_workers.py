@@ -230,7 +230,7 @@ def test_arguments_that_make_no_sense_are_told_before_anything_is_started(ray_no
         Collectors("CartPole-v1", None, "tcp://localhost:1", "steps", num_steps=0)
     with pytest.raises(ArgumentError, match="a str has none"):
         Collectors("CartPole-v1", None, "tcp://localhost:1", "steps", weights=True)
-    with pytest.raises(ArgumentError, match="native environments have names, got function"):
+    with pytest.raises(ArgumentError, match="env: expected the name of a native one, got function"):
         Collectors(make_tables, None, "tcp://localhost:1", "steps", native=True)
 
 

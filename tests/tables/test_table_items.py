@@ -297,7 +297,7 @@ def test_ragged_rows_are_views_of_their_values() -> None:
     assert [row.tolist() for row in rows] == [values[:2].tolist(), [], values[2:].tolist()]
     assert np.shares_memory(rows[-1], values)
     for index in (3, -4):
-        with pytest.raises(IndexError, match=f"item {index} of 3"):
+        with pytest.raises(IndexError, match=f"expected an item below 3, got {index}"):
             rows[index]
     padded = rows.padded(-1)
     assert padded.shape == (3, 4, 2)

@@ -39,9 +39,11 @@ def load(buffer: _native.ReplayBuffer, state: Mapping[str, Any]) -> None:
     """Replace the contents of a buffer; if anything is wrong, change nothing."""
     missing = {"format", "leaves", "rows", "rng", "first"} - state.keys()
     if missing:
-        raise ReplayError(f"the state has no {', '.join(sorted(missing))}: it is not of a buffer")
+        raise ReplayError(
+            f"expected the state of a buffer, got one without {', '.join(sorted(missing))}"
+        )
     if state["format"] != FORMAT:
-        raise ReplayError(f"the state has format {state['format']}, and this reads format {FORMAT}")
+        raise ReplayError(f"expected a state of format {FORMAT}, got format {state['format']}")
     own = [(path, dtype, tuple(shape)) for path, dtype, shape in buffer._leaves()]  # noqa: SLF001
     found = [(path, dtype, tuple(shape)) for path, dtype, shape in state["leaves"]]
     if sorted(own) != sorted(found):
@@ -52,7 +54,7 @@ def load(buffer: _native.ReplayBuffer, state: Mapping[str, Any]) -> None:
     rows = state["rows"]
     absent = [path for path, _, _ in own if path not in rows]
     if absent:
-        raise ReplayError(f"the state has no rows of `{absent[0]}`")
+        raise ReplayError(f"expected rows of `{absent[0]}` in the state, which has none")
     buffer._load(  # noqa: SLF001
         [np.ascontiguousarray(rows[path]) for path, _, _ in own],
         np.asarray(state["rng"], np.uint64),

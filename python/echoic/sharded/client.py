@@ -159,7 +159,7 @@ class ShardedClient(TableClient):
 
     def _number(self, shard: int) -> int:
         if not 0 <= shard < len(self._shards.all):
-            raise IndexError(f"shard {shard} of {len(self._shards.all)}")
+            raise IndexError(f"expected a shard below {len(self._shards.all)}, got {shard}")
         return shard
 
     def add(

@@ -48,9 +48,9 @@ def read_places(named: Iterable[Named]) -> list[Place]:
     if not addresses:
         raise ValueError(f"expected addresses of servers, got {named!r}")
     if len(set(addresses)) < len(addresses):
-        raise ValueError(f"a shard is there twice: {addresses}")
+        raise ValueError(f"expected each shard once, got {addresses}")
     if len(places) > MAX_SHARDS:
-        raise ValueError(f"there are at most {MAX_SHARDS} shards, got {len(places)}")
+        raise ValueError(f"expected at most {MAX_SHARDS} shards, got {len(places)}")
     return places
 
 

@@ -587,7 +587,7 @@ def _score(key: Key, number: int) -> bytes:
             name = b"i%d" % operator.index(key)
         except TypeError:
             kind = type(key).__name__
-            raise TypeError(f"a shard_key is a str, bytes or an int, got a {kind}") from None
+            raise TypeError(f"shard_key: expected a str, bytes or an int, got a {kind}") from None
     return hashlib.blake2b(name, digest_size=8, salt=number.to_bytes(2, "little")).digest()
 
 

@@ -32,7 +32,7 @@ def wanted(
 ) -> dict[str, str]:
     """Return which of the available names are needed, and for which column.
 
-    A name may stand for one array, or for a tree of those whose names follow it after a slash.
+    A name may stand for one array, or for a tree: arrays named after it, a slash and a part.
     """
     unknown = set(names or ()) - set(_KNOWN)
     if unknown:

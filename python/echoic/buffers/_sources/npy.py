@@ -32,7 +32,7 @@ def read_npz(path: Path, *, mapped: bool) -> dict[str, Any]:
                 if not info.filename.endswith(".npy"):
                     continue
                 if info.flag_bits & 1:
-                    raise SpecError(f"{name} is encrypted")
+                    raise SpecError(f"{name} is encrypted; save it without encryption")
                 if mapped and info.compress_type != zipfile.ZIP_STORED:
                     text = "is compressed, so it can't be mapped; save it with numpy.savez"
                     raise SpecError(f"{name} {text}")
@@ -68,12 +68,12 @@ def _start(path: Path, info: zipfile.ZipInfo, name: str) -> int:
         file.seek(info.header_offset)
         header = file.read(_ZIP_HEADER)
     if len(header) != _ZIP_HEADER or header[:4] != b"PK\x03\x04":
-        raise SpecError(f"{name} is not where the archive says")
+        raise SpecError(f"{name} is damaged: it is not where the archive says")
     lengths = header[_ZIP_LENGTHS:]
     start = info.header_offset + _ZIP_HEADER
     start += int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
     if info.compress_size != info.file_size or start + info.file_size > path.stat().st_size:
-        raise SpecError(f"{name} is cut off")
+        raise SpecError(f"{name} is damaged: the file ends before it")
     return start
 
 
@@ -107,7 +107,7 @@ def _read(file: IO[bytes], size: int, name: str) -> np.ndarray[Any, Any]:
     while len(rest):
         count = file.readinto(rest[: 1 << 24])  # type: ignore[attr-defined]
         if not count:
-            raise SpecError(f"{name} is cut off")
+            raise SpecError(f"{name} is damaged: the file ends before it")
         rest = rest[count:]
     # Reading past the end makes zipfile compare the checksum.
     file.read(1)

@@ -450,9 +450,9 @@ class ReplayCluster:
         if number not in self._shards:
             raise ArgumentError(f"expected one of the shards {self.shards}, got {number}")
         if len(self._shards) == 1:
-            raise ArgumentError(f"shard {number} is the last one")
+            raise ArgumentError(f"can't drain shard {number}: it is the last one")
         if number == 0 and (self._settings.rollouts is not None or self._settings.weights):
-            raise ArgumentError("shard 0 has the rollout tables and weights, which are on no other")
+            raise ArgumentError("can't drain shard 0: it has the rollout tables and weights")
 
     def _move(
         self, number: int, how: str, deadline: float, timeout: float, *more: float

@@ -118,7 +118,7 @@ class Collectors:
         if max_restarts < -1:
             raise ArgumentError(f"max_restarts must be at least 0, or -1, got {max_restarts}")
         if native and not isinstance(env, str):
-            raise ArgumentError(f"native environments have names, got {type(env).__name__} as env")
+            raise ArgumentError(f"env: expected the name of a native one, got {type(env).__name__}")
         if weights is True and not hasattr(client, "weights"):
             raise ArgumentError(
                 "weights=True takes them from the client's cluster, and a "

@@ -226,7 +226,9 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
         if (length or 0) > 1:
             asked.append("batch_length_T")
         if asked:
-            raise ArgumentError(f"the table has transitions without {', '.join(asked)}")
+            raise ArgumentError(
+                f"can't sample with {', '.join(asked)}: the table does not store what that needs"
+            )
 
     def _tell_of(self, batches: list[Any]) -> None:
         tell, window = self.metrics.log_value, self._metrics_num_episodes_for_smoothing
