@@ -51,11 +51,9 @@ help:
 		/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
-# How the demo's worker processes reach its learner: shm, unix or tcp; none for threads.
-DOOR := shm
 demo: build .venv/.installed-demo ## Train a CartPole policy through Echoic, with a live view
 	$(call say,Running the demo)
-	@python -m echoic demo --door $(DOOR)
+	@python -m echoic demo $(ARGS)
 
 .PHONY: test
 test: build test-rust test-python ## Run the tests of the fast tier: Rust, Python, documentation

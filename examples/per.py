@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import echoic
 import numpy as np
 from echoic import limiters, selectors
-from echoic.demo.weights import SharedWeights
+from echoic.weights import WeightStore
 
 from examples.qlearning import DISCOUNT, TRANSITION, QLearner, epsilon
 from examples.training import Game, Options, Outcome, Scores, Step, evaluate, run
@@ -30,7 +30,7 @@ from examples.training import Game, Options, Outcome, Scores, Step, evaluate, ru
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from echoic.demo.policy import Array
+    from echoic.demo import Array
 
 STEPS = 60_000
 TARGET = 400.0
@@ -94,7 +94,7 @@ class Surprise:
 def play(  # noqa: PLR0913, PLR0917 - all that passes from one thread to the other
     client: echoic.TableClient,
     learner: QLearner,
-    weights: SharedWeights,
+    weights: WeightStore,
     scores: Scores,
     surprise: Surprise,
     seed: int,
@@ -103,11 +103,15 @@ def play(  # noqa: PLR0913, PLR0917 - all that passes from one thread to the oth
     rng = np.random.default_rng([seed, 1])
     game = Game(seed)
     steps = NSteps()
+    newest = weights.subscribe()
     while not scores.done:
         obs = game.obs
         explores = rng.random() < epsilon(scores.steps)
-        params = weights.latest().params
-        action = int(rng.integers(2)) if explores else learner.greedy(params, obs)
+        published = newest.latest()
+        if explores or published is None:
+            action = int(rng.integers(2))
+        else:
+            action = learner.greedy(published.tree, obs)
         step = game.step(action)
         scores.add(step.reward, step.over)
         for item in steps.add(obs, action, step):
@@ -118,7 +122,7 @@ def play(  # noqa: PLR0913, PLR0917 - all that passes from one thread to the oth
 def train(options: Options) -> Outcome:
     """Learn until the target is reached or the steps are used up."""
     learner = QLearner(np.random.default_rng(options.seed))
-    weights = SharedWeights(learner.params)
+    weights = WeightStore()
     scores, surprise = Scores(options), Surprise()
     # The server is closed first: an actor that waits in `add` ends with an error then.
     with ThreadPoolExecutor(1) as pool, echoic.Server(tables=[make_table(options.seed)]) as server:
@@ -133,7 +137,7 @@ def train(options: Options) -> Outcome:
                 error = learner.learn(batch.data, batch.info.weight)
                 client.update_priorities("replay", batch.info.key, error + LEAST_PRIORITY)
                 surprise.largest = max(surprise.largest, float(error.max()))
-                weights.publish(learner.params)
+                weights.publish(learner.params, learner.updates)
         info = client.table("replay").info
     playing.result()  # Raises what the actor failed with.
     evaluation = evaluate(lambda: lambda obs: learner.greedy(learner.params, obs), options.seed)

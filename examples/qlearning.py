@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from echoic.demo.policy import Network
-from echoic.demo.ppo import Adam
+from echoic.demo import Adam, Network
 
 if TYPE_CHECKING:
-    from echoic.demo.policy import Array
+    from echoic.demo import Array
     from numpy.typing import NDArray
 
 #: An item: names the leaves of a transition, with their shapes and dtypes.

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 import echoic
 import numpy as np
 from echoic import limiters, selectors
-from echoic.demo.ppo import Adam
+from echoic.demo import Adam
 
 from examples.training import Game, Options, Outcome, Scores, evaluate, run
 
 if TYPE_CHECKING:
-    from echoic.demo.policy import Array
+    from echoic.demo import Array
     from numpy.typing import NDArray
 
 STEPS = 40_000

@@ -19,7 +19,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from echoic.demo.policy import Array
+    from echoic.demo import Array
 
 #: The score is the mean return of so many training episodes, the latest ones.
 EPISODES = 20

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from echoic import buffers, collectors
-from echoic.demo.policy import ActorCritic
+from echoic.demo import ACTOR, CRITIC, split
 
 from examples.local import dqn, images, offline, per_dqn, ppo
 from examples.training import Options
@@ -126,17 +126,18 @@ def test_all_sampled_priorities_are_updated_and_beta_rises(monkeypatch: pytest.M
 
 
 def test_network_of_the_example_is_the_one_that_the_collector_plays_with() -> None:
-    model = ActorCritic(4, 2, ppo.HIDDEN)
     with collectors.CandleCollector(
         env_id="CartPole-v1", n_envs=3, obs_dim=4, n_actions=2, n_steps=20, hidden=64, seed=5
     ) as collector:
         flat = collector.get_weights()
         batch = collector.recv()
-    params = ppo.to_ours(model, flat)
-    np.testing.assert_array_equal(ppo.to_native(model, params), flat)
+    params = ppo.to_ours(flat)
+    np.testing.assert_array_equal(ppo.to_native(params), flat)
+    actor, critic = split(params)
     obs = batch["observations"].reshape(-1, 4)
-    np.testing.assert_allclose(model.value(params, obs), batch["values"].reshape(-1), atol=1e-4)
-    logits = model.actor.forward(model.split(params)[0], obs)[-1]
+    values = CRITIC.forward(critic, obs)[-1][:, 0]
+    np.testing.assert_allclose(values, batch["values"].reshape(-1), atol=1e-4)
+    logits = ACTOR.forward(actor, obs)[-1]
     log_probs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     chosen = log_probs[np.arange(len(obs)), batch["actions"].reshape(-1).astype(int)]
     np.testing.assert_allclose(chosen, batch["log_probs"].reshape(-1), atol=1e-4)

@@ -72,7 +72,6 @@ def test_the_parts_that_read_pickles_are_those_that_the_security_policy_names() 
     named = {
         "collectors": "GymnasiumCollector",
         "workers.py": "echoic.workers",
-        "demo": "echoic demo",
         "integrations": "echoic.integrations.ray",
     }
     assert parts == set(named)

@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from echoic import buffers
-from echoic.demo.policy import Network
-from echoic.demo.ppo import Adam
+from echoic.demo import Adam, Network
 
 from examples.local.command import Result, run
 
 if TYPE_CHECKING:
-    from echoic.demo.policy import Array
+    from echoic.demo import Array
     from numpy.typing import NDArray
 
     from examples.training import Options

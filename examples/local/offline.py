@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from echoic import buffers
-from echoic.demo.policy import Network
-from echoic.demo.ppo import Adam
+from echoic.demo import Adam, Network
 
 from examples.local.command import Result, run
 from examples.training import Game, Options, evaluate
@@ -26,7 +25,7 @@ from examples.training import Game, Options, evaluate
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from echoic.demo.policy import Array
+    from echoic.demo import Array
     from numpy.typing import NDArray
 
 # Batches that are learned from.

@@ -6,7 +6,7 @@ The collector goes on while the learner computes, so a rollout may come from wei
 two updates old; the log-probabilities that come with it are of those, as the loss needs.
 
 Left out, to stay readable: a schedule of the learning rate, stopping epochs early. The loss and its
-gradient are in `echoic.demo.ppo`.
+gradient are in `echoic.demo`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from echoic import collectors
-from echoic.demo.policy import ActorCritic
-from echoic.demo.ppo import Adam, Settings, Transitions, loss_and_gradient
+from echoic.demo import ACTOR, CRITIC, LEARNING_RATE, MAX_GRADIENT, Adam, ppo_loss, split
 
 from examples.local.command import Result, run
 from examples.training import Options, evaluate
 
 if TYPE_CHECKING:
-    from echoic.demo.policy import Array
+    from echoic.demo import Array
 
 STEPS = 400_000
 TARGET = 300.0
@@ -31,26 +30,26 @@ TARGET = 300.0
 EPISODES = 40
 ENVS = 16
 ROLLOUT = 64
+# Of the networks' layers, as in the demo.
 HIDDEN = 64
-SETTINGS = Settings(epochs=4, minibatch=64)
+EPOCHS, MINIBATCH = 4, 64
 
 
-def to_native(model: ActorCritic, params: Array) -> Array:
+def to_native(params: Array) -> Array:
     """Lay out parameters as the collector does: the actor's layers and then the critic's.
 
     Of each layer there is the matrix, with a row for each output, and then the biases.
     """
-    actor, critic = model.split(params)
-    layers = [*model.actor.layers(actor), *model.critic.layers(critic)]
-    return np.concatenate([part for weight, bias in layers for part in (weight.T.ravel(), bias)])
+    return np.concatenate(
+        [part for weight, bias in layers(params) for part in (weight.T.ravel(), bias)]
+    )
 
 
-def to_ours(model: ActorCritic, flat: Array) -> Array:
+def to_ours(flat: Array) -> Array:
     """Undo `to_native`."""
-    params = np.empty(model.size, np.float32)
-    actor, critic = model.split(params)
+    params = np.empty(len(flat), np.float32)
     start = 0
-    for weight, bias in [*model.actor.layers(actor), *model.critic.layers(critic)]:
+    for weight, bias in layers(params):
         rows, columns = weight.shape
         middle = start + rows * columns
         weight[...] = flat[start:middle].reshape(columns, rows).T
@@ -59,11 +58,16 @@ def to_ours(model: ActorCritic, flat: Array) -> Array:
     return params
 
 
+def layers(params: Array) -> list[tuple[Array, Array]]:
+    """Views of the weights and biases of the actor's layers, and then of the critic's."""
+    actor, critic = split(params)
+    return [*ACTOR.layers(actor), *CRITIC.layers(critic)]
+
+
 def train(options: Options) -> Result:
     """Learn until the target is reached or the steps are used up."""
     rng = np.random.default_rng(options.seed)
-    model = ActorCritic(4, 2, HIDDEN)
-    adam = Adam(model.size, SETTINGS.learning_rate)
+    adam = Adam(ACTOR.size + CRITIC.size, LEARNING_RATE)
     returns: list[float] = []
     mean, steps, updates = 0.0, 0, 0
     with collectors.CandleCollector(
@@ -76,7 +80,7 @@ def train(options: Options) -> Result:
         seed=options.seed,
     ) as collector:
         # Both sides begin with the collector's own random weights.
-        params = to_ours(model, collector.get_weights())
+        params = to_ours(collector.get_weights())
         while mean < options.target and steps < options.steps:
             batch = collector.recv()
             steps += ENVS * ROLLOUT
@@ -84,19 +88,18 @@ def train(options: Options) -> Result:
             returns += batch["episode_returns"].tolist()
             mean = sum(returns[-EPISODES:]) / EPISODES
             data = transitions(batch)
-            for _ in range(SETTINGS.epochs):
-                order = rng.permutation(len(data.action))
-                for start in range(0, len(order), SETTINGS.minibatch):
-                    part = data[order[start : start + SETTINGS.minibatch]]
-                    _, gradient = loss_and_gradient(model, params, part, SETTINGS)
-                    norm = float(np.linalg.norm(gradient))
-                    gradient *= min(1.0, SETTINGS.max_gradient / norm)
+            for _ in range(EPOCHS):
+                order = rng.permutation(ENVS * ROLLOUT)
+                for start in range(0, len(order), MINIBATCH):
+                    part = order[start : start + MINIBATCH]
+                    _, gradient = ppo_loss(params, {name: x[part] for name, x in data.items()})
+                    gradient *= min(1.0, MAX_GRADIENT / float(np.linalg.norm(gradient)))
                     adam.step(params, gradient)
             updates += 1
-            collector.sync_weights(to_native(model, params))
-    actor = model.split(params)[0]
+            collector.sync_weights(to_native(params))
+    actor = split(params)[0]
     evaluation = evaluate(
-        lambda: lambda obs: int(model.actor.forward(actor, obs[None])[-1].argmax()), options.seed
+        lambda: lambda obs: int(ACTOR.forward(actor, obs[None])[-1].argmax()), options.seed
     )
     said = [
         f"{steps:,d} steps in {updates} rollouts of {ENVS} environments.",
@@ -105,16 +108,16 @@ def train(options: Options) -> Result:
     return Result(mean, mean >= options.target, returns, said, params)
 
 
-def transitions(batch: dict[str, Array]) -> Transitions:
+def transitions(batch: dict[str, Array]) -> dict[str, Array]:
     """Forget the order of a rollout's steps, and scale its advantages."""
     advantage = batch["advantages"].reshape(-1)
-    return Transitions(
-        obs=batch["observations"].reshape(-1, 4),
-        action=batch["actions"].reshape(-1).astype(np.int64),
-        log_prob=batch["log_probs"].reshape(-1),
-        advantage=(advantage - advantage.mean()) / (advantage.std() + 1e-8),
-        value_target=batch["returns"].reshape(-1),
-    )
+    return {
+        "obs": batch["observations"].reshape(-1, 4),
+        "actions": batch["actions"].reshape(-1).astype(np.int64),
+        "log_probs": batch["log_probs"].reshape(-1),
+        "advantages": (advantage - advantage.mean()) / (advantage.std() + 1e-8),
+        "targets": batch["returns"].reshape(-1),
+    }
 
 
 if __name__ == "__main__":

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 
 import echoic.reverb as reverb  # noqa: PLR0402 - the one line that differs
 import numpy as np
-from echoic.demo.policy import Network
-from echoic.demo.ppo import Adam
+from echoic.demo import Adam, Network
 
 from examples.reverb.adders import NStepTransitionAdder
 from examples.reverb.environment import Catch

@@ -111,14 +111,7 @@ app.command(
         "echoic top tcp://learner:5555 --json --interval 5",
     )
 )(top)
-app.command(
-    # The demo reads its own options.
-    context_settings={
-        "allow_extra_args": True,
-        "ignore_unknown_options": True,
-        "help_option_names": [],
-    }
-)(demo)
+app.command(epilog=examples("echoic demo", "echoic demo --workers 8 --seed 1"))(demo)
 app.command(
     epilog=examples(
         "echoic train --task minigrid --timesteps 50000 --num-actors 32",

@@ -166,6 +166,13 @@ class GymnasiumCollector:
             raise
 
     @property
+    def address(self) -> str:
+        """The address of the stream that rollouts come through, for `echoic top`."""
+        if self._server is None:
+            raise ClosedError("the collector was stopped")
+        return self._server.addresses[0]
+
+    @property
     def version(self) -> int:
         """How many times weights were set; 0 for the first."""
         return self._version

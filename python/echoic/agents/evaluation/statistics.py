@@ -1,7 +1,7 @@
 """What a handful of runs says of a method, and how sure that is.
 
 All of it is computed from numbers of runs, by definitions that others use too, and nothing assumes
-that these are normally distributed. Written with numpy alone.
+that these are normally distributed.
 
 The intervals are *expanded* percentile intervals of a stratified bootstrap (Hesterberg, "What
 Teachers Should Know About the Bootstrap", 2015). Plain ones are too narrow for few runs: with ten,
@@ -16,16 +16,16 @@ interval, and where runs are all the same there is no bootstrap of them.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy import stats
 
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -51,24 +51,10 @@ def interquartile_mean(values: ArrayLike) -> float:
     >>> interquartile_mean([0, 1, 2, 9])
     1.5
     """
-    ordered = np.sort(np.asarray(values, np.float64), axis=None)
-    if not ordered.size:
+    flat = np.asarray(values, np.float64).reshape(-1)
+    if not flat.size:
         raise ArgumentError("no value has no mean")
-    cut = ordered.size // 4
-    return float(ordered[cut : ordered.size - cut].mean())
-
-
-def _interquartile_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The same of each row."""
-    ordered = np.sort(values, axis=1)
-    cut = values.shape[1] // 4
-    means: NDArray[np.float64] = ordered[:, cut : values.shape[1] - cut].mean(axis=1)
-    return means
-
-
-def _means(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    means: NDArray[np.float64] = values.mean(axis=1)
-    return means
+    return float(stats.trim_mean(flat, 0.25))
 
 
 def bootstrap_interval(  # noqa: PLR0913 - all but the first have defaults
@@ -103,10 +89,8 @@ def bootstrap_interval(  # noqa: PLR0913 - all but the first have defaults
         raise ArgumentError("every stratum needs at least one value")
     if not 0 < confidence < 1:
         raise ArgumentError(f"confidence must be between 0 and 1, not {confidence}")
-    kinds: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
-        "mean": _means,
-        "iqm": _interquartile_means,
-    }
+    # The share of values that is left out at either end.
+    kinds = {"mean": 0.0, "iqm": 0.25}
     if statistic not in kinds:
         raise ArgumentError(f"statistic must be mean or iqm, not {statistic!r}")
     smallest = min(group.size for group in groups)
@@ -121,9 +105,9 @@ def bootstrap_interval(  # noqa: PLR0913 - all but the first have defaults
     )
     tail = (1 - confidence) / 2
     if expand:
-        wider = math.sqrt(smallest / (smallest - 1)) * _student_quantile(1 - tail, freedom)
+        wider = math.sqrt(smallest / (smallest - 1)) * float(stats.t.ppf(1 - tail, freedom))
         tail = NormalDist().cdf(-wider)
-    low, high = np.quantile(kinds[statistic](drawn), (tail, 1 - tail))
+    low, high = np.quantile(stats.trim_mean(drawn, kinds[statistic], axis=1), (tail, 1 - tail))
     return float(low), float(high)
 
 
@@ -139,37 +123,8 @@ def wilson_interval(
         raise ArgumentError(f"{successes} of {trials} trials is no share")
     if not 0 < confidence < 1:
         raise ArgumentError(f"confidence must be between 0 and 1, not {confidence}")
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    share, weight = successes / trials, z * z / trials
-    middle = (share + weight / 2) / (1 + weight)
-    half = z * math.sqrt(share * (1 - share) / trials + weight / (4 * trials)) / (1 + weight)
-    # The ends are exact here, but for rounding.
-    low = 0.0 if successes == 0 else max(middle - half, 0.0)
-    high = 1.0 if successes == trials else min(middle + half, 1.0)
-    return low, high
-
-
-@lru_cache(maxsize=256)
-def _student_quantile(probability: float, freedom: int) -> float:
-    """Where Student's distribution reaches a probability above one half."""
-    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2))
-    scale /= math.sqrt(freedom * math.pi)
-
-    def below(point: float) -> float:
-        at = np.linspace(0.0, point, 2001)
-        density = scale * (1 + at * at / freedom) ** (-(freedom + 1) / 2)
-        # Simpson's rule.
-        weights = np.full(at.size, 2.0)
-        weights[1::2], weights[0], weights[-1] = 4.0, 1.0, 1.0
-        return 0.5 + float(weights @ density) * float(at[1] - at[0]) / 3
-
-    low, high = 0.0, 1.0
-    while below(high) < probability and high < 1e4:  # noqa: PLR2004 - far enough
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if below(middle) < probability else (low, middle)
-    return (low + high) / 2
+    found = stats.binomtest(successes, trials).proportion_ci(confidence, method="wilson")
+    return float(found.low), float(found.high)
 
 
 def permutation_test(differences: ArrayLike, *, resamples: int = 20_000, seed: int = 0) -> float:

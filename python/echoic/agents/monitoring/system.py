@@ -1,22 +1,18 @@
 """What the machine does: processors, memory, and the accelerator where torch knows one.
 
-Processors and memory are read from ``/proc``; where there is none, they are of this process alone.
 torch is only asked if somebody else has imported it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import resource
 import sys
 import threading
-import time
 from collections import deque
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from echoic.errors import ArgumentError
 
@@ -37,7 +33,6 @@ class SystemMonitor:
             raise ArgumentError(f"monitoring_interval must be above 0, not {monitoring_interval}")
         self.monitoring_interval = monitoring_interval
         self._history: deque[dict[str, float]] = deque(maxlen=_LONGEST)
-        self._processors = _Processors()
         self._thread: threading.Thread | None = None
         self._end = threading.Event()
         self._lock = threading.Lock()
@@ -98,47 +93,11 @@ class SystemMonitor:
     def _read(self) -> dict[str, float]:
         gpu_usage, gpu_memory = _accelerator()
         return {
-            "cpu_usage": self._processors.percent(),
-            "memory_usage": _memory(),
+            "cpu_usage": psutil.cpu_percent(),
+            "memory_usage": psutil.virtual_memory().percent,
             "gpu_usage": gpu_usage,
             "gpu_memory": gpu_memory,
         }
-
-
-class _Processors:
-    """How busy all processors were since the last look, or since the start."""
-
-    def __init__(self) -> None:
-        self._before = self._times()
-
-    def percent(self) -> float:
-        busy, total = self._times()
-        before_busy, before_total = self._before
-        if total > before_total:
-            self._before = (busy, total)
-            return min(max(100.0 * (busy - before_busy) / (total - before_total), 0.0), 100.0)
-        return 0.0
-
-    @staticmethod
-    def _times() -> tuple[float, float]:
-        try:
-            with Path("/proc/stat").open(encoding="ascii") as lines:
-                times = [float(word) for word in lines.readline().split()[1:9]]
-        except (OSError, ValueError):
-            return time.process_time(), time.monotonic() * (os.cpu_count() or 1)
-        # The fourth is idle, the fifth waits for a disk.
-        return sum(times) - times[3] - times[4], sum(times)
-
-
-def _memory() -> float:
-    try:
-        with Path("/proc/meminfo").open(encoding="ascii") as lines:
-            told = dict(line.split(":", 1) for line in lines)
-        total, free = (float(told[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
-    except (OSError, ValueError, KeyError):
-        total = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) / 1024
-        free = total - float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    return min(max(100.0 * (1 - free / total), 0.0), 100.0)
 
 
 def _accelerator() -> tuple[float, float]:

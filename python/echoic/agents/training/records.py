@@ -7,10 +7,10 @@ import importlib
 import json
 import logging
 import math
-import resource
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from echoic.errors import ArgumentError
 
@@ -103,12 +103,8 @@ def _cut(file: Path, step: int) -> None:
 
 
 def memory_mib() -> float:
-    """What of this process is in memory, or, where that isn't told, was at most."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        return pages * resource.getpagesize() / 2**20
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / (2**20 if sys.platform == "darwin" else 2**10)
+    """MiB of this process that are in memory."""
+    return float(psutil.Process().memory_info().rss) / 2**20
 
 
 def _board(folder: str) -> Any:
