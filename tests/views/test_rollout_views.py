@@ -253,7 +253,7 @@ def test_a_source_that_is_passed_over_is_said_to_starve() -> None:
     assert problem.text == (
         "source 'late' has waited 75 s to be admitted, while others were for 1,200 groups"
     )
-    assert "2 waiting, STARVING" in as_text("tcp://learner:1", history)
+    assert "waits 2 for 1 min STARVING" in as_text("tcp://learner:1", history)
 
 
 # What is shown.
@@ -314,7 +314,7 @@ def test_text_and_data_of_one_reading_tell_of_rollout_tables(roll: Any) -> None:
         "delivered             2  (in 1 batches,",
         "versions old          1 to 1, 1 on average  (at most 2, oldest ready",
         "consumers waiting     1  (GROUP 1 now",
-        "source 'w': 3 submitted",
+        "source w, submitted 3, running 0",
     ):
         assert words in text
     data = json.loads(json.dumps(as_data(rolling.address, history)))
@@ -385,7 +385,7 @@ def test_page_is_told_of_rollout_tables_and_their_rates(roll: Any) -> None:
         lines = {label: value for label, value, _ in table["lines"]}
         assert (lines["version"], lines["ready"]) == ("1", "1 group")
         assert lines["versions old"] == "1 to 1, 1 on average"
-        assert table["sources"][0][:2] == ["w", "3"]
+        assert table["sources"]["rows"][0][:2] == ["w", "3"]
         drawn = {
             (chart["title"], line["name"]): line["values"][-1]
             for chart in table["charts"]

@@ -5,8 +5,6 @@ Both views write to standard error, since standard output has the addresses for 
 
 import re
 import time
-from types import TracebackType
-from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -20,29 +18,7 @@ from echoic.cli.text import amount, duration, size
 from echoic.views.history import History
 from echoic.views.reading import Reading
 
-__all__ = ["LineView", "PanelView", "View", "choose_view"]
-
-
-class View(Protocol):
-    """Shows readings between `__enter__` and `__exit__`."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
-
-    @property
-    def interval(self) -> float:
-        """Seconds between two readings."""
-        ...
-
-    def update(self, reading: Reading) -> None:
-        """Show a reading."""
-        ...
+__all__ = ["LineView", "PanelView", "choose_view"]
 
 
 def choose_view(
@@ -51,7 +27,7 @@ def choose_view(
     details: list[str],
     interval: float,
     start: Reading | None = None,
-) -> View:
+) -> "PanelView | LineView":
     """A panel for a terminal that can move its cursor, else lines.
 
     Args:

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+from echoic.cli.text import age, amount, size
 from echoic.views.reading import StreamReading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from echoic.views.reading import Key, Reading, Thing
     from echoic.watch import Connection
 
-__all__ = ["WINDOW", "ConnectionRates", "History", "Point"]
+__all__ = ["WINDOW", "Client", "History", "Point"]
 
 #: Rates are those of this many seconds; those of single readings change too fast to be read.
 WINDOW = 3.0
@@ -40,12 +41,28 @@ class Point:
 
 
 @dataclass(frozen=True)
-class ConnectionRates:
-    """What a connection did of late."""
+class Client:
+    """A connection, and what it did of late."""
 
+    connection: Connection
     samples: float = 0.0  # Stored per second.
     bytes: float = 0.0  # Received per second.
     blocked: float = 0.0  # The share of the time for which its samples waited for room.
+
+    def cells(self) -> dict[str, str]:
+        """Describe it, by the names of columns."""
+        one = self.connection
+        return {
+            "client": one.name or one.peer,
+            "age": age(one.age),
+            "samples/s": amount(self.samples),
+            "bytes/s": size(round(self.bytes)),
+            "waited": f"{self.blocked:.0%}",
+            "waits for": one.blocked_by,
+            "from": one.peer,
+            "samples": amount(one.samples),
+            "at": one.address,
+        }
 
 
 class History:
@@ -98,9 +115,9 @@ class History:
         """Return how much each count of a thing grew per second, in the last seconds."""
         return _rates(self._before(seconds), self._readings[-1], thing.key) if self.last else {}
 
-    def connections(self, seconds: float = WINDOW) -> list[tuple[Connection, ConnectionRates]]:
+    def clients(self, seconds: float = WINDOW) -> list[Client]:
         """Return each connection, and what it did in the last seconds."""
-        return _connections(self._before(seconds), self._readings[-1]) if self.last else []
+        return _clients(self._before(seconds), self._readings[-1]) if self.last else []
 
     def series(self, thing: Thing, name: str, most: int | None = None) -> list[float]:
         """Return the values of a rate or gauge that is drawn: the newest `most` points, or all."""
@@ -147,13 +164,13 @@ def _rates(before: Reading, after: Reading, key: Key) -> dict[str, float]:
 
 def _blocked(all_pushes: float, before: Reading, after: Reading) -> float:
     """For which share of the time an average connection, or the server's process, had no room."""
-    pushing = [rates for one, rates in _connections(before, after) if one.purpose == "push"]
-    far = sum(rates.blocked for rates in pushing)
+    clients = _clients(before, after)
+    pushing = [one.blocked for one in clients if one.connection.purpose == "push"]
     # What the stream counts includes the connections.
-    return min(max(far / max(len(pushing), 1), all_pushes - far), 1.0)
+    return min(max(sum(pushing) / max(len(pushing), 1), all_pushes - sum(pushing)), 1.0)
 
 
-def _connections(before: Reading, after: Reading) -> list[tuple[Connection, ConnectionRates]]:
+def _clients(before: Reading, after: Reading) -> list[Client]:
     between = after.age - before.age
     known = {(one.address, one.id): one for one in before.connections}
     found = []
@@ -161,12 +178,11 @@ def _connections(before: Reading, after: Reading) -> list[tuple[Connection, Conn
         first = known.get((one.address, one.id))
         # One that is new has counted since it came.
         span = max(between if first else min(one.age, between), 1e-9)
-        grown: Callable[[str], float] = lambda name, one=one, first=first: (  # type: ignore[misc] # noqa: E731
-            getattr(one, name) - (getattr(first, name) if first else 0)
-        )
-        blocked = min(grown("blocked_time") / span, 1.0)
-        rates = ConnectionRates(grown("samples") / span, grown("bytes") / span, blocked)
-        found.append((one, rates if between > 0 else ConnectionRates()))
+        begun = (first.samples, first.bytes, first.blocked_time) if first else (0, 0, 0.0)
+        ended = (one.samples, one.bytes, one.blocked_time)
+        rates = [(last - start) / span for start, last in zip(begun, ended, strict=True)]
+        rates[2] = min(rates[2], 1.0)
+        found.append(Client(one, *rates) if between > 0 else Client(one))
     return found
 
 

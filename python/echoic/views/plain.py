@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from echoic.cli.text import amount, duration, size
+from echoic.cli.text import duration
 from echoic.views.problems import find_problems
 
 if TYPE_CHECKING:
@@ -39,7 +39,11 @@ def as_data(address: str, history: History) -> dict[str, Any]:
         "tables": things("tables"),
         "rollouts": things("rollouts"),
         "connections": [
-            {**asdict(one), "rates": asdict(rates)} for one, rates in history.connections()
+            {
+                **asdict(one.connection),
+                "rates": {name: getattr(one, name) for name in ("samples", "bytes", "blocked")},
+            }
+            for one in history.clients()
         ],
         "gauges": reading.gauges,
     }
@@ -75,24 +79,17 @@ def as_text(address: str, history: History) -> str:
         for label, value, note in thing.lines(history.rates(thing)):
             lines.append(f"  {label:<{_LABEL}}{value}{f'  ({note})' if note else ''}")
         for source in getattr(thing, "sources", ()):
-            counts = ", ".join(
-                f"{getattr(source, name):,d} {name}"
-                for name in ("submitted", "running", "accepted", "rejected", "filtered", "tokens")
-            )
-            waits = f"; {source.waiting:,d} waiting" if source.waiting else ""
-            starving = ", STARVING" if source.is_starving else ""
-            lines.append(f"  source {source.name!r}: {counts}{waits}{starving}")
-    for one, rates in history.connections():
-        client = f"{one.name} ({one.peer})" if one.name else one.peer
-        waits = f", waits: {one.blocked_by}" if one.blocked_by else ""
-        lines.append(
-            f"client {client}: {duration(one.age)}, {amount(one.samples)} samples,"
-            f" {amount(rates.samples)} samples/s, {size(round(rates.bytes))}/s{waits}"
-        )
+            lines.append(f"  {_cells(source.cells())}")
+    lines += [_cells(client.cells()) for client in history.clients()]
     if reading.gauges:
         lines.append("reported by the program")
         lines += [f"  {name}: {value:g}" for name, value in reading.gauges.items()]
     return "\n".join(lines)
+
+
+def _cells(cells: dict[str, str]) -> str:
+    """Write cells with something in them behind the names of their columns."""
+    return ", ".join(f"{name} {value}" for name, value in cells.items() if value)
 
 
 def latest(history: History) -> Reading:

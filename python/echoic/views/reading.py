@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from echoic.cli.text import amount, duration, printable, size
+from echoic.cli.text import age, amount, duration, printable, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -409,6 +409,16 @@ class SourceReading:
     waited: float = 0.0  # Seconds for which the oldest of them has waited.
     passed: int = 0  # Groups that others were admitted for meanwhile.
     is_starving: bool = False  # Whether it waits for too long while others are admitted.
+
+    def cells(self) -> dict[str, str]:
+        """Describe it, by the names of columns."""
+        names = ("submitted", "running", "accepted", "rejected", "filtered", "tokens")
+        waits = f"{self.waiting:,d} for {age(self.waited)}" if self.waiting else ""
+        return {
+            "source": self.name or "(no name)",
+            **{name: amount(getattr(self, name)) for name in names},
+            "waits": f"{waits}{' STARVING' if self.is_starving else ''}",
+        }
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from rich.text import Text
 from textual.containers import VerticalScroll
 from textual.widgets import DataTable, Footer, Static
 
-from echoic.cli.text import age, amount, size
+from echoic.cli.text import amount
 from echoic.views.reading import RolloutReading, TableReading
 from echoic.views.terminal import sections
 from echoic.views.terminal.charts import sparkline
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from echoic.views.history import ConnectionRates, History
+    from echoic.views.history import Client, History
     from echoic.views.monitor import Monitor
-    from echoic.watch import Connection
 
 __all__ = ["LiveGrid", "Overview", "Things"]
 
@@ -40,12 +39,15 @@ PEER = 21
 SPACE = 2  # Around each cell.
 
 # How connections may be sorted: what it is called, and what comes first.
-ORDERS: tuple[tuple[str, Callable[[Connection, ConnectionRates], tuple[object, ...]]], ...] = (
-    ("those that wait first", lambda one, rates: (not one.blocked_by, -rates.blocked, one.id)),
-    ("the fastest first", lambda one, rates: (-rates.samples, -rates.bytes, one.id)),
-    ("the slowest first", lambda one, rates: (rates.samples, rates.bytes, one.id)),
-    ("the oldest first", lambda one, _: (-one.age,)),
-    ("by name", lambda one, _: (one.name or one.peer, one.id)),
+ORDERS: tuple[tuple[str, Callable[[Client], tuple[object, ...]]], ...] = (
+    (
+        "those that wait first",
+        lambda it: (not it.connection.blocked_by, -it.blocked, it.connection.id),
+    ),
+    ("the fastest first", lambda it: (-it.samples, -it.bytes, it.connection.id)),
+    ("the slowest first", lambda it: (it.samples, it.bytes, it.connection.id)),
+    ("the oldest first", lambda it: (-it.connection.age,)),
+    ("by name", lambda it: (it.connection.name or it.connection.peer, it.connection.id)),
 )
 
 
@@ -163,7 +165,7 @@ class Connections(LiveGrid):
     def refill(self, history: History, count: int) -> None:
         """Show the connections, of which there are so many."""
         title, key = ORDERS[self.order]
-        known = sorted(history.connections(), key=lambda pair: key(*pair))
+        known = sorted(history.clients(), key=key)
         more = f", {MOST_CONNECTIONS} shown" if len(known) > MOST_CONNECTIONS else ""
         noun = "connection" if count == 1 else "connections"
         self.border_title = f"{count:,d} {noun}{more}, {title}"
@@ -172,19 +174,23 @@ class Connections(LiveGrid):
         taken = sum(width + SPACE for width in columns.values())
         if self.scrollable_content_region.width >= taken + PEER + SPACE:
             columns["from"] = PEER
-        rows = [self._row(*pair) for pair in known[:MOST_CONNECTIONS]]
-        self.show(columns, [(key, cells[: len(columns)]) for key, cells in rows])
+        self.show(columns, [self._row(one, columns) for one in known[:MOST_CONNECTIONS]])
 
-    def _row(self, one: Connection, rates: ConnectionRates) -> Row:
-        return f"{one.address} {one.id}", (
-            Text(one.name or one.peer, no_wrap=True, overflow="ellipsis"),
-            age(one.age),
-            Text(amount(rates.samples), justify="right"),
-            Text(size(round(rates.bytes)), justify="right"),
-            Text(f"{rates.blocked:.0%}", justify="right"),
-            Text(one.blocked_by, sections.STYLES["stuck"]),
-            Text(one.peer, no_wrap=True, overflow="ellipsis"),
-        )
+    def _row(self, client: Client, columns: dict[str, int]) -> Row:
+        styles = {"waits for": sections.STYLES["stuck"]}
+        right = ("samples/s", "bytes/s", "waited")
+        cells = [
+            Text(
+                cell,
+                styles.get(name, ""),
+                justify="right" if name in right else None,
+                no_wrap=True,
+                overflow="ellipsis",
+            )
+            for name, cell in client.cells().items()
+            if name in columns
+        ]
+        return f"{client.connection.address} {client.connection.id}", cells
 
 
 class Overview(LiveScreen):

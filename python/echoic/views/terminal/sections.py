@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from echoic.cli.text import age, amount, size
+from echoic.views.reading import SourceReading
 from echoic.views.terminal.charts import bar, chart, sparkline
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from echoic.views.history import History
     from echoic.views.monitor import Monitor
-    from echoic.views.reading import Line, SourceReading, StreamReading, Thing
+    from echoic.views.reading import Line, StreamReading, Thing
 
 __all__ = ["bars", "flow", "header", "numbers", "problem_list", "sources", "stream"]
 
@@ -127,15 +128,13 @@ def bars(histograms: list[tuple[str, list[tuple[str, float]]]], width: int) -> R
 
 def sources(found: tuple[SourceReading, ...]) -> RenderableType:
     """What was counted for each producer of a rollout table."""
-    names = ("submitted", "running", "accepted", "rejected", "filtered", "tokens")
     grid = Table(box=None, pad_edge=False, header_style="dim")
-    grid.add_column("source", no_wrap=True, overflow="ellipsis", max_width=30)
-    for heading in names:
-        grid.add_column(heading, justify="right", no_wrap=True)
-    grid.add_column("waits", no_wrap=True)
+    for heading in SourceReading("").cells():
+        grid.add_column(heading, justify="left" if heading == "source" else "right", max_width=30)
     for one in found[:MOST_SOURCES]:
-        waits = f"{one.waiting:,d} for {age(one.waited)}" if one.waiting else ""
         style = STYLES["slow"] if one.is_starving else ""
-        counts = (amount(getattr(one, name)) for name in names)
-        grid.add_row(Text(one.name or "(no name)"), *counts, Text(waits, style))
+        grid.add_row(
+            *(Text(cell, no_wrap=True, overflow="ellipsis") for cell in one.cells().values()),
+            style=style,
+        )
     return grid

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from echoic.cli.text import age, amount, duration, size
+from echoic.cli.text import age, amount, duration
 from echoic.views.plain import finite
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from echoic.views.history import History, Point
     from echoic.views.monitor import Monitor
     from echoic.views.problems import Problem
-    from echoic.views.reading import Reading, SourceReading, Thing
+    from echoic.views.reading import Reading, Thing
 
 __all__ = ["LENGTHS", "state"]
 
@@ -25,51 +25,39 @@ __all__ = ["LENGTHS", "state"]
 LENGTHS = (600, 1200)
 # A chart has about so many points; things beyond so many have none; and connections are cut off.
 _POINTS, _CHARTED, _CONNECTIONS = 240, 50, 200
+_HEAD = ["server", "state", "up", "release", "connections", "in/s", "out/s"]
+_HEAD += ["answer p50", "p99", "data", "process", "CPU"]
 
 
 def state(monitors: Sequence[Monitor], chosen: int, seconds: float) -> dict[str, Any]:
     """Describe all servers in a line each, and the chosen one with its last seconds."""
     monitor = monitors[chosen]
-    found: dict[str, Any] = {
-        "interval": monitor.interval,
-        "chosen": chosen,
-        "overview": {
-            "head": [
-                *("server", "state", "up", "release", "connections", "in/s", "out/s"),
-                *("answer p50", "p99", "data", "process", "CPU"),
-            ],
-            "rows": [],
-        },
-    }
+    found: dict[str, Any] = {"interval": monitor.interval, "chosen": chosen}
+    rows = []
     for one in monitors:
         with one.lock:
             problems = one.problems()
-            found["overview"]["rows"].append(_overview(one, problems))
+            rows.append(_overview(one, problems))
             if one is monitor:
                 found |= _in_full(one, problems, seconds)
-    return {name: finite(value) for name, value in found.items()}
+    return {"overview": {"head": _HEAD, "rows": rows}, **finite(found)}
 
 
 def _overview(monitor: Monitor, problems: list[Problem]) -> dict[str, Any]:
     """One server in a line."""
     reading, history = monitor.history.last, monitor.history
     level: str = problems[0].level if problems else "note"
-    level = "live" if level == "note" and reading is not None else level
+    if level == "note":
+        level = "asking" if reading is None else "live"
     cells = []
     if reading is not None:
         answers = sorted(history.series(reading.server, "answer", 300)) or [reading.server.answer]
         come, go = _flow(reading, history)
-        by_label = {label: value for label, value, _ in _lines(reading.server, history)}
-        cells = [
-            age(reading.age),
-            reading.release,
-            by_label["connections"],
-            amount(come),
-            amount(go),
-            duration(answers[len(answers) // 2]),
-            duration(answers[len(answers) * 99 // 100]),
-            *(by_label[name] for name in ("memory of data", "memory of process", "CPU")),
-        ]
+        values = {label: value for label, value, _ in _lines(reading.server, history)}
+        percentiles = (answers[len(answers) // 2], answers[len(answers) * 99 // 100])
+        cells = [age(reading.age), reading.release, values["connections"], amount(come), amount(go)]
+        cells += map(duration, percentiles)
+        cells += (values[name] for name in ("memory of data", "memory of process", "CPU"))
     return {"address": monitor.address, "level": level, "cells": cells}
 
 
@@ -94,7 +82,7 @@ def _in_full(monitor: Monitor, problems: list[Problem], seconds: float) -> dict[
         "problems": [asdict(problem) for problem in problems],
         "ages": [],
         "things": [],
-        "connections": [],
+        "connections": _rows([]),
         "connections_more": 0,
     }
     if reading is None:
@@ -102,31 +90,17 @@ def _in_full(monitor: Monitor, problems: list[Problem], seconds: float) -> dict[
     past = history.past(seconds, _POINTS)
     # The server itself is the last: what is in it is of more interest.
     server, *things = reading.things.values()
-    connections = history.connections()
+    clients = history.clients()
     return found | {
         "ages": [reading.age - point.age for point in past],
         "things": [
-            *(
-                _thing(thing, history, past if at < _CHARTED else None)
-                for at, thing in enumerate(things)
-            ),
+            *(_thing(one, history, past) for one in things[:_CHARTED]),
+            *(_thing(one, history, []) for one in things[_CHARTED:]),
             *([_gauges(reading.gauges)] if reading.gauges else []),
             _thing(server, history, past),
         ],
-        "connections": [
-            [
-                one.name,
-                one.peer,
-                age(one.age),
-                amount(rates.samples),
-                f"{size(round(rates.bytes))}/s",
-                amount(one.samples),
-                one.blocked_by,
-                one.address,
-            ]
-            for one, rates in connections[:_CONNECTIONS]
-        ],
-        "connections_more": len(connections[_CONNECTIONS:]),
+        "connections": _rows([one.cells() for one in clients[:_CONNECTIONS]]),
+        "connections_more": len(clients[_CONNECTIONS:]),
     }
 
 
@@ -137,20 +111,25 @@ def _gauges(gauges: dict[str, float]) -> dict[str, Any]:
 
 def _card(kind: str, title: str) -> dict[str, Any]:
     """A thing without anything: each has these keys."""
-    empty: dict[str, list[Any]] = {"lines": [], "charts": [], "bars": [], "sources": []}
-    return {"kind": kind, "name": "", "title": title, "state": None, "fill": None, **empty}
+    found = {"kind": kind, "name": "", "title": title, "state": None, "fill": None}
+    return {**found, "lines": [], "charts": [], "bars": [], "sources": _rows([])}
 
 
-def _thing(thing: Thing, history: History, past: list[Point] | None) -> dict[str, Any]:
+def _rows(every: list[dict[str, str]]) -> dict[str, Any]:
+    """A table, of cells by the names of their columns."""
+    return {"head": list(every[0]) if every else [], "rows": [list(one.values()) for one in every]}
+
+
+def _thing(thing: Thing, history: History, past: list[Point]) -> dict[str, Any]:
     return {
         **_card(thing.KIND, thing.name or thing.title),
         "name": thing.name,
         "state": thing.state if thing.sides else None,
         "fill": getattr(thing, "fill", None),
         "lines": _lines(thing, history),
-        "charts": [] if past is None else _charts(thing, past),
+        "charts": _charts(thing, past) if past else [],
         "bars": thing.bars(),
-        "sources": [_source(source) for source in getattr(thing, "sources", ())],
+        "sources": _rows([source.cells() for source in getattr(thing, "sources", ())]),
     }
 
 
@@ -173,11 +152,3 @@ def _charts(thing: Thing, past: list[Point]) -> list[dict[str, Any]]:
         }
         for chart in thing.CHARTS
     ]
-
-
-def _source(source: SourceReading) -> list[str]:
-    names = ("submitted", "running", "accepted", "rejected", "filtered", "tokens")
-    waits = f"{source.waiting:,d} for {age(source.waited)}" if source.waiting else ""
-    starving = " STARVING" if source.is_starving else ""
-    counts = (amount(getattr(source, name)) for name in names)
-    return [source.name or "(no name)", *counts, waits + starving]

@@ -8,7 +8,7 @@ export function make(tag, properties = {}, ...children) {
 }
 
 // A table; cells are texts or elements.
-export function table(head, rows) {
+export function table({ head, rows }) {
   const row = (tag, cells) => make("tr", {}, ...cells.map((cell) => make(tag, {}, cell)));
   const body = make("tbody", {}, ...rows.map((cells) => row("td", cells)));
   return make("div", { className: "scroll" }, make("table", {}, make("thead", {}, row("th", head)), body));

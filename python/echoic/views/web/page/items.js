@@ -31,10 +31,11 @@ export class ItemBrowser {
       this.above.textContent = total
         ? `${whole(items.length)} of ${whole(total)} items. Looking at one does not count as sampling it.`
         : "The table is empty.";
-      this.keys.replaceChildren(table(["key", "priority", "sampled", "version"], items.map((item) => [
+      const rows = items.map((item) => [
         make("button", { type: "button", onclick: (event) => this.open(item.key, event.target) }, item.key),
         Number(item.priority.toPrecision(4)), whole(item.times_sampled), whole(item.version),
-      ])));
+      ]);
+      this.keys.replaceChildren(table({ head: ["key", "priority", "sampled", "version"], rows }));
     } catch (error) {
       this.above.textContent = error.message;
     }

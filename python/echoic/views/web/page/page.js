@@ -4,8 +4,6 @@ import { LineChart, make, table, whole } from "./charts.js";
 import { ItemBrowser } from "./items.js";
 
 const RANGES = { 60: "minute", 300: "5 minutes", 1800: "30 minutes", 10800: "3 hours" };
-const CLIENTS = ["client", "from", "for", "samples/s", "received", "samples", "waits for", "at"];
-const SOURCES = ["source", "submitted", "running", "accepted", "rejected", "filtered", "tokens", "waits"];
 
 const place = (id) => document.getElementById(id);
 const cards = new Map();
@@ -44,7 +42,7 @@ class Card {
     this.fill.hidden = thing.fill === null;
     this.fill.value = thing.fill ?? 0;
     thing.charts.forEach((chart, at) => this.charts[at]?.update(ages, chart));
-    const sources = thing.sources.length ? [table(SOURCES, thing.sources)] : [];
+    const sources = thing.sources.rows.length ? [table(thing.sources)] : [];
     this.below.replaceChildren(...thing.bars.map(([title, counts]) => bars(title, counts)), ...sources);
   }
 }
@@ -53,7 +51,7 @@ class Card {
 export function bars(title, counts) {
   const max = Math.max(...counts.map(([, count]) => count), 1);
   const rows = counts.map(([name, count]) => [name, make("progress", { max, value: count }), whole(count)]);
-  return make("div", { className: "bars" }, make("h3", {}, title), table([], rows));
+  return make("div", { className: "bars" }, make("h3", {}, title), table({ head: [], rows }));
 }
 
 function showOverview({ chosen: server, overview }) {
@@ -64,7 +62,7 @@ function showOverview({ chosen: server, overview }) {
       make("button", { type: "button", onclick: () => choose("server", at) }, address), make("span"),
       ...overview.head.slice(2).map(() => ""),
     ]);
-    shown.replaceChildren(table(overview.head, rows));
+    shown.replaceChildren(table({ head: overview.head, rows }));
   }
   shown.querySelectorAll("tbody tr").forEach((row, at) => {
     const { level, cells } = overview.rows[at];
@@ -110,7 +108,7 @@ function showThings({ chosen: server, things, ages }) {
 
 function showConnections({ connections, connections_more: more }) {
   const rest = more ? `and ${whole(more)} more` : "";
-  place("connections").replaceChildren(make("h2", {}, "Connections"), table(CLIENTS, connections), rest);
+  place("connections").replaceChildren(make("h2", {}, "Connections"), table(connections), rest);
 }
 
 function showState(level, text) {
