@@ -32,7 +32,7 @@ from echoic.cli.sink import Consumer, Counter, Folder
 from echoic.cli.spec import Field, SpecTextError, example, from_table, mirror, parse, text
 from echoic.cli.status import LineView, PanelView, choose_view
 from echoic.cli.text import amount, duration, size, why
-from echoic.views.reading import DoorsReading, Reading, StreamReading
+from echoic.views.reading import Reading, ServerReading, StreamReading
 from echoic.watch import Connection
 from hypothesis import given
 from hypothesis import strategies as st
@@ -478,7 +478,7 @@ BEFORE = Reading(
 AFTER = Reading(
     12.0,
     stream=StreamReading(samples=5000, bytes=100_000, stored=3, capacity=4),
-    doors=DoorsReading(connections=2, accepted=9, refused={"AUTH": 2, "SPEC": 1}),
+    server=ServerReading(connections=2, accepted=9, refused={"AUTH": 2, "SPEC": 1}),
     connections=(pushing(1, 2.0), pushing(2, 1.0)),
 )
 

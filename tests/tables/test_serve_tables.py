@@ -22,7 +22,7 @@ from echoic.cli.make_tables import make_table
 from echoic.cli.spec import ANY, Field, SpecTextError, parse, text
 from echoic.cli.status import LineView, PanelView, choose_view
 from echoic.cli.table_settings import TableSettings
-from echoic.views.reading import DoorsReading, Reading, Side, TableReading
+from echoic.views.reading import Reading, ServerReading, Side, TableReading
 from rich.console import Console
 
 if TYPE_CHECKING:
@@ -454,7 +454,7 @@ BEFORE = Reading(
 )
 AFTER = Reading(
     3.0,
-    doors=DoorsReading(connections=4, refused={"AUTH": 2}),
+    server=ServerReading(connections=4, refused={"AUTH": 2}),
     tables=(
         TableReading(
             "my replay",

@@ -18,17 +18,13 @@ from echoic.cli.app import app as command_line
 from echoic.cli.status import LineView, PanelView
 from echoic.errors import ClosedError
 from echoic.rollouts import RolloutTable
-from echoic.views import flows
 from echoic.views.history import History
+from echoic.views.monitor import Monitor
 from echoic.views.plain import as_data, as_text
 from echoic.views.problems import Problem, find_problems
-from echoic.views.reading import Reading, read
-from echoic.views.rollout_problems import of_rollouts
-from echoic.views.rollout_reading import RolloutReading, SourceReading, Waits
+from echoic.views.reading import Reading, RolloutReading, SourceReading, Waits, read
 from echoic.views.terminal import Top
 from echoic.views.terminal.overview import LiveGrid
-from echoic.views.web.items import Items
-from echoic.views.web.lookout import Lookout
 from echoic.views.web.server import WebServer
 from rich.console import Console
 from typer.testing import CliRunner
@@ -92,6 +88,13 @@ def look(address: str, found: Callable[[list[Problem]], bool]) -> tuple[History,
             time.sleep(0.02)
 
 
+def problems_of(*tables: RolloutReading) -> list[Problem]:
+    """What is wrong by one reading of some tables."""
+    history = History()
+    history.add(Reading(1.0, rollouts=tables))
+    return find_problems(history)
+
+
 def the_one(rolling: Rolling, reason: str, level: str = "stuck") -> Problem:
     """Wait for a problem, which must be the only one."""
 
@@ -115,7 +118,7 @@ def test_a_learner_without_workers_is_told_that_nobody_asks_to_be_reserved(roll:
     assert problem.text == (
         "the learner waits: 1 group is ready, a batch takes 2; 0 groups are being made"
     )
-    assert problem.advice.startswith("nobody asks for a reservation")
+    assert problem.advice.startswith("no worker asks for a reservation")
 
 
 def test_a_learner_whose_workers_bring_nothing_is_told_to_look_at_them(roll: Any) -> None:
@@ -168,10 +171,10 @@ def test_a_batch_that_may_not_leave_yet_names_the_versions(roll: Any) -> None:
 
 def test_a_batch_that_lacks_groups_that_nobody_may_make_is_told_apart() -> None:
     waiting = {"consumers": {"STALENESS": Waits(1, 1.0)}, "batch_groups": 4, "ready": 2}
-    [short] = of_rollouts(RolloutReading("math", **waiting), History())
+    [short] = problems_of(RolloutReading("math", **waiting))
     assert "too few groups are there, and no more are reserved" in short.text
     assert "smaller batches" in short.advice
-    [early] = of_rollouts(RolloutReading("math", **{**waiting, "ready": 4}), History())
+    [early] = problems_of(RolloutReading("math", **{**waiting, "ready": 4}))
     assert "may not leave" in early.text
 
 
@@ -218,11 +221,13 @@ def test_a_learner_that_gets_its_batches_is_not_called_stuck(roll: Any) -> None:
             problems += find_problems(history)
             time.sleep(0.02)
     assert {problem.level for problem in problems} == {"slow"}
-    flow = flows.rollout("math", history)
-    assert flow.delivered > 0
-    assert flow.tokens == pytest.approx(3 * flow.reserved, rel=0.5)
+    assert history.last
+    rates = history.rates(history.last.rollouts[0])
+    assert rates["delivered"] > 0
+    assert rates["tokens"] == pytest.approx(3 * rates["reserved"], rel=0.5)
     # It does nothing but wait, for nothing but groups.
-    assert 0.5 < flow.consumers["GROUP"] <= 1.01
+    assert 0.5 < rates["consumers.GROUP"] <= 1.01
+    assert rates["consumers"] == rates["consumers.GROUP"]
 
 
 def test_a_source_of_which_little_is_kept_is_blamed(roll: Any) -> None:
@@ -249,7 +254,7 @@ def test_a_source_that_is_passed_over_is_said_to_starve() -> None:
     assert problem.text == (
         "source 'late' has waited 75 s for a reservation, while others got 1,200 groups"
     )
-    assert "2 waiting, STARVING" in as_text("tcp://learner:1", history)
+    assert "waits 2 for 1 min STARVING" in as_text("tcp://learner:1", history)
 
 
 # What is shown.
@@ -302,13 +307,15 @@ def test_text_and_data_of_one_reading_tell_of_rollout_tables(roll: Any) -> None:
     history, _ = look(rolling.address, bool)
     text = as_text(rolling.address, history)
     for words in (
-        "rollout table 'math': version 1, the next batch is for 2",
-        "0 groups are made, 1 ready (a batch takes 2), 0 leased; 5 more may begin",
-        "3 submitted, 3 accepted, 0 rejected, 0 filtered, 0 too old",
-        "2 delivered in 1 batches",
-        "versions old when delivered: 1 to 1, 1 on average (at most 2)",
-        "consumers: waiting now: 1 GROUP",
-        "source 'w': 3 submitted",
+        "rollout table 'math': 1 consumer waits: GROUP",
+        "version               1  (next batch for 2)",
+        "running               0 groups  (0 suspended)",
+        "ready                 1 group  (a batch takes 2)",
+        "submitted             3  (= 0 running + 3 accepted + 0 rejected + 0 filtered)",
+        "delivered             2  (in 1 batches,",
+        "versions old          1 to 1, 1 on average  (at most 2, oldest ready",
+        "consumers waiting     1  (GROUP 1 now",
+        "source w, submitted 3, running 0",
     ):
         assert words in text
     data = json.loads(json.dumps(as_data(rolling.address, history)))
@@ -317,7 +324,7 @@ def test_text_and_data_of_one_reading_tell_of_rollout_tables(roll: Any) -> None:
     assert table["rates"].keys() >= {"reserved", "delivered", "tokens", "producers", "consumers"}
     found = CliRunner().invoke(command_line, ["top", rolling.address, "--once"])
     assert found.exit_code == 0
-    assert "rollout table 'math': version 1" in found.output
+    assert "rollout table 'math': 1 consumer waits: GROUP" in found.output
 
 
 def seen(pilot: Pilot[None]) -> str:
@@ -346,9 +353,9 @@ def test_terminal_shows_a_rollout_table_and_opens_it(roll: Any) -> None:
                 pilot.app.simulate_key("enter")
                 await until_seen(
                     pilot,
-                    "tokens that came",
-                    "3 submitted = 0 running + 3 accepted",
-                    "consumers waited",
+                    "tokens received of the last",
+                    "= 0 running + 3 accepted",
+                    "consumers waiting",
                     "sources",
                 )
                 pilot.app.simulate_key("escape")
@@ -360,27 +367,34 @@ def test_terminal_shows_a_rollout_table_and_opens_it(roll: Any) -> None:
 def test_page_is_told_of_rollout_tables_and_their_rates(roll: Any) -> None:
     rolling = delivered(roll)
     with (
-        Lookout(Watch(rolling.address), INTERVAL) as lookout,
-        WebServer(lookout, Items(rolling.address, {})) as page,
+        Monitor(Watch(rolling.address), INTERVAL) as monitor,
+        WebServer([monitor]) as page,
     ):
 
-        def told(path: str) -> bytes:
-            with urllib.request.urlopen(f"{page.url}{path}", timeout=PATIENCE) as answer:
-                return bytes(answer.read())
+        def state() -> Any:
+            with urllib.request.urlopen(f"{page.url}state", timeout=PATIENCE) as answer:
+                return json.load(answer)
 
         deadline = time.monotonic() + PATIENCE
-        while not (now := json.loads(told("server")))["moments"]:
+        while len((now := state())["ages"]) < 2:
             assert time.monotonic() < deadline
             time.sleep(INTERVAL)
-        (table,) = now["rollouts"]
-        assert (table["name"], table["version"], table["ready"]) == ("math", 1, 1)
-        assert (table["lag_oldest"], table["lag_mean"], table["fill"]) == (1, 1.0, 0.5)
-        assert table["sources"][0]["name"] == "w"
-        (moment,) = now["moments"][-1]["rollouts"]
-        assert moment["consumers"] == pytest.approx(1.0, abs=0.2)
-        assert moment["ready"] == 1
-        # Its card is a module of its own.
-        assert b"class RolloutCard" in told("rollouts.js")
+        table, server = now["things"]
+        assert server["kind"] == "server"
+        assert (table["kind"], table["name"], table["fill"]) == ("rollout table", "math", 0.5)
+        assert table["state"] == ["stuck", "1 consumer waits: GROUP"]
+        lines = {label: value for label, value, _ in table["lines"]}
+        assert (lines["version"], lines["ready"]) == ("1", "1 group")
+        assert lines["versions old"] == "1 to 1, 1 on average"
+        assert table["sources"]["rows"][0][:2] == ["w", "3"]
+        drawn = {
+            (chart["title"], line["name"]): line["values"][-1]
+            for chart in table["charts"]
+            for line in chart["lines"]
+        }
+        assert drawn["Groups", "ready"] == 1
+        assert drawn["Versions old when delivered", "mean"] == 1.0
+        assert drawn["Calls that wait", "consumers"] == pytest.approx(1.0, abs=0.2)
 
 
 BEFORE = Reading(

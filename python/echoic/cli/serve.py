@@ -349,7 +349,7 @@ def summarise(
         )
     if saved is not None:
         say(f"the last checkpoint is {saved}")
-    refused = sum(reading.doors.refused.values())
+    refused = sum(reading.server.refused.values())
     if consumer is None or reading.stream is None or last.stream is None:
         say(f"ended after {duration(reading.age)}: {refused:,d} connections refused")
         return
@@ -359,5 +359,5 @@ def summarise(
         f"ended after {duration(reading.age)}: {consumer.samples:,d} samples"
         f" ({size(reading.stream.bytes)}) in {consumer.batches:,d} batches"
         f" and {rest:,d} that fill none; {drained:,d} came while draining;"
-        f" {reading.doors.accepted:,d} connections, {refused:,d} refused"
+        f" {reading.server.accepted:,d} connections, {refused:,d} refused"
     )

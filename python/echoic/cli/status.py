@@ -1,13 +1,10 @@
-"""Show a running server: in a live panel, or in a line at intervals.
+"""A running server for people: a live panel, or a line now and then.
 
-Both views turn readings into rates, and write to standard error, since standard output has the
-addresses for programs to read.
+Both views write to standard error, since standard output has the addresses for programs to read.
 """
 
 import re
 import time
-from types import TracebackType
-from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,34 +15,10 @@ from rich.table import Table
 
 from echoic.cli.console import say
 from echoic.cli.text import amount, duration, size
-from echoic.views import flows
 from echoic.views.history import History
-from echoic.views.reading import DoorsReading, Reading
-from echoic.views.rollout_reading import Waits
+from echoic.views.reading import Reading
 
-__all__ = ["LineView", "PanelView", "View", "choose_view"]
-
-
-class View(Protocol):
-    """Show readings between `__enter__` and `__exit__`."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
-
-    @property
-    def interval(self) -> float:
-        """Seconds between two readings."""
-        ...
-
-    def update(self, reading: Reading) -> None:
-        """Show a reading."""
-        ...
+__all__ = ["LineView", "PanelView", "choose_view"]
 
 
 def choose_view(
@@ -54,7 +27,7 @@ def choose_view(
     details: list[str],
     interval: float,
     start: Reading | None = None,
-) -> View:
+) -> "PanelView | LineView":
     """Return a panel for a terminal that can move its cursor, else lines.
 
     Args:
@@ -74,8 +47,7 @@ class LineView:
 
     def __init__(self, interval: float, start: Reading | None = None) -> None:
         self.interval = interval
-        # Rates are since the line before.
-        self._recent = History(2)
+        self._recent = History(1)
         self._recent.add(start or Reading(0.0))
 
     def __enter__(self) -> None:
@@ -85,53 +57,48 @@ class LineView:
         pass
 
     def update(self, reading: Reading) -> None:
-        """Print a line."""
+        """Print a line; rates are those since the line before."""
         self._recent.add(reading)
-        doors = reading.doors
-        refused = "".join(f" refused.{code}={n}" for code, n in sorted(doors.refused.items()))
-        words = [time.strftime("%Y-%m-%dT%H:%M:%S")]
-        if reading.stream is not None:
-            rates = flows.stream(self._recent, 0.0)
-            words.append(
-                f"samples={reading.stream.samples}"
-                f" samples/s={rates.samples:.0f} MB/s={rates.bytes / 1e6:.2f}"
-                f" connections={doors.connections} fill={reading.stream.fill:.2f}"
-                f" blocked={rates.blocked:.2f} reconnects={doors.reconnects}"
-                f" duplicates={doors.duplicates}"
-            )
-        else:
-            words.append(f"connections={doors.connections}")
-        words.append(f"refused={sum(doors.refused.values())}{refused}")
+        server, stream = reading.server, reading.stream
+        found: dict[str, object] = {}
+        if stream is not None:
+            rates = self._recent.rates(stream, 0.0)
+            found |= {"samples": stream.samples, "samples/s": f"{rates['samples']:.0f}"}
+            found["MB/s"] = f"{rates['bytes'] / 1e6:.2f}"
+        found["connections"] = server.connections
+        if stream is not None:
+            found |= {"fill": f"{stream.fill:.2f}", "blocked": f"{rates['blocked']:.2f}"}
+            found |= {"reconnects": server.reconnects, "duplicates": server.duplicates}
+        found["refused"] = sum(server.refused.values())
+        found |= {f"refused.{code}": many for code, many in sorted(server.refused.items())}
         for table in reading.tables:
-            inserts = self._recent.rate(flows.table(table.name, "inserts"), 0.0)
-            samples = self._recent.rate(flows.table(table.name, "samples"), 0.0)
-            # A name may be any text; lines are split at spaces and equal signs.
-            name = re.sub(r"[\s=]", "_", table.name)
-            words.append(
-                f"{name}.size={table.items}"
-                f" {name}.inserts={table.inserts} {name}.inserts/s={inserts:.0f}"
-                f" {name}.inserts_waiting={table.insert.waiting}"
-                f" {name}.samples={table.samples} {name}.samples/s={samples:.0f}"
-                f" {name}.samples_waiting={table.sample.waiting}"
-            )
+            rates = self._recent.rates(table, 0.0)
+            numbers = {"size": table.items, "inserts": table.inserts, "samples": table.samples}
+            numbers |= {f"{name}/s": round(rates[name]) for name in ("inserts", "samples")}
+            numbers["inserts_waiting"] = table.insert.waiting
+            numbers["samples_waiting"] = table.sample.waiting
+            found |= {f"{word(table.name)}.{name}": value for name, value in numbers.items()}
         for rollouts in reading.rollouts:
-            flow = flows.rollout(rollouts.name, self._recent, 0.0)
-            name = re.sub(r"[\s=]", "_", rollouts.name)
-            words.append(
-                f"{name}.version={rollouts.version} {name}.running={rollouts.running}"
-                f" {name}.ready={rollouts.ready} {name}.delivered={rollouts.delivered}"
-                f" {name}.delivered/s={flow.delivered:.0f} {name}.tokens/s={flow.tokens:.0f}"
-                f" {name}.producers_waiting={calls(rollouts.producers)}"
-                f" {name}.consumers_waiting={calls(rollouts.consumers)}"
-            )
-        say(" ".join(words))
+            rates = self._recent.rates(rollouts, 0.0)
+            names = ("version", "running", "ready", "delivered")
+            numbers = {name: getattr(rollouts, name) for name in names}
+            numbers |= {f"{name}/s": round(rates[name]) for name in ("delivered", "tokens")}
+            numbers |= {f"{name}s_waiting": one.waiting for name, one in rollouts.sides.items()}
+            found |= {f"{word(rollouts.name)}.{name}": value for name, value in numbers.items()}
+        now = time.strftime("%Y-%m-%dT%H:%M:%S")
+        say(" ".join([now, *(f"{name}={value}" for name, value in found.items())]))
+
+
+def word(name: str) -> str:
+    """A table's name without what a line is split at: spaces and equal signs."""
+    return re.sub(r"[\s=]", "_", name)
 
 
 class PanelView:
     """Draw a panel, updated four times a second; the last one stays on the screen."""
 
     interval = 0.25
-    # Seconds that rates are averaged over; over less they would change too fast to read.
+    # Rates are those of this many seconds.
     WINDOW = 1.0
 
     def __init__(
@@ -140,7 +107,7 @@ class PanelView:
         self._live = Live(console=console, auto_refresh=False)
         self._title = title
         self._details = details
-        self._recent = History(2 + int(self.WINDOW / self.interval))
+        self._recent = History(1)
         self._recent.add(start or Reading(0.0))
 
     def __enter__(self) -> None:
@@ -160,19 +127,20 @@ class PanelView:
         grid.add_column(no_wrap=True, style="dim")
         grid.add_column(no_wrap=True, justify="right")
         grid.add_column(ratio=1)
-        stream, doors = reading.stream, reading.doors
+        stream, server = reading.stream, reading.server
         if stream is not None:
-            rates = flows.stream(self._recent, self.WINDOW)
-            grid.add_row("rate", f"{amount(rates.samples)} samples/s", f"{size(rates.bytes)}/s")
+            rates = self._recent.rates(stream, self.WINDOW)
+            grid.add_row(
+                "rate", f"{amount(rates['samples'])} samples/s", f"{size(rates['bytes'])}/s"
+            )
             grid.add_row("total", f"{stream.samples:,d} samples", size(stream.bytes))
             grid.add_row("ring", f"{stream.fill:.0%} full", bar(stream.fill, "cyan"))
-            grid.add_row("waiting for room", f"{rates.blocked:.0%}", bar(rates.blocked, "yellow"))
-        grid.add_row(
-            "connections",
-            f"{doors.connections:,d}",
-            f"{doors.accepted:,d} since the start, {doors.reconnects:,d} came back",
-        )
-        grid.add_row("refused", f"{sum(doors.refused.values()):,d}", reasons(doors))
+            blocked = rates["blocked"]
+            grid.add_row("waiting for room", f"{blocked:.0%}", bar(blocked, "yellow"))
+        since = f"{server.accepted:,d} since the start, {server.reconnects:,d} came back"
+        grid.add_row("connections", f"{server.connections:,d}", since)
+        why = ", ".join(f"{many:,d} {code}" for code, many in sorted(server.refused.items()))
+        grid.add_row("refused", f"{sum(server.refused.values()):,d}", why)
         parts: list[RenderableType] = [*self._details, "", grid]
         if reading.tables:
             parts += ["", self._tables(reading)]
@@ -188,57 +156,46 @@ class PanelView:
 
     def _tables(self, reading: Reading) -> Table:
         """Return a row for each table."""
-        grid = Table(box=None, pad_edge=False, expand=True, header_style="dim")
-        grid.add_column("table", ratio=1, overflow="ellipsis", no_wrap=True)
-        for heading in ("items", "most", "inserts", "/s", "waiting", "samples", "/s", "waiting"):
-            grid.add_column(heading, justify="right", no_wrap=True)
+        grid = rows(
+            "table", "items", "most", "inserts", "/s", "waiting", "samples", "/s", "waiting"
+        )
         for table in reading.tables:
-            inserts = self._recent.rate(flows.table(table.name, "inserts"), self.WINDOW)
-            samples = self._recent.rate(flows.table(table.name, "samples"), self.WINDOW)
-            grid.add_row(
-                escape(table.name),
-                amount(table.items),
-                amount(table.max_items),
-                amount(table.inserts),
-                amount(inserts),
-                amount(table.insert.waiting),
-                amount(table.samples),
-                amount(samples),
-                amount(table.sample.waiting),
-            )
+            rates = self._recent.rates(table, self.WINDOW)
+            inserts = (table.inserts, rates["inserts"], table.insert.waiting)
+            samples = (table.samples, rates["samples"], table.sample.waiting)
+            numbers = (table.items, table.max_items, *inserts, *samples)
+            grid.add_row(escape(table.name), *map(amount, numbers))
         return grid
 
     def _rollouts(self, reading: Reading) -> Table:
         """Return a row for each rollout table."""
-        grid = Table(box=None, pad_edge=False, expand=True, header_style="dim")
-        grid.add_column("rollouts", ratio=1, overflow="ellipsis", no_wrap=True)
-        for heading in ("version", "made", "ready", "groups/s", "tokens/s", "waiting", "waiting"):
-            grid.add_column(heading, justify="right", no_wrap=True)
+        headings = ("version", "running", "ready", "groups/s", "tokens/s", "waiting", "waiting")
+        grid = rows("rollouts", *headings)
         for table in reading.rollouts:
-            flow = flows.rollout(table.name, self._recent, self.WINDOW)
+            rates = self._recent.rates(table, self.WINDOW)
+            producer, consumer = table.sides.values()
             grid.add_row(
                 escape(table.name),
                 amount(table.version),
                 amount(table.running),
                 f"{amount(table.ready)} of {amount(table.batch_groups)}",
-                amount(flow.delivered),
-                amount(flow.tokens),
-                f"{calls(table.producers)} in",
-                f"{calls(table.consumers)} out",
+                amount(rates["delivered"]),
+                amount(rates["tokens"]),
+                f"{producer.waiting} in",
+                f"{consumer.waiting} out",
             )
         return grid
 
 
-def calls(side: dict[str, Waits]) -> int:
-    """Return how many calls of one side of a rollout table wait now."""
-    return sum(waits.waiting for waits in side.values())
+def rows(title: str, *headings: str) -> Table:
+    """A table whose first column has names, and the others numbers."""
+    grid = Table(box=None, pad_edge=False, expand=True, header_style="dim")
+    grid.add_column(title, ratio=1, overflow="ellipsis", no_wrap=True)
+    for heading in headings:
+        grid.add_column(heading, justify="right", no_wrap=True)
+    return grid
 
 
 def bar(share: float, style: str) -> ProgressBar:
     """Return a bar from 0 to 1."""
     return ProgressBar(total=1.0, completed=share, complete_style=style, finished_style=style)
-
-
-def reasons(doors: DoorsReading) -> str:
-    """List why connections were refused."""
-    return ", ".join(f"{count:,d} {code}" for code, count in sorted(doors.refused.items()))

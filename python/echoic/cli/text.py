@@ -1,6 +1,6 @@
 """Format numbers, errors and text from elsewhere for people."""
 
-__all__ = ["amount", "duration", "printable", "size", "why"]
+__all__ = ["age", "amount", "duration", "printable", "size", "why"]
 
 THOUSAND = 1000
 
@@ -30,6 +30,14 @@ def duration(seconds: float) -> str:
     if seconds >= THOUSAND / 10:
         return f"{seconds:,.0f} s"
     return scaled(seconds * 1e9, ("ns", "µs", "ms", "s"))
+
+
+def age(seconds: float) -> str:
+    """How old something is, in the unit in which people say it, such as `3 h`."""
+    for unit, name in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"
 
 
 def why(error: BaseException) -> str:

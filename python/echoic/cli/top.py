@@ -12,8 +12,8 @@ from echoic.cli.ask import UNREACHABLE, reach, unreachable
 from echoic.cli.console import fail
 from echoic.cli.options import Address, Ca, Certificate, Key, ServerName, TokenFile
 from echoic.views.history import History
+from echoic.views.monitor import Monitor
 from echoic.views.plain import as_data, as_text
-from echoic.views.reading import read
 
 __all__ = ["top"]
 
@@ -22,7 +22,7 @@ def top(  # noqa: PLR0913 - one argument for each option
     address: Address = None,
     *,
     interval: Annotated[
-        float, typer.Option(min=0.05, metavar="SECONDS", help="How often to look.")
+        float, typer.Option(min=0.05, metavar="SECONDS", help="Time between two requests.")
     ] = 1.0,
     once: Annotated[
         bool,
@@ -42,13 +42,13 @@ def top(  # noqa: PLR0913 - one argument for each option
 ) -> None:
     """Watch a server: its stream, tables and connections, and why something is stuck.
 
-    With --once or --json it looks twice, --interval apart, so that there are rates, and the status
-    is 0 also when something is stuck. It is 1 when nobody answers, or when we are refused.
+    With --once or --json it asks twice, --interval apart, so that there are rates, and the status
+    is 0 also when something is stuck. It is 1 when no server answers, or it refuses.
     """
     address, options = reach(address, token_file, ca, certificate, key, server_name)
     try:
         watch = echoic.Watch(address, timeout=timeout, **options)
-        history = look_twice(watch, interval) if once or as_json else None
+        history = ask_twice(watch, interval) if once or as_json else None
     except UNREACHABLE as error:
         fail(unreachable(address, error))
     with watch:
@@ -60,17 +60,17 @@ def top(  # noqa: PLR0913 - one argument for each option
             typer.echo(as_text(address, history))
 
 
-def look_twice(watch: echoic.Watch, interval: float) -> History:
+def ask_twice(watch: echoic.Watch, interval: float) -> History:
     """Make readings that rates can be computed of."""
-    history = History()
-    history.add(read(watch.look()))
+    monitor = Monitor(watch)
+    monitor.ask()
     time.sleep(interval)
-    history.add(read(watch.look()))
-    return history
+    monitor.ask()
+    return monitor.history
 
 
 def show(watch: echoic.Watch, interval: float) -> None:
-    """Show the server until the person leaves."""
+    """Show the server until q is pressed."""
     try:
         from echoic.views.terminal import Top  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:

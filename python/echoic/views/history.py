@@ -1,79 +1,212 @@
-"""Readings of the last minutes, and rates between them."""
+"""What a server answered so far: its rates, and the past as charts draw it.
+
+Whole readings are kept for some seconds, which is what rates of now and problems need. Of what is
+older only the numbers that are drawn remain: each for a while, then the means of ten.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from dataclasses import dataclass
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+from echoic.cli.text import age, amount, size
+from echoic.views.reading import StreamReading
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable
 
-    from echoic.views.reading import Reading
+    from echoic.views.reading import Key, Reading, Thing
+    from echoic.watch import Connection
 
-__all__ = ["History"]
+__all__ = ["WINDOW", "Client", "History", "Point"]
+
+#: Rates are those of this many seconds; those of single readings change too fast to be read.
+WINDOW = 3.0
+# Whole readings are kept for so many seconds.
+_KEPT = 3 * WINDOW
+# Of a server with thousands of tables, only so many have charts.
+_CHARTED = 256
+_EACH = 10
+
+
+@dataclass(frozen=True)
+class Point:
+    """What is drawn of one moment: by thing, the values of its series. NaN is a gap."""
+
+    age: float
+    values: dict[Key, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class Client:
+    """A connection, and what it did of late."""
+
+    connection: Connection
+    samples: float = 0.0  # Stored per second.
+    bytes: float = 0.0  # Received per second.
+    blocked: float = 0.0  # The share of the time for which its samples waited for room.
+
+    def cells(self) -> dict[str, str]:
+        """Describe it, by the names of columns."""
+        one = self.connection
+        return {
+            "client": one.name or one.peer,
+            "age": age(one.age),
+            "samples/s": amount(self.samples),
+            "bytes/s": size(round(self.bytes)),
+            "waited": f"{self.blocked:.0%}",
+            "waits for": one.blocked_by,
+            "from": one.peer,
+            "samples": amount(one.samples),
+            "at": one.address,
+        }
 
 
 class History:
-    """The last readings, at most ``length``."""
+    """What one server answered, since it was last started.
 
-    def __init__(self, length: int = 300) -> None:
-        """Begin with none."""
-        self._readings: deque[Reading] = deque(maxlen=length)
+    Args:
+        length: How many points are kept.
+        older: How many means of ten points are kept beyond these.
+    """
+
+    def __init__(self, length: int = 300, older: int = 0) -> None:
+        """Begin empty."""
+        self.length = length
+        self._readings: deque[Reading] = deque()
+        self._points: deque[Point] = deque()
+        self._older: deque[Point] = deque(maxlen=older)
 
     def add(self, reading: Reading) -> None:
         """Add a reading. After one of a server that was started anew, nothing before it counts."""
         last = self.last
-        if last is not None and last.life not in {0, reading.life}:
-            self._readings.clear()
+        if last is not None and last.incarnation not in {0, reading.incarnation}:
+            for kept in (self._readings, self._points, self._older):
+                kept.clear()
         self._readings.append(reading)
+        while len(self._readings) > 2 and self._readings[1].age < reading.age - _KEPT:  # noqa: PLR2004 - rates need two
+            self._readings.popleft()
+        if len(self._readings) > 1:
+            self._points.append(_point(self._readings[-2], reading))
+        if len(self._points) >= self.length + _EACH:
+            self._older.append(_mean([self._points.popleft() for _ in range(_EACH)]))
 
     @property
     def readings(self) -> tuple[Reading, ...]:
-        """All of them, the newest last."""
+        """The readings of the last seconds, the newest last."""
         return tuple(self._readings)
-
-    @property
-    def length(self) -> int:
-        """How many readings are kept at most."""
-        return self._readings.maxlen or 0
 
     @property
     def last(self) -> Reading | None:
         """The newest."""
         return self._readings[-1] if self._readings else None
 
-    def rates(
-        self, counter: Callable[[Reading], float | None], most: int | None = None
-    ) -> list[float]:
-        """Return how much a number that only grows grew per second, between each two readings.
+    @property
+    def is_long(self) -> bool:
+        """Whether it is long enough to say that nothing moves."""
+        return (
+            bool(self._readings) and self._readings[-1].age - self._readings[0].age >= WINDOW * 0.3
+        )
 
-        Args:
-            counter: Returns the number.
-            most: How many rates there may be: the newest. All, if it is not given.
-        """
-        readings = self.readings
-        if most is not None:
-            readings = readings[-most - 1 :]
-        rates = []
-        for index in range(1, len(readings)):
-            before, after = readings[index - 1], readings[index]
-            first, last = counter(before), counter(after)
-            grown = 0.0 if first is None or last is None else max(last - first, 0.0)
-            rates.append(grown / max(after.age - before.age, 1e-9))
-        return rates
+    def rates(self, thing: Thing, seconds: float = WINDOW) -> dict[str, float]:
+        """Return how much each count of a thing grew per second, in the last seconds."""
+        return _rates(self._before(seconds), self._readings[-1], thing.key) if self.last else {}
 
-    def rate(self, counter: Callable[[Reading], float | None], seconds: float = 3.0) -> float:
-        """Return how much a number that only grows grew per second, of late."""
-        last = self.last
-        if last is None:
-            return 0.0
-        # The newest of those before it that are old enough; the first when none is.
+    def clients(self, seconds: float = WINDOW) -> list[Client]:
+        """Return each connection, and what it did in the last seconds."""
+        return _clients(self._before(seconds), self._readings[-1]) if self.last else []
+
+    def series(self, thing: Thing, name: str, most: int | None = None) -> list[float]:
+        """Return the values of a rate or gauge that is drawn: the newest `most` points, or all."""
+        at = thing.series().index(name)
+        first = 0 if most is None else max(len(self._points) - most, 0)
+        points = islice(self._points, first, None)
+        return [point.values[thing.key][at] for point in points if thing.key in point.values]
+
+    def past(self, seconds: float, most: int) -> list[Point]:
+        """Return the last seconds as at most about so many points, each the mean of its time."""
+        groups: dict[int, list[Point]] = {}
+        for point in chain(self._older, self._points):
+            if self.last and point.age > self.last.age - seconds:
+                groups.setdefault(int(point.age * most / seconds), []).append(point)
+        return [_mean(group) for group in groups.values()]
+
+    def _before(self, seconds: float) -> Reading:
+        """The newest reading that is older than that, or the first; never the last one."""
         first = self._readings[0]
-        for reading in self.readings[:-1]:
-            if reading.age > last.age - seconds:
+        for reading in islice(self._readings, len(self._readings) - 1):
+            if reading.age > self._readings[-1].age - seconds:
                 break
             first = reading
-        begun, ended = counter(first), counter(last)
-        if begun is None or ended is None or last.age <= first.age:
-            return 0.0
-        return max(ended - begun, 0.0) / (last.age - first.age)
+        return first
+
+
+def _rates(before: Reading, after: Reading, key: Key) -> dict[str, float]:
+    seconds = after.age - before.age
+    earlier, thing = before.things.get(key), after.things.get(key)
+    if thing is None:
+        return {}
+    counts, first = thing.counts(), earlier.counts() if earlier else {}
+    # A reason to wait that is new began with nothing; a thing that is new has no rates yet.
+    new = 0.0 if earlier else math.inf
+    found = {
+        name: max(value - first.get(name, new), 0.0) / seconds if seconds > 0 else 0.0
+        for name, value in counts.items()
+    }
+    if isinstance(thing, StreamReading):
+        found["starved"] = min(found["starved"], 1.0)
+        found["blocked"] = _blocked(found["blocked"], before, after)
+    return found
+
+
+def _blocked(all_pushes: float, before: Reading, after: Reading) -> float:
+    """For which share of the time an average connection, or the server's process, had no room."""
+    clients = _clients(before, after)
+    pushing = [one.blocked for one in clients if one.connection.purpose == "push"]
+    # What the stream counts includes the connections.
+    return min(max(sum(pushing) / max(len(pushing), 1), all_pushes - sum(pushing)), 1.0)
+
+
+def _clients(before: Reading, after: Reading) -> list[Client]:
+    between = after.age - before.age
+    known = {(one.address, one.id): one for one in before.connections}
+    found = []
+    for one in after.connections:
+        first = known.get((one.address, one.id))
+        # One that is new has counted since it came.
+        span = max(between if first else min(one.age, between), 1e-9)
+        begun = (first.samples, first.bytes, first.blocked_time) if first else (0, 0, 0.0)
+        ended = (one.samples, one.bytes, one.blocked_time)
+        rates = [(last - start) / span for start, last in zip(begun, ended, strict=True)]
+        rates[2] = min(rates[2], 1.0)
+        found.append(Client(one, *rates) if between > 0 else Client(one))
+    return found
+
+
+def _point(before: Reading, after: Reading) -> Point:
+    values = {}
+    for key, thing in islice(after.things.items(), _CHARTED):
+        rates = _rates(before, after, key)
+        drawn = (rates.get(name, getattr(thing, name, None)) for name in thing.series())
+        values[key] = tuple(math.nan if one is None else float(one) for one in drawn)
+    return Point(after.age, values)
+
+
+def _mean(points: list[Point]) -> Point:
+    """The mean of some points, of the things that the last one has."""
+    last = points[-1]
+    if len(points) == 1:
+        return last
+
+    def mean(values: Iterable[float]) -> float:
+        known = [value for value in values if not math.isnan(value)]
+        return sum(known) / len(known) if known else math.nan
+
+    values = {}
+    for key in last.values:
+        rows = (point.values[key] for point in points if key in point.values)
+        values[key] = tuple(map(mean, zip(*rows, strict=True)))
+    return Point(last.age, values)

@@ -1,25 +1,65 @@
-"""What is stuck, why, and what helps: in words for somebody who has never seen the code."""
+"""What is stuck, why, and what helps: in words for people who have never seen the code."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from echoic.views import flows
-from echoic.views.problem import Problem
-from echoic.views.rollout_problems import of_rollouts
+from echoic.views.reading import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from echoic.views.history import History
-    from echoic.views.reading import DoorsReading, Reading, StreamReading, TableReading
+    from echoic.views.reading import (
+        Rates,
+        RolloutReading,
+        ServerReading,
+        SourceReading,
+        StreamReading,
+        TableReading,
+    )
 
 __all__ = ["Problem", "find_problems"]
 
+Level: TypeAlias = Literal["away", "stuck", "slow", "note"]
 # A side that spends at least this share of the time waiting is worth a line.
 _NOTABLE = 0.5
-# For so many seconds nothing must have happened for it to be worth a line.
-_WHILE = 0.9
+# A producer with so many groups is worth a line when this share of them came to nothing.
+_MANY, _MOST = 8, 0.5
+_REFUSED = {
+    "AUTH": "their token is not the server's",
+    "SPEC": "their samples are of another kind; their error says what differs",
+    "LIMIT": "there are as many connections as max_connections allows",
+    "VERSION": "they run another release",
+    "STREAM": "they ask for a stream or tables that the server does not have",
+    "PROTOCOL": "they sent invalid bytes",
+    "CLOSED": "they use tables that are closed",
+    "CLOSING": "the server was closing",
+    "STALE": "a later start of the same producer has connected",
+}
+_DROP = "drop the arrays of old batches (or copy them), or give more num_buffers"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that makes calls wait, or went wrong.
+
+    Attributes:
+        level: ``"stuck"`` when calls wait because of it and nothing moved of late, ``"slow"``
+            when calls wait though things move, ``"note"`` when it is good to know; ``"away"``
+            when the server does not answer.
+        subject: What it is about, such as ``"table 'replay'"`` or ``"the stream"``.
+        reason: The same as in metrics and errors, such as ``"RATIO"``.
+        text: What happens.
+        advice: What helps.
+    """
+
+    level: Level
+    subject: str
+    reason: str
+    text: str
+    advice: str
 
 
 def find_problems(history: History) -> list[Problem]:
@@ -27,239 +67,284 @@ def find_problems(history: History) -> list[Problem]:
     last = history.last
     if last is None:
         return []
-    problems = [problem for table in last.tables for problem in _of_table(table, history)]
-    problems += [problem for table in last.rollouts for problem in of_rollouts(table, history)]
+    found = [one for table in last.tables for one in _of_table(table, history)]
+    found += [one for table in last.rollouts for one in _of_rollouts(table, history)]
     if last.stream is not None:
-        problems += _of_stream(last.stream, last, history)
-    problems += _of_doors(last.doors)
-    return sorted(problems, key=lambda problem: ("stuck", "slow", "note").index(problem.level))
+        found += _of_stream(last.stream, history)
+    found += _of_server(last.server)
+    return sorted(found, key=lambda problem: ("stuck", "slow", "note").index(problem.level))
+
+
+def _of_server(server: ServerReading) -> Iterator[Problem]:
+    for reason, many in sorted(server.refused.items()):
+        were = "connection was" if many == 1 else "connections were"
+        text = f"{many:,} {were} refused since the start"
+        advice = _REFUSED.get(reason, "their error says why")
+        yield Problem("note", "connections", reason, text, advice)
+
+
+# Tables.
 
 
 def _of_table(table: TableReading, history: History) -> Iterator[Problem]:
-    subject = f"table {table.name!r}"
-    for side, name in ((table.insert, "insert"), (table.sample, "sample")):
-        if not side.reason:
-            continue
-        # A table that nobody samples from yet keeps nobody waiting.
-        if not side.waiting and not table.paused:
+    rates = history.rates(table)
+    for call, side in table.sides.items():
+        # A table that is not sampled from yet makes no call wait.
+        if not side.reason or not (side.waiting or table.paused):
             continue
         calls = "call waits" if side.waiting == 1 else "calls wait"
-        who = f"{side.waiting} {name} {calls}: " if side.waiting else ""
-        text, advice = _explain(table, name, side.reason, history)
-        moves = _moves(table, name, side.reason, history)
-        yield Problem("slow" if moves else "stuck", subject, side.reason, who + text, advice)
+        begin = f"{side.waiting} {call} {calls}: " if side.waiting else ""
+        text, advice = _why_table(table, call, side.reason, rates)
+        # What it waits for may come all the same; a short history does not show that.
+        comes = rates["samples" if call == "sample" and side.reason != "MIN_SIZE" else "inserts"]
+        moves = side.reason != "PAUSED" and (comes > 0 or not history.is_long)
+        level: Level = "slow" if moves else "stuck"
+        yield Problem(level, table.title, side.reason, begin + text, advice)
 
 
-def _moves(table: TableReading, side: str, reason: str, history: History) -> bool:
-    """Whether a side that waits gets on all the same, or what it waits for comes."""
-    if reason == "PAUSED":
-        return False
-    if not _is_long(history):
-        # Of the first looks nobody knows whether anything moves.
-        return True
-    inserts = _rate(history, table.name, "inserts") > 0
-    if reason == "MIN_SIZE":
-        return inserts
-    return inserts if side == "insert" else _rate(history, table.name, "samples") > 0
-
-
-def _explain(table: TableReading, side: str, reason: str, history: History) -> tuple[str, str]:
+def _why_table(table: TableReading, call: str, reason: str, rates: Rates) -> tuple[str, str]:
     """Say why calls of one side wait, and what helps."""
-    inserts = _rate(history, table.name, "inserts")
-    samples = _rate(history, table.name, "samples")
+    inserts, samples = f"{rates['inserts']:,.3g} inserts/s", f"{rates['samples']:,.3g} samples/s"
     if reason == "MIN_SIZE":
         return (
-            (
-                f"the table has {table.items:,} items, its limiter wants {table.min_items:,} before"
-                " the first sample"
-            ),
-            f"{inserts:,.3g} inserts/s come in; wait for workers, or lower min_size",
-        )
+            f"the table has {table.items:,} items, its limiter wants {table.min_items:,} before"
+            " the first sample"
+        ), f"{inserts} come in; wait for workers, or lower min_size"
     if reason == "RATIO":
-        ahead, behind = ("inserts", "samples") if side == "insert" else ("samples", "inserts")
-        slow = (
-            f"those who sample are the slow side ({samples:,.3g} samples/s)"
-            if side == "insert"
-            else f"those who insert are the slow side ({inserts:,.3g} inserts/s)"
-        )
+        ahead, behind = ("inserts", "samples") if call == "insert" else ("samples", "inserts")
         target = "" if table.target_ratio is None else f" of {table.target_ratio:g}"
         return (
-            (
-                f"{ahead} are ahead of {behind}: {table.ratio:.3g} samples for each insert so far,"
-                f" and the limiter holds the table to its ratio{target}"
-            ),
-            f"{slow}; speed them up, or change samples_per_insert or error_buffer",
+            f"{ahead} are ahead of {behind}: {table.ratio:.3g} samples per insert so far,"
+            f" and the limiter holds the table to its ratio{target}"
+        ), (
+            f"{behind} are the slow side ({samples if behind == 'samples' else inserts});"
+            " speed them up, or change samples_per_insert or error_buffer"
         )
     if reason == "PAUSED":
-        return "the table is paused", "somebody paused it on purpose: resume() ends that"
+        return "the table is paused", "it was paused on purpose: resume() ends that"
     if reason == "CAPACITY":
-        return (
-            f"there is no room: {table.items:,} of {table.max_items:,} items",
-            (
-                f"those who sample are the slow side ({samples:,.3g} samples/s); a full queue waits"
-                " for them, and a table with a journal also for the disk"
-            ),
+        return f"there is no room: {table.items:,} of {table.max_items:,} items", (
+            f"samples are the slow side ({samples}); a full queue waits for them, and a table with"
+            " a journal also for the disk"
         )
     if reason == "LEASED":
         return (
             "all free rows are still being read by batches that are being copied",
-            "fewer or smaller samples at once, or a larger max_size",
+            "fewer or smaller samples at once, or a larger table",
         )
     return f"because of {reason}", "see the guide to metrics"
 
 
-def _rate(history: History, name: str, counter: Literal["inserts", "samples"]) -> float:
-    def count(reading: Reading) -> float | None:
-        table = reading.table(name)
-        return None if table is None else float(getattr(table, counter))
-
-    return history.rate(count)
+# The stream.
 
 
-def _of_stream(stream: StreamReading, last: Reading, history: History) -> Iterator[Problem]:
-    yield from _of_pushes(stream, last, history)
-    yield from _of_learner(stream, history)
+def _of_stream(stream: StreamReading, history: History) -> Iterator[Problem]:
+    rates = history.rates(stream)
+    found = [*_of_pushes(stream, history, rates), *_of_learner(stream, history, rates)]
+    for level, reason, text, advice in found:
+        yield Problem(level, stream.title, reason, text, advice)
 
 
-def _of_pushes(stream: StreamReading, last: Reading, history: History) -> Iterator[Problem]:
-    """Whether those who push wait for room."""
-    # Those who insert into tables wait for other things.
-    waiting = sum(one.purpose == "push" and bool(one.blocked_by) for one in last.connections)
-    waiting = max(waiting, stream.waiting_pushes)
-    share = flows.blocked_pushes(history)
+def _of_pushes(
+    stream: StreamReading, history: History, rates: Rates
+) -> Iterator[tuple[Level, str, str, str]]:
+    """Say whether pushes wait for room."""
     if stream.free:
         return
-    if not waiting and share <= _NOTABLE:
-        # Those who write into shared memory are not seen to wait.
-        if stream.ready and _still(history, "delivered"):
-            yield Problem(
-                "note",
-                "the stream",
-                "CAPACITY",
-                f"the ring is full, {stream.ready} batches are ready, and nobody takes batches:"
-                " a worker that pushes waits",
-                "the learner stands still, or is gone",
-            )
+    connections = history.last.connections if history.last else ()
+    # Connections that insert into tables wait for other things.
+    waiting = sum(one.purpose == "push" and bool(one.blocked_by) for one in connections)
+    waiting = max(waiting, stream.waiting_pushes)
+    are = "is" if stream.ready == 1 else "are"
+    full = f"the ring is full, {stream.ready} batch{'' if stream.ready == 1 else 'es'} {are} ready"
+    taken = rates["batches"] > 0
+    if not waiting and rates["blocked"] <= _NOTABLE:
+        # Workers that write into shared memory are not seen to wait.
+        if stream.ready and history.is_long and not taken:
+            text = f"{full}, and no batch is taken: a worker that pushes waits"
+            yield "note", "CAPACITY", text, "the learner stands still, or is gone"
         return
-    level: Literal["stuck", "slow"] = "slow" if _delivers(history) else "stuck"
-    who = "pushes wait: "
-    if waiting:
-        who = "1 push waits: " if waiting == 1 else f"{waiting} pushes wait: "
-    if stream.ready or not _holds_all(stream):
-        ready = "1 batch is ready" if stream.ready == 1 else f"{stream.ready} batches are ready"
-        nobody = ", and nobody takes batches" if level == "stuck" else ""
-        yield Problem(
-            level,
-            "the stream",
-            "CAPACITY",
-            f"{who}the ring is full, {ready}{nobody}",
-            "the learner is the slow side: speed it up, or use fewer workers",
-        )
+    level: Level = "slow" if taken else "stuck"
+    pushes = f"{count(waiting, 'push').replace('pushs', 'pushes')} " if waiting else "pushes "
+    begin = f"{pushes}wait{'s' if waiting == 1 else ''}: "
+    if stream.ready or not stream.is_held:
+        text = f"{begin}{full}{'' if taken else ', and no batch is taken'}"
+        advice = "the learner is the slow side: speed it up, or use fewer workers"
+        yield level, "CAPACITY", text, advice
     else:
-        yield Problem(
-            level,
-            "the stream",
-            "LEASED",
-            f"{who}all {stream.held} buffers are held, one for {stream.oldest_hold:.1f} s",
-            "drop the arrays of old batches (or copy them), or give more num_buffers",
-        )
+        held = f"all {stream.held} buffers are held, one for {stream.oldest_hold:.1f} s"
+        yield level, "LEASED", begin + held, _DROP
 
 
-def _of_learner(stream: StreamReading, history: History) -> Iterator[Problem]:
-    """Whether the learner waits for batches."""
-
-    def starved(reading: Reading) -> float | None:
-        return None if reading.stream is None else reading.stream.starved_seconds
-
-    def stored(reading: Reading) -> float | None:
-        return None if reading.stream is None else float(reading.stream.samples)
-
-    share = min(history.rate(starved), 1.0)
+def _of_learner(
+    stream: StreamReading, history: History, rates: Rates
+) -> Iterator[tuple[Level, str, str, str]]:
+    """Say whether the learner waits for batches."""
     if stream.ready:
         return
-    if _holds_all(stream):
+    if stream.is_held:
         if stream.waiting_samples:
-            yield Problem(
-                "stuck",
-                "the stream",
-                "LEASED",
-                f"the learner holds all {stream.held} buffers, and waits for another batch",
-                "drop the arrays of old batches (or copy them), or give more num_buffers",
-            )
+            text = f"the learner holds all {stream.held} buffers, and waits for another batch"
+            yield "stuck", "LEASED", text, _DROP
         return
-    comes = history.rate(stored)
+    comes = rates["samples"]
     if not stream.samples:
-        advice = "no sample has come yet: look whether workers are connected"
+        advice = "no sample has come yet: see whether workers are connected"
     elif not comes:
         advice = "no samples come any more: look at the workers"
     else:
         advice = f"{comes:,.3g} samples/s come in: the workers are the slow side"
     there = f"{stream.stored:,} samples are there, a batch takes {stream.batch_size:,}"
-    if share > _NOTABLE:
-        yield Problem(
-            "stuck" if stream.waiting_samples and not comes else "slow",
-            "the stream",
-            "EMPTY",
-            f"the learner waits for batches {share:.0%} of the time: {there}",
-            advice,
+    if rates["starved"] > _NOTABLE:
+        level: Level = "stuck" if stream.waiting_samples and not comes else "slow"
+        text = f"the learner waits for batches {rates['starved']:.0%} of the time: {there}"
+        yield level, "EMPTY", text, advice
+    elif history.is_long and not comes:
+        text = f"no samples come in ({there}): a learner that asks for a batch waits"
+        yield "note", "EMPTY", text, advice
+
+
+# Rollout tables.
+
+_EITHER = {
+    "PAUSED": (
+        "the table is paused: no group is reserved, and none is delivered",
+        "it was paused on purpose: resume() ends that",
+    ),
+    "RATIO": (
+        "the limiter holds the table to its ratio of samples to inserts",
+        "the side that does not wait is the slow one; or change the limiter",
+    ),
+    "MIN_SIZE": ("the limiter wants more groups before the first batch", "wait for workers"),
+}
+
+
+def _of_rollouts(table: RolloutReading, history: History) -> Iterator[Problem]:
+    rates, title = history.rates(table), table.title
+    sides = (
+        ("producers", table.producers, "1 call of a producer waits", "calls of producers wait"),
+        ("consumers", table.consumers, "the learner waits", "calls of learners wait"),
+    )
+    waiting = [
+        (side, reason, one if waits.waiting == 1 else f"{waits.waiting:,d} {more}")
+        for side, by_reason, one, more in sides
+        for reason, waits in by_reason.items()
+        if waits.waiting
+    ]
+    for side, reason, calls in waiting:
+        why = _why_producers if side == "producers" else _why_consumers
+        text, advice = why(table, reason, rates)
+        moved = rates["delivered"] or rates["reserved"] or (side == "consumers" and rates["tokens"])
+        level: Level = "slow" if moved or not history.is_long else "stuck"
+        if reason == "PAUSED":
+            level = "stuck"
+        elif (side, reason) == ("producers", "GROUP"):
+            # To have nothing to resume is no fault.
+            level = "note"
+        yield Problem(level, title, reason, f"{calls}: {text}", advice)
+    if table.paused and not any(reason == "PAUSED" for _, reason, _ in waiting):
+        yield Problem("stuck", title, "PAUSED", *_EITHER["PAUSED"])
+    if rates["stale"]:
+        most = "" if table.max_lag is None else f" than max_lag = {table.max_lag}"
+        text = f"{rates['stale']:,.3g} groups/s are dropped because they became older{most}"
+        advice = (
+            "some take much longer than others: a larger max_lag, a smaller pipeline_depth,"
+            " redundancy or a group_deadline"
         )
-    elif _still(history, "samples"):
-        yield Problem(
-            "note",
-            "the stream",
-            "EMPTY",
-            f"no samples come in ({there}): a learner that asks for a batch waits",
-            advice,
+        yield Problem("note", title, "STALENESS", text, advice)
+    if table.lost:
+        text = f"{_groups(table.lost, 'lost')}: their consumers did not call ack() in time"
+        advice = "consumers died, or take longer than their lease; at_least_once delivers again"
+        yield Problem("note", title, "LEASED", text, advice)
+    for source in table.sources:
+        for level, reason, text, advice in _of_source(source):
+            yield Problem(level, title, reason, text, advice)
+
+
+def _groups(many: int, what: str) -> str:
+    return f"{count(many, 'group')} {'is' if many == 1 else 'are'} {what}"
+
+
+def _why_producers(table: RolloutReading, reason: str, rates: Rates) -> tuple[str, str]:
+    """Say why producers wait, and what helps."""
+    slow = f"the learner is the slow side ({rates['delivered']:,.3g} groups/s are taken)"
+    running = _groups(table.running, "being made")
+    if reason == "STALENESS":
+        ahead = "" if table.depth is None else f", {table.depth} versions ahead at most"
+        return (
+            f"enough is under way for version {table.version} of the learner{ahead}:"
+            f" {running}, {_groups(table.ready, 'ready')}"
+        ), f"{slow}: publish_version after each update; or allow a larger max_lag or pipeline_depth"
+    if reason == "CAPACITY":
+        if table.max_running and table.running >= table.max_running:
+            return f"{running}, as many as max_running allows", (
+                "raise it, or look for workers that hold reservations and bring nothing"
+                f" ({rates['tokens']:,.3g} tokens/s come in)"
+            )
+        room = f"there is no room for more than {table.max_groups:,} groups, or the disk is behind"
+        return room, f"{slow}; or raise max_groups"
+    if reason == "GROUP":
+        return "no group was left by its producer, so there is none to resume", "nothing is wrong"
+    return _EITHER.get(reason, (f"because of {reason}", "see the guide to rollouts"))
+
+
+def _why_consumers(table: RolloutReading, reason: str, rates: Rates) -> tuple[str, str]:
+    """Say why consumers wait, and what helps."""
+    if reason == "GROUP":
+        there = f"{_groups(table.ready, 'ready')}, a batch takes {table.batch_groups:,}"
+        return f"{there}; {_groups(table.running, 'being made')}", _why_few(table, rates)
+    if reason == "STALENESS":
+        if table.ready + table.running < table.batch_groups and not table.capacity:
+            return (
+                "too few groups are there, and no more may be reserved at this version",
+                "publish_version, or ask for smaller batches",
+            )
+        return (
+            f"a batch for version {table.target} may not leave while the learner has published"
+            f" {table.version}, or what is ready is too old on average"
+        ), "publish_version after each update, or allow a larger target_lag or max_mean_lag"
+    if reason == "LEASED":
+        return (
+            f"other consumers have what there is: {_groups(table.leased, 'with them')}",
+            "ack() sooner, or take shorter leases: those of dead consumers end by themselves",
         )
+    return _EITHER.get(reason, (f"because of {reason}", "see the guide to rollouts"))
 
 
-def _holds_all(stream: StreamReading) -> bool:
-    """Whether the learner holds every buffer, so that none can be filled."""
-    return stream.held * stream.batch_size >= stream.capacity
+def _why_few(table: RolloutReading, rates: Rates) -> str:
+    """Say why too few groups are ready."""
+    if table.running and table.suspended == table.running:
+        return "all that run were left by their producers: resume() or acquire() them"
+    if rates["tokens"]:
+        return f"{rates['tokens']:,.3g} tokens/s come in: the workers are the slow side"
+    if table.running:
+        return "no tokens come in: look at the workers that hold the reservations"
+    if any(waits.waiting for waits in table.producers.values()):
+        return "producers wait too: see what for"
+    if not table.capacity:
+        return "no more may be reserved: publish_version, or ask for smaller batches"
+    return "no worker asks for a reservation: see whether workers are connected"
 
 
-def _still(history: History, counter: Literal["samples", "delivered"]) -> bool:
-    """Whether a number of the stream has been the same for a while."""
-
-    def count(reading: Reading) -> float | None:
-        return None if reading.stream is None else float(getattr(reading.stream, counter))
-
-    return _is_long(history) and history.rate(count) == 0
-
-
-def _is_long(history: History) -> bool:
-    """Whether it is known what happened for a while."""
-    readings = history.readings
-    return bool(readings) and readings[-1].age - readings[0].age >= _WHILE
-
-
-def _delivers(history: History) -> bool:
-    """Whether batches were taken of late."""
-
-    def delivered(reading: Reading) -> float | None:
-        return None if reading.stream is None else float(reading.stream.delivered)
-
-    return history.rate(delivered) > 0
-
-
-def _of_doors(doors: DoorsReading) -> Iterator[Problem]:
-    advice = {
-        "AUTH": "their token is not the server's",
-        "SPEC": "their samples are of another kind; their error says what differs",
-        "LIMIT": "there are as many connections as max_connections allows",
-        "VERSION": "they run another release",
-        "STREAM": "they ask for a stream or tables that the server does not have",
-        "PROTOCOL": "they sent bytes that make no sense",
-        "CLOSED": "they work with tables that are closed",
-        "CLOSING": "the server was closing",
-        "STALE": "a later start of the same producer has been there",
-    }
-    for reason, count in sorted(doors.refused.items()):
-        were = "connection was" if count == 1 else "connections were"
-        yield Problem(
-            "note",
-            "connections",
-            reason,
-            f"{count:,} {were} refused since the start",
-            advice.get(reason, "their error says why"),
+def _of_source(source: SourceReading) -> Iterator[tuple[Level, str, str, str]]:
+    """Say whether a producer is passed over, or what it makes comes to nothing."""
+    name = repr(source.name) if source.name else "without a name"
+    if source.is_starving:
+        text = (
+            f"source {name} has waited {source.waited:,.0f} s for a reservation, while others got"
+            f" {source.passed:,} groups"
         )
+        advice = (
+            "others ask more often: let each reserve fewer groups at once, or raise max_running"
+        )
+        yield "slow", "STARVING", text, advice
+    ended = source.submitted - source.running
+    crash = "it crashes, or is silent for longer than reservation_ttl: renew() in between"
+    dull = "its prompts may be too easy or too hard, or its rewards broken"
+    for lost, reason, verb, advice in (
+        (source.rejected, "REJECTED", "given up, or lost with it", crash),
+        (source.filtered, "FILTERED", "filtered out", dull),
+    ):
+        if ended >= _MANY and lost > ended * _MOST:
+            text = f"{lost:,} of {ended:,} groups of source {name} were {verb}"
+            yield "note", reason, text, advice

@@ -1,72 +1,337 @@
-"""An observation of a server as things with numbers."""
+"""What a server answered at one moment, as things with numbers.
+
+:func:`read` turns an observation into a :class:`Reading`. Its things are the server itself, its
+stream, its tables and its rollout tables. A :class:`Thing` says which of its numbers only grow
+(``counts``), which are drawn over time (``CHARTS``), what its state is, and all its numbers as
+text, so that the terminal, the page and scripts show the same.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from echoic.cli.text import printable
-from echoic.views.rollout_reading import RolloutReading, read_rollouts
+from echoic.cli.text import age, amount, duration, printable, size
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from echoic.watch import Connection, Family, Number, Observation
 
-__all__ = ["DoorsReading", "Reading", "Side", "StreamReading", "TableReading", "read"]
+__all__ = [
+    "Chart",
+    "Reading",
+    "RolloutReading",
+    "ServerReading",
+    "Side",
+    "SourceReading",
+    "StreamReading",
+    "TableReading",
+    "Thing",
+    "Waits",
+    "read",
+]
+
+#: The kind and the name of a thing.
+Key: TypeAlias = tuple[str, str]
+Rates: TypeAlias = Mapping[str, float]
+#: A label, a value, and what else there is to say, or nothing.
+Line: TypeAlias = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines over time.
+
+    Attributes:
+        title: What they show.
+        lines: A label for each line, and the rate or gauge that it shows.
+        target: The attribute of the thing that the lines should come to, if there is one.
+        top: The attribute with the largest value that there can be.
+    """
+
+    title: str
+    lines: dict[str, str]
+    target: str = ""
+    top: str = ""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a table: inserts, or samples.
+    """Calls of one side: those that bring something, or those that take it."""
 
-    Attributes:
-        waiting: Calls that wait now.
-        wait_seconds: How long calls waited since the start, together.
-        reason: Why a call would have to wait now, such as ``"RATIO"``, or nothing.
-    """
+    waiting: int = 0  # Calls that wait now.
+    wait_seconds: float = 0.0  # How long calls waited since the start, together.
+    reason: str = ""  # Why a call would have to wait now, such as "RATIO", or nothing.
+    waits: int = 0  # Calls that had to wait since the start, where that is counted.
 
-    waiting: int = 0
-    wait_seconds: float = 0.0
-    reason: str = ""
+    def line(self, label: str) -> Line:
+        """Describe the side."""
+        mean = f", {duration(self.wait_seconds / self.waits)} each" if self.waits else ""
+        so_far = f"waited {duration(self.wait_seconds)} in all{mean}"
+        return label, f"{self.waiting:,d}", f"{self.reason + '; ' if self.reason else ''}{so_far}"
 
 
 @dataclass(frozen=True)
-class TableReading:
-    """A table.
+class Waits:
+    """Calls of one side of a rollout table that wait for one reason."""
 
-    Attributes:
-        name: Of the table.
-        items: That are there.
-        max_items: That there may be.
-        inserts: Since the start.
-        samples: As above.
-        deletions: As above.
-        ratio: Samples for each insert so far.
-        target_ratio: What the limiter holds it to, if it does.
-        min_items: How many items its limiter wants before the first sample.
-        paused: Whether someone paused it.
-        version: The learner's policy version.
-        row_bytes: Bytes of rows ever used.
-        insert: Those who insert.
-        sample: Those who sample.
-        times_sampled: Items by how often they were sampled: at most so often (cumulative).
-        priorities: Items by priority: at most so high (cumulative).
-        lags: Samples by how many versions old they were: at most so many (cumulative).
-    """
+    waiting: int = 0  # Calls that wait now.
+    seconds: float = 0.0  # How long calls waited for it since the start, together.
 
+
+class Thing:
+    """Something on a server that has numbers."""
+
+    KIND: ClassVar[str]
+    CHARTS: ClassVar[tuple[Chart, ...]]
+    name: Any = ""
+    paused: Any = False
+
+    @property
+    def key(self) -> Key:
+        """What it is found by in readings."""
+        return self.KIND, self.name
+
+    @property
+    def title(self) -> str:
+        """What it is called in sentences."""
+        return f"{self.KIND} {self.name!r}"
+
+    @property
+    def sides(self) -> dict[str, Side]:
+        """Both sides by the name of one of their calls: what comes in, and what goes out."""
+        return {}
+
+    @property
+    def state(self) -> tuple[str, str]:
+        """Whether calls wait: ``"stuck"``, ``"slow"`` or ``"good"``, and that in words."""
+        calls = [
+            f"{count(side.waiting, call)} wait{'s' if side.waiting == 1 else ''}: {side.reason}"
+            for call, side in self.sides.items()
+            if side.waiting and side.reason
+        ]
+        level = "slow" if self.paused else "stuck" if calls else "good"
+        words = ["paused", *calls] if self.paused else calls
+        return level, ", ".join(words) or "no call waits"
+
+    @classmethod
+    def series(cls) -> tuple[str, ...]:
+        """Name the rates and gauges that are drawn."""
+        return tuple(name for chart in cls.CHARTS for name in chart.lines.values())
+
+    def counts(self) -> dict[str, float]:
+        """Return the numbers that only grow, whose growth per second is shown."""
+        return {}
+
+    def lines(self, rates: Rates) -> list[Line]:
+        """Describe it in full, given the growth per second of its counts."""
+        raise NotImplementedError
+
+    def bars(self) -> list[tuple[str, list[tuple[str, float]]]]:
+        """Return histograms: titles, and of each bar its label and count."""
+        return []
+
+
+def count(many: int, what: str) -> str:
+    """Write a number of things, such as `1 group` or `2 groups`."""
+    return f"{many:,d} {what}{'' if many == 1 else 's'}"
+
+
+def _of(number: str, kind: Callable[[float], Any] = int, **labels: str) -> Any:
+    """Define a field that holds the number of this name; of None when kind is `_maybe`."""
+    metadata = {"number": number, "kind": kind, "labels": labels}
+    return field(default=None if kind is _maybe else kind(0), metadata=metadata)
+
+
+def _maybe(value: float) -> int:
+    return int(value)
+
+
+@dataclass(frozen=True)
+class ServerReading(Thing):
+    """All addresses of a server together, and its process."""
+
+    KIND: ClassVar[str] = "server"
+    CHARTS: ClassVar[tuple[Chart, ...]] = (
+        Chart("Received, bytes per second", {"received": "bytes"}),
+        Chart("Answer to one request, seconds", {"answer": "answer"}),
+        Chart("Memory, bytes", {"of data": "memory_bytes", "of the process": "resident"}),
+        Chart("CPU, cores", {"busy": "cpu"}),
+    )
+    connections: int = _of("connections")  # Open now.
+    accepted: int = _of("connections_accepted_total")
+    reconnects: int = _of("reconnects_total")  # Clients that came back.
+    duplicates: int = _of("received_duplicates_total")  # Samples that came twice and were dropped.
+    malformed: int = _of("connections_malformed_total")  # Closed because of invalid bytes.
+    silent: int = _of("connections_silent_total")  # Closed because nothing came for too long.
+    refused: dict[str, int] = field(default_factory=dict)  # By reason.
+    bytes: int = _of("received_bytes_total")
+    blocked_seconds: float = _of("connections_blocked_seconds_total", float)
+    blocked: dict[str, int] = field(default_factory=dict)  # Connections that wait now, by reason.
+    memory: dict[str, float] = field(default_factory=dict)  # Bytes of data, by what holds them.
+    answer: float = 0.0  # Seconds until it had answered the request for these numbers.
+    # What the operating system says of the process, if the program reports it as gauges.
+    resident: float | None = None
+    cpu_seconds: float | None = None
+
+    @property
+    def title(self) -> str:
+        """What it is called in sentences."""
+        return "the server"
+
+    @property
+    def memory_bytes(self) -> float:
+        """Bytes of data."""
+        return sum(self.memory.values())
+
+    def counts(self) -> dict[str, float]:
+        """Return the numbers that only grow."""
+        found = {"bytes": float(self.bytes)}
+        return found if self.cpu_seconds is None else {**found, "cpu": self.cpu_seconds}
+
+    def lines(self, rates: Rates) -> list[Line]:
+        """Describe it in full."""
+        parts = ", ".join(f"{size(held)} {by}" for by, held in self.memory.items() if held)
+        refused = ", ".join(f"{many:,d} {code}" for code, many in sorted(self.refused.items()))
+        unknown = ("?", "not reported by the program")
+        cpu = unknown if self.cpu_seconds is None else (f"{rates['cpu']:.2f} cores", "")
+        resident = unknown if self.resident is None else (size(self.resident), "")
+        closed = f"{self.malformed:,d} for invalid bytes, {self.silent:,d} for silence"
+        return [
+            ("connections", f"{self.connections:,d}", f"{self.accepted:,d} since the start"),
+            ("reconnects", f"{self.reconnects:,d}", f"{self.duplicates:,d} duplicates dropped"),
+            ("refused", f"{sum(self.refused.values()):,d}", refused),
+            ("closed", f"{self.malformed + self.silent:,d}", closed),
+            ("received", f"{size(rates['bytes'])}/s", f"{size(self.bytes)} in all"),
+            ("memory of data", size(self.memory_bytes), parts.replace("_", " ")),
+            ("memory of process", *resident),
+            ("CPU", *cpu),
+        ]
+
+
+@dataclass(frozen=True)
+class StreamReading(Thing):
+    """The stream."""
+
+    KIND: ClassVar[str] = "stream"
+    CHARTS: ClassVar[tuple[Chart, ...]] = (
+        Chart("Samples per second", {"samples": "samples"}),
+        Chart("Batches per second", {"batches": "batches"}),
+        Chart("Samples in the ring", {"stored": "stored"}, top="capacity"),
+        Chart("Share of the time spent waiting", {"learner": "starved", "workers": "blocked"}),
+    )
+    samples: int = _of("stream_inserted_samples_total")
+    bytes: int = 0  # What they hold.
+    stored: int = _of("stream_stored_samples")  # In the ring and not yet taken.
+    capacity: int = _of("stream_capacity_samples")
+    batch_size: int = _of("stream_batch_samples")
+    ready: int = _of("stream_ready_batches")
+    held: int = _of("stream_held_batches")  # Batches whose memory is still in use.
+    free: int = _of("stream_free_batches")
+    delivered: int = _of("stream_delivered_batches_total")
+    oldest_hold: float = _of("stream_oldest_hold_seconds", float)  # Of a batch that is held.
+    waiting_pushes: int = _of("stream_waiting_pushes")
+    waiting_samples: int = _of("stream_waiting_samples")
+    blocked_seconds: float = _of("stream_blocked_seconds_total", float)  # Pushes waited for room.
+    starved_seconds: float = _of("stream_sample_wait_seconds_total", float)  # For a batch.
+    memory: int = _of("stream_memory_bytes")
+    # Seconds by quantile.
+    submit_latency: dict[str, float] = field(default_factory=dict)
+    copy_latency: dict[str, float] = field(default_factory=dict)
+    hold_latency: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """What it is called in sentences."""
+        return "the stream"
+
+    @property
+    def fill(self) -> float:
+        """How full the ring is, from 0 to 1."""
+        return min(self.stored / max(self.capacity, 1), 1.0)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether all buffers are held, so that none can be filled."""
+        return self.held * self.batch_size >= self.capacity
+
+    @property
+    def sides(self) -> dict[str, Side]:
+        """Both sides by the name of one of their calls."""
+        full = "LEASED" if self.is_held else "CAPACITY"
+        return {
+            "push": Side(self.waiting_pushes, self.blocked_seconds, full),
+            "sample call": Side(self.waiting_samples, self.starved_seconds, "EMPTY"),
+        }
+
+    def counts(self) -> dict[str, float]:
+        """Return the numbers that only grow; of times, the growth is a share."""
+        return {
+            "samples": self.samples,
+            "bytes": self.bytes,
+            "batches": self.delivered,
+            "starved": self.starved_seconds,
+            "blocked": self.blocked_seconds,
+        }
+
+    def lines(self, rates: Rates) -> list[Line]:
+        """Describe it in full."""
+        in_all = f"{size(rates['bytes'])}/s, {amount(self.samples)} in all"
+        ring = f"{self.stored:,d} of {self.capacity:,d}, {size(self.memory)}"
+        since = f", one for {duration(self.oldest_hold)}" if self.held else ""
+        held = f"{self.held:,d} held{since}, {self.free:,d} free"
+        starved, blocked = (f"{rates[one]:.0%} of the time" for one in ("starved", "blocked"))
+        latencies = {
+            "from submit to batch": self.submit_latency,
+            "copy of a sample": self.copy_latency,
+            "hold of a batch": self.hold_latency,
+        }
+        return [
+            ("samples/s", amount(rates["samples"]), in_all),
+            ("ring", f"{self.fill:.0%} full", ring),
+            (f"batches of {self.batch_size:,d}", f"{self.ready:,d} ready", held),
+            ("batches/s", amount(rates["batches"]), f"{amount(self.delivered)} in all"),
+            ("learner waited", starved, f"{duration(self.starved_seconds)} in all"),
+            ("workers waited", blocked, f"{duration(self.blocked_seconds)} in all"),
+            *(percentiles(label, one) for label, one in latencies.items() if any(one.values())),
+        ]
+
+
+def percentiles(label: str, found: Mapping[str, float]) -> Line:
+    """Describe times by quantile: the middle one, and the others."""
+    words = [f"p{float(q) * 100:g} {duration(value)}" for q, value in found.items()]
+    return label, words[0], ", ".join(words[1:])
+
+
+@dataclass(frozen=True)
+class TableReading(Thing):
+    """A table."""
+
+    KIND: ClassVar[str] = "table"
+    CHARTS: ClassVar[tuple[Chart, ...]] = (
+        Chart("Per second", {"inserts": "inserts", "samples": "samples"}),
+        Chart("Samples per insert", {"ratio": "ratio"}, target="target_ratio"),
+        Chart("Items", {"items": "items"}, top="max_items"),
+        Chart("Calls that wait", {"inserts": "insert_wait", "samples": "sample_wait"}),
+    )
     name: str
-    items: int = 0
-    max_items: int = 0
-    inserts: int = 0
-    samples: int = 0
-    deletions: int = 0
-    ratio: float = 0.0
-    target_ratio: float | None = None
-    min_items: int = 0
-    paused: bool = False
-    version: int = 0
-    row_bytes: int = 0
+    items: int = _of("table_items")
+    max_items: int = _of("table_max_items")
+    inserts: int = _of("table_inserts_total")
+    samples: int = _of("table_samples_total")
+    deletions: int = _of("table_deletions_total")
+    ratio: float = _of("table_samples_per_insert", float)  # Samples per insert so far.
+    target_ratio: float | None = None  # What the limiter holds it to, if it does.
+    min_items: int = _of("table_min_items")  # That the limiter wants before the first sample.
+    paused: bool = _of("table_paused", bool)
+    version: int = _of("table_policy_version")
+    row_bytes: int = _of("table_row_bytes")
     insert: Side = Side()
     sample: Side = Side()
+    # Cumulative: how many have at most this value.
     times_sampled: dict[str, float] = field(default_factory=dict)
     priorities: dict[str, float] = field(default_factory=dict)
     lags: dict[str, float] = field(default_factory=dict)
@@ -76,129 +341,266 @@ class TableReading:
         """How full it is, from 0 to 1."""
         return min(self.items / max(self.max_items, 1), 1.0)
 
+    @property
+    def sides(self) -> dict[str, Side]:
+        """Both sides by the name of one of their calls."""
+        return {"insert": self.insert, "sample": self.sample}
+
+    def counts(self) -> dict[str, float]:
+        """Return the numbers that only grow; of times, the growth is how many calls wait."""
+        return {
+            "inserts": self.inserts,
+            "samples": self.samples,
+            "insert_wait": self.insert.wait_seconds,
+            "sample_wait": self.sample.wait_seconds,
+        }
+
+    def lines(self, rates: Rates) -> list[Line]:
+        """Describe it in full."""
+        target = "" if self.target_ratio is None else f"target {self.target_ratio:g}"
+        return [
+            ("items", amount(self.items), f"of {amount(self.max_items)} ({self.fill:.0%})"),
+            ("inserts/s", amount(rates["inserts"]), f"{amount(self.inserts)} in all"),
+            ("samples/s", amount(rates["samples"]), f"{amount(self.samples)} in all"),
+            ("samples per insert", f"{self.ratio:.3g}", target),
+            self.insert.line("inserts waiting"),
+            self.sample.line("samples waiting"),
+            ("first sample at", count(self.min_items, "item"), ""),
+            ("deletions", amount(self.deletions), ""),
+            ("policy version", f"{self.version:,d}", ""),
+            ("memory of rows", size(self.row_bytes), ""),
+        ]
+
+    def bars(self) -> list[tuple[str, list[tuple[str, float]]]]:
+        """Return histograms that have something in them."""
+        known = (
+            ("Items by how often they were sampled", self.times_sampled),
+            ("Items by priority", self.priorities),
+            ("Samples by how many versions old they were", self.lags),
+        )
+        return [(title, found) for title, counts in known if (found := buckets(counts))]
+
+
+def buckets(cumulative: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Split counts that include those of all lower buckets; leave out empty ones at both ends."""
+    found, below, lowest = [], 0.0, ""
+    for bound, many in sorted(cumulative.items(), key=lambda pair: float(pair[0])):
+        # At most six characters, such as `6.1e-05`.
+        short = bound if len(bound) <= 6 else f"{float(bound):.2g}"  # noqa: PLR2004
+        above = f"above {lowest}" if lowest else "any"
+        found.append((above if bound == "+Inf" else f"up to {short}", max(many - below, 0.0)))
+        below, lowest = many, short
+    used = [at for at, (_, many) in enumerate(found) if many]
+    return found[used[0] : used[-1] + 1] if used else []
+
 
 @dataclass(frozen=True)
-class StreamReading:
-    """The stream.
+class SourceReading:
+    """What was counted for the producers of one name, or of none."""
 
-    Attributes:
-        samples: Stored since the start.
-        bytes: What they hold.
-        stored: In the ring and not yet taken.
-        capacity: Samples that the ring holds.
-        batch_size: Samples of a batch.
-        ready: Complete batches that wait for a consumer.
-        held: Batches whose memory someone still holds.
-        free: Buffers that are free.
-        delivered: Batches taken since the start.
-        oldest_hold: For how many seconds the batch that was taken first has been held.
-        waiting_pushes: Pushes that wait now for room, in the server's process or over connections.
-        waiting_samples: Calls for a batch that wait now.
-        blocked_seconds: How long pushes waited for room, together.
-        starved_seconds: How long calls for a batch waited, together.
-        memory: Bytes of the ring.
-    """
+    name: str
+    submitted: int = 0  # Groups that it reserved.
+    running: int = 0  # Groups that it makes now.
+    accepted: int = 0  # Groups that were complete and kept.
+    rejected: int = 0  # Groups that it gave up, or that were lost with it.
+    filtered: int = 0  # Groups that the filter did not keep.
+    tokens: int = 0  # Of its groups that were accepted.
+    waiting: int = 0  # Calls that wait now for a reservation.
+    waited: float = 0.0  # Seconds for which the oldest of them has waited.
+    passed: int = 0  # Groups that others reserved meanwhile.
+    is_starving: bool = False  # Whether it waits for too long while others get reservations.
 
-    samples: int = 0
-    bytes: int = 0
-    stored: int = 0
-    capacity: int = 0
-    batch_size: int = 0
-    ready: int = 0
-    held: int = 0
-    free: int = 0
-    delivered: int = 0
-    oldest_hold: float = 0.0
-    waiting_pushes: int = 0
-    waiting_samples: int = 0
-    blocked_seconds: float = 0.0
-    starved_seconds: float = 0.0
-    memory: int = 0
+    def cells(self) -> dict[str, str]:
+        """Describe it, by the names of columns."""
+        names = ("submitted", "running", "accepted", "rejected", "filtered", "tokens")
+        waits = f"{self.waiting:,d} for {age(self.waited)}" if self.waiting else ""
+        return {
+            "source": self.name or "(no name)",
+            **{name: amount(getattr(self, name)) for name in names},
+            "waits": f"{waits}{' STARVING' if self.is_starving else ''}",
+        }
+
+
+@dataclass(frozen=True)
+class RolloutReading(Thing):
+    """A rollout table."""
+
+    KIND: ClassVar[str] = "rollout table"
+    CHARTS: ClassVar[tuple[Chart, ...]] = (
+        Chart("Tokens per second", {"received": "tokens", "delivered": "delivered_tokens"}),
+        Chart("Groups per second", {"reserved": "reserved", "delivered": "delivered"}),
+        Chart("Groups", {"running": "running", "ready": "ready"}),
+        Chart(
+            "Versions old when delivered",
+            {"oldest": "lag_oldest", "mean": "lag_mean"},
+            target="max_lag",
+        ),
+        Chart("Calls that wait", {"producers": "producers", "consumers": "consumers"}),
+    )
+    name: str
+    version: int = _of("rollouts_version")  # That the learner published last.
+    target: int = _of("rollouts_target")  # The version that the next batch will update.
+    running: int = _of("rollouts_running_groups")  # Being made, or left by their producers.
+    suspended: int = _of("rollouts_suspended_groups")  # Those of them that were left.
+    ready: int = _of("rollouts_queued_groups")  # Complete, and not with a consumer.
+    leased: int = _of("rollouts_leased_groups")  # With consumers.
+    capacity: int = _of("rollouts_capacity_groups")  # That could be reserved now.
+    batch_groups: int = _of("rollouts_batch_groups")
+    max_running: int = _of("rollouts_max_running_groups")
+    max_groups: int = _of("rollouts_max_groups")
+    max_lag: int | None = _of("rollouts_max_lag", _maybe)  # Versions, if that is bounded.
+    depth: int | None = _of("rollouts_pipeline_depth", _maybe)  # Versions ahead, if bounded.
+    ready_lag: int | None = _of("rollouts_oldest_lag", _maybe)  # Of the oldest ready group.
+    lag_oldest: int | None = _of("rollouts_delivered_lag", _maybe, of="oldest")
+    lag_mean: float | None = None  # Of what was delivered last: its groups' oldest tokens.
+    lag_newest: int | None = _of("rollouts_delivered_lag", _maybe, of="newest")
+    paused: bool = _of("rollouts_paused", bool)
+    submitted: int = _of("rollouts_groups", outcome="submitted")
+    accepted: int = _of("rollouts_groups", outcome="accepted")
+    rejected: int = _of("rollouts_groups", outcome="rejected")
+    filtered: int = _of("rollouts_groups", outcome="filtered")
+    expired: int = _of("rollouts_losses_total", why="expired")  # Not complete in time.
+    stale: int = _of("rollouts_losses_total", why="stale")  # Dropped because too old.
+    removed: int = _of("rollouts_losses_total", why="removed")
+    overdue: int = _of("rollouts_losses_total", why="overdue")  # Delivered although too old.
+    batches: int = _of("rollouts_batches_total")
+    delivered: int = _of("rollouts_groups", outcome="delivered")  # Each as often as it was.
+    redelivered: int = _of("rollouts_groups", outcome="redelivered")
+    lost: int = _of("rollouts_groups", outcome="lost")  # With their consumer.
+    expired_leases: int = _of("rollouts_expired_leases_total")
+    tokens: int = _of("rollouts_tokens_total")
+    delivered_tokens: int = _of("rollouts_delivered_tokens_total")
+    producers: dict[str, Waits] = field(default_factory=dict)  # By reason.
+    consumers: dict[str, Waits] = field(default_factory=dict)
+    sources: tuple[SourceReading, ...] = ()  # Those that reserved most often.
 
     @property
     def fill(self) -> float:
-        """How full the ring is, from 0 to 1."""
-        return min(self.stored / max(self.capacity, 1), 1.0)
+        """Which part of a batch is ready, from 0 to 1."""
+        return min(self.ready / max(self.batch_groups, 1), 1.0)
+
+    @property
+    def lags(self) -> str:
+        """How old what was delivered last was: at least, on average, at most."""
+        if self.lag_oldest is None or self.lag_mean is None or self.lag_newest is None:
+            return "no group was delivered yet"
+        return f"{self.lag_newest} to {self.lag_oldest}, {self.lag_mean:.3g} on average"
+
+    @property
+    def sides(self) -> dict[str, Side]:
+        """Both sides by the name of one of their calls; the reason is that of most."""
+        found = {}
+        for call, by_reason in (("producer", self.producers), ("consumer", self.consumers)):
+            waiting = sum(one.waiting for one in by_reason.values())
+            seconds = sum(one.seconds for one in by_reason.values())
+            most = sorted(by_reason, key=lambda why, of=by_reason: -of[why].waiting)  # type: ignore[misc]
+            found[call] = Side(waiting, seconds, most[0] if waiting else "")
+        return found
+
+    def counts(self) -> dict[str, float]:
+        """Return the numbers that only grow; of times, the growth is how many calls wait."""
+        found: dict[str, float] = {
+            "reserved": self.submitted,
+            "delivered": self.delivered,
+            "tokens": self.tokens,
+            "delivered_tokens": self.delivered_tokens,
+            "stale": self.stale,
+        }
+        for side, by_reason in (("producers", self.producers), ("consumers", self.consumers)):
+            found[side] = sum(waits.seconds for waits in by_reason.values())
+            found |= {f"{side}.{reason}": one.seconds for reason, one in by_reason.items()}
+        return found
+
+    def lines(self, rates: Rates) -> list[Line]:
+        """Describe it in full."""
+        lag = "no bound" if self.max_lag is None else f"at most {self.max_lag}"
+        ready_lag = "" if self.ready_lag is None else f", oldest ready {self.ready_lag}"
+        depth = "" if self.depth is None else f", {self.depth} versions ahead"
+        room = f"max_running {self.max_running:,d}, max_groups {self.max_groups:,d}{depth}"
+        tokens, groups = (
+            f"{amount(rates[it])} delivered" for it in ("delivered_tokens", "delivered")
+        )
+        sums = (
+            f"= {self.running:,d} running + {self.accepted:,d} accepted"
+            f" + {self.rejected:,d} rejected + {self.filtered:,d} filtered"
+        )
+        dropped = self.stale + self.expired + self.removed
+        why = f"{self.stale:,d} too old, {self.expired:,d} expired, {self.removed:,d} removed"
+        delivered = (
+            f"in {self.batches:,d} batches, {self.redelivered:,d} again, {self.lost:,d} lost,"
+            f" {self.overdue:,d} overdue"
+        )
+        producer, consumer = (f"{side.waiting:,d}" for side in self.sides.values())
+        return [
+            ("version", f"{self.version:,d}", f"next batch for {self.target:,d}"),
+            ("running", count(self.running, "group"), f"{self.suspended:,d} suspended"),
+            ("ready", count(self.ready, "group"), f"a batch takes {self.batch_groups:,d}"),
+            ("leased", count(self.leased, "group"), f"{self.expired_leases:,d} leases ran out"),
+            ("room for", count(self.capacity, "group"), room),
+            ("tokens/s", amount(rates["tokens"]), tokens),
+            ("groups/s", amount(rates["reserved"]), groups),
+            ("submitted", f"{self.submitted:,d}", sums),
+            ("dropped", f"{dropped:,d}", why),
+            ("delivered", f"{self.delivered:,d}", delivered),
+            ("versions old", self.lags, f"{lag}{ready_lag}"),
+            ("producers waiting", producer, _reasons("producers", self.producers, rates)),
+            ("consumers waiting", consumer, _reasons("consumers", self.consumers, rates)),
+        ]
+
+    def bars(self) -> list[tuple[str, list[tuple[str, float]]]]:
+        """Return for how many seconds calls waited, by reason."""
+        sides = (("producers", self.producers), ("consumers", self.consumers))
+        return [
+            (f"Seconds that {side} waited", [(why, one.seconds) for why, one in found.items()])
+            for side, found in sides
+            if found
+        ]
 
 
-@dataclass(frozen=True)
-class DoorsReading:
-    """All addresses of the server together.
-
-    Attributes:
-        connections: That stand.
-        accepted: Since the start.
-        reconnects: Clients that came back.
-        duplicates: Samples that came twice and were dropped.
-        malformed: Connections closed because of bytes that made no sense.
-        silent: Connections closed because nothing came for too long.
-        refused: Connections refused, by reason.
-        bytes: Received.
-        blocked_seconds: How long samples of connections waited for room, together.
-        blocked: Connections that wait now, by what they wait for.
-        chunk_bytes: Bytes of trajectories that came and are still there.
-    """
-
-    connections: int = 0
-    accepted: int = 0
-    reconnects: int = 0
-    duplicates: int = 0
-    malformed: int = 0
-    silent: int = 0
-    refused: dict[str, int] = field(default_factory=dict)
-    bytes: int = 0
-    blocked_seconds: float = 0.0
-    blocked: dict[str, int] = field(default_factory=dict)
-    chunk_bytes: int = 0
+def _reasons(side: str, by_reason: Mapping[str, Waits], rates: Rates) -> str:
+    """Describe what calls of one side wait for."""
+    return "; ".join(
+        f"{reason} {waits.waiting:,d} now, {rates.get(f'{side}.{reason}', 0.0):.2g} on average,"
+        f" {duration(waits.seconds)} in all"
+        for reason, waits in sorted(by_reason.items(), key=lambda pair: -pair[1].seconds)
+    )
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A server at one moment.
+    """A server at one moment."""
 
-    Attributes:
-        age: For how many seconds the server has been there; what rates are computed with.
-        life: Another number after the server was started anew; 0 is not known.
-        release: Which release of Echoic it runs.
-        stream: Its stream, if it has one.
-        tables: Its tables.
-        rollouts: Its rollout tables.
-        doors: Its addresses together.
-        connections: Each connection; those that wait for something come first.
-        told: What the server's program tells of itself, by name.
-    """
-
-    age: float
-    life: int = 0
-    release: str = ""
+    age: float  # Seconds since it was started; what rates are computed with.
+    incarnation: int = 0  # Another number after it was started anew; 0 is not known.
+    release: str = ""  # Of Echoic.
+    server: ServerReading = field(default_factory=ServerReading)
     stream: StreamReading | None = None
     tables: tuple[TableReading, ...] = ()
     rollouts: tuple[RolloutReading, ...] = ()
-    doors: DoorsReading = field(default_factory=DoorsReading)
-    connections: tuple[Connection, ...] = ()
-    told: dict[str, float] = field(default_factory=dict)
+    connections: tuple[Connection, ...] = ()  # Those that wait for something come first.
+    gauges: dict[str, float] = field(default_factory=dict)  # What the program reports.
 
-    def table(self, name: str) -> TableReading | None:
-        """Return a table by its name."""
-        return next((table for table in self.tables if table.name == name), None)
-
-    def rollout(self, name: str) -> RolloutReading | None:
-        """Return a rollout table by its name."""
-        return next((table for table in self.rollouts if table.name == name), None)
+    @cached_property
+    def things(self) -> dict[Key, Thing]:
+        """The server, its stream and all tables."""
+        stream = () if self.stream is None else (self.stream,)
+        every: tuple[Thing, ...] = (self.server, *stream, *self.tables, *self.rollouts)
+        return {one.key: one for one in every}
 
 
-def read(seen: Observation) -> Reading:
-    """Read an observation."""
+def read(seen: Observation, answer: float = 0.0) -> Reading:
+    """Read an observation, for which the server took so many seconds."""
     tables = _by_table(seen, "table_items")
     rollouts = _by_table(seen, "rollouts_version")
+    gauges = {printable(name): value for name, value in seen.values("told", "name").items()}
     return Reading(
         age=seen.age,
-        life=seen.life,
+        incarnation=seen.life,
         release=printable(seen.release),
+        server=_server(seen, gauges, answer),
         stream=_stream(seen) if "stream_capacity_samples" in seen.families else None,
         tables=tuple(_table(about, name) for name, about in tables.items()),
-        rollouts=tuple(read_rollouts(about, name) for name, about in rollouts.items()),
-        doors=_doors(seen),
+        rollouts=tuple(_rollouts(about, name) for name, about in rollouts.items()),
         connections=tuple(
             replace(
                 one,
@@ -209,7 +611,7 @@ def read(seen: Observation) -> Reading:
             )
             for one in seen.connections
         ),
-        told={printable(name): value for name, value in seen.values("told", "name").items()},
+        gauges=gauges,
     )
 
 
@@ -217,7 +619,7 @@ def _by_table(seen: Observation, always: str) -> dict[str, Observation]:
     """Split what is about tables, in one pass: there may be thousands.
 
     Args:
-        seen: What there is of all.
+        seen: All numbers.
         always: What each table of their kind has a number of.
     """
     found: dict[str, dict[str, tuple[Family, list[Number]]]] = {
@@ -240,83 +642,111 @@ def _by_table(seen: Observation, always: str) -> dict[str, Observation]:
     }
 
 
-def _stream(seen: Observation) -> StreamReading:
-    def number(name: str) -> float:
-        return seen.value(f"stream_{name}") or 0.0
+def _numbers(kind: type[Any], seen: Observation) -> dict[str, Any]:
+    """Find the numbers that fields are defined by."""
+    found = {}
+    for one in fields(kind):
+        if one.metadata:
+            value = seen.value(one.metadata["number"], **one.metadata["labels"])
+            if value is not None:
+                found[one.name] = one.metadata["kind"](value)
+    return found
 
-    samples = int(number("inserted_samples_total"))
+
+def _server(seen: Observation, gauges: Mapping[str, float], answer: float) -> ServerReading:
+    def counts(name: str, by: str) -> dict[str, int]:
+        return {printable(key): int(many) for key, many in seen.values(name, by).items()}
+
+    return ServerReading(
+        **_numbers(ServerReading, seen),
+        refused=counts("connections_refused_total", "code"),
+        blocked=counts("connections_blocked", "reason"),
+        memory=seen.values("memory_bytes", "tier"),
+        answer=answer,
+        resident=gauges.get("process_resident_memory_bytes"),
+        cpu_seconds=gauges.get("process_cpu_seconds_total"),
+    )
+
+
+def _stream(seen: Observation) -> StreamReading:
+    found = _numbers(StreamReading, seen)
     return StreamReading(
-        samples=samples,
-        bytes=samples * int(number("sample_bytes")),
-        stored=int(number("stored_samples")),
-        capacity=int(number("capacity_samples")),
-        batch_size=int(number("batch_samples")),
-        ready=int(number("ready_batches")),
-        held=int(number("held_batches")),
-        free=int(number("free_batches")),
-        delivered=int(number("delivered_batches_total")),
-        oldest_hold=number("oldest_hold_seconds"),
-        waiting_pushes=int(number("waiting_pushes")),
-        waiting_samples=int(number("waiting_samples")),
-        blocked_seconds=number("blocked_seconds_total"),
-        starved_seconds=number("sample_wait_seconds_total"),
-        memory=int(number("memory_bytes")),
+        **found,
+        bytes=found.get("samples", 0) * int(seen.value("stream_sample_bytes") or 0),
+        submit_latency=seen.values("stream_submit_to_available_seconds", "quantile"),
+        copy_latency=seen.values("stream_copy_seconds", "quantile"),
+        hold_latency=seen.values("stream_hold_seconds", "quantile"),
     )
 
 
 def _table(seen: Observation, name: str) -> TableReading:
-    def number(what: str, **labels: str) -> float:
-        return seen.value(f"table_{what}", table=name, **labels) or 0.0
-
     def side(which: str) -> Side:
-        reasons = seen.values("table_blocked", "reason", table=name, side=which)
+        reasons = seen.values("table_blocked", "reason", side=which)
         return Side(
-            waiting=int(number("waiting", side=which)),
-            wait_seconds=number("wait_seconds_total", side=which),
+            waiting=int(seen.value("table_waiting", side=which) or 0),
+            wait_seconds=seen.value("table_wait_seconds_total", side=which) or 0.0,
             reason=next((printable(reason) for reason, blocked in reasons.items() if blocked), ""),
+            waits=int(seen.value("table_waits_total", side=which) or 0),
         )
 
-    def histogram(what: str) -> dict[str, float]:
-        return seen.values(f"table_{what}", "le", table=name)
-
     return TableReading(
+        **_numbers(TableReading, seen),
         name=printable(name),
-        items=int(number("items")),
-        max_items=int(number("max_items")),
-        inserts=int(number("inserts_total")),
-        samples=int(number("samples_total")),
-        deletions=int(number("deletions_total")),
-        ratio=number("samples_per_insert"),
-        target_ratio=seen.value("table_target_samples_per_insert", table=name),
-        min_items=int(number("min_items")),
-        paused=bool(number("paused")),
-        version=int(number("policy_version")),
-        row_bytes=int(number("row_bytes")),
+        target_ratio=seen.value("table_target_samples_per_insert"),
         insert=side("insert"),
         sample=side("sample"),
-        times_sampled=histogram("times_sampled"),
-        priorities=histogram("priorities"),
-        lags=histogram("sampled_lag"),
+        times_sampled=seen.values("table_times_sampled", "le"),
+        priorities=seen.values("table_priorities", "le"),
+        lags=seen.values("table_sampled_lag", "le"),
     )
 
 
-def _doors(seen: Observation) -> DoorsReading:
-    def number(name: str) -> float:
-        return seen.value(name) or 0.0
+def _rollouts(seen: Observation, name: str) -> RolloutReading:
+    def waits(side: str) -> dict[str, Waits]:
+        waiting = seen.values("rollouts_waiting", "reason", side=side)
+        seconds = seen.values("rollouts_wait_seconds_total", "reason", side=side)
+        return {
+            printable(reason): Waits(int(calls), seconds.get(reason, 0.0))
+            for reason, calls in waiting.items()
+        }
 
-    def counts(name: str, by: str) -> dict[str, int]:
-        return {printable(key): int(count) for key, count in seen.values(name, by).items()}
+    return RolloutReading(
+        **_numbers(RolloutReading, seen),
+        name=printable(name),
+        lag_mean=seen.value("rollouts_delivered_lag", of="mean"),
+        producers=waits("producer"),
+        consumers=waits("consumer"),
+        sources=_sources(seen),
+    )
 
-    return DoorsReading(
-        connections=int(number("connections")),
-        accepted=int(number("connections_accepted_total")),
-        reconnects=int(number("reconnects_total")),
-        duplicates=int(number("received_duplicates_total")),
-        malformed=int(number("connections_malformed_total")),
-        silent=int(number("connections_silent_total")),
-        refused=counts("connections_refused_total", "code"),
-        bytes=int(number("received_bytes_total")),
-        blocked_seconds=number("connections_blocked_seconds_total"),
-        blocked=counts("connections_blocked", "reason"),
-        chunk_bytes=int(number("received_chunk_bytes")),
+
+def _sources(seen: Observation) -> tuple[SourceReading, ...]:
+    """Read all producers in one pass: there may be many."""
+    found: dict[str, dict[str, float]] = {}
+    groups = seen.families.get("rollouts_source_groups")
+    for number in groups.numbers if groups else ():
+        counts = found.setdefault(number.labels.get("source", ""), {})
+        counts[number.labels.get("outcome", "")] = number.value
+    for name, number_of in (
+        ("tokens", "tokens_total"),
+        ("waiting", "waiting"),
+        ("waited", "oldest_wait_seconds"),
+        ("passed", "passed_groups"),
+        ("is_starving", "starving"),
+    ):
+        # One that waits for the first time has made no group yet.
+        for source, value in seen.values(f"rollouts_source_{number_of}", "source").items():
+            found.setdefault(source, {})[name] = value
+    return tuple(
+        SourceReading(
+            name=printable(source),
+            waited=counts.get("waited", 0.0),
+            is_starving=bool(counts.get("is_starving")),
+            **{
+                one.name: int(counts.get(one.name, 0))
+                for one in fields(SourceReading)
+                if one.type == "int"
+            },
+        )
+        for source, counts in found.items()
     )

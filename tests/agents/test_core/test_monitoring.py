@@ -210,9 +210,9 @@ def test_a_server_shows_the_numbers_wherever_its_own_are():
             assert server.metrics()["told.success_rate"] == 0.25
             history = History()
             history.add(read(watch.look()))
-            assert history.last.told["step"] == 7
+            assert history.last.gauges["step"] == 7
             data = as_data(address, history)
-            assert (data["told"]["success_rate"], data["told"]["policy_loss"]) == (0.25, None)
+            assert (data["gauges"]["success_rate"], data["gauges"]["policy_loss"]) == (0.25, None)
             assert "  success_rate: 0.25" in as_text(address, history)
         assert "told.success_rate" not in server.metrics()
     # A server that is closed is told nothing.

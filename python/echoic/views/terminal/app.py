@@ -1,4 +1,4 @@
-"""The application: looks at a server, and shows what it sees on the screen that is on top."""
+"""The application: asks a server, and shows the answers on the screen that is on top."""
 
 from __future__ import annotations
 
@@ -8,45 +8,29 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import App
 from textual.message import Message
 
-from echoic.views.terminal.help import Help
-from echoic.views.terminal.looker import Away, Looker, Moment
-from echoic.views.terminal.overview import Overview, Rollouts, Tables
-from echoic.views.terminal.table_screen import Detail, RolloutDetail
+from echoic.views.monitor import Monitor
+from echoic.views.terminal.detail import Detail, Help, LiveScreen
+from echoic.views.terminal.overview import Overview, Things
 
 if TYPE_CHECKING:
     from textual.binding import BindingType
     from textual.widgets import DataTable
 
-    from echoic.views.reading import Reading
     from echoic.watch import Watch
 
 __all__ = ["Top"]
 
 
-class Seen(Message):
-    """A look succeeded."""
-
-    def __init__(self, reading: Reading) -> None:
-        """Bring what was seen."""
-        super().__init__()
-        self.reading = reading
-
-
-class Lost(Message):
-    """A look failed."""
-
-    def __init__(self, error: Exception) -> None:
-        """Bring the reason."""
-        super().__init__()
-        self.error = error
+class Changed(Message):
+    """There is an answer, or none came."""
 
 
 class Top(App[None]):
     """What happens in a server, in a terminal.
 
     Args:
-        watch: With which it looks at the server; it must not be used elsewhere meanwhile.
-        interval: Seconds between two looks.
+        watch: How the server is asked; it must not be used elsewhere meanwhile.
+        interval: Seconds between two requests.
     """
 
     TITLE = "echoic top"
@@ -59,8 +43,7 @@ class Top(App[None]):
     ]
     CSS = """
     #header { height: 1; }
-    #problems, #stream, #tables, #rollouts, #connections, #inserts, #samples, #numbers,
-    #histograms, #tokens, #delivered, #sources, #told, .part {
+    .part {
         border-top: solid ansi_bright_black;
         border-title-style: bold;
         border-title-color: ansi_default;
@@ -69,7 +52,7 @@ class Top(App[None]):
     }
     Overview #problems { max-height: 7; min-height: 2; }
     Overview #tables, Overview #rollouts { max-height: 30%; padding: 0; }
-    Overview #told { max-height: 5; }
+    Overview #gauges { max-height: 5; }
     Overview #connections { height: 1fr; min-height: 4; padding: 0; }
     #page { height: 1fr; }
     #problems, #page, LiveGrid { scrollbar-size-vertical: 1; }
@@ -87,87 +70,54 @@ class Top(App[None]):
     """
 
     def __init__(self, watch: Watch, interval: float = 1.0) -> None:
-        """Begin to look when it runs."""
+        """Ask from when it runs."""
         super().__init__()
         # The terminal's own sixteen colours on its own background.
         self.theme = "ansi-dark"
-        self._moment = Moment(watch.address, interval)
-        self._looker = Looker(watch, interval, self._tell_seen, self._tell_lost)
-
-    @property
-    def moment(self) -> Moment:
-        """What is shown."""
-        return self._moment
+        self.monitor = Monitor(watch, interval, changed=self._tell)
 
     def get_default_screen(self) -> Overview:
         """Make the first screen."""
-        return Overview(self._moment)
+        return Overview(self.monitor)
 
     def on_mount(self) -> None:
-        """Begin to look."""
+        """Begin to ask."""
         # While the server is away nothing else says how long that is.
         self.set_interval(1.0, self._redraw_when_away)
-        self._looker.start()
+        self.monitor.__enter__()
 
     def on_unmount(self) -> None:
-        """Look no more."""
-        self._looker.stop()
+        """Stop."""
+        self.monitor.__exit__()
 
-    def on_seen(self, message: Seen) -> None:
-        """Show a reading."""
-        if not self._moment.paused:
-            self._moment.away = None
-            self._moment.history.add(message.reading)
-            self._redraw()
-
-    def on_lost(self, message: Lost) -> None:
-        """Say that the server is away, and since when."""
-        if self._moment.paused:
-            return
-        why = str(message.error).removeprefix(f"{self._moment.address}: ")
-        before = self._moment.away
-        self._moment.away = Away(why, before.clock, before.since) if before else Away(why)
-        self._redraw()
+    def on_changed(self) -> None:
+        """Show what there is now."""
+        # There is no screen any more while the application ends.
+        for screen in self.screen_stack[-1:]:
+            if isinstance(screen, LiveScreen):
+                screen.redraw()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Open a table."""
-        if isinstance(event.data_table, Tables) and event.row_key.value is not None:
-            self.push_screen(Detail(self._moment, event.row_key.value))
-        if isinstance(event.data_table, Rollouts) and event.row_key.value is not None:
-            self.push_screen(RolloutDetail(self._moment, event.row_key.value))
+        if isinstance(event.data_table, Things) and event.row_key.value is not None:
+            self.push_screen(Detail(self.monitor, (event.data_table.KIND, event.row_key.value)))
 
     def action_pause(self) -> None:
         """Hold everything still, or go on."""
-        self._moment.paused = not self._moment.paused
-        if self._moment.paused:
-            self._looker.pause()
-        else:
-            self._looker.resume()
-        self._redraw()
+        self.monitor.pause()
+        self.on_changed()
 
     def action_help(self) -> None:
         """Say what keys and words mean."""
         if not isinstance(self.screen, Help):
             self.push_screen(Help())
 
-    def _redraw(self) -> None:
-        # There is no screen any more while the application ends.
-        for screen in self.screen_stack[-1:]:
-            if isinstance(screen, (Overview, Detail, RolloutDetail)):
-                screen.redraw()
-
     def _redraw_when_away(self) -> None:
-        if self._moment.away and not self._moment.paused:
-            self._redraw()
+        if self.monitor.away and not self.monitor.paused:
+            self.on_changed()
 
-    def _tell_seen(self, reading: Reading) -> None:
-        self._tell(Seen(reading))
-
-    def _tell_lost(self, error: Exception) -> None:
-        self._tell(Lost(error))
-
-    def _tell(self, message: Message) -> None:
-        """Pass a message from the thread that looks."""
+    def _tell(self) -> None:
+        """Pass on what the thread that asks says."""
         # The application may end at any moment; then its loop takes no more.
         with contextlib.suppress(RuntimeError):
-            self.post_message(message)
+            self.post_message(Changed())

@@ -47,7 +47,7 @@ def chart(values: Sequence[float], width: int, height: int, most: int = 0) -> li
     eighths = []
     for mean in means:
         share = mean / top if top > 0 else 0.0
-        # A line of its own for nothing: no value at all looks different.
+        # Zero has a line of its own: no value at all looks different.
         eighths.append(max(round(share * EIGHTHS * height), 2 if mean > 0 else 1))
     lines = []
     for line in reversed(range(height)):

@@ -6,31 +6,49 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from rich.text import Text
 from textual.containers import VerticalScroll
-from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Static
 
-from echoic.cli.text import amount, size
-from echoic.views import flows
-from echoic.views.terminal import rollout_sections, sections
+from echoic.cli.text import amount
+from echoic.views.reading import RolloutReading, TableReading
+from echoic.views.terminal import sections
 from echoic.views.terminal.charts import sparkline
+from echoic.views.terminal.detail import LiveScreen, Part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from echoic.views.flows import ConnectionFlow
-    from echoic.views.history import History
-    from echoic.views.reading import Reading, TableReading
-    from echoic.views.rollout_reading import RolloutReading
-    from echoic.views.terminal.looker import Moment
-    from echoic.watch import Connection
+    from echoic.views.history import Client, History
+    from echoic.views.monitor import Monitor
 
-__all__ = ["Column", "LiveGrid", "Overview", "Row"]
+__all__ = ["LiveGrid", "Overview", "Things"]
 
-Column: TypeAlias = tuple[str, int]
-Row: TypeAlias = tuple[str, "Sequence[Text | str]"]
+Row: TypeAlias = "tuple[str, Sequence[Text | str]]"
+
+# More connections than can be read would only make the terminal slow.
+MOST_CONNECTIONS = 100
+# How wide columns are. All of a table fits into 80 characters; `of late` gets what is left.
+SHORTEST_NAME, LONGEST_NAME = 5, 30
+WIDTHS = {"items": 13, "groups": 13, "ratio": 7, "version": 7, "rate": 12, "tokens": 12}
+WIDTHS |= {"waiting": 11}
+LATE = 11
+CONNECTIONS = {"client": 24, "age": 6, "samples/s": 9, "bytes/s": 9, "waited": 7, "waits for": 11}
+PEER = 21
+SPACE = 2  # Around each cell.
+
+# How connections may be sorted: what it is called, and what comes first.
+ORDERS: tuple[tuple[str, Callable[[Client], tuple[object, ...]]], ...] = (
+    (
+        "those that wait first",
+        lambda it: (not it.connection.blocked_by, -it.blocked, it.connection.id),
+    ),
+    ("the fastest first", lambda it: (-it.samples, -it.bytes, it.connection.id)),
+    ("the slowest first", lambda it: (it.samples, it.bytes, it.connection.id)),
+    ("the oldest first", lambda it: (-it.connection.age,)),
+    ("by name", lambda it: (it.connection.name or it.connection.peer, it.connection.id)),
+)
 
 
 class LiveGrid(DataTable["Text | str"]):
@@ -38,9 +56,9 @@ class LiveGrid(DataTable["Text | str"]):
 
     def __init__(self, *, lines: int, name: str) -> None:
         """Make it empty; every row will have so many lines."""
-        super().__init__(cursor_type="row", id=name)
+        super().__init__(cursor_type="row", id=name, classes="part")
         self._lines = lines
-        self._columns: list[Column] = []
+        self._columns: dict[str, int] = {}
 
     @property
     def chosen(self) -> str | None:
@@ -49,147 +67,94 @@ class LiveGrid(DataTable["Text | str"]):
             return None
         return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value
 
-    def show(self, columns: list[Column], rows: Sequence[Row]) -> None:
+    def show(self, columns: dict[str, int], rows: Sequence[Row]) -> None:
         """Show these rows; each has a key of its own and a cell for each column."""
         shown = [row.key.value for row in self.ordered_rows]
         if columns == self._columns and shown == [key for key, _ in rows]:
             for key, cells in rows:
-                for (title, _), cell in zip(columns, cells, strict=True):
+                for title, cell in zip(columns, cells, strict=True):
                     self.update_cell(key, title, cell)
             return
         chosen, scrolled = self.chosen, self.scroll_y
         self.clear(columns=True)
         self._columns = columns
-        for title, width in columns:
+        for title, width in columns.items():
             self.add_column(title, width=width, key=title)
-        for key, cells in rows:
+        for index, (key, cells) in enumerate(rows):
             self.add_row(*cells, key=key, height=self._lines)
-        for index, (key, _) in enumerate(rows):
             if key == chosen:
                 self.move_cursor(row=index, scroll=False)
         self.scroll_to(y=scrolled, animate=False)
 
 
-# More connections than anybody reads would only make the terminal slow.
-MOST_CONNECTIONS = 100
-# How wide columns are. All of a table fits into 80 characters; `of late` gets what is left.
-SHORTEST_NAME, LONGEST_NAME = 5, 30
-ITEMS, RATIO, RATE, WAITING, LATE = 13, 7, 12, 11, 11
-CLIENT, PEER, AGE, COUNT, SHARE = 24, 21, 6, 9, 7
-SPACE = 2  # Around each cell.
-
-# How connections may be sorted: what it is called, and what comes first.
-ORDERS: tuple[tuple[str, Callable[[Connection, ConnectionFlow], tuple[object, ...]]], ...] = (
-    ("those that wait first", lambda one, flow: (not one.blocked_by, -flow.blocked, one.id)),
-    ("the fastest first", lambda one, flow: (-flow.samples, -flow.bytes, one.id)),
-    ("the slowest first", lambda one, flow: (flow.samples, flow.bytes, one.id)),
-    ("the oldest first", lambda one, _: (-one.age,)),
-    ("by name", lambda one, _: (one.name or one.peer, one.id)),
-)
-
-
-class Tables(LiveGrid):
-    """The tables, two lines each: what comes in, and what goes out."""
+class Things(LiveGrid):
+    """Tables of one kind, two lines each: what comes in, and what goes out."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("enter", "select_cursor", "open table")]
+    KIND: ClassVar[str]
 
-    def refill(self, reading: Reading, history: History) -> None:
-        """Show the tables of a reading."""
-        room = self.scrollable_content_region.width - 6 * SPACE - ITEMS - RATIO - RATE - WAITING
-        longest = max((len(table.name) for table in reading.tables), default=0)
+    def refill(self, things: Sequence[TableReading | RolloutReading], history: History) -> None:
+        """Show these tables."""
+        every = [(thing, self.cells(thing, history.rates(thing))) for thing in things]
+        middle = {title: WIDTHS[title] for title in every[0][1]} if every else {}
+        room = self.scrollable_content_region.width - sum(middle.values())
+        room -= (len(middle) + 2) * SPACE
+        longest = max((len(thing.name) for thing in things), default=0)
         name = max(min(longest, LONGEST_NAME, room - LATE), SHORTEST_NAME)
         room = max(room - name, LATE)
-        columns: list[Column] = [
-            ("table", name),
-            ("items", ITEMS),
-            ("ratio", RATIO),
-            ("rate", RATE),
-            ("waiting", WAITING),
-            ("of late", room),
-        ]
-        self.show(columns, [self._row(table, history, name, room) for table in reading.tables])
+        rows: list[Row] = []
+        for thing, cells in every:
+            lines = [
+                sparkline(history.series(thing, series, room), room)
+                for series in thing.CHARTS[0].lines.values()
+            ]
+            late = Text("\n".join(lines), "cyan")
+            rows.append((thing.name, (_title(thing, name), *cells.values(), late)))
+        self.show({"table": name, **middle, "of late": room}, rows)
 
-    def _row(self, table: TableReading, history: History, width: int, room: int) -> Row:
-        insert, sample = (
-            flows.table(table.name, "inserts"),
-            flows.table(table.name, "samples"),
+    def cells(
+        self, thing: TableReading | RolloutReading, rates: Mapping[str, float]
+    ) -> dict[str, Text]:
+        """Make the cells in the middle, by the names of their columns."""
+        waiting = Text("\n").join(
+            Text.assemble(f"{side.waiting:,d} ", (side.reason or "waits", sections.STYLES["stuck"]))
+            if side.waiting
+            else Text(f"0 {side.reason}", "dim")
+            for side in thing.sides.values()
         )
-        target = "" if table.target_ratio is None else f"of {amount(table.target_ratio)}"
-        # A long name goes on in the second line, if that is free.
-        begin, rest = table.name[:width], table.name[width:]
-        rest = rest if len(rest) <= width else f"…{rest[1 - width :]}"
-        title = Text(f"{begin}\n", "bold", no_wrap=True, overflow="ellipsis")
-        if table.paused:
-            title.append("PAUSED", sections.STYLES["slow"])
-        else:
-            title.append(rest)
-        return table.name, (
-            title,
-            Text(f"{amount(table.items)} ({table.fill:.0%})\nof {amount(table.max_items)}"),
-            Text(f"{amount(table.ratio)}\n{target}"),
-            Text(
-                f"in  {amount(history.rate(insert, flows.WINDOW))}/s\n"
-                f"out {amount(history.rate(sample, flows.WINDOW))}/s"
-            ),
-            Text("\n").join([sections.waiting(table.insert), sections.waiting(table.sample)]),
-            Text(
-                f"{sparkline(history.rates(insert, room), room)}\n"
-                f"{sparkline(history.rates(sample, room), room)}",
-                "cyan",
-            ),
-        )
+        come, go = thing.CHARTS[0].lines.values()
+        rate = Text(f"in  {amount(rates[come])}/s\nout {amount(rates[go])}/s")
+        if isinstance(thing, TableReading):
+            target = "" if thing.target_ratio is None else f"of {amount(thing.target_ratio)}"
+            items = f"{amount(thing.items)} ({thing.fill:.0%})\nof {amount(thing.max_items)}"
+            ratio = Text(f"{amount(thing.ratio)}\n{target}")
+            return {"items": Text(items), "ratio": ratio, "rate": rate, "waiting": waiting}
+        ready = f"{amount(thing.ready)} of {amount(thing.batch_groups)} ready"
+        lag = "" if thing.lag_oldest is None else f"lag {amount(thing.lag_oldest)}"
+        version = Text(f"{amount(thing.version)}\n{lag}")
+        groups = Text(f"{amount(thing.running)} running\n{ready}")
+        return {"groups": groups, "version": version, "tokens": rate, "waiting": waiting}
 
 
-class Rollouts(LiveGrid):
-    """The rollout tables, two lines each: producers, and consumers."""
+class Tables(Things):
+    """The tables."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("enter", "select_cursor", "open table")]
+    KIND: ClassVar[str] = TableReading.KIND
 
-    def refill(self, reading: Reading, history: History) -> None:
-        """Show the rollout tables of a reading."""
-        room = self.scrollable_content_region.width - 6 * SPACE - ITEMS - RATIO - RATE - WAITING
-        longest = max((len(table.name) for table in reading.rollouts), default=0)
-        name = max(min(longest, LONGEST_NAME, room - LATE), SHORTEST_NAME)
-        room = max(room - name, LATE)
-        columns: list[Column] = [
-            ("table", name),
-            ("groups", ITEMS),
-            ("version", RATIO),
-            ("tokens", RATE),
-            ("waiting", WAITING),
-            ("of late", room),
-        ]
-        self.show(columns, [self._row(table, history, name, room) for table in reading.rollouts])
 
-    def _row(self, table: RolloutReading, history: History, width: int, room: int) -> Row:
-        come, go = (
-            flows.rollouts(table.name, "tokens"),
-            flows.rollouts(table.name, "delivered_tokens"),
-        )
-        title = Text(f"{table.name[:width]}\n", "bold", no_wrap=True, overflow="ellipsis")
-        if table.paused:
-            title.append("PAUSED", sections.STYLES["slow"])
-        lag = "" if table.lag_oldest is None else f"lag {amount(table.lag_oldest)}"
-        return table.name, (
-            title,
-            Text(
-                f"{amount(table.running)} made\n"
-                f"{amount(table.ready)} of {amount(table.batch_groups)} ready"
-            ),
-            Text(f"{amount(table.version)}\n{lag}"),
-            Text(
-                f"in  {amount(history.rate(come, flows.WINDOW))}/s\n"
-                f"out {amount(history.rate(go, flows.WINDOW))}/s"
-            ),
-            Text("\n").join(
-                rollout_sections.waiting(side) for side in (table.producers, table.consumers)
-            ),
-            Text(
-                f"{sparkline(history.rates(come, room), room)}\n"
-                f"{sparkline(history.rates(go, room), room)}",
-                "cyan",
-            ),
-        )
+class Rollouts(Things):
+    """The rollout tables."""
+
+    KIND: ClassVar[str] = RolloutReading.KIND
+
+
+def _title(thing: TableReading | RolloutReading, width: int) -> Text:
+    """A name; a long one goes on in the second line, if that is free."""
+    begin, rest = thing.name[:width], thing.name[width:]
+    title = Text(f"{begin}\n", "bold", no_wrap=True, overflow="ellipsis")
+    if thing.paused:
+        return title.append("PAUSED", sections.STYLES["slow"])
+    return title.append(rest if len(rest) <= width else f"…{rest[1 - width :]}")
 
 
 class Connections(LiveGrid):
@@ -197,48 +162,38 @@ class Connections(LiveGrid):
 
     order = 0
 
-    def refill(self, reading: Reading, history: History) -> None:
-        """Show the connections of a reading."""
+    def refill(self, history: History, count: int) -> None:
+        """Show the connections, of which there are so many."""
         title, key = ORDERS[self.order]
-        rates = flows.connections(history)
-        known = [
-            (one, rates.get((one.address, one.id), flows.ConnectionFlow()))
-            for one in reading.connections
-        ]
-        known.sort(key=lambda pair: key(*pair))
-        count = reading.doors.connections
+        known = sorted(history.clients(), key=key)
         more = f", {MOST_CONNECTIONS} shown" if len(known) > MOST_CONNECTIONS else ""
         noun = "connection" if count == 1 else "connections"
         self.border_title = f"{count:,d} {noun}{more}, {title}"
-        columns: list[Column] = [
-            ("client", CLIENT),
-            ("age", AGE),
-            ("samples/s", COUNT),
-            ("bytes/s", COUNT),
-            ("waited", SHARE),
-            ("waits for", WAITING),
-        ]
+        columns = dict(CONNECTIONS)
         # Where it is, as far as there is room.
-        taken = sum(width + SPACE for _, width in columns)
+        taken = sum(width + SPACE for width in columns.values())
         if self.scrollable_content_region.width >= taken + PEER + SPACE:
-            columns.append(("from", PEER))
-        rows = [self._row(*pair) for pair in known[:MOST_CONNECTIONS]]
-        self.show(columns, [(key, cells[: len(columns)]) for key, cells in rows])
+            columns["from"] = PEER
+        self.show(columns, [self._row(one, columns) for one in known[:MOST_CONNECTIONS]])
 
-    def _row(self, one: Connection, flow: ConnectionFlow) -> Row:
-        blocked = Text(one.blocked_by, sections.STYLES["stuck"])
-        return f"{one.address} {one.id}", (
-            Text(one.name or one.peer, no_wrap=True, overflow="ellipsis"),
-            sections.age(one.age),
-            Text(amount(flow.samples), justify="right"),
-            Text(size(round(flow.bytes)), justify="right"),
-            Text(f"{flow.blocked:.0%}", justify="right"),
-            blocked,
-            Text(one.peer, no_wrap=True, overflow="ellipsis"),
-        )
+    def _row(self, client: Client, columns: dict[str, int]) -> Row:
+        styles = {"waits for": sections.STYLES["stuck"]}
+        right = ("samples/s", "bytes/s", "waited")
+        cells = [
+            Text(
+                cell,
+                styles.get(name, ""),
+                justify="right" if name in right else None,
+                no_wrap=True,
+                overflow="ellipsis",
+            )
+            for name, cell in client.cells().items()
+            if name in columns
+        ]
+        return f"{client.connection.address} {client.connection.id}", cells
 
 
-class Overview(Screen[None]):
+class Overview(LiveScreen):
     """All of a server at a glance."""
 
     # The first list that has something in it.
@@ -248,62 +203,52 @@ class Overview(Screen[None]):
         ("s", "sort", "sort"),
     ]
 
-    def __init__(self, moment: Moment) -> None:
-        """Show what the moment has whenever `redraw` is called."""
-        super().__init__()
-        self._moment = moment
-        # Kept here rather than looked up, because readings also come while a screen is being put
+    def __init__(self, monitor: Monitor) -> None:
+        """Show what the monitor has whenever `redraw` is called."""
+        super().__init__(monitor)
+        # Kept here rather than looked up, because answers also come while a screen is being put
         # together or taken down.
         self._header = Static(id="header")
         self._problems = Static()
-        self._stream = Static(id="stream")
+        self._stream = Part("stream", "stream")
         self._tables = Tables(lines=2, name="tables")
         self._rollouts = Rollouts(lines=2, name="rollouts")
-        self._told = Static(id="told")
+        self._gauges = Part("gauges", "reported by the program")
         self._connections = Connections(lines=1, name="connections")
-        self._stream.border_title = "stream"
         self._tables.border_title = "tables"
         self._rollouts.border_title = "rollout tables"
-        self._told.border_title = "told by the program"
 
     def compose(self) -> ComposeResult:
         """Put the parts below each other."""
         yield self._header
-        with VerticalScroll(id="problems") as problems:
+        with VerticalScroll(id="problems", classes="part") as problems:
             problems.border_title = "problems"
             yield self._problems
-        yield self._stream
-        yield self._tables
-        yield self._rollouts
-        yield self._told
-        yield self._connections
+        yield from (self._stream, self._tables, self._rollouts, self._gauges, self._connections)
         yield Footer(show_command_palette=False)
 
-    def on_screen_resume(self) -> None:
-        """Show what happened meanwhile."""
-        self.redraw()
-
-    def on_resize(self) -> None:
-        """Make use of the room."""
-        self.call_after_refresh(self.redraw)
-
-    def redraw(self) -> None:
-        """Show what there is now."""
-        moment, history = self._moment, self._moment.history
-        self._header.update(sections.header(moment))
-        self._problems.update(sections.problem_list(moment))
+    def draw(self, monitor: Monitor) -> None:
+        """Fill the parts."""
+        history = monitor.history
+        self._header.update(sections.header(monitor))
+        self._problems.update(sections.problem_list(monitor))
         reading = history.last
         self._stream.display = bool(reading and reading.stream)
         self._tables.display = bool(reading and reading.tables)
         self._rollouts.display = bool(reading and reading.rollouts)
-        self._told.display = bool(reading and reading.told)
+        self._gauges.display = bool(reading and reading.gauges)
         if reading is None:
             return
-        self._stream.update(sections.stream(history, max(self.size.width - 4, 20)))
-        self._tables.refill(reading, history)
-        self._rollouts.refill(reading, history)
-        self._told.update(sections.told(reading))
-        self._connections.refill(reading, history)
+        if reading.stream:
+            width = max(self.size.width - 4, 20)
+            self._stream.update(sections.stream(reading.stream, history, width))
+        self._tables.refill(reading.tables, history)
+        self._rollouts.refill(reading.rollouts, history)
+        gauges = [
+            ((f"{name} ", "dim"), (f"{it:.4g}  ", "bold")) for name, it in reading.gauges.items()
+        ]
+        self._gauges.update(Text.assemble(*(words for pair in gauges for words in pair)))
+        self._connections.refill(history, reading.server.connections)
         if self.focused is None or not self.focused.display:
             lists = (one for one in (self._tables, self._rollouts) if one.display)
             next(lists, self._connections).focus()

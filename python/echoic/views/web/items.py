@@ -35,17 +35,17 @@ _LEAVES = 500
 
 
 class ItemError(Exception):
-    """There is nothing to show, and why."""
+    """Why there is nothing to show."""
 
 
 class Items:
     """Reads items at an address; that does not count as sampling.
 
-    Each request has a connection of its own, so that none stands, and counts, while nobody browses.
+    Each request has a connection of its own, so that none is open, and counts, between them.
 
     Args:
         address: Of the server.
-        options: What ``echoic.connect`` takes beside.
+        options: What else ``echoic.connect`` takes.
     """
 
     def __init__(self, address: str, options: Mapping[str, Any]) -> None:
@@ -59,7 +59,7 @@ class Items:
         """List the first items of a table.
 
         Raises:
-            ItemError: Why not.
+            ItemError: If the server can't be reached, or has no such table.
         """
         with self._one_at_a_time, self._client() as client:
             found: Any = client.table(table)
@@ -85,7 +85,7 @@ class Items:
         """Read an item.
 
         Raises:
-            ItemError: It is gone, too large, or the server can't be reached.
+            ItemError: If it is gone or too large, or the server can't be reached.
         """
         with self._one_at_a_time, self._client() as client:
             found: Any = client.table(table)
@@ -114,7 +114,7 @@ class Items:
 
 
 def _tree(data: Any) -> dict[str, Any]:
-    """Tell the leaves of a batch of one item."""
+    """Describe the leaves of a batch of one item."""
     paths, leaves, _ = _trees.tree_flatten_with_path(data)
     return {
         "leaves": [
@@ -127,7 +127,7 @@ def _tree(data: Any) -> dict[str, Any]:
 
 
 def leaf(value: Any) -> dict[str, Any]:
-    """Tell one leaf: what it is, and its values as they are best seen.
+    """Describe one leaf: what it is, and its values as they are best seen.
 
     Examples:
         >>> import numpy as np
@@ -135,21 +135,19 @@ def leaf(value: Any) -> dict[str, Any]:
         {'dtype': 'float32', 'shape': [], 'nbytes': 4, 'values': '0.5'}
     """
     array = np.asarray(value)
-    told: dict[str, Any] = {
+    found: dict[str, Any] = {
         "dtype": str(array.dtype).lstrip("|<>"),
         "shape": list(array.shape),
         "nbytes": array.nbytes,
     }
     words = text(array)
     if words is not None:
-        told["text"] = words[:_TEXT]
-        if len(words) > _TEXT:
-            told["text_length"] = len(words)
+        found["text"] = words[:_TEXT] + ("\n…" if len(words) > _TEXT else "")
     pictures = frames(array)
     if pictures is not None:
         chosen = np.linspace(0, len(pictures) - 1, min(len(pictures), _FRAMES)).astype(int)
-        told["frames"] = len(pictures)
-        told["images"] = [
+        found["frames"] = len(pictures)
+        found["images"] = [
             {
                 "frame": int(at),
                 "png": "data:image/png;base64," + base64.b64encode(png(pictures[at])).decode(),
@@ -157,14 +155,14 @@ def leaf(value: Any) -> dict[str, Any]:
             for at in chosen
         ]
     elif array.dtype.kind not in "SU":
-        told["values"] = (
+        found["values"] = (
             np.array2string(array, threshold=_NUMBERS, edgeitems=3, precision=6, max_line_width=100)
             if array.ndim
             else str(array)
         )
     if array.size > _NUMBERS:
-        told |= summary(array)
-    return told
+        found |= summary(array)
+    return found
 
 
 def text(array: np.ndarray[Any, Any]) -> str | None:
@@ -212,16 +210,16 @@ def summary(array: np.ndarray[Any, Any]) -> dict[str, Any]:
         numbers = flat[::step].astype(np.float64)
     except (TypeError, ValueError):
         return {}
-    told: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     known = numbers[np.isfinite(numbers)]
     if known.size:
         extremes = {"min": known.min(), "max": known.max(), "mean": known.mean()}
-        told |= {name: f"{number:.6g}" for name, number in extremes.items()}
+        found |= {name: f"{number:.6g}" for name, number in extremes.items()}
     if known.size < numbers.size:
-        told["not_finite"] = int(numbers.size - known.size)
+        found["not_finite"] = int(numbers.size - known.size)
     if step > 1:
-        told["of_elements"] = int(numbers.size)
-    return told
+        found["of_elements"] = int(numbers.size)
+    return found
 
 
 # What is lower or narrower is a vector or a small matrix rather than a picture.

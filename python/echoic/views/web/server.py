@@ -1,11 +1,11 @@
-"""Answering browsers: the page, how the server is, and items of its tables.
+"""Answering browsers: the page, the state of servers, and items of their tables.
 
 The address of the page has a secret in its path, since other users of this machine can reach it,
 too, and what it shows may be what only a token opens. It listens where only this machine can reach
-it, unless told otherwise in so many words: the secret goes over HTTP. All answers are to GET and
-change nothing. What a page elsewhere could do is prevented: other origins may not read answers, and
-a name that was pointed at this machine (DNS rebinding) is refused by the Host header, which must be
-an IP address, localhost, or a name of this machine.
+it, unless ``insecure`` is given: the secret goes over HTTP. All answers are to GET and change
+nothing. What a page elsewhere could do is prevented: other origins may not read answers, and a name
+that was pointed at this machine (DNS rebinding) is refused by the Host header, which must be an IP
+address, localhost, or a name of this machine.
 """
 
 from __future__ import annotations
@@ -23,26 +23,24 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
-from echoic.views.web.items import ItemError
+from echoic.views.web.items import ItemError, Items
+from echoic.views.web.state import state
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from typing_extensions import Self
 
-    from echoic.views.web.items import Items
-    from echoic.views.web.lookout import Lookout
+    from echoic.views.monitor import Monitor
 
 __all__ = ["WebServer"]
 
-# What there is beside numbers and items, by path.
-_FILES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "/charts.js": ("charts.js", "text/javascript; charset=utf-8"),
-    "/items.js": ("items.js", "text/javascript; charset=utf-8"),
-    "/rollouts.js": ("rollouts.js", "text/javascript; charset=utf-8"),
-    "/words.js": ("words.js", "text/javascript; charset=utf-8"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
+_FILES = ("index.html", "page.css", "page.js", "charts.js", "items.js", "icon.svg")
+_KINDS = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
 }
 _HEADERS = {
     "Content-Security-Policy": (
@@ -63,21 +61,21 @@ class WebServer:
     """Answers browsers at an address, in threads, from ``__enter__`` on.
 
     Args:
-        lookout: What it tells of.
-        items: Whence it reads items.
+        monitors: Those of the servers that it shows.
+        options: What ``echoic.connect`` takes to read items of them.
         host: Where to listen.
         port: As above; 0 is any free one.
         insecure: Listen although other machines can reach it.
 
     Raises:
-        ValueError: Other machines can reach it, and ``insecure`` was not given.
-        OSError: The system refuses.
+        ValueError: If other machines can reach it, and ``insecure`` was not given.
+        OSError: If the system refuses.
     """
 
     def __init__(
         self,
-        lookout: Lookout,
-        items: Items,
+        monitors: Sequence[Monitor],
+        options: Mapping[str, Any] | None = None,
         *,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -89,7 +87,7 @@ class WebServer:
             raise ValueError(
                 f"{host} can be reached from other machines, and the page goes over plain HTTP"
             )
-        self._server = _Server(family, at, _Answers(lookout, items, host))
+        self._server = _Server(family, at, _Answers(monitors, options or {}, host))
         bound = self._server.server_address[1]
         name = f"[{at[0]}]" if family == socket.AF_INET6 else at[0]
         self.url = f"http://{name}:{bound}/{self._server.answers.secret}/"
@@ -101,23 +99,26 @@ class WebServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Answer no more."""
+        """Stop."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
 
 
 class _Answers:
-    """What is answered, whoever asks."""
+    """What is answered."""
 
-    def __init__(self, lookout: Lookout, items: Items, host: str) -> None:
-        self._lookout, self._items = lookout, items
+    def __init__(self, monitors: Sequence[Monitor], options: Mapping[str, Any], host: str) -> None:
+        self._monitors = monitors
+        self._items = [Items(monitor.address, options) for monitor in monitors]
         self.secret = secrets.token_urlsafe(16)
         self._names = {"localhost", host.lower(), socket.gethostname().lower()}
         page = resources.files("echoic.views.web").joinpath("page")
         self._files = {
-            path: (page.joinpath(name).read_bytes(), kind) for path, (name, kind) in _FILES.items()
+            f"/{name}": (page.joinpath(name).read_bytes(), _KINDS[name.partition(".")[2]])
+            for name in _FILES
         }
+        self._files["/"] = self._files["/index.html"]
 
     def is_for_us(self, host: str) -> bool:
         """Whether a Host header names us."""
@@ -138,37 +139,38 @@ class _Answers:
         try:
             parts = urlsplit(target)
         except ValueError:
-            return _json({"error": "the request makes no sense"}, HTTPStatus.BAD_REQUEST)
+            return _json({"error": "the request is invalid"}, HTTPStatus.BAD_REQUEST)
         _, _, rest = parts.path.partition("/")
         secret, slash, path = rest.partition("/")
         if not slash or not secrets.compare_digest(secret.encode(), self.secret.encode()):
             text = "the page has a secret in its address, which `echoic dashboard` printed"
             return _json({"error": text}, HTTPStatus.FORBIDDEN)
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        return self._tell("/" + path, query)
+        return self._find("/" + path, query)
 
-    def _tell(self, path: str, query: dict[str, str]) -> tuple[int, bytes, str]:
+    def _find(self, path: str, query: dict[str, str]) -> tuple[int, bytes, str]:
         if path in self._files:
             return HTTPStatus.OK, *self._files[path]
-        tell = {"/server": self._server, "/items": self._list, "/item": self._item}.get(path)
-        if tell is None:
+        find = {"/state": self._state, "/items": self._list, "/item": self._item}.get(path)
+        if find is None:
             return _json({"error": "there is nothing here"}, HTTPStatus.NOT_FOUND)
         try:
-            return _json(tell(query))
+            server = range(len(self._monitors))[int(query.get("server", "0"))]
+            return _json(find(server, query))
         except ItemError as error:
             return _json({"error": str(error)}, HTTPStatus.BAD_GATEWAY)
-        except (KeyError, ValueError, OverflowError):
-            return _json({"error": "the request makes no sense"}, HTTPStatus.BAD_REQUEST)
+        except (LookupError, ValueError, OverflowError):
+            return _json({"error": "the request is invalid"}, HTTPStatus.BAD_REQUEST)
 
-    def _server(self, query: dict[str, str]) -> dict[str, Any]:
-        return self._lookout.tell(query.get("life", ""), int(query.get("after", "0")))
+    def _state(self, server: int, query: dict[str, str]) -> dict[str, Any]:
+        return state(self._monitors, server, max(int(query.get("seconds", "300")), 1))
 
-    def _list(self, query: dict[str, str]) -> dict[str, Any]:
+    def _list(self, server: int, query: dict[str, str]) -> dict[str, Any]:
         count = min(max(int(query["count"]), 1), _MOST_ITEMS)
-        return self._items.keys(query["table"], count)
+        return self._items[server].keys(query["table"], count)
 
-    def _item(self, query: dict[str, str]) -> dict[str, Any]:
-        return self._items.item(query["table"], int(query["key"]))
+    def _item(self, server: int, query: dict[str, str]) -> dict[str, Any]:
+        return self._items[server].item(query["table"], int(query["key"]))
 
 
 def _json(value: dict[str, Any], status: int = HTTPStatus.OK) -> tuple[int, bytes, str]:
@@ -178,7 +180,7 @@ def _json(value: dict[str, Any], status: int = HTTPStatus.OK) -> tuple[int, byte
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # Whoever is still being answered when all ends gets no answer.
+    # A request that is being answered when all ends gets no answer.
     block_on_close = False
 
     def __init__(self, family: int, at: Any, answers: _Answers) -> None:
@@ -204,13 +206,13 @@ class _Server(ThreadingHTTPServer):
             self.turns.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        # A browser that went away is no news.
+        # That a browser went away is not worth a line.
         if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    # How long somebody may take to ask.
+    # How long a request may take to come.
     timeout: ClassVar[float] = 10.0
     server: _Server
     server_version = "echoic"

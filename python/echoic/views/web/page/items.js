@@ -1,109 +1,70 @@
-// The browser of a table's items: keys on the left, the chosen item on the right.
+// The browser of a table's items: keys, and the chosen item.
 
-import { amount, make, size, whole } from "./words.js";
-
-const PAGE = 50;
+import { make, table, whole } from "./charts.js";
 
 async function ask(path, query) {
   const answer = await fetch(`${path}?${new URLSearchParams(query)}`);
-  const told = await answer.json();
-  if (told.error !== undefined) throw new Error(told.error);
-  return told;
+  const found = await answer.json();
+  if (found.error !== undefined) throw new Error(found.error);
+  return found;
 }
 
 export class ItemBrowser {
-  constructor(table) {
-    this.table = table;
-    this.count = PAGE;
-    this.chosen = null;
-    this.keys = make("div", { className: "keys scroll" });
+  constructor(server, name) {
+    this.query = { server, table: name };
+    this.count = 50;
+    this.keys = make("div", { className: "keys" });
     this.item = make("div", { className: "item" });
-    this.above = make("div", { className: "quiet" });
-    const again = make("button", { type: "button", textContent: "List again", onclick: () => this.list() });
-    const more = make("button", {
-      type: "button",
-      textContent: "List more",
-      onclick: () => {
-        this.count *= 4;
-        this.list();
-      },
-    });
+    this.above = make("p", { className: "quiet" });
+    const more = make("button", { type: "button", onclick: () => this.list(this.count * 4) }, "List more");
+    const left = make("div", {}, this.keys, more);
     this.element = make(
-      "details", {}, make("summary", { textContent: "Items" }), this.above,
-      make("div", { className: "browser" }, make("div", {}, this.keys, again, " ", more), this.item),
+      "details", {}, make("summary", {}, "Items"), this.above, make("div", { className: "browser" }, left, this.item),
     );
-    this.element.addEventListener("toggle", () => {
-      if (this.element.open && !this.keys.childElementCount) this.list();
-    });
+    this.element.ontoggle = () => this.element.open && !this.keys.childElementCount && this.list(this.count);
   }
 
-  async list() {
+  async list(count) {
+    this.count = count;
     try {
-      this.show(await ask("items", { table: this.table, count: this.count }));
+      const { items, total } = await ask("items", { ...this.query, count });
+      this.above.textContent = total
+        ? `${whole(items.length)} of ${whole(total)} items. Looking at one does not count as sampling it.`
+        : "The table is empty.";
+      const rows = items.map((item) => [
+        make("button", { type: "button", onclick: (event) => this.open(item.key, event.target) }, item.key),
+        Number(item.priority.toPrecision(4)), whole(item.times_sampled), whole(item.version),
+      ]);
+      this.keys.replaceChildren(table({ head: ["key", "priority", "sampled", "version"], rows }));
     } catch (error) {
-      this.above.replaceChildren(make("p", { className: "error", textContent: error.message }));
+      this.above.textContent = error.message;
     }
   }
 
-  show(told) {
-    this.above.textContent = told.total
-      ? `${whole(told.items.length)} of ${whole(told.total)} items. Looking at one does not count as sampling it.`
-      : "The table is empty.";
-    const rows = told.items.map((item) => {
-      const button = make("button", {
-        type: "button", textContent: item.key, ariaPressed: String(item.key === this.chosen),
-        onclick: () => this.open(item.key, button),
-      });
-      return make(
-        "tr", {}, make("td", {}, button), make("td", { className: "right", textContent: amount(item.priority) }),
-        make("td", { className: "right", textContent: whole(item.times_sampled) }),
-        make("td", { className: "right", textContent: whole(item.version) }),
-      );
-    });
-    const names = ["key", "priority", "sampled", "version"];
-    const head = names.map((name, at) => make("th", { className: at ? "right" : "", textContent: name }));
-    this.keys.replaceChildren(make(
-      "table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows),
-    ));
-  }
-
   async open(key, button) {
-    for (const other of this.keys.querySelectorAll("button")) other.ariaPressed = "false";
-    button.ariaPressed = "true";
-    this.chosen = key;
+    for (const one of this.keys.querySelectorAll("button")) one.ariaPressed = String(one === button);
     try {
-      const told = await ask("item", { table: this.table, key });
-      if (this.chosen !== key) return;
-      const parts = told.leaves.map(leaf);
-      if (told.more_leaves) parts.push(make("p", { textContent: `and ${whole(told.more_leaves)} more leaves` }));
-      this.item.replaceChildren(make("h3", { textContent: `Item ${key}` }), ...parts);
+      const { leaves, more_leaves: more } = await ask("item", { ...this.query, key });
+      const rest = more ? [make("p", {}, `and ${whole(more)} more leaves`)] : [];
+      this.item.replaceChildren(make("h3", {}, `Item ${key}`), ...leaves.map(leaf), ...rest);
     } catch (error) {
-      this.item.replaceChildren(make("p", { className: "error", textContent: error.message }));
+      this.item.replaceChildren(error.message);
     }
   }
 }
 
-function leaf(told) {
-  const shape = `${told.dtype}[${told.shape.join(", ")}]`;
-  const parts = [
-    make("strong", { className: "code", textContent: told.path || "(the item itself)" }), " ",
-    make("span", { className: "code quiet", textContent: shape }), " ",
-    make("span", { className: "quiet", textContent: size(told.nbytes) }),
-  ];
-  if (told.images) {
-    parts.push(make("div", { className: "pictures" }, ...told.images.map((image) => make(
-      "figure", {}, make("img", { src: image.png, alt: `${told.path}, picture ${image.frame}` }),
-      told.frames > 1 ? `${image.frame + 1} of ${told.frames}` : "",
-    ))));
-  }
-  if (told.text !== undefined) {
-    const cut = told.text_length ? "\n…" : "";
-    parts.push(make("pre", { className: "code", textContent: told.text + cut }));
-  }
-  if (told.values !== undefined) parts.push(make("pre", { className: "code", textContent: told.values }));
-  const sums = ["min", "max", "mean"].filter((name) => told[name] !== undefined).map((name) => `${name} ${told[name]}`);
-  if (told.not_finite) sums.push(`${whole(told.not_finite)} are NaN or infinite`);
-  if (told.of_elements) sums.push(`of ${whole(told.of_elements)} elements, evenly spread`);
-  if (sums.length) parts.push(make("div", { className: "quiet", textContent: sums.join(" · ") }));
-  return make("div", { className: "leaf" }, ...parts);
+function leaf(found) {
+  const shape = `${found.dtype}[${found.shape.join(", ")}], ${whole(found.nbytes)} bytes`;
+  const parts = [make("b", {}, found.path || "(the item itself)"), " ", make("code", {}, shape)];
+  const pictures = (found.images ?? []).map(({ png, frame }) => make(
+    "figure", {}, make("img", { src: png, alt: `${found.path}, picture ${frame}` }), `${frame + 1} of ${found.frames}`,
+  ));
+  parts.push(make("div", { className: "pictures" }, ...pictures));
+  const words = [found.text, found.values].filter((text) => text !== undefined);
+  parts.push(...words.map((text) => make("pre", {}, text)));
+  const known = ["min", "max", "mean"].filter((name) => found[name] !== undefined);
+  const sums = known.map((name) => `${name} ${found[name]}`);
+  if (found.not_finite) sums.push(`${whole(found.not_finite)} are NaN or infinite`);
+  if (found.of_elements) sums.push(`of ${whole(found.of_elements)} elements, evenly spread`);
+  return make("div", { className: "leaf" }, ...parts, make("p", { className: "quiet" }, sums.join(" · ")));
 }
