@@ -87,6 +87,8 @@ class Thing:
 
     KIND: ClassVar[str]
     CHARTS: ClassVar[tuple[Chart, ...]]
+    #: The counts of samples, items or groups that came in, and that went out.
+    FLOW: ClassVar[tuple[str, ...]] = ()
     name: Any = ""
     paused: Any = False
 
@@ -136,8 +138,9 @@ class Thing:
 
 
 def count(many: int, what: str) -> str:
-    """Write a number of things, such as `1 group` or `2 groups`."""
-    return f"{many:,d} {what}{'' if many == 1 else 's'}"
+    """Write a number of things, such as `1 group`, `2 groups` or `2 batches`."""
+    plural = "es" if what.endswith("h") else "s"
+    return f"{many:,d} {what}{'' if many == 1 else plural}"
 
 
 def _of(number: str, kind: Callable[[float], Any] = int, **labels: str) -> Any:
@@ -223,6 +226,7 @@ class StreamReading(Thing):
         Chart("Samples in the ring", {"stored": "stored"}, top="capacity"),
         Chart("Share of the time spent waiting", {"learner": "starved", "workers": "blocked"}),
     )
+    FLOW: ClassVar[tuple[str, ...]] = ("samples", "taken")
     samples: int = _of("stream_inserted_samples_total")
     bytes: int = 0  # What they hold.
     stored: int = _of("stream_stored_samples")  # In the ring and not yet taken.
@@ -273,6 +277,7 @@ class StreamReading(Thing):
             "samples": self.samples,
             "bytes": self.bytes,
             "batches": self.delivered,
+            "taken": self.delivered * self.batch_size,
             "starved": self.starved_seconds,
             "blocked": self.blocked_seconds,
         }
@@ -317,6 +322,7 @@ class TableReading(Thing):
         Chart("Items", {"items": "items"}, top="max_items"),
         Chart("Calls that wait", {"inserts": "insert_wait", "samples": "sample_wait"}),
     )
+    FLOW: ClassVar[tuple[str, ...]] = ("inserts", "samples")
     name: str
     items: int = _of("table_items")
     max_items: int = _of("table_max_items")
@@ -437,6 +443,7 @@ class RolloutReading(Thing):
         ),
         Chart("Calls that wait", {"producers": "producers", "consumers": "consumers"}),
     )
+    FLOW: ClassVar[tuple[str, ...]] = ("admitted", "delivered")
     name: str
     version: int = _of("rollouts_version")  # That the learner published last.
     target: int = _of("rollouts_target")  # The version that the next batch will update.
