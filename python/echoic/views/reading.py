@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from echoic.watch import Connection, Family, Number, Observation
 
 __all__ = [
+    "UNKNOWN",
     "Chart",
     "Reading",
     "RolloutReading",
@@ -39,6 +40,8 @@ Key: TypeAlias = tuple[str, str]
 Rates: TypeAlias = Mapping[str, float]
 #: A label, a value, and what else there is to say, or nothing.
 Line: TypeAlias = tuple[str, str, str]
+#: The value and the note of a line whose number the program does not report.
+UNKNOWN = ("?", "not reported by the program")
 
 
 @dataclass(frozen=True)
@@ -199,9 +202,8 @@ class ServerReading(Thing):
         """Describe it in full."""
         parts = ", ".join(f"{size(held)} {by}" for by, held in self.memory.items() if held)
         refused = ", ".join(f"{many:,d} {code}" for code, many in sorted(self.refused.items()))
-        unknown = ("?", "not reported by the program")
-        cpu = unknown if self.cpu_seconds is None else (f"{rates['cpu']:.2f} cores", "")
-        resident = unknown if self.resident is None else (size(self.resident), "")
+        cpu = UNKNOWN if self.cpu_seconds is None else (f"{rates['cpu']:.2f} cores", "")
+        resident = UNKNOWN if self.resident is None else (size(self.resident), "")
         closed = f"{self.malformed:,d} for invalid bytes, {self.silent:,d} for silence"
         return [
             ("connections", f"{self.connections:,d}", f"{self.accepted:,d} since the start"),
