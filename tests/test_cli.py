@@ -518,11 +518,11 @@ def test_panel_shows_rates_and_refusals() -> None:
     shown = screen.getvalue()
     for part in (
         "tcp://127.0.0.1:5555",
-        "2 k samples/s",
-        "40 kB/s",
-        "5,000 samples",
+        "samples/s",
+        "2 k",
+        "40 kB/s, 5 k in all",
         "75% full",
-        "50%",
+        "50% of the time",
         "9 since the start",
         "2 AUTH, 1 SPEC",
     ):

@@ -504,8 +504,8 @@ def test_panel_has_a_row_for_each_table(tmp_path: Path) -> None:
             view.update(AFTER)
         screen.seek(0)
         shown = screen.read()
-    assert re.search(r"my replay +900 +2 k +1 k +500 +1 +5 k +2\.5 k +0 ", shown)
-    assert re.search(r"q +500 +2 k +501 +0\.5 +0 +0 +0 +2 ", shown)
+    assert re.search(r"my replay +900 of 2 k \(45%\) +500 +1 +2\.5 k +0 ", shown)
+    assert re.search(r"q +500 of 2 k \(25%\) +0\.5 +0 +0 +2 ", shown)
     # What only a stream has.
     assert "ring" not in shown
 

@@ -248,13 +248,26 @@ def test_memory_and_cpu_of_a_process_are_shown_if_its_program_reports_them() -> 
     assert charts["CPU, cores"][0]["values"] == [0.5]
 
 
-def test_stream_has_percentiles_of_its_latencies(page: Any, opened: ExitStack) -> None:
+def test_stream_has_percentiles_of_its_latencies_and_is_part_of_the_overview(
+    page: Any, opened: ExitStack
+) -> None:
     door = echoic.TcpTransport(port=0)
-    server = opened.enter_context(echoic.Server(np.float32(0), batch_size=2, transport=door))
+    server = opened.enter_context(
+        echoic.Server(np.float32(0), batch_size=2, num_buffers=99, transport=door)
+    )
     server.submit_batch(np.zeros(4, np.float32))
     server.sample()
     url = page(server.addresses[0])
-    now = until(lambda: (now := asked(url, "state"))["things"] and now)
+    until(lambda: asked(url, "state")["ages"])
+    server.submit_batch(np.zeros(40, np.float32))
+
+    def flow() -> list[str]:
+        overview = asked(url, "state")["overview"]
+        cells = dict(zip(overview["head"][2:], overview["rows"][0]["cells"], strict=True))
+        return [cells["in/s"], cells["out/s"]]
+
+    until(lambda: flow()[0] != "0" and flow()[1] == "0")
+    now = asked(url, "state")
     stream = next(one for one in now["things"] if one["kind"] == "stream")
     found = {label: (value, note) for label, value, note in stream["lines"]}
     value, note = found["from submit to batch"]

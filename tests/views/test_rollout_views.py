@@ -439,5 +439,5 @@ def test_panel_has_a_row_for_each_rollout_table() -> None:
     console.print(view.render(AFTER))
     # Rates are those of the second reading on; a panel remembers them when it is updated.
     (row,) = [line for line in console.export_text().splitlines() if "long math" in line]
-    for words in ("7", "5", "3 of 8", "4 in", "0 out"):
+    for words in ("7 next batch for 0", "4 STALENESS"):
         assert words in row

@@ -31,7 +31,7 @@ import pytest
 from echoic import Server, Table, TcpTransport, Watch, connect, limiters, selectors
 from echoic.cli.app import app as command_line
 from echoic.errors import ClosedError
-from echoic.views.reading import Side, TableReading, buckets
+from echoic.views.reading import Side, StreamReading, TableReading, buckets
 from echoic.views.terminal import Top, sections
 from echoic.views.terminal.charts import bar, chart, sparkline
 from rich.console import Console
@@ -595,6 +595,14 @@ def test_demo_says_how_to_watch_it_and_is_seen(tmp_path: Path) -> None:
 
 
 # What screens are made of.
+
+
+def test_state_of_a_stream_counts_calls_of_both_sides() -> None:
+    full = StreamReading(waiting_pushes=2, capacity=8, stored=8)
+    assert full.state == ("stuck", "2 pushes wait: CAPACITY")
+    empty = StreamReading(waiting_samples=1, capacity=8)
+    assert empty.state == ("stuck", "1 sample call waits: EMPTY")
+    assert StreamReading(capacity=8).state == ("good", "no call waits")
 
 
 def test_chart_begins_at_zero_so_that_a_steady_rate_is_high() -> None:

@@ -5,18 +5,18 @@ Both views write to standard error, since standard output has the addresses for 
 
 import re
 import time
+from collections.abc import Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.panel import Panel
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from echoic.cli.console import say
-from echoic.cli.text import amount, duration, size
+from echoic.cli.text import amount, duration
 from echoic.views.history import History
-from echoic.views.reading import Reading
+from echoic.views.reading import UNKNOWN, Reading, Thing
 
 __all__ = ["LineView", "PanelView", "choose_view"]
 
@@ -127,25 +127,14 @@ class PanelView:
         grid.add_column(no_wrap=True, style="dim")
         grid.add_column(no_wrap=True, justify="right")
         grid.add_column(ratio=1)
-        stream, server = reading.stream, reading.server
-        if stream is not None:
-            rates = self._recent.rates(stream, self.WINDOW)
-            grid.add_row(
-                "rate", f"{amount(rates['samples'])} samples/s", f"{size(rates['bytes'])}/s"
-            )
-            grid.add_row("total", f"{stream.samples:,d} samples", size(stream.bytes))
-            grid.add_row("ring", f"{stream.fill:.0%} full", bar(stream.fill, "cyan"))
-            blocked = rates["blocked"]
-            grid.add_row("waiting for room", f"{blocked:.0%}", bar(blocked, "yellow"))
-        since = f"{server.accepted:,d} since the start, {server.reconnects:,d} came back"
-        grid.add_row("connections", f"{server.connections:,d}", since)
-        why = ", ".join(f"{many:,d} {code}" for code, many in sorted(server.refused.items()))
-        grid.add_row("refused", f"{sum(server.refused.values()):,d}", why)
+        stream = (reading.stream,) if reading.stream else ()
+        for thing in (*stream, reading.server):
+            for line in thing.lines(self._recent.rates(thing, self.WINDOW)):
+                if line[1:] != UNKNOWN:
+                    grid.add_row(*map(escape, line))
         parts: list[RenderableType] = [*self._details, "", grid]
-        if reading.tables:
-            parts += ["", self._tables(reading)]
-        if reading.rollouts:
-            parts += ["", self._rollouts(reading)]
+        if reading.tables or reading.rollouts:
+            parts += ["", self._tables([*reading.tables, *reading.rollouts])]
         return Panel(
             Group(*parts),
             title=self._title,
@@ -154,48 +143,20 @@ class PanelView:
             padding=(1, 2),
         )
 
-    def _tables(self, reading: Reading) -> Table:
-        """Return a row for each table."""
-        grid = rows(
-            "table", "items", "most", "inserts", "/s", "waiting", "samples", "/s", "waiting"
-        )
-        for table in reading.tables:
+    def _tables(self, tables: Sequence[Thing]) -> Table:
+        """Return a row for each table of any kind: rates and waiting calls of both sides."""
+        grid = Table(box=None, pad_edge=False, expand=True, header_style="dim")
+        grid.add_column("table", ratio=1, overflow="ellipsis", no_wrap=True)
+        for heading in ("", "in/s", "waiting", "out/s", "waiting"):
+            grid.add_column(heading, justify="right", no_wrap=True)
+        for table in tables:
             rates = self._recent.rates(table, self.WINDOW)
-            inserts = (table.inserts, rates["inserts"], table.insert.waiting)
-            samples = (table.samples, rates["samples"], table.sample.waiting)
-            numbers = (table.items, table.max_items, *inserts, *samples)
-            grid.add_row(escape(table.name), *map(amount, numbers))
-        return grid
-
-    def _rollouts(self, reading: Reading) -> Table:
-        """Return a row for each rollout table."""
-        headings = ("version", "running", "ready", "groups/s", "tokens/s", "waiting", "waiting")
-        grid = rows("rollouts", *headings)
-        for table in reading.rollouts:
-            rates = self._recent.rates(table, self.WINDOW)
-            producer, consumer = table.sides.values()
+            _, value, note = table.lines(rates)[0]
+            sides = zip(table.FLOW, table.sides.values(), strict=True)
+            cells = [
+                (amount(rates[name]), f"{side.waiting:,d} {side.reason}") for name, side in sides
+            ]
             grid.add_row(
-                escape(table.name),
-                amount(table.version),
-                amount(table.running),
-                f"{amount(table.ready)} of {amount(table.batch_groups)}",
-                amount(rates["delivered"]),
-                amount(rates["tokens"]),
-                f"{producer.waiting} in",
-                f"{consumer.waiting} out",
+                escape(table.name), f"{value} {note}", *(it for pair in cells for it in pair)
             )
         return grid
-
-
-def rows(title: str, *headings: str) -> Table:
-    """A table whose first column has names, and the others numbers."""
-    grid = Table(box=None, pad_edge=False, expand=True, header_style="dim")
-    grid.add_column(title, ratio=1, overflow="ellipsis", no_wrap=True)
-    for heading in headings:
-        grid.add_column(heading, justify="right", no_wrap=True)
-    return grid
-
-
-def bar(share: float, style: str) -> ProgressBar:
-    """Return a bar from 0 to 1."""
-    return ProgressBar(total=1.0, completed=share, complete_style=style, finished_style=style)

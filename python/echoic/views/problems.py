@@ -77,8 +77,8 @@ def find_problems(history: History) -> list[Problem]:
 
 def _of_server(server: ServerReading) -> Iterator[Problem]:
     for reason, many in sorted(server.refused.items()):
-        were = "connection was" if many == 1 else "connections were"
-        text = f"{many:,} {were} refused since the start"
+        were = "was" if many == 1 else "were"
+        text = f"{count(many, 'connection')} {were} refused since the start"
         advice = _REFUSED.get(reason, "their error says why")
         yield Problem("note", "connections", reason, text, advice)
 
@@ -156,7 +156,7 @@ def _of_pushes(
     waiting = sum(one.purpose == "push" and bool(one.blocked_by) for one in connections)
     waiting = max(waiting, stream.waiting_pushes)
     are = "is" if stream.ready == 1 else "are"
-    full = f"the ring is full, {stream.ready} batch{'' if stream.ready == 1 else 'es'} {are} ready"
+    full = f"the ring is full, {count(stream.ready, 'batch')} {are} ready"
     taken = rates["batches"] > 0
     if not waiting and rates["blocked"] <= _NOTABLE:
         # Workers that write into shared memory are not seen to wait.
@@ -165,8 +165,8 @@ def _of_pushes(
             yield "note", "CAPACITY", text, "the learner stands still, or is gone"
         return
     level: Level = "slow" if taken else "stuck"
-    pushes = f"{count(waiting, 'push').replace('pushs', 'pushes')} " if waiting else "pushes "
-    begin = f"{pushes}wait{'s' if waiting == 1 else ''}: "
+    pushes = count(waiting, "push") if waiting else "pushes"
+    begin = f"{pushes} wait{'s' if waiting == 1 else ''}: "
     if stream.ready or not stream.is_held:
         text = f"{begin}{full}{'' if taken else ', and no batch is taken'}"
         advice = "the learner is the slow side: speed it up, or use fewer workers"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from echoic.watch import Connection, Family, Number, Observation
 
 __all__ = [
+    "UNKNOWN",
     "Chart",
     "Reading",
     "RolloutReading",
@@ -39,6 +40,8 @@ Key: TypeAlias = tuple[str, str]
 Rates: TypeAlias = Mapping[str, float]
 #: A label, a value, and what else there is to say, or nothing.
 Line: TypeAlias = tuple[str, str, str]
+#: The value and the note of a line whose number the program does not report.
+UNKNOWN = ("?", "not reported by the program")
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,8 @@ class Thing:
 
     KIND: ClassVar[str]
     CHARTS: ClassVar[tuple[Chart, ...]]
+    #: The counts of samples, items or groups that came in, and that went out.
+    FLOW: ClassVar[tuple[str, ...]] = ()
     name: Any = ""
     paused: Any = False
 
@@ -136,8 +141,9 @@ class Thing:
 
 
 def count(many: int, what: str) -> str:
-    """Write a number of things, such as `1 group` or `2 groups`."""
-    return f"{many:,d} {what}{'' if many == 1 else 's'}"
+    """Write a number of things, such as `1 group`, `2 groups` or `2 batches`."""
+    plural = "es" if what.endswith("h") else "s"
+    return f"{many:,d} {what}{'' if many == 1 else plural}"
 
 
 def _of(number: str, kind: Callable[[float], Any] = int, **labels: str) -> Any:
@@ -196,9 +202,8 @@ class ServerReading(Thing):
         """Describe it in full."""
         parts = ", ".join(f"{size(held)} {by}" for by, held in self.memory.items() if held)
         refused = ", ".join(f"{many:,d} {code}" for code, many in sorted(self.refused.items()))
-        unknown = ("?", "not reported by the program")
-        cpu = unknown if self.cpu_seconds is None else (f"{rates['cpu']:.2f} cores", "")
-        resident = unknown if self.resident is None else (size(self.resident), "")
+        cpu = UNKNOWN if self.cpu_seconds is None else (f"{rates['cpu']:.2f} cores", "")
+        resident = UNKNOWN if self.resident is None else (size(self.resident), "")
         closed = f"{self.malformed:,d} for invalid bytes, {self.silent:,d} for silence"
         return [
             ("connections", f"{self.connections:,d}", f"{self.accepted:,d} since the start"),
@@ -223,6 +228,7 @@ class StreamReading(Thing):
         Chart("Samples in the ring", {"stored": "stored"}, top="capacity"),
         Chart("Share of the time spent waiting", {"learner": "starved", "workers": "blocked"}),
     )
+    FLOW: ClassVar[tuple[str, ...]] = ("samples", "taken")
     samples: int = _of("stream_inserted_samples_total")
     bytes: int = 0  # What they hold.
     stored: int = _of("stream_stored_samples")  # In the ring and not yet taken.
@@ -273,6 +279,7 @@ class StreamReading(Thing):
             "samples": self.samples,
             "bytes": self.bytes,
             "batches": self.delivered,
+            "taken": self.delivered * self.batch_size,
             "starved": self.starved_seconds,
             "blocked": self.blocked_seconds,
         }
@@ -317,6 +324,7 @@ class TableReading(Thing):
         Chart("Items", {"items": "items"}, top="max_items"),
         Chart("Calls that wait", {"inserts": "insert_wait", "samples": "sample_wait"}),
     )
+    FLOW: ClassVar[tuple[str, ...]] = ("inserts", "samples")
     name: str
     items: int = _of("table_items")
     max_items: int = _of("table_max_items")
@@ -437,6 +445,7 @@ class RolloutReading(Thing):
         ),
         Chart("Calls that wait", {"producers": "producers", "consumers": "consumers"}),
     )
+    FLOW: ClassVar[tuple[str, ...]] = ("reserved", "delivered")
     name: str
     version: int = _of("rollouts_version")  # That the learner published last.
     target: int = _of("rollouts_target")  # The version that the next batch will update.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from echoic.views.history import History, Point
     from echoic.views.monitor import Monitor
     from echoic.views.problems import Problem
-    from echoic.views.reading import Reading, Thing
+    from echoic.views.reading import Thing
 
 __all__ = ["LENGTHS", "state"]
 
@@ -52,28 +52,14 @@ def _overview(monitor: Monitor, problems: list[Problem]) -> dict[str, Any]:
     cells = []
     if reading is not None:
         answers = sorted(history.series(reading.server, "answer", 300)) or [reading.server.answer]
-        come, go = _flow(reading, history)
+        flows = [(history.rates(one), one.FLOW) for one in reading.things.values() if one.FLOW]
+        come, go = (sum(rates[names[side]] for rates, names in flows) for side in (0, 1))
         values = {label: value for label, value, _ in _lines(reading.server, history)}
         percentiles = (answers[len(answers) // 2], answers[len(answers) * 99 // 100])
         cells = [age(reading.age), reading.release, values["connections"], amount(come), amount(go)]
         cells += map(duration, percentiles)
         cells += (values[name] for name in ("memory of data", "memory of process", "CPU"))
     return {"address": monitor.address, "level": level, "cells": cells}
-
-
-def _flow(reading: Reading, history: History) -> tuple[float, float]:
-    """How many samples, items and groups came in and went out per second, together."""
-    come = go = 0.0
-    if reading.stream:
-        rates = history.rates(reading.stream)
-        come, go = rates["samples"], rates["batches"] * reading.stream.batch_size
-    for table in reading.tables:
-        rates = history.rates(table)
-        come, go = come + rates["inserts"], go + rates["samples"]
-    for rollouts in reading.rollouts:
-        rates = history.rates(rollouts)
-        come, go = come + rates["reserved"], go + rates["delivered"]
-    return come, go
 
 
 def _in_full(monitor: Monitor, problems: list[Problem], seconds: float) -> dict[str, Any]:
