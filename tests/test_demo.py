@@ -212,9 +212,9 @@ def small_model() -> tuple[ActorCritic, Array]:
 
 def test_rollouts_of_a_worker_follow_each_other_without_a_gap() -> None:
     model, params = small_model()
-    server = echoic.Server(rollout.EXAMPLE, batch_size=10, num_buffers=2)
+    server = echoic.Server(rollout.EXAMPLE, batch_size=10, capacity=20)
     with server, ThreadCrew(1, model, SharedWeights(params), server, seed=0):
-        batch = server.sample(timeout=60).batch
+        batch = server.sample(timeout=60).data
     steps = {name: leaf.reshape(-1, *leaf.shape[2:]) for name, leaf in batch["step"].items()}
     over = steps["terminated"] | steps["truncated"]
     assert over.sum() > 5
@@ -228,9 +228,9 @@ def test_rollouts_of_a_worker_follow_each_other_without_a_gap() -> None:
 
 def test_log_prob_is_that_of_the_version_that_acted() -> None:
     model, params = small_model()
-    server = echoic.Server(rollout.EXAMPLE, batch_size=4, num_buffers=2)
+    server = echoic.Server(rollout.EXAMPLE, batch_size=4, capacity=8)
     with server, ThreadCrew(2, model, SharedWeights(params), server, seed=0):
-        batch = server.sample(timeout=60).batch
+        batch = server.sample(timeout=60).data
     assert set(batch["worker"]) <= {0, 1}
     assert batch["version"].tolist() == [0] * 4
     obs = batch["step"]["obs"].reshape(-1, rollout.OBSERVATION)
@@ -251,18 +251,18 @@ class BrokenWeights:
 
 def test_failure_of_a_worker_ends_the_run_and_is_raised() -> None:
     model, _ = small_model()
-    server = echoic.Server(rollout.EXAMPLE, batch_size=4, num_buffers=2)
+    server = echoic.Server(rollout.EXAMPLE, batch_size=4, capacity=8)
     with (
         pytest.raises(LookupError, match="no weights today"),
         server,
         ThreadCrew(2, model, BrokenWeights(), server, seed=0),
     ):
-        assert list(server.dataset_iter()) == []
+        assert list(server.batches()) == []
 
 
 def rollouts_by_worker(server: echoic.Server) -> Iterator[int]:
-    for sample in server.dataset_iter():
-        yield from sample.batch["worker"].tolist()
+    for sample in server.batches():
+        yield from sample.data["worker"].tolist()
 
 
 def kill_when_it_has_sent(workers: Iterator[int], number: int) -> None:
@@ -277,7 +277,7 @@ def kill_when_it_has_sent(workers: Iterator[int], number: int) -> None:
 def test_killed_worker_does_not_stop_the_others(door: str) -> None:
     model, params = small_model()
     with transport_of(door) as transport:
-        server = echoic.Server(rollout.EXAMPLE, 2, num_buffers=2, transport=transport)
+        server = echoic.Server(rollout.EXAMPLE, 2, capacity=4, transport=transport)
         crew = ProcessCrew(3, model, WeightsBlock(params, SPAWN), server, seed=0)
         with server, crew:
             workers = rollouts_by_worker(server)
@@ -292,7 +292,7 @@ def test_killed_worker_does_not_stop_the_others(door: str) -> None:
 def test_run_ends_with_an_error_when_the_last_worker_is_killed() -> None:
     model, params = small_model()
     with transport_of("unix") as transport:
-        server = echoic.Server(rollout.EXAMPLE, 2, num_buffers=2, transport=transport)
+        server = echoic.Server(rollout.EXAMPLE, 2, capacity=4, transport=transport)
         crew = ProcessCrew(1, model, WeightsBlock(params, SPAWN), server, seed=0)
         workers = rollouts_by_worker(server)
 
@@ -310,10 +310,10 @@ def test_run_ends_with_an_error_when_a_worker_process_fails(
 ) -> None:
     model, _ = small_model()
     with transport_of("unix") as transport:
-        server = echoic.Server(rollout.EXAMPLE, 2, num_buffers=2, transport=transport)
+        server = echoic.Server(rollout.EXAMPLE, 2, capacity=4, transport=transport)
         crew = ProcessCrew(2, model, BrokenWeights(), server, seed=0)
         with pytest.raises(RuntimeError, match="its own error is above"), server, crew:
-            assert list(server.dataset_iter()) == []
+            assert list(server.batches()) == []
     assert "LookupError: no weights today" in capfd.readouterr().err
 
 
@@ -324,7 +324,7 @@ def test_worker_that_is_not_let_in_says_why() -> None:
         server = echoic.Server(np.int64(0), 2, transport=replace(transport, token="a secret"))
         crew = ProcessCrew(1, model, WeightsBlock(params, SPAWN), server, seed=0)
         with pytest.raises(RuntimeError, match="token"), server, crew:
-            assert list(server.dataset_iter()) == []
+            assert list(server.batches()) == []
 
 
 # The weights.
@@ -572,9 +572,9 @@ def test_rate_looks_at_the_last_second_only() -> None:
 
 
 def test_live_view_shows_training_and_transport() -> None:
-    server = echoic.Server({"x": np.float32(0)}, batch_size=2, num_buffers=2)
+    server = echoic.Server({"x": np.float32(0)}, batch_size=2, capacity=4)
     for _ in range(3):
-        server.submit({"x": 1.0})
+        server.add({"x": 1.0})
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100, color_system=None)
     progress = progress_of((2.0, Lesson(1234, [40.0, 60.0], [1, 4])))
@@ -605,7 +605,7 @@ def test_live_view_shows_training_and_transport() -> None:
 
 
 def test_live_view_of_threads_shows_no_connections() -> None:
-    server = echoic.Server({"x": np.float32(0)}, batch_size=2, num_buffers=2)
+    server = echoic.Server({"x": np.float32(0)}, batch_size=2, capacity=4)
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100, color_system=None)
     view = LiveView(console, budget=5000, target=400)

@@ -13,11 +13,10 @@ from echoic._native import (
     ColumnHistory,
     Histogram,
     LeafSpec,
-    Sample,
-    SampleInfo,
     Spec,
     Steps,
-    TrajectoryAccumulator,
+    StreamBatch,
+    StreamStats,
 )
 from echoic._native import __version__ as __version__
 from echoic.buffers import (
@@ -27,7 +26,7 @@ from echoic.buffers import (
     ReplayBuffer,
 )
 from echoic.checkpointer import Checkpointer
-from echoic.client import Client, TcpClient, connect
+from echoic.client import Client, connect
 from echoic.collectors import CandleCollector
 from echoic.errors import (
     ArgumentError,
@@ -140,8 +139,6 @@ __all__ = [
     "RolloutError",
     "RunningStats",
     "RunningStatsVec",
-    "Sample",
-    "SampleInfo",
     "Sampler",
     "Server",
     "ShardWarning",
@@ -154,14 +151,14 @@ __all__ = [
     "SpecError",
     "Steps",
     "StorageError",
+    "StreamBatch",
+    "StreamStats",
     "StructuredWriter",
     "Table",
     "TableClient",
     "TableNotFoundError",
-    "TcpClient",
     "TcpTransport",
     "TlsTransport",
-    "TrajectoryAccumulator",
     "TrajectoryError",
     "TrajectoryWriter",
     "Transport",

@@ -153,7 +153,7 @@ class Watch:
         >>> with Server(tables=[table], transport=TcpTransport(port=0)) as server:
         ...     table.insert(1.5)
         ...     with Watch(server.addresses[0]) as watch:
-        ...         seen = watch.look()
+        ...         seen = watch.stats()
         >>> seen.value("table_items", table="replay")
         1.0
         >>> seen.families["table_items"].help
@@ -189,8 +189,8 @@ class Watch:
     def _connect(self, timeout: float) -> _native.Watcher:
         return _native.Watcher(self.address, self._options, timeout)
 
-    def look(self) -> Observation:
-        """Look at the server as it is now.
+    def stats(self) -> Observation:
+        """Return the server's numbers and connections as they are now.
 
         Raises:
             RefusedError: It does not let us in any more.

@@ -222,7 +222,7 @@ def test_server_is_another_though_it_is_older_than_the_first_was_when_it_was_see
 ) -> None:
     def age(server: echoic.Server) -> float:
         with echoic.Watch(server.addresses[0]) as watch:
-            return watch.look().age
+            return watch.stats().age
 
     first = serve(echoic.Table("replay", np.int64(0), max_size=100))
     until(lambda: age(first) > 0.5)

@@ -47,7 +47,7 @@ class Load:
         options: Further options of `echoic.connect`.
         seconds: For how long.
         clients: From how many processes.
-        batch: Samples per call; 1 for `send`, more for `send_batch`.
+        batch: Samples per call; 1 for `add`, more for `extend`.
         rate: Samples per second of all clients together; `None` for as many as the server takes.
         timeout: Seconds without progress after which a client has failed.
     """
@@ -216,7 +216,7 @@ def send(load: Load, index: int, board: Board, start: Any) -> Result:
 
 def pump(load: Load, index: int, board: Board, client: Any, pool: list[Any]) -> list[float]:
     """Send until the time is over; returns how long flushes took."""
-    call = client.send if load.batch == 1 else client.send_batch
+    call = client.add if load.batch == 1 else client.extend
     rate = load.rate / load.clients if load.rate else None
     flushes: list[float] = []
     sent = 0
@@ -234,7 +234,7 @@ def pump(load: Load, index: int, board: Board, client: Any, pool: list[Any]) -> 
                 time.sleep(min((load.batch - due) / rate, FLUSH_EVERY))
                 continue
         for samples in pool[:calls]:
-            call(samples, load.timeout)
+            call(samples, timeout=load.timeout)
         sent += calls * load.batch
         board.count(index, sent)
         # Right after a send, so that there is something to wait for at any rate.

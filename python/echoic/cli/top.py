@@ -63,9 +63,9 @@ def top(  # noqa: PLR0913 - one argument for each option
 def look_twice(watch: echoic.Watch, interval: float) -> History:
     """Make readings that rates can be computed of."""
     history = History()
-    history.add(read(watch.look()))
+    history.add(read(watch.stats()))
     time.sleep(interval)
-    history.add(read(watch.look()))
+    history.add(read(watch.stats()))
     return history
 
 

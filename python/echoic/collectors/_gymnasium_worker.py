@@ -268,7 +268,7 @@ def _work(connection: Connection, setup: Setup) -> None:
         envs.roll(rollout, weights, inbox.look)
         rollout["version"] = np.int64(version)
         try:
-            client.send(rollout)
+            client.add(rollout)
             client.flush()
         except (ClosedError, DisconnectedError):
             return

@@ -47,7 +47,7 @@ class Outcome:
 
     progress: Progress
     address: str | None  # where workers in processes sent to
-    info: echoic.SampleInfo  # after all workers stopped
+    info: echoic.StreamStats  # after all workers stopped
     sent: int  # rollouts, as the workers counted them
     lost: list[str]  # workers that were gone before the end, and why
     reached: bool
@@ -74,7 +74,7 @@ def train(options: Options) -> Outcome:
         server = echoic.Server(
             rollout.EXAMPLE,
             batch_size=ROLLOUTS_PER_BATCH,
-            num_buffers=BATCHES,
+            capacity=BATCHES * ROLLOUTS_PER_BATCH,
             transport=transport,
         )
         traffic = Traffic(server.connections)
@@ -85,11 +85,11 @@ def train(options: Options) -> Outcome:
         if address:
             print(invitation(address), flush=True)
         with view, server, crew:
-            for sample in server.dataset_iter():
-                progress.add(learner.learn(sample.batch))
+            for batch in server.batches():
+                progress.add(learner.learn(batch.data))
                 # The name would keep the batch, and its slots from the workers, until the
                 # next batch is there.
-                del sample
+                del batch
                 view.update(progress, server.info, traffic.flows())
                 if progress.reached(options.target) or progress.steps >= options.steps:
                     break

@@ -97,7 +97,7 @@ class ThreadCrew(Crew):
                 number,
                 self.model,
                 self.weights,
-                self.server.submit,
+                self.server.add,
                 self.seed,
             )
             working.add_done_callback(lambda _: self.server.close())

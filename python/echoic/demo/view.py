@@ -43,7 +43,7 @@ class View(Protocol):
         trace: TracebackType | None,
     ) -> None: ...
 
-    def update(self, progress: Progress, info: echoic.SampleInfo, flows: list[Flow]) -> None:
+    def update(self, progress: Progress, info: echoic.StreamStats, flows: list[Flow]) -> None:
         """Draw, if it is time to."""
         ...
 
@@ -69,7 +69,7 @@ class PlainView:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def update(self, progress: Progress, info: echoic.SampleInfo, flows: list[Flow]) -> None:
+    def update(self, progress: Progress, info: echoic.StreamStats, flows: list[Flow]) -> None:
         """Print a line, if the last one is old enough."""
         if progress.seconds < self._next:
             return
@@ -99,7 +99,7 @@ class LiveView:
         self._budget = budget
         self._target = target
         self._next = 0.0
-        self._latest: tuple[Progress, echoic.SampleInfo, list[Flow]] | None = None
+        self._latest: tuple[Progress, echoic.StreamStats, list[Flow]] | None = None
 
     def __enter__(self) -> None:
         self._live.start()
@@ -109,7 +109,7 @@ class LiveView:
             self._live.update(self.render(*self._latest))
         self._live.stop()
 
-    def update(self, progress: Progress, info: echoic.SampleInfo, flows: list[Flow]) -> None:
+    def update(self, progress: Progress, info: echoic.StreamStats, flows: list[Flow]) -> None:
         """Draw the panel anew, if the last drawing is old enough."""
         self._latest = progress, info, flows
         if progress.seconds >= self._next:
@@ -117,7 +117,7 @@ class LiveView:
             self._live.update(self.render(progress, info, flows), refresh=True)
 
     def render(
-        self, progress: Progress, info: echoic.SampleInfo, flows: list[Flow]
+        self, progress: Progress, info: echoic.StreamStats, flows: list[Flow]
     ) -> RenderableType:
         """The panel for one moment."""
         columns = Table.grid(expand=True, padding=(0, 2))
@@ -184,7 +184,7 @@ class LiveView:
             table.add_row(f"[dim]and {more} more[/]")
         return [Text(), table, Text(f"to {flows[0].address}", style="dim")]
 
-    def _transport(self, info: echoic.SampleInfo, flows: list[Flow]) -> RenderableType:
+    def _transport(self, info: echoic.StreamStats, flows: list[Flow]) -> RenderableType:
         # Only threads push; who comes through a door waits at its own end.
         pushes = [] if flows else [("blocked pushes", f"{info.blocked_pushes:,d}")]
         return rows(

@@ -1,8 +1,8 @@
 """A worker: plays CartPole with the latest policy and sends rollouts, until told to stop.
 
 It knows neither the server nor the learner: it has a function that sends a tree and a
-source of weights. `crew` runs `work` in threads, with the `submit` of the server, and
-`work_in_process` in processes, with the `send` of a client. A process imports this module
+source of weights. `crew` runs `work` in threads, with the `add` of the server, and
+`work_in_process` in processes, with the `add` of a client. A process imports this module
 and what it imports; what only the learner needs is not among that, so that it starts fast.
 """
 
@@ -19,6 +19,7 @@ import gymnasium
 import echoic
 from echoic.demo import rollout
 from echoic.demo.policy import Actor, ActorCritic
+from echoic.echo import TrajectoryAccumulator
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -47,7 +48,7 @@ def work(number: int, model: ActorCritic, weights: WeightsSource, send: Send, se
     obs, _ = env.reset(seed=rng.getrandbits(31))
     episode_return = 0.0
     sent = 0
-    trajectory = echoic.TrajectoryAccumulator(rollout.EXAMPLE)
+    trajectory = TrajectoryAccumulator(rollout.EXAMPLE)
     try:
         while True:
             version = weights.latest()
@@ -106,7 +107,7 @@ def work_in_process(  # noqa: PLR0913, PLR0917 - all that passes from one proces
             deadline=DEADLINE,
         )
         try:
-            work(number, model, weights, client.send, seed)
+            work(number, model, weights, client.add, seed)
         finally:
             delivered = int(client.stats()["samples_acked"])
     except (echoic.DisconnectedError, echoic.RefusedError) as error:

@@ -161,7 +161,7 @@ def _of_pushes(stream: StreamReading, last: Reading, history: History) -> Iterat
             "the stream",
             "LEASED",
             f"{who}all {stream.held} buffers are held, one for {stream.oldest_hold:.1f} s",
-            "drop the arrays of old batches (or copy them), or give more num_buffers",
+            "drop the arrays of old batches (or copy them), or raise capacity",
         )
 
 
@@ -184,7 +184,7 @@ def _of_learner(stream: StreamReading, history: History) -> Iterator[Problem]:
                 "the stream",
                 "LEASED",
                 f"the learner holds all {stream.held} buffers, and waits for another batch",
-                "drop the arrays of old batches (or copy them), or give more num_buffers",
+                "drop the arrays of old batches (or copy them), or raise capacity",
             )
         return
     comes = history.rate(stored)

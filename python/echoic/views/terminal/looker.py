@@ -108,7 +108,7 @@ class Looker:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                reading = read(self._watch.look())
+                reading = read(self._watch.stats())
             except Exception as error:  # noqa: BLE001 - a screen that stands still is worse
                 self._tell(self._lost, error)
             else:

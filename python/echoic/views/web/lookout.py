@@ -79,7 +79,7 @@ class Lookout:
 
     def _look(self) -> None:
         try:
-            self._take(read(self._watch.look()))
+            self._take(read(self._watch.stats()))
         except (EchoicError, OSError) as error:
             self._miss(str(error).removeprefix(f"{self._watch.address}: "))
         except Exception as error:  # noqa: BLE001 - a page that stands still in silence is worse
