@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 class Stream(Protocol):
     """A server with one stream, used in process."""
 
-    def submit(self, tree: Tree, /) -> Any:
+    def add(self, x: Tree, /) -> Any:
         """Store one sample, waiting while the ring is full."""
         ...
 
     def sample(self) -> Any:
-        """Wait for a whole batch; its tree is the attribute ``batch`` of the result."""
+        """Wait for a whole batch; its tree is the attribute ``data`` of the result."""
         ...
 
     def close(self) -> Any:
@@ -49,7 +49,7 @@ class Engine(Protocol):
         """Open a stream whose ring holds ``num_buffers`` batches."""
         ...
 
-    def submit_batch(self, stream: Stream) -> Callable[[Tree], Any]:
+    def extend(self, stream: Stream) -> Callable[[Tree], Any]:
         """Return the call that stores many samples at once.
 
         Raises:
@@ -77,13 +77,13 @@ class Echoic:
         import echoic  # noqa: PLC0415
 
         server: Stream = echoic.Server(
-            example, batch_size=batch_size, num_buffers=num_buffers
+            example, batch_size=batch_size, capacity=num_buffers * batch_size
         ).start()
         return server
 
-    def submit_batch(self, stream: Stream) -> Callable[[Tree], Any]:
+    def extend(self, stream: Stream) -> Callable[[Tree], Any]:
         """Return the server's own method."""
-        method: Callable[[Tree], Any] = stream.submit_batch  # type: ignore[attr-defined]
+        method: Callable[[Tree], Any] = stream.extend  # type: ignore[attr-defined]
         return method
 
     def empty_call(self) -> Callable[[Tree], Any]:
@@ -110,7 +110,7 @@ class Echoic:
         else:
             transport = echoic.ShmTransport(name)
         server = echoic.Server(
-            example, batch_size=batch_size, num_buffers=num_buffers, transport=transport
+            example, batch_size, capacity=num_buffers * batch_size, transport=transport
         ).start()
         return Learner(server.addresses[0], server.sample, server.close)
 
@@ -120,7 +120,7 @@ class Echoic:
 
         address, _, authority = address.partition("#")
         client = echoic.connect(address, example, ca=authority or None)
-        return Sender(client.send, client.send_batch, client.flush, client.close)
+        return Sender(client.add, client.extend, client.flush, client.close)
 
     def _listen_with_tls(self, example: Tree, batch_size: int, num_buffers: int) -> Learner:
         """Open a door with a certificate; its address also tells who vouches for that."""
@@ -131,7 +131,7 @@ class Echoic:
             0, "localhost", certificate=papers.certificate, key=papers.certificate
         )
         server = echoic.Server(
-            example, batch_size=batch_size, num_buffers=num_buffers, transport=transport
+            example, batch_size, capacity=num_buffers * batch_size, transport=transport
         ).start()
 
         def close() -> None:

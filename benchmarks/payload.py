@@ -126,8 +126,8 @@ def placed(array: Array, page_offset: int) -> Array:
 class Pool:
     """Samples that are sent in turn, for ever, and the rows that must come out.
 
-    ``entries[i]`` holds ``rows`` samples: one for ``submit`` (leaves like ``example``), more for
-    ``submit_batch`` (leaves with a leading axis). The leaves are views of ``columns``, which the
+    ``entries[i]`` holds ``rows`` samples: one for ``add`` (leaves like ``example``), more for
+    ``extend`` (leaves with a leading axis). The leaves are views of ``columns``, which the
     check compares with: a second copy of the sources would only crowd the caches.
     """
 
@@ -138,12 +138,12 @@ class Pool:
 
     @classmethod
     def of_samples(cls, example: Tree, size: int) -> Pool:
-        """Make ``size`` random samples for ``submit``."""
+        """Make ``size`` random samples for ``add``."""
         return cls.of_columns(example, _random_columns(example, size))
 
     @classmethod
     def of_columns(cls, example: Tree, columns: dict[str, Array]) -> Pool:
-        """Make a sample for ``submit`` of each row of ``columns``."""
+        """Make a sample for ``add`` of each row of ``columns``."""
         entries = tuple(
             rebuild(example, iter([column[index] for column in columns.values()]))
             for index in range(len(next(iter(columns.values()))))
@@ -152,7 +152,7 @@ class Pool:
 
     @classmethod
     def of_blocks(cls, example: Tree, size: int, rows: int) -> Pool:
-        """Make ``size`` random blocks of ``rows`` samples each for ``submit_batch``."""
+        """Make ``size`` random blocks of ``rows`` samples each for ``extend``."""
         return cls._blocks(example, rows, _random_columns(example, size * rows))
 
     @classmethod

@@ -6,10 +6,10 @@ they return a number.
 
 # What is timed
 
-`submit` and `submit_batch` loops run over prebuilt arguments; the loop itself (some ten
+`add` and `extend` loops run over prebuilt arguments; the loop itself (some ten
 nanoseconds a turn) is in the number, on every side. In the alternating workloads only the filling
 of a batch is on the clock; taking and checking it is not, and the total rate with the taking
-stands beside it. In the threaded workload the clock runs from the first `submit` until the
+stands beside it. In the threaded workload the clock runs from the first `add` until the
 consumer has the last batch, and the interpreter's switch interval is part of the result.
 
 Every repeat begins with a pass off the clock in which all rows are checked. In the timed pass
@@ -75,14 +75,14 @@ def submit_alternating(
     sample_bytes = payload.sample_bytes(pool.example)
 
     def fill_and_take(count: int, check: Check) -> tuple[int, int]:
-        submit, sample = stream.submit, stream.sample
+        add, sample = stream.add, stream.sample
         filling = taking = 0
         for _ in range(count):
             start = time.perf_counter_ns()
             for tree in itertools.islice(trees, ring.batch_size):
-                submit(tree)
+                add(tree)
             filled = time.perf_counter_ns()
-            held.append(sample().batch)
+            held.append(sample().data)
             taking += time.perf_counter_ns() - filled
             filling += filled - start
             check(held[-1], ring.batch_size)
@@ -118,7 +118,7 @@ def submit_threaded(engine: Engine, pool: Pool, *, ring: Ring, batches: int) -> 
         failure: ContentError | None = None
         ready.set()
         for _ in range(batches):
-            batch = stream.sample().batch
+            batch = stream.sample().data
             # A failed check must not stop the draining: the producer would wait on.
             if failure is None:
                 try:
@@ -131,14 +131,14 @@ def submit_threaded(engine: Engine, pool: Pool, *, ring: Ring, batches: int) -> 
         return finished
 
     def measure() -> Measurement:
-        submit = stream.submit
+        add = stream.add
         ready = threading.Event()
         with ThreadPoolExecutor(1) as threads, _closed_on_error(stream):
             consumer = threads.submit(consume, next(checks), ready)
             ready.wait()
             start = time.perf_counter_ns()
             for tree in itertools.islice(trees, samples):
-                submit(tree)
+                add(tree)
             elapsed = consumer.result() - start
         return Measurement(elapsed / samples / 1e3, {"samples_per_s": samples / elapsed * 1e9})
 
@@ -150,19 +150,19 @@ def submit_threaded(engine: Engine, pool: Pool, *, ring: Ring, batches: int) -> 
 def submit_blocks(
     engine: Engine, pool: Pool, *, ring: Ring, batches: int, aliased: bool
 ) -> Iterator[Measure]:
-    """Fill a batch with one `submit_batch`, take it, check it, all in one thread.
+    """Fill a batch with one `extend`, take it, check it, all in one thread.
 
     ``aliased`` puts the sources where a plain `memcpy` into the ring is slowest (see
     `payload.touched_bytes`). Batches are whole pages there, so all of them start alike.
     """
     stream = ring.open(engine, pool)
     with contextlib.closing(stream):
-        submit_batch = engine.submit_batch(stream)
+        extend = engine.extend(stream)
         receiver = Receiver(pool)
         blocks = itertools.cycle(pool.entries)
         if aliased:
-            submit_batch(next(blocks))
-            batch = stream.sample().batch
+            extend(next(blocks))
+            batch = stream.sample().data
             receiver.check(batch, pool.rows)
             pool = pool.aliased_to(batch)
             blocks = itertools.cycle(pool.entries)
@@ -180,9 +180,9 @@ def submit_blocks(
             filling = 0
             for block in itertools.islice(blocks, count):
                 start = time.perf_counter_ns()
-                submit_batch(block)
+                extend(block)
                 filling += time.perf_counter_ns() - start
-                held.append(stream.sample().batch)
+                held.append(stream.sample().data)
                 check(held[-1], pool.rows)
             return filling
 
@@ -207,9 +207,9 @@ def handover(
     handovers: int,
     pause: float,
 ) -> Iterator[Measure]:
-    """Time from the `submit` that completes a batch until a parked consumer has it.
+    """Time from the `add` that completes a batch until a parked consumer has it.
 
-    The clock starts before that `submit`, so its own cost is in the number. The
+    The clock starts before that `add`, so its own cost is in the number. The
     producer rests ``pause`` seconds before it completes a batch. A hand-over counts only if the
     consumer had been in `sample` for a quarter of that by then, and ``parked_share`` says how
     many did.
@@ -223,7 +223,7 @@ def handover(
         failure: ContentError | None = None
         for _ in range(handovers):
             entered.append(time.perf_counter_ns())
-            batch = stream.sample().batch
+            batch = stream.sample().data
             received.append(time.perf_counter_ns())
             if failure is None:
                 try:
@@ -235,7 +235,7 @@ def handover(
         return entered, received
 
     def measure() -> Measurement:
-        submit = stream.submit
+        add = stream.add
         sent = []
         with ThreadPoolExecutor(1) as threads, _closed_on_error(stream):
             consumer = threads.submit(consume)
@@ -243,11 +243,11 @@ def handover(
                 # Going on at once would keep the GIL from the consumer that is waking up.
                 time.sleep(pause)
                 for tree in itertools.islice(trees, ring.batch_size - 1):
-                    submit(tree)
+                    add(tree)
                 last = next(trees)
                 time.sleep(pause)
                 sent.append(time.perf_counter_ns())
-                submit(last)
+                add(last)
             entered, received = (np.array(times) for times in consumer.result())
         parked = np.array(sent) - entered >= pause / 4 * 1e9
         if not parked.any():
@@ -276,19 +276,19 @@ def take_ready(engine: Engine, pool: Pool, *, ring: Ring, rounds: int) -> Iterat
 
     def fill() -> None:
         for tree in itertools.islice(trees, ready * ring.batch_size):
-            stream.submit(tree)
+            stream.add(tree)
 
     def measure() -> Measurement:
         sample = stream.sample
         fill()
         for _ in range(ready):
-            receiver.check(sample().batch, ring.batch_size)
+            receiver.check(sample().data, ring.batch_size)
         elapsed = 0
         for _ in range(rounds):
             fill()
             start = time.perf_counter_ns()
             for _ in range(ready):
-                batch = sample().batch
+                batch = sample().data
             elapsed += time.perf_counter_ns() - start
             receiver.skip((ready - 1) * ring.batch_size)
             receiver.check(batch, ring.batch_size)

@@ -78,8 +78,10 @@ def make_server() -> Iterator[Callable[..., echoic.Server]]:
     """Make servers that are closed after the test, which wakes whoever still waits."""
     servers: list[echoic.Server] = []
 
-    def make(example: Any, batch_size: int = 4, num_buffers: int = 2, **rest: Any) -> Any:
-        server = echoic.Server(example, batch_size=batch_size, num_buffers=num_buffers, **rest)
+    def make(
+        example: Any, batch_size: int = 4, capacity: int | None = None, **rest: Any
+    ) -> echoic.Server:
+        server = echoic.Server(example, batch_size, capacity or 2 * batch_size, **rest)
         servers.append(server)
         return server
 
@@ -133,7 +135,7 @@ def run_script() -> Callable[..., subprocess.CompletedProcess[str]]:
 def counter_server(make_server: Callable[..., echoic.Server]) -> Callable[..., echoic.Server]:
     """Make servers whose samples are one int64."""
 
-    def make(batch_size: int = 4, num_buffers: int = 2, **rest: Any) -> echoic.Server:
-        return make_server(np.int64(0), batch_size, num_buffers, **rest)
+    def make(batch_size: int = 4, capacity: int | None = None, **rest: Any) -> echoic.Server:
+        return make_server(np.int64(0), batch_size, capacity, **rest)
 
     return make

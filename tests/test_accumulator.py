@@ -8,6 +8,7 @@ from typing import Any
 import echoic
 import numpy as np
 import pytest
+from echoic.echo import TrajectoryAccumulator
 
 MakeServer = Callable[..., echoic.Server]
 
@@ -18,15 +19,15 @@ EXAMPLE = {
 
 
 @pytest.fixture
-def buf() -> echoic.TrajectoryAccumulator:
-    return echoic.TrajectoryAccumulator(EXAMPLE)
+def buf() -> TrajectoryAccumulator:
+    return TrajectoryAccumulator(EXAMPLE)
 
 
 def step(value: float) -> dict[str, Any]:
     return {"obs": np.full(2, value, np.float32), "reward": np.float32(-value)}
 
 
-def fill(buf: echoic.TrajectoryAccumulator, start: float) -> None:
+def fill(buf: TrajectoryAccumulator, start: float) -> None:
     for t in range(3):
         buf.add("step", step(start + t))
     buf.add("last_obs", np.full(2, start + 3, np.float32))
@@ -39,7 +40,7 @@ def check(tree: dict[str, Any], start: float) -> None:
     np.testing.assert_array_equal(tree["last_obs"], [start + 3, start + 3])
 
 
-def test_steps_are_put_along_the_time_axis_in_order(buf: echoic.TrajectoryAccumulator) -> None:
+def test_steps_are_put_along_the_time_axis_in_order(buf: TrajectoryAccumulator) -> None:
     fill(buf, 10)
     tree = buf.build()
     assert list(tree) == ["step", "last_obs"]
@@ -47,7 +48,7 @@ def test_steps_are_put_along_the_time_axis_in_order(buf: echoic.TrajectoryAccumu
     check(tree, 10)
 
 
-def test_parts_may_be_filled_in_any_order(buf: echoic.TrajectoryAccumulator) -> None:
+def test_parts_may_be_filled_in_any_order(buf: TrajectoryAccumulator) -> None:
     buf.add("step", step(0))
     buf.add("last_obs", np.full(2, 3, np.float32))
     buf.add("step", step(1))
@@ -55,7 +56,7 @@ def test_parts_may_be_filled_in_any_order(buf: echoic.TrajectoryAccumulator) -> 
     check(buf.build(), 0)
 
 
-def test_fill_tells_how_much_each_part_has(buf: echoic.TrajectoryAccumulator) -> None:
+def test_fill_tells_how_much_each_part_has(buf: TrajectoryAccumulator) -> None:
     assert buf.fill == {"step": (0, None), "last_obs": (0, None)}
     buf.add("step", step(0))
     assert buf.fill == {"step": (1, 3), "last_obs": (0, None)}
@@ -71,7 +72,7 @@ def test_fill_tells_how_much_each_part_has(buf: echoic.TrajectoryAccumulator) ->
     assert not buf.is_full
 
 
-def test_a_whole_leaf_is_set_at_once(buf: echoic.TrajectoryAccumulator) -> None:
+def test_a_whole_leaf_is_set_at_once(buf: TrajectoryAccumulator) -> None:
     obs = np.arange(6, dtype=np.float32).reshape(3, 2)
     buf.add("step", {"obs": obs, "reward": np.arange(3, dtype=np.float32)})
     assert buf.fill["step"] == (1, 1)
@@ -82,7 +83,7 @@ def test_a_whole_leaf_is_set_at_once(buf: echoic.TrajectoryAccumulator) -> None:
 
 
 def test_the_first_value_of_each_trajectory_decides_anew(
-    buf: echoic.TrajectoryAccumulator,
+    buf: TrajectoryAccumulator,
 ) -> None:
     whole = {"obs": np.zeros((3, 2), np.float32), "reward": np.zeros(3, np.float32)}
     for start in (0, 10):
@@ -94,7 +95,7 @@ def test_the_first_value_of_each_trajectory_decides_anew(
 
 
 def test_step_leaves_and_whole_leaves_may_be_mixed_in_a_part() -> None:
-    buf = echoic.TrajectoryAccumulator({"p": {"x": np.zeros((2, 3)), "mask": np.zeros(5, bool)}})
+    buf = TrajectoryAccumulator({"p": {"x": np.zeros((2, 3)), "mask": np.zeros(5, bool)}})
     masks = [np.arange(5) > 2, np.arange(5) < 1]
     buf.add("p", {"x": np.full(3, 1.0), "mask": masks[0]})
     assert buf.fill == {"p": (1, 2)}
@@ -107,7 +108,7 @@ def test_step_leaves_and_whole_leaves_may_be_mixed_in_a_part() -> None:
 
 def test_scalars_and_single_leaves_are_parts() -> None:
     example = {"rewards": np.zeros(2, np.float32), "done": False, "length": 0}
-    buf = echoic.TrajectoryAccumulator(example)
+    buf = TrajectoryAccumulator(example)
     buf.add("rewards", 1.5)
     buf.add("rewards", np.float32(2.5))
     buf.add("done", True)
@@ -118,7 +119,7 @@ def test_scalars_and_single_leaves_are_parts() -> None:
     assert tree["length"].tolist() == 7
 
 
-def test_steps_are_converted_like_samples(buf: echoic.TrajectoryAccumulator) -> None:
+def test_steps_are_converted_like_samples(buf: TrajectoryAccumulator) -> None:
     for t in range(3):
         strided = np.array([t, 9, t, 9], np.float32)[::2]
         buf.add("step", {"obs": strided, "reward": np.array(-t, ">f4")})
@@ -129,7 +130,7 @@ def test_steps_are_converted_like_samples(buf: echoic.TrajectoryAccumulator) -> 
 # Errors.
 
 
-def test_a_step_too_many_is_refused(buf: echoic.TrajectoryAccumulator) -> None:
+def test_a_step_too_many_is_refused(buf: TrajectoryAccumulator) -> None:
     fill(buf, 0)
     with pytest.raises(echoic.errors.TrajectoryError) as caught:
         buf.add("step", step(9))
@@ -143,7 +144,7 @@ def test_a_step_too_many_is_refused(buf: echoic.TrajectoryAccumulator) -> None:
     check(buf.build(), 0)
 
 
-def test_building_too_early_says_what_is_missing(buf: echoic.TrajectoryAccumulator) -> None:
+def test_building_too_early_says_what_is_missing(buf: TrajectoryAccumulator) -> None:
     with pytest.raises(echoic.errors.TrajectoryError) as caught:
         buf.build()
     assert str(caught.value) == (
@@ -160,7 +161,7 @@ def test_building_too_early_says_what_is_missing(buf: echoic.TrajectoryAccumulat
     check(buf.build(), 0)
 
 
-def test_a_trajectory_is_built_once(buf: echoic.TrajectoryAccumulator) -> None:
+def test_a_trajectory_is_built_once(buf: TrajectoryAccumulator) -> None:
     fill(buf, 0)
     buf.build()
     with pytest.raises(echoic.errors.TrajectoryError, match="not complete"):
@@ -168,7 +169,7 @@ def test_a_trajectory_is_built_once(buf: echoic.TrajectoryAccumulator) -> None:
 
 
 def test_an_unknown_part_is_refused_with_those_there_are(
-    buf: echoic.TrajectoryAccumulator,
+    buf: TrajectoryAccumulator,
 ) -> None:
     with pytest.raises(echoic.errors.TrajectoryError) as caught:
         buf.add("stp", step(0))
@@ -203,7 +204,7 @@ def test_an_unknown_part_is_refused_with_those_there_are(
     ],
 )
 def test_a_value_that_does_not_fit_names_the_leaf_and_changes_nothing(
-    buf: echoic.TrajectoryAccumulator, value: Any, message: str
+    buf: TrajectoryAccumulator, value: Any, message: str
 ) -> None:
     with pytest.raises(echoic.errors.SpecError) as caught:
         buf.add("step", value)
@@ -220,7 +221,7 @@ def test_a_value_that_does_not_fit_names_the_leaf_and_changes_nothing(
 
 
 def test_a_leaf_that_got_steps_takes_no_whole_value_in_between(
-    buf: echoic.TrajectoryAccumulator,
+    buf: TrajectoryAccumulator,
 ) -> None:
     buf.add("step", step(0))
     whole = {"obs": np.zeros((3, 2), np.float32), "reward": np.float32(0)}
@@ -232,7 +233,7 @@ def test_a_leaf_that_got_steps_takes_no_whole_value_in_between(
 
 
 def test_a_wrong_value_for_a_part_that_is_one_leaf_names_the_part(
-    buf: echoic.TrajectoryAccumulator,
+    buf: TrajectoryAccumulator,
 ) -> None:
     with pytest.raises(echoic.errors.SpecError, match="`last_obs`"):
         buf.add("last_obs", np.zeros(3, np.float32))
@@ -240,7 +241,7 @@ def test_a_wrong_value_for_a_part_that_is_one_leaf_names_the_part(
 
 def test_time_axes_of_one_part_must_agree() -> None:
     example = {"p": {"a": np.zeros((3, 2)), "b": np.zeros(4)}}
-    buf = echoic.TrajectoryAccumulator(example)
+    buf = TrajectoryAccumulator(example)
     with pytest.raises(echoic.errors.TrajectoryError) as caught:
         buf.add("p", {"a": np.zeros(2), "b": 0.0})
     assert str(caught.value) == (
@@ -250,7 +251,7 @@ def test_time_axes_of_one_part_must_agree() -> None:
 
 
 def test_a_time_axis_of_length_zero_is_refused() -> None:
-    buf = echoic.TrajectoryAccumulator({"p": np.zeros((0, 2))})
+    buf = TrajectoryAccumulator({"p": np.zeros((0, 2))})
     with pytest.raises(echoic.errors.TrajectoryError, match="`p` has a time axis of length 0"):
         buf.add("p", np.zeros(2))
     buf.add("p", np.zeros((0, 2)))
@@ -260,16 +261,16 @@ def test_a_time_axis_of_length_zero_is_refused() -> None:
 @pytest.mark.parametrize("example", [{}, {1: np.zeros(2)}])
 def test_an_example_without_named_parts_is_refused(example: Any) -> None:
     with pytest.raises(echoic.errors.TrajectoryError):
-        echoic.TrajectoryAccumulator(example)
+        TrajectoryAccumulator(example)
 
 
 def test_a_part_without_leaves_is_refused() -> None:
     with pytest.raises(echoic.errors.SpecError, match="no leaves"):
-        echoic.TrajectoryAccumulator({"p": {}})
+        TrajectoryAccumulator({"p": {}})
 
 
 def test_a_leaf_that_uses_the_accumulator_while_it_is_read_does_no_harm(
-    buf: echoic.TrajectoryAccumulator,
+    buf: TrajectoryAccumulator,
 ) -> None:
     class Nested:
         def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
@@ -296,7 +297,7 @@ def test_a_leaf_that_uses_the_accumulator_while_it_is_read_does_no_harm(
     ids=["tree", "view", "memoryview", "dlpack"],
 )
 def test_a_trajectory_that_is_kept_never_changes(
-    buf: echoic.TrajectoryAccumulator, keep: Callable[[Any], Any]
+    buf: TrajectoryAccumulator, keep: Callable[[Any], Any]
 ) -> None:
     fill(buf, 0)
     tree = buf.build()
@@ -313,7 +314,7 @@ def test_a_trajectory_that_is_kept_never_changes(
 
 
 def test_memory_of_trajectories_that_are_not_kept_is_reused(
-    buf: echoic.TrajectoryAccumulator,
+    buf: TrajectoryAccumulator,
 ) -> None:
     places = set()
     for start in range(10):
@@ -326,7 +327,7 @@ def test_memory_of_trajectories_that_are_not_kept_is_reused(
 
 
 def test_building_copies_nothing() -> None:
-    buf = echoic.TrajectoryAccumulator({"p": np.zeros((2, 3))})
+    buf = TrajectoryAccumulator({"p": np.zeros((2, 3))})
     buf.add("p", np.zeros(3))
     buf.add("p", np.zeros(3))
     first = buf.build()["p"]
@@ -338,7 +339,7 @@ def test_building_copies_nothing() -> None:
 
 
 def test_a_trajectory_that_feeds_the_next_is_read_before_it_is_overwritten(
-    buf: echoic.TrajectoryAccumulator,
+    buf: TrajectoryAccumulator,
 ) -> None:
     fill(buf, 0)
     tree = buf.build()
@@ -353,7 +354,7 @@ def test_a_trajectory_that_feeds_the_next_is_read_before_it_is_overwritten(
 
 
 def test_trajectories_outlive_their_accumulator() -> None:
-    buf = echoic.TrajectoryAccumulator(EXAMPLE)
+    buf = TrajectoryAccumulator(EXAMPLE)
     fill(buf, 5)
     tree = buf.build()
     del buf
@@ -362,7 +363,7 @@ def test_trajectories_outlive_their_accumulator() -> None:
 
 def test_the_example_itself_is_never_written() -> None:
     example = {"p": np.zeros(2)}
-    buf = echoic.TrajectoryAccumulator(example)
+    buf = TrajectoryAccumulator(example)
     buf.add("p", 1.0)
     buf.add("p", 2.0)
     assert buf.build()["p"].tolist() == [1, 2]
@@ -373,13 +374,13 @@ def test_the_example_itself_is_never_written() -> None:
 
 
 def test_submitting_what_was_built_delivers_it(make_server: MakeServer) -> None:
-    buf = echoic.TrajectoryAccumulator(EXAMPLE)
-    server = make_server(EXAMPLE, batch_size=4, num_buffers=2)
+    buf = TrajectoryAccumulator(EXAMPLE)
+    server = make_server(EXAMPLE, batch_size=4, capacity=8)
     for trajectory in range(8):
         fill(buf, 10 * trajectory)
-        server.submit(buf.build())
+        server.add(buf.build())
     for first in (0, 4):
-        batch = server.sample(timeout=0).batch
+        batch = server.sample(timeout=0).data
         for row in range(4):
             tree = {
                 "step": {name: leaf[row] for name, leaf in batch["step"].items()},
@@ -388,7 +389,7 @@ def test_submitting_what_was_built_delivers_it(make_server: MakeServer) -> None:
             check(tree, 10 * (first + row))
 
 
-def test_reset_forgets_the_steps_so_far(buf: echoic.TrajectoryAccumulator) -> None:
+def test_reset_forgets_the_steps_so_far(buf: TrajectoryAccumulator) -> None:
     buf.add("step", step(77))
     buf.add("last_obs", np.full(2, 77, np.float32))
     buf.reset()
@@ -398,7 +399,7 @@ def test_reset_forgets_the_steps_so_far(buf: echoic.TrajectoryAccumulator) -> No
 
 
 def test_reset_after_build_leaves_the_trajectory_alone(
-    buf: echoic.TrajectoryAccumulator,
+    buf: TrajectoryAccumulator,
 ) -> None:
     fill(buf, 0)
     tree = buf.build()
@@ -409,6 +410,6 @@ def test_reset_after_build_leaves_the_trajectory_alone(
     check(tree, 0)
 
 
-def test_its_repr_tells_the_fill(buf: echoic.TrajectoryAccumulator) -> None:
+def test_its_repr_tells_the_fill(buf: TrajectoryAccumulator) -> None:
     buf.add("step", step(0))
     assert repr(buf) == "TrajectoryAccumulator(`step` has 1 of 3, `last_obs` is empty)"

@@ -66,13 +66,13 @@ def test_the_counter_counts(make_server: MakeServer) -> None:
 def test_submitting_allocates_nothing(make_server: MakeServer, name: str) -> None:
     sample = SAMPLES[name]
     # Many small batches, so that their completion is covered.
-    server = make_server(sample, batch_size=8, num_buffers=2000)
+    server = make_server(sample, batch_size=8, capacity=16000)
     for _ in range(100):
-        server.submit(sample)
+        server.add(sample)
 
     def work() -> None:
         for _ in range(4000):
-            server.submit(sample)
+            server.add(sample)
 
     assert fewest(work) == 0
     assert server.info.inserted_total == 12_100
@@ -80,14 +80,14 @@ def test_submitting_allocates_nothing(make_server: MakeServer, name: str) -> Non
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 20])
 def test_submitting_rows_allocates_nothing(make_server: MakeServer, rows: int) -> None:
-    server = make_server(SIX, batch_size=8, num_buffers=4000)
+    server = make_server(SIX, batch_size=8, capacity=32000)
     batch = {name: np.zeros((rows, 3), np.float32) for name in SIX}
     for _ in range(10):
-        server.submit_batch(batch)
+        server.extend(batch)
 
     def work() -> None:
         for _ in range(500):
-            server.submit_batch(batch)
+            server.extend(batch)
 
     assert fewest(work) == 0
 
@@ -97,7 +97,7 @@ def cycles(server: echoic.Server, sample: Any, count: int) -> int:
     before = allocation_count()
     for _ in range(count):
         for _ in range(server.batch_size):
-            server.submit(sample)
+            server.add(sample)
         server.sample()
     return allocation_count() - before
 
@@ -106,13 +106,13 @@ def cycles(server: echoic.Server, sample: Any, count: int) -> int:
 def test_taking_and_dropping_a_batch_of_six_leaves_allocates_at_most_twice(
     make_server: MakeServer,
 ) -> None:
-    server = make_server(SIX, batch_size=8, num_buffers=3)
+    server = make_server(SIX, batch_size=8, capacity=24)
     cycles(server, SIX, 20)
     assert cycles(server, SIX, 1000) <= 2 * 1000
 
 
 def test_memory_does_not_grow_with_the_number_of_batches(make_server: MakeServer) -> None:
-    server = make_server(SAMPLES["nested"], batch_size=2, num_buffers=3)
+    server = make_server(SAMPLES["nested"], batch_size=2, capacity=6)
     cycles(server, SAMPLES["nested"], 20)
 
     def work() -> None:
@@ -122,7 +122,7 @@ def test_memory_does_not_grow_with_the_number_of_batches(make_server: MakeServer
 
 
 def test_a_producer_that_blocks_allocates_nothing(make_server: MakeServer, background: Any) -> None:
-    server = make_server(OBS, batch_size=1, num_buffers=2)
+    server = make_server(OBS, batch_size=1, capacity=2)
     rounds = 200
 
     def consume() -> None:
@@ -131,10 +131,10 @@ def test_a_producer_that_blocks_allocates_nothing(make_server: MakeServer, backg
 
     consumed = background.start(consume)
     for _ in range(20):
-        server.submit(OBS, timeout=20)
+        server.add(OBS, timeout=20)
     before = allocation_count()
     for _ in range(rounds):
-        server.submit(OBS, timeout=20)
+        server.add(OBS, timeout=20)
     grown = allocation_count() - before
     consumed()
     # The consumer's own, as above, and nothing on top.

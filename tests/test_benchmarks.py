@@ -156,8 +156,8 @@ class Corrupting:
     def open(self, example: Any, *, batch_size: int, num_buffers: int) -> Any:
         server: Any = Echoic().open(example, batch_size=batch_size, num_buffers=num_buffers)
         return SimpleNamespace(
-            submit=server.submit,
-            submit_batch=server.submit_batch,
+            add=server.add,
+            extend=server.extend,
             sample=self.corrupted(example, server.sample),
             close=server.close,
         )
@@ -174,17 +174,17 @@ class Corrupting:
             taken += 1
             batch = payload.rebuild(
                 example,
-                iter([leaf.copy() for _, leaf in payload.flatten(sample_of_server().batch)]),
+                iter([leaf.copy() for _, leaf in payload.flatten(sample_of_server().data)]),
             )
             if taken == 6:
                 _, leaf = payload.flatten(batch)[-1]
                 leaf.reshape(-1).view(np.uint8)[-1] ^= 1
-            return SimpleNamespace(batch=batch)
+            return SimpleNamespace(data=batch)
 
         return sample
 
-    def submit_batch(self, stream: Any) -> Any:
-        return stream.submit_batch
+    def extend(self, stream: Any) -> Any:
+        return stream.extend
 
     def empty_call(self) -> Any:
         return Echoic().empty_call()

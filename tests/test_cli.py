@@ -349,7 +349,7 @@ def test_empty_token_file_is_refused(tmp_path: Path) -> None:
 
 def fill(server: echoic.Server, rows: int) -> None:
     for row in range(rows):
-        server.submit({"x": {"file": np.full(3, row, np.int16), "arr_0": np.float64(-row)}})
+        server.add({"x": {"file": np.full(3, row, np.int16), "arr_0": np.float64(-row)}})
 
 
 def filed_server(make_server: Any) -> echoic.Server:
@@ -396,7 +396,7 @@ def test_sample_that_is_one_array_is_saved_under_a_name(
     counter_server: Any, tmp_path: Path
 ) -> None:
     server = counter_server(2)
-    server.submit_batch(np.arange(2))
+    server.extend(np.arange(2))
     consume(server, Folder(tmp_path, paths_of(server)))
     with np.load(tmp_path / "batch-00000000.npz") as file:
         assert {name: file[name].tolist() for name in file} == {"sample": [0, 1]}
@@ -405,11 +405,11 @@ def test_sample_that_is_one_array_is_saved_under_a_name(
 def test_files_of_an_earlier_run_are_kept(counter_server: Any, tmp_path: Path) -> None:
     for run in range(2):
         server = counter_server(1)
-        server.submit(np.int64(run))
+        server.add(np.int64(run))
         consume(server, Folder(tmp_path, paths_of(server)))
     (tmp_path / "batch-00000041.npz").touch()
     server = counter_server(1)
-    server.submit(np.int64(2))
+    server.add(np.int64(2))
     consume(server, Folder(tmp_path, paths_of(server)))
     names = [f"batch-000000{number}.npz" for number in ("00", "01", "41", "42")]
     assert names_in(tmp_path) == names
@@ -424,17 +424,17 @@ def test_failed_write_leaves_no_file_and_is_told(counter_server: Any, tmp_path: 
             raise OSError(28, "No space left on device")
 
     server = counter_server(1)
-    server.submit(np.int64(1))
+    server.add(np.int64(1))
     consumer = consume(server, Full(tmp_path, paths_of(server)))
     assert why(consumer.error) == "No space left on device"
     assert names_in(tmp_path) == []
 
 
 def test_counting_keeps_no_batch(counter_server: Any, eventually: Any) -> None:
-    server = counter_server(batch_size=2, num_buffers=2)
+    server = counter_server(batch_size=2, capacity=4)
     consumer = Consumer(server, Counter(), failed=lambda: None)
     consumer.start()
-    server.submit_batch(np.arange(100), timeout=PATIENCE)
+    server.extend(np.arange(100), timeout=PATIENCE)
     eventually(lambda: consumer.batches == 50)
     assert server.info.batches_held == 0
     server.close()
@@ -618,10 +618,10 @@ def open_server(make_server: Any) -> Callable[..., str]:
 
     def start(**options: Any) -> str:
         server = make_server(
-            sample(), 64, 4, transport=echoic.TcpTransport(port=0, **options)
+            sample(), 64, 256, transport=echoic.TcpTransport(port=0, **options)
         ).start()
         start.server = server  # type: ignore[attr-defined]
-        threading.Thread(target=lambda: list(map(len, server.dataset_iter())), daemon=True).start()
+        threading.Thread(target=lambda: list(map(len, server.batches())), daemon=True).start()
         address: str = server.addresses[0]
         return address
 
@@ -718,8 +718,8 @@ def test_bench_keeps_to_a_rate(open_server: Any) -> None:
 
 def test_bench_sends_to_a_server_with_any_tree(make_server: Any) -> None:
     tree = {"step": Point(np.float32(0), np.zeros(2)), "a": (np.int8(0), np.zeros(1, "S4"), 1j)}
-    server = make_server(tree, 16, 4, transport=echoic.TcpTransport(port=0)).start()
-    threading.Thread(target=lambda: list(map(len, server.dataset_iter())), daemon=True).start()
+    server = make_server(tree, 16, 64, transport=echoic.TcpTransport(port=0)).start()
+    threading.Thread(target=lambda: list(map(len, server.batches())), daemon=True).start()
     done = invoke("bench", server.addresses[0], "--seconds", "0.2")
     assert done.exit_code == 0, done.output
     assert server.info.inserted_total > 0
@@ -734,7 +734,7 @@ def test_bench_that_is_refused_is_exit_status_1(open_server: Any) -> None:
 
 
 def test_bench_fails_when_nobody_takes_the_batches(make_server: Any) -> None:
-    server = make_server(sample(), 4, 2, transport=echoic.TcpTransport(port=0)).start()
+    server = make_server(sample(), 4, 8, transport=echoic.TcpTransport(port=0)).start()
     done = invoke("bench", server.addresses[0], "--timeout", "1")
     assert done.exit_code == 1
     assert "the server's ring is full" in done.output
@@ -886,13 +886,13 @@ def test_numbers_are_where_serve_says(serve: Any, tmp_path: Path) -> None:
 def test_drain_saves_exactly_what_clients_know_to_be_stored(serve: Any, tmp_path: Path) -> None:
     server = serve("--spec", "x=int64", "--batch-size", "1000", "--save", str(tmp_path / "out"))
     client = echoic.connect(server.addresses[0], {"x": np.int64(0)}, deadline=0.5)
-    client.send({"x": 0})
+    client.add({"x": 0})
     client.flush(PATIENCE)
     sent = 1
     # The client gives up some time after the server has ended.
     with contextlib.suppress(echoic.errors.DisconnectedError):
         while sent < 50_000:
-            client.send({"x": sent})
+            client.add({"x": sent})
             sent += 1
             if sent == 25_000:
                 server.popen.send_signal(signal.SIGTERM)
@@ -938,7 +938,7 @@ def test_options_win_over_the_configuration(serve: Any, tmp_path: Path) -> None:
     (tmp_path / "stream.json").write_text(json.dumps(config))
     server = serve("--config", str(tmp_path / "stream.json"), "--batch-size", "3")
     with echoic.connect(server.addresses[0], {"x": np.int8(0)}, token="hunter2") as client:
-        client.send_batch({"x": np.arange(7, dtype=np.int8)})
+        client.extend({"x": np.arange(7, dtype=np.int8)})
     assert summary(server.end())["batches"] == 2
     assert len(list((tmp_path / "out").iterdir())) == 3
 
@@ -948,7 +948,7 @@ def test_disk_that_takes_no_more_ends_the_server_with_status_1(serve: Any, tmp_p
     server = serve("--spec", "x=int8", "--batch-size", "1", "--save", str(folder))
     folder.rmdir()
     with echoic.connect(server.addresses[0], {"x": np.int8(0)}) as client:
-        client.send({"x": 1})
+        client.add({"x": 1})
         _, errors = server.popen.communicate(timeout=PATIENCE)
         assert server.popen.returncode == 1
         assert re.fullmatch(

@@ -10,7 +10,7 @@ from typing import Any
 import echoic
 import numpy as np
 import pytest
-from echoic import _native, errors
+from echoic import _native, echo, errors
 
 BUILTINS = {
     "ArgumentError": ValueError,
@@ -69,10 +69,10 @@ def closed_sample() -> None:
     server.sample()
 
 
-def closed_submit() -> None:
+def closed_add() -> None:
     with echoic.Server(0, batch_size=1) as server:
         pass
-    server.submit(0)
+    server.add(0)
 
 
 def other_journal() -> None:
@@ -85,11 +85,11 @@ def other_journal() -> None:
 
 PROVOKED = {
     "a sample that does not fit": (
-        lambda: echoic.Server(0, batch_size=1).submit(0.5),
+        lambda: echoic.Server(0, batch_size=1).add(0.5),
         echoic.errors.SpecError,
     ),
     "rows that do not fit": (
-        lambda: echoic.Server(0, batch_size=1).submit_batch(np.zeros(2)),
+        lambda: echoic.Server(0, batch_size=1).extend(np.zeros(2)),
         echoic.errors.SpecError,
     ),
     "an example without leaves": (lambda: echoic.Server({}, batch_size=1), echoic.errors.SpecError),
@@ -103,9 +103,9 @@ PROVOKED = {
     ),
     "the wrong token": (wrong_token, echoic.errors.RefusedError),
     "a closed server, sample": (closed_sample, echoic.errors.ClosedError),
-    "a closed server, submit": (closed_submit, echoic.errors.ClosedError),
+    "a closed server, add": (closed_add, echoic.errors.ClosedError),
     "an unfinished trajectory": (
-        lambda: echoic.TrajectoryAccumulator({"a": np.zeros(2)}).build(),
+        lambda: echo.TrajectoryAccumulator({"a": np.zeros(2)}).build(),
         echoic.errors.TrajectoryError,
     ),
     "an unknown table": (
@@ -142,12 +142,12 @@ ABUSES = {
     "no example": echoic.Server,
     "sizes of another type": lambda: echoic.Server(0, batch_size="2"),
     "a size past an int": lambda: echoic.Server(0, batch_size=1 << 80),
-    "all the slots there are": lambda: echoic.Server(0, batch_size=(1 << 63) - 1, num_buffers=2),
-    "all the buffers there are": lambda: echoic.Server(0, batch_size=1, num_buffers=(1 << 64) - 1),
-    "slots without bytes": lambda: echoic.Server(np.zeros(0), 1 << 63, num_buffers=1 << 63),
+    "all the slots there are": lambda: echoic.Server(0, batch_size=(1 << 63) - 1),
+    "all the buffers there are": lambda: echoic.Server(0, batch_size=1, capacity=(1 << 63) - 1),
+    "slots without bytes": lambda: echoic.Server(np.zeros(0), 1 << 62, capacity=(1 << 63) - 1),
     "a timeout of another type": lambda: echoic.Server(0, batch_size=1).sample(timeout="1"),
-    "a sample made by hand": echoic.Sample,
-    "an info made by hand": echoic.SampleInfo,
+    "a sample made by hand": echoic.StreamBatch,
+    "an info made by hand": echoic.StreamStats,
     "a histogram made by hand": echoic.Histogram,
     "a spec made by hand": echoic.Spec,
     "an info that is assigned": lambda: setattr(echoic.Server(0, batch_size=1).info, "partial", 1),
@@ -161,10 +161,10 @@ ABUSES = {
     "a name with a slash": lambda: echoic.connect("shm://a/b", 0),
     "a door with no threads": lambda: echoic.TcpTransport(0, threads=0).open(echoic.Server(0, 1)),
     "a heart that stands": lambda: echoic.TcpTransport(0, heartbeat=0).open(echoic.Server(0, 1)),
-    "an accumulator of no dict": lambda: echoic.TrajectoryAccumulator([np.zeros(2)]),
-    "an accumulator of nothing": lambda: echoic.TrajectoryAccumulator({}),
-    "an accumulator of numbered parts": lambda: echoic.TrajectoryAccumulator({1: np.zeros(2)}),
-    "a part that is no name": lambda: echoic.TrajectoryAccumulator({"a": np.zeros(2)}).add(1, 2),
+    "an accumulator of no dict": lambda: echo.TrajectoryAccumulator([np.zeros(2)]),
+    "an accumulator of nothing": lambda: echo.TrajectoryAccumulator({}),
+    "an accumulator of numbered parts": lambda: echo.TrajectoryAccumulator({1: np.zeros(2)}),
+    "a part that is no name": lambda: echo.TrajectoryAccumulator({"a": np.zeros(2)}).add(1, 2),
 }
 
 

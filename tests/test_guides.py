@@ -67,8 +67,8 @@ def test_certificates_are_believed_when_made_as_the_guide_says(tmp_path: Path) -
             echoic.connect(server.addresses[0], example, connect_timeout=1.0, **names)
         shown = {name: str(path) for name, path in papers.items()}
         with echoic.connect(server.addresses[0], example, **names, **shown) as client:
-            client.send(example)
-        assert server.sample().batch["obs"].shape == (1, 4)
+            client.add(example)
+        assert server.sample().data["obs"].shape == (1, 4)
 
 
 @pytest.mark.parametrize("path", sorted(DOCS.rglob("*.svg")), ids=lambda path: path.name)

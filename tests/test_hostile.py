@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import echoic
 import numpy as np
 import pytest
+from echoic.echo import TrajectoryAccumulator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,14 +45,14 @@ def test_an_array_that_gets_other_memory_while_its_sample_is_read_is_refused(
     victim = np.ones(1 << 16, np.float32)
     trap = Leaf(lambda: change(victim), np.zeros(4, np.float32))
     with pytest.raises(echoic.errors.SpecError, match="leaf `a`: the array was changed while"):
-        server.submit({"a": victim, "b": trap})
+        server.add({"a": victim, "b": trap})
     assert server.info.inserted_total == 0
-    server.submit(example)
-    assert server.sample(timeout=0).batch["a"].shape == (1, 1 << 16)
+    server.add(example)
+    assert server.sample(timeout=0).data["a"].shape == (1, 1 << 16)
 
 
 def test_a_built_trajectory_can_not_be_resized() -> None:
-    buf = echoic.TrajectoryAccumulator({"o": np.zeros((2, 4), np.float32)})
+    buf = TrajectoryAccumulator({"o": np.zeros((2, 4), np.float32)})
     for value in range(2):
         buf.add("o", np.full(4, value, np.float32))
     built = buf.build()
@@ -62,7 +63,7 @@ def test_a_built_trajectory_can_not_be_resized() -> None:
 
 @pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")
 def test_what_a_user_does_to_a_built_array_does_not_reach_the_next() -> None:
-    buf = echoic.TrajectoryAccumulator({"o": np.zeros((2, 4), np.float32)})
+    buf = TrajectoryAccumulator({"o": np.zeros((2, 4), np.float32)})
 
     def build() -> np.ndarray:
         for value in range(2):
@@ -89,14 +90,14 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on() -> None:
     child = os.fork()
     if child == 0:
         said = []
-        for call in (lambda: server.submit(example), lambda: server.sample(timeout=0)):
+        for call in (lambda: server.add(example), lambda: server.sample(timeout=0)):
             try:
                 call()
             except echoic.errors.ClosedError as error:
                 said.append(str(error))
         # A server of the child's own works.
         own = echoic.Server(example, batch_size=1)
-        own.submit(example)
+        own.add(example)
         said.append(str(len(own.sample(timeout=0))))
         os.write(writing, "\n".join(said).encode())
         os._exit(0)
@@ -108,16 +109,16 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on() -> None:
     assert "made before a fork" in said[0]
     assert said[0] == said[1]
     assert said[2] == "1"
-    server.submit(example)
+    server.add(example)
     assert len(server.sample(timeout=0)) == 1
 
 
 def test_a_batch_that_refers_to_its_own_sample_is_collected() -> None:
     example = {"a": np.zeros(2, np.float32)}
     server = echoic.Server(example, batch_size=1)
-    server.submit(example)
+    server.add(example)
     sample = server.sample()
-    sample.batch["itself"] = sample
+    sample.data["itself"] = sample
     del sample
     gc.collect()
     assert server.info.batches_held == 0
@@ -151,17 +152,17 @@ def test_a_tree_that_can_not_hold_a_batch_is_refused_before_there_is_one() -> No
 def test_a_python_number_that_would_become_infinite_is_refused(dtype: Any, number: float) -> None:
     server = echoic.Server(np.zeros((), dtype), batch_size=1)
     with pytest.raises(echoic.errors.SpecError, match="got the float"):
-        server.submit(number)
-    server.submit(float("inf"))
-    assert np.isinf(server.sample(timeout=0).batch).all()
+        server.add(number)
+    server.add(float("inf"))
+    assert np.isinf(server.sample(timeout=0).data).all()
 
 
 def test_no_samples_for_a_closed_server_are_refused_too() -> None:
     server = echoic.Server(np.zeros(2), batch_size=1)
-    server.submit_batch(np.zeros((0, 2)))
+    server.extend(np.zeros((0, 2)))
     server.close()
     with pytest.raises(echoic.errors.ClosedError):
-        server.submit_batch(np.zeros((0, 2)))
+        server.extend(np.zeros((0, 2)))
 
 
 def test_never_is_a_time_after_which_held_batches_are_worth_a_warning() -> None:

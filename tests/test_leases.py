@@ -20,14 +20,14 @@ MakeServer = Callable[..., echoic.Server]
 
 
 def fill(server: echoic.Server, value: int, rows: int) -> None:
-    server.submit_batch(np.full(rows, value), timeout=5)
+    server.extend(np.full(rows, value), timeout=5)
 
 
 @pytest.mark.parametrize("ending", ["close", "del", "close and del"])
 def test_arrays_outlive_their_server(ending: str) -> None:
     server = echoic.Server(np.zeros(1000, np.int64), batch_size=8)
-    server.submit_batch(np.arange(8000).reshape(8, 1000))
-    batch = server.sample().batch
+    server.extend(np.arange(8000).reshape(8, 1000))
+    batch = server.sample().data
     if "close" in ending:
         server.close()
     if "del" in ending:
@@ -41,8 +41,8 @@ def test_arrays_outlive_their_server(ending: str) -> None:
 
 def test_a_server_is_freed_while_its_batches_live() -> None:
     server = echoic.Server(np.int64(0), batch_size=1)
-    server.submit(7)
-    batch = server.sample().batch
+    server.add(7)
+    batch = server.sample().data
     alive = weakref.ref(server)
     del server
     gc.collect()
@@ -53,9 +53,9 @@ def test_a_server_is_freed_while_its_batches_live() -> None:
 def test_a_kept_batch_never_changes_while_producers_go_on(
     counter_server: MakeServer, background: Any
 ) -> None:
-    server = counter_server(batch_size=64, num_buffers=4)
+    server = counter_server(batch_size=64, capacity=256)
     fill(server, -1, 64)
-    kept = server.sample().batch
+    kept = server.sample().data
 
     def produce() -> None:
         for lap in range(500):
@@ -64,8 +64,8 @@ def test_a_kept_batch_never_changes_while_producers_go_on(
 
     produced = background.start(produce)
     laps = 0
-    for sample in server.dataset_iter():
-        assert (sample.batch == laps).all()
+    for sample in server.batches():
+        assert (sample.data == laps).all()
         assert (kept == -1).all()
         laps += 1
     produced()
@@ -102,14 +102,14 @@ def test_a_kept_batch_never_changes_while_producers_go_on(
 def test_any_kind_of_view_keeps_the_lease(
     counter_server: MakeServer, view: Callable[[np.ndarray], Any]
 ) -> None:
-    server = counter_server(batch_size=4, num_buffers=2)
-    server.submit_batch(np.arange(4))
-    kept = view(server.sample().batch)
+    server = counter_server(batch_size=4, capacity=8)
+    server.extend(np.arange(4))
+    kept = view(server.sample().data)
     gc.collect()
     assert server.info.batches_held == 1
     for lap in range(5):
         fill(server, lap, 4)
-        assert server.sample().batch.tolist() == [lap] * 4
+        assert server.sample().data.tolist() == [lap] * 4
     assert server.info.batches_held == 1
     del kept
     gc.collect()
@@ -118,8 +118,8 @@ def test_any_kind_of_view_keeps_the_lease(
 
 def test_one_leaf_keeps_the_whole_batch(make_server: MakeServer) -> None:
     server = make_server({"a": 0, "b": 0.0}, batch_size=1)
-    server.submit({"a": 1, "b": 2.0})
-    batch = server.sample().batch
+    server.add({"a": 1, "b": 2.0})
+    batch = server.sample().data
     assert server.info.batches_held == 1
     del batch["a"]
     assert server.info.batches_held == 1
@@ -130,27 +130,27 @@ def test_one_leaf_keeps_the_whole_batch(make_server: MakeServer) -> None:
 
 def test_a_scalar_taken_from_a_batch_is_a_copy(counter_server: MakeServer) -> None:
     server = counter_server(batch_size=1)
-    server.submit(3)
-    scalar = server.sample().batch[0]
+    server.add(3)
+    scalar = server.sample().data[0]
     assert server.info.batches_held == 0
     assert scalar == 3
 
 
 def test_the_sample_object_holds_its_batch_too(counter_server: MakeServer) -> None:
     server = counter_server(batch_size=1)
-    server.submit(3)
+    server.add(3)
     sample = server.sample()
-    assert sample.batch is sample.batch
+    assert sample.data is sample.data
     assert server.info.batches_held == 1
     del sample
     assert server.info.batches_held == 0
 
 
 def test_batches_held_counts_batches_not_arrays(make_server: MakeServer) -> None:
-    server = make_server({"a": 0, "b": 0.0}, batch_size=1, num_buffers=4)
+    server = make_server({"a": 0, "b": 0.0}, batch_size=1, capacity=4)
     held = []
     for count in range(1, 4):
-        server.submit({"a": 1, "b": 2.0})
+        server.add({"a": 1, "b": 2.0})
         held.append(server.sample())
         assert server.info.batches_held == count
     while held:
@@ -160,11 +160,11 @@ def test_batches_held_counts_batches_not_arrays(make_server: MakeServer) -> None
 
 def test_a_remainder_is_a_lease_too(counter_server: MakeServer) -> None:
     server = counter_server(batch_size=4)
-    server.submit_batch(np.arange(3))
+    server.extend(np.arange(3))
     server.close()
-    sample = server.remainder()
+    sample = server.rest()
     assert sample is not None
-    rows = sample.batch[1:]
+    rows = sample.data[1:]
     del sample
     assert server.info.batches_held == 1
     del server
@@ -173,15 +173,15 @@ def test_a_remainder_is_a_lease_too(counter_server: MakeServer) -> None:
 
 
 def test_batches_are_writable_and_writing_stays_in_the_batch(counter_server: MakeServer) -> None:
-    server = counter_server(batch_size=4, num_buffers=3)
-    server.submit_batch(np.arange(8))
-    first, second = server.sample().batch, server.sample().batch
+    server = counter_server(batch_size=4, capacity=12)
+    server.extend(np.arange(8))
+    first, second = server.sample().data, server.sample().data
     assert first.flags.writeable
     first[...] = -1
     assert second.tolist() == [4, 5, 6, 7]
     del first
     fill(server, 9, 4)
-    assert server.sample().batch.tolist() == [9] * 4
+    assert server.sample().data.tolist() == [9] * 4
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 32])
@@ -196,12 +196,12 @@ def test_every_leaf_of_every_batch_is_aligned_to_a_cache_line(
         "obs": np.zeros((7, 5), np.float32),
         "reward": 0.0,
     }
-    server = make_server(example, batch_size, num_buffers=3)
+    server = make_server(example, batch_size, capacity=3 * batch_size)
     kept = []
     for _ in range(9):
         for _ in range(batch_size):
-            server.submit(example)
-        batch = server.sample().batch
+            server.add(example)
+        batch = server.sample().data
         assert batch.keys() == example.keys()
         for name, leaf in batch.items():
             assert leaf.ctypes.data % 64 == 0, name
@@ -213,15 +213,15 @@ def test_every_leaf_of_every_batch_is_aligned_to_a_cache_line(
 
 def test_leaves_and_batches_do_not_overlap(make_server: MakeServer) -> None:
     example = {"a": np.zeros(3, np.uint8), "b": np.zeros(5, np.uint8)}
-    server = make_server(example, batch_size=3, num_buffers=3)
+    server = make_server(example, batch_size=3, capacity=9)
     held = []
     for _ in range(3):
-        server.submit_batch({"a": np.zeros((3, 3), np.uint8), "b": np.zeros((3, 5), np.uint8)})
+        server.extend({"a": np.zeros((3, 3), np.uint8), "b": np.zeros((3, 5), np.uint8)})
         held.append(server.sample())
     spans = sorted(
         (leaf.ctypes.data, leaf.ctypes.data + leaf.nbytes)
         for sample in held
-        for leaf in sample.batch.values()
+        for leaf in sample.data.values()
     )
     assert len(spans) == 6
     for (_, end), (start, _) in itertools.pairwise(spans):
@@ -231,7 +231,7 @@ def test_leaves_and_batches_do_not_overlap(make_server: MakeServer) -> None:
 def test_views_dropped_in_other_threads_give_their_memory_back(
     counter_server: MakeServer, background: Any
 ) -> None:
-    server = counter_server(batch_size=4, num_buffers=3)
+    server = counter_server(batch_size=4, capacity=12)
     done = threading.Event()
     handed: list[Any] = []
 
@@ -244,7 +244,7 @@ def test_views_dropped_in_other_threads_give_their_memory_back(
     for lap in range(500):
         fill(server, lap, 4)
         sample = server.sample(timeout=5)
-        assert sample.batch.tolist() == [lap] * 4
+        assert sample.data.tolist() == [lap] * 4
         handed.append(sample)
         del sample
     done.set()
@@ -259,65 +259,65 @@ def test_views_dropped_in_other_threads_give_their_memory_back(
 
 def hold_all_and_submit(server: echoic.Server, times: int = 1) -> None:
     for _ in range(times):
-        server.submit_batch(np.arange(2))
+        server.extend(np.arange(2))
         held = [server.sample(), server.sample()]
         with pytest.raises(echoic.errors.WaitTimeoutError):
-            server.submit(2, timeout=0.3)
+            server.add(2, timeout=0.3)
         held.clear()
 
 
 def test_one_warning_says_that_held_batches_keep_producers_waiting(
     counter_server: MakeServer,
 ) -> None:
-    server = counter_server(batch_size=1, num_buffers=2, held_warning_after=0.05)
+    server = counter_server(batch_size=1, capacity=2, held_warning_after=0.05)
     with pytest.warns(echoic.errors.HeldBatchesWarning, match="2 of 2 batches are held") as caught:
         hold_all_and_submit(server, times=2)
     assert len(caught) == 1
 
 
 def test_the_warning_points_at_the_submit_that_waits(counter_server: MakeServer) -> None:
-    server = counter_server(batch_size=1, num_buffers=2, held_warning_after=0.05)
-    server.submit_batch(np.arange(2))
+    server = counter_server(batch_size=1, capacity=2, held_warning_after=0.05)
+    server.extend(np.arange(2))
     held = [server.sample(), server.sample()]
     with (
         pytest.warns(echoic.errors.HeldBatchesWarning) as caught,
         pytest.raises(echoic.errors.WaitTimeoutError) as raised,
     ):
-        server.submit(2, timeout=0.3)
+        server.add(2, timeout=0.3)
     assert len(held) == 2
     assert (caught[0].filename, caught[0].lineno) == (__file__, raised.tb.tb_lineno)
 
 
 def test_a_short_hold_is_worth_no_warning(counter_server: MakeServer) -> None:
-    server = counter_server(batch_size=1, num_buffers=2, held_warning_after=5.0)
+    server = counter_server(batch_size=1, capacity=2, held_warning_after=5.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         hold_all_and_submit(server)
 
 
 def test_batches_that_nobody_takes_are_not_called_held(counter_server: MakeServer) -> None:
-    server = counter_server(batch_size=1, num_buffers=2, held_warning_after=0.0)
-    server.submit_batch(np.arange(2))
+    server = counter_server(batch_size=1, capacity=2, held_warning_after=0.0)
+    server.extend(np.arange(2))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(echoic.errors.WaitTimeoutError):
-            server.submit(2, timeout=0.2)
+            server.add(2, timeout=0.2)
 
 
 def test_a_warning_made_an_error_ends_the_wait_and_stores_nothing(
     counter_server: MakeServer,
 ) -> None:
-    server = counter_server(batch_size=1, num_buffers=2, held_warning_after=0.0)
-    server.submit_batch(np.arange(2))
+    server = counter_server(batch_size=1, capacity=2, held_warning_after=0.0)
+    server.extend(np.arange(2))
     held = [server.sample(), server.sample()]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(echoic.errors.HeldBatchesWarning):
-            server.submit(2, timeout=5)
+            server.add(2, timeout=5)
     assert server.info.inserted_total == 2
     del held
-    server.submit(3, timeout=0)
-    assert server.sample(timeout=0).batch.tolist() == [3]
+    server.add(3, timeout=0)
+    assert server.sample(timeout=0).data.tolist() == [3]
 
 
 # Processes that end.
@@ -329,8 +329,8 @@ def test_a_batch_used_after_its_server_is_gone_does_not_crash(run_script: Any) -
         "kept = []\n"
         "for lap in range(20):\n"
         "    server = echoic.Server(np.zeros(1 << 16, np.float32), batch_size=4)\n"
-        "    server.submit_batch(np.full((4, 1 << 16), lap, np.float32))\n"
-        "    kept.append(server.sample().batch[1:])\n"
+        "    server.extend(np.full((4, 1 << 16), lap, np.float32))\n"
+        "    kept.append(server.sample().data[1:])\n"
         "    server.close()\n"
         "    del server\n"
         "    gc.collect()\n"
@@ -352,13 +352,13 @@ class Last:
         write(1, b"last")
 
 sys.last = Last()
-small = echoic.Server(np.int64(0), batch_size=1, num_buffers=2)
-full = echoic.Server(np.int64(0), batch_size=1, num_buffers=2)
-full.submit_batch(np.arange(2))
-big = echoic.Server(np.zeros(1 << 17), batch_size=1, num_buffers=2)
+small = echoic.Server(np.int64(0), batch_size=1, capacity=2)
+full = echoic.Server(np.int64(0), batch_size=1, capacity=2)
+full.extend(np.arange(2))
+big = echoic.Server(np.zeros(1 << 17), batch_size=1, capacity=2)
 value = np.zeros(1 << 17)
-live = echoic.Server(np.int64(0), batch_size=1, num_buffers=2)
-live.submit(1)
+live = echoic.Server(np.int64(0), batch_size=1, capacity=2)
+live.add(1)
 sys.kept = [live.sample(), live.info]
 
 def poll():
@@ -370,17 +370,17 @@ def poll():
 
 def produce():
     while True:
-        big.submit(value)
+        big.add(value)
 
 def consume():
-    for sample in big.dataset_iter():
+    for sample in big.batches():
         pass
 
 def wait_for_room():
-    full.submit(2)
+    full.add(2)
 
 def wait_for_rows():
-    full.submit_batch(np.arange(100_000))
+    full.extend(np.arange(100_000))
 
 def wait_for_batch():
     small.sample()

@@ -21,19 +21,19 @@ MakeServer = Callable[..., echoic.Server]
 def stored(make_server: MakeServer, example: Any, value: Any) -> np.ndarray:
     """What comes out of a batch of one when `value` goes in."""
     server = make_server({"leaf": example}, batch_size=1)
-    server.submit({"leaf": value})
-    return server.sample(timeout=0).batch["leaf"][0:1]
+    server.add({"leaf": value})
+    return server.sample(timeout=0).data["leaf"][0:1]
 
 
 def refusal(make_server: MakeServer, example: Any, value: Any) -> str:
     """The message that `value` is refused with; also checks that the server goes on."""
     server = make_server({"before": 0, "leaf": example}, batch_size=1)
     with pytest.raises(echoic.errors.SpecError) as caught:
-        server.submit({"before": 1, "leaf": value})
+        server.add({"before": 1, "leaf": value})
     info = server.info
     assert (info.inserted_total, info.refused, info.aborted) == (0, 1, 0)
-    server.submit({"before": 2, "leaf": example})
-    assert server.sample(timeout=0).batch["before"].tolist() == [2]
+    server.add({"before": 2, "leaf": example})
+    assert server.sample(timeout=0).data["before"].tolist() == [2]
     return str(caught.value)
 
 
@@ -63,17 +63,17 @@ def test_every_dtype_and_shape_comes_back_bit_for_bit(
         for _ in range(3)
     ]
     for row in rows:
-        server.submit(row)
-    batch = server.sample(timeout=0).batch
+        server.add(row)
+    batch = server.sample(timeout=0).data
     assert (batch.dtype, batch.shape) == (dtype, (3, *shape))
     assert batch.tobytes() == b"".join(row.tobytes() for row in rows)
 
 
 def test_samples_without_any_bytes_are_counted_like_others(make_server: MakeServer) -> None:
-    server = make_server(np.zeros((0, 2)), batch_size=2, num_buffers=3)
+    server = make_server(np.zeros((0, 2)), batch_size=2, capacity=6)
     for _ in range(5):
-        server.submit(np.zeros((0, 2)))
-    assert [server.sample(timeout=0).batch.shape for _ in range(2)] == [(2, 0, 2)] * 2
+        server.add(np.zeros((0, 2)))
+    assert [server.sample(timeout=0).data.shape for _ in range(2)] == [(2, 0, 2)] * 2
     with pytest.raises(echoic.errors.WaitTimeoutError):
         server.sample(timeout=0)
 
@@ -185,9 +185,9 @@ def test_a_byte_swapped_scalar_array_is_converted(make_server: MakeServer) -> No
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_a_byte_swapped_example_gives_native_batches(make_server: MakeServer, order: str) -> None:
     server = make_server(np.zeros(2, f"{order}u4"), batch_size=2)
-    server.submit(np.array([1, 2], ">u4"))
-    server.submit(np.array([3, 4], "<u4"))
-    batch = server.sample(timeout=0).batch
+    server.add(np.array([1, 2], ">u4"))
+    server.add(np.array([3, 4], "<u4"))
+    batch = server.sample(timeout=0).data
     assert batch.dtype.isnative
     assert batch.tolist() == [[1, 2], [3, 4]]
 
@@ -372,10 +372,10 @@ def test_buffers_are_leaves(make_server: MakeServer, example: Any, value: Any) -
 def test_a_buffer_is_free_again_after_submit(make_server: MakeServer) -> None:
     server = make_server(np.zeros(3, np.uint8), batch_size=1)
     value = bytearray(b"\1\2\3")
-    server.submit(value)
+    server.add(value)
     # Raises BufferError while anybody exports it.
     value.append(4)
-    assert server.sample(timeout=0).batch.tolist() == [[1, 2, 3]]
+    assert server.sample(timeout=0).data.tolist() == [[1, 2, 3]]
 
 
 class WithArray:
@@ -421,11 +421,11 @@ def test_an_object_that_fails_to_be_an_array_is_named_with_the_cause(
     with pytest.raises(
         echoic.errors.SpecError, match="leaf `b/c`: a WithArray can't be read"
     ) as caught:
-        server.submit({"a": 1, "b": {"c": WithArray(error)}})
+        server.add({"a": 1, "b": {"c": WithArray(error)}})
     assert caught.value.__cause__ is error
     assert (server.info.inserted_total, server.info.refused) == (0, 1)
-    server.submit({"a": 2, "b": {"c": np.ones(2)}})
-    batch = server.sample(timeout=0).batch
+    server.add({"a": 2, "b": {"c": np.ones(2)}})
+    batch = server.sample(timeout=0).data
     assert (batch["a"].tolist(), batch["b"]["c"].tolist()) == ([2], [[1, 1]])
 
 
@@ -435,7 +435,7 @@ def test_what_ends_a_program_is_not_taken_for_a_bad_leaf(
 ) -> None:
     server = make_server({"a": np.zeros(2)})
     with pytest.raises(error):
-        server.submit({"a": WithArray(error())})
+        server.add({"a": WithArray(error())})
     with pytest.raises(error):
         make_server({"a": WithArray(error())})
     assert server.info.inserted_total == 0
@@ -446,11 +446,11 @@ def test_a_leaf_may_submit_by_itself_while_it_is_read(make_server: MakeServer) -
 
     class Nested:
         def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-            server.submit({"a": 1, "b": 2})
+            server.add({"a": 1, "b": 2})
             return np.array(4)
 
-    server.submit({"a": 3, "b": Nested()})
-    batch = server.sample(timeout=0).batch
+    server.add({"a": 3, "b": Nested()})
+    batch = server.sample(timeout=0).data
     assert (batch["a"].tolist(), batch["b"].tolist()) == ([1, 3], [2, 4])
 
 
@@ -466,10 +466,10 @@ def test_a_leaf_may_change_the_tree_while_it_is_read(make_server: MakeServer) ->
 
     tree |= {"a": [Clearing(), 2], "b": 3}
     with pytest.raises(echoic.errors.SpecError):
-        server.submit(tree)
+        server.add(tree)
     assert server.info.inserted_total == 0
-    server.submit({"a": [4, 5], "b": 6})
-    assert server.sample(timeout=0).batch["b"].tolist() == [6]
+    server.add({"a": [4, 5], "b": 6})
+    assert server.sample(timeout=0).data["b"].tolist() == [6]
 
 
 # What is refused with advice.

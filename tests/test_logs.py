@@ -143,7 +143,7 @@ def test_more_than_fits_is_counted_and_nobody_waits(caplog: pytest.LogCaptureFix
     echoic._native.set_log_level(10)
     # Nobody takes them: each server says that its door was opened and is closing.
     for _ in range(600):
-        with Server(EXAMPLE, batch_size=1, num_buffers=2, transport=TcpTransport(0, threads=1)):
+        with Server(EXAMPLE, batch_size=1, capacity=2, transport=TcpTransport(0, threads=1)):
             pass
     records, dropped = echoic._native.take_logs(0.0)
     assert len(records) == 1024

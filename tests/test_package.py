@@ -32,7 +32,7 @@ def test_using_it_loads_no_framework(run_script: Any) -> None:
     done = run_script(
         "import sys, numpy as np, echoic\n"
         "with echoic.Server({'a': (np.zeros(3), 1)}, batch_size=1) as server:\n"
-        "    server.submit({'a': (np.zeros(3), 1)})\n"
+        "    server.add({'a': (np.zeros(3), 1)})\n"
         "    server.sample().info.as_dict()\n"
         "heavy = {'torch', 'jax', 'tensorflow', 'ray', 'gymnasium', 'rich', 'matplotlib'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
@@ -98,6 +98,7 @@ def test_public_names_are_sorted_and_nothing_else_is_public() -> None:
         "client",
         "collectors",
         "demo",
+        "echo",
         "errors",
         "integrations",
         "links",
@@ -151,7 +152,7 @@ def test_the_stub_documents_every_member(name: str) -> None:
             assert ast.get_docstring(node), node.name
 
 
-@pytest.mark.parametrize("method", ["submit", "submit_batch", "sample", "remainder"])
+@pytest.mark.parametrize("method", ["add", "extend", "sample", "rest"])
 def test_signatures_of_the_stub_are_those_at_runtime(method: str) -> None:
     (node,) = [
         node
@@ -159,10 +160,12 @@ def test_signatures_of_the_stub_are_those_at_runtime(method: str) -> None:
         if isinstance(node, ast.FunctionDef) and node.name == method
     ]
     signature = inspect.signature(getattr(_native.Server, method))
-    assert [argument.arg for argument in node.args.args] == list(signature.parameters)
+    named = [*node.args.args, *node.args.kwonlyargs]
+    assert [argument.arg for argument in named] == list(signature.parameters)
     defaults = [
         parameter.default
         for parameter in signature.parameters.values()
         if parameter.default is not inspect.Parameter.empty
     ]
-    assert [ast.literal_eval(default) for default in node.args.defaults] == defaults
+    written = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
+    assert [ast.literal_eval(default) for default in written] == defaults

@@ -28,22 +28,20 @@ import shlex
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import echoic
 import numpy as np
 import pytest
 from echoic import rlox
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from echoic import echo
 
 PAGES = Path(
     os.environ.get("ECHOIC_PAGES", Path(__file__).resolve().parents[1].parent / "shared" / "seeds")
 )
 
 MODULES = {
-    "echo": "echoic",
+    "echo": "echoic.echo",
     "rlox": "echoic.rlox",
     "reverb": "echoic.reverb",
     "echo_rl": "echoic.agents",
@@ -552,7 +550,7 @@ def test_echo_a_learner_and_a_worker(worker: str) -> None:
     seen = threading.Event()
     batches: list[dict[str, tuple[int, ...]]] = []
 
-    class Server(echoic.Server):
+    class Server(echo.Server):
         """The same, and the test hears of what goes on."""
 
         def start(self) -> None:
@@ -569,7 +567,7 @@ def test_echo_a_learner_and_a_worker(worker: str) -> None:
 
     names: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(echoic, "Server", Server)
+        patch.setattr(echo, "Server", Server)
         learner = threading.Thread(target=lambda: run("echo: learner", **names), daemon=True)
         learner.start()
         assert started.wait(20)
@@ -581,14 +579,17 @@ def test_echo_a_learner_and_a_worker(worker: str) -> None:
     assert batches == [{"obs": (32, 4), "reward": (32, 1)}] * (1000 // 32)
 
 
-def test_echo_an_accumulator(make_server: Callable[..., echoic.Server]) -> None:
+def test_echo_an_accumulator() -> None:
     step = {"obs": np.zeros((16, 4), np.float32), "reward": np.zeros(16, np.float32)}
-    server = make_server({"step": step}, batch_size=1, transport=echoic.TcpTransport(port=0))
-    server.start()
-    port = int(server.addresses[0].rpartition(":")[2])
-    with echoic.TcpClient("localhost", port, {"step": step}) as client:
+    transport = echo.TcpTransport(port=0)
+    with (
+        echo.Server({"step": step}, batch_size=1, transport=transport) as server,
+        echo.TcpClient("localhost", server.port, {"step": step}) as client,
+    ):
         run("echo: accumulator", np=np, client=client)
-        assert server.sample(timeout=20).batch["step"]["obs"].shape == (1, 16, 4)
+        sample = server.sample(timeout=20)
+        assert sample is not None
+        assert sample.batch["step"]["obs"].shape == (1, 16, 4)
 
 
 def test_rlox_buffers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,86 +19,82 @@ MakeServer = Callable[..., echoic.Server]
 
 def test_batches_have_the_samples_in_order(make_server: MakeServer) -> None:
     example = {"obs": np.zeros(4, np.float32), "reward": np.float32(0)}
-    server = make_server(example, batch_size=3, num_buffers=4)
+    server = make_server(example, batch_size=3, capacity=12)
     for step in range(9):
-        server.submit({"obs": np.full(4, step, np.float32), "reward": np.float32(-step)})
+        server.add({"obs": np.full(4, step, np.float32), "reward": np.float32(-step)})
 
     for batch in range(3):
         steps = np.arange(3 * batch, 3 * batch + 3, dtype=np.float32)
         sample = server.sample(timeout=0)
         assert sample.sequence == batch
         assert len(sample) == 3
-        np.testing.assert_array_equal(sample.batch["obs"], np.repeat(steps[:, None], 4, axis=1))
-        np.testing.assert_array_equal(sample.batch["reward"], -steps)
+        np.testing.assert_array_equal(sample.data["obs"], np.repeat(steps[:, None], 4, axis=1))
+        np.testing.assert_array_equal(sample.data["reward"], -steps)
 
 
 def test_a_sample_is_copied_before_submit_returns(counter_server: MakeServer) -> None:
     server = counter_server(batch_size=2)
     value = np.array(1, np.int64)
-    server.submit(value)
+    server.add(value)
     value[...] = 2
-    server.submit(value)
-    assert server.sample(timeout=0).batch.tolist() == [1, 2]
+    server.add(value)
+    assert server.sample(timeout=0).data.tolist() == [1, 2]
 
 
 def test_batches_of_one_sample(counter_server: MakeServer) -> None:
     server = counter_server(batch_size=1)
     for step in range(50):
-        server.submit(step)
-        assert server.sample(timeout=0).batch.tolist() == [step]
+        server.add(step)
+        assert server.sample(timeout=0).data.tolist() == [step]
 
 
 def test_starting_returns_the_server_any_number_of_times(counter_server: MakeServer) -> None:
     server = counter_server(batch_size=1)
     assert server.start() is server
     assert server.start() is server
-    server.submit(7)
-    assert server.sample(timeout=0).batch.tolist() == [7]
+    server.add(7)
+    assert server.sample(timeout=0).data.tolist() == [7]
 
 
 # Many samples at once.
 
 
-def test_submit_batch_stores_rows_in_order_across_batches(counter_server: MakeServer) -> None:
-    server = counter_server(batch_size=4, num_buffers=4)
-    server.submit(0)
-    server.submit_batch(np.arange(1, 12))
-    taken = [server.sample(timeout=0).batch.tolist() for _ in range(3)]
+def test_extend_stores_rows_in_order_across_batches(counter_server: MakeServer) -> None:
+    server = counter_server(batch_size=4, capacity=16)
+    server.add(0)
+    server.extend(np.arange(1, 12))
+    taken = [server.sample(timeout=0).data.tolist() for _ in range(3)]
     assert taken == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
 
 
-def test_submit_batch_may_be_larger_than_the_ring(
-    counter_server: MakeServer, background: Any
-) -> None:
-    server = counter_server(batch_size=4, num_buffers=2)
+def test_extend_may_be_larger_than_the_ring(counter_server: MakeServer, background: Any) -> None:
+    server = counter_server(batch_size=4, capacity=8)
     rows = np.arange(1003)
-    stored = background.start(server.submit_batch, rows)
-    taken = [server.sample(timeout=10).batch.copy() for _ in range(250)]
+    stored = background.start(server.extend, rows)
+    taken = [server.sample(timeout=10).data.copy() for _ in range(250)]
     stored()
     np.testing.assert_array_equal(np.concatenate(taken), rows[:1000])
     assert server.info.partial == 3
 
 
-def test_submit_batch_of_large_rows_keeps_every_byte(
-    make_server: MakeServer, background: Any
-) -> None:
+def test_extend_of_large_rows_keeps_every_byte(make_server: MakeServer, background: Any) -> None:
     # Large enough that the copy runs without the GIL.
     rng = np.random.default_rng(0)
     rows = {"frame": rng.integers(0, 256, (20, 84, 84, 4), np.uint8), "step": np.arange(20)}
-    server = make_server({"frame": rows["frame"][0], "step": np.int64(0)}, 5, 2)
-    stored = background.start(server.submit_batch, rows)
+    server = make_server({"frame": rows["frame"][0], "step": np.int64(0)}, 5, 10)
+    stored = background.start(server.extend, rows)
     for batch in range(4):
         part = slice(5 * batch, 5 * batch + 5)
         sample = server.sample(timeout=10)
-        np.testing.assert_array_equal(sample.batch["frame"], rows["frame"][part])
-        np.testing.assert_array_equal(sample.batch["step"], rows["step"][part])
+        np.testing.assert_array_equal(sample.data["frame"], rows["frame"][part])
+        np.testing.assert_array_equal(sample.data["step"], rows["step"][part])
         del sample
     stored()
 
 
-def test_submit_batch_of_no_rows_stores_nothing(counter_server: MakeServer) -> None:
+def test_extend_of_no_rows_stores_nothing(counter_server: MakeServer) -> None:
     server = counter_server()
-    server.submit_batch(np.zeros(0, np.int64))
+    server.extend(np.zeros(0, np.int64))
     assert server.info.inserted_total == 0
 
 
@@ -113,28 +109,28 @@ def test_submit_batch_of_no_rows_stores_nothing(counter_server: MakeServer) -> N
     ],
     ids=["every-second", "backwards", "fortran", "transposed", "broadcast"],
 )
-def test_submit_batch_takes_rows_that_are_not_contiguous(
+def test_extend_takes_rows_that_are_not_contiguous(
     make_server: MakeServer, rows: np.ndarray
 ) -> None:
     assert not rows.flags.c_contiguous
     server = make_server(np.zeros(3, np.int64), batch_size=4)
-    server.submit_batch(rows)
-    np.testing.assert_array_equal(server.sample(timeout=0).batch, rows)
+    server.extend(rows)
+    np.testing.assert_array_equal(server.sample(timeout=0).data, rows)
 
 
-def test_submit_batch_needs_one_number_of_rows_in_all_leaves(make_server: MakeServer) -> None:
+def test_extend_needs_one_number_of_rows_in_all_leaves(make_server: MakeServer) -> None:
     server = make_server({"a": np.zeros(2, np.float32), "b": np.int64(0)})
     rows = {"a": np.zeros((3, 2), np.float32), "b": np.zeros(2, np.int64)}
     with pytest.raises(echoic.errors.SpecError) as caught:
-        server.submit_batch(rows)
+        server.extend(rows)
     assert str(caught.value) == "leaf `b`: expected int64[3], got int64[2]"
     assert server.info.inserted_total == 0
 
 
-def test_submit_batch_needs_a_leading_axis(make_server: MakeServer) -> None:
+def test_extend_needs_a_leading_axis(make_server: MakeServer) -> None:
     server = make_server({"a": np.zeros(2, np.float32)})
     with pytest.raises(echoic.errors.SpecError) as caught:
-        server.submit_batch({"a": np.zeros(2, np.float32)})
+        server.extend({"a": np.zeros(2, np.float32)})
     assert str(caught.value) == "leaf `a`: expected float32[n, 2], got float32[2]"
 
 
@@ -147,12 +143,12 @@ def check_producers(server: echoic.Server, producers: int, each: int, background
     def produce(producer: int) -> None:
         for step in range(each):
             payload = np.full(3, producer * each + step, np.int64)
-            server.submit({"producer": producer, "step": step, "payload": payload})
+            server.add({"producer": producer, "step": step, "payload": payload})
 
     results = [background.start(produce, producer) for producer in range(producers)]
     seen: list[list[int]] = [[] for _ in range(producers)]
     for _ in range(producers * each // server.batch_size):
-        batch = server.sample(timeout=20).batch
+        batch = server.sample(timeout=20).data
         expected = batch["producer"] * each + batch["step"]
         np.testing.assert_array_equal(batch["payload"], np.repeat(expected[:, None], 3, axis=1))
         for producer, step in zip(batch["producer"].tolist(), batch["step"].tolist(), strict=True):
@@ -168,7 +164,7 @@ PRODUCED = {"producer": 0, "step": 0, "payload": np.zeros(3, np.int64)}
 def test_samples_of_many_producers_arrive_once_unmixed_and_in_their_order(
     make_server: MakeServer, background: Any
 ) -> None:
-    check_producers(make_server(PRODUCED, 32, 4), 6, 1600, background)
+    check_producers(make_server(PRODUCED, 32, 128), 6, 1600, background)
 
 
 # A ring this small blocks at every sample, so a wake-up that gets lost is a stall.
@@ -182,33 +178,33 @@ def test_each_batch_goes_to_exactly_one_of_many_consumers(
     counter_server: MakeServer, background: Any
 ) -> None:
     # Each of the four loops keeps its last batch while it waits, so four buffers would be too few.
-    server = counter_server(batch_size=8, num_buffers=6)
+    server = counter_server(batch_size=8, capacity=48)
 
     def consume() -> list[list[int]]:
-        return [sample.batch.tolist() for sample in server.dataset_iter()]
+        return [sample.data.tolist() for sample in server.batches()]
 
     consumers = [background.start(consume) for _ in range(4)]
     for step in range(8 * 300):
-        server.submit(step)
+        server.add(step)
     server.close()
     batches = sorted(batch for consumer in consumers for batch in consumer())
     assert batches == np.arange(8 * 300).reshape(300, 8).tolist()
 
 
-def test_rows_of_one_submit_batch_keep_their_order_among_other_producers(
+def test_rows_of_one_extend_keep_their_order_among_other_producers(
     make_server: MakeServer, background: Any
 ) -> None:
-    server = make_server({"producer": 0, "row": 0}, batch_size=16, num_buffers=3)
+    server = make_server({"producer": 0, "row": 0}, batch_size=16, capacity=48)
     rows = 16 * 50
 
     def produce(producer: int) -> None:
         batch = {"producer": np.full(rows, producer), "row": np.arange(rows)}
-        server.submit_batch(batch)
+        server.extend(batch)
 
     results = [background.start(produce, producer) for producer in range(3)]
     seen: list[list[int]] = [[], [], []]
     for _ in range(150):
-        batch = server.sample(timeout=20).batch
+        batch = server.sample(timeout=20).data
         for producer, row in zip(batch["producer"].tolist(), batch["row"].tolist(), strict=True):
             seen[producer].append(row)
     for result in results:
@@ -222,72 +218,72 @@ def test_rows_of_one_submit_batch_keep_their_order_among_other_producers(
 def test_a_producer_waits_until_a_batch_is_dropped(
     counter_server: MakeServer, background: Any
 ) -> None:
-    server = counter_server(batch_size=1, num_buffers=2)
-    server.submit(0)
-    server.submit(1)
+    server = counter_server(batch_size=1, capacity=2)
+    server.add(0)
+    server.add(1)
     first = server.sample()
     done = threading.Event()
 
     def produce() -> None:
-        server.submit(2)
+        server.add(2)
         done.set()
 
     produced = background.start(produce)
     assert not done.wait(0.1)
-    assert first.batch.tolist() == [0]
+    assert first.data.tolist() == [0]
     del first
     produced()
-    assert [server.sample(timeout=0).batch.tolist() for _ in range(2)] == [[1], [2]]
+    assert [server.sample(timeout=0).data.tolist() for _ in range(2)] == [[1], [2]]
 
 
 def test_a_batch_that_is_kept_does_not_stop_the_others(counter_server: MakeServer) -> None:
-    server = counter_server(batch_size=2, num_buffers=3)
-    server.submit_batch(np.array([-1, -2]))
-    kept = server.sample(timeout=0).batch
+    server = counter_server(batch_size=2, capacity=6)
+    server.extend(np.array([-1, -2]))
+    kept = server.sample(timeout=0).data
     for lap in range(20):
-        server.submit_batch(np.array([lap, lap]), timeout=0)
-        assert server.sample(timeout=0).batch.tolist() == [lap, lap]
+        server.extend(np.array([lap, lap]), timeout=0)
+        assert server.sample(timeout=0).data.tolist() == [lap, lap]
     assert kept.tolist() == [-1, -2]
 
 
 def test_a_full_ring_stores_nothing_of_a_sample_that_timed_out(
     counter_server: MakeServer,
 ) -> None:
-    server = counter_server(batch_size=2, num_buffers=2)
-    server.submit_batch(np.arange(4))
+    server = counter_server(batch_size=2, capacity=4)
+    server.extend(np.arange(4))
     with pytest.raises(echoic.errors.WaitTimeoutError):
-        server.submit(99, timeout=0)
+        server.add(99, timeout=0)
     assert server.info.inserted_total == 4
-    assert [server.sample(timeout=0).batch.tolist() for _ in range(2)] == [[0, 1], [2, 3]]
-    server.submit_batch(np.array([4, 5]), timeout=0)
-    assert server.sample(timeout=0).batch.tolist() == [4, 5]
+    assert [server.sample(timeout=0).data.tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    server.extend(np.array([4, 5]), timeout=0)
+    assert server.sample(timeout=0).data.tolist() == [4, 5]
 
 
 # Timeouts.
 
 
 def test_capacity_is_the_reason_when_nobody_takes_batches(counter_server: MakeServer) -> None:
-    server = counter_server(batch_size=2, num_buffers=2)
-    server.submit_batch(np.arange(4))
+    server = counter_server(batch_size=2, capacity=4)
+    server.extend(np.arange(4))
     with pytest.raises(echoic.errors.WaitTimeoutError, match="no consumer has taken") as caught:
-        server.submit(4, timeout=0.01)
+        server.add(4, timeout=0.01)
     assert (caught.value.reason, caught.value.stored) == ("CAPACITY", 0)
 
 
 def test_leased_is_the_reason_when_all_batches_are_held(counter_server: MakeServer) -> None:
-    server = counter_server(batch_size=2, num_buffers=2)
-    server.submit_batch(np.arange(4))
+    server = counter_server(batch_size=2, capacity=4)
+    server.extend(np.arange(4))
     held = [server.sample(), server.sample()]
     with pytest.raises(echoic.errors.WaitTimeoutError, match="still alive") as caught:
-        server.submit(4, timeout=0.01)
+        server.add(4, timeout=0.01)
     assert (caught.value.reason, caught.value.stored) == ("LEASED", 0)
     del held
-    server.submit(4, timeout=0)
+    server.add(4, timeout=0)
 
 
 def test_empty_is_the_reason_when_no_batch_is_complete(counter_server: MakeServer) -> None:
     server = counter_server(batch_size=2)
-    server.submit(0)
+    server.add(0)
     with pytest.raises(echoic.errors.WaitTimeoutError, match="no batch is complete") as caught:
         server.sample(timeout=0.01)
     assert (caught.value.reason, caught.value.stored) == ("EMPTY", 0)
@@ -297,13 +293,13 @@ def test_empty_is_the_reason_when_no_batch_is_complete(counter_server: MakeServe
 def test_a_batch_that_times_out_says_how_many_rows_are_stored(
     counter_server: MakeServer, rows: int
 ) -> None:
-    server = counter_server(batch_size=4, num_buffers=2)
+    server = counter_server(batch_size=4, capacity=8)
     with pytest.raises(echoic.errors.WaitTimeoutError) as caught:
-        server.submit_batch(np.arange(rows), timeout=0.01)
+        server.extend(np.arange(rows), timeout=0.01)
     assert (caught.value.reason, caught.value.stored) == ("CAPACITY", 8)
     assert f"8 of {rows} samples stored" in str(caught.value)
     assert server.info.inserted_total == 8
-    taken = [server.sample(timeout=0).batch.tolist() for _ in range(2)]
+    taken = [server.sample(timeout=0).data.tolist() for _ in range(2)]
     assert taken == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
@@ -333,30 +329,30 @@ def test_a_bad_timeout_is_refused_when_there_is_nothing_to_wait_for(
 ) -> None:
     server = counter_server(batch_size=1)
     with pytest.raises(ValueError, match="timeout"):
-        server.submit(0, timeout=timeout)
+        server.add(0, timeout=timeout)
     with pytest.raises(ValueError, match="timeout"):
-        server.submit_batch(np.arange(1), timeout=timeout)
+        server.extend(np.arange(1), timeout=timeout)
     assert server.info.inserted_total == 0
-    server.submit(0)
+    server.add(0)
     with pytest.raises(ValueError, match="timeout"):
         server.sample(timeout=timeout)
     server.close()
     with pytest.raises(ValueError, match="timeout"):
-        server.remainder(timeout=timeout)
+        server.rest(timeout=timeout)
 
 
 @pytest.mark.parametrize("timeout", BAD_TIMEOUTS)
 def test_a_bad_timeout_is_refused_when_a_wait_would_begin(
     counter_server: MakeServer, timeout: float
 ) -> None:
-    server = counter_server(batch_size=1, num_buffers=2)
+    server = counter_server(batch_size=1, capacity=2)
     with pytest.raises(ValueError, match="timeout"):
         server.sample(timeout=timeout)
-    server.submit_batch(np.arange(2))
+    server.extend(np.arange(2))
     with pytest.raises(ValueError, match="timeout"):
-        server.submit(2, timeout=timeout)
+        server.add(2, timeout=timeout)
     with pytest.raises(ValueError, match="timeout"):
-        server.submit_batch(np.arange(1), timeout=timeout)
+        server.extend(np.arange(1), timeout=timeout)
 
 
 @pytest.mark.parametrize("timeout", [1e300, float("inf")])
@@ -365,8 +361,8 @@ def test_a_timeout_past_what_a_clock_holds_is_for_ever(
 ) -> None:
     server = counter_server(batch_size=1)
     taken = background.start_and_let_block(server.sample, timeout)
-    server.submit(5)
-    assert taken().batch.tolist() == [5]
+    server.add(5)
+    assert taken().data.tolist() == [5]
 
 
 # Closing.
@@ -375,13 +371,13 @@ def test_a_timeout_past_what_a_clock_holds_is_for_ever(
 def test_close_wakes_blocked_producers_and_consumers(
     counter_server: MakeServer, background: Any
 ) -> None:
-    full = counter_server(batch_size=1, num_buffers=2)
-    full.submit_batch(np.arange(2))
+    full = counter_server(batch_size=1, capacity=2)
+    full.extend(np.arange(2))
     empty = counter_server()
     waiting = [
-        background.start_and_let_block(full.submit, 2),
-        background.start_and_let_block(full.submit_batch, np.arange(3)),
-        background.start_and_let_block(full.submit_batch, np.arange(100_000)),
+        background.start_and_let_block(full.add, 2),
+        background.start_and_let_block(full.extend, np.arange(3)),
+        background.start_and_let_block(full.extend, np.arange(100_000)),
         background.start_and_let_block(empty.sample),
         background.start_and_let_block(empty.sample),
     ]
@@ -390,14 +386,14 @@ def test_close_wakes_blocked_producers_and_consumers(
     for result in waiting:
         with pytest.raises(echoic.errors.ClosedError, match="the server is closed"):
             result()
-    assert [full.sample().batch.tolist() for _ in range(2)] == [[0], [1]]
+    assert [full.sample().data.tolist() for _ in range(2)] == [[0], [1]]
 
 
 def test_a_batch_that_close_interrupts_says_how_many_rows_are_stored(
     counter_server: MakeServer, background: Any, eventually: Any
 ) -> None:
-    server = counter_server(batch_size=2, num_buffers=2)
-    stored = background.start(server.submit_batch, np.arange(10))
+    server = counter_server(batch_size=2, capacity=4)
+    stored = background.start(server.extend, np.arange(10))
     eventually(lambda: server.info.inserted_total == 4)
     server.close()
     with pytest.raises(echoic.errors.ClosedError, match="4 of 10 samples stored") as caught:
@@ -408,132 +404,130 @@ def test_a_batch_that_close_interrupts_says_how_many_rows_are_stored(
 def test_a_closed_server_takes_no_samples_and_gives_what_it_has(
     counter_server: MakeServer,
 ) -> None:
-    server = counter_server(batch_size=2, num_buffers=3)
-    server.submit_batch(np.arange(4))
+    server = counter_server(batch_size=2, capacity=6)
+    server.extend(np.arange(4))
     assert not server.closed
     server.close()
     assert server.closed
-    for rejected in (lambda: server.submit(4), lambda: server.submit_batch(np.arange(4))):
+    for rejected in (lambda: server.add(4), lambda: server.extend(np.arange(4))):
         with pytest.raises(echoic.errors.ClosedError):
             rejected()
-    assert [server.sample().batch.tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    assert [server.sample().data.tolist() for _ in range(2)] == [[0, 1], [2, 3]]
     with pytest.raises(echoic.errors.ClosedError):
         server.sample()
 
 
 def test_closing_twice_changes_nothing(counter_server: MakeServer) -> None:
     server = counter_server(batch_size=2)
-    server.submit_batch(np.arange(3))
+    server.extend(np.arange(3))
     server.close()
     server.close()
-    assert server.sample().batch.tolist() == [0, 1]
-    remainder = server.remainder()
+    assert server.sample().data.tolist() == [0, 1]
+    remainder = server.rest()
     assert remainder is not None
-    assert remainder.batch.tolist() == [2]
+    assert remainder.data.tolist() == [2]
     server.close()
-    assert server.remainder() is None
+    assert server.rest() is None
 
 
 def test_threads_that_close_at_once_lose_nothing(counter_server: MakeServer) -> None:
     for _ in range(50):
-        server = counter_server(batch_size=2, num_buffers=2)
-        server.submit_batch(np.arange(3))
+        server = counter_server(batch_size=2, capacity=4)
+        server.extend(np.arange(3))
         threads = [threading.Thread(target=server.close) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        remainder = server.remainder()
+        remainder = server.rest()
         assert remainder is not None
-        assert server.sample().batch.tolist() + remainder.batch.tolist() == [0, 1, 2]
+        assert server.sample().data.tolist() + remainder.data.tolist() == [0, 1, 2]
 
 
-def test_dataset_iter_ends_when_closed_and_drained(
-    counter_server: MakeServer, background: Any
-) -> None:
-    server = counter_server(batch_size=2, num_buffers=2)
+def test_batches_ends_when_closed_and_drained(counter_server: MakeServer, background: Any) -> None:
+    server = counter_server(batch_size=2, capacity=4)
 
     def produce() -> None:
         for step in range(11):
-            server.submit(step)
+            server.add(step)
         server.close()
 
     produced = background.start(produce)
-    batches = [sample.batch.tolist() for sample in server.dataset_iter()]
+    batches = [sample.data.tolist() for sample in server.batches()]
     produced()
     assert batches == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
 
 
-def test_dataset_iter_itself_holds_no_batch(counter_server: MakeServer) -> None:
-    server = counter_server(batch_size=1, num_buffers=2)
-    server.submit_batch(np.arange(2))
-    batches = server.dataset_iter()
+def test_batches_itself_holds_no_batch(counter_server: MakeServer) -> None:
+    server = counter_server(batch_size=1, capacity=2)
+    server.extend(np.arange(2))
+    batches = server.batches()
     for step in range(10):
-        assert next(batches).batch.tolist() == [step]
+        assert next(batches).data.tolist() == [step]
         assert server.info.batches_held == 0
-        server.submit(step + 2, timeout=0)
+        server.add(step + 2, timeout=0)
 
 
 @pytest.mark.parametrize("rows", range(1, 4))
-def test_the_remainder_is_what_does_not_fill_a_batch(counter_server: MakeServer, rows: int) -> None:
+def test_the_rest_is_what_does_not_fill_a_batch(counter_server: MakeServer, rows: int) -> None:
     server = counter_server(batch_size=4)
-    server.submit_batch(np.arange(4 + rows))
+    server.extend(np.arange(4 + rows))
     server.close()
-    sample = server.remainder()
+    sample = server.rest()
     assert sample is not None
     assert len(sample) == rows
-    assert sample.batch.tolist() == list(range(4, 4 + rows))
+    assert sample.data.tolist() == list(range(4, 4 + rows))
     assert sample.sequence == 1
-    assert server.remainder() is None
-    assert server.sample().batch.tolist() == [0, 1, 2, 3]
+    assert server.rest() is None
+    assert server.sample().data.tolist() == [0, 1, 2, 3]
 
 
-def test_there_is_no_remainder_when_all_batches_are_full(counter_server: MakeServer) -> None:
+def test_there_is_no_rest_when_all_batches_are_full(counter_server: MakeServer) -> None:
     server = counter_server(batch_size=2)
-    server.submit_batch(np.arange(4))
+    server.extend(np.arange(4))
     server.close()
-    assert server.remainder() is None
+    assert server.rest() is None
 
 
-def test_the_remainder_of_an_open_server_is_refused(counter_server: MakeServer) -> None:
+def test_the_rest_of_an_open_server_is_refused(counter_server: MakeServer) -> None:
     server = counter_server()
-    server.submit(1)
-    with pytest.raises(RuntimeError, match="remainder"):
-        server.remainder()
+    server.add(1)
+    with pytest.raises(RuntimeError, match="rest"):
+        server.rest()
 
 
 def test_nothing_that_was_stored_is_lost_when_close_races_with_producers(
     counter_server: MakeServer, background: Any
 ) -> None:
     for _ in range(20):
-        server = counter_server(batch_size=4, num_buffers=4)
+        server = counter_server(batch_size=4, capacity=16)
         stored: list[list[int]] = [[], []]
 
         def produce(producer: int, server: Any = server, stored: Any = stored) -> None:
             try:
                 for step in range(100_000):
-                    server.submit(2 * step + producer)
+                    server.add(2 * step + producer)
                     stored[producer].append(2 * step + producer)
             except echoic.errors.ClosedError:
                 pass
 
         producers = [background.start(produce, producer) for producer in range(2)]
-        taken = [server.sample(timeout=10).batch.tolist() for _ in range(30)]
+        taken = [server.sample(timeout=10).data.tolist() for _ in range(30)]
         server.close()
         for producer in producers:
             producer()
-        taken += [sample.batch.tolist() for sample in server.dataset_iter()]
-        remainder = server.remainder()
-        rest = [] if remainder is None else remainder.batch.tolist()
+        taken += [sample.data.tolist() for sample in server.batches()]
+        remainder = server.rest()
+        rest = [] if remainder is None else remainder.data.tolist()
         assert sorted(sum(taken, rest)) == sorted(stored[0] + stored[1])
 
 
 def test_a_server_is_a_context_manager_that_closes() -> None:
     with echoic.Server(np.int64(0), batch_size=1) as server:
-        server.submit(3)
+        server.add(3)
         assert not server.closed
     assert server.closed
-    assert server.sample().batch.tolist() == [3]
+    assert server.sample().data.tolist() == [3]
 
 
 def test_an_error_inside_the_context_passes_through_and_closes() -> None:
@@ -550,9 +544,9 @@ def test_an_error_inside_the_context_passes_through_and_closes() -> None:
     [
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"batch_size": -1}, r"batch_size must be .*, got -1"),
-        ({"num_buffers": 1}, "num_buffers must be at least 2, got 1"),
-        ({"num_buffers": 0}, "num_buffers must be at least 2, got 0"),
-        ({"num_buffers": -3}, r"num_buffers must be .*, got -3"),
+        ({"capacity": 3}, "capacity must be at least 2 batches = 4 samples, got 3"),
+        ({"capacity": 0}, "capacity must be at least 2 batches = 4 samples, got 0"),
+        ({"capacity": -3}, "capacity must be positive, got -3"),
         ({"held_warning_after": -1.0}, "held_warning_after"),
         ({"held_warning_after": float("nan")}, "held_warning_after"),
     ],
@@ -596,8 +590,8 @@ def test_a_server_cannot_be_pickled(counter_server: MakeServer) -> None:
 
 
 def test_info_counts_what_went_through(counter_server: MakeServer) -> None:
-    server = counter_server(batch_size=4, num_buffers=3)
-    server.submit_batch(np.arange(10))
+    server = counter_server(batch_size=4, capacity=12)
+    server.extend(np.arange(10))
     info = server.info
     assert (info.batch_size, info.num_buffers, info.capacity) == (4, 3, 12)
     assert (info.inserted_total, info.batches_total, info.delivered_total) == (10, 2, 0)
@@ -618,13 +612,13 @@ def test_info_counts_what_went_through(counter_server: MakeServer) -> None:
 
 
 def test_info_counts_waits(counter_server: MakeServer) -> None:
-    server = counter_server(batch_size=1, num_buffers=2)
+    server = counter_server(batch_size=1, capacity=2)
     with pytest.raises(echoic.errors.WaitTimeoutError):
         server.sample(timeout=0.02)
-    server.submit_batch(np.arange(2))
+    server.extend(np.arange(2))
     for _ in range(3):
         with pytest.raises(echoic.errors.WaitTimeoutError):
-            server.submit(2, timeout=0.02)
+            server.add(2, timeout=0.02)
     info = server.info
     assert (info.sample_waits, info.blocked_pushes) == (1, 3)
     assert 0.02 <= info.sample_wait_time < 5
@@ -635,17 +629,17 @@ def test_info_counts_samples_that_were_refused(counter_server: MakeServer) -> No
     server = counter_server()
     for _ in range(3):
         with pytest.raises(echoic.errors.SpecError):
-            server.submit("nonsense")
+            server.add("nonsense")
     assert (server.info.refused, server.info.inserted_total) == (3, 0)
 
 
 def test_histograms_measure_submit_copy_and_hold(counter_server: MakeServer) -> None:
-    server = counter_server(batch_size=2, num_buffers=2)
+    server = counter_server(batch_size=2, capacity=4)
     assert server.info.hold_time.count == 0
     assert server.info.hold_time.max == 0.0
-    server.submit(0)
+    server.add(0)
     time.sleep(0.2)
-    server.submit(1)
+    server.add(1)
     sample = server.sample()
     time.sleep(0.05)
     del sample
@@ -662,19 +656,19 @@ def test_histograms_measure_submit_copy_and_hold(counter_server: MakeServer) -> 
 
 
 def test_the_info_of_a_sample_is_as_of_its_first_reading(counter_server: MakeServer) -> None:
-    server = counter_server(batch_size=1, num_buffers=4)
-    server.submit_batch(np.arange(2))
+    server = counter_server(batch_size=1, capacity=4)
+    server.extend(np.arange(2))
     first, second = server.sample(), server.sample()
     assert (first.info.sequence, second.info.sequence) == (0, 1)
     assert first.info.inserted_total == 2
-    server.submit(2)
+    server.add(2)
     assert first.info.inserted_total == 2
     assert server.info.inserted_total == 3
 
 
 def test_info_as_a_dict_has_the_same_numbers_flat(counter_server: MakeServer) -> None:
     server = counter_server(batch_size=2)
-    server.submit_batch(np.arange(2))
+    server.extend(np.arange(2))
     sample = server.sample()
     info = sample.info
     numbers = info.as_dict()

@@ -86,10 +86,10 @@ optree.register_pytree_node(
 
 def round_trip(make_server: MakeServer, example: Any, samples: list[Any]) -> Any:
     """The batch of exactly these samples."""
-    server = make_server(example, batch_size=len(samples), num_buffers=2)
+    server = make_server(example, batch_size=len(samples), capacity=2 * len(samples))
     for sample in samples:
-        server.submit(sample)
-    return server.sample(timeout=0).batch
+        server.add(sample)
+    return server.sample(timeout=0).data
 
 
 def obs(step: int) -> np.ndarray:
@@ -172,8 +172,8 @@ def test_a_node_registered_with_optree_comes_back_with_its_metadata(
     server = make_server(example, batch_size=2)
     assert [leaf.path for leaf in server.spec.leaves] == ["left", "right/x"]
     for sample in samples:
-        server.submit(sample)
-    batch = server.sample(timeout=0).batch
+        server.add(sample)
+    batch = server.sample(timeout=0).data
     assert (type(batch), batch.label) == (Box, "mine")
     assert (batch.left[:, 0].tolist(), batch.right["x"].tolist()) == ([1, 2], [5, 6])
 
@@ -221,10 +221,10 @@ def test_the_same_array_may_stand_in_several_places(make_server: MakeServer) -> 
     assert batch["a"].tolist() == batch["b"].tolist() == [[3] * 4]
 
 
-def test_submit_batch_takes_the_same_trees(make_server: MakeServer) -> None:
+def test_extend_takes_the_same_trees(make_server: MakeServer) -> None:
     server = make_server(Pair(Step(F4, 0), [0]), batch_size=2)
-    server.submit_batch(Pair(Step(np.ones((2, 4), np.float32), np.arange(2)), [np.arange(2)]))
-    batch = server.sample(timeout=0).batch
+    server.extend(Pair(Step(np.ones((2, 4), np.float32), np.arange(2)), [np.arange(2)]))
+    batch = server.sample(timeout=0).data
     assert (type(batch), type(batch.first)) == (Pair, Step)
     assert batch.first.reward.tolist() == batch.second[0].tolist() == [0, 1]
 
@@ -236,8 +236,8 @@ def test_batches_have_the_key_order_of_the_example_and_the_spec_is_sorted(
     make_server: MakeServer,
 ) -> None:
     server = make_server({"b": 0, "c": 0, "a": 0}, batch_size=1)
-    server.submit({"c": 3, "a": 1, "b": 2})
-    batch = server.sample(timeout=0).batch
+    server.add({"c": 3, "a": 1, "b": 2})
+    batch = server.sample(timeout=0).data
     assert {name: leaf.tolist() for name, leaf in batch.items()} == {"b": [2], "c": [3], "a": [1]}
     assert list(batch) == ["b", "c", "a"]
     assert [leaf.path for leaf in server.spec.leaves] == ["a", "b", "c"]
@@ -282,8 +282,8 @@ def test_changing_the_example_later_has_no_influence(make_server: MakeServer) ->
     example["b"].append(0)
     example["c"]["y"] = 0
     example["d"] = 0
-    server.submit({"a": obs(1), "b": [2, 3], "c": OrderedDict(x=4)})
-    batch = server.sample(timeout=0).batch
+    server.add({"a": obs(1), "b": [2, 3], "c": OrderedDict(x=4)})
+    batch = server.sample(timeout=0).data
     assert list(batch) == ["a", "b", "c"]
     assert batch["a"].tolist() == [[1] * 4]
     assert [leaf.tolist() for leaf in batch["b"]] == [[2], [3]]
@@ -292,11 +292,11 @@ def test_changing_the_example_later_has_no_influence(make_server: MakeServer) ->
 
 def test_changing_a_batch_has_no_influence_on_the_next(make_server: MakeServer) -> None:
     server = make_server({"a": 0, "b": [0]}, batch_size=1)
-    server.submit({"a": 1, "b": [2]})
-    first = server.sample(timeout=0).batch
+    server.add({"a": 1, "b": [2]})
+    first = server.sample(timeout=0).data
     first.clear()
-    server.submit({"a": 3, "b": [4]})
-    second = server.sample(timeout=0).batch
+    server.add({"a": 3, "b": [4]})
+    second = server.sample(timeout=0).data
     assert (second["a"].tolist(), second["b"][0].tolist()) == ([3], [4])
 
 
@@ -422,10 +422,10 @@ def test_a_structural_mistake_is_named_and_nothing_is_stored(
 ) -> None:
     server = make_server(example, batch_size=1)
     with pytest.raises(echoic.errors.SpecError) as caught:
-        server.submit(sample)
+        server.add(sample)
     assert str(caught.value) == message
     assert (server.info.inserted_total, server.info.refused) == (0, 1)
-    server.submit(example)
+    server.add(example)
     assert server.sample(timeout=0).sequence == 0
 
 
@@ -434,7 +434,7 @@ def test_other_metadata_of_a_registered_node_is_refused(make_server: MakeServer)
     with pytest.raises(
         echoic.errors.SpecError, match="node `n`: expected a Box like the example's"
     ):
-        server.submit({"n": Box(F4, F4, "yours")})
+        server.add({"n": Box(F4, F4, "yours")})
 
 
 def test_a_dataclass_without_one_of_its_attributes_is_refused(make_server: MakeServer) -> None:
@@ -442,7 +442,7 @@ def test_a_dataclass_without_one_of_its_attributes_is_refused(make_server: MakeS
     broken = Step(F4, F4)
     del broken.reward
     with pytest.raises(echoic.errors.SpecError, match=r"`n`.*reward") as caught:
-        server.submit({"n": broken})
+        server.add({"n": broken})
     assert isinstance(caught.value.__cause__, AttributeError)
 
 
@@ -452,10 +452,10 @@ def test_mistakes_are_found_before_anything_of_a_sample_is_stored(
     server = make_server({"a": 0, "b": 0, "c": 0}, batch_size=2)
     for position in range(30):
         with pytest.raises(echoic.errors.SpecError):
-            server.submit({"a": position, "b": position, "c": "wrong"})
-        server.submit({"a": position, "b": position, "c": position})
+            server.add({"a": position, "b": position, "c": "wrong"})
+        server.add({"a": position, "b": position, "c": position})
         if position % 2:
-            batch = server.sample(timeout=0).batch
+            batch = server.sample(timeout=0).data
             for leaf in batch.values():
                 assert leaf.tolist() == [position - 1, position]
     assert (server.info.refused, server.info.aborted) == (30, 0)
@@ -537,12 +537,12 @@ def test_any_tree_of_any_leaves_comes_back_bit_for_bit(
             echoic.Server(tree, batch_size)
         return
     rng = np.random.default_rng(seed)
-    server = echoic.Server(tree, batch_size, num_buffers=2)
+    server = echoic.Server(tree, batch_size, capacity=2 * batch_size)
     for _ in range(3):
         samples = [map_leaves(tree, lambda leaf: random_like(leaf, rng)) for _ in range(batch_size)]
         for sample in samples:
-            server.submit(sample)
-        batch = server.sample(timeout=0).batch
+            server.add(sample)
+        batch = server.sample(timeout=0).data
         got = collect_leaves(batch)
         expected = [collect_leaves(sample) for sample in samples]
         assert len(got) == len(expected[0])

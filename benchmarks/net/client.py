@@ -127,7 +127,7 @@ class Clients:
         for client in range(first, first + connections):
             sender = self._engine.connect(address, kind.example)
             self._senders.append(sender)
-            call = sender.send if kind.rows == 1 else sender.send_batch
+            call = sender.add if kind.rows == 1 else sender.extend
             if call is None:
                 raise UnavailableError("it has no call that sends many samples")
             trees = kind.pool(client).entries

@@ -29,8 +29,8 @@ class Learner:
 class Sender:
     """A connected client: the calls themselves, for nothing to come between."""
 
-    send: Callable[[Tree], Any]
-    send_batch: Callable[[Tree], Any] | None
+    add: Callable[[Tree], Any]
+    extend: Callable[[Tree], Any] | None
     flush: Callable[[], Any]
     close: Callable[[], Any]
 

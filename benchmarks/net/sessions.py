@@ -237,7 +237,7 @@ def _take(
     finished = 0
     try:
         for _ in range(batches):
-            batch = sample().batch
+            batch = sample().data
             finished = time.monotonic_ns()
             check(batch, ring.batch_size)
     except ContentError:

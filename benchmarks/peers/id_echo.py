@@ -7,7 +7,7 @@ longer than that, so they suit both sides.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.net.engine import Learner, Sender
 from benchmarks.timing import UnavailableError
@@ -19,6 +19,23 @@ if TYPE_CHECKING:
     from benchmarks.payload import Tree
 
 
+class _Batch(NamedTuple):
+    data: Any
+
+
+class _Stream:
+    """The peer's server under the names of the workloads."""
+
+    def __init__(self, server: Any) -> None:
+        self.add = server.submit
+        self.close = server.close
+        self._sample = server.sample
+
+    def sample(self) -> _Batch:
+        """Wait for a whole batch."""
+        return _Batch(self._sample().batch)
+
+
 class IdEcho:
     """The peer's server without a transport, which needs no start."""
 
@@ -28,10 +45,9 @@ class IdEcho:
         """Open an in-process server with the same ring."""
         # Only the peer's own environment has this package.
         echo = importlib.import_module("echo")
-        server: Stream = echo.Server(example, batch_size=batch_size, num_buffers=num_buffers)
-        return server
+        return _Stream(echo.Server(example, batch_size=batch_size, num_buffers=num_buffers))
 
-    def submit_batch(self, _stream: Stream) -> Callable[[Tree], Any]:
+    def extend(self, _stream: Stream) -> Callable[[Tree], Any]:
         """Refuse: it takes one sample a call."""
         raise UnavailableError("id-echo has no call that submits many samples")
 
@@ -56,7 +72,7 @@ class IdEcho:
             transport=echo.TcpTransport(port=0),
         )
         server.start()
-        return Learner(f"tcp://127.0.0.1:{server.port}", server.sample, server.close)
+        return Learner(f"tcp://127.0.0.1:{server.port}", _Stream(server).sample, server.close)
 
     def connect(self, address: str, example: Tree) -> Sender:
         """Connect with its defaults."""

@@ -159,7 +159,7 @@ class Parts:
     def take(self, batches: int) -> None:
         """Take batches of the stream, and look at the ends of rows of some."""
         for number in range(batches):
-            batch = self._server.sample().batch
+            batch = self._server.sample().data
             if number % 64 == 0:
                 check(batch)
 
@@ -185,7 +185,7 @@ class Parts:
         """Send samples through all clients in turn, as many through each, until they are stored."""
         trees = itertools.cycle(samples(nbytes))
         for client in self._clients:
-            send = client.send
+            send = client.add
             for tree in itertools.islice(trees, calls):
                 send(tree)
         for client in self._clients:

@@ -13,11 +13,10 @@ from echoic._native import (
     ColumnHistory,
     Histogram,
     LeafSpec,
-    Sample,
-    SampleInfo,
     Spec,
     Steps,
-    TrajectoryAccumulator,
+    StreamBatch,
+    StreamStats,
 )
 from echoic._native import __version__ as __version__
 from echoic.buffers import (
@@ -27,7 +26,7 @@ from echoic.buffers import (
     ReplayBuffer,
 )
 from echoic.checkpointer import Checkpointer
-from echoic.client import Client, TcpClient, connect
+from echoic.client import Client, connect
 from echoic.errors import EchoicError
 from echoic.ragged import Ragged
 from echoic.remote_table import RemoteTable
@@ -65,8 +64,6 @@ __all__ = [
     "RemoteTable",
     "ReplayBuffer",
     "RolloutTable",
-    "Sample",
-    "SampleInfo",
     "Server",
     "ShardedClient",
     "ShardedStructuredWriter",
@@ -75,13 +72,13 @@ __all__ = [
     "ShmTransport",
     "Spec",
     "Steps",
+    "StreamBatch",
+    "StreamStats",
     "StructuredWriter",
     "Table",
     "TableClient",
-    "TcpClient",
     "TcpTransport",
     "TlsTransport",
-    "TrajectoryAccumulator",
     "TrajectoryWriter",
     "Transport",
     "UnixTransport",

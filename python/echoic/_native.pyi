@@ -35,12 +35,12 @@ __all__ = [
     "RolloutTable",
     "RunningStats",
     "RunningStatsVec",
-    "Sample",
-    "SampleInfo",
     "Server",
     "Shards",
     "Spec",
     "Steps",
+    "StreamBatch",
+    "StreamStats",
     "StructuredWriter",
     "Subscription",
     "SurpriseReplay",
@@ -179,7 +179,7 @@ class Client:
     """The native part of :class:`echoic.Client`: everything that runs per sample."""
 
     def __new__(cls, address: str, example: Any, options: dict[str, Any]) -> Self: ...
-    def send(self, tree: Any, timeout: float | None = None) -> None:
+    def add(self, x: Any, *, timeout: float | None = None) -> None:
         """Send one sample.
 
         Its bytes are copied before this returns; they are delivered in the background, or, over
@@ -187,7 +187,7 @@ class Client:
         server's ring) is full.
 
         Args:
-            tree: A sample like the example; the rules are those of ``Server.submit``.
+            x: A sample like the example; the rules are those of ``Server.add``.
             timeout: Seconds to wait for room; ``None`` waits for ever, 0 not at all.
 
         Raises:
@@ -198,11 +198,11 @@ class Client:
                 has.
         """
 
-    def send_batch(self, tree: Any, timeout: float | None = None) -> None:
+    def extend(self, xs: Any, *, timeout: float | None = None) -> None:
         """Send many samples, given as leaves with a leading axis.
 
         Args:
-            tree: Like the example, each leaf with the same leading axis.
+            xs: Like the example, each leaf with the same leading axis.
             timeout: Seconds to wait for room in total; ``None`` waits for ever.
 
         Raises:
@@ -281,7 +281,7 @@ class Server:
 
     def __new__(
         cls,
-        stream: tuple[Any, int, int] | None,
+        stream: tuple[Any, int, int | None] | None,
         held_warning_after: float,
         shared: bool,
         tables: list[Table],
@@ -289,13 +289,13 @@ class Server:
         weights: WeightStore | None = None,
         rollouts: Sequence[RolloutTable] | None = None,
     ) -> Self: ...
-    def submit(self, tree: Any, timeout: float | None = None) -> None:
+    def add(self, x: Any, *, timeout: float | None = None) -> None:
         """Store one sample.
 
         Its bytes are copied before this returns. Waits, without the GIL, while the ring is full.
 
         Args:
-            tree: A sample like the example. dtypes must match exactly; Python numbers fit any dtype
+            x: A sample like the example. dtypes must match exactly; Python numbers fit any dtype
                 of their kind; arrays that are not contiguous or have another byte order are
                 converted.
             timeout: Seconds to wait for room; ``None`` waits for ever, 0 not at all.
@@ -306,14 +306,14 @@ class Server:
             ClosedError: The server is closed.
         """
 
-    def submit_batch(self, tree: Any, timeout: float | None = None) -> None:
+    def extend(self, xs: Any, *, timeout: float | None = None) -> None:
         """Store many samples, given as leaves with a leading axis.
 
         The axis may be longer than a batch, or than the whole ring: this returns when all samples
         are stored.
 
         Args:
-            tree: Like the example, each leaf with the same leading axis.
+            xs: Like the example, each leaf with the same leading axis.
             timeout: Seconds to wait for room in total; ``None`` waits for ever.
 
         Raises:
@@ -322,7 +322,7 @@ class Server:
             ClosedError: The server is closed; ``stored`` says how many samples came before.
         """
 
-    def sample(self, timeout: float | None = None) -> Sample:
+    def sample(self, timeout: float | None = None) -> StreamBatch:
         """Take the next batch, waiting for it without the GIL.
 
         After a close, the complete batches that are left can still be taken.
@@ -332,10 +332,10 @@ class Server:
             ClosedError: The server is closed and has no complete batch.
         """
 
-    def remainder(self, timeout: float | None = None) -> Sample | None:
+    def rest(self, timeout: float | None = None) -> StreamBatch | None:
         """Take the samples of a closed server that do not fill a batch; ``None`` if there are none.
 
-        Waits for submits that are under way. Only the first call gets them.
+        Waits for calls of ``add`` that have not returned. Only the first call gets them.
         """
 
     def open_listener(
@@ -361,7 +361,7 @@ class Server:
     def addresses(self) -> tuple[str, ...]:
         """Where other processes connect to, once the server was started."""
 
-    def _look(
+    def _stats(
         self,
     ) -> tuple[
         int,
@@ -383,19 +383,19 @@ class Server:
         A name is of the form ``table_items.NAME``; the guide to metrics has them all.
         """
 
-    def tell(self, numbers: dict[str, float | None]) -> None:
-        """Show numbers of this program wherever the server's own are: with ``echoic_told``.
+    def set_gauge(self, name: str, value: float | None) -> None:
+        """Show a number of this program beside the server's own, as ``echoic_told``.
 
-        What was told before under a name is replaced; ``None`` takes a number away. There may be
-        256, with names of at most 128 bytes.
+        It replaces the number of this name; ``None`` removes it. There may be 256 names of at most
+        128 bytes.
 
         Raises:
-            ValueError: There would be too many, or a name is empty or too long; none is taken.
+            ValueError: If there are too many, or the name is empty or too long.
 
         Example:
             >>> import echoic
             >>> server = echoic.Server(tables=[echoic.Table("replay", max_size=100)])
-            >>> server.tell({"success_rate": 0.75})
+            >>> server.set_gauge("success_rate", 0.75)
             >>> server.metrics()["told.success_rate"]
             0.75
         """
@@ -470,7 +470,7 @@ class Server:
         """Whether :meth:`close` was called."""
 
     @property
-    def info(self) -> SampleInfo:
+    def info(self) -> StreamStats:
         """A snapshot of the numbers, without taking a batch."""
 
     @property
@@ -512,7 +512,7 @@ class Table:
         When there are more than ``max_size`` items then, the remover says which goes.
 
         Args:
-            x: An item like the spec; the rules are those of ``Server.submit``.
+            x: An item like the spec; the rules are those of ``Server.add``.
             priority: Finite and not negative.
             version: The policy version that made the item; the table's when ``None``.
             timeout: Seconds to wait; ``None`` waits for ever, 0 not at all.
@@ -1623,15 +1623,16 @@ class RolloutTable:
         """Return its numbers."""
 
 @final
-class Sample:
+class StreamBatch:
     """A batch, and what can be said about the stream it came from.
 
     The arrays are views of the ring's own memory. They stay valid and unchanged for as long as any
-    of them is alive; only then is the memory used again. ``len(sample)`` is the number of rows.
+    of them is alive; only then is the memory used again. ``len(batch)`` is the number of rows,
+    and ``batch["obs"]`` is ``batch.data["obs"]``.
     """
 
     @property
-    def batch(self) -> Any:
+    def data(self) -> Any:
         """A tree like the example, every leaf of shape ``(batch_size, *leaf.shape)``."""
 
     @property
@@ -1639,9 +1640,10 @@ class Sample:
         """Position of the batch in the stream, from 0."""
 
     @property
-    def info(self) -> SampleInfo:
+    def info(self) -> StreamStats:
         """Numbers about the stream, as of the first time they are asked for."""
 
+    def __getitem__(self, key: Any, /) -> Any: ...
     def __len__(self) -> int: ...
 
 @final
@@ -1680,7 +1682,7 @@ class Histogram:
         """The longest."""
 
 @final
-class SampleInfo:
+class StreamStats:
     """A snapshot of a stream's numbers. Exact while nothing moves; times are in seconds."""
 
     @property
@@ -1765,7 +1767,7 @@ class SampleInfo:
 
     @property
     def refused(self) -> int:
-        """Submits that were refused because they did not fit the example."""
+        """Samples that were refused because they did not fit the example."""
 
     @property
     def bytes_per_sample(self) -> int:
@@ -1829,7 +1831,7 @@ class SampleInfo:
 
     @property
     def submit_to_available(self) -> Histogram:
-        """From the submit of a sample to the completion of its batch."""
+        """From the call that adds a sample to the completion of its batch."""
 
     @property
     def copy_time(self) -> Histogram:
@@ -1890,7 +1892,7 @@ class TrajectoryAccumulator:
 
     Examples:
         >>> import numpy as np
-        >>> from echoic import TrajectoryAccumulator
+        >>> from echoic.echo import TrajectoryAccumulator
         >>> steps = {"obs": np.zeros((3, 2), np.float32), "reward": np.zeros(3, np.float32)}
         >>> buf = TrajectoryAccumulator({"step": steps, "last_obs": np.zeros(2, np.float32)})
         >>> for t in range(3):

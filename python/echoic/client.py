@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from echoic.sharded.places import Where
 
-__all__ = ["Client", "TcpClient", "connect"]
+__all__ = ["Client", "connect"]
 
 # How long a script that ends without closing its clients waits for what they still have to deliver.
 _EXIT_TIMEOUT = 5.0
@@ -35,7 +35,7 @@ _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 class Client(_native.Client):
     """Sends samples to a server in another process, each exactly once.
 
-    ``send`` copies a sample into a bounded window and returns; a thread in the background carries
+    ``add`` copies a sample into a bounded window and returns; a thread in the background carries
     the window's samples to the server, many per system call, and keeps each until the server has
     stored it. When the connection breaks, the client comes back by itself and goes on where the
     server says. One client may be used from many threads. :func:`connect` makes one.
@@ -44,7 +44,7 @@ class Client(_native.Client):
         address: ``tcp://host:port``, ``tls://host:port``, ``unix:///path`` or ``shm://name``.
         example: A sample as all others will be, like the server's.
         token: The secret that the server asks for.
-        window_bytes: How many bytes of samples may wait for the server; then ``send`` waits.
+        window_bytes: How many bytes of samples may wait for the server; then ``add`` waits.
         linger: How many seconds a sample may wait for others to share a system call with.
         deadline: For how many seconds to try to come back to a server that is gone; for ever when
             ``None``.
@@ -125,22 +125,6 @@ class Client(_native.Client):
             self.close(_ERROR_TIMEOUT)
 
 
-class TcpClient(Client):
-    """A :class:`Client` of the server at ``host`` and ``port``.
-
-    Args:
-        host: Name or number of the server's host.
-        port: Where the server listens.
-        example: A sample as all others will be, like the server's.
-        **options: Those of :class:`Client`.
-    """
-
-    def __new__(cls, host: str, port: int, example: Any, **options: Any) -> Self:
-        """Connect."""
-        host = f"[{host}]" if ":" in host else host
-        return super().__new__(cls, f"tcp://{host}:{port}", example, **options)
-
-
 @overload
 def connect(address: str | None = None, example: None = None, **options: Any) -> TableClient: ...
 @overload
@@ -174,8 +158,8 @@ def connect(
         >>> example = {"obs": np.zeros(4, np.float32)}
         >>> with Server(example, batch_size=2, transport=ShmTransport("learner")) as server:
         ...     with connect("shm://learner", example) as client:
-        ...         client.send_batch({"obs": np.ones((2, 4), np.float32)})
-        ...     print(server.sample().batch["obs"].sum())
+        ...         client.extend({"obs": np.ones((2, 4), np.float32)})
+        ...     print(server.sample()["obs"].sum())
         8.0
 
         >>> from echoic import Table, TcpTransport

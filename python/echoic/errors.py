@@ -92,7 +92,7 @@ class WaitTimeoutError(EchoicError, TimeoutError):
             what was sent). From a table ``"MIN_SIZE"`` (too few items), ``"RATIO"`` (inserts or
             samples are ahead of the others), ``"PAUSED"`` or ``"LEASED"`` (rows that would be free
             are still being read).
-        stored: How many samples of a ``submit_batch`` were stored, or of a ``send_batch`` taken,
+        stored: How many samples of an ``extend`` were stored, or taken by a client,
             before the timeout.
     """
 
@@ -104,7 +104,7 @@ class ClosedError(EchoicError, RuntimeError):
     """A server, table or client is closed, or a closed server has no more batches.
 
     Attributes:
-        stored: How many samples of a ``submit_batch`` were stored before the server was closed.
+        stored: How many samples of an ``extend`` were stored before the server was closed.
     """
 
     stored: int = 0

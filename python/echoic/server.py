@@ -68,7 +68,7 @@ def _rollout_tables(tables: Sequence[RolloutTable]) -> list[RolloutTable]:
 class Server(_native.Server):
     """A stream of samples, handed out in batches of a fixed size; or tables; or both.
 
-    A server with an example has a stream. Producers call :meth:`submit` from any number of
+    A server with an example has a stream. Producers call :meth:`add` from any number of
     threads; each sample is copied once, into its place in a pre-allocated ring. Consumers call
     :meth:`sample` and get numpy views of that place. The methods that run per sample live in the
     native base class. With ``tables`` it has those, and :meth:`client` works with them.
@@ -78,7 +78,8 @@ class Server(_native.Server):
             namedtuples, dataclasses or nodes registered with optree, with arrays or scalars as
             leaves. Only its structure, dtypes and shapes matter.
         batch_size: How many samples make a batch.
-        num_buffers: How many batches fit: at least 2. Producers wait while all are full or held.
+        capacity: How many samples fit, rounded up to whole batches: at least 2 batches, 4 when
+            ``None``. Producers wait while all are full or held.
         tables: :class:`~echoic.Table` objects with different names.
         checkpointer: Where and when tables, and what nobody took yet of the stream, are written to
             disk.
@@ -108,11 +109,11 @@ class Server(_native.Server):
         >>> with Server(example, batch_size=2) as server:
         ...     for step in range(2):
         ...         obs = np.full(4, step, np.float32)
-        ...         server.submit({"obs": obs, "reward": np.float32(step)})
+        ...         server.add({"obs": obs, "reward": np.float32(step)})
         ...     sample = server.sample()
-        >>> sample.batch["obs"].shape
+        >>> sample["obs"].shape
         (2, 4)
-        >>> sample.batch["reward"]
+        >>> sample["reward"]
         array([0., 1.], dtype=float32)
     """
 
@@ -128,7 +129,7 @@ class Server(_native.Server):
         cls,
         example: Any = None,
         batch_size: int | None = None,
-        num_buffers: int = 4,
+        capacity: int | None = None,
         transport: Transport | Sequence[Transport] | None = None,
         *,
         tables: Sequence[Table] = (),
@@ -144,7 +145,7 @@ class Server(_native.Server):
             raise TypeError(
                 "a stream needs an example and a batch_size, or give tables, rollouts or weights"
             )
-        stream = None if batch_size is None else (example, batch_size, num_buffers)
+        stream = None if batch_size is None else (example, batch_size, capacity)
         if transport is None:
             transports: list[Transport] = []
         elif isinstance(transport, (list, tuple)):
@@ -216,9 +217,9 @@ class Server(_native.Server):
                     stacklevel=3,
                 )
 
-    def look(self) -> Observation:
+    def stats(self) -> Observation:
         """Return all numbers and connections, as :class:`~echoic.Watch` sees them."""
-        return observation(_release(), *self._look())
+        return observation(_release(), *self._stats())
 
     def client(self) -> TableClient:
         """Return a client of the tables, in this process."""
@@ -264,7 +265,7 @@ class Server(_native.Server):
     def start(self) -> Self:
         """Open the doors to other processes; returns the server.
 
-        Without a transport there are none: ``submit`` and ``sample`` work as soon as the server is
+        Without a transport there are none: ``add`` and ``sample`` work as soon as the server is
         made. Starting again changes nothing.
 
         Raises:
@@ -293,11 +294,11 @@ class Server(_native.Server):
             self._schedule.stop()
         super().close(drain, restart)
 
-    def dataset_iter(self) -> Iterator[_native.Sample]:
+    def batches(self) -> Iterator[_native.StreamBatch]:
         """Yield batches until the server is closed and all complete ones were taken.
 
-        The loop variable keeps its batch while the next one is awaited, which takes one of the
-        ``num_buffers``.
+        The loop variable keeps its batch while the next one is awaited, whose memory
+        is not free until then.
         """
         try:
             while True:

@@ -78,14 +78,13 @@ class TcpTransport(_Door):
 
     Examples:
         >>> import numpy as np
-        >>> from echoic import Server, TcpClient, TcpTransport
+        >>> from echoic import Server, TcpTransport, connect
         >>> example = {"reward": np.float32(0)}
         >>> with Server(example, batch_size=2, transport=TcpTransport(port=0)) as server:
-        ...     port = int(server.addresses[0].rpartition(":")[2])
-        ...     with TcpClient("localhost", port, example) as client:
-        ...         client.send({"reward": np.float32(1)})
-        ...         client.send({"reward": np.float32(2)})
-        ...     print(server.sample().batch["reward"])
+        ...     with connect(server.addresses[0], example) as client:
+        ...         client.add({"reward": np.float32(1)})
+        ...         client.add({"reward": np.float32(2)})
+        ...     print(server.sample()["reward"])
         [1. 2.]
     """
 

@@ -152,7 +152,7 @@ class Watch:
         >>> with Server(tables=[table], transport=TcpTransport(port=0)) as server:
         ...     table.add(1.5)
         ...     with Watch(server.addresses[0]) as watch:
-        ...         seen = watch.look()
+        ...         seen = watch.stats()
         >>> seen.value("table_items", table="replay")
         1.0
         >>> seen.families["table_items"].help
@@ -188,7 +188,7 @@ class Watch:
     def _connect(self, timeout: float) -> _native.Watcher:
         return _native.Watcher(self.address, self._options, timeout)
 
-    def look(self) -> Observation:
+    def stats(self) -> Observation:
         """Return the server's state now.
 
         Raises:

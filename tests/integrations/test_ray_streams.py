@@ -88,7 +88,7 @@ class Learner:
         while True:
             self._open.wait()
             try:
-                self._taken.extend(pairs(self._stream.sample().batch))
+                self._taken.extend(pairs(self._stream.sample().data))
             except ClosedError:
                 return
 
@@ -117,14 +117,14 @@ class Worker:
 
     def push(self, count: int) -> None:
         for _ in range(count):
-            self._client.send({"worker": self._number, "n": self._sent})
+            self._client.add({"worker": self._number, "n": self._sent})
             self._sent += 1
         self._client.flush()
 
     def go_on(self) -> None:
         """Push until told to stop, each few samples acknowledged before the next."""
         while not self._stopping.is_set():
-            self._client.send_batch(sample(self._number, self._sent, 4))
+            self._client.extend(sample(self._number, self._sent, 4))
             self._sent += 4
             self._client.flush()
             self._acknowledged = self._sent
@@ -204,8 +204,8 @@ def test_samples_of_tasks_on_all_nodes_come_once_by_the_nearest_door(workers: li
     def work(client: StreamClient, worker: int) -> list[str]:
         with client:
             for n in range(20):
-                client.send({"worker": worker, "n": n})
-            client.send_batch({"worker": np.full(30, worker), "n": np.arange(20, 50)})
+                client.add({"worker": worker, "n": n})
+            client.extend({"worker": np.full(30, worker), "n": np.arange(20, 50)})
             client.flush()
             return client.addresses
 
@@ -218,7 +218,7 @@ def test_samples_of_tasks_on_all_nodes_come_once_by_the_nearest_door(workers: li
             for place, node in enumerate(workers)
             for number, client in enumerate(clients)
         ]
-        taken = [pair for _ in range(8) for pair in pairs(stream.sample(PATIENCE).batch)]
+        taken = [pair for _ in range(8) for pair in pairs(stream.sample(PATIENCE).data)]
         assert get(*used) == [[shm], [tcp]] * 2
         assert sorted(taken) == [(worker, n) for worker in range(4) for n in range(50)]
         # What one worker sends comes in order.
@@ -236,11 +236,11 @@ def test_a_client_travels_by_its_name_and_connects_when_it_is_used(ray_nodes: ob
     copy.close()
     assert copy.undelivered() is None
     with StreamServer(EXAMPLE, batch_size=2, name="later") as stream, client:
-        client.send({"worker": 1, "n": 2})
+        client.add({"worker": 1, "n": 2})
         again = pickle.loads(pickle.dumps(client))
         with again:
-            again.send({"worker": 3, "n": 4})
-        assert sorted(pairs(stream.sample(PATIENCE).batch)) == [(1, 2), (3, 4)]
+            again.add({"worker": 3, "n": 4})
+        assert sorted(pairs(stream.sample(PATIENCE).data)) == [(1, 2), (3, 4)]
 
 
 def test_mistakes_say_what_was_expected(ray_nodes: object) -> None:
@@ -255,30 +255,30 @@ def test_mistakes_say_what_was_expected(ray_nodes: object) -> None:
     with pytest.raises(TypeError, match=r"expected window_bytes or linger, got \['colour'\]"):
         StreamClient("x", colour="red")
     with pytest.raises(DisconnectedError, match="expected the stream 'nobody' of Ray"):
-        StreamClient("nobody", connect_timeout=0.3).send({"n": 1})
+        StreamClient("nobody", connect_timeout=0.3).add({"n": 1})
     with pytest.raises(WaitTimeoutError) as caught:
         StreamClient("nobody").send({"n": 1}, timeout=0.1)
     assert caught.value.reason == "AWAY"
     with StreamServer(EXAMPLE, 2, name="typed"), StreamClient("typed") as client:
         with pytest.raises(SpecError, match="n"):
-            client.send({"worker": 1, "n": 0.5})
+            client.add({"worker": 1, "n": 0.5})
         client.close()
         with pytest.raises(ClosedError):
-            client.send({"worker": 1, "n": 1})
+            client.add({"worker": 1, "n": 1})
 
 
 def test_a_full_stream_lets_producers_wait_and_says_why(ray_nodes: object) -> None:
     with (
-        StreamServer(EXAMPLE, batch_size=4, num_buffers=2, name="full") as stream,
+        StreamServer(EXAMPLE, batch_size=4, capacity=8, name="full") as stream,
         StreamClient("full") as client,
     ):
         with pytest.raises(WaitTimeoutError) as caught:
-            client.send_batch(sample(0, 0, 100), timeout=0.7)
+            client.extend(sample(0, 0, 100), timeout=0.7)
         assert caught.value.stored == 8
         assert caught.value.reason == "CAPACITY"
-        taken = [pair for _ in range(2) for pair in pairs(stream.sample(0).batch)]
+        taken = [pair for _ in range(2) for pair in pairs(stream.sample(0).data)]
         assert taken == [(0, n) for n in range(8)]
-        client.send({"worker": 0, "n": 8}, timeout=PATIENCE)
+        client.add({"worker": 0, "n": 8}, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("doors", ["nearest", pytest.param("tcp", marks=pytest.mark.nightly)])
@@ -400,7 +400,7 @@ def test_the_death_of_a_workers_node_costs_nothing_else(
         get(doomed.push.remote(10), other.push.remote(10))
         changing_nodes.remove(extra)
         get(other.push.remote(10))
-        taken = [pair for _ in range(3) for pair in pairs(stream.sample(PATIENCE).batch)]
+        taken = [pair for _ in range(3) for pair in pairs(stream.sample(PATIENCE).data)]
         expected = [(1, n) for n in range(10)] + [(2, n) for n in range(20)]
         assert sorted(taken) == expected
         get(other.close.remote())
@@ -460,20 +460,20 @@ def test_producers_of_a_rank_that_leaves_go_to_another(ray_nodes: object) -> Non
     first = StreamServer(EXAMPLE, batch_size=2, name="leaving", rank=0).start()
     with StreamServer(EXAMPLE, batch_size=2, name="leaving", rank=1) as second:
         client, fixed = StreamClient("leaving"), StreamClient("leaving", rank=0, deadline=0.5)
-        client.send({"worker": 0, "n": 0})
-        fixed.send({"worker": 1, "n": 0})
+        client.add({"worker": 0, "n": 0})
+        fixed.add({"worker": 1, "n": 0})
         assert (client.rank, fixed.rank) == (0, 0)
-        assert sorted(pairs(first.sample(PATIENCE).batch)) == [(0, 0), (1, 0)]
+        assert sorted(pairs(first.sample(PATIENCE).data)) == [(0, 0), (1, 0)]
         first.close()
         # What is sent before a client knows would be lost with the first one's ring.
         wait_until(lambda: not client.stats()["connected"])
-        client.send_batch(sample(0, 1, 2))
-        assert pairs(second.sample(PATIENCE).batch) == [(0, 1), (0, 2)]
+        client.extend(sample(0, 1, 2))
+        assert pairs(second.sample(PATIENCE).data) == [(0, 1), (0, 2)]
         assert client.rank == 1
         # This one may be at no other.
         wait_until(lambda: not fixed.stats()["connected"])
         with pytest.raises(DisconnectedError, match="no server has reported its address"):
-            fixed.send({"worker": 1, "n": 1})
+            fixed.add({"worker": 1, "n": 1})
         client.close()
         fixed.close()
 
@@ -484,8 +484,8 @@ def test_a_server_that_was_made_again_elsewhere_closes(ray_nodes: object) -> Non
         with pytest.raises(ClosedError):
             old.sample(PATIENCE)
         with StreamClient("fenced") as client:
-            client.send_batch(sample(0, 0, 2))
-        assert pairs(new.sample(PATIENCE).batch) == [(0, 0), (0, 1)]
+            client.extend(sample(0, 0, 2))
+        assert pairs(new.sample(PATIENCE).data) == [(0, 0), (0, 1)]
         old.close()
         # It was not the old one's place to end the roster.
         assert has_roster("fenced")
@@ -496,13 +496,13 @@ def test_a_roster_that_is_killed_is_told_again(ray_nodes: object) -> None:
         roster = ray.get_actor(roster_name("told"))
         ray.kill(roster, no_restart=False)
         with StreamClient("told") as client:
-            client.send_batch(sample(0, 0, 2))
-        assert pairs(stream.sample(PATIENCE).batch) == [(0, 0), (0, 1)]
+            client.extend(sample(0, 0, 2))
+        assert pairs(stream.sample(PATIENCE).data) == [(0, 0), (0, 1)]
         ray.kill(ray.get_actor(roster_name("told")))
         wait_until(lambda: has_roster("told"))
         with StreamClient("told") as client:
-            client.send_batch(sample(0, 2, 2))
-        assert pairs(stream.sample(PATIENCE).batch) == [(0, 2), (0, 3)]
+            client.extend(sample(0, 2, 2))
+        assert pairs(stream.sample(PATIENCE).data) == [(0, 2), (0, 3)]
 
 
 def test_a_roster_that_nobody_tells_anything_ends(ray_nodes: object) -> None:
@@ -613,7 +613,7 @@ def test_collectors_push_into_a_stream(ray_nodes: object) -> None:
         Collectors("CartPole-v1", None, StreamClient("steps"), num_steps=32, seed=1) as crew,
     ):
         for _ in range(4):
-            batch = stream.sample(PATIENCE).batch
+            batch = stream.sample(PATIENCE).data
             crew.check()
             # A step of CartPole moves the cart by 0.02 of its speed.
             moved = batch["observations"][:, 0] + 0.02 * batch["observations"][:, 1]
@@ -629,7 +629,7 @@ class Placed:
 
     def __init__(self, example: Any, batch_size: int, life: int, port: int = 0) -> None:
         self.server = echoic.Server(
-            example, batch_size, 2, transport=echoic.TcpTransport(port, token="t")
+            example, batch_size, 2 * batch_size, transport=echoic.TcpTransport(port, token="t")
         )
         self.server.start()
         doors = Doors("elsewhere", self.server.addresses[0], None)
@@ -663,21 +663,21 @@ def test_calls_keep_their_timeouts_while_the_server_is_looked_for(
         return learner.place
 
     client = client_of(ask)
-    patient = threading.Thread(target=client.send, args=({"x": 7},))
+    patient = threading.Thread(target=client.add, args=({"x": 7},))
     patient.start()
     with learner.server:
         for _ in range(2):
             begin = time.monotonic()
             with pytest.raises(WaitTimeoutError) as late:
-                client.send({"x": 1}, timeout=0.2)
+                client.add({"x": 1}, timeout=0.2)
             # The roster takes as long as it likes.
             assert time.monotonic() - begin < 5.0
             assert late.value.reason == "AWAY"
         known.set()
         patient.join(PATIENCE)
-        client.send_batch({"x": np.arange(3)})
+        client.extend({"x": np.arange(3)})
         client.flush(PATIENCE)
-        assert sorted(learner.server.sample(PATIENCE).batch["x"].tolist()) == [0, 1, 2, 7]
+        assert sorted(learner.server.sample(PATIENCE).data["x"].tolist()) == [0, 1, 2, 7]
         client.close()
 
 
@@ -689,9 +689,9 @@ def test_what_a_search_finds_out_is_told_to_who_calls(
 
     client = client_of(ask)
     with pytest.raises(DisconnectedError, match=r"call ray.init\(\) first"):
-        client.send({"x": 1})
+        client.add({"x": 1})
     with pytest.raises(DisconnectedError, match=r"call ray.init\(\) first"):
-        client.send({"x": 1}, timeout=PATIENCE)
+        client.add({"x": 1}, timeout=PATIENCE)
     client.close()
 
 
@@ -703,7 +703,7 @@ def test_a_learner_of_another_kind_ends_the_client_which_has_what_is_left(
     client = client_of(lambda: learner.place)
     with learner.server:
         # More than the ring has room for.
-        client.send_batch({"x": np.arange(100)})
+        client.extend({"x": np.arange(100)})
         assert client.is_connected
     learner = Placed({"x": np.zeros(2)}, 4, life=2, port=learner.port if same_port else 0)
     with learner.server:
@@ -722,7 +722,7 @@ def test_a_client_with_nothing_left_goes_on_with_a_learner_of_another_kind(
     learner = Placed({"x": np.int64(0)}, 4, life=1)
     client = client_of(lambda: learner.place)
     with learner.server:
-        client.send_batch({"x": np.arange(4)})
+        client.extend({"x": np.arange(4)})
         client.flush(30.0)
     learner = Placed({"x": np.zeros(2)}, 4, life=2, port=learner.port)
     with learner.server:
@@ -730,14 +730,14 @@ def test_a_client_with_nothing_left_goes_on_with_a_learner_of_another_kind(
         due = time.monotonic() + 30.0
         while True:
             try:
-                client.send_batch({"x": np.ones((4, 2))}, timeout=30.0)
+                client.extend({"x": np.ones((4, 2))}, timeout=30.0)
                 break
             except SpecError:
                 assert time.monotonic() < due
                 time.sleep(0.05)
-        assert learner.server.sample(30.0).batch["x"].sum() == 8
+        assert learner.server.sample(30.0).data["x"].sum() == 8
         with pytest.raises(SpecError, match="x"):
-            client.send({"x": np.int64(1)}, timeout=30.0)
+            client.add({"x": np.int64(1)}, timeout=30.0)
         assert not client.closed
         client.close(30.0)
 
@@ -749,7 +749,7 @@ def test_a_roster_that_tells_of_other_samples_is_asked_until_the_deadline(
     told = learner.place
     client = client_of(lambda: told, deadline=0.5)
     with learner.server:
-        client.send_batch({"x": np.arange(100)})
+        client.extend({"x": np.arange(100)})
     learner = Placed({"x": np.zeros(2)}, 4, life=2, port=learner.port)
     with learner.server, pytest.raises(DisconnectedError, match="server expects float64"):
         client.close(30.0)
@@ -767,7 +767,7 @@ def test_a_batch_that_is_cut_off_says_how_much_was_taken(
         closing = threading.Timer(0.5, learner.server.close)
         closing.start()
         with pytest.raises(DisconnectedError) as told:
-            client.send_batch({"x": np.zeros((1000, 1000))}, timeout=60.0)
+            client.extend({"x": np.zeros((1000, 1000))}, timeout=60.0)
         closing.join()
     assert 0 < told.value.stored < 1000
     assert told.value.undelivered <= told.value.stored

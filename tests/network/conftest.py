@@ -41,11 +41,11 @@ class Door:
         }[self.kind]
 
     def open(
-        self, words: int = SMALL, batch_size: int = 32, num_buffers: int = 4, **rest: Any
+        self, words: int = SMALL, batch_size: int = 32, capacity: int | None = None, **rest: Any
     ) -> echoic.Server:
         """Start a server; `rest` are options of its transport."""
         way = transport(self.address(), **rest)
-        return self.make_server(example(words), batch_size, num_buffers, transport=way).start()
+        return self.make_server(example(words), batch_size, capacity, transport=way).start()
 
     def open_and_take(self, *arguments: Any, **rest: Any) -> tuple[echoic.Server, Intake]:
         """Like `open`, with somebody who takes and checks all that comes."""

@@ -15,13 +15,13 @@ pytestmark = pytest.mark.timeout(40)
 
 # A ring this small is full most of the time: whoever waits for room must be woken each time.
 @pytest.mark.parametrize(
-    ("batch_size", "num_buffers"), [(1, 2), pytest.param(3, 2, marks=pytest.mark.nightly)]
+    ("batch_size", "capacity"), [(1, 2), pytest.param(3, 6, marks=pytest.mark.nightly)]
 )
 @pytest.mark.parametrize("words", [SMALL, FRAME])
 def test_small_batches_from_many_producers_never_stall(
-    door: Any, processes: Any, words: int, batch_size: int, num_buffers: int
+    door: Any, processes: Any, words: int, batch_size: int, capacity: int
 ) -> None:
-    server, intake = door.open_and_take(words, batch_size, num_buffers)
+    server, intake = door.open_and_take(words, batch_size, capacity)
     count = 3_000 if words == SMALL else 1_000
     senders = [
         processes.start("send", server.addresses[0], words=words, producer=n, rows=n, count=count)
@@ -35,12 +35,12 @@ def test_small_batches_from_many_producers_never_stall(
 
 def test_samples_without_bytes_are_counted(door: Any, make_server: Any) -> None:
     nothing = {"a": np.zeros((0, 3), np.float32)}
-    server = make_server(nothing, 4, 8, transport=transport(door.address())).start()
+    server = make_server(nothing, 4, 32, transport=transport(door.address())).start()
     with echoic.connect(server.addresses[0], nothing) as client:
-        client.send(nothing)
-        client.send_batch({"a": np.zeros((9, 0, 3), np.float32)})
+        client.add(nothing)
+        client.extend({"a": np.zeros((9, 0, 3), np.float32)})
     assert server.info.inserted_total == 10
-    assert server.sample(timeout=10).batch["a"].shape == (4, 0, 3)
+    assert server.sample(timeout=10).data["a"].shape == (4, 0, 3)
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ def test_a_sample_that_does_not_fit_is_refused_where_it_is_sent(
 ) -> None:
     server, intake = door.open_and_take()
     client = connect(server)
-    client.send(sample(0, 0, SMALL))
+    client.add(sample(0, 0, SMALL))
     with pytest.raises(echoic.errors.SpecError, match=text):
-        client.send({**sample(0, 1, SMALL), **change})
-    client.send(sample(0, 1, SMALL))
+        client.add({**sample(0, 1, SMALL), **change})
+    client.add(sample(0, 1, SMALL))
     client.close(timeout=10)
     assert_exactly(intake.finish()[0], 2)
 
@@ -75,19 +75,19 @@ def test_a_sample_is_copied_before_send_returns(door: Any, connect: Any) -> None
         for name, leaf in sample(0, step, FRAME).items():
             reused[name] = leaf if name != "words" else reused["words"]
             reused["words"][...] = rows(0, step, 1, FRAME)["words"][0]
-        client.send(reused)
+        client.add(reused)
     reused["words"][...] = 0
     client.flush(timeout=10)
-    taken = server.sample(timeout=10).batch
+    taken = server.sample(timeout=10).data
     np.testing.assert_array_equal(taken["words"], rows(0, 0, 64, FRAME)["words"])
 
 
 def test_batches_outlive_their_server_and_its_clients(door: Any, connect: Any) -> None:
     server = door.open(batch_size=4)
     client = connect(server)
-    client.send_batch(rows(0, 0, 4, SMALL))
+    client.extend(rows(0, 0, 4, SMALL))
     client.flush(timeout=10)
-    taken = server.sample(timeout=10).batch
+    taken = server.sample(timeout=10).data
     client.close(timeout=10)
     server.close()
     del server, client
@@ -95,9 +95,9 @@ def test_batches_outlive_their_server_and_its_clients(door: Any, connect: Any) -
 
 
 def test_a_batch_that_is_larger_than_window_and_ring_goes_through(door: Any, connect: Any) -> None:
-    server, intake = door.open_and_take(batch_size=4, num_buffers=2)
+    server, intake = door.open_and_take(batch_size=4, capacity=8)
     client = connect(server, window_bytes=1 << 12)
-    client.send_batch(rows(0, 0, 20_000, SMALL), timeout=30)
+    client.extend(rows(0, 0, 20_000, SMALL), timeout=30)
     client.close(timeout=10)
     assert_exactly(intake.finish()[0], 20_000)
 
@@ -105,7 +105,7 @@ def test_a_batch_that_is_larger_than_window_and_ring_goes_through(door: Any, con
 def test_what_is_in_the_numbers(door: Any, connect: Any, eventually: Any) -> None:
     server, intake = door.open_and_take()
     client = connect(server)
-    client.send_batch(rows(0, 0, 1_000, SMALL))
+    client.extend(rows(0, 0, 1_000, SMALL))
     client.flush(timeout=10)
     stats = client.stats()
     assert stats["samples_sent"] == stats["samples_acked"] == 1_000

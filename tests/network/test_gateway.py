@@ -16,8 +16,8 @@ def hand_on(server: Server, address: str) -> None:
     """Insert what workers send, until the server is closed."""
     priorities = np.ones(BATCH)
     with connect(address) as client:
-        for sample in server.dataset_iter():
-            client.extend(sample.batch, "replay", priorities)
+        for sample in server.batches():
+            client.extend(sample.data, "replay", priorities)
         client.flush()
 
 
@@ -33,7 +33,7 @@ def test_items_of_all_workers_come_over_one_client() -> None:
         workers = [connect(gateway.addresses[0], EXAMPLE) for _ in range(WORKERS)]
         for number, worker in enumerate(workers):
             for step in range(BATCH):
-                worker.send({"obs": np.full(3, step, np.float32), "worker": np.int64(number)})
+                worker.add({"obs": np.full(3, step, np.float32), "worker": np.int64(number)})
             worker.flush()
         for worker in workers:
             worker.close()

@@ -98,7 +98,7 @@ class Bystander:
 
     def send(self) -> None:
         """Get ten samples through."""
-        self.client.send_batch(np.arange(self.sent, self.sent + 10))
+        self.client.extend(np.arange(self.sent, self.sent + 10))
         self.sent += 10
         self.client.flush(timeout=10)
 
@@ -107,9 +107,9 @@ class Bystander:
         self.client.close(timeout=10)
         assert self.server.info.inserted_total == self.sent
         self.server.close()
-        came = [taken.batch.copy() for taken in self.server.dataset_iter()]
-        rest = self.server.remainder()
-        came += [] if rest is None else [rest.batch.copy()]
+        came = [taken.data.copy() for taken in self.server.batches()]
+        rest = self.server.rest()
+        came += [] if rest is None else [rest.data.copy()]
         assert_exactly(np.concatenate(came), self.sent)
 
 
@@ -126,7 +126,7 @@ def server(request: Any, make_server: Any, folder: Any) -> echoic.Server:
         "tcp": lambda: echoic.TcpTransport(0),
         "unix": lambda: echoic.UnixTransport(folder / "s"),
     }
-    return make_server(np.int64(0), 16, 64, transport=ways[request.param]()).start()
+    return make_server(np.int64(0), 16, 1024, transport=ways[request.param]()).start()
 
 
 @pytest.fixture
@@ -292,7 +292,7 @@ def test_many_who_say_nothing_or_little_are_closed_and_disturb_nobody(
     folder: Any, make_server: Any
 ) -> None:
     servers = [
-        make_server(np.int64(0), 16, 64, transport=transport(address)).start()
+        make_server(np.int64(0), 16, 1024, transport=transport(address)).start()
         for address in ("tcp://127.0.0.1:0", f"unix://{folder}/s")
     ]
     bystanders = [Bystander(server) for server in servers]
@@ -361,9 +361,9 @@ def test_a_client_with_another_spec_is_told_what_differs(
     with pytest.raises(echoic.errors.SpecError, match=text):
         echoic.connect(address, example)
     with echoic.connect(address, agreed) as client:
-        client.send_batch({"a": np.ones((2, 2, 3), np.float32), "b": np.arange(2, dtype=np.int32)})
+        client.extend({"a": np.ones((2, 2, 3), np.float32), "b": np.arange(2, dtype=np.int32)})
         client.flush(timeout=10)
-    assert server.sample(timeout=5).batch["b"].tolist() == [0, 1]
+    assert server.sample(timeout=5).data["b"].tolist() == [0, 1]
     assert server.info.inserted_total == 2
     assert refusals(server) == server.metrics()["connections_refused.SPEC"] == 1
 

@@ -30,7 +30,7 @@ many = rows(0, 0, 50, FRAME)
 one = {{name: leaf[0] for name, leaf in many.items()}}
 try:
     while True:
-        client.send(one, timeout=0.5)
+        client.add(one, timeout=0.5)
 except echoic.errors.WaitTimeoutError:
     pass
 print("waiting", flush=True)
@@ -59,7 +59,7 @@ LOST = """
 import numpy as np, echoic
 with echoic.Server(np.int64(0), 2, transport=echoic.TcpTransport(0)) as server:
     client = echoic.connect(server.addresses[0], np.int64(0), deadline=None)
-client.send(1)
+client.add(1)
 print("waiting", flush=True)
 try:
     {call}
@@ -115,7 +115,7 @@ def assert_ends_at_once(process: Any) -> None:
 
 
 def assert_client_ends_at_once(door: Any, processes: Any, call: str) -> None:
-    server = door.open(FRAME, batch_size=4, num_buffers=2)
+    server = door.open(FRAME, batch_size=4, capacity=8)
     folder = str(Path(__file__).parent)
     source = CLIENT.format(folder=folder, address=server.addresses[0], call=call)
     assert_ends_at_once(processes.script(source))
@@ -125,7 +125,7 @@ def assert_client_ends_at_once(door: Any, processes: Any, call: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ["client.send(one)", "client.send(one, timeout=60)", "client.send_batch(many)"]
+    "call", ["client.add(one)", "client.add(one, timeout=60)", "client.extend(many)"]
 )
 def test_a_send_to_a_server_without_room(door: Any, processes: Any, call: str) -> None:
     assert_client_ends_at_once(door, processes, call)
@@ -142,7 +142,7 @@ def test_a_client_whose_server_is_gone(processes: Any, call: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ["server.sample()", "server.sample(timeout=60)", "next(server.dataset_iter())"]
+    "call", ["server.sample()", "server.sample(timeout=60)", "next(server.batches())"]
 )
 def test_a_server_that_waits_for_samples(processes: Any, call: str) -> None:
     assert_ends_at_once(processes.script(SERVER.format(call=call)))
@@ -167,12 +167,12 @@ def test_an_interrupted_send_leaves_a_client_that_goes_on(door: Any, connect: An
     def interrupt(*_: object) -> None:
         raise Interrupt
 
-    server = door.open(FRAME, batch_size=4, num_buffers=2)
+    server = door.open(FRAME, batch_size=4, capacity=8)
     client = connect(server, FRAME, window_bytes=1 << 20)
     sent = 0
     with contextlib.suppress(echoic.errors.WaitTimeoutError):
         while True:
-            client.send(sample(0, sent, FRAME), timeout=0.3)
+            client.add(sample(0, sent, FRAME), timeout=0.3)
             sent += 1
     before = signal.signal(signal.SIGUSR1, interrupt)
     main = threading.main_thread().ident
@@ -181,17 +181,17 @@ def test_an_interrupted_send_leaves_a_client_that_goes_on(door: Any, connect: An
     try:
         timer.start()
         with pytest.raises(Interrupt):
-            client.send(sample(0, sent, FRAME), timeout=20)
+            client.add(sample(0, sent, FRAME), timeout=20)
     finally:
         timer.join()
         signal.signal(signal.SIGUSR1, before)
     # Nothing of the interrupted sample was kept, so it can be sent now.
-    came = [pairs(server.sample(timeout=10).batch) for _ in range(sent // 4)]
-    client.send(sample(0, sent, FRAME), timeout=10)
+    came = [pairs(server.sample(timeout=10).data) for _ in range(sent // 4)]
+    client.add(sample(0, sent, FRAME), timeout=10)
     client.flush(timeout=10)
     client.close(timeout=10)
     server.close()
-    came += [pairs(taken.batch) for taken in server.dataset_iter()]
-    rest = server.remainder()
-    came += [] if rest is None else [pairs(rest.batch)]
+    came += [pairs(taken.data) for taken in server.batches()]
+    rest = server.rest()
+    came += [] if rest is None else [pairs(rest.data)]
     assert_exactly(by_producer(came)[0], sent + 1)

@@ -55,7 +55,7 @@ class Lives:
             "serve",
             self.address,
             batch_size=BATCH,
-            num_buffers=BUFFERS,
+            capacity=BUFFERS * BATCH,
             intake=self.files[-1],
         )
 

@@ -79,7 +79,7 @@ def test_killed_producers_leave_no_hole_and_nothing_acknowledged_is_lost(
 def test_producers_killed_while_they_wait_for_room_leave_no_hole(
     door: Any, processes: Any, eventually: Any
 ) -> None:
-    server, intake = door.open_and_take(FRAME, batch_size=5, num_buffers=2)
+    server, intake = door.open_and_take(FRAME, batch_size=5, capacity=10)
     intake.pause()
     address = server.addresses[0]
     victims = [

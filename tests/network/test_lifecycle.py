@@ -30,7 +30,7 @@ def test_port_0_is_any_free_port(tcp: Any, connect: Any) -> None:
     for server, address in zip(servers, addresses, strict=True):
         assert address.startswith("tcp://127.0.0.1:")
         assert not address.endswith(":0")
-        connect(address).send(sample(0, 0, SMALL))
+        connect(address).add(sample(0, 0, SMALL))
         assert server.addresses == (address,)
 
 
@@ -50,13 +50,13 @@ def test_a_server_at_the_address_of_one_that_was_closed(
     server, intake = door.open_and_take()
     address = server.addresses[0]
     client = connect(server)
-    client.send_batch(rows(0, 0, 100, SMALL))
+    client.extend(rows(0, 0, 100, SMALL))
     client.flush(timeout=10)
     assert_exactly(intake.finish()[0], 100)
     again = make_server(example(SMALL), 32, transport=transport(address)).start()
     assert again.addresses == (address,)
     intake = Intake(again)
-    client.send_batch(rows(0, 0, 100, SMALL))
+    client.extend(rows(0, 0, 100, SMALL))
     client.flush(timeout=10)
     assert client.stats()["reconnects"] >= 1
     client.close(timeout=10)
@@ -75,7 +75,7 @@ def test_a_server_with_several_doors(folder: Path, make_server: Any, connect: An
     intake = Intake(server)
     for producer, address in enumerate(server.addresses):
         client = connect(address)
-        client.send_batch(rows(producer, 0, 100, SMALL))
+        client.extend(rows(producer, 0, 100, SMALL))
         client.close(timeout=10)
     steps = intake.finish()
     for producer in range(3):
@@ -111,16 +111,16 @@ def test_settings_without_meaning_are_refused(tcp: Any, make_server: Any, settin
 # Ends.
 
 
-@pytest.mark.parametrize("many", [False, True], ids=["send", "send_batch"])
+@pytest.mark.parametrize("many", [False, True], ids=["add", "extend"])
 @pytest.mark.parametrize("count", [1, 16_000])
 def test_close_without_flush_delivers_everything(door: Any, many: bool, count: int) -> None:
     server, intake = door.open_and_take()
     with echoic.connect(server.addresses[0], example(SMALL)) as client:
         if many:
-            client.send_batch(rows(0, 0, count, SMALL))
+            client.extend(rows(0, 0, count, SMALL))
         else:
             for step in range(count):
-                client.send(sample(0, step, SMALL))
+                client.add(sample(0, step, SMALL))
     assert_exactly(intake.finish()[0], count)
 
 
@@ -132,7 +132,7 @@ sys.path.insert(0, {folder!r})
 import echoic
 from content import NOTHING, SMALL, example, rows
 client = echoic.connect({address!r}, example(SMALL))
-client.send_batch(rows({producer}, 0, 16_000, SMALL))
+client.extend(rows({producer}, 0, 16_000, SMALL))
 client.flush()
 os.kill(os.getpid(), 9)
 """
@@ -155,10 +155,10 @@ os.kill(os.getpid(), 9)
 def test_what_a_closing_server_does_not_take_the_next_one_gets(
     socket_door: Any, make_server: Any, connect: Any, eventually: Any
 ) -> None:
-    server, intake = socket_door.open_and_take(batch_size=8, num_buffers=2)
+    server, intake = socket_door.open_and_take(batch_size=8, capacity=16)
     address = server.addresses[0]
     client = connect(server)
-    client.send_batch(rows(0, 0, 100_000, SMALL))
+    client.extend(rows(0, 0, 100_000, SMALL))
     first = intake.finish().get(0, NOTHING)
     # Each side knows the same, as soon as the client has heard the server's last word.
     eventually(lambda: client.stats()["pending"] == 100_000 - len(first))
@@ -171,22 +171,22 @@ def test_what_a_closing_server_does_not_take_the_next_one_gets(
 def test_a_partial_batch_is_not_lost_when_the_server_closes(door: Any, connect: Any) -> None:
     server = door.open(batch_size=32)
     client = connect(server)
-    client.send_batch(rows(0, 0, 40, SMALL))
+    client.extend(rows(0, 0, 40, SMALL))
     client.flush(timeout=10)
     server.close()
     assert len(server.sample(timeout=10)) == 32
-    rest = server.remainder(timeout=10)
-    assert rest.batch["step"].tolist() == list(range(32, 40))
+    rest = server.rest(timeout=10)
+    assert rest.data["step"].tolist() == list(range(32, 40))
 
 
 def test_what_was_acknowledged_before_sigterm_is_taken_after_it(
     door: Any, processes: Any, folder: Path, connect: Any, eventually: Any
 ) -> None:
     intake = folder / "intake"
-    server = processes.start("serve", door.address(), intake=intake, num_buffers=64)
+    server = processes.start("serve", door.address(), intake=intake, capacity=64 * 32)
     client = connect(server.wait_for("ready"))
     server.ask("pause")
-    client.send_batch(rows(0, 0, 1_000, SMALL))
+    client.extend(rows(0, 0, 1_000, SMALL))
     client.flush(timeout=10)
     server.signal(signal.SIGTERM)
     eventually(lambda: not client.stats()["connected"])
@@ -199,9 +199,9 @@ def test_what_was_acknowledged_before_sigterm_is_taken_after_it(
 def test_a_close_with_clients_that_can_not_finish_ends_after_its_deadline(
     socket_door: Any, connect: Any, eventually: Any
 ) -> None:
-    server = socket_door.open(batch_size=2, num_buffers=2)
+    server = socket_door.open(batch_size=2, capacity=4)
     client = connect(server)
-    client.send_batch(rows(0, 0, 1_000, SMALL))
+    client.extend(rows(0, 0, 1_000, SMALL))
     # A client that has not begun to send when the server says goodbye sends nothing.
     eventually(lambda: server.info.inserted_total == 4)
     start = time.monotonic()
@@ -221,8 +221,8 @@ def test_ends_in_any_order_and_more_than_once(door: Any, connect: Any) -> None:
     client.close()
     assert client.closed
     for call in (
-        lambda: client.send(sample(0, 0, SMALL)),
-        lambda: client.send_batch(rows(0, 0, 2, SMALL)),
+        lambda: client.add(sample(0, 0, SMALL)),
+        lambda: client.extend(rows(0, 0, 2, SMALL)),
     ):
         with pytest.raises(echoic.errors.ClosedError):
             call()
@@ -239,7 +239,7 @@ def test_a_client_that_is_forgotten_leaves(door: Any, connect: Any, eventually: 
     assert len(server.connections()) == 2
     del forgotten
     eventually(lambda: len(server.connections()) == 1)
-    kept.send(sample(0, 0, SMALL))
+    kept.add(sample(0, 0, SMALL))
     kept.flush(timeout=5)
 
 
@@ -254,7 +254,7 @@ import echoic
 from content import NOTHING, SMALL, example, rows
 clients = [echoic.connect({server.addresses[0]!r}, example(SMALL)) for _ in range(2)]
 for producer, client in enumerate(clients):
-    client.send_batch(rows(producer, 0, 16_000, SMALL))
+    client.extend(rows(producer, 0, 16_000, SMALL))
 """
     process = processes.script(script)
     process.join()
@@ -267,7 +267,7 @@ for producer, client in enumerate(clients):
 def test_a_script_that_ends_with_clients_that_can_not_deliver_ends_soon(
     socket_door: Any, processes: Any
 ) -> None:
-    server = socket_door.open(batch_size=2, num_buffers=2)
+    server = socket_door.open(batch_size=2, capacity=4)
     script = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -276,7 +276,7 @@ from content import NOTHING, SMALL, example, rows
 echoic.client._EXIT_TIMEOUT = 2.0
 clients = [echoic.connect({server.addresses[0]!r}, example(SMALL)) for _ in range(4)]
 for client in clients:
-    client.send_batch(rows(0, 0, 1_000, SMALL))
+    client.extend(rows(0, 0, 1_000, SMALL))
 print("over", flush=True)
 """
     process = processes.script(script)
@@ -296,8 +296,8 @@ print("over", flush=True)
 def test_what_a_forked_child_closes_and_drops_stays_with_its_parent(
     door: Any, connect: Any
 ) -> None:
-    server = door.open(batch_size=4, num_buffers=2)
-    server.submit_batch(rows(0, 0, 4, SMALL))
+    server = door.open(batch_size=4, capacity=8)
+    server.extend(rows(0, 0, 4, SMALL))
     held = server.sample()
     child = os.fork()
     if child == 0:
@@ -313,13 +313,13 @@ def test_what_a_forked_child_closes_and_drops_stays_with_its_parent(
     assert os.waitpid(child, 0)[1] == 0
     assert not server.closed
     client = connect(server)
-    client.send_batch(rows(0, 4, 4, SMALL))
+    client.extend(rows(0, 4, 4, SMALL))
     client.flush(timeout=20)
     # The batch that is held has not been given back, so there is no room.
     with pytest.raises(echoic.errors.WaitTimeoutError):
-        server.submit(sample(0, 8, SMALL), timeout=0)
-    assert held.batch["step"].tolist() == [0, 1, 2, 3]
-    assert server.sample(timeout=20).batch["step"].tolist() == [4, 5, 6, 7]
+        server.add(sample(0, 8, SMALL), timeout=0)
+    assert held.data["step"].tolist() == [0, 1, 2, 3]
+    assert server.sample(timeout=20).data["step"].tolist() == [4, 5, 6, 7]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -327,14 +327,14 @@ def test_what_a_forked_child_closes_and_drops_stays_with_its_parent(
 def test_a_forked_child_is_refused_and_the_parent_goes_on(door: Any, connect: Any) -> None:
     server, intake = door.open_and_take()
     client = connect(server)
-    client.send(sample(0, 0, SMALL))
+    client.add(sample(0, 0, SMALL))
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         said = []
         for call in (
-            lambda: client.send(sample(0, 1, SMALL)),
-            lambda: client.send_batch(rows(0, 1, 2, SMALL)),
+            lambda: client.add(sample(0, 1, SMALL)),
+            lambda: client.extend(rows(0, 1, 2, SMALL)),
             lambda: client.flush(timeout=1),
         ):
             try:
@@ -343,7 +343,7 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(door: Any, connect: An
                 said.append(str(error))
         # A client of the child's own works.
         with echoic.connect(server.addresses[0], example(SMALL)) as own:
-            own.send_batch(rows(1, 0, 10, SMALL))
+            own.extend(rows(1, 0, 10, SMALL))
         os.write(writing, "\n".join(said).encode())
         os._exit(0)
     os.close(writing)
@@ -352,7 +352,7 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(door: Any, connect: An
     assert os.waitpid(child, 0)[1] == 0
     assert len(said) == 3
     assert all("fork" in line for line in said)
-    client.send(sample(0, 1, SMALL))
+    client.add(sample(0, 1, SMALL))
     client.close(timeout=10)
     steps = intake.finish()
     assert_exactly(steps[0], 2)
@@ -362,9 +362,9 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(door: Any, connect: An
 def test_a_client_that_is_pickled_connects_anew(door: Any, connect: Any) -> None:
     server, intake = door.open_and_take()
     client = connect(server)
-    client.send_batch(rows(0, 0, 100, SMALL))
+    client.extend(rows(0, 0, 100, SMALL))
     with pickle.loads(pickle.dumps(client)) as copy:
-        copy.send_batch(rows(1, 0, 100, SMALL))
+        copy.extend(rows(1, 0, 100, SMALL))
         assert copy.stats()["samples_sent"] == 100
     client.close(timeout=10)
     steps = intake.finish()
@@ -399,10 +399,10 @@ def test_threads_that_share_a_client_do_not_mix_samples(
         step = 0
         while step < 2_000:
             if producer % 2:
-                client.send(sample(producer, step, SMALL))
+                client.add(sample(producer, step, SMALL))
                 step += 1
             else:
-                client.send_batch(rows(producer, step, 25, SMALL))
+                client.extend(rows(producer, step, 25, SMALL))
                 step += 25
             if step % 500 == 0:
                 client.flush(timeout=20)
@@ -425,10 +425,10 @@ def test_a_client_that_gives_up_says_how_many_and_keeps_them(
 ) -> None:
     server = processes.start("serve", socket_door.address())
     client = connect(server.wait_for("ready"), **setting)
-    client.send_batch(rows(0, 0, 10, SMALL))
+    client.extend(rows(0, 0, 10, SMALL))
     client.flush(timeout=10)
     server.kill()
-    client.send_batch(rows(0, 10, 90, SMALL))
+    client.extend(rows(0, 10, 90, SMALL))
     start = time.monotonic()
     with pytest.raises(echoic.errors.DisconnectedError, match="90") as caught:
         client.flush(timeout=20)
@@ -437,7 +437,7 @@ def test_a_client_that_gives_up_says_how_many_and_keeps_them(
     assert isinstance(caught.value, echoic.EchoicError)
     assert isinstance(caught.value, ConnectionError)
     with pytest.raises(echoic.errors.DisconnectedError):
-        client.send(sample(0, 100, SMALL))
+        client.add(sample(0, 100, SMALL))
     kept = client.undelivered()
     assert kept["step"].tolist() == list(range(10, 100))
     with pytest.raises(echoic.errors.DisconnectedError):
@@ -445,14 +445,14 @@ def test_a_client_that_gives_up_says_how_many_and_keeps_them(
     # They can go to another server.
     other, intake = socket_door.open_and_take()
     with echoic.connect(other.addresses[0], example(SMALL)) as heir:
-        heir.send_batch(rows(0, 0, 10, SMALL))
-        heir.send_batch(kept)
+        heir.extend(rows(0, 0, 10, SMALL))
+        heir.extend(kept)
     assert_exactly(intake.finish()[0], 100)
 
 
 def test_a_client_that_has_delivered_everything_keeps_nothing(door: Any, connect: Any) -> None:
     client = connect(door.open())
-    client.send(sample(0, 0, SMALL))
+    client.add(sample(0, 0, SMALL))
     client.flush(timeout=10)
     client.close(timeout=10)
     assert client.undelivered() is None
@@ -464,7 +464,7 @@ def test_a_send_that_waits_ends_when_the_client_gives_up(
     server = processes.start("serve", door.address())
     client = connect(server.wait_for("ready"), deadline=1.0, window_bytes=1 << 12)
     server.kill()
-    many = background.start(client.send_batch, rows(0, 0, 10_000, SMALL))
+    many = background.start(client.extend, rows(0, 0, 10_000, SMALL))
     with pytest.raises(echoic.errors.DisconnectedError):
         many()
 
@@ -484,11 +484,11 @@ def test_a_shared_memory_client_that_gives_up_has_kept_nothing(
 ) -> None:
     server = processes.start("serve", f"shm://echoic-test-{os.getpid()}-gone")
     client = connect(server.wait_for("ready"), deadline=0.5)
-    client.send_batch(rows(0, 0, 10, SMALL))
+    client.extend(rows(0, 0, 10, SMALL))
     server.kill()
     with pytest.raises(echoic.errors.DisconnectedError) as caught:
         # More than the ring of a server that is gone holds.
-        client.send_batch(rows(0, 10, 10_000, SMALL))
+        client.extend(rows(0, 10, 10_000, SMALL))
     assert caught.value.undelivered == 0
     assert client.undelivered() is None
 
@@ -498,25 +498,25 @@ def test_a_shared_memory_client_that_gives_up_has_kept_nothing(
 
 def test_a_full_ring_keeps_a_shared_memory_client_waiting(make_server: Any, connect: Any) -> None:
     way = echoic.ShmTransport(f"echoic-test-{os.getpid()}-full")
-    server = make_server(example(SMALL), 2, 2, transport=way).start()
+    server = make_server(example(SMALL), 2, 4, transport=way).start()
     client = connect(server)
-    client.send_batch(rows(0, 0, 4, SMALL))
+    client.extend(rows(0, 0, 4, SMALL))
     with pytest.raises(echoic.errors.WaitTimeoutError) as caught:
-        client.send(sample(0, 4, SMALL), timeout=0.2)
+        client.add(sample(0, 4, SMALL), timeout=0.2)
     assert caught.value.reason == "CAPACITY"
     intake = Intake(server)
-    client.send_batch(rows(0, 4, 1_000, SMALL), timeout=10)
+    client.extend(rows(0, 4, 1_000, SMALL), timeout=10)
     client.close(timeout=10)
     assert_exactly(intake.finish()[0], 1_004)
 
 
 def test_a_full_window_says_why_it_waits(socket_door: Any, connect: Any) -> None:
-    server = socket_door.open(batch_size=2, num_buffers=2)
+    server = socket_door.open(batch_size=2, capacity=4)
     client = connect(server, window_bytes=1 << 12)
     sent, reason = 0, None
     while sent < 10_000 and reason is None:
         try:
-            client.send(sample(0, sent, SMALL), timeout=0.3)
+            client.add(sample(0, sent, SMALL), timeout=0.3)
         except echoic.errors.WaitTimeoutError as error:
             reason = error.reason
         else:
@@ -528,7 +528,7 @@ def test_a_full_window_says_why_it_waits(socket_door: Any, connect: Any) -> None
         client.flush(timeout=0.2)
     # It goes on as if nothing had been.
     intake = Intake(server)
-    client.send_batch(rows(0, sent, 1_000, SMALL))
+    client.extend(rows(0, sent, 1_000, SMALL))
     client.close(timeout=10)
     assert_exactly(intake.finish()[0], sent + 1_000)
 
@@ -536,8 +536,8 @@ def test_a_full_window_says_why_it_waits(socket_door: Any, connect: Any) -> None
 def test_a_close_in_another_thread_ends_a_send_that_waits(
     socket_door: Any, connect: Any, background: Any
 ) -> None:
-    client = connect(socket_door.open(batch_size=2, num_buffers=2), window_bytes=1 << 12)
-    many = background.start_and_let_block(client.send_batch, rows(0, 0, 10_000, SMALL))
+    client = connect(socket_door.open(batch_size=2, capacity=4), window_bytes=1 << 12)
+    many = background.start_and_let_block(client.extend, rows(0, 0, 10_000, SMALL))
     with pytest.raises(echoic.EchoicError):
         client.close(timeout=0.3)
     with pytest.raises(echoic.EchoicError):

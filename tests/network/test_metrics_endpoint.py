@@ -100,7 +100,7 @@ def everything(folder: Path | None = None) -> Server:
 def test_every_number_of_a_server_is_there_and_right() -> None:
     with everything() as server:
         url = server.serve_metrics()
-        server.submit_batch({"obs": np.zeros((6, 4), np.float32)})
+        server.extend({"obs": np.zeros((6, 4), np.float32)})
         sample = server.sample()
         # The server closes the connection that it refused in its own time.
         deadline = time.monotonic() + 10
@@ -168,10 +168,10 @@ def test_one_sees_which_side_is_ahead(side: str) -> None:
 
 
 def test_a_connection_that_waits_says_for_what() -> None:
-    with Server(EXAMPLE, 4, 2, transport=TcpTransport(0, "127.0.0.1")) as server:
+    with Server(EXAMPLE, 4, 8, transport=TcpTransport(0, "127.0.0.1")) as server:
         url = server.serve_metrics()
         with connect(server.addresses[0], EXAMPLE) as client:
-            client.send_batch({"obs": np.zeros((100, 4), np.float32)})
+            client.extend({"obs": np.zeros((100, 4), np.float32)})
             deadline = time.monotonic() + 10
             while not numbers(url).get("echoic_connections_blocked,reason=CAPACITY"):
                 assert time.monotonic() < deadline
@@ -275,7 +275,7 @@ def test_readers_of_all_kinds_do_not_hold_up_the_server() -> None:
         host, port = re.findall(r"//(.*):(\d+)/", url)[0]
         silent = [socket.create_connection((host, int(port))) for _ in range(4)]
         start = time.monotonic()
-        server.submit_batch({"obs": np.zeros((8, 4), np.float32)})
+        server.extend({"obs": np.zeros((8, 4), np.float32)})
         assert server.sample(timeout=10) is not None
         # Two readers are answered at a time, and those who ask nothing have two seconds each.
         assert time.monotonic() - start < 2
@@ -292,11 +292,11 @@ def table_of_names() -> dict[str, tuple[str, str]]:
 
 def families(folder: Path) -> dict[str, tuple[str, str]]:
     with everything(folder) as server:
-        server.tell({"success_rate": 0.5})
+        server.set_gauge("success_rate", 0.5)
         url = server.serve_metrics()
         client_example = {"obs": np.zeros(4, np.float32)}
         with connect(server.addresses[0], client_example, token=b"right") as client:
-            client.send_batch({"obs": np.zeros((128, 4), np.float32)})
+            client.extend({"obs": np.zeros((128, 4), np.float32)})
             deadline = time.monotonic() + 10
             while "echoic_connections_blocked{" not in (text := read(url)):
                 assert time.monotonic() < deadline

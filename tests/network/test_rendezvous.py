@@ -104,8 +104,8 @@ def test_a_stream_rollouts_and_weights_are_found(say: Any, serve: Any) -> None:
     table = RolloutTable("math", {"tokens": "int32"}, batch_groups=1)
     say(addresses=serve(example={"x": np.int64(0)}, batch_size=1, rollouts=[table], weights=store))
     with echoic.connect(example={"x": np.int64(0)}) as client:
-        client.send({"x": np.int64(3)})
-    assert serve.servers[0].sample(timeout=PATIENCE).batch["x"].tolist() == [3]
+        client.add({"x": np.int64(3)})
+    assert serve.servers[0].sample(timeout=PATIENCE).data["x"].tolist() == [3]
     with rollouts.connect() as client:
         assert list(client) == ["math"]
     store.publish({"w": np.ones(2)}, version=4)

@@ -86,15 +86,13 @@ def test_a_learner_that_stops_for_a_while(
 
 def test_signs_of_life_do_not_fall_into_samples(socket_door: Any) -> None:
     # So large that the socket takes a part of one, while several signs of life are due.
-    server, intake = socket_door.open_and_take(
-        HUGE, batch_size=2, num_buffers=2, heartbeat=HEARTBEAT
-    )
+    server, intake = socket_door.open_and_take(HUGE, batch_size=2, capacity=4, heartbeat=HEARTBEAT)
     intake.pause()
     count = 12
     window = (count + 1) * server.info.bytes_per_sample
     with echoic.connect(server.addresses[0], example(HUGE), window_bytes=window) as client:
         for step in range(count):
-            client.send(sample(0, step, HUGE))
+            client.add(sample(0, step, HUGE))
         time.sleep(4 * HEARTBEAT)
         intake.resume()
         client.flush(timeout=20)

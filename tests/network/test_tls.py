@@ -68,7 +68,7 @@ def serve(ours: Papers, make_server: Any) -> Callable[..., tuple[echoic.Server, 
     def start(**options: Any) -> tuple[echoic.Server, Intake]:
         settings = {"host": "localhost", **ours.issue("localhost"), **options}
         way = echoic.TlsTransport(0, **settings)
-        server = make_server(example(SMALL), 32, 4, transport=way).start()
+        server = make_server(example(SMALL), 32, 128, transport=way).start()
         return server, Intake(server)
 
     return start
@@ -77,7 +77,7 @@ def serve(ours: Papers, make_server: Any) -> Callable[..., tuple[echoic.Server, 
 def deliver(connect: Any, server: echoic.Server, intake: Intake, **options: Any) -> None:
     """Somebody who is believed sends 100 samples, which are all that the server ever got."""
     client = connect(server, **options)
-    client.send_batch(rows(0, 0, 100, SMALL))
+    client.extend(rows(0, 0, 100, SMALL))
     client.close(timeout=10)
     steps = intake.finish()
     assert list(steps) == [0]
@@ -116,10 +116,10 @@ def test_a_frame_that_is_larger_than_a_record_arrives(
 ) -> None:
     words = 1 << 16
     way = echoic.TlsTransport(0, "localhost", **ours.issue("localhost"))
-    server = make_server(example(words), 2, 4, transport=way).start()
+    server = make_server(example(words), 2, 8, transport=way).start()
     intake = Intake(server)
     client = connect(server, words, ca=ours.ca)
-    client.send_batch(rows(0, 0, 20, words))
+    client.extend(rows(0, 0, 20, words))
     client.close(timeout=20)
     assert_exactly(intake.finish()[0], 20)
 
@@ -184,7 +184,7 @@ def test_one_client_too_many_is_told_so(ours: Any, serve: Any, connect: Any) -> 
     server, intake = serve(max_connections=1)
     first = connect(server, ca=ours.ca)
     refuse(server, echoic.errors.RefusedError, "LIMIT", ca=ours.ca)
-    first.send_batch(rows(0, 0, 10, SMALL))
+    first.extend(rows(0, 0, 10, SMALL))
     first.close(timeout=10)
     assert_exactly(intake.finish()[0], 10)
 
@@ -201,7 +201,7 @@ def test_a_server_without_encryption_is_recognised(
     ours: Any, make_server: Any, connect: Any
 ) -> None:
     way = echoic.TcpTransport(0, "localhost")
-    server = make_server(example(SMALL), 32, 4, transport=way).start()
+    server = make_server(example(SMALL), 32, 128, transport=way).start()
     intake = Intake(server)
     reason = "does the server speak TLS"
     refuse(
@@ -221,7 +221,7 @@ def test_connections_that_break_anywhere_are_made_anew_and_nothing_is_lost(
     proxy.abruptly = abruptly
     address = proxy.address.replace("tcp://", "tls://")
     client = connect(address, ca=ours.ca, server_name="localhost")
-    client.send_batch(rows(0, 0, 5_000, SMALL))
+    client.extend(rows(0, 0, 5_000, SMALL))
     client.close(timeout=30)
     assert client.stats()["reconnects"] >= 3
     assert_exactly(intake.finish()[0], 5_000)
@@ -242,7 +242,7 @@ def test_a_file_that_is_no_pem_is_named(
     empty = tmp_path / "empty.pem"
     empty.write_text("nothing\n")
     files = {**ours.issue("localhost"), file: str(empty)}
-    server = make_server(example(SMALL), 4, 2, transport=echoic.TlsTransport(0, **files))
+    server = make_server(example(SMALL), 4, 8, transport=echoic.TlsTransport(0, **files))
     with pytest.raises(ValueError, match=r"empty\.pem"):
         server.start()
 

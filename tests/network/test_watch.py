@@ -52,11 +52,11 @@ def test_every_number_comes_with_its_name_and_meaning(kind: str, tmp_path: Path)
     elif kind == "shm":
         transport = ShmTransport(f"watched-{tmp_path.name}")
     with everything(tmp_path, transport) as server, Watch(server.addresses[0]) as watch:
-        server.submit_batch({"obs": np.zeros((6, 4), np.float32)})
+        server.extend({"obs": np.zeros((6, 4), np.float32)})
         with connect(server.addresses[0], EXAMPLE) as client:
-            client.send(EXAMPLE)
+            client.add(EXAMPLE)
             client.flush()
-            seen = watch.look()
+            seen = watch.stats()
         flat = server.metrics()
         assert seen.release == echoic._native.ping(server.addresses[0], {})["server_version"]
         assert seen.age > 0
@@ -102,11 +102,11 @@ def test_connections_have_the_names_of_their_clients(tmp_path: Path) -> None:
         names = ["actor-0", "actor-1", *["learner-0", "learner-1", "shards"] * 2]
         expected = sorted([*names, "producer", "follower", own, "\u202eme"])
         deadline = time.monotonic() + 40
-        while sorted(one.name for one in watch.look().connections) != expected:
-            assert time.monotonic() < deadline, [one.name for one in watch.look().connections]
+        while sorted(one.name for one in watch.stats().connections) != expected:
+            assert time.monotonic() < deadline, [one.name for one in watch.stats().connections]
         assert sorted(one["name"] for one in server.connections()) == expected
         # What a person sees of a name that would turn the line around.
-        assert "\\u202eme" in {one.name for one in read(watch.look()).connections}
+        assert "\\u202eme" in {one.name for one in read(watch.stats()).connections}
 
 
 @pytest.mark.parametrize("name", ["", "x" * 129, "é" * 65, "two\nlines", "\x1b[2J"])
@@ -119,11 +119,11 @@ def test_a_name_that_could_not_be_shown_is_refused(name: str) -> None:
 
 def test_a_server_without_tables_is_watched_and_so_is_one_without_a_stream() -> None:
     with Server(EXAMPLE, batch_size=4, transport=TcpTransport(0)) as server:
-        seen = Watch(server.addresses[0]).look()
+        seen = Watch(server.addresses[0]).stats()
         assert seen.value("stream_capacity_samples") == 16
         assert "table_items" not in seen.families
     with Server(tables=[Table("t", EXAMPLE, max_size=1)], transport=TcpTransport(0)) as server:
-        seen = Watch(server.addresses[0]).look()
+        seen = Watch(server.addresses[0]).stats()
         assert seen.values("table_items", "table") == {"t": 0.0}
         assert "stream_capacity_samples" not in seen.families
 
@@ -139,7 +139,7 @@ def test_spreads_say_how_often_items_were_sampled_how_high_they_are_and_how_old(
         table.sample(1)
         table.remove(table.items().key[4:])
         table.update_priorities(table.items().key[:1], [2.0])
-        seen = Watch(server.addresses[0]).look()
+        seen = Watch(server.addresses[0]).stats()
 
     def spread(name: str) -> dict[float, float]:
         values = seen.values(name, "le", table="t")
@@ -165,7 +165,7 @@ def test_spreads_survive_a_checkpoint_and_a_reset(tmp_path: Path) -> None:
         )
 
     def spreads(server: Server) -> list[dict[str, float]]:
-        seen = Watch(server.addresses[0]).look()
+        seen = Watch(server.addresses[0]).stats()
         names = ("table_times_sampled", "table_priorities")
         return [seen.values(name, "le", table="t") for name in names]
 
@@ -185,13 +185,13 @@ def test_spreads_survive_a_checkpoint_and_a_reset(tmp_path: Path) -> None:
 
 def test_checkpoints_and_journals_are_counted(tmp_path: Path) -> None:
     with everything(tmp_path, TcpTransport(0)) as server, Watch(server.addresses[0]) as watch:
-        assert watch.look().value("checkpoints_total") == 0
-        assert "checkpoint_age_seconds" not in watch.look().families
+        assert watch.stats().value("checkpoints_total") == 0
+        assert "checkpoint_age_seconds" not in watch.stats().families
         client = connect(server.addresses[0])
         client.add(EXAMPLE, {"replay": 1.0})
         client.flush()
         server.checkpoint()
-        seen = watch.look()
+        seen = watch.stats()
         client.close()
     assert seen.value("checkpoints_total") == 1
     assert 0 < (seen.value("checkpoint_last_seconds") or 0) < 60
@@ -213,7 +213,7 @@ def test_a_token_is_asked_for() -> None:
             with pytest.raises(RefusedError) as refused:
                 Watch(server.addresses[0], token=token)
             assert refused.value.code == "AUTH"
-        seen = Watch(server.addresses[0], token=b"right").look()
+        seen = Watch(server.addresses[0], token=b"right").stats()
         assert seen.values("connections_refused_total", "code") == {"AUTH": 2.0}
 
 
@@ -221,27 +221,27 @@ def test_a_watch_comes_back_when_the_server_does(tmp_path: Path) -> None:
     door = UnixTransport(tmp_path / "door.sock")
     with Server(EXAMPLE, batch_size=4, transport=door) as server:
         watch = Watch(server.addresses[0], timeout=5)
-        watch.look()
+        watch.stats()
     with pytest.raises((DisconnectedError, OSError)):
-        watch.look()
+        watch.stats()
     with Server(EXAMPLE, batch_size=8, transport=UnixTransport(tmp_path / "door.sock")):
-        assert watch.look().value("stream_batch_samples") == 8
+        assert watch.stats().value("stream_batch_samples") == 8
 
 
 def test_a_watch_that_looks_seldom_connects_again() -> None:
     door = TcpTransport(0, heartbeat=0.05)
     with Server(EXAMPLE, batch_size=4, transport=door) as server:
         watch = Watch(server.addresses[0])
-        watch.look()
+        watch.stats()
         with Watch(server.addresses[0]) as other:
             # This one answers pings while it is looked through; the other says nothing.
             until = time.monotonic() + 30
-            while len(other.look().connections) > 1:
+            while len(other.stats().connections) > 1:
                 assert time.monotonic() < until
             # It is no worker that fell silent.
-            assert other.look().value("connections_silent_total") == 0
+            assert other.stats().value("connections_silent_total") == 0
         # One more than were opened, unless a slow machine has cut more.
-        assert (watch.look().value("connections_accepted_total") or 0) >= 3
+        assert (watch.stats().value("connections_accepted_total") or 0) >= 3
 
 
 def test_a_ping_of_a_server_of_tables_alone_names_them() -> None:
@@ -256,7 +256,7 @@ def test_a_closed_watch_looks_no_more() -> None:
         watch = Watch(server.addresses[0])
         watch.close()
         with pytest.raises(ClosedError, match="the watch is closed"):
-            watch.look()
+            watch.stats()
 
 
 def test_a_look_at_a_server_that_is_silent_ends_in_time() -> None:

@@ -50,7 +50,7 @@ def allow_files(count: int) -> None:
 def send_some(client: echoic.Client, producer: int, count: int) -> None:
     """Send with a client that came from another process."""
     with client:
-        client.send_batch(rows(producer, 0, count, SMALL))
+        client.extend(rows(producer, 0, count, SMALL))
 
 
 def send(arguments: argparse.Namespace) -> None:
@@ -62,11 +62,11 @@ def send(arguments: argparse.Namespace) -> None:
     sent = calls = 0
     while sent != arguments.count:
         if arguments.rows:
-            client.send_batch(rows(arguments.producer, sent, arguments.rows, arguments.words))
+            client.extend(rows(arguments.producer, sent, arguments.rows, arguments.words))
             sent += arguments.rows
         else:
             one = rows(arguments.producer, sent, 1, arguments.words)
-            client.send({name: leaf[0] for name, leaf in one.items()})
+            client.add({name: leaf[0] for name, leaf in one.items()})
             sent += 1
         calls += 1
         if calls % arguments.report == 0:
@@ -93,7 +93,7 @@ def despair(arguments: argparse.Namespace) -> None:
     sent = 0
     try:
         while True:
-            client.send(sample(arguments.producer, sent, arguments.words))
+            client.add(sample(arguments.producer, sent, arguments.words))
             sent += 1
             say("acked", int(client.stats()["samples_acked"]))
             time.sleep(arguments.pause)
@@ -110,7 +110,7 @@ def serve(arguments: argparse.Namespace) -> None:
     server = echoic.Server(
         example(arguments.words),
         arguments.batch_size,
-        arguments.num_buffers,
+        arguments.capacity,
         transport=transport(arguments.address, **options),
     )
     server.start()
@@ -136,12 +136,12 @@ def serve(arguments: argparse.Namespace) -> None:
     threading.Thread(target=answer, daemon=True).start()
     say("ready", server.addresses[0])
     # In the main thread, so that signals find it where learners spend their time.
-    for taken in server.dataset_iter():
+    for taken in server.batches():
         taking.wait()
-        os.write(file, pairs(taken.batch).tobytes())
-    rest = server.remainder()
+        os.write(file, pairs(taken.data).tobytes())
+    rest = server.rest()
     if rest is not None:
-        os.write(file, pairs(rest.batch).tobytes())
+        os.write(file, pairs(rest.data).tobytes())
     say("done", server.info.inserted_total)
 
 
@@ -214,7 +214,7 @@ def crowd(arguments: argparse.Namespace) -> None:
     except echoic.errors.RefusedError as error:
         say("refused", error.code, error)
     for producer, client in enumerate(clients):
-        client.send_batch(rows(producer, 0, arguments.rows, arguments.words))
+        client.extend(rows(producer, 0, arguments.rows, arguments.words))
     for client in clients:
         client.flush()
     say("delivered", len(clients) * arguments.rows)
@@ -232,7 +232,7 @@ def rush(arguments: argparse.Namespace) -> None:
         try:
             with echoic.connect(arguments.address, example(arguments.words)) as client:
                 for step in range(arguments.count):
-                    client.send(sample(producer, step, arguments.words))
+                    client.add(sample(producer, step, arguments.words))
         except BaseException as failure:  # noqa: BLE001 - raised again below
             failures.append(failure)
 
@@ -265,12 +265,12 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=SMALL)
     parser.add_argument("--producer", type=int, default=0)
     parser.add_argument("--count", type=int, default=-1)
-    parser.add_argument("--rows", type=int, default=0, help="of one send_batch; 0: use send")
+    parser.add_argument("--rows", type=int, default=0, help="of one extend; 0: use add")
     parser.add_argument("--report", type=int, default=100, help="calls between two reports")
     parser.add_argument("--flush", action="store_true", help="report what a flush promises")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds, after each report")
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--num-buffers", type=int, default=4)
+    parser.add_argument("--capacity", type=int)
     parser.add_argument("--intake", default=os.devnull)
     parser.add_argument("--files", type=int, default=0, help="file descriptors once it serves")
     parser.add_argument("--connections", type=int, default=0)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def make_server(plan: Plan, folder: Path, transport: Any = None) -> echoic.Server:
     """Make the server of a plan; what it had in this folder is there again."""
     if plan.target == "stream":
-        return echoic.Server(plan.example(), plan.batch, plan.num_buffers, transport).start()
+        return echoic.Server(plan.example(), plan.batch, plan.capacity, transport).start()
     table = plan.table()
     checkpointer = None
     if plan.checkpoints != "none":
@@ -58,9 +58,9 @@ def content(table: echoic.Table) -> dict[str, np.ndarray]:
 
 def take_rest(server: echoic.Server) -> list[dict[str, np.ndarray]]:
     """Take what is left in the stream of a server that is closed."""
-    rest = [dict(sample.batch) for sample in server.dataset_iter()]
-    remainder = server.remainder(timeout=5)
-    return rest if remainder is None else [*rest, dict(remainder.batch)]
+    rest = [dict(sample.data) for sample in server.batches()]
+    remainder = server.rest(timeout=5)
+    return rest if remainder is None else [*rest, dict(remainder.data)]
 
 
 class Local:
@@ -219,8 +219,8 @@ class Taker:
         self._thread.start()
 
     def _run(self) -> None:
-        for sample in self._server.dataset_iter():
-            self._batches.append({name: leaf.copy() for name, leaf in sample.batch.items()})
+        for sample in self._server.batches():
+            self._batches.append({name: leaf.copy() for name, leaf in sample.data.items()})
 
     def finish(self) -> list[dict[str, np.ndarray]]:
         """Return all that was taken, and what is left, once the server is closed."""

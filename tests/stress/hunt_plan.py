@@ -32,7 +32,7 @@ class Plan:
     # "none", "called" (by server or client) or "every" (by the Checkpointer's schedule).
     checkpoints: str = "none"
     batch: int = 8
-    num_buffers: int = 2
+    capacity: int = 2
     seconds: float = 1.0
     inserters: list[str] = field(default_factory=list)
     samplers: list[str] = field(default_factory=list)
@@ -128,7 +128,8 @@ def make_plan(seed: int) -> Plan:
 
 def _stream(seed: int, rng: random.Random) -> Plan:
     plan = Plan(seed, "stream", rng.choice(["process", "shm", "tcp"]))
-    plan.batch, plan.num_buffers = rng.choice([1, 4, 64]), rng.choice([2, 4])
+    plan.batch = rng.choice([1, 4, 64])
+    plan.capacity = plan.batch * rng.choice([2, 4])
     plan.filling = rng.choice([8, 1000])
     plan.inserters = rng.choices(["submit", "submit_batch"], k=rng.randint(1, 3))
     plan.samplers = ["take"] * rng.randint(1, 2)

@@ -222,7 +222,7 @@ class Play:
             try:
                 with watch.call(role, "sample", patience):
                     if role == "take":
-                        data = client.sample(patience).batch
+                        data = client.sample(patience).data
                     else:
                         data = client.sample(NAME, plan.batch, patience, beta=0.5).data
             except echoic.errors.WaitTimeoutError:
@@ -543,14 +543,10 @@ class Inserter:
         elif plan.target == "stream":
             items = rows(plan, np.arange(number, number + many))
             one = {name: leaf[0] for name, leaf in items.items()}
-            if self._local and self._role == "submit":
-                client.submit(one, patience)
-            elif self._local:
-                client.submit_batch(items, patience)
-            elif self._role == "submit":
-                client.send(one, patience)
+            if self._role == "submit":
+                client.add(one, timeout=patience)
             else:
-                client.send_batch(items, patience)
+                client.extend(items, timeout=patience)
         elif many > 1 or "batch" in self._role:
             items = rows(plan, np.arange(number, number + many))
             client.extend(items, NAME, timeout=patience)

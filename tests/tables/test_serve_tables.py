@@ -594,7 +594,7 @@ def test_a_server_may_have_a_stream_and_tables(start: Any, tmp_path: Path) -> No
     table = {"name": "replay", "max_size": 10, "spec": "int64"}
     server = start(write(tmp_path, spec={"x": "int64"}, batch_size=2, save="out", tables=[table]))
     with echoic.connect(server.address, {"x": np.int64(0)}) as client:
-        client.send_batch({"x": np.arange(5)})
+        client.extend({"x": np.arange(5)})
     with echoic.connect(server.address) as client:
         client.add(np.int64(7), {"replay": 1.0})
     errors = server.end()

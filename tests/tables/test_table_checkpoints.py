@@ -201,21 +201,21 @@ def interrupt(done: int, total: int) -> None:
 
 
 def test_what_nobody_took_of_a_stream_comes_back(tmp_path: Path) -> None:
-    with echoic.Server(STEP, 4, 3, checkpointer=Checkpointer(tmp_path)) as first:
+    with echoic.Server(STEP, 4, 12, checkpointer=Checkpointer(tmp_path)) as first:
         for at in range(10):
-            first.submit({"obs": np.full(3, at, np.float32), "at": at})
-        assert first.sample().batch["at"].tolist() == [0, 1, 2, 3]
+            first.add({"obs": np.full(3, at, np.float32), "at": at})
+        assert first.sample().data["at"].tolist() == [0, 1, 2, 3]
         first.checkpoint()
     # Batches of another size are as good.
-    with echoic.Server(STEP, 5, 2, checkpointer=Checkpointer(tmp_path)) as second:
+    with echoic.Server(STEP, 5, 10, checkpointer=Checkpointer(tmp_path)) as second:
         for at in range(10, 14):
-            second.submit({"obs": np.full(3, at, np.float32), "at": at})
+            second.add({"obs": np.full(3, at, np.float32), "at": at})
         sample = second.sample(1.0)
-        assert sample.batch["at"].tolist() == [4, 5, 6, 7, 8]
-        assert sample.batch["obs"][:, 2].tolist() == [4, 5, 6, 7, 8]
-        assert second.sample(1.0).batch["at"].tolist() == [9, 10, 11, 12, 13]
+        assert sample.data["at"].tolist() == [4, 5, 6, 7, 8]
+        assert sample.data["obs"][:, 2].tolist() == [4, 5, 6, 7, 8]
+        assert second.sample(1.0).data["at"].tolist() == [9, 10, 11, 12, 13]
     with pytest.raises(echoic.errors.CheckpointError, match=r"6 unread samples .* room for 4"):
-        echoic.Server(STEP, 2, 2, checkpointer=Checkpointer(tmp_path))
+        echoic.Server(STEP, 2, 4, checkpointer=Checkpointer(tmp_path))
     with pytest.raises(
         echoic.errors.CheckpointError, match="the checkpoint has one, the server has not"
     ):

@@ -422,14 +422,14 @@ def test_a_stream_comes_back_beside_a_table_with_a_journal(tmp_path: Path) -> No
         )
 
     with serve() as first:
-        first.submit(1)
+        first.add(1)
         first.client().add(10, {"replay": 1.0})
         first.checkpoint()
         # Only the table survives what comes after the checkpoint.
-        first.submit(2)
+        first.add(2)
         first.client().add(20, {"replay": 1.0})
     with serve() as second:
         table = second.client().table("replay")
         assert sorted(table.get(table.items().key).data.tolist()) == [10, 20]
-        second.submit(3)
-        assert second.sample(1.0).batch.tolist() == [1, 3]
+        second.add(3)
+        assert second.sample(1.0).data.tolist() == [1, 3]

@@ -335,7 +335,7 @@ def test_server_is_another_though_it_is_older_than_the_first_was_when_it_was_see
 ) -> None:
     def seen(server: echoic.Server) -> float:
         with echoic.Watch(server.addresses[0]) as watch:
-            return watch.look().age
+            return watch.stats().age
 
     first = serve(echoic.Table("replay", np.int64(0), max_size=100))
     until(lambda: seen(first) > 0.5)

@@ -25,7 +25,7 @@ def wait_for(watch: Watch, found: Callable[[list[Problem]], bool]) -> list[Probl
     history = History()
     until = time.monotonic() + 30
     while True:
-        history.add(read(watch.look()))
+        history.add(read(watch.stats()))
         problems = find_problems(history)
         if found(problems):
             return problems
@@ -116,7 +116,7 @@ def test_a_ratio_that_only_slows_a_side_down_is_not_called_stuck() -> None:
             history = History()
             until = time.monotonic() + 1
             while time.monotonic() < until:
-                history.add(read(watch.look()))
+                history.add(read(watch.stats()))
                 levels = {problem.level for problem in find_problems(history)}
                 # Between two looks, a busy machine may well let nobody insert.
                 if history.readings[-1].age - history.readings[0].age > 0.5:
@@ -158,30 +158,30 @@ def test_a_batch_that_waits_for_more_than_one_item_is_told() -> None:
 
 
 def test_a_learner_that_holds_all_buffers_and_wants_another_is_told() -> None:
-    with Server(EXAMPLE, batch_size=2, num_buffers=2, transport=TcpTransport(0)) as server:
-        server.submit_batch({"obs": np.zeros((4, 4), np.float32)})
-        held = [server.sample().batch["obs"] for _ in range(2)]
+    with Server(EXAMPLE, batch_size=2, capacity=4, transport=TcpTransport(0)) as server:
+        server.extend({"obs": np.zeros((4, 4), np.float32)})
+        held = [server.sample().data["obs"] for _ in range(2)]
         learner = in_background(lambda: server.sample(timeout=60))
         with Watch(server.addresses[0]) as watch:
             problem = the_one(watch, "LEASED")
         assert "the learner holds all 2 buffers, and waits for another batch" in problem.text
         held.clear()
-        server.submit_batch({"obs": np.zeros((2, 4), np.float32)})
+        server.extend({"obs": np.zeros((2, 4), np.float32)})
         learner.join(30)
 
 
 def test_waits_of_others_do_not_thin_out_those_of_a_worker() -> None:
-    with Server(EXAMPLE, batch_size=2, num_buffers=2, transport=TcpTransport(0)) as server:
+    with Server(EXAMPLE, batch_size=2, capacity=4, transport=TcpTransport(0)) as server:
         address = server.addresses[0]
         worker = connect(address, EXAMPLE)
-        in_background(lambda: worker.send_batch({"obs": np.zeros((64, 4), np.float32)}))
+        in_background(lambda: worker.extend({"obs": np.zeros((64, 4), np.float32)}))
         others = [Watch(address) for _ in range(3)]
         with Watch(address) as watch:
             wait_for(watch, lambda problems: any(one.level == "stuck" for one in problems))
             history = History()
-            history.add(read(watch.look()))
+            history.add(read(watch.stats()))
             time.sleep(0.2)
-            history.add(read(watch.look()))
+            history.add(read(watch.stats()))
         assert history.last
         assert history.last.stream
         assert history.rates(history.last.stream)["blocked"] > 0.9
@@ -215,9 +215,9 @@ def test_a_full_queue_waits_for_those_who_sample() -> None:
 
 
 def test_a_ring_that_nobody_empties_is_stuck() -> None:
-    with Server(EXAMPLE, batch_size=2, num_buffers=2, transport=TcpTransport(0)) as server:
+    with Server(EXAMPLE, batch_size=2, capacity=4, transport=TcpTransport(0)) as server:
         worker = connect(server.addresses[0], EXAMPLE)
-        in_background(lambda: worker.send_batch({"obs": np.zeros((64, 4), np.float32)}))
+        in_background(lambda: worker.extend({"obs": np.zeros((64, 4), np.float32)}))
         with Watch(server.addresses[0]) as watch:
             problem = the_one(watch, "CAPACITY")
         assert problem.subject == "the stream"
@@ -236,10 +236,10 @@ def test_a_ring_that_nobody_empties_is_stuck() -> None:
 
 
 def test_batches_that_are_held_are_told_apart_from_a_slow_learner() -> None:
-    with Server(EXAMPLE, batch_size=2, num_buffers=2, transport=TcpTransport(0)) as server:
+    with Server(EXAMPLE, batch_size=2, capacity=4, transport=TcpTransport(0)) as server:
         worker = connect(server.addresses[0], EXAMPLE)
-        in_background(lambda: worker.send_batch({"obs": np.zeros((8, 4), np.float32)}))
-        held = [server.sample(timeout=30).batch["obs"] for _ in range(2)]
+        in_background(lambda: worker.extend({"obs": np.zeros((8, 4), np.float32)}))
+        held = [server.sample(timeout=30).data["obs"] for _ in range(2)]
         with Watch(server.addresses[0]) as watch:
             problem = the_one(watch, "LEASED")
         assert "all 2 buffers are held" in problem.text
@@ -257,7 +257,7 @@ def test_a_learner_without_workers_is_told_to_look_for_them() -> None:
             problem = the_one(watch, "EMPTY")
         assert "a batch takes 2" in problem.text
         assert "no sample has come yet" in problem.advice
-        server.submit_batch({"obs": np.zeros((2, 4), np.float32)})
+        server.extend({"obs": np.zeros((2, 4), np.float32)})
         learner.join(30)
 
 
@@ -277,10 +277,10 @@ def test_rates_are_those_of_the_last_seconds_and_forget_an_earlier_server() -> N
     with Server(tables=[table], transport=TcpTransport(0)) as server:
         history = History()
         with Watch(server.addresses[0]) as watch:
-            history.add(read(watch.look()))
+            history.add(read(watch.stats()))
             for _ in range(50):
                 table.add(EXAMPLE)
-            history.add(read(watch.look()))
+            history.add(read(watch.stats()))
 
         first, last = history.readings
         rate = pytest.approx(50 / (last.age - first.age))
@@ -296,7 +296,7 @@ def test_rates_are_those_of_the_last_seconds_and_forget_an_earlier_server() -> N
 def test_what_a_terminal_would_obey_is_written_out() -> None:
     name = "\x1b]0;owned\x07"
     with Server(tables=[Table(name, EXAMPLE, max_size=1)], transport=TcpTransport(0)) as server:
-        reading = read(server.look())
+        reading = read(server.stats())
     (table,) = reading.tables
     assert table.name == "\\x1b]0;owned\\x07"
     assert table.max_items == 1

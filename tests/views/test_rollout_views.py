@@ -80,7 +80,7 @@ def look(address: str, found: Callable[[list[Problem]], bool]) -> tuple[History,
     until = time.monotonic() + PATIENCE
     with Watch(address) as watch:
         while True:
-            history.add(read(watch.look()))
+            history.add(read(watch.stats()))
             problems = find_problems(history)
             if found(problems):
                 return history, problems
@@ -217,7 +217,7 @@ def test_a_learner_that_gets_its_batches_is_not_called_stuck(roll: Any) -> None:
     history, problems = look(rolling.address, is_known)
     with Watch(rolling.address) as watch:
         for _ in range(60):
-            history.add(read(watch.look()))
+            history.add(read(watch.stats()))
             problems += find_problems(history)
             time.sleep(0.02)
     assert {problem.level for problem in problems} == {"slow"}
@@ -279,7 +279,7 @@ def test_lags_of_the_last_batch_are_told(roll: Any) -> None:
     rolling.table.publish_version(3)
     batch = rolling.table.sample()
     with Watch(rolling.address) as watch:
-        (table,) = read(watch.look()).rollouts
+        (table,) = read(watch.stats()).rollouts
     assert (table.lag_oldest, table.lag_mean, table.lag_newest) == (3, 2.0, 1)
     assert batch.lag_oldest.max() == 3
     assert batch.lag_oldest.mean() == 2
@@ -291,7 +291,7 @@ def test_reading_has_all_numbers_as_the_table_tells_them(roll: Any) -> None:
     rolling = delivered(roll)
     stats = rolling.table.stats()
     with Watch(rolling.address) as watch:
-        (table,) = read(watch.look()).rollouts
+        (table,) = read(watch.stats()).rollouts
     for name in ("submitted", "accepted", "rejected", "filtered", "running", "delivered", "tokens"):
         assert getattr(table, name) == getattr(stats, name), name
     assert (table.version, table.target) == (stats.version, stats.target)

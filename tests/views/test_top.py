@@ -221,9 +221,9 @@ def test_ring_that_nobody_empties_says_who_waits_for_room(background: Any) -> No
             ) as client,
         ):
             while True:
-                client.send(np.zeros(4, np.float32))
+                client.add(np.zeros(4, np.float32))
 
-    with served(stream=True, batch_size=4, num_buffers=2) as server:
+    with served(stream=True, batch_size=4, capacity=8) as server:
         background.start(work, server.addresses[0])
         watch_it(server.addresses[0], play)
 
@@ -234,12 +234,12 @@ def test_push_of_the_servers_own_process_is_seen_to_wait(background: Any) -> Non
             pilot, "(CAPACITY)", "the ring is full, 2 batches are ready, and no batch is taken"
         )
 
-    with served(stream=True, num_buffers=2) as server:
+    with served(stream=True, capacity=8) as server:
 
         def work() -> None:
             with contextlib.suppress(ClosedError):
                 while True:
-                    server.submit(np.zeros(4, np.float32))
+                    server.add(np.zeros(4, np.float32))
 
         background.start(work)
         watch_it(server.addresses[0], play)
@@ -376,7 +376,7 @@ def test_s_sorts_connections_by_something_else(life: Any) -> None:
         ):
 
             def act() -> None:
-                fast.send(example)
+                fast.add(example)
                 server.sample()
 
             async def play(pilot: Pilot[None]) -> None:
@@ -719,12 +719,12 @@ def test_pictures_of_the_guide_say_what_is_seen(sample_waits: Any, life: Any) ->
         await until_seen(pilot, "policy version", "q quit")
         await compare(pilot, PICTURES / "top-table.svg")
 
-    with served(busy, stuck, stream=True, batch_size=256, num_buffers=8) as server:
+    with served(busy, stuck, stream=True, batch_size=256, capacity=2048) as server:
         steps = np.zeros((64, 4), np.float32)
         beats = itertools.count()
 
         def act() -> None:
-            server.submit_batch(steps)
+            server.extend(steps)
             if next(beats) % 4 == 3:
                 server.sample()
             busy.add(STEP)

@@ -75,7 +75,7 @@ struct Part {
 }
 
 /// Puts trajectories together step by step.
-#[pyclass(module = "echoic")]
+#[pyclass(module = "echoic.echo")]
 pub struct TrajectoryAccumulator {
     parts: Vec<Part>,
 }

@@ -153,28 +153,23 @@ impl Client {
     }
 
     /// Sends one sample.
-    #[pyo3(signature = (tree, timeout=None))]
-    fn send(&self, py: Python<'_>, tree: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
+    #[pyo3(signature = (x, *, timeout=None))]
+    fn add(&self, py: Python<'_>, x: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
         let push = |sources: &[Source], _: &One| self.push(py, sources, 1, deadline);
-        with_sources(&self.tree, tree, &mut One, push, |_| {})
+        with_sources(&self.tree, x, &mut One, push, |_| {})
     }
 
     /// Sends many samples.
-    #[pyo3(signature = (tree, timeout=None))]
-    fn send_batch(
-        &self,
-        py: Python<'_>,
-        tree: &Bound<'_, PyAny>,
-        timeout: Option<f64>,
-    ) -> PyResult<()> {
+    #[pyo3(signature = (xs, *, timeout=None))]
+    fn extend(&self, py: Python<'_>, xs: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
         let push = |sources: &[Source], shapes: &Many| {
             self.push(py, sources, shapes.rows.unwrap_or(0), deadline)
         };
-        with_sources(&self.tree, tree, &mut Many::default(), push, |_| {})
+        with_sources(&self.tree, xs, &mut Many::default(), push, |_| {})
     }
 
     /// Waits until everything is stored.

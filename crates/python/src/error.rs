@@ -88,7 +88,7 @@ pub fn is_ours(py: Python<'_>, error: &PyErr) -> bool {
 /// What a call on a stream was about, for its error message.
 pub enum Doing {
     /// Storing samples, of which some are stored already.
-    Submit { stored: usize, wanted: usize },
+    Add { stored: usize, wanted: usize },
     /// Waiting for a batch, of which some samples are there.
     Sample,
 }
@@ -112,15 +112,15 @@ impl Doing {
 
     fn stored(&self) -> usize {
         match self {
-            Self::Submit { stored, .. } => *stored,
+            Self::Add { stored, .. } => *stored,
             Self::Sample => 0,
         }
     }
 
     fn progress(&self) -> String {
         match self {
-            Self::Submit { wanted: 1, .. } | Self::Sample => String::new(),
-            Self::Submit { stored, wanted } => format!(" ({stored} of {wanted} samples stored)"),
+            Self::Add { wanted: 1, .. } | Self::Sample => String::new(),
+            Self::Add { stored, wanted } => format!(" ({stored} of {wanted} samples stored)"),
         }
     }
 }
@@ -136,7 +136,7 @@ pub fn stream_error(py: Python<'_>, error: &StreamError, doing: &Doing) -> PyErr
                 }
                 WaitReason::Leased => {
                     "every batch is held by arrays that are still alive; drop them, copy what you \
-                     keep, or raise num_buffers"
+                     keep, or raise capacity"
                 }
                 _ => "no batch is complete",
             };
@@ -144,10 +144,10 @@ pub fn stream_error(py: Python<'_>, error: &StreamError, doing: &Doing) -> PyErr
             set(py, error, "reason", reason.name())
         }
         StreamError::Closed => match doing {
-            Doing::Submit { .. } => closed_error(py, format!("the server is closed{progress}")),
+            Doing::Add { .. } => closed_error(py, format!("the server is closed{progress}")),
             Doing::Sample => closed_error(
                 py,
-                "the server is closed and all complete batches were taken; remainder() has the \
+                "the server is closed and all complete batches were taken; rest() has the \
                  samples that do not fill one",
             ),
         },

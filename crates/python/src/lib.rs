@@ -122,7 +122,7 @@ mod _native {
         RolloutBatch, RolloutCall, RolloutHistory, RolloutLink, RolloutTable, connect_rollouts,
     };
     #[pymodule_export]
-    use super::sample::{Histogram, Sample, SampleInfo};
+    use super::sample::{Histogram, StreamBatch, StreamStats};
     #[pymodule_export]
     use super::server::{Server, empty_call};
     #[pymodule_export]

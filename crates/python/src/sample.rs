@@ -35,18 +35,18 @@ impl Drop for Lease {
 
 /// A batch and the state of the stream it came from.
 #[pyclass(frozen, module = "echoic")]
-pub struct Sample {
+pub struct StreamBatch {
     #[pyo3(get)]
-    batch: Py<PyAny>,
+    data: Py<PyAny>,
     #[pyo3(get)]
     sequence: u64,
     rows: usize,
     stream: Arc<Stream>,
     listeners: Arc<Listeners>,
-    info: PyOnceLock<Py<SampleInfo>>,
+    info: PyOnceLock<Py<StreamStats>>,
 }
 
-impl Sample {
+impl StreamBatch {
     /// Shows a batch as a tree of numpy views.
     pub fn new(
         py: Python<'_>,
@@ -58,38 +58,40 @@ impl Sample {
         let (sequence, rows) = (batch.sequence(), batch.rows());
         let lease = Bound::new(py, Lease { batch: Some(batch), process: Process::current() })?;
         let mut shape = Vec::with_capacity(8);
-        let batch = tree.build(py, &mut |leaf| {
+        let data = tree.build(py, &mut |leaf| {
             let rule = &tree.rules[leaf];
             shape.clear();
             shape.push(rows);
             shape.extend_from_slice(&rule.leaf.shape);
             let Some(batch) = &lease.get().batch else { unreachable!("it goes with the lease") };
-            let data = batch.column_pointer(leaf);
+            let column = batch.column_pointer(leaf);
             // SAFETY: the column has room for `rows` values of this leaf and is the lease's alone
             // until the lease is dropped, which the array prevents by holding it.
-            unsafe { array::view(py, rule.descr.bind(py), &shape, data, lease.as_any()) }
+            unsafe { array::view(py, rule.descr.bind(py), &shape, column, lease.as_any()) }
         })?;
         let (stream, listeners) = (Arc::clone(stream), Arc::clone(listeners));
-        Ok(Self {
-            batch: batch.unbind(),
-            sequence,
-            rows,
-            stream,
-            listeners,
-            info: PyOnceLock::new(),
-        })
+        Ok(Self { data: data.unbind(), sequence, rows, stream, listeners, info: PyOnceLock::new() })
     }
 }
 
 #[pymethods]
-impl Sample {
+impl StreamBatch {
     #[getter]
-    fn info(&self, py: Python<'_>) -> PyResult<Py<SampleInfo>> {
+    fn info(&self, py: Python<'_>) -> PyResult<Py<StreamStats>> {
         let info = self.info.get_or_try_init(py, || {
-            let info = SampleInfo::of(&self.stream, &self.listeners);
-            Py::new(py, SampleInfo { batch_sequence: self.sequence, ..info })
+            let info = StreamStats::of(&self.stream, &self.listeners);
+            Py::new(py, StreamStats { batch_sequence: self.sequence, ..info })
         })?;
         Ok(info.clone_ref(py))
+    }
+
+    /// A part of the data.
+    fn __getitem__<'py>(
+        &self,
+        py: Python<'py>,
+        key: Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.data.bind(py).get_item(key)
     }
 
     fn __len__(&self) -> usize {
@@ -98,11 +100,11 @@ impl Sample {
 
     /// Lets the garbage collector see a batch that was made to refer to its own sample.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.batch)
+        visit.call(&self.data)
     }
 
     fn __repr__(&self) -> String {
-        format!("Sample(sequence={}, rows={})", self.sequence, self.rows)
+        format!("StreamBatch(sequence={}, rows={})", self.sequence, self.rows)
     }
 }
 
@@ -112,13 +114,13 @@ pub struct Histogram(Summary);
 
 /// A snapshot of a stream's numbers.
 #[pyclass(frozen, module = "echoic")]
-pub struct SampleInfo {
+pub struct StreamStats {
     info: StreamInfo,
     listeners: ListenerNumbers,
     batch_sequence: u64,
 }
 
-impl SampleInfo {
+impl StreamStats {
     /// The numbers without a batch.
     pub fn of(stream: &Stream, listeners: &Listeners) -> Self {
         let info = stream.info();
@@ -164,7 +166,7 @@ numbers!(Histogram {
     }
 );
 
-numbers!(SampleInfo {
+numbers!(StreamStats {
     info {
         batch_size: usize,
         num_buffers: usize,
@@ -237,6 +239,6 @@ numbers!(SampleInfo {
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let fields = self.as_dict(py)?;
         let fields = fields.iter().map(|(name, value)| format!("{name}={value}"));
-        Ok(format!("SampleInfo({})", fields.collect::<Vec<_>>().join(", ")))
+        Ok(format!("StreamStats({})", fields.collect::<Vec<_>>().join(", ")))
     }
 );

@@ -1,6 +1,5 @@
 //! The in-process listener of a server.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,7 +26,7 @@ use crate::fork::Process;
 use crate::leaf::{Many, One, ShapeRule, Source};
 use crate::listeners::{self, Listeners};
 use crate::rollouts::RolloutTable;
-use crate::sample::{Sample, SampleInfo};
+use crate::sample::{StreamBatch, StreamStats};
 use crate::server_metrics::ServerMetrics;
 use crate::sources::{DETACH_BYTES, recheck, with_sources};
 use crate::spec::{Spec, core_spec};
@@ -90,7 +89,7 @@ impl Server {
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         py: Python<'_>,
-        stream: Option<(Bound<'_, PyAny>, i64, i64)>,
+        stream: Option<(Bound<'_, PyAny>, i64, Option<i64>)>,
         held_warning_after: f64,
         shared: bool,
         tables: Vec<Py<Table>>,
@@ -100,11 +99,8 @@ impl Server {
     ) -> PyResult<Self> {
         let held_warning_after = wait::seconds("held_warning_after", held_warning_after)?;
         let stream = stream
-            .map(|(example, batch_size, num_buffers)| {
-                let config = StreamConfig {
-                    batch_size: size("batch_size", batch_size)?,
-                    num_buffers: size("num_buffers", num_buffers)?,
-                };
+            .map(|(example, batch_size, capacity)| {
+                let config = stream_config(batch_size, capacity)?;
                 StreamSide::new(&example, config, shared, held_warning_after)
             })
             .transpose()?;
@@ -140,34 +136,24 @@ impl Server {
     }
 
     /// Stores one sample.
-    #[pyo3(signature = (tree, timeout=None))]
-    fn submit(
-        &self,
-        py: Python<'_>,
-        tree: &Bound<'_, PyAny>,
-        timeout: Option<f64>,
-    ) -> PyResult<()> {
+    #[pyo3(signature = (x, *, timeout=None))]
+    fn add(&self, py: Python<'_>, x: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
         let side = self.side()?;
-        side.with_sources(tree, &mut One, |sources, _| side.store(py, sources, 1, deadline))
+        side.with_sources(x, &mut One, |sources, _| side.store(py, sources, 1, deadline))
     }
 
     /// Stores many samples.
-    #[pyo3(signature = (tree, timeout=None))]
-    fn submit_batch(
-        &self,
-        py: Python<'_>,
-        tree: &Bound<'_, PyAny>,
-        timeout: Option<f64>,
-    ) -> PyResult<()> {
+    #[pyo3(signature = (xs, *, timeout=None))]
+    fn extend(&self, py: Python<'_>, xs: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
         let side = self.side()?;
-        side.with_sources(tree, &mut Many::default(), |sources, shapes| {
+        side.with_sources(xs, &mut Many::default(), |sources, shapes| {
             let samples = shapes.rows.unwrap_or(0);
             if samples == 0 && side.stream.is_closed() {
-                let doing = Doing::Submit { stored: 0, wanted: 0 };
+                let doing = Doing::Add { stored: 0, wanted: 0 };
                 return Err(stream_error(py, &StreamError::Closed, &doing));
             }
             side.store(py, sources, samples, deadline)
@@ -176,7 +162,7 @@ impl Server {
 
     /// Takes the next batch.
     #[pyo3(signature = (timeout=None))]
-    fn sample(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Sample> {
+    fn sample(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<StreamBatch> {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
         let side = self.side()?;
@@ -185,17 +171,17 @@ impl Server {
             None => wait::detached(py, deadline, None, |wait: Wait<'_>| side.stream.take(wait))
                 .map_err(|stopped| Doing::Sample.stopped(py, stopped))?,
         };
-        Sample::new(py, &side.tree, &side.stream, &self.listeners, batch)
+        StreamBatch::new(py, &side.tree, &side.stream, &self.listeners, batch)
     }
 
     /// Takes what does not fill a batch.
     #[pyo3(signature = (timeout=None))]
-    fn remainder(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Sample>> {
+    fn rest(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<StreamBatch>> {
         self.process.check(py)?;
         let side = self.side()?;
         if !side.stream.is_closed() {
             return Err(pyo3::exceptions::PyRuntimeError::new_err(
-                "remainder() is for a closed server: before close() the batch may still fill up",
+                "rest() is for a closed server: before close() the batch may still fill up",
             ));
         }
         let deadline = wait::deadline(timeout)?;
@@ -203,7 +189,7 @@ impl Server {
         let batch = wait::detached(py, deadline, None, take)
             .map_err(|stopped| Doing::Sample.stopped(py, stopped))?;
         batch
-            .map(|batch| Sample::new(py, &side.tree, &side.stream, &self.listeners, batch))
+            .map(|batch| StreamBatch::new(py, &side.tree, &side.stream, &self.listeners, batch))
             .transpose()
     }
 
@@ -261,8 +247,8 @@ impl Server {
     }
 
     /// How long it has been there, its numbers by family, and its connections.
-    #[pyo3(name = "_look")]
-    fn look<'py>(
+    #[pyo3(name = "_stats")]
+    fn stats<'py>(
         &self,
         py: Python<'py>,
     ) -> PyResult<(u64, f64, Bound<'py, PyList>, Bound<'py, PyList>)> {
@@ -273,7 +259,7 @@ impl Server {
     /// Every number, by name.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let metrics = match &self.stream {
-            Some(side) => SampleInfo::of(&side.stream, &self.listeners).as_dict(py)?,
+            Some(side) => StreamStats::of(&side.stream, &self.listeners).as_dict(py)?,
             None => PyDict::new(py),
         };
         for (code, count) in self.listeners.info().refused {
@@ -286,10 +272,10 @@ impl Server {
         Ok(metrics)
     }
 
-    /// Shows numbers of the program beside the server's.
-    fn tell(&self, numbers: HashMap<String, Option<f64>>) -> PyResult<()> {
+    /// Shows a number of the program beside the server's.
+    fn set_gauge(&self, name: String, value: Option<f64>) -> PyResult<()> {
         self.program_gauges
-            .set(numbers.into_iter().collect())
+            .set(vec![(name, value)])
             .map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
@@ -383,8 +369,8 @@ impl Server {
     }
 
     #[getter]
-    fn info(&self) -> PyResult<SampleInfo> {
-        Ok(SampleInfo::of(&self.side()?.stream, &self.listeners))
+    fn info(&self) -> PyResult<StreamStats> {
+        Ok(StreamStats::of(&self.side()?.stream, &self.listeners))
     }
 
     #[getter]
@@ -488,12 +474,12 @@ impl StreamSide {
                 Ok(()) => return Ok(()),
                 Err(StreamError::TimedOut(_)) => {}
                 Err(error) => {
-                    let doing = Doing::Submit { stored, wanted: samples };
+                    let doing = Doing::Add { stored, wanted: samples };
                     return Err(stream_error(py, &error, &doing));
                 }
             }
             submitted.get_or_insert_with(|| self.stream.now());
-            let doing = Doing::Submit { stored, wanted: samples };
+            let doing = Doing::Add { stored, wanted: samples };
             self.wait_for_room(py, deadline, &doing)?;
             // Many short waits may never come to a tick, however long they take together.
             py.check_signals().map_err(|raised| doing.annotate(py, raised))?;
@@ -558,7 +544,7 @@ impl StreamSide {
         let info = self.stream.info();
         let message = format!(
             "producers wait because {} of {} batches are held by arrays that are still alive, the \
-             oldest for {:.1} s; drop or copy them, or raise num_buffers",
+             oldest for {:.1} s; drop or copy them, or raise capacity",
             info.batches_held,
             info.num_buffers,
             held.as_secs_f64()
@@ -567,6 +553,20 @@ impl StreamSide {
         py.import("warnings")?.call_method1("warn", (message, class.cast::<PyType>()?))?;
         Ok(())
     }
+}
+
+/// Batches of so many samples, and how many of them `capacity` needs: four if it is not given.
+fn stream_config(batch_size: i64, capacity: Option<i64>) -> PyResult<StreamConfig> {
+    let batch_size = size("batch_size", batch_size)?;
+    let Some(capacity) = capacity else { return Ok(StreamConfig { batch_size, num_buffers: 4 }) };
+    let (capacity, least) = (size("capacity", capacity)?, batch_size.saturating_mul(2));
+    if capacity < least {
+        let text = format!("capacity must be at least 2 batches = {least} samples, got {capacity}");
+        return Err(PyValueError::new_err(text));
+    }
+    // Without samples in a batch there is no number of batches; the core refuses the size.
+    let num_buffers = capacity.div_ceil(batch_size.max(1));
+    Ok(StreamConfig { batch_size, num_buffers })
 }
 
 /// A size, which the core checks further.

@@ -39,7 +39,7 @@ def bench(  # noqa: PLR0913 - one argument for each option
     seconds: Annotated[float, typer.Option(min=0.1, help="For how long to send.")] = 10.0,
     clients: Annotated[int, typer.Option(min=1, help="Processes, each with a client.")] = 1,
     batch: Annotated[
-        int, typer.Option(min=1, help="Samples per call: 1 is `send`, more is `send_batch`.")
+        int, typer.Option(min=1, help="Samples per call: 1 is `add`, more is `extend`.")
     ] = 1,
     rate: Annotated[
         float | None,
@@ -204,7 +204,7 @@ def report(load: Load, results: list[Result]) -> Report:
 
 def show(load: Load, found: Report) -> None:
     """Print a report for a person."""
-    call = "send" if found.batch == 1 else f"send_batch of {found.batch:,d}"
+    call = "add" if found.batch == 1 else f"extend of {found.batch:,d}"
     typer.echo(f"{load.address}: {found.clients} x {call}, samples of {size(nbytes(load))}")
     lines = [
         ("stored", f"{found.samples:,d} samples in {duration(found.seconds)}"),

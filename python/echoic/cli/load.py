@@ -48,7 +48,7 @@ class Load:
         options: Further options of `echoic.connect`.
         seconds: For how long.
         clients: From how many processes.
-        batch: Samples per call; 1 for `send`, more for `send_batch`.
+        batch: Samples per call; 1 for `add`, more for `extend`.
         rate: Samples per second of all clients together; `None` for as many as the server takes.
         timeout: Seconds without progress after which a client has failed.
     """
@@ -169,7 +169,7 @@ def pump(
     connection: "Connection", load: Load, client: Any, pool: list[Any]
 ) -> tuple[int, list[float]]:
     """Send until the time is over; return how many samples, and how long flushes took."""
-    call = client.send if load.batch == 1 else client.send_batch
+    call = client.add if load.batch == 1 else client.extend
     rate = load.rate / load.clients if load.rate else None
     flushes: list[float] = []
     sent = 0
@@ -184,7 +184,7 @@ def pump(
                 time.sleep(min((load.batch - due) / rate, FLUSH_EVERY))
                 continue
         for samples in pool[:calls]:
-            call(samples, load.timeout)
+            call(samples, timeout=load.timeout)
         sent += calls * load.batch
         # Right after a send, so that there is something to wait for at any rate.
         if now >= next_flush:

@@ -160,7 +160,7 @@ class Serving:
 
     def look(self) -> Reading:
         """The numbers of this moment."""
-        return read_server(self.server.look())
+        return read_server(self.server.stats())
 
 
 def run(config: Config) -> None:
@@ -241,7 +241,7 @@ def open_all(config: Config) -> Serving:
         server = echoic.Server(
             specs.example(config.spec) if config.spec else None,
             batch_size=config.batch_size if config.spec else None,
-            num_buffers=config.buffers,
+            capacity=config.buffers * config.batch_size,
             transport=[transport(listen) for listen in config.listen],
             tables=tables,
             checkpointer=config.checkpoints,

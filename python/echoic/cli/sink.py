@@ -119,12 +119,12 @@ class Consumer:
                 sample = self._server.sample()
             except echoic.errors.ClosedError:
                 break
-            self._sink.take(sample.batch)
+            self._sink.take(sample.data)
             self.batches += 1
             self.samples += len(sample)
             # Or the batch would be held while waiting for the next one.
             del sample
-        rest = self._server.remainder()
+        rest = self._server.rest()
         if rest is not None:
-            self._sink.take(rest.batch)
+            self._sink.take(rest.data)
             self.samples += len(rest)

@@ -225,7 +225,7 @@ def _work(connection: Connection, setup: Setup) -> None:
         envs.roll(rollout, weights, lambda: None)
         rollout["version"] = np.int64(version)
         try:
-            client.send(rollout)
+            client.add(rollout)
             client.flush()
         except (ClosedError, DisconnectedError):
             return

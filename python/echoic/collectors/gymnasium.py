@@ -335,7 +335,7 @@ class GymnasiumCollector:
         if server is None:
             raise ClosedError("the collector was stopped")
         try:
-            batch = server.sample(timeout=timeout).batch
+            batch = server.sample(timeout=timeout).data
         except WaitTimeoutError:
             return False
         except ClosedError:
@@ -395,7 +395,7 @@ class GymnasiumCollector:
             door = UnixTransport(str(self._folder / "door"))
         # Rollouts ahead, those being joined, and some of processes that are gone.
         room = ahead + len(self._workers) + 2
-        server = Server(example, batch_size=1, num_buffers=room, transport=door)
+        server = Server(example, batch_size=1, capacity=room, transport=door)
         server.start()
         self._server = server
 

@@ -89,7 +89,7 @@ class Monitor:
             EchoicError: If the server can't be reached, or refuses.
         """
         began = time.monotonic()
-        seen = self._watch.look()
+        seen = self._watch.stats()
         reading = read(seen, time.monotonic() - began)
         with self.lock:
             if not (self.paused or self._stopped.is_set()):

@@ -38,7 +38,7 @@ _REFUSED = {
     "CLOSING": "the server was closing",
     "STALE": "a later start of the same producer has connected",
 }
-_DROP = "drop the arrays of old batches (or copy them), or give more num_buffers"
+_DROP = "drop the arrays of old batches (or copy them), or raise capacity"
 
 
 @dataclass(frozen=True)

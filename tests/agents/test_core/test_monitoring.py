@@ -209,7 +209,7 @@ def test_a_server_shows_the_numbers_wherever_its_own_are():
             monitor.log_metrics(7, 1, {"success_rate": 0.25, "policy_loss": float("nan")})
             assert server.metrics()["told.success_rate"] == 0.25
             history = History()
-            history.add(read(watch.look()))
+            history.add(read(watch.stats()))
             assert history.last.gauges["step"] == 7
             data = as_data(address, history)
             assert (data["gauges"]["success_rate"], data["gauges"]["policy_loss"]) == (0.25, None)
@@ -222,7 +222,11 @@ def test_a_server_shows_the_numbers_wherever_its_own_are():
 def test_what_a_server_can_not_show_it_refuses():
     with echoic.Server(tables=[echoic.Table("replay", max_size=10)]) as server:
         with pytest.raises(ValueError, match="1 to 128 bytes"):
-            server.tell({"ok": 1.0, "": 1.0})
+            server.set_gauge("", 1.0)
+        for number in range(256):
+            server.set_gauge(str(number), 0.0)
         with pytest.raises(ValueError, match="at most 256"):
-            server.tell({str(number): 0.0 for number in range(257)})
+            server.set_gauge("256", 0.0)
+        for number in range(256):
+            server.set_gauge(str(number), None)
         assert not [name for name in server.metrics() if name.startswith("told")]

@@ -77,7 +77,8 @@ class PerformanceMonitor:
         """End; the thread has ended when this returns, and the server shows nothing more of it."""
         self.system_monitor.stop_monitoring()
         if self._server is not None and not self._server.closed:
-            self._server.tell(dict.fromkeys(METRIC_NAMES))
+            for name in METRIC_NAMES:
+                self._server.set_gauge(name, None)
 
     def log_metrics(
         self,
@@ -113,7 +114,8 @@ class PerformanceMonitor:
         )
         self.metrics_collector.collect_metrics(metrics)
         if self._server is not None and not self._server.closed:
-            self._server.tell({name: float(getattr(metrics, name)) for name in metrics.measured})
+            for name in metrics.measured:
+                self._server.set_gauge(name, float(getattr(metrics, name)))
         with self._lock:
             due = now - self._logged >= self.log_interval
             if due:

@@ -92,7 +92,7 @@ class StreamClient:
         In a task or an actor::
 
             with StreamClient("rollouts") as client:
-                client.send_batch(samples)
+                client.extend(samples)
     """
 
     def __init__(  # noqa: PLR0913 - one argument for each option
@@ -146,8 +146,8 @@ class StreamClient:
         self._closing = False
         self._closed = False
 
-    def send(self, tree: Any, timeout: float | None = None) -> None:
-        """Send one sample; see :meth:`echoic.Client.send`.
+    def add(self, x: Any, *, timeout: float | None = None) -> None:
+        """Send one sample; see :meth:`echoic.Client.add`.
 
         Raises:
             SpecError: If the sample does not fit. Nothing of it is sent.
@@ -156,9 +156,9 @@ class StreamClient:
             DisconnectedError: If there was no server for ``deadline`` seconds.
         """
         self._check_open()
-        self._carry(lambda link, patience: link.send(tree, patience), timeout)
+        self._carry(lambda link, patience: link.add(x, timeout=patience), timeout)
 
-    def send_batch(self, tree: Any, timeout: float | None = None) -> None:
+    def extend(self, xs: Any, *, timeout: float | None = None) -> None:
         """Send many samples, given as leaves with a leading axis.
 
         Raises:
@@ -169,7 +169,7 @@ class StreamClient:
                 many samples the client has taken, which it still delivers.
         """
         self._check_open()
-        batch = _Batch(tree)
+        batch = _Batch(xs)
         try:
             self._carry(batch.send, timeout)
         except (WaitTimeoutError, ClosedError, DisconnectedError) as error:
@@ -521,7 +521,7 @@ class _Batch:
     def send(self, link: Client, patience: float) -> None:
         """Send the rest."""
         try:
-            link.send_batch(self.left, patience)
+            link.extend(self.left, timeout=patience)
         except (
             WaitTimeoutError,
             ClosedError,

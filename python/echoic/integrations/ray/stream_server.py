@@ -60,7 +60,7 @@ class StreamServer(Server):
     Args:
         example: A sample of the stream, as all others will be.
         batch_size: How many samples make a batch.
-        num_buffers: How many batches fit: at least 2.
+        capacity: How many samples fit, rounded up to whole batches, at least 2; 4 when ``None``.
         name: The name by which workers find it: letters, digits, ``-``, ``_`` and ``.``.
         namespace: Ray's namespace of the name; that of this process if ``None``.
         rank: Its number, if several learners have a stream each under one name. Each sample goes to
@@ -80,8 +80,8 @@ class StreamServer(Server):
         In the process that learns::
 
             with StreamServer(example, batch_size=256, name="rollouts") as stream:
-                for sample in stream.dataset_iter():
-                    learn(sample.batch)
+                for batch in stream.batches():
+                    learn(batch.data)
     """
 
     _name: str
@@ -100,7 +100,7 @@ class StreamServer(Server):
         cls,
         example: Any,
         batch_size: int,
-        num_buffers: int = 4,
+        capacity: int | None = None,
         *,
         name: str = "stream",
         namespace: str | None = None,
@@ -117,7 +117,7 @@ class StreamServer(Server):
             cls,
             example,
             batch_size,
-            num_buffers,
+            capacity,
             # So that the ring is in memory that can be shared.
             ShmTransport(name),
             checkpointer=checkpointer,

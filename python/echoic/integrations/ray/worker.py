@@ -229,7 +229,7 @@ class Worker:
             self._look()
             try:
                 if self._task.table is None:
-                    self._client.send_batch(left, _LOOK)
+                    self._client.extend(left, timeout=_LOOK)
                 else:
                     self._client.extend(left, self._task.table, version=version, timeout=_LOOK)
                 break
