@@ -105,7 +105,7 @@ def page(opened: ExitStack) -> Callable[[str], str]:
 @pytest.fixture(scope="module")
 def calm() -> Iterator[str]:
     """A page of a server of which nothing is asked, for many tests."""
-    table = echoic.Table("replay", np.int64(0), max_size=100)
+    table = echoic.Table("replay", np.int64(0), capacity=100)
     with echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) as server:
         address = server.addresses[0]
         lookout = Lookout(echoic.Watch(address))
@@ -135,7 +135,7 @@ def starve(opened: ExitStack) -> Callable[[echoic.Table], None]:
 
 
 def test_starved_limiter_is_told_with_who_waits_and_why(serve: Any, page: Any, starve: Any) -> None:
-    table = echoic.Table("replay", np.int64(0), max_size=100, limiter=limiters.MinSize(10))
+    table = echoic.Table("replay", np.int64(0), capacity=100, limiter=limiters.MinSize(10))
     url = page(serve(table).addresses[0])
     table.add(np.int64(1))
     starve(table)
@@ -150,7 +150,7 @@ def test_starved_limiter_is_told_with_who_waits_and_why(serve: Any, page: Any, s
 
 
 def test_page_that_asks_again_is_told_only_what_it_lacks(serve: Any, page: Any) -> None:
-    table = echoic.Table("replay", np.int64(0), max_size=100)
+    table = echoic.Table("replay", np.int64(0), capacity=100)
     url = page(serve(table).addresses[0])
     table.extend(np.arange(7))
     first = until(lambda: (now := told(url, "server"))["moments"][1:] and now)
@@ -175,7 +175,7 @@ def test_guide_shows_an_address_like_the_one_that_is_printed(calm: str) -> None:
 
 
 def test_rates_are_those_of_what_was_inserted(serve: Any, page: Any) -> None:
-    table = echoic.Table("replay", np.int64(0), max_size=100)
+    table = echoic.Table("replay", np.int64(0), capacity=100)
     url = page(serve(table).addresses[0])
     until(lambda: told(url, "server")["moments"])
     table.extend(np.arange(50))
@@ -191,7 +191,7 @@ def test_rates_are_those_of_what_was_inserted(serve: Any, page: Any) -> None:
 
 
 def test_browsers_share_one_connection_to_the_server(serve: Any, page: Any) -> None:
-    url = page(serve(echoic.Table("replay", np.int64(0), max_size=100)).addresses[0])
+    url = page(serve(echoic.Table("replay", np.int64(0), capacity=100)).addresses[0])
     # Of looks there are several meanwhile.
     until(lambda: told(url, "server")["moments"][2:])
     assert told(url, "server")["doors"]["accepted"] == 1
@@ -200,7 +200,7 @@ def test_browsers_share_one_connection_to_the_server(serve: Any, page: Any) -> N
 def test_server_that_went_away_is_told_and_one_that_is_back_begins_anew(
     serve: Any, page: Any
 ) -> None:
-    first = serve(echoic.Table("before", np.int64(0), max_size=100))
+    first = serve(echoic.Table("before", np.int64(0), capacity=100))
     url = page(first.addresses[0])
     life = until(lambda: (now := told(url, "server"))["moments"][4:] and now)["life"]
     first.close()
@@ -209,7 +209,7 @@ def test_server_that_went_away_is_told_and_one_that_is_back_begins_anew(
     assert abs(away["away"]["since"] - time.time()) < PATIENCE
     assert [table["name"] for table in away["tables"]] == ["before"]
     serve(
-        echoic.Table("after", np.int64(0), max_size=100),
+        echoic.Table("after", np.int64(0), capacity=100),
         port=urllib.parse.urlsplit(first.addresses[0]).port,
     )
     back = until(lambda: (now := told(url, "server"))["away"] is None and now)
@@ -224,7 +224,7 @@ def test_server_is_another_though_it_is_older_than_the_first_was_when_it_was_see
         with echoic.Watch(server.addresses[0]) as watch:
             return watch.look().age
 
-    first = serve(echoic.Table("replay", np.int64(0), max_size=100))
+    first = serve(echoic.Table("replay", np.int64(0), capacity=100))
     until(lambda: age(first) > 0.5)
     lookout = Lookout(echoic.Watch(first.addresses[0]))
     lookout._look()
@@ -232,7 +232,7 @@ def test_server_is_another_though_it_is_older_than_the_first_was_when_it_was_see
     seen = lookout.tell("", 0)
     first.close()
     port = urllib.parse.urlsplit(first.addresses[0]).port
-    second = serve(echoic.Table("replay", np.int64(0), max_size=100), port=port)
+    second = serve(echoic.Table("replay", np.int64(0), capacity=100), port=port)
     opened.callback(lookout._watch.close)
     until(lambda: age(second) > seen["age"] + 0.1)
     lookout._look()
@@ -273,7 +273,7 @@ def test_item_of_rows_is_told_leaf_by_leaf_and_not_sampled(serve: Any, page: Any
         "logits": np.linspace(-1, 1, 201),
         "step": {"reward": np.float32(0.5)},
     }
-    table = echoic.Table("replay", item, max_size=100)
+    table = echoic.Table("replay", item, capacity=100)
     url = page(serve(table).addresses[0])
     table.add(item, 2.5)
     listed = told(url, "items", table="replay", count=10)
@@ -295,11 +295,11 @@ def test_item_of_rows_is_told_leaf_by_leaf_and_not_sampled(serve: Any, page: Any
     assert "..." in leaves["logits"]["values"]
     (image,) = leaves["obs"]["images"]
     assert np.array_equal(pixels(image["png"])[..., 0], picture)
-    assert table.info["samples"] == 0
+    assert table.stats().samples == 0
 
 
 def test_item_that_is_a_trajectory_has_a_picture_for_each_step(serve: Any, page: Any) -> None:
-    table = echoic.Table("sequences", max_size=100)
+    table = echoic.Table("sequences", capacity=100)
     address = serve(table).addresses[0]
     url = page(address)
     with echoic.connect(address) as client, client.trajectory_writer(3) as writer:
@@ -325,7 +325,7 @@ def test_item_that_is_gone_is_told_so(calm: str) -> None:
 
 
 def test_item_that_is_too_large_is_not_read(serve: Any, page: Any) -> None:
-    huge = echoic.Table("huge", np.broadcast_to(np.uint8(0), (65 << 20,)), max_size=1)
+    huge = echoic.Table("huge", np.broadcast_to(np.uint8(0), (65 << 20,)), capacity=1)
     url = page(serve(huge).addresses[0])
     assert "68,157,440 bytes" in told(url, "item", table="huge", key=0)["error"]
 
@@ -476,7 +476,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def test_command_says_where_the_page_is_and_an_interrupt_ends_it(serve: Any) -> None:
-    address = serve(echoic.Table("replay", np.int64(0), max_size=100)).addresses[0]
+    address = serve(echoic.Table("replay", np.int64(0), capacity=100)).addresses[0]
     with subprocess.Popen(
         command(address, "--interval", "0.1"),
         stdout=subprocess.PIPE,
@@ -500,7 +500,7 @@ def test_command_says_where_the_page_is_and_an_interrupt_ends_it(serve: Any) -> 
 def test_command_says_in_a_line_why_it_can_not_begin(serve: Any, tmp_path: Any) -> None:
     secret = tmp_path / "secret"
     secret.write_text("wrong" * 5)
-    table = echoic.Table("replay", np.int64(0), max_size=100)
+    table = echoic.Table("replay", np.int64(0), capacity=100)
     server = serve(table, token="right" * 5)
     (address,) = server.addresses
 
@@ -576,7 +576,7 @@ def test_person_reads_which_table_is_stuck_who_waits_and_why(
     serve: Any, page: Any, starve: Any, look: Any
 ) -> None:
     limiter = limiters.SampleToInsertRatio(2.0, min_size=1, error_buffer=1.0)
-    table = echoic.Table(HOSTILE, np.int64(0), max_size=100, limiter=limiter)
+    table = echoic.Table(HOSTILE, np.int64(0), capacity=100, limiter=limiter)
     table.add(np.int64(1))
     starve(table)
     browser = look(page(serve(table).addresses[0]))
@@ -591,7 +591,7 @@ def test_person_reads_which_table_is_stuck_who_waits_and_why(
 
 
 def test_charts_grow_while_items_come(serve: Any, page: Any, look: Any) -> None:
-    table = echoic.Table("replay", np.int64(0), max_size=100)
+    table = echoic.Table("replay", np.int64(0), capacity=100)
     browser = look(page(serve(table).addresses[0]))
 
     def points() -> list[str]:
@@ -628,7 +628,7 @@ def click_until(browser: Any, what: str, shown: str) -> None:
 
 def test_person_sees_the_picture_in_an_item(serve: Any, page: Any, look: Any) -> None:
     item = {"obs": np.full((2, 20, 30), 128, np.uint8), "note": np.array(b"<i>hello</i>", "S20")}
-    table = echoic.Table("replay", item, max_size=100)
+    table = echoic.Table("replay", item, capacity=100)
     browser = look(page(serve(table).addresses[0]))
     table.add(item)
     click_until(browser, "summary", "details[open]")
@@ -666,7 +666,7 @@ def test_histogram_is_drawn_as_bars_with_their_bounds(calm: str, look: Any) -> N
 def test_phone_shows_all_without_scrolling_sideways_as_light_as_the_system(
     serve: Any, page: Any, look: Any, scheme: str, dark: bool
 ) -> None:
-    table = echoic.Table("a-long-name-" * 10, np.int64(0), max_size=100)
+    table = echoic.Table("a-long-name-" * 10, np.int64(0), capacity=100)
     browser = look(page(serve(table).addresses[0]), width=375, scheme=scheme)
     until(lambda: "a-long-name" in words(browser, "h2"))
     until(lambda: "127.0.0.1" in words(browser, "#connections"))
@@ -691,7 +691,7 @@ def test_phone_shows_all_without_scrolling_sideways_as_light_as_the_system(
 def test_person_reads_that_the_server_is_away_and_since_when(
     serve: Any, page: Any, look: Any
 ) -> None:
-    first = serve(echoic.Table("replay", np.int64(0), max_size=100))
+    first = serve(echoic.Table("replay", np.int64(0), capacity=100))
     browser = look(page(first.addresses[0]))
     until(lambda: words(browser, "#state") == "live")
     first.close()
@@ -700,5 +700,5 @@ def test_person_reads_that_the_server_is_away_and_since_when(
     assert words(browser, "h2").startswith("replay")
     assert "It does not answer" in words(browser, "#problems")
     port = urllib.parse.urlsplit(first.addresses[0]).port
-    serve(echoic.Table("replay", np.int64(0), max_size=100), port=port)
+    serve(echoic.Table("replay", np.int64(0), capacity=100), port=port)
     until(lambda: words(browser, "#state") == "live")

@@ -88,7 +88,7 @@ class PatternDataset(Dataset):
         # Items go through a table of this process, which each leaves as it is read.
         table = Table(
             "items",
-            max_size=max(1, len(self._configs)),
+            capacity=max(1, len(self._configs)),
             sampler=selectors.Fifo(),
             limiter=limiters.MinSize(1),
             max_times_sampled=1,

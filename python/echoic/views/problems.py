@@ -103,7 +103,7 @@ def _explain(table: TableReading, side: str, reason: str, history: History) -> t
     if reason == "LEASED":
         return (
             "all free rows are still being read by batches that are being copied",
-            "fewer or smaller samples at once, or a larger max_size",
+            "fewer or smaller samples at once, or a larger capacity",
         )
     return f"because of {reason}", "see the guide to metrics"
 

@@ -55,7 +55,7 @@ def move_items(
     with _connect(others, token, timeout) as client:
         for table in tables:
             moved[table.name] = 0
-            while len(table) and not table.info["max_times_sampled"]:
+            while len(table) and not table.stats().max_times_sampled:
                 keys = table.items(_part(table)).key
                 batches = _copy(table, keys, client, deadline)
                 # What was removed meanwhile is elsewhere all the same: it was an item until now.
