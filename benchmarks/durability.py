@@ -230,7 +230,7 @@ def appends(nbytes: int, *, syncs: bool, rows: int, seconds: float) -> Iterator[
 def _table(items: Items, size: int, *, durability: str = "none") -> Any:
     import echoic  # noqa: PLC0415 - as above
 
-    return echoic.Table(TABLE, items.example, max_size=size, durability=durability)
+    return echoic.Table(TABLE, items.example, capacity=size, durability=durability)
 
 
 @contextlib.contextmanager

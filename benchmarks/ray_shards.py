@@ -43,7 +43,7 @@ def size(width: int) -> int:
 def make_tables(width: int) -> list[echoic.Table]:
     """Make a table that is full after the first round."""
     step = {"n": np.int64(0), "obs": np.zeros(width, np.float32)}
-    return [echoic.Table("replay", step, max_size=size(width))]
+    return [echoic.Table("replay", step, capacity=size(width))]
 
 
 def serve(ready: Connection, width: int) -> None:

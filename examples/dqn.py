@@ -41,7 +41,7 @@ def make_table(seed: int) -> echoic.Table:
         limiter=limiters.SampleToInsertRatio(
             SAMPLES_PER_INSERT, min_size=MIN_SIZE, error_buffer=2 * BATCH
         ),
-        max_size=50_000,
+        capacity=50_000,
         seed=seed,
     )
 
@@ -71,10 +71,10 @@ def train(options: Options) -> Outcome:
             client.add(transition, {"replay": 1.0})
             while table.can_sample(BATCH):
                 learner.learn(client.sample("replay", BATCH).data)
-        info = table.info
+        numbers = table.stats()
     game.close()
     evaluation = evaluate(lambda: lambda obs: learner.greedy(learner.params, obs), options.seed)
-    return Outcome(scores, scores.reached, learner.updates, info, evaluation)
+    return Outcome(scores, scores.reached, learner.updates, numbers, evaluation)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def make_table(seed: int) -> echoic.Table:
         limiter=limiters.SampleToInsertRatio(
             SAMPLES_PER_INSERT, min_size=MIN_SIZE, error_buffer=2 * BATCH
         ),
-        max_size=50_000,
+        capacity=50_000,
         seed=seed,
     )
 
@@ -138,10 +138,10 @@ def train(options: Options) -> Outcome:
                 client.update_priorities("replay", batch.info.key, error + LEAST_PRIORITY)
                 surprise.largest = max(surprise.largest, float(error.max()))
                 weights.publish(learner.params, learner.updates)
-        info = client.table("replay").info
+        numbers = client.table("replay").stats()
     playing.result()  # Raises what the actor failed with.
     evaluation = evaluate(lambda: lambda obs: learner.greedy(learner.params, obs), options.seed)
-    return Outcome(scores, scores.reached, learner.updates, info, evaluation)
+    return Outcome(scores, scores.reached, learner.updates, numbers, evaluation)
 
 
 if __name__ == "__main__":

@@ -281,7 +281,7 @@ def make_table(seed: int) -> echoic.Table:
         limiter=limiters.SampleToInsertRatio(
             SAMPLES_PER_INSERT, min_size=MIN_SIZE, error_buffer=8 * BATCH
         ),
-        max_size=5_000,
+        capacity=5_000,
         seed=seed,
     )
 
@@ -307,9 +307,9 @@ def train(options: Options) -> Outcome:
                     client.update_priorities("sequences", batch.info.key, priorities)
                     largest = max(largest, float(priorities.max()))
             actor.game.close()
-        info = table.info
+        numbers = table.stats()
     evaluation = evaluate(lambda: Memory(learner.network, learner.params).greedy, options.seed)
-    return Outcome(scores, scores.reached, learner.updates, info, evaluation)
+    return Outcome(scores, scores.reached, learner.updates, numbers, evaluation)
 
 
 if __name__ == "__main__":

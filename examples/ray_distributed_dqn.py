@@ -75,7 +75,7 @@ def make_tables() -> list[echoic.Table]:
             sampler=selectors.Uniform(),
             remover=selectors.Fifo(),
             limiter=limiter,
-            max_size=100_000,
+            capacity=100_000,
             durability="async",
         )
     ]
@@ -191,19 +191,19 @@ class Show:
     def kill_shard(self) -> Callable[[], str | None]:
         """Kill the process of shard 1 as it is, and return what tells whether it is back."""
         pid = self._cluster.processes()[1]["pid"]
-        held = self._client.info()["replay"]["shards"][1]["size"]
+        held = self._client.table("replay").stats().shards[1].size
         os.kill(pid, signal.SIGKILL)
         self.say(f"Shard 1 (process {pid}) is killed; it held {held:,d} items.", "bold red")
 
         def is_back() -> str | None:
-            shard = self._client.info()["replay"]["shards"][1]
+            shard = self._client.table("replay").stats().shards[1]
             if shard is None or not self._client.shards_there[1]:
                 return None
             again = self._cluster.processes()[1]["pid"]
             if again == pid:
                 return None
-            self.ok = self.ok and shard["size"] >= held
-            return f"Shard 1 is back as process {again} with {shard['size']:,d} items"
+            self.ok = self.ok and shard.size >= held
+            return f"Shard 1 is back as process {again} with {shard.size:,d} items"
 
         return is_back
 
@@ -264,8 +264,8 @@ def train(options: argparse.Namespace, directory: str) -> bool:
             if learner.updates % LOOK_EVERY == 0:
                 best = learner.evaluate()
                 told = crew.stats()
-                shards = client.info()["replay"]["shards"]
-                sizes = " + ".join("away" if one is None else f"{one['size']:,d}" for one in shards)
+                shards = client.table("replay").stats().shards
+                sizes = " + ".join("away" if one is None else f"{one.size:,d}" for one in shards)
                 show.say(
                     f"{learner.updates:6,d} updates  {told['steps']:7,d} steps  items {sizes}  "
                     f"return {best:5.1f} of {options.target:g}"

@@ -11,7 +11,7 @@ import functools
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from echoic.demo import Array
+    from echoic.table_stats import TableStats
 
 #: The score is the mean return of so many training episodes, the latest ones.
 EPISODES = 20
@@ -46,7 +47,7 @@ class Outcome:
     scores: Scores
     reached: bool
     updates: int  # batches learned from
-    info: dict[str, Any]  # of the table, at the end
+    table: TableStats  # at the end
     evaluation: list[float]  # returns of greedy episodes
 
 
@@ -166,15 +167,15 @@ def run(train: Callable[[Options], Outcome], summary: str, steps: int, target: f
     found = parser.parse_args()
     target = QUICK_TARGET if found.quick else found.target
     outcome = train(Options(found.steps, target, found.seed))
-    scores, info = outcome.scores, outcome.info
+    scores, table = outcome.scores, outcome.table
     say = sayer()
     say(
         f"{'Reached' if outcome.reached else 'Missed'} the target of {target:g}: a mean return "
         f"of {scores.mean:.1f} after {scores.steps:,d} steps and {scores.seconds:.1f} s."
     )
-    inserts, samples = info["inserts"], info["samples"]
+    inserts, samples = table.inserts, table.samples
     say(
-        f"The table {info['name']!r} took {inserts:,d} items and gave {samples:,d}, "
+        f"The table {table.name!r} took {inserts:,d} items and gave {samples:,d}, "
         f"{samples / max(1, inserts):.2f} for each, in {outcome.updates:,d} batches."
     )
     say(

@@ -51,7 +51,7 @@ class Naive:
         if self.fault == "loses an item" and len(self.rows) == 7:
             self.fault = "has lost an item"
             return
-        if len(self.rows) == self.plan.max_size:
+        if len(self.rows) == self.plan.capacity:
             del self.rows[0], self.priorities[0]
             self.first += 1
         self.rows.append(tree)

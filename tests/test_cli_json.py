@@ -43,8 +43,8 @@ def test_ping_as_json_has_all_that_it_tells() -> None:
 
 
 def test_ping_and_inspect_of_tables_alone() -> None:
-    replay = echoic.Table("replay", sample(), max_size=10)
-    queue = echoic.Table.queue("messages", np.zeros(3), max_size=5)
+    replay = echoic.Table("replay", sample(), capacity=10)
+    queue = echoic.Table.queue("messages", np.zeros(3), capacity=5)
     door = echoic.TcpTransport(0)
     with echoic.Server(tables=[replay, queue], transport=door) as server:
         replay.add(sample(), 2.5)
@@ -71,7 +71,7 @@ def test_ping_and_inspect_of_tables_alone() -> None:
 
 
 def test_checkpoints_are_verified_and_exported_as_json(tmp_path: Path) -> None:
-    table = echoic.Table("replay", sample(), max_size=10)
+    table = echoic.Table("replay", sample(), capacity=10)
     keeper = echoic.Checkpointer(tmp_path / "checkpoints")
     with echoic.Server(tables=[table], checkpointer=keeper) as server:
         table.add(sample())

@@ -408,7 +408,7 @@ def test_a_job_on_slurm_finds_its_tables_and_has_them_again(
         monkeypatch.setenv(name, value)
     started = time.monotonic()
     with echoic.connect(connect_timeout=PATIENCE) as client:
-        assert [shard["size"] for shard in client.info()["replay"]["shards"]] == [50, 50]
+        assert [shard.size for shard in client.table("replay").stats().shards] == [50, 50]
         batch = client.sample("replay", 64)
         assert np.array_equal(batch.data["obs"][:, 0], batch.data["reward"])
     assert time.monotonic() - started < PATIENCE

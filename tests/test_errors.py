@@ -76,7 +76,7 @@ def closed_add() -> None:
 
 
 def other_journal() -> None:
-    table = echoic.Table("tests", 0, max_size=1, durability="async")
+    table = echoic.Table("tests", 0, capacity=1, durability="async")
     with tempfile.TemporaryDirectory() as root:
         Path(root, "tests").mkdir()
         Path(root, "tests", "echoic-table.json").write_text("[]")
@@ -113,11 +113,11 @@ PROVOKED = {
         echoic.errors.TableNotFoundError,
     ),
     "a priority below zero": (
-        lambda: echoic.Table("t", 0, max_size=1).add(0, -1.0),
+        lambda: echoic.Table("t", 0, capacity=1).add(0, -1.0),
         echoic.errors.PriorityError,
     ),
     "a table that could never be sampled": (
-        lambda: echoic.Table("t", 0, max_size=1, limiter=echoic.limiters.MinSize(2)),
+        lambda: echoic.Table("t", 0, capacity=1, limiter=echoic.limiters.MinSize(2)),
         echoic.errors.LimiterError,
     ),
     "a folder that is no checkpoint": (

@@ -68,22 +68,22 @@ def test_learned_policy_is_four_times_as_good_as_a_random_one(run: Run) -> None:
 
 
 def test_samples_keep_their_ratio_to_inserts(run: Run) -> None:
-    info = run.outcome.info
-    assert info["samples"] > 0
-    lead = info["inserts"] * info["samples_per_insert"] - info["samples"]
-    assert info["min_diff"] <= lead <= info["max_diff"]
+    table = run.outcome.table
+    assert table.samples > 0
+    lead = table.inserts * table.samples_per_insert - table.samples
+    assert table.min_diff <= lead <= table.max_diff
 
 
 def test_every_batch_is_learned_from(run: Run) -> None:
     size = sys.modules[f"examples.{run.name}"].BATCH
-    assert run.outcome.info["samples"] == run.outcome.updates * size
+    assert run.outcome.table.samples == run.outcome.updates * size
 
 
 def test_priority_of_everything_that_was_sampled_is_updated(run: Run) -> None:
-    assert run.outcome.info["deletions"] == 0  # So that every key is still there.
+    assert run.outcome.table.deletions == 0  # So that every key is still there.
     has_priorities = run.name != "dqn"
     assert len(run.updated) == has_priorities * run.outcome.updates
-    assert sum(run.updated) == has_priorities * run.outcome.info["samples"]
+    assert sum(run.updated) == has_priorities * run.outcome.table.samples
 
 
 @pytest.mark.parametrize("name", ["dqn", "r2d2"])
@@ -155,7 +155,7 @@ def test_item_that_a_time_limit_cut_short_still_expects_something() -> None:
 def played_sequences(steps: int) -> tuple[r2d2.Learner, dict[str, NDArray[Any]]]:
     """Play without learning; return all sequences, the oldest first."""
     learner = r2d2.Learner(np.random.default_rng(5))
-    table = echoic.Table("sequences", sampler=selectors.Epoch(), max_size=1_000, seed=1)
+    table = echoic.Table("sequences", sampler=selectors.Epoch(), capacity=1_000, seed=1)
     with echoic.Server(tables=[table]) as server:
         client = server.client()
         with client.trajectory_writer(num_keep_alive_refs=r2d2.LENGTH) as writer:
@@ -293,7 +293,7 @@ def test_score_needs_enough_episodes() -> None:
 def test_limiter_of_the_table_is_the_one_that_its_module_states() -> None:
     for example in (dqn, per, r2d2):
         table = example.make_table(0)
-        assert table.info["samples_per_insert"] == example.SAMPLES_PER_INSERT
-        assert table.info["min_size"] == example.MIN_SIZE
+        assert table.stats().samples_per_insert == example.SAMPLES_PER_INSERT
+        assert table.stats().min_size == example.MIN_SIZE
         # A batch fits between the bounds, or nobody could move.
-        assert table.info["max_diff"] - table.info["min_diff"] >= 2 * example.BATCH
+        assert table.stats().max_diff - table.stats().min_diff >= 2 * example.BATCH

@@ -30,7 +30,7 @@ def run_a_server(tmp_path: Path) -> str:
     """A door, a stranger and a checkpoint; where the door was."""
     door = TcpTransport(0, token=b"right")
     keeper = Checkpointer(tmp_path)
-    table = Table("t", EXAMPLE, max_size=1)
+    table = Table("t", EXAMPLE, capacity=1)
     with Server(tables=[table], transport=door, checkpointer=keeper) as server:
         with pytest.raises(echoic.errors.RefusedError):
             Watch(server.addresses[0], token=b"wrong")

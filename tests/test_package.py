@@ -115,6 +115,7 @@ def test_public_names_are_sorted_and_nothing_else_is_public() -> None:
         "table",
         "table_client",
         "table_methods",
+        "table_stats",
         "trajectory_writer",
         "transports",
         "vector_writer",

@@ -234,7 +234,7 @@ def test_clients_come_back_to_a_real_server_as_soon_as_in_the_simulation(costs: 
     example = {"reward": np.float32(0)}
 
     def serve(port: int) -> Server:
-        table = Table("replay", example, max_size=1000)
+        table = Table("replay", example, capacity=1000)
         return Server(tables=[table], transport=TcpTransport(port)).start()
 
     server = serve(0)

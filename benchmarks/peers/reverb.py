@@ -45,7 +45,7 @@ class Reverb:
             if plan.sampler == "uniform"
             else selectors.Prioritized(EXPONENT),
             remover=selectors.Fifo(),
-            max_size=plan.max_size,
+            max_size=plan.capacity,
             rate_limiter=reverb.rate_limiters.SampleToInsertRatio(*plan.limits)
             if plan.ratio
             else reverb.rate_limiters.MinSize(1),

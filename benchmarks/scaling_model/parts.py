@@ -137,7 +137,7 @@ def _inserted(pair: Pair, repeats: int, count: int) -> tuple[Threads, float]:
     beside = 0.0
     for nbytes, calls in ((SMALL, count), (LARGE, count // 20)):
         with _used(pair) as (server, client):
-            address = server.do("serve_table", nbytes=nbytes, max_size=ITEMS[nbytes])["address"]
+            address = server.do("serve_table", nbytes=nbytes, capacity=ITEMS[nbytes])["address"]
             client.do("connect", address=address, nbytes=None)
 
             def once(
@@ -162,7 +162,7 @@ def _sampled(pair: Pair, repeats: int, batches: int) -> tuple[Used, Threads]:
     by_batch: dict[tuple[int, int], Used] = {}
     for nbytes, lengths in ((SMALL, (SHORT, LONG)), (LARGE, (WHOLE,))):
         with _used(pair) as (server, client):
-            address = server.do("serve_table", nbytes=nbytes, max_size=ITEMS[nbytes])["address"]
+            address = server.do("serve_table", nbytes=nbytes, capacity=ITEMS[nbytes])["address"]
             server.do("fill", nbytes=nbytes, rows=ITEMS[nbytes])
             client.do("connect", address=address, nbytes=None)
             for length in lengths:
@@ -215,7 +215,7 @@ def idling(kind: Literal["stream", "table"], clients: int, *, seconds: float) ->
             ring = {"batch": 64, "buffers": 4}
             opened = server.do("serve_stream", door="tcp", nbytes=SMALL, **ring)
         else:
-            opened = server.do("serve_table", nbytes=SMALL, max_size=1000)
+            opened = server.do("serve_table", nbytes=SMALL, capacity=1000)
         dial = {"address": opened["address"], "nbytes": SMALL if kind == "stream" else None}
         client.do("connect", **dial, count=_FIRST_CONNECTIONS)
         before = server.do("wire")["connections"]
@@ -278,7 +278,7 @@ def _published(pair: Pair, repeats: int, nbytes: int) -> Used:
 def _saved(repeats: int, nbytes: int) -> Used:
     with tempfile.TemporaryDirectory() as folder, Process() as server:
         rows = nbytes // LARGE
-        server.do("serve_table", nbytes=LARGE, max_size=rows, folder=folder)
+        server.do("serve_table", nbytes=LARGE, capacity=rows, folder=folder)
         server.do("fill", nbytes=LARGE, rows=rows)
         answers = [server.do("checkpoint") for _ in range(repeats)]
     clock = statistics.median(one["finished"] - one["started"] for one in answers)

@@ -118,11 +118,11 @@ class Parts:
         self._server = self._stack.enter_context(server)
         return {"address": self._server.addresses[0]}
 
-    def serve_table(self, nbytes: int, max_size: int, folder: str | None = None) -> Message:
+    def serve_table(self, nbytes: int, capacity: int, folder: str | None = None) -> Message:
         """Open a server with a table, which has checkpoints if there is a folder for them."""
         import echoic  # noqa: PLC0415 - as above
 
-        table = echoic.Table(TABLE, example(nbytes), max_size=max_size)
+        table = echoic.Table(TABLE, example(nbytes), capacity=capacity)
         transport = echoic.TcpTransport(0, max_connections=_MOST_CONNECTIONS)
         self._server = self._stack.enter_context(
             echoic.Server(

@@ -126,7 +126,7 @@ def running(setup: Setup) -> Iterator[Callable[[int], Outcome]]:
                 ring = {"door": setup.door, "batch": batch, "buffers": buffers}
                 opened = server.do("serve_stream", nbytes=job.nbytes, **ring)
             else:
-                opened = server.do("serve_table", nbytes=job.nbytes, max_size=_ITEMS)
+                opened = server.do("serve_table", nbytes=job.nbytes, capacity=_ITEMS)
                 server.do("fill", nbytes=job.nbytes, rows=_ITEMS)
             for other in setup.jobs:
                 if other.shard == shard:

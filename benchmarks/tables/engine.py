@@ -28,7 +28,7 @@ class Plan:
     """
 
     kind: str
-    max_size: int
+    capacity: int
     sampler: Literal["uniform", "prioritized"] = "uniform"
     ratio: float = 0.0
 

@@ -35,7 +35,7 @@ class EchoicTables(Echoic):
             limiter=echoic.limiters.SampleToInsertRatio(*plan.limits)
             if plan.ratio
             else echoic.limiters.MinSize(1),
-            max_size=plan.max_size,
+            capacity=plan.capacity,
         )
         server = echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)).start()
         return TableServer(

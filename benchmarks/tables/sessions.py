@@ -88,7 +88,7 @@ def insertions(
             rate = blocks * block / (time.perf_counter_ns() - start) * 1e9
             used = usage.per_million(blocks * block)
             total += blocks * block
-            _check_stored(client, items, min(total, plan.max_size))
+            _check_stored(client, items, min(total, plan.capacity))
             return Measurement(rate, used)
 
         yield measure
@@ -107,8 +107,8 @@ def samples(  # noqa: PLR0913 - what the workloads of this kind differ in
     """One client samples a full table: items per second; ``ahead`` lets it prefetch batches."""
     items = Items(plan.kind)
     with _connected(engine, plan) as (server, client):
-        _fill(client, items, plan.max_size)
-        draws = Draws(items, plan.max_size)
+        _fill(client, items, plan.capacity)
+        draws = Draws(items, plan.capacity)
         take: Callable[[], Drawn] = partial(client.sample, batch)
         if ahead:
             take = partial(next, client.batches(batch))
@@ -195,7 +195,7 @@ def mixed(engine: TableEngine, *, plan: Plan, batch: int, seconds: float) -> Ite
             used = usage.per_million(count * batch)
             # The check takes samples too, for which as many items are due.
             append(round(_CHECKED_SAMPLES / ratio))
-            _check_stored(client, items, min(begun, plan.max_size))
+            _check_stored(client, items, min(begun, plan.capacity))
             taken += _CHECKED_SAMPLES
             return Measurement(rate, used)
 
@@ -217,10 +217,10 @@ def updates(
     items = Items(plan.kind)
     generator = np.random.default_rng(20)
     with _connected(engine, plan) as (server, client):
-        _fill(client, items, plan.max_size)
-        keys, numbers = _some_keys(client, items, plan.max_size // 2, keys_per_call)
-        priorities = np.ones(plan.max_size)
-        draws = Draws(items, plan.max_size, priorities)
+        _fill(client, items, plan.capacity)
+        keys, numbers = _some_keys(client, items, plan.capacity // 2, keys_per_call)
+        priorities = np.ones(plan.capacity)
+        draws = Draws(items, plan.capacity, priorities)
         rate = _FIRST_RATE
 
         def measure() -> Measurement:
@@ -266,7 +266,7 @@ def memory(
                         client.flush()
                 client.flush()
                 sizes.append(server.usage()["resident"])
-            _check_stored(client, items, min(warm + rows, plan.max_size))
+            _check_stored(client, items, min(warm + rows, plan.capacity))
         return Measurement(
             (sizes[1] - sizes[0]) / rows, {"server_before_mib": sizes[0] / (1 << 20)}
         )
@@ -285,16 +285,16 @@ def memory_of_rows(engine: TableEngine, *, plan: Plan) -> Iterator[Measure]:
 
         def measure() -> Measurement:
             # What the blocks need, and what the system allocates once.
-            with _opened(engine, replace(plan, max_size=_BLOCK)) as client:
+            with _opened(engine, replace(plan, capacity=_BLOCK)) as client:
                 _fill(client, items, _BLOCK)
             before = resident_bytes()
             client = stack.enter_context(_opened(engine, plan))
-            _fill(client, items, plan.max_size)
+            _fill(client, items, plan.capacity)
             grown = resident_bytes() - before
             if grown <= 0:
                 raise UnavailableError("the process did not grow: its memory was used again")
-            Draws(items, plan.max_size).check(client.sample(256), 256)
-            return Measurement(grown / plan.max_size, {"process_mib": before / (1 << 20)})
+            Draws(items, plan.capacity).check(client.sample(256), 256)
+            return Measurement(grown / plan.capacity, {"process_mib": before / (1 << 20)})
 
         yield measure
 
@@ -309,7 +309,7 @@ def local_inserts(
         [items.columns(np.arange(first, first + rows)) for first in range(0, POOL * rows, rows)]
     )
     with _opened(engine, plan) as client:
-        _fill(client, items, plan.max_size)
+        _fill(client, items, plan.capacity)
         rate = _FIRST_RATE
 
         def measure() -> Measurement:
@@ -322,7 +322,7 @@ def local_inserts(
             rate = count * rows / (time.perf_counter_ns() - start) * 1e9
             drawn = client.sample(256)
             numbers = items.check(drawn.data, 256)
-            if plan.max_size <= rows and len(np.unique(numbers // rows)) != 1:
+            if plan.capacity <= rows and len(np.unique(numbers // rows)) != 1:
                 raise ContentError("items of several blocks in a table that holds one")
             return Measurement(rate)
 
@@ -336,8 +336,8 @@ def local_samples(
     """Sample a full table in the server's own process: µs a batch."""
     items = Items(plan.kind)
     with _opened(engine, plan) as client:
-        _fill(client, items, plan.max_size)
-        draws = Draws(items, plan.max_size)
+        _fill(client, items, plan.capacity)
+        draws = Draws(items, plan.capacity)
         sample = client.sample
         rate = _FIRST_RATE
 
@@ -369,9 +369,9 @@ def local_priorities(
     generator = np.random.default_rng(20)
     values = generator.uniform(0.5, 1.5, (POOL, batch))
     with _opened(engine, plan) as client:
-        _fill(client, items, plan.max_size)
-        priorities = np.ones(plan.max_size)
-        draws = Draws(items, plan.max_size, priorities)
+        _fill(client, items, plan.capacity)
+        priorities = np.ones(plan.capacity)
+        draws = Draws(items, plan.capacity, priorities)
         sample, update = client.sample, client.update
         rate = _FIRST_RATE
 

@@ -248,7 +248,7 @@ def _round_trips(request: int, reply: int, seconds: float, scale: float) -> Sess
 
 def _gather(plan: Plan, seconds: float) -> Session:
     gather = partial(
-        probes.gather, Items(plan.kind), rows=plan.max_size, batch=_BATCH, seconds=seconds
+        probes.gather, Items(plan.kind), rows=plan.capacity, batch=_BATCH, seconds=seconds
     )
     return any_engine(gather)
 
@@ -256,7 +256,7 @@ def _gather(plan: Plan, seconds: float) -> Session:
 def _gather_limit(plan: Plan, seconds: float) -> limits.Fields:
     """The same gather by a program in Rust."""
     return limits.gathers(
-        Items(plan.kind).nbytes, rows=plan.max_size, batch=_BATCH, seconds=seconds / 3
+        Items(plan.kind).nbytes, rows=plan.capacity, batch=_BATCH, seconds=seconds / 3
     )
 
 

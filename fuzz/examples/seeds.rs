@@ -377,7 +377,7 @@ fn table_frames() -> Vec<Vec<u8>> {
         name: "replay".into(),
         form,
         structure: "[*]".into(),
-        max_size: 10,
+        capacity: 10,
         metadata: b"kept".into(),
     };
     let list = [

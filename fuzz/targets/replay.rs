@@ -63,7 +63,7 @@ fn tables(session: &Session) -> Tables {
         sampler: SelectorKind::Prioritized { exponent: 0.5 },
         remover: SelectorKind::Fifo,
         limiter: Limiter::min_size(1).expect("a limiter"),
-        max_size: 8,
+        capacity: 8,
         max_times_sampled: if session.twice { 2 } else { 0 },
         seed: 1,
     });

@@ -29,7 +29,7 @@ fn table(name: &str, form: Form, limiter: Limiter) -> Arc<Table> {
         sampler: SelectorKind::Prioritized { exponent: 1.0 },
         remover: SelectorKind::Fifo,
         limiter,
-        max_size: 50,
+        capacity: 50,
         max_times_sampled: 0,
         seed: 1,
     };

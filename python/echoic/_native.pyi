@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self, disjoint_base
 
+from echoic.table_stats import TableStats
 from echoic.trajectory_writer import ChunkLength, Encoding
 
 __all__ = [
@@ -394,7 +395,7 @@ class Server:
 
         Example:
             >>> import echoic
-            >>> server = echoic.Server(tables=[echoic.Table("replay", max_size=100)])
+            >>> server = echoic.Server(tables=[echoic.Table("replay", capacity=100)])
             >>> server.set_gauge("success_rate", 0.75)
             >>> server.metrics()["told.success_rate"]
             0.75
@@ -423,7 +424,7 @@ class Server:
         Example:
             >>> import urllib.request
             >>> import echoic
-            >>> server = echoic.Server(tables=[echoic.Table("replay", max_size=100)])
+            >>> server = echoic.Server(tables=[echoic.Table("replay", capacity=100)])
             >>> with server, urllib.request.urlopen(server.serve_metrics()) as answer:
             ...     lines = answer.read().decode().splitlines()
             >>> 'echoic_table_max_items{table="replay"} 100' in lines
@@ -492,7 +493,7 @@ class Table:
         sampler: tuple[str, list[float]],
         remover: tuple[str, list[float]],
         limiter: tuple[str, list[float]],
-        max_size: int,
+        capacity: int,
         max_times_sampled: int,
         seed: int,
         trajectories: Any = None,
@@ -509,7 +510,7 @@ class Table:
         """Add one item.
 
         Its bytes are copied before this returns. Waits, without the GIL, while the limiter says so.
-        When there are more than ``max_size`` items then, the remover says which goes.
+        When there are more than ``capacity`` items then, the remover says which goes.
 
         Args:
             x: An item like the spec; the rules are those of ``Server.add``.
@@ -649,26 +650,11 @@ class Table:
         """What items look like; ``None`` when they may be of any form."""
 
     @property
-    def info(self) -> dict[str, Any]:
-        """A snapshot of the table's numbers and settings.
+    def capacity(self) -> int:
+        """How many items there may be."""
 
-        ``name``, ``size``, ``total_weight`` (see :class:`BatchInfo`), ``max_size``,
-        ``max_times_sampled``, ``inserts``, ``samples``, ``deletions``, ``sampler``, ``remover``,
-        ``min_size``, ``samples_per_insert``, ``min_diff``, ``max_diff``, ``paused``, ``version``
-        and ``memory_bytes`` (of rows; 0 without a spec: other tables may share the chunks).
-
-        Of ``inserts`` and ``samples`` also who had to wait, since the table was new or cleared:
-        ``insert_calls`` and ``sample_calls`` (each item is one, so these are ``inserts`` and
-        ``samples`` again), ``insert_calls_waiting`` (now), ``insert_calls_limited`` (that had to
-        wait, whatever for and whatever became of them; a batch that waits is one),
-        ``insert_wait_seconds`` (of all of these together), and the same of ``sample_``.
-        ``unique_samples`` is how many of the items inserted since then were ever sampled,
-        ``episodes`` how many episodes items have steps of, ``deleted_episodes`` how many they had
-        and have no more (both 0 with a spec; an item that no writer made is an episode). With a
-        journal also ``journal_records`` (so many changes were told), ``journal_kept`` (so many
-        survive what the durability says), ``journal_held_bytes`` (that wait to be written) and
-        ``journal_segments`` (files).
-        """
+    def stats(self) -> TableStats:
+        """Return a snapshot of the table's numbers and settings."""
 
 @disjoint_base
 class RemoteTable(Table):

@@ -163,7 +163,7 @@ def connect(
         8.0
 
         >>> from echoic import Table, TcpTransport
-        >>> table = Table("replay", example, max_size=100)
+        >>> table = Table("replay", example, capacity=100)
         >>> with Server(tables=[table], transport=TcpTransport(port=0)) as server:
         ...     with connect(server.addresses[0]) as client:
         ...         client.add({"obs": np.ones(4, np.float32)}, {"replay": 1.0})

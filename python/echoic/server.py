@@ -43,7 +43,7 @@ def _check_tables(tables: Sequence[Table]) -> None:
             module, name = type(table).__module__, type(table).__name__
             hint = "; give rollout tables as rollouts=[...]"
             raise TypeError(
-                f"tables must be Table objects such as Table('replay', max_size=1000), got a {name}"
+                f"tables must be Table objects such as Table('replay', capacity=1000), got a {name}"
                 f"{hint if module.startswith('echoic.rollouts') else ''}"
             )
 

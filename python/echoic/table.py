@@ -52,7 +52,7 @@ class Table(_native.Table, TableMethods):
         sampler: Who is sampled.
         remover: Who goes when the table is full.
         limiter: Who must wait.
-        max_size: How many items there may be.
+        capacity: How many items there may be.
         max_times_sampled: Remove an item after it was sampled this many times. 0 means never.
             Whether that holds over a crash depends on ``durability``.
         seed: Of all random choices; random when ``None``.
@@ -79,7 +79,7 @@ class Table(_native.Table, TableMethods):
         >>> import numpy as np
         >>> from echoic import Table, selectors
         >>> step = {"obs": np.zeros(4, np.float32), "reward": np.float32(0)}
-        >>> table = Table("replay", step, sampler=selectors.Prioritized(0.6), max_size=1000, seed=1)
+        >>> table = Table("replay", step, sampler=selectors.Prioritized(0.6), capacity=1000, seed=1)
         >>> for reward in range(10):
         ...     table.add({"obs": np.ones(4, np.float32), "reward": float(reward)}, priority=2.0)
         >>> batch = table.sample(4)
@@ -92,7 +92,7 @@ class Table(_native.Table, TableMethods):
 
         >>> from echoic import AnyLength
         >>> step = AnyLength(np.zeros(4, np.float32))
-        >>> table = Table("sequences", trajectories={"obs": step, "lost": np.bool_(0)}, max_size=10)
+        >>> table = Table("sequences", trajectories={"obs": step, "lost": np.bool_(0)}, capacity=10)
         >>> [(leaf.path, leaf.dtype, leaf.shape) for leaf in table.spec.leaves]
         [('lost', 'bool', ()), ('obs', 'float32', (None, 4))]
     """
@@ -102,7 +102,7 @@ class Table(_native.Table, TableMethods):
         name: str,
         spec: Any = None,
         *,
-        max_size: int,
+        capacity: int,
         sampler: Selector | None = None,
         remover: Selector | None = None,
         limiter: Limiter | None = None,
@@ -122,7 +122,7 @@ class Table(_native.Table, TableMethods):
             settings("sampler", Selector, Uniform() if sampler is None else sampler),
             settings("remover", Selector, Fifo() if remover is None else remover),
             settings("limiter", Limiter, MinSize() if limiter is None else limiter),
-            max_size,
+            capacity,
             max_times_sampled,
             secrets.randbits(64) if seed is None else seed,
             trajectories,
@@ -136,7 +136,7 @@ class Table(_native.Table, TableMethods):
         name: str,
         spec: Any = None,
         *,
-        max_size: int,
+        capacity: int,
         trajectories: Any = None,
         durability: Literal["none", "async", "sync"] = "none",
         metadata: bytes = b"",
@@ -148,10 +148,10 @@ class Table(_native.Table, TableMethods):
         return cls(
             name,
             spec,
-            max_size=max_size,
+            capacity=capacity,
             sampler=Fifo(),
             remover=Fifo(),
-            limiter=Queue(max_size),
+            limiter=Queue(capacity),
             max_times_sampled=1,
             trajectories=trajectories,
             durability=durability,
@@ -164,7 +164,7 @@ class Table(_native.Table, TableMethods):
         name: str,
         spec: Any = None,
         *,
-        max_size: int,
+        capacity: int,
         trajectories: Any = None,
         durability: Literal["none", "async", "sync"] = "none",
         metadata: bytes = b"",
@@ -176,10 +176,10 @@ class Table(_native.Table, TableMethods):
         return cls(
             name,
             spec,
-            max_size=max_size,
+            capacity=capacity,
             sampler=Lifo(),
             remover=Lifo(),
-            limiter=Stack(max_size),
+            limiter=Stack(capacity),
             max_times_sampled=1,
             trajectories=trajectories,
             durability=durability,
@@ -187,6 +187,5 @@ class Table(_native.Table, TableMethods):
         )
 
     def __repr__(self) -> str:
-        """Name, size and form."""
-        info = self.info
-        return f"Table({self.name!r}, size={info['size']}, max_size={info['max_size']})"
+        """Name, size and capacity."""
+        return f"Table({self.name!r}, size={len(self)}, capacity={self.capacity})"

@@ -109,7 +109,7 @@ class TableClient:
 
         Examples:
             >>> from echoic import Server, Table
-            >>> with Server(tables=[Table("recent", 0.0, max_size=10)]) as server:
+            >>> with Server(tables=[Table("recent", 0.0, capacity=10)]) as server:
             ...     client = server.client()
             ...     client.add(1.5, {"recent": 1.0})
             ...     print(client.sample("recent", 1).data)
@@ -162,7 +162,7 @@ class TableClient:
         Examples:
             >>> import numpy as np
             >>> from echoic import Server, Table
-            >>> with Server(tables=[Table("numbers", np.int64(0), max_size=100, seed=3)]) as server:
+            >>> with Server(tables=[Table("numbers", np.int64(0), capacity=100, seed=3)]) as server:
             ...     client = server.client()
             ...     client.extend(np.arange(100), "numbers")
             ...     with client.batches("numbers", 4) as batches:
@@ -203,10 +203,6 @@ class TableClient:
         """Set the learner's policy version of all tables."""
         for table in self._tables.values():
             table.publish_version(version)
-
-    def info(self) -> dict[str, dict[str, Any]]:
-        """Return the numbers and settings of each table; see ``Table.info``."""
-        return {name: table.info for name, table in self._tables.items()}
 
     def trajectory_writer(
         self,
@@ -250,7 +246,9 @@ class TableClient:
         return self.table(table).can_add(n)
 
     def stats(self) -> dict[str, float]:
-        """Return the numbers of the connection; none for tables of this process.
+        """Return the numbers of the connection; those of a table are ``table(name).stats()``.
+
+        It is empty for tables of this process.
 
         ``items_sent``, ``items_acked`` (in their tables), ``pending`` (not yet), ``held_bytes``,
         ``bytes_sent``, ``writes`` (system calls), ``reconnects``, ``blocked_sends``,

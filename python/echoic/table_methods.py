@@ -56,7 +56,7 @@ class TableMethods:
         Examples:
             >>> import numpy as np
             >>> from echoic import Table
-            >>> table = Table("numbers", np.int64(0), max_size=100, seed=3)
+            >>> table = Table("numbers", np.int64(0), capacity=100, seed=3)
             >>> table.extend(np.arange(100))
             >>> with table.batches(4) as batches:
             ...     print(len(next(batches)))

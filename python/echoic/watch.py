@@ -148,7 +148,7 @@ class Watch:
 
     Examples:
         >>> from echoic import Server, Table, TcpTransport, Watch
-        >>> table = Table("replay", 0.0, max_size=10)
+        >>> table = Table("replay", 0.0, capacity=10)
         >>> with Server(tables=[table], transport=TcpTransport(port=0)) as server:
         ...     table.add(1.5)
         ...     with Watch(server.addresses[0]) as watch:

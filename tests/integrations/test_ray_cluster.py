@@ -56,7 +56,7 @@ def make(durability: str = "none", **settings: Any) -> Callable[[], list[echoic.
             echoic.Table(
                 "replay",
                 {"n": np.int64(0)},
-                **{"max_size": 1_000_000, "durability": durability, **settings},
+                **{"capacity": 1_000_000, "durability": durability, **settings},
             )
         ]
 
@@ -143,7 +143,7 @@ def test_the_doors_of_a_shard_yield_to_nobody(
 
 def test_mistakes_say_what_was_expected(cluster: ReplayCluster) -> None:
     with pytest.raises(ArgumentError, match="tables must be a function"):
-        ReplayCluster([echoic.Table("replay", 0, max_size=1)])
+        ReplayCluster([echoic.Table("replay", 0, capacity=1)])
     with pytest.raises(ArgumentError, match="expected 1 to 256 shards in addition to 0, got 0"):
         ReplayCluster(make(), 0)
     with pytest.raises(ArgumentError, match="name must be"):
@@ -340,8 +340,8 @@ def test_removed_shards_stay_removed_when_the_cluster_is_made_again(
 ) -> None:
     def tables() -> list[echoic.Table]:
         step = {"n": np.int64(0)}
-        queue = echoic.Table.queue("queue", step, max_size=1000, durability="async")
-        return [echoic.Table("replay", step, max_size=1000), queue]
+        queue = echoic.Table.queue("queue", step, capacity=1000, durability="async")
+        return [echoic.Table("replay", step, capacity=1000), queue]
 
     def again(count: int) -> ReplayCluster:
         half = {"num_cpus": 0.5}
@@ -373,7 +373,7 @@ def test_removed_shards_stay_removed_when_the_cluster_is_made_again(
         with again(count) as cluster, cluster.client() as client:
             assert cluster.shards == shards
             assert numbers(client) == list(range(100))
-            assert client.info()["queue"]["size"] == 0
+            assert client.table("queue").stats().size == 0
     # A folder that was emptied is noticed before anybody samples from it.
     shutil.rmtree(tmp_path / "shard-1" / "checkpoints")
     with pytest.raises(ArgumentError, match="'replay' had 100 items when its shard was closed"):
@@ -416,7 +416,7 @@ def test_closing_a_cluster_and_its_workers_after_rays_end_starts_no_ray(
         "import echoic, numpy as np, ray\n"
         "from echoic.integrations.ray import Collectors, ReplayCluster\n"
         "def tables():\n"
-        "    return [echoic.Table('replay', np.int64(0), max_size=10)]\n"
+        "    return [echoic.Table('replay', np.int64(0), capacity=10)]\n"
         f"ray.init(address={ray_nodes.address!r}, log_to_driver=False)\n"
         "cluster = ReplayCluster(tables, 1, name='ended', resources={'num_cpus': 0.5})\n"
         "client, free = cluster.client(), {'num_cpus': 0}\n"
@@ -451,7 +451,7 @@ def test_shards_join_and_are_emptied_while_probabilities_stay_true(ray_nodes: ob
         for some in np.split(np.arange(600), 3):
             client.extend({"n": 600 + some}, "replay", priorities[some], version=6)
         client.flush()
-        assert [shard["size"] for shard in client.info()["replay"]["shards"]] == [500, 500, 200]
+        assert [shard.size for shard in client.table("replay").stats().shards] == [500, 500, 200]
 
         # An item's share of the sum is estimated by one over its probability, whatever it is.
         sums, counts = [], []
@@ -513,10 +513,10 @@ def test_a_queue_is_used_up_where_it_is_and_what_is_left_of_all_tables_is_moved(
 ) -> None:
     def tables() -> list[echoic.Table]:
         fifo = echoic.selectors.Fifo()
-        queue = {"sampler": fifo, "max_times_sampled": 1, "max_size": 1000}
+        queue = {"sampler": fifo, "max_times_sampled": 1, "capacity": 1000}
         return [
             echoic.Table("queue", {"n": np.int64(0)}, **queue),
-            echoic.Table("windows", max_size=1000),
+            echoic.Table("windows", capacity=1000),
         ]
 
     with (
@@ -541,7 +541,7 @@ def test_a_queue_is_used_up_where_it_is_and_what_is_left_of_all_tables_is_moved(
         taken = client.sample("queue", 80, timeout=PATIENCE).data["n"].tolist()
         client.add({"n": 100}, {"queue": 1.0})
         client.flush()
-        left = client.info()["queue"]["shards"][0]["size"]
+        left = client.table("queue").stats().shards[0].size
         # What may be taken only once goes to the other when the doors are closed.
         assert cluster.drain_shard(0, timeout=PATIENCE) == {"queue": left, "windows": 3}
         wait_until(lambda: client.addresses[0] == "")
@@ -598,7 +598,7 @@ def test_importing_echoic_imports_no_ray(run_script: Callable[..., Any]) -> None
 
 
 def test_a_second_call_moves_what_the_first_has_left_and_nothing_twice(monkeypatch):
-    here, there = (echoic.Table.queue("queue", np.int64(0), max_size=2000) for _ in range(2))
+    here, there = (echoic.Table.queue("queue", np.int64(0), capacity=2000) for _ in range(2))
     here.extend(np.arange(1000), np.ones(1000))
     copy, left = moving._copy, [2]
 

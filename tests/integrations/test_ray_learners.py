@@ -21,8 +21,8 @@ STEP = {"number": np.int64(0), "square": np.zeros(2, np.float32)}
 def address():
     """Of a server with a queue, and a table that is drawn from."""
     tables = [
-        echoic.Table.queue("queue", STEP, max_size=1000),
-        echoic.Table("drawn", STEP, max_size=1000, sampler=echoic.selectors.Prioritized(1.0)),
+        echoic.Table.queue("queue", STEP, capacity=1000),
+        echoic.Table("drawn", STEP, capacity=1000, sampler=echoic.selectors.Prioritized(1.0)),
     ]
     with echoic.Server(tables=tables, transport=TcpTransport(port=0)) as server:
         numbers = np.arange(400)

@@ -237,7 +237,7 @@ def test_errors_find_the_transitions_that_they_are_of(learners):
 
 
 def test_numbers_are_converted_to_those_of_the_table():
-    table = transition_table("replay", *SPACES, max_size=100)
+    table = transition_table("replay", *SPACES, capacity=100)
     with echoic.Server(tables=[table], transport=TcpTransport(port=0)) as server:
         buffer = EchoicEpisodeReplayBuffer(client=server.addresses[0])
         one = episode(100, 10).to_numpy()
@@ -292,7 +292,7 @@ def queue(name="replay", size=5):
     return transition_table(
         name,
         *SPACES,
-        max_size=100,
+        capacity=100,
         alpha=0,
         limiter=echoic.limiters.Queue(size),
         max_times_sampled=1,
@@ -366,7 +366,7 @@ def test_a_draw_of_more_than_there_are_has_some_twice_as_rllibs_own():
 
 
 def test_buffers_of_several_drivers_have_one_table_which_is_there_when_they_are_gone():
-    table = transition_table("replay", *SPACES, max_size=100, alpha=0.6)
+    table = transition_table("replay", *SPACES, capacity=100, alpha=0.6)
     with echoic.Server(tables=[table], transport=TcpTransport(port=0)) as server:
         settings = {"client": server.addresses[0], "timeout": 20.0}
         # A configuration is copied, and written down.
@@ -416,7 +416,7 @@ def test_dqn_learns_from_a_cluster_and_another_goes_on_with_what_it_left(ray_nod
     def tables():
         env = gymnasium.make("CartPole-v1")
         spaces = env.observation_space, env.action_space
-        return [transition_table("replay", *spaces, max_size=50_000)]
+        return [transition_table("replay", *spaces, capacity=50_000)]
 
     with ReplayCluster(tables, num_shards=2, name="rllib", timeout=60.0) as shards:
         config = dqn(
@@ -506,7 +506,7 @@ def test_two_learners_get_shares_and_each_error_comes_to_its_transition(ray_node
 def test_two_trials_of_tune_have_a_table_each(ray_nodes, tmp_path):
     env = gymnasium.make("CartPole-v1")
     spaces = env.observation_space, env.action_space
-    tables = [transition_table(name, *spaces, max_size=5000) for name in ("slow", "fast")]
+    tables = [transition_table(name, *spaces, capacity=5000) for name in ("slow", "fast")]
     with echoic.Server(tables=tables, transport=TcpTransport(port=0)) as server:
         buffer = {"client": server.addresses[0], "table": tune.grid_search(["slow", "fast"])}
         results = tune.Tuner(

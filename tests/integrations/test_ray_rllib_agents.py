@@ -280,7 +280,7 @@ def test_a_table_that_takes_nothing_keeps_no_other_back():
     queue = {"limiter": echoic.limiters.Queue(5), "max_times_sampled": 1}
     red, blue = (
         transition_table(
-            f"replay/{module}", box(module), discrete(module), max_size=1000, alpha=0, **options
+            f"replay/{module}", box(module), discrete(module), capacity=1000, alpha=0, **options
         )
         for module, options in (("red", queue), ("blue", {}))
     )

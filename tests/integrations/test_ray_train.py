@@ -42,8 +42,8 @@ def shards(ray_nodes):
         step = {"x": np.int64(0)}
         sampler = echoic.selectors.Prioritized(1.0)
         return [
-            echoic.Table.queue("queue", step, max_size=1000),
-            echoic.Table("drawn", step, max_size=1000, sampler=sampler),
+            echoic.Table.queue("queue", step, capacity=1000),
+            echoic.Table("drawn", step, capacity=1000, sampler=sampler),
         ]
 
     with ReplayCluster(tables, num_shards=2, name="train", timeout=60.0) as made:

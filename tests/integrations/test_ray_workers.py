@@ -46,8 +46,8 @@ def served(ray_nodes):
     """A server of this process, with a table of steps, a queue, and weights."""
     store = WeightStore()
     tables = [
-        echoic.Table("steps", STEP, max_size=100_000),
-        echoic.Table.queue("queue", STEP, max_size=256),
+        echoic.Table("steps", STEP, capacity=100_000),
+        echoic.Table.queue("queue", STEP, capacity=256),
     ]
     with echoic.Server(tables=tables, weights=store, transport=TcpTransport(port=0)) as server:
         yield server, store
@@ -64,7 +64,7 @@ def wait_until(true, collectors=None):
 
 
 def make_tables():
-    return [echoic.Table("steps", STEP, max_size=100_000)]
+    return [echoic.Table("steps", STEP, capacity=100_000)]
 
 
 def test_workers_fill_the_tables_of_a_cluster_and_one_that_is_killed_comes_back(ray_nodes):
@@ -81,7 +81,7 @@ def test_workers_fill_the_tables_of_a_cluster_and_one_that_is_killed_comes_back(
             seed=1,
         ) as crew,
     ):
-        wait_until(lambda: client.info()["steps"]["size"] >= 1000, crew)
+        wait_until(lambda: client.table("steps").stats().size >= 1000, crew)
         near = [["shm", "shm"]] * 2
         wait_until(lambda: [one.get("doors") for one in crew.stats()["workers"]] == near, crew)
         told = crew.stats()["workers"]
@@ -100,8 +100,8 @@ def test_workers_fill_the_tables_of_a_cluster_and_one_that_is_killed_comes_back(
         # A step of CartPole moves the cart by 0.02 of its speed.
         moved = batch["observations"][:, 0] + 0.02 * batch["observations"][:, 1]
         np.testing.assert_allclose(batch["next_observations"][:, 0], moved, atol=1e-5)
-        held = client.info()["steps"]
-        assert all(shard["size"] > 0 for shard in held["shards"])
+        held = client.table("steps").stats()
+        assert all(shard.size > 0 for shard in held.shards)
 
 
 def test_workers_wait_for_a_queue_that_is_full_and_go_on_when_it_is_not(served):
@@ -162,7 +162,7 @@ def test_workers_wait_for_weights_and_take_the_latest(served):
 def make_agents_tables():
     seen = {"vector": np.zeros(32, np.float32), "mask": np.zeros(20, np.bool_)}
     step = STEP | {"observations": seen, "next_observations": seen}
-    return [echoic.Table("steps", step, max_size=10_000)]
+    return [echoic.Table("steps", step, capacity=10_000)]
 
 
 def act_first_or_last(weights, observations, rng):
@@ -194,7 +194,7 @@ def test_agents_act_in_text_by_the_weights_of_their_cluster(ray_nodes):
         for version in (1, 2):
             weights.publish({"last": np.bool_(version == 2)}, version=version)
             wait_until(lambda v=version: crew.stats()["workers"][0].get("version") == v, crew)
-        wait_until(lambda: client.info()["steps"]["size"] >= 64, crew)
+        wait_until(lambda: client.table("steps").stats().size >= 64, crew)
         batch = client.sample("steps", 64)
     masks, actions = batch.data["observations"]["mask"], batch.data["actions"]
     assert masks[np.arange(64), actions].all()

@@ -163,7 +163,7 @@ def test_connections_that_arrive_in_another_order(
 def test_a_flush_waits_for_updates_that_other_threads_wait_for(
     make_proxy: Any, background: Any
 ) -> None:
-    table = echoic.Table("t", np.int64(0), max_size=10)
+    table = echoic.Table("t", np.int64(0), capacity=10)
     table.add(1)
     keys = table.items().key
     with echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) as server:

@@ -22,7 +22,7 @@ def hand_on(server: Server, address: str) -> None:
 
 
 def test_items_of_all_workers_come_over_one_client() -> None:
-    table = Table("replay", EXAMPLE, max_size=10_000)
+    table = Table("replay", EXAMPLE, capacity=10_000)
     door = ShmTransport(f"echoic-gateway-{os.getpid()}")
     with (
         Server(tables=[table], transport=TcpTransport(port=0)) as tables,

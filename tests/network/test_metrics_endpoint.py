@@ -78,7 +78,7 @@ def everything(folder: Path | None = None) -> Server:
     """
     limiter = limiters.SampleToInsertRatio(4.0, 2, error_buffer=10.0)
     durability: Any = "none" if folder is None else "async"
-    table = Table("replay", EXAMPLE, max_size=100, limiter=limiter, durability=durability)
+    table = Table("replay", EXAMPLE, capacity=100, limiter=limiter, durability=durability)
     transport = TcpTransport(0, "127.0.0.1", token=b"right")
     server = Server(
         EXAMPLE,
@@ -121,7 +121,7 @@ def test_every_number_of_a_server_is_there_and_right() -> None:
 
 def test_one_sees_why_a_starved_learner_waits() -> None:
     """The question that it is all for: nothing moves, so who waits, and for what?"""
-    table = Table("replay", EXAMPLE, max_size=100, limiter=limiters.MinSize(10))
+    table = Table("replay", EXAMPLE, capacity=100, limiter=limiters.MinSize(10))
     with Server(tables=[table]) as server:
         url = server.serve_metrics()
         table.add(EXAMPLE)
@@ -154,7 +154,7 @@ def test_one_sees_why_a_starved_learner_waits() -> None:
 @pytest.mark.parametrize("side", ["insert", "sample"])
 def test_one_sees_which_side_is_ahead(side: str) -> None:
     limiter = limiters.SampleToInsertRatio(1.0, 1, error_buffer=3.0)
-    table = Table("replay", EXAMPLE, max_size=100, limiter=limiter)
+    table = Table("replay", EXAMPLE, capacity=100, limiter=limiter)
     with Server(tables=[table]) as server:
         url = server.serve_metrics()
         step = partial(table.add, EXAMPLE) if side == "insert" else partial(table.sample, 1)

@@ -46,7 +46,7 @@ def serve() -> Iterator[Callable[..., str]]:
 
     def start(port: int = 0, token: str | None = None, **rest: Any) -> str:
         if not rest:
-            rest = {"tables": [echoic.Table("replay", np.int64(0), max_size=1000)]}
+            rest = {"tables": [echoic.Table("replay", np.int64(0), capacity=1000)]}
         door = echoic.TcpTransport(port=port, token=token)
         servers.append(echoic.Server(transport=door, **rest).start())
         return str(servers[-1].addresses[0]).removeprefix("tcp://")
@@ -80,7 +80,7 @@ def test_a_secret_is_taken_from_its_file(say: Any, serve: Any, tmp_path: Path) -
     address = serve(token=SECRET)
     say(addresses=address, token_file=tmp_path / "token")
     with echoic.connect(connect_timeout=5.0) as client:
-        assert client.info()["replay"]["size"] == 0
+        assert client.table("replay").stats().size == 0
     with pytest.raises(echoic.errors.RefusedError):
         echoic.connect(token="another one of some length")
     # With an address nothing is taken from the environment.
@@ -186,7 +186,7 @@ def test_a_server_that_moved_is_found_in_the_file(say: Any, serve: Any, tmp_path
         assert client.addresses[0] == serve.servers[2].addresses[0]
         client.extend(np.arange(600), "replay")
         client.flush()
-    assert serve.servers[2].client().info()["replay"]["size"] == 300
+    assert serve.servers[2].client().table("replay").stats().size == 300
     assert "shard 0" in str(told[0].message)
 
 
@@ -203,11 +203,11 @@ def test_servers_join_are_emptied_and_go_as_the_file_says(
         client.refresh()
         client.extend(np.arange(200), "replay")
         client.flush()
-        assert [shard["size"] for shard in client.info()["replay"]["shards"]] == [0, 200]
+        assert [shard.size for shard in client.table("replay").stats().shards] == [0, 200]
         write(file, "removed", second, third)
         client.refresh()
         assert client.addresses == ["", f"tcp://{second}", f"tcp://{third}"]
-        assert client.info()["replay"]["size"] == 200
+        assert client.table("replay").stats().size == 200
 
 
 def invoke(*words: str) -> Any:

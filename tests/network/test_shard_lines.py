@@ -24,7 +24,7 @@ def open_shards(make_proxy: Any) -> Iterator[Callable[[], Any]]:
     servers: list[echoic.Server] = []
 
     def make() -> tuple[echoic.ShardedClient, Any, list[echoic.Table]]:
-        tables = [echoic.Table("t", np.int64(0), max_size=100_000, seed=1) for _ in range(2)]
+        tables = [echoic.Table("t", np.int64(0), capacity=100_000, seed=1) for _ in range(2)]
         for table in tables:
             transport = echoic.TcpTransport(port=0)
             servers.append(echoic.Server(tables=[table], transport=transport).start())

@@ -37,7 +37,7 @@ def everything(tmp_path: Path, transport: echoic.Transport) -> Server:
     return Server(
         EXAMPLE,
         batch_size=4,
-        tables=[Table("replay", EXAMPLE, max_size=10, durability="async")],
+        tables=[Table("replay", EXAMPLE, capacity=10, durability="async")],
         transport=transport,
         checkpointer=Checkpointer(tmp_path / "checkpoints"),
         journal=tmp_path / "journal",
@@ -84,7 +84,7 @@ def test_connections_have_the_names_of_their_clients(tmp_path: Path) -> None:
     server = Server(
         EXAMPLE,
         batch_size=4,
-        tables=[Table("replay", EXAMPLE, max_size=10)],
+        tables=[Table("replay", EXAMPLE, capacity=10)],
         rollouts=[RolloutTable("math", {"tokens": "int32"}, group_size=1, batch_groups=1)],
         weights=WeightStore(),
         transport=[TcpTransport(0), shm],
@@ -122,14 +122,14 @@ def test_a_server_without_tables_is_watched_and_so_is_one_without_a_stream() -> 
         seen = Watch(server.addresses[0]).stats()
         assert seen.value("stream_capacity_samples") == 16
         assert "table_items" not in seen.families
-    with Server(tables=[Table("t", EXAMPLE, max_size=1)], transport=TcpTransport(0)) as server:
+    with Server(tables=[Table("t", EXAMPLE, capacity=1)], transport=TcpTransport(0)) as server:
         seen = Watch(server.addresses[0]).stats()
         assert seen.values("table_items", "table") == {"t": 0.0}
         assert "stream_capacity_samples" not in seen.families
 
 
 def test_spreads_say_how_often_items_were_sampled_how_high_they_are_and_how_old() -> None:
-    table = Table("t", 0.0, max_size=10, sampler=echoic.selectors.Fifo())
+    table = Table("t", 0.0, capacity=10, sampler=echoic.selectors.Fifo())
     with Server(tables=[table], transport=TcpTransport(0)) as server:
         for priority in (0.0, 0.5, 1.0, 5.0, 1e9):
             table.add(1.0, priority)
@@ -159,7 +159,7 @@ def test_spreads_say_how_often_items_were_sampled_how_high_they_are_and_how_old(
 
 def test_spreads_survive_a_checkpoint_and_a_reset(tmp_path: Path) -> None:
     def open_server() -> Server:
-        table = Table("t", 0.0, max_size=10)
+        table = Table("t", 0.0, capacity=10)
         return Server(
             tables=[table], transport=TcpTransport(0), checkpointer=Checkpointer(tmp_path)
         )
@@ -245,7 +245,7 @@ def test_a_watch_that_looks_seldom_connects_again() -> None:
 
 
 def test_a_ping_of_a_server_of_tables_alone_names_them() -> None:
-    tables = [Table("a", EXAMPLE, max_size=1), Table("b", EXAMPLE, max_size=1)]
+    tables = [Table("a", EXAMPLE, capacity=1), Table("b", EXAMPLE, capacity=1)]
     with Server(tables=tables, transport=TcpTransport(0)) as server:
         answer = echoic._native.ping(server.addresses[0], {}, count=3)
     assert (answer["spec"], answer["tables"], len(answer["rtt"])) == (None, ["a", "b"], 3)

@@ -147,7 +147,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
 def keep(arguments: argparse.Namespace) -> None:
     """Serve a table, and write producer and step of each item to a file at the end."""
-    table = echoic.Table("replay", example(arguments.words), max_size=10_000)
+    table = echoic.Table("replay", example(arguments.words), capacity=10_000)
     options = json.loads(arguments.options)
     server = echoic.Server(tables=[table], transport=transport(arguments.address, **options))
     server.start()

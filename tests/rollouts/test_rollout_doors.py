@@ -306,7 +306,7 @@ def test_a_server_without_rollout_tables_has_no_version_of_them() -> None:
 
 
 def test_only_rollout_tables_are_served_as_such(serve: Callable[..., Served]) -> None:
-    table = echoic.Table("replay", np.int64(0), max_size=10)
+    table = echoic.Table("replay", np.int64(0), capacity=10)
     with pytest.raises(TypeError, match="rollouts must be RolloutTable objects"):
         echoic.Server(rollouts=[table])  # type: ignore[list-item]
     rollouts = RolloutTable("math", COLUMNS, FIELDS, batch_groups=1)

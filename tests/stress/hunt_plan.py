@@ -25,7 +25,7 @@ class Plan:
     kind: str = "rows"
     sampler: str = "uniform"
     limiter: str = "min"
-    max_size: int = 0
+    capacity: int = 0
     max_times: int = 0
     filling: int = 8
     durability: str = "none"
@@ -51,19 +51,19 @@ class Plan:
     @property
     def fills_up(self) -> bool:
         """Whether the table is made full at the start, and items are evicted."""
-        return self.target == "table" and self.sampler in EVICTING and self.max_size <= 8192
+        return self.target == "table" and self.sampler in EVICTING and self.capacity <= 8192
 
     @property
     def keeps_all(self) -> bool:
         """Whether no item leaves the table but by a delete, while there are not too many."""
-        return self.target == "table" and self.max_size > 8192 and not self.max_times
+        return self.target == "table" and self.capacity > 8192 and not self.max_times
 
     def __str__(self) -> str:
         """Say what is combined, on one line."""
         parts = [self.target, self.reach]
         if self.target == "table":
             times = f"x{self.max_times}" if self.max_times else ""
-            parts += [f"{self.kind}/{self.sampler}{times}/{self.limiter}", f"size={self.max_size}"]
+            parts += [f"{self.kind}/{self.sampler}{times}/{self.limiter}", f"size={self.capacity}"]
             parts += [f"durability={self.durability}"] * (self.durability != "none")
         parts += [f"checkpoints={self.checkpoints}"] * (self.checkpoints != "none")
         parts.append("+".join(self.inserters + self.samplers))
@@ -80,12 +80,12 @@ class Plan:
         """Make the table."""
         if self.sampler in ("queue", "stack"):
             make = getattr(echoic.Table, self.sampler)
-            return make(NAME, **self._form(), max_size=self.max_size, durability=self.durability)
+            return make(NAME, **self._form(), capacity=self.capacity, durability=self.durability)
         return echoic.Table(
             NAME,
             **self._form(),
             sampler=EVICTING[self.sampler],
-            max_size=self.max_size,
+            capacity=self.capacity,
             max_times_sampled=self.max_times,
             durability=self.durability,
             seed=self.seed,
@@ -148,10 +148,10 @@ def _table(seed: int, rng: random.Random) -> Plan:
     plan.sampler = rng.choice(["queue", "stack", *EVICTING, "uniform", "prioritized"])
     if plan.sampler in ("queue", "stack"):
         plan.limiter, plan.max_times = "queue", 1
-        plan.max_size = rng.choice([plan.batch, 100, 3000])
+        plan.capacity = rng.choice([plan.batch, 100, 3000])
     else:
         plan.limiter = rng.choice(["min", "ratio"])
-        plan.max_size = rng.choice([500, 5000, 1_000_000])
+        plan.capacity = rng.choice([500, 5000, 1_000_000])
         plan.max_times = rng.choice([0, 0, 0, 3])
     if plan.reach != "sharded":
         plan.durability = rng.choice(["none", "none", "async", "sync"])
@@ -187,7 +187,7 @@ def _table(seed: int, rng: random.Random) -> Plan:
 
 def _squeeze(plan: Plan, rng: random.Random) -> None:
     """Have inserters wait for nothing but the rows that a checkpoint withholds."""
-    plan.kind, plan.filling, plan.max_size = "rows", 1000, 5000
+    plan.kind, plan.filling, plan.capacity = "rows", 1000, 5000
     plan.sampler, plan.limiter, plan.max_times = rng.choice(list(EVICTING)), "min", 0
     plan.inserters, plan.samplers = ["extend"] * rng.randint(1, 2), []
     plan.eager, plan.chores, plan.deletes, plan.victims = True, False, False, 0

@@ -180,7 +180,7 @@ class Play:
         """Make the table full."""
         log = Log()
         self.logs.append(log)
-        table, size = self._shared.table(NAME), self.plan.max_size
+        table, size = self._shared.table(NAME), self.plan.capacity
         first = FILLER * RANGE
         if self.plan.kind == "rows":
             numbers = np.arange(first, first + size)
@@ -258,7 +258,7 @@ class Play:
             chore = rng.choice(chores + ["remove"] * plan.deletes)
             with self.watch.call(chore, "served"):
                 if chore == "info":
-                    assert table.info["size"] <= plan.max_size * 2
+                    assert table.stats().size <= plan.capacity * 2
                 elif chore == "publish_version":
                     table.publish_version(len(log.given))
                 elif chore == "can":
@@ -398,8 +398,8 @@ class Play:
                 sample = table.can_sample(self.plan.batch)
             except echoic.errors.LimiterError:
                 sample = False
-            info = table.info
-            seen.append((table.can_add(1), sample, info["inserts"], info["samples"]))
+            info = table.stats()
+            seen.append((table.can_add(1), sample, info.inserts, info.samples))
         insert, sample, inserts, samples = zip(*seen, strict=True)
         # Somebody may wait for any of several servers.
         conditions = {"insert": all(insert), "sample": all(sample), "served": True}
@@ -422,8 +422,8 @@ class Play:
         there = check_whole(content) if len(content["key"]) else np.zeros(0, np.int64)
         self.place.close()
         _assert_each_at_most(there, 1, "in the table")
-        if not plan.max_size * 2 >= len(there):
-            raise AssertionError(f"{len(there)} items in a table of {plan.max_size}")
+        if not plan.capacity * 2 >= len(there):
+            raise AssertionError(f"{len(there)} items in a table of {plan.capacity}")
         unsent = ~_among(there, sent)
         if unsent.any():
             raise AssertionError(f"nobody has sent {there[unsent][:5]}")
@@ -439,7 +439,7 @@ class Play:
             found = np.concatenate([there, given])
             self._assert_there(found, sent, "the table, or given out", missing=in_hand)
         deleted = _joined([part for log in self.logs for part in log.deleted])
-        kept = plan.keeps_all and sum(one.last - one.first + 1 for one in sent) < plan.max_size
+        kept = plan.keeps_all and sum(one.last - one.first + 1 for one in sent) < plan.capacity
         if kept:
             self._assert_there(np.concatenate([there, deleted]), sent, "the table")
         self._check_checkpoints(sent, deleted, kept=kept)

@@ -32,7 +32,7 @@ def make_table() -> Iterator[Callable[..., echoic.Table]]:
     tables: list[echoic.Table] = []
 
     def make(spec: Any = None, **settings: Any) -> echoic.Table:
-        settings = {"max_size": 100, "seed": 1, **settings}
+        settings = {"capacity": 100, "seed": 1, **settings}
         table = echoic.Table("replay", spec, **settings)
         tables.append(table)
         return table
@@ -47,8 +47,8 @@ def make_queue() -> Iterator[Callable[..., echoic.Table]]:
     """Make queues of int64 that are closed after the test."""
     tables: list[echoic.Table] = []
 
-    def make(max_size: int) -> echoic.Table:
-        tables.append(echoic.Table.queue("queue", np.int64(0), max_size=max_size))
+    def make(capacity: int) -> echoic.Table:
+        tables.append(echoic.Table.queue("queue", np.int64(0), capacity=capacity))
         return tables[-1]
 
     yield make

@@ -24,8 +24,8 @@ STEP = {"obs": np.zeros(4, np.float32), "at": np.int64(0)}
 def serve(root: Path, durability: str, with_checkpoints: bool) -> None:
     """Be a server until killed."""
     tables = [
-        echoic.Table("rows", STEP, max_size=100_000, durability=durability, seed=1),
-        echoic.Table("windows", max_size=100_000, durability=durability, seed=2),
+        echoic.Table("rows", STEP, capacity=100_000, durability=durability, seed=1),
+        echoic.Table("windows", capacity=100_000, durability=durability, seed=2),
     ]
     # The newest checkpoint is always loaded; whether more are made is for the round.
     every = 0.05 if with_checkpoints else None

@@ -44,7 +44,7 @@ def write(folder: Path, **config: Any) -> Path:
 
 def read_table(folder: Path, **settings: Any) -> TableSettings:
     """What a file says of its only table."""
-    table = {"name": "t", "max_size": 10, **settings}
+    table = {"name": "t", "capacity": 10, **settings}
     journal = {"journal": "journal"} if "durability" in settings else {}
     (found,) = read(write(folder, tables=[table], **journal)).tables
     return found
@@ -61,7 +61,7 @@ def test_toml_and_json_say_the_same_of_tables(tmp_path: Path) -> None:
         load = false
         [[tables]]
         name = "replay"
-        max_size = 1_000
+        capacity = 1_000
         sampler = {prioritized = 0.6}
         remover = "lifo"
         limiter.sample_to_insert_ratio = {samples_per_insert = 4, min_size = 9, error_buffer = 50}
@@ -73,7 +73,7 @@ def test_toml_and_json_say_the_same_of_tables(tmp_path: Path) -> None:
         done = "bool"
         [[tables]]
         name = "windows"
-        max_size = 10
+        capacity = 10
         trajectories = "obs=float32[?,4],lost=bool"
         """
     )
@@ -86,7 +86,7 @@ def test_toml_and_json_say_the_same_of_tables(tmp_path: Path) -> None:
                 "tables": [
                     {
                         "name": "replay",
-                        "max_size": 1000,
+                        "capacity": 1000,
                         "sampler": {"prioritized": {"exponent": 0.6}},
                         "remover": "lifo",
                         "limiter": {"sample_to_insert_ratio": ratio},
@@ -97,7 +97,7 @@ def test_toml_and_json_say_the_same_of_tables(tmp_path: Path) -> None:
                     },
                     {
                         "name": "windows",
-                        "max_size": 10,
+                        "capacity": 10,
                         "trajectories": {
                             "obs": {"dtype": "float32", "shape": ["?", 4]},
                             "lost": "bool",
@@ -204,17 +204,17 @@ def test_kind_is_what_the_table_has_a_method_for(
     tmp_path: Path, api: str, kind: str, made: Callable[..., echoic.Table]
 ) -> None:
     table = make_table(read_table(tmp_path, kind=kind, api=api))
-    assert table.info == made("t", max_size=10).info
+    assert table.stats() == made("t", capacity=10).stats()
 
 
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"size": 3}, r"unknown key `tables\[1\].size`; allowed are name, max_size, kind, api"),
+        ({"size": 3}, r"unknown key `tables\[1\].size`; allowed are name, capacity, kind, api"),
         ({"name": ""}, r"`tables\[1\].name` must be text, not ''"),
         ({"name": "first"}, r"`tables\[1\].name`: there is a table `first` before"),
-        ({"max_size": 0}, r"`tables\[1\].max_size` must be a whole number from 1 on, not 0"),
-        ({"max_size": "9"}, r"`tables\[1\].max_size` must be a whole number from 1 on, not '9'"),
+        ({"capacity": 0}, r"`tables\[1\].capacity` must be a whole number from 1 on, not 0"),
+        ({"capacity": "9"}, r"`tables\[1\].capacity` must be a whole number from 1 on, not '9'"),
         ({"max_times_sampled": -1}, r"`tables\[1\].max_times_sampled` must be .* from 0 on"),
         ({"seed": 2**64}, r"`tables\[1\].seed` must be a whole number from 0 to 18446744073709551"),
         (
@@ -273,7 +273,7 @@ def test_kind_is_what_the_table_has_a_method_for(
     ],
 )
 def test_mistake_in_a_table_is_named(tmp_path: Path, settings: Any, complaint: str) -> None:
-    tables = [{"name": "first", "max_size": 1}, {"name": "t", "max_size": 1, **settings}]
+    tables = [{"name": "first", "capacity": 1}, {"name": "t", "capacity": 1, **settings}]
     path = write(tmp_path, tables=tables)
     with pytest.raises(ConfigError, match=complaint) as caught:
         read(path)
@@ -283,10 +283,10 @@ def test_mistake_in_a_table_is_named(tmp_path: Path, settings: Any, complaint: s
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [
-        ({"tables": {}}, "`tables` must be a list of tables with a name and a max_size"),
+        ({"tables": {}}, "`tables` must be a list of tables with a name and a capacity"),
         ({"tables": [3]}, r"tables\[0\] must be a table, not 3"),
-        ({"tables": [{"max_size": 1}]}, r"`tables\[0\]` has no name"),
-        ({"tables": [{"name": "a"}]}, r"`tables\[0\]` has no max_size"),
+        ({"tables": [{"capacity": 1}]}, r"`tables\[0\]` has no name"),
+        ({"tables": [{"name": "a"}]}, r"`tables\[0\]` has no capacity"),
         ({"checkpoints": "dir"}, "checkpoints must be a table, not 'dir'"),
         ({"checkpoints": {"keep": 1}}, "`checkpoints` has no path"),
         ({"checkpoints": {"path": "a", "keep": 0}}, "`checkpoints.keep` must be a whole number"),
@@ -325,8 +325,10 @@ def test_table_is_as_it_is_written(tmp_path: Path) -> None:
             spec="obs=float32[4],reward=float32",
         )
     )
-    info = table.info
-    assert [info[name] for name in ("sampler", "remover", "min_size", "max_times_sampled")] == [
+    stats = table.stats()
+    assert [
+        getattr(stats, name) for name in ("sampler", "remover", "min_size", "max_times_sampled")
+    ] == [
         "prioritized(exponent=0.5)",
         "lifo",
         3,
@@ -346,7 +348,7 @@ def test_seed_gives_the_draws_of_a_table_with_this_seed(tmp_path: Path) -> None:
         return [int(table.sample(1).data[0]) for _ in range(20)]
 
     made = make_table(read_table(tmp_path, seed=5, spec="int64"))
-    assert draws(made) == draws(echoic.Table("t", np.int64(0), max_size=10, seed=5))
+    assert draws(made) == draws(echoic.Table("t", np.int64(0), capacity=10, seed=5))
 
 
 def test_trajectories_are_those_of_any_length(tmp_path: Path) -> None:
@@ -356,7 +358,7 @@ def test_trajectories_are_those_of_any_length(tmp_path: Path) -> None:
         "r": np.zeros(3, np.float32),
         "lost": np.bool_(0),
     }
-    by_hand = echoic.Table("t", trajectories=step, max_size=10)
+    by_hand = echoic.Table("t", trajectories=step, capacity=10)
     assert table.spec is not None
     assert by_hand.spec is not None
     assert table.spec.leaves == by_hand.spec.leaves
@@ -390,7 +392,7 @@ def test_reverb_table_is_the_one_its_class_makes(tmp_path: Path, more: dict[str,
         signature=SIGNATURE,
     ).internal_table.table
     assert table.metadata == by_hand.metadata
-    assert table.info == by_hand.info
+    assert table.stats() == by_hand.stats()
     assert table.durability == more.get("durability", "none")
 
 
@@ -405,7 +407,7 @@ def test_reverb_table_is_the_one_its_class_makes(tmp_path: Path, more: dict[str,
 )
 def test_reverb_table_has_the_bounds_of_the_limiter(tmp_path: Path, limiter: Any) -> None:
     ours, theirs = (
-        make_table(read_table(tmp_path, api=api, limiter=limiter)).info
+        make_table(read_table(tmp_path, api=api, limiter=limiter)).stats()
         for api in ("echoic", "reverb")
     )
     assert ours == theirs
@@ -416,11 +418,11 @@ def test_reverb_table_has_the_bounds_of_the_limiter(tmp_path: Path, limiter: Any
     [
         (
             {"limiter": {"min_size": 11}},
-            "table `t`: min_size 11 is never reached by .* max_size 10",
+            "table `t`: min_size 11 is never reached by .* capacity 10",
         ),
         ({"spec": "x=object"}, "table `t`: .*leaf `x`"),
-        ({"max_size": 2**40}, "table `t`: max_size must be below"),
-        ({"max_size": 2**64}, "table `t`: a number does not fit into 64 bits"),
+        ({"capacity": 2**40}, "table `t`: capacity must be below"),
+        ({"capacity": 2**64}, "table `t`: a number does not fit into 64 bits"),
         ({"sampler": {"prioritized": -1}}, "table `t`: .*exponent"),
         (
             {
@@ -565,8 +567,8 @@ def test_clients_insert_and_sample(start: Any, tmp_path: Path) -> None:
             tmp_path,
             interval=0.1,
             tables=[
-                {"name": "replay", "max_size": 10, "spec": "obs=float32[4],reward=float32"},
-                {"name": "queue", "max_size": 10, "kind": "queue"},
+                {"name": "replay", "capacity": 10, "spec": "obs=float32[4],reward=float32"},
+                {"name": "queue", "capacity": 10, "kind": "queue"},
             ],
         )
     )
@@ -591,7 +593,7 @@ def test_clients_insert_and_sample(start: Any, tmp_path: Path) -> None:
 
 
 def test_a_server_may_have_a_stream_and_tables(start: Any, tmp_path: Path) -> None:
-    table = {"name": "replay", "max_size": 10, "spec": "int64"}
+    table = {"name": "replay", "capacity": 10, "spec": "int64"}
     server = start(write(tmp_path, spec={"x": "int64"}, batch_size=2, save="out", tables=[table]))
     with echoic.connect(server.address, {"x": np.int64(0)}) as client:
         client.extend({"x": np.arange(5)})
@@ -607,8 +609,8 @@ def test_the_last_checkpoint_has_all_that_clients_know_to_be_stored(
     start: Any, tmp_path: Path
 ) -> None:
     tables = [
-        {"name": "rows", "max_size": 100, "spec": "int64", "sampler": "fifo"},
-        {"name": "theirs", "max_size": 100, "api": "reverb"},
+        {"name": "rows", "capacity": 100, "spec": "int64", "sampler": "fifo"},
+        {"name": "theirs", "capacity": 100, "api": "reverb"},
     ]
     config = write(tmp_path, tables=tables, checkpoints={"path": "saved", "keep": 2})
     for run in range(3):
@@ -633,7 +635,7 @@ def test_the_last_checkpoint_has_all_that_clients_know_to_be_stored(
 def test_inserts_that_come_while_the_server_ends_are_in_the_last_checkpoint(
     start: Any, tmp_path: Path
 ) -> None:
-    table = {"name": "rows", "max_size": 100_000, "spec": "int64"}
+    table = {"name": "rows", "capacity": 100_000, "spec": "int64"}
     config = write(tmp_path, tables=[table], checkpoints={"path": "saved"})
     server = start(config)
     client = echoic.connect(server.address, deadline=0.5)
@@ -659,7 +661,7 @@ def test_inserts_that_come_while_the_server_ends_are_in_the_last_checkpoint(
 
 
 def test_scheduled_checkpoints_survive_a_kill(start: Any, tmp_path: Path, eventually: Any) -> None:
-    table = {"name": "rows", "max_size": 100, "spec": "int64"}
+    table = {"name": "rows", "capacity": 100, "spec": "int64"}
     config = write(tmp_path, tables=[table], checkpoints={"path": "saved", "every": 0.1})
     server = start(config)
     with echoic.connect(server.address) as client:
@@ -674,9 +676,9 @@ def test_scheduled_checkpoints_survive_a_kill(start: Any, tmp_path: Path, eventu
 
 def test_journalled_tables_of_both_kinds_survive_a_kill(start: Any, tmp_path: Path) -> None:
     tables = [
-        {"name": "rows", "max_size": 100, "spec": "int64", "durability": "async"},
-        {"name": "theirs", "max_size": 100, "api": "reverb", "durability": "sync", "seed": 1},
-        {"name": "lost", "max_size": 100, "spec": "int64"},
+        {"name": "rows", "capacity": 100, "spec": "int64", "durability": "async"},
+        {"name": "theirs", "capacity": 100, "api": "reverb", "durability": "sync", "seed": 1},
+        {"name": "lost", "capacity": 100, "spec": "int64"},
     ]
     config = write(tmp_path, tables=tables, journal="journal")
     server = start(config)
@@ -690,7 +692,7 @@ def test_journalled_tables_of_both_kinds_survive_a_kill(start: Any, tmp_path: Pa
     [[step]] = reverb.Client(server.address).sample("theirs")
     assert step.data == [1.0, b"text"]
     with echoic.connect(server.address) as again:
-        assert {name: info["size"] for name, info in again.info().items()} == {
+        assert {name: len(table) for name, table in again.tables.items()} == {
             "rows": 10,
             "theirs": 1,
             "lost": 0,
@@ -757,7 +759,7 @@ def test_reverb_clients_understand_the_tables_of_the_guide(
     assert sample.data["a"].tolist() == [1, 2]
     assert sample.data["b"].shape == (3, 3)
     with echoic.connect(server.address) as ours:
-        assert ours.info()["my_table"]["samples"] == 1
+        assert ours.table("my_table").stats().samples == 1
     server.end()
 
 
@@ -766,17 +768,17 @@ def test_reverb_clients_understand_the_tables_of_the_guide(
     [
         ({}, 2, "there is nothing to serve: give --spec or a --config with a spec or tables"),
         (
-            {"tables": [{"name": "a", "max_size": 1}], "save": "out"},
+            {"tables": [{"name": "a", "capacity": 1}], "save": "out"},
             2,
             "save is for batches of a stream, and there is none",
         ),
         (
-            {"tables": [{"name": "a", "max_size": 1, "limiter": {"min_size": 2}}]},
+            {"tables": [{"name": "a", "capacity": 1, "limiter": {"min_size": 2}}]},
             1,
             "table `a`: min_size 2 is never reached",
         ),
         (
-            {"tables": [{"name": "a", "max_size": 1}], "checkpoints": {"path": "."}},
+            {"tables": [{"name": "a", "capacity": 1}], "checkpoints": {"path": "."}},
             1,
             "tables.json",
         ),
@@ -799,7 +801,7 @@ def test_serve_says_what_is_wrong_with_tables(
 
 
 def test_last_checkpoint_that_fails_is_exit_status_1(start: Any, tmp_path: Path) -> None:
-    table = {"name": "rows", "max_size": 100, "spec": "int64"}
+    table = {"name": "rows", "capacity": 100, "spec": "int64"}
     server = start(write(tmp_path, tables=[table], checkpoints={"path": "saved"}))
     (tmp_path / "saved").mkdir(exist_ok=True)
     (tmp_path / "saved" / "notes.txt").write_text("of somebody else")

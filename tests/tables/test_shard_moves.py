@@ -28,7 +28,7 @@ PATIENCE = 30.0
 
 
 def table(**settings: Any) -> Table:
-    return Table("t", np.int64(0), **{"max_size": 100_000, "seed": 1, **settings})
+    return Table("t", np.int64(0), **{"capacity": 100_000, "seed": 1, **settings})
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -263,7 +263,7 @@ def test_items_of_a_drained_shard_go_to_the_others_with_priorities_and_versions(
 
 
 def test_trajectories_are_not_moved(serve: Any, connect: Any) -> None:
-    tables = [Table("free", None, max_size=1000, seed=1) for _ in range(2)]
+    tables = [Table("free", None, capacity=1000, seed=1) for _ in range(2)]
     client = connect([serve(one) for one in tables])
     tables[0].add({"at": np.arange(3)})
     client.drain(0)
@@ -296,7 +296,7 @@ def test_nobody_is_told_of_a_drained_shard_that_goes(connect: Any) -> None:
         client.refresh()
         client.flush(PATIENCE)
         client.clear("t")
-        assert client.info()["t"]["shards"][1] is None
+        assert client.table("t").stats().shards[1] is None
         client.close(PATIENCE)
     servers[0].close()
 
@@ -371,7 +371,7 @@ def test_what_a_removed_shard_had_not_acknowledged_goes_to_another(
 
 
 def test_an_episode_of_a_removed_shard_is_ended_elsewhere(connect: Any) -> None:
-    tables = [Table("free", None, max_size=1000, seed=1) for _ in range(2)]
+    tables = [Table("free", None, capacity=1000, seed=1) for _ in range(2)]
     servers = [
         echoic.Server(tables=[one], transport=echoic.TcpTransport(port=0)).start() for one in tables
     ]
@@ -420,8 +420,8 @@ import sys, warnings
 import echoic, numpy as np
 warnings.simplefilter("ignore", echoic.errors.JournalWarning)
 step = {"at": np.int64(0), "who": np.int64(0)}
-rows = echoic.Table("rows", step, max_size=500_000, durability="async", seed=1)
-windows = echoic.Table("windows", None, max_size=500_000, durability="async", seed=2)
+rows = echoic.Table("rows", step, capacity=500_000, durability="async", seed=1)
+windows = echoic.Table("windows", None, capacity=500_000, durability="async", seed=2)
 server = echoic.Server(
     tables=[rows, windows], transport=echoic.TcpTransport(port=0), journal=sys.argv[1]
 )
@@ -570,7 +570,7 @@ def test_all_is_there_once_while_shards_die_come_back_elsewhere_join_and_go(
     assert rows == list(range(worker.rows))
     assert windows == list(range(worker.windows))
     # The drained one has had nothing since, and all of it may go.
-    size = client.info()["rows"]["shards"][0]["size"]
+    size = client.table("rows").stats().shards[0].size
     removed.add(0)
     client.refresh()
     assert client.shards_there == [False, True, True, True]

@@ -27,7 +27,7 @@ PATIENCE = 20.0
 
 
 def table(**settings: Any) -> Table:
-    return Table("t", np.int64(0), **{"max_size": 1000, "seed": 1, **settings})
+    return Table("t", np.int64(0), **{"capacity": 1000, "seed": 1, **settings})
 
 
 def serve(*tables: Table, port: int = 0) -> echoic.Server:
@@ -58,7 +58,7 @@ def close_soon(client: echoic.TableClient) -> None:
 
 
 def sizes(client: echoic.ShardedClient) -> list[int | None]:
-    return [None if one is None else one["size"] for one in client.info()["t"]["shards"]]
+    return [None if one is None else one.size for one in client.table("t").stats().shards]
 
 
 def shard_of(batch: echoic.Batch, width: int = 1) -> Any:
@@ -267,18 +267,18 @@ def test_a_sample_that_a_shard_keeps_waiting_loses_nothing(open_shards: Any) -> 
     tables[1].sample(100)
     with pytest.raises(echoic.errors.WaitTimeoutError, match=r"shard tcp://.*RATIO"):
         list(client.batches("t", 40, prefetch=0, timeout=0.05))
-    counted = tables[0].info["samples"]
+    counted = tables[0].stats().samples
     with pytest.raises(echoic.errors.WaitTimeoutError):
         client.sample("t", 40, timeout=0.05)
     # What the first shard gave is kept, not drawn again.
-    assert tables[0].info["samples"] == counted
+    assert tables[0].stats().samples == counted
     tables[1].extend(np.arange(40))
     assert len(client.sample("t", 40, timeout=PATIENCE)) == 40
-    assert tables[0].info["samples"] == counted
+    assert tables[0].stats().samples == counted
 
 
 def test_inserts_pass_over_a_shard_that_takes_none(open_shards: Any) -> None:
-    tables = [table(limiter=limiters.Queue(5), max_size=5), table()]
+    tables = [table(limiter=limiters.Queue(5), capacity=5), table()]
     _, client = open_shards(*tables, window_bytes=64)
     for value in range(100):
         client.add(np.int64(value), {"t": 1.0}, timeout=PATIENCE)
@@ -287,11 +287,11 @@ def test_inserts_pass_over_a_shard_that_takes_none(open_shards: Any) -> None:
         client.flush(0.3)
     # Five are in the queue, and at most five fit into the window of its connection.
     assert sizes(client)[0] == 5
-    assert 290 <= tables[1].info["size"] <= 295
+    assert 290 <= tables[1].stats().size <= 295
 
 
 def test_a_batch_that_does_not_fit_says_how_much_of_it_is_on_its_way(open_shards: Any) -> None:
-    tables = [Table.queue("t", np.int64(0), max_size=20) for _ in range(2)]
+    tables = [Table.queue("t", np.int64(0), capacity=20) for _ in range(2)]
     _, client = open_shards(*tables, window_bytes=64)
     with pytest.raises(echoic.errors.WaitTimeoutError) as raised:
         client.extend(np.arange(900_000), "t", timeout=0.3)
@@ -302,7 +302,7 @@ def test_a_batch_that_does_not_fit_says_how_much_of_it_is_on_its_way(open_shards
 
 def test_a_queue_on_shards_gives_each_item_once(open_shards: Any) -> None:
     _, client = open_shards(
-        *[Table.queue("t", np.int64(0), max_size=50) for _ in range(3)], window_bytes=4096
+        *[Table.queue("t", np.int64(0), capacity=50) for _ in range(3)], window_bytes=4096
     )
     inserter = threading.Thread(
         target=lambda: [client.add(np.int64(value), {"t": 1.0}) for value in range(600)]
@@ -314,7 +314,7 @@ def test_a_queue_on_shards_gives_each_item_once(open_shards: Any) -> None:
 
 
 def test_all_items_of_queues_can_be_had_at_once(open_shards: Any) -> None:
-    tables = [Table.queue("t", np.int64(0), max_size=50) for _ in range(3)]
+    tables = [Table.queue("t", np.int64(0), capacity=50) for _ in range(3)]
     _, client = open_shards(*tables)
     tables[0].extend(np.arange(5))
     tables[2].extend(np.arange(5, 30))
@@ -324,7 +324,7 @@ def test_all_items_of_queues_can_be_had_at_once(open_shards: Any) -> None:
 def test_trajectories_of_shards_are_one_batch(open_shards: Any) -> None:
     sampler = selectors.Fifo()
     tables = [
-        Table("t", max_size=100, sampler=sampler, max_times_sampled=1, seed=1) for _ in range(2)
+        Table("t", capacity=100, sampler=sampler, max_times_sampled=1, seed=1) for _ in range(2)
     ]
     _, client = open_shards(*tables)
     with client.trajectory_writer(num_keep_alive_refs=9) as writer:
@@ -344,7 +344,7 @@ def test_trajectories_of_shards_are_one_batch(open_shards: Any) -> None:
 
 
 def test_structured_writers_take_turns_too(open_shards: Any) -> None:
-    _, client = open_shards(*[Table("t", max_size=100, seed=1) for _ in range(2)])
+    _, client = open_shards(*[Table("t", capacity=100, seed=1) for _ in range(2)])
     config = sw.Config({"at": sw.column("at")[-2:]}, table="t")
     with client.structured_writer([config]) as writer:
         for _ in range(4):
@@ -371,9 +371,9 @@ def test_a_sampler_gives_batches_of_all_shards(open_shards: Any) -> None:
 
 def test_servers_with_other_tables_are_refused(open_shards: Any) -> None:
     with pytest.raises(ValueError, match=r"has the tables \['u'\], but .* has \['t'\]"):
-        open_shards(table(), Table("u", np.int64(0), max_size=5))
+        open_shards(table(), Table("u", np.int64(0), capacity=5))
     with pytest.raises(echoic.errors.SpecError, match="items of another kind"):
-        open_shards(table(), Table("t", np.int32(0), max_size=5))
+        open_shards(table(), Table("t", np.int32(0), capacity=5))
     with pytest.raises(ValueError, match="expected each shard once"):
         echoic.connect(["tcp://127.0.0.1:1", "tcp://127.0.0.1:1"])
     with pytest.raises(ValueError, match="expected addresses"):
@@ -396,7 +396,7 @@ SERVE = """
 import sys
 import echoic, numpy as np
 name, port = sys.argv[1], int(sys.argv[2])
-table = echoic.Table(name, None if name == "free" else np.int64(0), max_size=100_000, seed=1)
+table = echoic.Table(name, None if name == "free" else np.int64(0), capacity=100_000, seed=1)
 with echoic.Server(tables=[table], transport=echoic.TcpTransport(port=port)) as server:
     print(server.addresses[0], flush=True)
     sys.stdin.read()
@@ -585,7 +585,7 @@ def test_a_table_that_one_shard_closed_is_left_out_and_one_that_all_closed_is_an
     open_shards: Any,
 ) -> None:
     # On a busy machine it takes a while to notice, and all that is sent until then must fit.
-    tables = [table(max_size=100_000), table()]
+    tables = [table(capacity=100_000), table()]
     _, client = open_shards(*tables, deadline=None)
     client.extend(np.arange(600), "t")
     client.flush(PATIENCE)
@@ -664,7 +664,7 @@ def test_an_episode_waits_for_its_shard_and_the_next_one_does_not(start: Any, co
     client = connect([process.address for process in processes])
 
     def free() -> list[Any]:
-        return [None if one is None else one["size"] for one in client.info()["free"]["shards"]]
+        return [None if one is None else one.size for one in client.table("free").stats().shards]
 
     def episode(writer: Any, number: int) -> int:
         for at in range(5):
@@ -710,7 +710,7 @@ def test_what_all_shards_are_told_a_dead_one_hears_later_or_a_warning_says_so(
     with told("is back"):
         processes[1].start()
         until(lambda: all(client.shards_there))
-    assert [one["version"] for one in client.info()["t"]["shards"]] == [5, 5]
+    assert [one.version for one in client.table("t").stats().shards] == [5, 5]
 
 
 def test_a_shard_that_comes_back_with_other_tables_is_left_out(start: Any, connect: Any) -> None:

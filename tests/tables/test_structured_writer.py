@@ -27,7 +27,7 @@ class Setup:
     """A server with one table, and writers for it."""
 
     def __init__(self, table: Table | None = None) -> None:
-        self.table = Table.queue("t", max_size=10_000) if table is None else table
+        self.table = Table.queue("t", capacity=10_000) if table is None else table
         self.server = Server(tables=[self.table])
         self.client = self.server.client()
 
@@ -37,7 +37,7 @@ class Setup:
 
     def items(self) -> list[Any]:
         """Take all items of a queue, one by one."""
-        size = self.table.info["size"]
+        size = self.table.stats().size
         return [one(self.table.sample(1, timeout=0).data) for _ in range(size)]
 
 
@@ -181,16 +181,16 @@ def test_patterns_are_trees(setup: Setup) -> None:
 
 
 def test_patterns_share_their_steps(make: Callable[..., Setup]) -> None:
-    setup = make(Table("t", max_size=10_000))
+    setup = make(Table("t", capacity=10_000))
     frame = sw.column("")
     writer = setup.writer(frame[-32:], frame[-1])
     for step in range(200):
         writer.append(np.full(10_000, step, np.uint8))
     writer.flush()
-    table = setup.table.info
-    assert table["size"] == 169 + 200
+    table = setup.table.stats()
+    assert table.size == 169 + 200
     # Each step is there once, although it is in 33 items.
-    assert table["memory_bytes"] < 1.2 * 200 * 10_000 + 100_000
+    assert table.memory_bytes < 1.2 * 200 * 10_000 + 100_000
 
 
 def test_patterns_are_applied_in_their_order(setup: Setup) -> None:
@@ -264,9 +264,9 @@ def test_a_pattern_is_applied_at_the_first_part_of_a_step_that_has_all(setup: Se
     writer = setup.writer({"obs": sw.column("obs")[-2:], "action": sw.column("action")[-2]})
     for step in range(3):
         writer.append({"action": 10 * step}, partial=True)
-        before = writer.pending + setup.table.info["size"]
+        before = writer.pending + setup.table.stats().size
         writer.append({"obs": step}, partial=True)
-        assert writer.pending + setup.table.info["size"] == before + (step > 0)
+        assert writer.pending + setup.table.stats().size == before + (step > 0)
         writer.append({"reward": 0.5})
     writer.flush()
     assert setup.items() == [{"obs": [0, 1], "action": 0}, {"obs": [1, 2], "action": 10}]
@@ -291,7 +291,7 @@ def test_columns_that_no_step_had_are_named(setup: Setup) -> None:
 
 def test_episodes_of_different_lengths_make_ragged_batches(make: Callable[..., Setup]) -> None:
     # A pattern has one length, so that the tables' items differ by pattern.
-    setup = make(Table.queue("t", max_size=10))
+    setup = make(Table.queue("t", capacity=10))
     configs = [
         sw.Config(
             {"a": A[-length:]},
@@ -605,7 +605,7 @@ def test_an_unknown_table_is_named_with_those_that_are_known(setup: Setup) -> No
 
 
 def test_a_table_with_a_spec_gets_rows(make: Callable[..., Setup]) -> None:
-    setup = make(Table.queue("t", SPEC, max_size=10))
+    setup = make(Table.queue("t", SPEC, capacity=10))
     writer = setup.writer({"a": A[-3:], "b": B[-2]}, chunk=2)
     count(writer, 5)
     writer.flush()
@@ -627,13 +627,13 @@ def test_a_table_with_a_spec_gets_rows(make: Callable[..., Setup]) -> None:
 def test_a_pattern_that_is_not_like_the_spec_is_refused(
     make: Callable[..., Setup], pattern: Any, text: str
 ) -> None:
-    setup = make(Table.queue("t", SPEC, max_size=10))
+    setup = make(Table.queue("t", SPEC, capacity=10))
     with pytest.raises(echoic.errors.SpecError, match=f'for table "t": expected.*{text}'):
         setup.writer(pattern)
 
 
 def test_steps_that_do_not_make_rows_of_the_spec_are_refused(make: Callable[..., Setup]) -> None:
-    setup = make(Table.queue("t", SPEC, max_size=10))
+    setup = make(Table.queue("t", SPEC, capacity=10))
     writer = setup.writer({"a": A[-3:], "b": B[-1]})
     with pytest.raises(echoic.errors.SpecError, match=r"`b: int16\[2\]`, got `b: int32\[2\]`"):
         writer.append({"a": 1, "b": np.zeros(2, np.int32)})
@@ -648,7 +648,7 @@ def test_steps_that_do_not_make_rows_of_the_spec_are_refused(make: Callable[...,
 
 
 def test_items_go_to_several_tables() -> None:
-    tables = [Table.queue("one", max_size=10), Table.queue("two", SPEC, max_size=10)]
+    tables = [Table.queue("one", capacity=10), Table.queue("two", SPEC, capacity=10)]
     pattern = {"a": A[-3:], "b": B[-1]}
     configs = [
         sw.Config(pattern, table="two"),
@@ -657,12 +657,12 @@ def test_items_go_to_several_tables() -> None:
     with Server(tables=tables) as server, server.client().structured_writer(configs) as writer:
         count(writer, 5)
         writer.flush()
-        assert [table.info["size"] for table in tables] == [1, 3]
+        assert [table.stats().size for table in tables] == [1, 3]
         assert one(tables[0].sample(1).data) == {"a": [2, 3, 4], "b": [-4, -4]}
 
 
 def test_a_full_queue_keeps_items_waiting(make: Callable[..., Setup]) -> None:
-    setup = make(Table.queue("t", max_size=2))
+    setup = make(Table.queue("t", capacity=2))
     writer = setup.writer(A[-1])
     count(writer, 5)
     writer.flush(block_until_num_items=3, timeout=0)
@@ -682,7 +682,7 @@ def test_a_full_queue_keeps_items_waiting(make: Callable[..., Setup]) -> None:
 
 
 def test_appends_wait_when_a_thousand_items_do(make: Callable[..., Setup], background: Any) -> None:
-    setup = make(Table.queue("t", max_size=1))
+    setup = make(Table.queue("t", capacity=1))
     writer = setup.writer(A[-1], chunk=1)
     with pytest.raises(echoic.errors.WaitTimeoutError):  # noqa: PT012 - one of these steps waits
         for step in range(3000):
@@ -716,7 +716,7 @@ def test_a_closed_writer_takes_nothing(setup: Setup) -> None:
 def test_one_thread_writes_while_another_samples(
     make: Callable[..., Setup], background: Any
 ) -> None:
-    setup = make(Table("t", max_size=50, seed=1))
+    setup = make(Table("t", capacity=50, seed=1))
     done = threading.Event()
 
     def write() -> None:
@@ -735,11 +735,11 @@ def test_one_thread_writes_while_another_samples(
         assert (data["obs"] == data["step"][:, -1:]).all()
         batches += 1
     written()
-    assert setup.table.info["inserts"] == 3997
+    assert setup.table.stats().inserts == 3997
 
 
 def test_ctrl_c_ends_a_flush_that_waits(make: Callable[..., Setup]) -> None:
-    setup = make(Table.queue("t", max_size=1))
+    setup = make(Table.queue("t", capacity=1))
     writer = setup.writer(A[-1])
     count(writer, 3)
     timer = threading.Timer(0.05, signal.raise_signal, (signal.SIGINT,))
@@ -752,7 +752,7 @@ def test_ctrl_c_ends_a_flush_that_waits(make: Callable[..., Setup]) -> None:
 
 
 def test_what_no_pattern_reaches_is_not_kept() -> None:
-    table = Table("t", max_size=100)
+    table = Table("t", capacity=100)
     with Server(tables=[table]) as server:
         config = sw.Config({"a": A[-50:]}, table="t", conditions=[sw.steps_since_applied() >= 1000])
         writer = server.client().structured_writer([config])
@@ -768,10 +768,10 @@ def test_what_no_pattern_reaches_is_not_kept() -> None:
         # The first items fill the table and let the allocator settle.
         before = append(200)
         after = append(800)
-        assert table.info["inserts"] == 1000
+        assert table.stats().inserts == 1000
         # The steps have 128 bytes each: all of them would be 102 MB.
         assert after - before < 10e6
-        assert table.info["memory_bytes"] < 10e6
+        assert table.stats().memory_bytes < 10e6
 
 
 def resident() -> int:

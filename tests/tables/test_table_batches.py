@@ -91,7 +91,7 @@ def test_items_have_the_learners_version_unless_they_name_their_own(make_table: 
     batch = table.sample(5)
     versions = dict(zip(batch.data.tolist(), batch.info.version.tolist(), strict=True))
     assert versions == {0: 0, 1: 5, 2: 3, 3: 9, 4: 5}
-    assert table.info["version"] == 5
+    assert table.stats().version == 5
 
 
 def test_hot_and_cold_items_have_their_shares(make_table: MakeTable) -> None:
@@ -126,7 +126,7 @@ def test_a_batch_stays_as_it_is_whatever_happens_later(
         return {"obs": np.full(words, step, np.int32), "step": step}
 
     spec = item(0) if with_spec else None
-    table = make_table(spec, max_size=8, max_times_sampled=3)
+    table = make_table(spec, capacity=8, max_times_sampled=3)
     kept: list[tuple[echoic.Batch, Any]] = []
     for step in range(200):
         table.add(item(step), priority=step)
@@ -203,7 +203,7 @@ def test_a_batch_that_refers_to_itself_is_collected(make_table: MakeTable) -> No
 
 
 def draws(make_table: MakeTable, selector: selectors.Selector, seed: int | None) -> list[Any]:
-    table = make_table(np.int64(0), sampler=selector, remover=selector, max_size=50, seed=seed)
+    table = make_table(np.int64(0), sampler=selector, remover=selector, capacity=50, seed=seed)
     table.extend(np.arange(60), priorities=np.arange(60) % 7)
     drawn = []
     for _ in range(5):

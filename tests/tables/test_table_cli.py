@@ -23,8 +23,8 @@ def run(*arguments: Any) -> Any:
 def checkpoint(tmp_path: Path) -> Path:
     """A checkpoint of a table of rows and one of windows that differ in length."""
     tables = [
-        Table("rows", {"a": np.zeros((2, 3), np.float32), "b": (np.int64(0),)}, max_size=10),
-        Table("windows", max_size=10),
+        Table("rows", {"a": np.zeros((2, 3), np.float32), "b": (np.int64(0),)}, capacity=10),
+        Table("windows", capacity=10),
     ]
     root = tmp_path / "checkpoints"
     with echoic.Server(tables=tables, checkpointer=Checkpointer(root)) as server:
@@ -52,7 +52,7 @@ def test_a_checkpoint_is_inspected(checkpoint: Path) -> None:
 
 
 def test_a_server_is_inspected() -> None:
-    table = Table("replay", np.zeros(3), max_size=10)
+    table = Table("replay", np.zeros(3), capacity=10)
     with echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) as server:
         table.add(np.ones(3))
         ended = run("inspect", server.addresses[0], "--items", 3)

@@ -54,7 +54,7 @@ def open_table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
     opened: list[Any] = []
 
     def serve(spec: Any, settings: dict[str, Any], transport: Any) -> echoic.Server:
-        settings = {"max_size": 100, "seed": 1, "metadata": b"of the program", **settings}
+        settings = {"capacity": 100, "seed": 1, "metadata": b"of the program", **settings}
         server = echoic.Server(tables=[Table("t", spec, **settings)], transport=transport).start()
         opened.append(server)
         return server
@@ -168,7 +168,7 @@ def get(open_table: Any) -> None:
     batch = table.get(keys)
     assert batch.info.key.tolist() == keys.tolist()
     assert (batch.data["obs"] == batch.data["at"][:, None]).all()
-    assert table.info["samples"] == 0
+    assert table.stats().samples == 0
 
 
 def remove(open_table: Any) -> None:
@@ -182,13 +182,13 @@ def remove(open_table: Any) -> None:
 def clear(open_table: Any) -> None:
     table = open_table().filled()
     table.clear()
-    assert (len(table), table.info["inserts"]) == (0, 0)
+    assert (len(table), table.stats().inserts) == (0, 0)
 
 
 def pause(open_table: Any) -> None:
     table = open_table().filled()
     table.pause()
-    assert table.info["paused"]
+    assert table.stats().paused
     assert not table.can_add()
     assert not table.can_sample(1)
     table.resume()
@@ -198,13 +198,13 @@ def pause(open_table: Any) -> None:
 def publish_version(open_table: Any) -> None:
     table = open_table().filled()
     table.publish_version(3)
-    assert table.info["version"] == 3
+    assert table.stats().version == 3
 
 
 def set_limiter(open_table: Any) -> None:
     table = open_table().filled()
     table.set_limiter(limiters.MinSize(50))
-    assert table.info["min_size"] == 50
+    assert table.stats().min_size == 50
     assert not table.can_sample(1)
     with pytest.raises(TypeError, match=r"limiter must be one of echoic\.limiters, got a int"):
         table.set_limiter(50)
@@ -217,7 +217,7 @@ def can_sample(open_table: Any) -> None:
 
 
 def can_add(open_table: Any) -> None:
-    here = open_table(max_size=4, limiter=limiters.Queue(4))
+    here = open_table(capacity=4, limiter=limiters.Queue(4))
     assert here.table.can_add()
     assert here.table.can_add(4)
     assert not here.table.can_add(n=5)
@@ -262,13 +262,19 @@ def spec(open_table: Any) -> None:
     assert open_table(None).table.spec is None
 
 
-def info(open_table: Any) -> None:
+def stats(open_table: Any) -> None:
     table = open_table().filled()
     table.sample(3)
-    told = table.info
-    assert (told["name"], told["size"], told["inserts"], told["samples"]) == ("t", 8, 8, 3)
-    # Which selectors a table has is told only in its own process.
-    assert set(Table("t", max_size=1).info) - {"sampler", "remover"} <= set(told)
+    told = table.stats()
+    assert (told.name, told.size, told.inserts, told.samples) == ("t", 8, 8, 3)
+    # Which selectors a table has is reported only in its own process.
+    here = Table("t", capacity=1).stats().as_dict()
+    assert here.keys() - {"sampler", "remover"} <= told.as_dict().keys()
+
+
+def capacity(open_table: Any) -> None:
+    table = open_table(capacity=7).table
+    assert table.capacity == table.stats().capacity >= 7
 
 
 RUNS = {
@@ -276,7 +282,7 @@ RUNS = {
     for run in (
         *(add, extend, sample, batches, update_priorities, items, get, remove, clear),
         *(pause, publish_version, set_limiter, can_sample, can_add, close, durability),
-        *(name, metadata, spec, info),
+        *(name, metadata, spec, stats, capacity),
     )
 }
 # `pause` is of no use without it.

@@ -78,7 +78,7 @@ def steps(count: int, first: int = 0) -> dict[str, Any]:
 
 
 def test_what_is_inserted_is_sampled(open_tables: Any) -> None:
-    table = Table("t", STEP, max_size=100, sampler=selectors.Fifo(), max_times_sampled=1)
+    table = Table("t", STEP, capacity=100, sampler=selectors.Fifo(), max_times_sampled=1)
     _, client = open_tables(table)
     client.add({"obs": np.full(3, 7, np.float32), "at": 7}, {"t": 2.0}, version=5)
     client.extend(steps(9, 8), "t", np.arange(9.0))
@@ -90,11 +90,11 @@ def test_what_is_inserted_is_sampled(open_tables: Any) -> None:
     assert batch.info.priority.tolist() == [2.0, *np.arange(9.0)]
     assert batch.info.version.tolist() == [5] + [0] * 9
     assert batch.info.times_sampled.tolist() == [1] * 10
-    assert client.info()["t"]["deletions"] == 10
+    assert client.table("t").stats().deletions == 10
 
 
 def test_what_is_sampled_after_an_update_comes_after_it(open_tables: Any) -> None:
-    _, client = open_tables(Table("t", STEP, max_size=100, sampler=selectors.Prioritized(), seed=1))
+    _, client = open_tables(Table("t", STEP, capacity=100, sampler=selectors.Prioritized(), seed=1))
     client.extend(steps(100), "t")
     client.flush()
     items = client.table("t").items()
@@ -147,7 +147,7 @@ def test_threads_that_share_a_sampler_each_get_their_own_batches() -> None:
 
 
 def test_updates_that_nobody_waits_for_are_not_lost_in_silence() -> None:
-    table = Table("t", STEP, max_size=10)
+    table = Table("t", STEP, capacity=10)
     server = echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)).start()
     client = echoic.connect(server.addresses[0], deadline=0.5)
     table.add(STEP)
@@ -163,7 +163,7 @@ def test_updates_that_nobody_waits_for_are_not_lost_in_silence() -> None:
 
 
 def test_a_batch_that_can_never_be_is_an_error_and_not_a_no(open_tables: Any) -> None:
-    _, client = open_tables(Table("q", STEP, max_size=3, limiter=limiters.Queue(3)))
+    _, client = open_tables(Table("q", STEP, capacity=3, limiter=limiters.Queue(3)))
     assert client.can_sample("q", 3) is False
     if not isinstance(client, echoic.ShardedClient):
         # Of several servers none is asked for what is more than its share.
@@ -176,7 +176,7 @@ def test_a_batch_that_can_never_be_is_an_error_and_not_a_no(open_tables: Any) ->
 
 
 def test_items_are_listed_and_read_without_being_sampled(open_tables: Any) -> None:
-    _, client = open_tables(Table("t", STEP, max_size=100), Table("w", max_size=10))
+    _, client = open_tables(Table("t", STEP, capacity=100), Table("w", capacity=10))
     client.extend(steps(70), "t", np.arange(70.0), version=3)
     client.add({"at": 5}, {"w": 2.0})
     client.flush()
@@ -196,7 +196,7 @@ def test_items_are_listed_and_read_without_being_sampled(open_tables: Any) -> No
     client.remove("t", items.key[5:6])
     read = table.get(items.key[[5, 2]])
     assert read.info.key.tolist() == [items.key[2]]
-    assert client.info()["t"]["samples"] == 0
+    assert client.table("t").stats().samples == 0
     read = client.table("w").get(client.table("w").items().key)
     assert read.data["at"].tolist() == [5]
     assert len(table.get([])) == 0
@@ -208,7 +208,7 @@ def test_items_are_listed_and_read_without_being_sampled(open_tables: Any) -> No
 
 
 def test_priorities_say_what_is_sampled(open_tables: Any) -> None:
-    _, client = open_tables(Table("t", STEP, max_size=100, sampler=selectors.Prioritized(), seed=1))
+    _, client = open_tables(Table("t", STEP, capacity=100, sampler=selectors.Prioritized(), seed=1))
     client.extend(steps(4), "t", [1.0, 0.0, 0.0, 1.0])
     client.flush()
     batch = client.sample("t", 50, beta=0.5)
@@ -221,12 +221,12 @@ def test_priorities_say_what_is_sampled(open_tables: Any) -> None:
     assert client.remove("t", batch.info.key) == 2
     assert len(client.table("t")) == 2
     client.clear("t")
-    assert client.info()["t"]["size"] == 0
+    assert client.table("t").stats().size == 0
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_a_bad_priority_changes_nothing(open_tables: Any, value: float) -> None:
-    _, client = open_tables(Table("t", STEP, max_size=10, sampler=selectors.Prioritized()))
+    _, client = open_tables(Table("t", STEP, capacity=10, sampler=selectors.Prioritized()))
     client.extend(steps(2), "t")
     client.flush()
     keys = client.sample("t", 2).info.key
@@ -242,7 +242,7 @@ def test_a_bad_priority_changes_nothing(open_tables: Any, value: float) -> None:
 
 
 def test_what_does_not_fit_is_refused_and_the_table_lives_on(open_tables: Any) -> None:
-    _, client = open_tables(Table("t", STEP, max_size=10))
+    _, client = open_tables(Table("t", STEP, capacity=10))
     with pytest.raises(echoic.errors.TableNotFoundError, match="'t'"):
         client.add(STEP, {"t": 1.0, "other": 1.0})
     with pytest.raises(echoic.errors.SpecError, match="leaf `at`"):
@@ -256,7 +256,7 @@ def test_what_does_not_fit_is_refused_and_the_table_lives_on(open_tables: Any) -
 
 
 def test_a_sample_that_waits_says_why_and_is_woken(open_tables: Any) -> None:
-    _, client = open_tables(Table("t", STEP, max_size=10, limiter=limiters.MinSize(2)))
+    _, client = open_tables(Table("t", STEP, capacity=10, limiter=limiters.MinSize(2)))
     assert not client.can_sample("t", 1)
     with pytest.raises(echoic.errors.WaitTimeoutError) as raised:
         client.sample("t", 1, timeout=0.05)
@@ -270,7 +270,7 @@ def test_a_sample_that_waits_says_why_and_is_woken(open_tables: Any) -> None:
 
 
 def test_inserts_wait_while_the_limiter_says_so_and_none_is_lost(open_tables: Any) -> None:
-    _, client = open_tables(Table.queue("t", STEP, max_size=4))
+    _, client = open_tables(Table.queue("t", STEP, capacity=4))
     inserter = threading.Thread(target=lambda: [client.add(one, {"t": 1.0}) for one in rows()])
     inserter.start()
     seen = [client.sample("t", 1, timeout=20).data["at"].item() for _ in range(50)]
@@ -285,9 +285,9 @@ def rows() -> Iterator[dict[str, Any]]:
 
 
 def test_trajectories_share_steps(open_tables: Any) -> None:
-    windows = Table("windows", max_size=100, sampler=selectors.Fifo())
+    windows = Table("windows", capacity=100, sampler=selectors.Fifo())
     rows_of_two = {"obs": np.zeros((2, 3), np.float32), "at": np.int64(0)}
-    _, client = open_tables(windows, Table("rows", rows_of_two, max_size=100))
+    _, client = open_tables(windows, Table("rows", rows_of_two, capacity=100))
     with client.trajectory_writer(num_keep_alive_refs=4) as writer:
         for at in range(10):
             writer.append({"obs": np.full(3, at, np.float32), "at": at})
@@ -308,7 +308,7 @@ def test_trajectories_share_steps(open_tables: Any) -> None:
 
 
 def test_items_of_different_lengths_are_ragged(open_tables: Any) -> None:
-    _, client = open_tables(Table("t", max_size=100, sampler=selectors.Fifo(), max_times_sampled=1))
+    _, client = open_tables(Table("t", capacity=100, sampler=selectors.Fifo(), max_times_sampled=1))
     with client.trajectory_writer(num_keep_alive_refs=9) as writer:
         for length in (1, 3, 2):
             for at in range(length):
@@ -320,7 +320,7 @@ def test_items_of_different_lengths_are_ragged(open_tables: Any) -> None:
 
 
 def test_a_sampler_gives_batches_until_the_table_is_closed(open_tables: Any) -> None:
-    server, client = open_tables(Table("t", STEP, max_size=100), deadline=0.5)
+    server, client = open_tables(Table("t", STEP, capacity=100), deadline=0.5)
     client.extend(steps(50), "t")
     client.flush()
     for prefetch, workers in ((0, 1), (2, 1), (4, 2)):
@@ -328,10 +328,10 @@ def test_a_sampler_gives_batches_until_the_table_is_closed(open_tables: Any) -> 
             for _ in range(20):
                 batch = next(batches)
                 assert (batch.data["obs"][:, 0] == batch.data["at"]).all()
-    before = client.info()["t"]["samples"]
+    before = client.table("t").stats().samples
     with client.batches("t", 8, prefetch=0) as batches:
         next(batches)
-    assert client.info()["t"]["samples"] == before + 8
+    assert client.table("t").stats().samples == before + 8
     batches = client.batches("t", 8, prefetch=3, timeout=20)
     next(batches)
     server.close()
@@ -348,7 +348,7 @@ def test_a_sampler_gives_batches_until_the_table_is_closed(open_tables: Any) -> 
 
 
 def test_times_may_be_infinite(open_tables: Any, background: Any) -> None:
-    table = Table("t", np.int64(0), max_size=10, limiter=limiters.MinSize(3), seed=1)
+    table = Table("t", np.int64(0), capacity=10, limiter=limiters.MinSize(3), seed=1)
     _, client = open_tables(table, linger=math.inf, deadline=math.inf, connect_timeout=math.inf)
     with client.batches("t", 2, timeout=math.inf) as batches:
         result = background.start_and_let_block(next, batches)
@@ -362,18 +362,18 @@ def test_times_may_be_infinite(open_tables: Any, background: Any) -> None:
 def test_an_exponent_that_is_none_is_refused_before_anything_is_drawn(
     open_tables: Any, beta: float
 ) -> None:
-    _, client = open_tables(Table("t", np.int64(0), max_size=10))
+    _, client = open_tables(Table("t", np.int64(0), capacity=10))
     client.extend(np.arange(5), "t")
     client.flush()
     for call in (client.sample, client.batches):
         with pytest.raises(ValueError, match="beta must be a finite number of at least 0, got"):
             call("t", 2, beta=beta)
-    assert client.info()["t"]["samples"] == 0
+    assert client.table("t").stats().samples == 0
 
 
 def test_a_learner_tells_its_version(open_tables: Any) -> None:
     sampler = selectors.HotCold(age_threshold=1, hot_fraction=0.5)
-    _, client = open_tables(Table("t", STEP, max_size=100, sampler=sampler, seed=2))
+    _, client = open_tables(Table("t", STEP, capacity=100, sampler=sampler, seed=2))
     client.extend(steps(5), "t", version=0)
     client.flush()
     client.publish_version(10)
@@ -384,7 +384,7 @@ def test_a_learner_tells_its_version(open_tables: Any) -> None:
 
 
 def test_a_pause_ends(open_tables: Any) -> None:
-    _, client = open_tables(Table("t", STEP, max_size=100))
+    _, client = open_tables(Table("t", STEP, capacity=100))
     client.extend(steps(5), "t")
     client.flush()
     table = client.table("t")
@@ -397,7 +397,7 @@ def test_a_pause_ends(open_tables: Any) -> None:
 
 
 def test_a_pickled_client_connects_anew(open_tables: Any) -> None:
-    server, client = open_tables(Table("t", STEP, max_size=100))
+    server, client = open_tables(Table("t", STEP, capacity=100))
     if not server.addresses:
         with pytest.raises(TypeError, match="connect to their server"):
             pickle.dumps(client)
@@ -409,9 +409,9 @@ def test_a_pickled_client_connects_anew(open_tables: Any) -> None:
 
 
 def test_many_items_of_any_form_leave_nothing_behind(open_tables: Any) -> None:
-    _, client = open_tables(Table("t", max_size=3, sampler=selectors.Fifo()))
+    _, client = open_tables(Table("t", capacity=3, sampler=selectors.Fifo()))
     for at in range(300):
         client.add({"at": np.full(at % 5 + 1, at)}, {"t": 1.0})
     client.flush()
-    assert client.info()["t"]["size"] == 3
+    assert client.table("t").stats().size == 3
     assert client.sample("t", 1).data["at"].tolist() == [[297] * 3]

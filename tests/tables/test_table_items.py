@@ -173,7 +173,7 @@ def test_large_items_keep_every_byte(make_table: MakeTable) -> None:
     # Large enough that they are copied without the GIL.
     frames = np.random.default_rng(0).integers(0, 256, (12, 84, 84, 4), np.uint8)
     table = make_table(
-        {"frame": frames[0], "step": np.int64(0)}, max_size=10, sampler=selectors.Epoch()
+        {"frame": frames[0], "step": np.int64(0)}, capacity=10, sampler=selectors.Epoch()
     )
     table.extend({"frame": frames[:8], "step": np.arange(8)})
     for step in range(8, 12):
@@ -184,17 +184,17 @@ def test_large_items_keep_every_byte(make_table: MakeTable) -> None:
 
 
 def test_a_batch_may_be_larger_than_the_table(make_table: MakeTable) -> None:
-    table = make_table(np.int64(0), max_size=5, sampler=selectors.Epoch())
+    table = make_table(np.int64(0), capacity=5, sampler=selectors.Epoch())
     table.extend(np.arange(10_003))
     assert sorted(table.sample(5).data) == list(range(9998, 10_003))
-    assert (table.info["inserts"], table.info["deletions"]) == (10_003, 9998)
+    assert (table.stats().inserts, table.stats().deletions) == (10_003, 9998)
 
 
 def test_a_batch_of_no_items_inserts_nothing(make_table: MakeTable) -> None:
     table = make_table(np.int64(0))
     table.extend(np.zeros(0, np.int64))
     table.extend(np.zeros(0, np.int64), priorities=[])
-    assert table.info["inserts"] == 0
+    assert table.stats().inserts == 0
 
 
 def test_what_does_not_fit_is_refused_and_the_table_lives_on(make_table: MakeTable) -> None:
@@ -218,7 +218,7 @@ def test_what_does_not_fit_is_refused_and_the_table_lives_on(make_table: MakeTab
         table.extend(uneven)
     table.add(good)
     assert table.sample(1, timeout=0).data["reward"].tolist() == [1]
-    assert table.info["inserts"] == 1
+    assert table.stats().inserts == 1
 
 
 # Items of any form.

@@ -202,9 +202,9 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
 
 def journalled(path: Path, durability: Any = "async", **options: Any) -> echoic.Server:
     tables = [
-        Table("rows", STEP, max_size=50, durability=durability, seed=1),
-        Table("windows", max_size=50, durability=durability, seed=2),
-        Table("forgotten", 0, max_size=5),
+        Table("rows", STEP, capacity=50, durability=durability, seed=1),
+        Table("windows", capacity=50, durability=durability, seed=2),
+        Table("forgotten", 0, capacity=5),
     ]
     return echoic.Server(tables=tables, journal=path / "journals", **options)
 
@@ -224,9 +224,9 @@ def test_a_server_goes_on_where_the_last_one_was(tmp_path: Path, durability: str
         keys = client.sample("rows", 5).info.key
         client.update_priorities("rows", keys[:3], [5.0, 6.0, 7.0])
         client.remove("rows", keys[4:])
-        info = client.info()
-        assert info["rows"]["journal_kept"] == info["rows"]["journal_records"] > 4
-        assert "journal_kept" not in info["forgotten"]
+        stats = {name: table.stats() for name, table in client.tables.items()}
+        assert stats["rows"].journal_kept == stats["rows"].journal_records > 4
+        assert stats["forgotten"].journal_kept is None
         items = {name: client.table(name).items() for name in ("rows", "windows")}
         data = {name: client.table(name).get(items[name].key).data for name in items}
     with journalled(tmp_path, durability) as second:
@@ -238,8 +238,9 @@ def test_a_server_goes_on_where_the_last_one_was(tmp_path: Path, durability: str
             assert (found.version == expected.version).all()
             there = client.table(name).get(found.key).data
             assert all((there[leaf] == data[name][leaf]).all() for leaf in there)
+            there, before = client.table(name).stats(), stats[name]
             for number in ("inserts", "samples", "deletions", "version", "size"):
-                assert client.info()[name][number] == info[name][number], number
+                assert getattr(there, number) == getattr(before, number), number
         assert len(client.table("forgotten")) == 0
 
 
@@ -263,22 +264,22 @@ def test_a_checkpoint_and_the_journal_go_together(tmp_path: Path) -> None:
 
 
 def test_a_durability_without_a_place_for_journals_is_refused() -> None:
-    table = Table("rows", STEP, max_size=5, durability="sync")
+    table = Table("rows", STEP, capacity=5, durability="sync")
     assert table.durability == "sync"
     with pytest.raises(ValueError, match=r"'rows' has durability 'sync'.*journal=DIRECTORY"):
         echoic.Server(tables=[table])
     with pytest.raises(ValueError, match='"none", "async" or "sync", got "always"'):
-        Table("rows", STEP, max_size=5, durability="always")  # type: ignore[arg-type]
+        Table("rows", STEP, capacity=5, durability="always")  # type: ignore[arg-type]
 
 
 def test_tables_without_durability_write_no_journal(tmp_path: Path) -> None:
-    with echoic.Server(tables=[Table("rows", 0, max_size=5)], journal=tmp_path / "j") as server:
+    with echoic.Server(tables=[Table("rows", 0, capacity=5)], journal=tmp_path / "j") as server:
         server.client().add(1, {"rows": 1.0})
     assert not list((tmp_path / "j").iterdir())
 
 
 def test_a_table_with_items_or_a_journal_in_use_is_refused(tmp_path: Path) -> None:
-    table = Table("rows", STEP, max_size=5, durability="async")
+    table = Table("rows", STEP, capacity=5, durability="async")
     table.add({"obs": np.zeros(4, np.float32), "at": 1})
     with pytest.raises(ValueError, match='"rows" has 1 items already'):
         echoic.Server(tables=[table], journal=tmp_path)
@@ -315,7 +316,7 @@ def test_a_torn_end_is_warned_of_and_damage_is_refused(tmp_path: Path) -> None:
 FULL_DISK = """
 import resource, sys, numpy as np, echoic
 from pathlib import Path
-table = echoic.Table("rows", np.zeros(1000), max_size=100, durability="async")
+table = echoic.Table("rows", np.zeros(1000), capacity=100, durability="async")
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
 import signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -349,8 +350,8 @@ except OSError as error:
 server.close()
 
 # What is in the table, and fails to be written afterwards, is not acknowledged either.
-table = echoic.Table("rows", np.zeros(1000), max_size=100, durability="async")
-other = echoic.Table("few", np.float32(0), max_size=30_000, durability="async")
+table = echoic.Table("rows", np.zeros(1000), capacity=100, durability="async")
+other = echoic.Table("few", np.float32(0), capacity=30_000, durability="async")
 server = echoic.Server(
     tables=[table, other], transport=echoic.TcpTransport(port=0), journal=sys.argv[1] + "-2"
 )
@@ -407,15 +408,15 @@ def test_many_threads_share_the_way_to_the_disk(tmp_path: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join(60)
-        assert table.info["inserts"] == 80
-        assert table.info["journal_kept"] == 80
+        assert table.stats().inserts == 80
+        assert table.stats().journal_kept == 80
     with journalled(tmp_path, "sync") as server:
-        assert server.client().info()["rows"]["inserts"] == 80
+        assert server.client().table("rows").stats().inserts == 80
 
 
 def test_a_stream_comes_back_beside_a_table_with_a_journal(tmp_path: Path) -> None:
     def serve() -> echoic.Server:
-        table = Table("replay", np.int64(0), max_size=100, durability="async")
+        table = Table("replay", np.int64(0), capacity=100, durability="async")
         keeper = echoic.Checkpointer(tmp_path / "checkpoints")
         return echoic.Server(
             np.int64(0), 2, 4, tables=[table], checkpointer=keeper, journal=tmp_path / "journal"

@@ -68,8 +68,8 @@ def test_a_killed_client_leaves_whole_items_and_disturbs_nobody(door: str, tmp_p
         "shm": lambda: echoic.ShmTransport(f"kills-{tmp_path.name}"),
     }[door]()
     moments = random.Random(7)
-    rows = Table("rows", STEP, max_size=1000, sampler=echoic.selectors.Prioritized(), seed=1)
-    windows = Table("windows", max_size=300, seed=2)
+    rows = Table("rows", STEP, capacity=1000, sampler=echoic.selectors.Prioritized(), seed=1)
+    windows = Table("windows", capacity=300, seed=2)
     with echoic.Server(tables=[rows, windows], transport=transport) as server:
         rows.add(STEP)
         running: list[subprocess.Popen[str]] = []
@@ -87,9 +87,9 @@ def test_a_killed_client_leaves_whole_items_and_disturbs_nobody(door: str, tmp_p
                     check_steps(rows.get(rows.items().key).data)
                     if len(windows):
                         check_steps(windows.get(windows.items().key).data)
-            before = rows.info["inserts"]
+            before = rows.stats().inserts
             deadline = time.monotonic() + 20
-            while rows.info["inserts"] < before + 100 or len(windows) < 100:
+            while rows.stats().inserts < before + 100 or len(windows) < 100:
                 assert time.monotonic() < deadline, "the client that is left has stopped"
                 time.sleep(0.01)
         finally:
@@ -119,10 +119,10 @@ root, durability = Path(sys.argv[1]), sys.argv[2]
 step = {"at": np.int64(0), "filling": np.zeros(30, np.int64)}
 ratio = echoic.limiters.SampleToInsertRatio(2.0, min_size=10, error_buffer=15.0)
 tables = [
-    echoic.Table("rows", step, max_size=500_000, durability=durability, seed=1),
-    echoic.Table("windows", max_size=500_000, durability=durability, seed=2),
-    echoic.Table("saved", step, max_size=500_000, seed=3),
-    echoic.Table("ratio", step, max_size=500_000, limiter=ratio, durability=durability, seed=4),
+    echoic.Table("rows", step, capacity=500_000, durability=durability, seed=1),
+    echoic.Table("windows", capacity=500_000, durability=durability, seed=2),
+    echoic.Table("saved", step, capacity=500_000, seed=3),
+    echoic.Table("ratio", step, capacity=500_000, limiter=ratio, durability=durability, seed=4),
 ]
 server = echoic.Server(
     tables=tables,
@@ -285,8 +285,8 @@ def test_what_workers_insert_is_there_once_however_often_the_server_is_killed(pl
         # The limiter counts on, as if it had been one server: samples that were answered are in,
         # and others only where a learner was not told. A few had not been written yet: with
         # "sync" those of the last write, which takes some milliseconds.
-        info = client.info()["ratio"]
-    assert info["inserts"] == len(sent) * 9 // 10
+        info = client.table("ratio").stats()
+    assert info.inserts == len(sent) * 9 // 10
     # A disk that can't keep up loses more of them, but never most.
     assert learner.drawn > 100
-    assert 0.5 * learner.drawn <= info["samples"] <= learner.drawn + 3 * (KILLS + 1)
+    assert 0.5 * learner.drawn <= info.samples <= learner.drawn + 3 * (KILLS + 1)

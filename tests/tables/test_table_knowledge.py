@@ -24,10 +24,10 @@ def test_metadata_is_told_to_clients_byte_for_byte(
 ) -> None:
     every_byte = bytes(range(256)) * 256
     client = serve(
-        Table("none", STEP, max_size=5),
-        Table("some", max_size=5, metadata=b"\x00\xff text"),
-        Table.queue("most", STEP, max_size=5, metadata=every_byte),
-        Table.stack("stack", STEP, max_size=5, metadata=b"stack"),
+        Table("none", STEP, capacity=5),
+        Table("some", capacity=5, metadata=b"\x00\xff text"),
+        Table.queue("most", STEP, capacity=5, metadata=every_byte),
+        Table.stack("stack", STEP, capacity=5, metadata=b"stack"),
     )
     told = {name: client.table(name).metadata for name in ("none", "some", "most", "stack")}
     assert told == {"none": b"", "some": b"\x00\xff text", "most": every_byte, "stack": b"stack"}
@@ -36,14 +36,14 @@ def test_metadata_is_told_to_clients_byte_for_byte(
 def test_metadata_that_is_too_long_or_no_bytes_is_refused() -> None:
     too_long: Any = bytes(65_537)
     with pytest.raises(ValueError, match=r"metadata has at most 65536 bytes, got 65537"):
-        Table("replay", STEP, max_size=5, metadata=too_long)
+        Table("replay", STEP, capacity=5, metadata=too_long)
     text: Any = "text"
     with pytest.raises(TypeError, match="metadata"):
-        Table("replay", STEP, max_size=5, metadata=text)
+        Table("replay", STEP, capacity=5, metadata=text)
 
 
 def test_metadata_of_a_table_on_several_servers_is_that_of_the_first() -> None:
-    tables = [Table("replay", STEP, max_size=5, metadata=name) for name in (b"first", b"second")]
+    tables = [Table("replay", STEP, capacity=5, metadata=name) for name in (b"first", b"second")]
     servers = [
         echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) for table in tables
     ]
@@ -59,7 +59,7 @@ def test_metadata_of_a_table_on_several_servers_is_that_of_the_first() -> None:
 
 def test_a_checkpoint_has_no_metadata(tmp_path: Path) -> None:
     def server(metadata: bytes) -> echoic.Server:
-        table = Table("replay", STEP, max_size=5, seed=1, metadata=metadata)
+        table = Table("replay", STEP, capacity=5, seed=1, metadata=metadata)
         return echoic.Server(tables=[table], checkpointer=echoic.Checkpointer(tmp_path))
 
     with server(b"then") as first, first.client() as client:
@@ -79,10 +79,10 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def calls(table: Any) -> dict[str, tuple[int, int, int]]:
-    info = table.info
+    stats = table.stats()
     numbers = ("calls", "calls_waiting", "calls_limited")
     return {
-        call: tuple(info[f"{call}_{number}"] for number in numbers)  # type: ignore[misc]
+        call: tuple(getattr(stats, f"{call}_{number}") for number in numbers)  # type: ignore[misc]
         for call in ("insert", "sample")
     }
 
@@ -90,14 +90,14 @@ def calls(table: Any) -> dict[str, tuple[int, int, int]]:
 def test_waits_are_counted_wherever_they_are_made(
     serve: Callable[..., echoic.TableClient],
 ) -> None:
-    table = serve(Table.queue("queue", STEP, max_size=2)).table("queue")
+    table = serve(Table.queue("queue", STEP, capacity=2)).table("queue")
     step = {"obs": np.ones(3, np.float32)}
     table.add(step)
     # Elsewhere a sample may come there before an insert that was made before it.
     until(lambda: calls(table)["insert"] == (1, 0, 0))
     table.sample(1)
     assert calls(table) == {"insert": (1, 0, 0), "sample": (1, 0, 0)}
-    assert table.info["sample_wait_seconds"] == table.info["insert_wait_seconds"] == 0.0
+    assert table.stats().sample_wait_seconds == table.stats().insert_wait_seconds == 0.0
 
     with ThreadPoolExecutor() as pool:
         samples = [pool.submit(table.sample, 1) for _ in range(2)]
@@ -106,22 +106,22 @@ def test_waits_are_counted_wherever_they_are_made(
         table.add(step)
         assert sum(len(sample.result()) for sample in samples) == 2
         until(lambda: calls(table) == {"insert": (3, 0, 0), "sample": (3, 0, 2)})
-        assert table.info["sample_wait_seconds"] > 0
+        assert table.stats().sample_wait_seconds > 0
 
         # The second of them goes on by itself where the server is elsewhere, and is counted there.
         inserts = [pool.submit(table.add, step) for _ in range(3)]
         until(lambda: calls(table)["insert"] == (5, 1, 0))
         table.sample(1)
         until(lambda: calls(table)["insert"] == (6, 0, 1))
-        assert table.info["insert_wait_seconds"] > 0
+        assert table.stats().insert_wait_seconds > 0
         assert [insert.result() for insert in inserts] == [None] * 3
     table.clear()
     assert calls(table) == {"insert": (0, 0, 0), "sample": (0, 0, 0)}
-    assert table.info["sample_wait_seconds"] == table.info["insert_wait_seconds"] == 0.0
+    assert table.stats().sample_wait_seconds == table.stats().insert_wait_seconds == 0.0
 
 
 def test_a_sample_that_times_out_had_to_wait(serve: Callable[..., echoic.TableClient]) -> None:
-    table = serve(Table.queue("queue", STEP, max_size=2)).table("queue")
+    table = serve(Table.queue("queue", STEP, capacity=2)).table("queue")
     with pytest.raises(echoic.errors.WaitTimeoutError):
         table.sample(1, timeout=0.02)
     until(lambda: calls(table)["sample"] == (0, 0, 1))
@@ -131,24 +131,24 @@ def test_a_sample_that_times_out_had_to_wait(serve: Callable[..., echoic.TableCl
 
 
 def test_each_item_is_a_unique_sample_once(serve: Callable[..., echoic.TableClient]) -> None:
-    table = serve(Table("replay", STEP, sampler=echoic.selectors.Fifo(), max_size=3, seed=1)).table(
+    table = serve(Table("replay", STEP, sampler=echoic.selectors.Fifo(), capacity=3, seed=1)).table(
         "replay"
     )
     for _ in range(3):
         table.add({"obs": np.ones(3, np.float32)})
         table.sample(4)
-    assert table.info["unique_samples"] == 1
+    assert table.stats().unique_samples == 1
     table.remove(table.sample(1).info.key)
-    assert table.info["unique_samples"] == 1
+    assert table.stats().unique_samples == 1
     table.sample(1)
-    assert table.info["unique_samples"] == 2
+    assert table.stats().unique_samples == 2
     table.clear()
-    assert table.info["unique_samples"] == 0
+    assert table.stats().unique_samples == 0
 
 
 def test_unique_samples_are_in_a_checkpoint(tmp_path: Path) -> None:
     def server() -> echoic.Server:
-        table = Table("replay", STEP, sampler=echoic.selectors.Fifo(), max_size=5, seed=1)
+        table = Table("replay", STEP, sampler=echoic.selectors.Fifo(), capacity=5, seed=1)
         return echoic.Server(tables=[table], checkpointer=echoic.Checkpointer(tmp_path))
 
     with server() as first, first.client() as client:
@@ -159,21 +159,21 @@ def test_unique_samples_are_in_a_checkpoint(tmp_path: Path) -> None:
         client.checkpoint()
     with server() as second, second.client() as client:
         table = client.table("replay")
-        assert (len(table), table.info["unique_samples"]) == (2, 1)
+        assert (len(table), table.stats().unique_samples) == (2, 1)
         table.sample(2)
-        assert table.info["unique_samples"] == 2
+        assert table.stats().unique_samples == 2
 
 
 def episodes(table: Any) -> tuple[int, int]:
-    info = table.info
-    return info["episodes"], info["deleted_episodes"]
+    info = table.stats()
+    return info.episodes, info.deleted_episodes
 
 
 @pytest.mark.parametrize("encoding", ["none", "zstd"])
 def test_an_episode_is_what_a_writer_appends_until_it_ends(
     serve: Callable[..., echoic.TableClient], encoding: Any
 ) -> None:
-    client = serve(Table("windows", max_size=4, seed=1))
+    client = serve(Table("windows", capacity=4, seed=1))
     table = client.table("windows")
     with client.trajectory_writer(8, chunk_length=4, encoding=encoding) as writer:
         for last in (False, True):
@@ -201,7 +201,7 @@ def test_an_episode_is_what_a_writer_appends_until_it_ends(
 def test_an_item_over_the_end_of_an_episode_is_of_both(
     serve: Callable[..., echoic.TableClient],
 ) -> None:
-    client = serve(Table("pairs", max_size=4, seed=1))
+    client = serve(Table("pairs", capacity=4, seed=1))
     with client.trajectory_writer(4) as writer:
         writer.append(1.0)
         writer.end_episode(clear=False)
@@ -215,7 +215,7 @@ def test_an_item_over_the_end_of_an_episode_is_of_both(
 def test_an_item_without_a_writer_is_an_episode(
     serve: Callable[..., echoic.TableClient],
 ) -> None:
-    client = serve(Table("free", max_size=4, seed=1), Table("rows", STEP, max_size=4, seed=1))
+    client = serve(Table("free", capacity=4, seed=1), Table("rows", STEP, capacity=4, seed=1))
     for _ in range(5):
         client.table("free").add({"obs": np.ones(3, np.float32), "reward": 1.0})
         client.table("rows").add({"obs": np.ones(3, np.float32)})
@@ -227,7 +227,7 @@ def test_an_item_without_a_writer_is_an_episode(
 def test_each_environment_has_episodes_of_its_own(
     serve: Callable[..., echoic.TableClient],
 ) -> None:
-    client = serve(Table("steps", max_size=100, seed=1))
+    client = serve(Table("steps", capacity=100, seed=1))
     with client.vector_writer(3, 2) as writer:
         for step in range(4):
             writer.append_batch({"obs": np.full((3, 2), step)})
@@ -239,7 +239,7 @@ def test_each_environment_has_episodes_of_its_own(
 
 
 def test_patterns_make_items_of_episodes(serve: Callable[..., echoic.TableClient]) -> None:
-    client = serve(Table("steps", max_size=100, seed=1))
+    client = serve(Table("steps", capacity=100, seed=1))
     with client.structured_writer([sw.Config(sw.column("obs")[-2:], table="steps")]) as writer:
         for _ in range(3):
             for step in range(3):
@@ -254,8 +254,8 @@ def test_episodes_survive_a_restart(tmp_path: Path) -> None:
     def server() -> echoic.Server:
         return echoic.Server(
             tables=[
-                Table("saved", max_size=3, seed=1),
-                Table("told", max_size=3, seed=1, durability="async"),
+                Table("saved", capacity=3, seed=1),
+                Table("told", capacity=3, seed=1, durability="async"),
             ],
             checkpointer=echoic.Checkpointer(tmp_path / "checkpoints"),
             journal=tmp_path / "journals",

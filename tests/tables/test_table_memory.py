@@ -34,10 +34,10 @@ def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096
 
-def table(max_size):
+def table(capacity):
     item = {{"obs": np.zeros(8, np.float32), "action": np.int64(0), "reward": 0.0}}
     sampler = selectors.Prioritized(0.6)
-    return Table("t", item, sampler=sampler, remover=selectors.Fifo(), max_size=max_size, seed=1)
+    return Table("t", item, sampler=sampler, remover=selectors.Fifo(), capacity=capacity, seed=1)
 
 rows = {{
     "obs": np.ones((1000, 8), np.float32),
@@ -60,7 +60,7 @@ assert full.spec.nbytes == {ITEM_BYTES}
 use(full, {ITEMS})
 filled = resident()
 use(full, {ITEMS} // 2)
-print(filled - before, resident() - filled, full.info["size"], full.info["memory_bytes"])
+print(filled - before, resident() - filled, full.stats().size, full.stats().memory_bytes)
 """
 
 
@@ -100,7 +100,7 @@ if len(sys.argv) > 2:
         append(client, int(sys.argv[2]))
     sys.exit()
 
-table = echoic.Table("t", max_size=1_000_000)
+table = echoic.Table("t", capacity=1_000_000)
 with echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) as server:
     def fill(items):
         if sys.argv[1] == "here":
@@ -112,7 +112,7 @@ with echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) as ser
     fill(20_000)
     before = resident()
     fill({APPENDED})
-    print(resident() - before, table.info["size"])
+    print(resident() - before, table.stats().size)
 """
 
 
@@ -145,7 +145,7 @@ def test_every_round_allocates_as_little_as_the_first(
     make_table: MakeTable, selector: selectors.Selector, with_spec: bool
 ) -> None:
     spec = ITEM if with_spec else None
-    table = make_table(spec, sampler=selector, remover=selector, max_size=50)
+    table = make_table(spec, sampler=selector, remover=selector, capacity=50)
     rounds(table, ITEM, 200)
     first = rounds(table, ITEM, 300)
     # A vector may grow once more, and a thread that an earlier test has left may allocate. What
@@ -154,7 +154,7 @@ def test_every_round_allocates_as_little_as_the_first(
 
 
 def test_inserting_into_a_full_table_hardly_allocates(make_table: MakeTable) -> None:
-    table = make_table(ITEM, sampler=selectors.Prioritized(), max_size=10_000)
+    table = make_table(ITEM, sampler=selectors.Prioritized(), capacity=10_000)
     for _ in range(11_000):
         table.add(ITEM)
     before = allocation_count()
@@ -165,7 +165,7 @@ def test_inserting_into_a_full_table_hardly_allocates(make_table: MakeTable) -> 
 
 
 def test_appending_steps_and_items_of_them_hardly_allocates(make_table: MakeTable) -> None:
-    table = make_table(None, max_size=5_000)
+    table = make_table(None, capacity=5_000)
     writer = echoic.TrajectoryWriter([table], num_keep_alive_refs=256)
     counts = []
     for _ in range(3):

@@ -85,7 +85,7 @@ def test_of_a_key_that_is_there_twice_the_last_value_counts(make_table: MakeTabl
 
 
 def test_keys_of_items_that_are_gone_are_passed_over(make_table: MakeTable) -> None:
-    table = make_table(np.int64(0), sampler=selectors.Epoch(), max_size=3)
+    table = make_table(np.int64(0), sampler=selectors.Epoch(), capacity=3)
     table.extend(np.arange(3))
     keys = keys_of(table)
     table.add(3)
@@ -171,7 +171,7 @@ def test_a_bad_priority_of_an_insert_is_refused_and_the_table_lives_on(
     if with_spec:
         with pytest.raises(PriorityError, match="priority 2: expected a finite number >= 0, got"):
             table.extend(np.arange(4), priorities=[1.0, 2.0, bad, 3.0])
-    assert table.info["inserts"] == 4
+    assert table.stats().inserts == 4
     assert_lives(table, {0: 1, 1: 2, 2: 3, 3: 4})
 
 
@@ -238,10 +238,10 @@ def test_a_bad_priority_is_refused_before_the_insert_waits(
 def test_deleted_items_are_never_drawn_again(
     make_table: MakeTable, selector: selectors.Selector
 ) -> None:
-    table = make_table(np.int64(0), sampler=selectors.Epoch(), remover=selector, max_size=10)
+    table = make_table(np.int64(0), sampler=selectors.Epoch(), remover=selector, capacity=10)
     table.extend(np.arange(10))
     keys = keys_of(table)
     assert table.remove([keys[value] for value in range(0, 10, 2)]) == 5
     assert table.remove([keys[0], keys[1], keys[1]]) == 1
     assert sorted(contents(table)) == [3, 5, 7, 9]
-    assert (table.info["size"], table.info["deletions"]) == (4, 6)
+    assert (table.stats().size, table.stats().deletions) == (4, 6)

@@ -29,12 +29,12 @@ DEADLOCK = (
 
 
 def test_a_new_table_says_what_it_is(make_table: MakeTable) -> None:
-    table = make_table(np.int64(0), max_size=7)
-    assert table.info == {
+    table = make_table(np.int64(0), capacity=7)
+    assert table.stats().as_dict() == {
         "name": "replay",
         "size": 0,
         "total_weight": 0.0,
-        "max_size": 7,
+        "capacity": 7,
         "max_times_sampled": 0,
         "inserts": 0,
         "samples": 0,
@@ -60,8 +60,8 @@ def test_a_new_table_says_what_it_is(make_table: MakeTable) -> None:
         "version": 0,
         "memory_bytes": 0,
     }
-    assert (table.name, len(table)) == ("replay", 0)
-    assert repr(table) == "Table('replay', size=0, max_size=7)"
+    assert (table.name, len(table), table.capacity) == ("replay", 0, 7)
+    assert repr(table) == "Table('replay', size=0, capacity=7)"
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,10 @@ def test_a_new_table_says_what_it_is(make_table: MakeTable) -> None:
 def test_every_selector_may_sample_and_remove(
     make_table: MakeTable, selector: selectors.Selector, text: str
 ) -> None:
-    info = make_table(np.int64(0), sampler=selector).info
-    assert (info["sampler"], info["remover"]) == (text, "fifo")
-    info = make_table(np.int64(0), remover=selector).info
-    assert (info["sampler"], info["remover"]) == ("uniform", text)
+    info = make_table(np.int64(0), sampler=selector).stats()
+    assert (info.sampler, info.remover) == (text, "fifo")
+    info = make_table(np.int64(0), remover=selector).stats()
+    assert (info.sampler, info.remover) == ("uniform", text)
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_a_selector_with_a_bad_number_is_refused(
 def test_every_limiter_has_four_numbers(
     make_table: MakeTable, limiter: limiters.Limiter, numbers: tuple[float, ...]
 ) -> None:
-    info = make_table(np.int64(0), limiter=limiter).info
-    names = ("min_size", "samples_per_insert", "min_diff", "max_diff")
-    assert tuple(info[name] for name in names) == numbers
+    stats = make_table(np.int64(0), limiter=limiter).stats()
+    found = (stats.min_size, stats.samples_per_insert, stats.min_diff, stats.max_diff)
+    assert found == numbers
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_every_limiter_has_four_numbers(
     [
         (limiters.MinSize(0), "min_size must be at least 1, got 0"),
         (limiters.MinSize(-3), "min_size must be at least 1, got"),
-        (limiters.MinSize(101), "min_size 101 is never reached by a table of max_size 100"),
+        (limiters.MinSize(101), "min_size 101 is never reached by a table of capacity 100"),
         (limiters.Queue(0), "the size of a queue or a stack must be at least 1, got 0"),
         (limiters.Stack(0), "the size of a queue or a stack must be at least 1, got 0"),
         (
@@ -193,7 +193,7 @@ def test_a_limiter_under_which_somebody_waits_for_ever_is_refused(
     table = make_table(np.int64(0), limiter=limiters.MinSize(2))
     with pytest.raises(LimiterError, match=re.escape(text)):
         table.set_limiter(limiter)
-    assert table.info["min_size"] == 2
+    assert table.stats().min_size == 2
     table.add(1)
     assert not table.can_sample(1)
     table.add(2)
@@ -234,9 +234,9 @@ def test_what_is_no_selector_or_limiter_is_refused_by_its_type(
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"max_size": 0}, "max_size must be at least 1"),
-        ({"max_size": -1}, "max_size must be positive, got -1"),
-        ({"max_size": 1 << 32}, "max_size must be below 4294967295, got 4294967296"),
+        ({"capacity": 0}, "capacity must be at least 1"),
+        ({"capacity": -1}, "capacity must be positive, got -1"),
+        ({"capacity": 1 << 32}, "capacity must be below 4294967295, got 4294967296"),
         ({"max_times_sampled": -1}, "max_times_sampled must be positive, got -1"),
     ],
 )
@@ -250,8 +250,8 @@ def test_a_size_that_makes_no_table_is_refused(
 @pytest.mark.parametrize("name", ["", "n" * 257])
 def test_a_name_has_1_to_256_bytes(name: str) -> None:
     with pytest.raises(ValueError, match=r"a table's name has 1 to 256 bytes, got"):
-        echoic.Table(name, np.int64(0), max_size=1)
-    assert echoic.Table("n" * 256, np.int64(0), max_size=1).name == "n" * 256
+        echoic.Table(name, np.int64(0), capacity=1)
+    assert echoic.Table("n" * 256, np.int64(0), capacity=1).name == "n" * 256
 
 
 @pytest.mark.parametrize("seed", [-1, 1 << 64])
@@ -262,9 +262,9 @@ def test_a_seed_that_is_no_64_bit_number_is_refused(make_table: MakeTable, seed:
 
 def test_a_table_larger_than_the_machine_is_refused(make_table: MakeTable) -> None:
     with pytest.raises(MemoryError, match=r"bytes of memory"):
-        make_table(np.broadcast_to(np.uint8(0), (1 << 40,)), max_size=1 << 20)
+        make_table(np.broadcast_to(np.uint8(0), (1 << 40,)), capacity=1 << 20)
     with pytest.raises(MemoryError, match=r"more bytes than an address can hold"):
-        make_table(np.broadcast_to(np.uint8(0), (1 << 40,)), max_size=1 << 31)
+        make_table(np.broadcast_to(np.uint8(0), (1 << 40,)), capacity=1 << 31)
 
 
 def test_a_spec_that_can_not_be_stored_is_refused(make_table: MakeTable) -> None:

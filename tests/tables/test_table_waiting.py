@@ -82,13 +82,13 @@ def test_a_batch_larger_than_any_memory_is_refused_and_the_table_lives_on(
     # In a process of its own, which must not end by it.
     script = f"""
 import numpy as np, echoic
-table = echoic.Table("t", np.int64(0), max_size=3)
+table = echoic.Table("t", np.int64(0), capacity=3)
 table.add(7)
 try:
     table.sample({count}, timeout=0)
 except (MemoryError, ValueError, OverflowError) as error:
     print("refused")
-print(table.sample(2, timeout=0).data.tolist(), table.info["samples"])
+print(table.sample(2, timeout=0).data.tolist(), table.stats().samples)
 """
     ended = run_script(script)
     assert (ended.stdout, ended.returncode) == ("refused\n[7, 7] 2\n", 0), ended.stderr[-500:]
@@ -140,7 +140,7 @@ def test_what_makes_room_wakes_an_insert(
     # Another item, when this one is there, needs another sample.
     table.set_limiter(limiters.RateLimiter(1, 1.0, float("-inf"), 0.0))
     inserted = background.start_and_let_block(lambda: table.add(3, timeout=20))
-    assert table.info["inserts"] == 1
+    assert table.stats().inserts == 1
     change(table, keys)
     inserted()
     assert table.sample(1).data.tolist()[0] in (1, 3)
@@ -159,8 +159,8 @@ def test_a_ratio_is_kept(make_table: MakeTable) -> None:
     assert not table.can_add(1)
     table.sample(5)
     assert not table.can_sample(1)
-    info = table.info
-    assert (info["inserts"], info["samples"], info["size"]) == (5, 5, 5)
+    info = table.stats()
+    assert (info.inserts, info.samples, info.size) == (5, 5, 5)
     for step in range(100):
         table.add(step, timeout=0)
         table.sample(2, timeout=0)
@@ -182,7 +182,7 @@ def test_a_batch_that_uses_items_up_waits_for_no_more_than_it_needs(make_table: 
     # What a synchronous learner does: collect 4, learn from these 4, forget them.
     table = make_table(
         np.int64(0),
-        max_size=4,
+        capacity=4,
         max_times_sampled=1,
         sampler=selectors.Fifo(),
         limiter=limiters.MinSize(4),
@@ -203,8 +203,8 @@ def test_a_queue_gives_each_item_once_in_order(
     taken = [value for _ in range(200) for value in queue.sample(5, timeout=20).data.tolist()]
     inserted()
     assert taken == list(range(1000))
-    info = queue.info
-    assert (info["size"], info["inserts"], info["samples"], info["deletions"]) == (0, *[1000] * 3)
+    info = queue.stats()
+    assert (info.size, info.inserts, info.samples, info.deletions) == (0, *[1000] * 3)
 
 
 def test_a_queue_that_is_full_takes_what_fits(make_queue: Callable[..., echoic.Table]) -> None:
@@ -241,7 +241,7 @@ def test_a_queue_of_many_threads_delivers_everything_once(
 
 
 def test_a_stack_gives_each_item_once_the_newest_first() -> None:
-    stack = echoic.Table.stack("stack", np.int64(0), max_size=4)
+    stack = echoic.Table.stack("stack", np.int64(0), capacity=4)
     stack.extend(np.arange(4))
     assert not stack.can_add(1)
     assert stack.sample(2).data.tolist() == [3, 2]
@@ -250,7 +250,7 @@ def test_a_stack_gives_each_item_once_the_newest_first() -> None:
 
 
 def test_queues_of_any_form_keep_their_order() -> None:
-    queue = echoic.Table.queue("queue", max_size=4)
+    queue = echoic.Table.queue("queue", capacity=4)
     queue.add({"a": 1})
     queue.add((2, 3))
     assert queue.sample(1).data == {"a": np.array([1])}
@@ -263,7 +263,7 @@ def test_items_go_when_they_were_sampled_often_enough(make_table: MakeTable) -> 
     batch = table.sample(3)
     assert batch.data.tolist() == [0, 0, 1]
     assert batch.info.times_sampled.tolist() == [1, 2, 1]
-    assert (len(table), table.info["deletions"]) == (3, 1)
+    assert (len(table), table.stats().deletions) == (3, 1)
     assert table.update_priorities(batch.info.key, [1, 1, 1]) == 1
 
 
@@ -276,16 +276,16 @@ def test_a_pause_holds_inserts_and_samples_until_it_ends(
     table = make_table(np.int64(0))
     table.add(1)
     table.pause()
-    assert table.info["paused"]
+    assert table.stats().paused
     assert not table.can_sample(1)
     assert not table.can_add(1)
     sampled = background.start_and_let_block(table.sample, 1, 20.0)
     inserted = background.start_and_let_block(lambda: table.add(1, timeout=20))
-    assert table.info["inserts"] == 1
+    assert table.stats().inserts == 1
     table.resume()
     assert sampled().data.tolist() == [1]
     inserted()
-    assert (len(table), table.info["paused"]) == (2, False)
+    assert (len(table), table.stats().paused) == (2, False)
 
 
 def test_a_limiter_can_be_replaced_and_the_counts_stay(make_table: MakeTable) -> None:
@@ -295,22 +295,22 @@ def test_a_limiter_can_be_replaced_and_the_counts_stay(make_table: MakeTable) ->
     table.set_limiter(limiters.SampleToInsertRatio(1.0, 5, (0.0, 20.0)))
     assert (table.can_sample(10), table.can_sample(11)) == (True, False)
     assert (table.can_add(10), table.can_add(11)) == (True, False)
-    info = table.info
-    assert (info["min_size"], info["max_diff"], info["inserts"]) == (5, 20, 10)
+    info = table.stats()
+    assert (info.min_size, info.max_diff, info.inserts) == (5, 20, 10)
 
 
 def test_a_reset_empties_a_table_and_counts_from_zero(
     make_table: MakeTable, selector: selectors.Selector
 ) -> None:
     for spec in (np.int64(0), None):
-        table = make_table(spec, sampler=selector, remover=selector, max_size=5)
+        table = make_table(spec, sampler=selector, remover=selector, capacity=5)
         for value in range(9):
             table.add(value)
         held = table.sample(4)
         before = held.data.tolist()
         table.clear()
-        info = table.info
-        assert (info["size"], info["inserts"], info["samples"], info["deletions"]) == (0, 0, 0, 0)
+        info = table.stats()
+        assert (info.size, info.inserts, info.samples, info.deletions) == (0, 0, 0, 0)
         assert timed_out(lambda: table.sample(1, timeout=0)).reason == "MIN_SIZE"  # noqa: B023
         for value in range(100, 107):
             table.add(value)
@@ -351,10 +351,10 @@ def test_a_close_ends_everything_and_wakes_everyone(
 INTERRUPTED = """
 import numpy as np, echoic
 from echoic import Table
-empty = Table("empty", np.int64(0), max_size=3)
-full = Table.queue("full", np.int64(0), max_size=2)
+empty = Table("empty", np.int64(0), capacity=3)
+full = Table.queue("full", np.int64(0), capacity=2)
 full.extend(np.arange(2))
-paused = Table("paused", max_size=3)
+paused = Table("paused", capacity=3)
 paused.pause()
 print("waiting", flush=True)
 {call}
@@ -425,7 +425,7 @@ def test_an_interrupted_wait_changes_nothing_and_the_table_goes_on(
         signal.signal(signal.SIGUSR1, before)
     queue.add(3, timeout=0)
     assert queue.sample(1, timeout=0).data.tolist() == [3]
-    assert queue.info["inserts"] == queue.info["samples"] == 3
+    assert queue.stats().inserts == queue.stats().samples == 3
 
 
 def test_a_wait_uses_no_cpu(make_table: MakeTable, make_queue: Callable[..., echoic.Table]) -> None:
@@ -469,7 +469,7 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(make_table: MakeTable)
             except ClosedError as error:
                 said.append("refused" if "made before a fork" in str(error) else str(error))
         # A table of the child's own works.
-        own = echoic.Table("own", np.int64(0), max_size=3)
+        own = echoic.Table("own", np.int64(0), capacity=3)
         own.add(5)
         said.append(str(own.sample(2).data.tolist()))
         os.write(writing, "\n".join(said).encode())
@@ -480,5 +480,5 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(make_table: MakeTable)
     assert os.waitpid(child, 0)[1] == 0
     assert said == ["refused"] * 10 + ["[5, 5]"]
     table.add(2)
-    assert table.info["inserts"] == 2
+    assert table.stats().inserts == 2
     assert len(table.sample(4)) == 4

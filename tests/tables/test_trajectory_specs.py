@@ -32,7 +32,7 @@ def steps(count: int) -> dict[str, Any]:
 
 
 def test_items_of_the_spec_are_taken(serve: Callable[..., echoic.TableClient]) -> None:
-    client = serve(Table.queue("t", trajectories=SEQUENCE, max_size=10))
+    client = serve(Table.queue("t", trajectories=SEQUENCE, capacity=10))
     with client.trajectory_writer(10) as writer:
         writer.append_batch(steps(10))
         history = writer.history
@@ -74,7 +74,7 @@ def test_items_of_the_spec_are_taken(serve: Callable[..., echoic.TableClient]) -
 def test_an_item_that_is_not_like_the_spec_is_refused_by_the_writer(
     serve: Callable[..., echoic.TableClient], change: Any, text: str
 ) -> None:
-    client = serve(Table("t", trajectories=SEQUENCE, max_size=10))
+    client = serve(Table("t", trajectories=SEQUENCE, capacity=10))
     with client.trajectory_writer(10) as writer:
         writer.append_batch({**steps(10), "wide": np.zeros((10, 5), np.float32)})
         history = writer.history
@@ -89,13 +89,13 @@ def test_an_item_that_is_not_like_the_spec_is_refused_by_the_writer(
         assert 'table "t"' in str(refusal.value)
         writer.create_item("t", 1.0, good)
     client.flush()
-    assert client.info()["t"]["inserts"] == 1
+    assert client.table("t").stats().inserts == 1
 
 
 def test_a_pattern_that_is_not_like_the_spec_is_refused(
     serve: Callable[..., echoic.TableClient],
 ) -> None:
-    client = serve(Table("t", trajectories={"obs": AnyLength(np.float32(0))}, max_size=10))
+    client = serve(Table("t", trajectories={"obs": AnyLength(np.float32(0))}, capacity=10))
     obs = sw.column("obs")
     for leaf in (obs[-3:], obs[-1:]):
         with client.structured_writer([sw.Config({"obs": leaf}, table="t")]) as writer:
@@ -111,23 +111,23 @@ def test_a_pattern_that_is_not_like_the_spec_is_refused(
             writer.create_items("t", 1.0, {"obs": writer.history["obs"][-1]})
         writer.create_items("t", 1.0, {"obs": writer.history["obs"][-1:]})
     client.flush()
-    assert client.info()["t"]["size"] == 3
+    assert client.table("t").stats().size == 3
 
 
 def test_a_tree_is_checked_too(serve: Callable[..., echoic.TableClient]) -> None:
-    client = serve(Table("t", trajectories={"x": np.zeros((2, 3)), "y": np.int32(0)}, max_size=10))
+    client = serve(Table("t", trajectories={"x": np.zeros((2, 3)), "y": np.int32(0)}, capacity=10))
     client.add({"x": np.ones((2, 3)), "y": np.int32(1)}, {"t": 1.0})
     with pytest.raises(echoic.errors.SpecError, match=r"expected the leaf `x: float64\[2, 3\]`"):
         client.add({"x": np.ones((3, 3)), "y": np.int32(1)}, {"t": 1.0})
     client.add({"x": np.ones((2, 3)), "y": np.int32(2)}, {"t": 1.0})
     client.flush()
-    assert client.info()["t"]["size"] == 2
+    assert client.table("t").stats().size == 2
 
 
 def test_a_table_says_what_its_trajectories_look_like(
     serve: Callable[..., echoic.TableClient],
 ) -> None:
-    client = serve(Table("t", trajectories=SEQUENCE, max_size=10), Table("any", max_size=10))
+    client = serve(Table("t", trajectories=SEQUENCE, capacity=10), Table("any", capacity=10))
     spec = client.table("t").spec
     assert spec is not None
     assert [(leaf.path, leaf.dtype, leaf.shape, leaf.nbytes) for leaf in spec.leaves] == [
@@ -142,7 +142,7 @@ def test_a_table_says_what_its_trajectories_look_like(
 
 def test_a_checkpoint_knows_the_spec(tmp_path: Path) -> None:
     def serve() -> Server:
-        table = Table("t", trajectories=SEQUENCE, max_size=10)
+        table = Table("t", trajectories=SEQUENCE, capacity=10)
         return Server(tables=[table], checkpointer=Checkpointer(tmp_path))
 
     with serve() as server:
@@ -159,17 +159,17 @@ def test_a_checkpoint_knows_the_spec(tmp_path: Path) -> None:
     with serve() as server:
         assert server.client().sample("t", 1).data["obs"].shape == (1, 4, 4)
     (looked_at,) = echoic._native.open_checkpoint(path)
-    assert str(looked_at.spec) == str(Table("t", trajectories=SEQUENCE, max_size=1).spec)
+    assert str(looked_at.spec) == str(Table("t", trajectories=SEQUENCE, capacity=1).spec)
 
 
 @pytest.mark.parametrize("bad", [{}, {"x": object()}, AnyLength({"x": 1}), [AnyLength(None)]])
 def test_what_no_trajectory_could_be_is_refused(bad: Any) -> None:
     with pytest.raises(echoic.errors.SpecError):
-        Table("t", trajectories=bad, max_size=10)
+        Table("t", trajectories=bad, capacity=10)
 
 
 def test_a_table_has_rows_or_trajectories() -> None:
     with pytest.raises(ValueError, match="got both"):
-        Table("t", np.zeros(3), trajectories=SEQUENCE, max_size=10)
+        Table("t", np.zeros(3), trajectories=SEQUENCE, capacity=10)
     with pytest.raises(echoic.errors.SpecError):
-        Table("t", SEQUENCE, max_size=10)
+        Table("t", SEQUENCE, capacity=10)

@@ -36,7 +36,7 @@ class Setup:
 
     def items(self) -> list[Any]:
         """Take all items of a queue, one by one."""
-        size = self.table.info["size"]
+        size = self.table.stats().size
         return [one(self.table.sample(1, timeout=0).data) for _ in range(size)]
 
 
@@ -54,7 +54,7 @@ def make() -> Iterator[Callable[..., Setup]]:
     servers = []
 
     def make(table: Table | None = None) -> Setup:
-        setup = Setup(Table.queue("t", max_size=10_000) if table is None else table)
+        setup = Setup(Table.queue("t", capacity=10_000) if table is None else table)
         servers.append(setup.server)
         return setup
 
@@ -178,7 +178,7 @@ def test_an_item_without_steps_is_refused(setup: Setup) -> None:
         with pytest.raises(echoic.errors.TrajectoryError):
             writer.create_item("t", 1.0, empty)
     writer.flush()
-    assert setup.table.info["inserts"] == 0
+    assert setup.table.stats().inserts == 0
 
 
 @given(
@@ -190,7 +190,7 @@ def test_an_item_without_steps_is_refused(setup: Setup) -> None:
 def test_items_are_those_of_a_naive_model(
     chunk: int | None, keep: int, plan: list[tuple[int, bool, Any]]
 ) -> None:
-    setup = Setup(Table.queue("t", max_size=1000))
+    setup = Setup(Table.queue("t", capacity=1000))
     with setup.server, setup.writer(keep, chunk) as writer:
         model: list[int] = []
         expected, now = [], 0
@@ -211,7 +211,7 @@ def test_items_are_those_of_a_naive_model(
 
 
 def test_items_share_their_steps(make: Callable[..., Setup]) -> None:
-    setup = make(Table("t", max_size=10_000))
+    setup = make(Table("t", capacity=10_000))
     writer = setup.writer(64)
     frame = np.zeros(10_000, np.uint8)
     for step in range(200):
@@ -220,10 +220,10 @@ def test_items_share_their_steps(make: Callable[..., Setup]) -> None:
         if step >= 31:
             writer.create_item("t", 1.0, writer.history[-32:])
     writer.flush()
-    table = setup.table.info
-    assert table["size"] == 169
+    table = setup.table.stats()
+    assert table.size == 169
     # Each step is there once, although it is in 32 items.
-    assert table["memory_bytes"] < 1.2 * 200 * 10_000 + 100_000
+    assert table.memory_bytes < 1.2 * 200 * 10_000 + 100_000
     batch = setup.table.sample(50)
     first = batch.data[:, 0, 0].astype(int)
     np.testing.assert_array_equal(batch.data[:, :, 0], first[:, None] + np.arange(32))
@@ -231,7 +231,7 @@ def test_items_share_their_steps(make: Callable[..., Setup]) -> None:
 
 
 def test_items_of_different_lengths_make_ragged_batches(make: Callable[..., Setup]) -> None:
-    setup = make(Table.queue("t", max_size=10))
+    setup = make(Table.queue("t", capacity=10))
     writer = setup.writer()
     for length in (3, 1, 4):
         count(writer, length, 10 * length)
@@ -525,7 +525,7 @@ def test_a_priority_that_is_none_is_refused(setup: Setup, priority: float) -> No
         writer.create_item("t", priority, writer.history["a"][:])
     writer.create_item("t", 0.0, writer.history["a"][:])
     writer.flush()
-    assert setup.table.info["inserts"] == 1
+    assert setup.table.stats().inserts == 1
 
 
 def test_an_unknown_table_is_named_with_those_that_are_known(setup: Setup) -> None:
@@ -539,7 +539,7 @@ SPEC = {"a": np.zeros(3, np.int64), "b": np.zeros(2, np.int16)}
 
 
 def test_a_table_with_a_spec_gets_rows(make: Callable[..., Setup]) -> None:
-    setup = make(Table.queue("t", SPEC, max_size=10))
+    setup = make(Table.queue("t", SPEC, capacity=10))
     writer = setup.writer(5, 2)
     count(writer, 5)
     history = writer.history
@@ -562,7 +562,7 @@ def test_a_table_with_a_spec_gets_rows(make: Callable[..., Setup]) -> None:
 def test_an_item_that_is_not_like_the_spec_is_refused(
     make: Callable[..., Setup], item: Callable[..., Any], text: str
 ) -> None:
-    setup = make(Table.queue("t", SPEC, max_size=10))
+    setup = make(Table.queue("t", SPEC, capacity=10))
     writer = setup.writer()
     count(writer, 5)
     history = writer.history
@@ -570,23 +570,23 @@ def test_an_item_that_is_not_like_the_spec_is_refused(
         writer.create_item("t", 1.0, item(history["a"], history["b"]))
     writer.create_item("t", 1.0, {"a": history["a"][-3:], "b": history["b"][-1]})
     writer.flush()
-    assert setup.table.info["inserts"] == 1
+    assert setup.table.stats().inserts == 1
 
 
 def test_items_go_to_several_tables() -> None:
-    tables = [Table.queue("one", max_size=10), Table.queue("two", SPEC, max_size=10)]
+    tables = [Table.queue("one", capacity=10), Table.queue("two", SPEC, capacity=10)]
     with Server(tables=tables) as server, server.client().trajectory_writer(5) as writer:
         count(writer, 5)
         item = {"a": writer.history["a"][-3:], "b": writer.history["b"][-1]}
         for name in ("two", "one", "two"):
             writer.create_item(name, 1.0, item)
         writer.flush()
-        assert [table.info["size"] for table in tables] == [1, 2]
+        assert [table.stats().size for table in tables] == [1, 2]
         assert one(tables[0].sample(1).data) == one(tables[1].sample(1).data)
 
 
 def test_a_full_queue_keeps_items_waiting(make: Callable[..., Setup]) -> None:
-    setup = make(Table.queue("t", max_size=2))
+    setup = make(Table.queue("t", capacity=2))
     writer = setup.writer()
     for step in range(5):
         writer.append(step)
@@ -609,7 +609,7 @@ def test_a_full_queue_keeps_items_waiting(make: Callable[..., Setup]) -> None:
 
 
 def test_a_flush_waits_until_somebody_samples(make: Callable[..., Setup], background: Any) -> None:
-    setup = make(Table.queue("t", max_size=1))
+    setup = make(Table.queue("t", capacity=1))
     writer = setup.writer()
     for step in range(20):
         writer.append(step)
@@ -622,7 +622,7 @@ def test_a_flush_waits_until_somebody_samples(make: Callable[..., Setup], backgr
 
 
 def test_appends_wait_when_a_thousand_items_do(make: Callable[..., Setup], background: Any) -> None:
-    setup = make(Table.queue("t", max_size=1))
+    setup = make(Table.queue("t", capacity=1))
     writer = setup.writer(chunk=1)
     with pytest.raises(echoic.errors.WaitTimeoutError):  # noqa: PT012 - one of these steps waits
         for step in range(3000):
@@ -641,7 +641,7 @@ def test_appends_wait_when_a_thousand_items_do(make: Callable[..., Setup], backg
 
 
 def test_a_closed_table_ends_a_flush(make: Callable[..., Setup], background: Any) -> None:
-    setup = make(Table.queue("t", max_size=1))
+    setup = make(Table.queue("t", capacity=1))
     writer = setup.writer()
     for step in range(3):
         writer.append(step)
@@ -686,7 +686,7 @@ def test_an_exception_in_a_with_block_keeps_what_was_not_flushed(setup: Setup) -
 def test_one_thread_writes_while_another_samples(
     make: Callable[..., Setup], background: Any
 ) -> None:
-    setup = make(Table("t", max_size=50, seed=1))
+    setup = make(Table("t", capacity=50, seed=1))
     done = threading.Event()
 
     def write() -> None:
@@ -709,11 +709,11 @@ def test_one_thread_writes_while_another_samples(
         assert (data["obs"] == data["step"][:, -1:]).all()
         batches += 1
     written()
-    assert setup.table.info["inserts"] == 3997
+    assert setup.table.stats().inserts == 3997
 
 
 def test_ctrl_c_ends_a_flush_that_waits(make: Callable[..., Setup]) -> None:
-    setup = make(Table.queue("t", max_size=1))
+    setup = make(Table.queue("t", capacity=1))
     writer = setup.writer()
     for step in range(3):
         writer.append(step)
@@ -730,7 +730,7 @@ def test_ctrl_c_ends_a_flush_that_waits(make: Callable[..., Setup]) -> None:
 
 
 def test_a_handler_of_signals_may_use_the_writer_that_waits(make: Callable[..., Setup]) -> None:
-    setup = make(Table.queue("t", max_size=1))
+    setup = make(Table.queue("t", capacity=1))
     writer = setup.writer()
     for step in range(3):
         writer.append(step)
@@ -753,7 +753,7 @@ def test_a_handler_of_signals_may_use_the_writer_that_waits(make: Callable[..., 
 
 
 def test_the_window_is_all_that_stays() -> None:
-    table = Table("t", max_size=100)
+    table = Table("t", capacity=100)
     with Server(tables=[table]) as server:
         writer = server.client().trajectory_writer(100)
         steps = {"a": np.zeros((1000, 8)), "b": np.zeros(1000, np.int64)}
@@ -771,7 +771,7 @@ def test_the_window_is_all_that_stays() -> None:
         after = append(800)
         # The steps have 72 bytes each: all of them would be 57 MB.
         assert after - before < 10e6
-        assert table.info["memory_bytes"] < 10e6
+        assert table.stats().memory_bytes < 10e6
 
 
 def resident() -> int:

@@ -24,7 +24,7 @@ class Setup:
     """A server with a queue, and writers for it."""
 
     def __init__(self, table: Table | None = None) -> None:
-        self.table = Table.queue("t", max_size=10_000) if table is None else table
+        self.table = Table.queue("t", capacity=10_000) if table is None else table
         self.server = Server(tables=[self.table])
         self.client = self.server.client()
 
@@ -33,7 +33,7 @@ class Setup:
 
     def items(self) -> list[Any]:
         """Take all items, one by one."""
-        size = self.table.info["size"]
+        size = self.table.stats().size
         return [plain(self.table.sample(1, timeout=0).data) for _ in range(size)]
 
 
@@ -157,7 +157,7 @@ def test_it_does_what_a_writer_for_each_environment_does(
 
 
 def test_it_works_through_every_door(serve: Callable[..., echoic.TableClient]) -> None:
-    client = serve(Table.queue("t", max_size=1000), Table.queue("u", max_size=1000))
+    client = serve(Table.queue("t", capacity=1000), Table.queue("u", capacity=1000))
     envs, steps = 64, 30
     with client.vector_writer(envs, 4) as writer:
         for step in range(steps):
@@ -178,7 +178,7 @@ def test_it_works_through_every_door(serve: Callable[..., echoic.TableClient]) -
     np.testing.assert_array_equal(data["obs"], first[:, :, None].repeat(8, 2))
     np.testing.assert_array_equal(data["reward"], odd)
     # The first environment began anew after the first step.
-    assert client.info()["u"]["size"] == 2 * 15 - 1
+    assert client.table("u").stats().size == 2 * 15 - 1
 
 
 def test_environments_that_are_left_out_make_no_step(setup: Setup) -> None:
@@ -202,7 +202,7 @@ def test_an_episode_ends_in_the_environments_that_are_marked(setup: Setup) -> No
     writer.end_episode(clear=False)
     writer.append_batch(rows(2))
     assert writer.create_items("t", 1.0, writer.history[-2:]).tolist() == [True, True, True]
-    assert setup.table.info["size"] == 2, "an end hands items over"
+    assert setup.table.stats().size == 2, "an end hands items over"
     writer.flush()
     assert setup.items() == [[0, 1], [200, 201], [1, 2], [101, 102], [201, 202]]
 
@@ -237,7 +237,7 @@ def test_priorities_are_one_or_one_for_each_environment(setup: Setup) -> None:
     with pytest.raises(ValueError, match="expected 3 priorities, one for each environment, got 2"):
         writer.create_items("t", [1.0, 1.0], now)
     writer.flush()
-    assert setup.table.info["size"] == 20
+    assert setup.table.stats().size == 20
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_what_makes_no_items_is_refused(setup: Setup) -> None:
 
 
 def test_items_that_are_not_like_the_spec_are_refused() -> None:
-    setup = Setup(Table("t", {"a": np.zeros(2, np.int64)}, max_size=10))
+    setup = Setup(Table("t", {"a": np.zeros(2, np.int64)}, capacity=10))
     with setup.server, setup.writer() as writer:
         for step in range(2):
             writer.append_batch({"a": rows(step), "b": rows(step)})
@@ -315,11 +315,11 @@ def test_items_that_are_not_like_the_spec_are_refused() -> None:
         writer.create_items("t", 1.0, {"a": b[-2:]})
         writer.flush()
         assert min(setup.table.sample(50).data["a"][:, 0].tolist()) in (0, 100, 200)
-        assert setup.table.info["inserts"] == NUM_ENVS
+        assert setup.table.stats().inserts == NUM_ENVS
 
 
 def test_appends_wait_when_many_items_do(background: Any) -> None:
-    setup = Setup(Table.queue("t", max_size=1))
+    setup = Setup(Table.queue("t", capacity=1))
     writer = setup.writer(chunk_length=1)
     with setup.server:
         writer.append_batch(rows(0))

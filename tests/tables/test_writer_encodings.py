@@ -55,7 +55,7 @@ def leaves() -> st.SearchStrategy[np.ndarray[Any, Any]]:
 def test_a_slice_has_the_very_bytes_that_were_appended(
     values: Any, encoding: Encoding, chunk: int | None, start: int, stride: int
 ) -> None:
-    table = Table.queue("t", max_size=10)
+    table = Table.queue("t", capacity=10)
     with Server(tables=[table]) as server:
         writer = server.client().trajectory_writer(STEPS, chunk_length=chunk, encoding=encoding)
         with writer:
@@ -74,7 +74,7 @@ def test_a_slice_has_the_very_bytes_that_were_appended(
 def test_every_writer_and_door_gives_back_what_was_appended(
     serve: Callable[..., echoic.TableClient], encoding: Encoding
 ) -> None:
-    client = serve(*(Table.queue(name, max_size=100) for name in ("free", "structured", "vector")))
+    client = serve(*(Table.queue(name, capacity=100) for name in ("free", "structured", "vector")))
     rng = np.random.default_rng(1)
     frames = np.cumsum(rng.integers(0, 2, (20, 30, 30), np.uint8), axis=0, dtype=np.uint8)
     noise = rng.standard_normal((20, 100))
@@ -107,7 +107,7 @@ def test_every_writer_and_door_gives_back_what_was_appended(
 def chunk_bytes(tmp_path: Path, name: str, encoding: Encoding, frames: Any) -> int:
     """Return how many bytes the chunks of a checkpoint have, which keeps them as the table does."""
     root = tmp_path / name
-    server = Server(tables=[Table("t", max_size=100)], checkpointer=Checkpointer(root))
+    server = Server(tables=[Table("t", capacity=100)], checkpointer=Checkpointer(root))
     with server:
         with server.client().trajectory_writer(len(frames), chunk_length=10) as writer:
             writer.configure("frame", encoding=encoding)
@@ -135,7 +135,7 @@ def test_an_encoding_saves_bytes_on_the_way_to_a_server() -> None:
     sent = {}
     for encoding in ("none", "auto"):
         server = Server(
-            tables=[Table("t", max_size=100)], transport=echoic.TcpTransport(port=0)
+            tables=[Table("t", capacity=100)], transport=echoic.TcpTransport(port=0)
         ).start()
         with server, echoic.connect(server.addresses[0]) as client:
             with client.trajectory_writer(100, encoding=encoding) as writer:
@@ -151,7 +151,7 @@ def test_an_encoding_saves_bytes_on_the_way_to_a_server() -> None:
 
 
 def test_a_sample_outlives_its_encoded_chunks() -> None:
-    table = Table.queue("t", max_size=10)
+    table = Table.queue("t", capacity=10)
     with Server(tables=[table]) as server:
         with server.client().trajectory_writer(10, encoding="zstd") as writer:
             writer.append_batch(np.arange(1000).reshape(10, 100))
@@ -164,7 +164,7 @@ def test_a_checkpoint_restores_encoded_chunks(tmp_path: Path) -> None:
     values = np.arange(5000).reshape(10, 500)
 
     def serve() -> Server:
-        return Server(tables=[Table("t", max_size=10)], checkpointer=Checkpointer(tmp_path))
+        return Server(tables=[Table("t", capacity=10)], checkpointer=Checkpointer(tmp_path))
 
     with serve() as server:
         with server.client().trajectory_writer(10, encoding="auto") as writer:
@@ -178,7 +178,7 @@ def test_a_checkpoint_restores_encoded_chunks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["gzip", "LZ4", "", "raw"])
 def test_an_unknown_encoding_is_named_with_those_that_are_known(encoding: Any) -> None:
-    with Server(tables=[Table("t", max_size=10)]) as server:
+    with Server(tables=[Table("t", capacity=10)]) as server:
         client = server.client()
         config = sw.Config(sw.column("x")[-1], table="t")
         writer = client.trajectory_writer()
@@ -193,7 +193,7 @@ def test_an_unknown_encoding_is_named_with_those_that_are_known(encoding: Any) -
 
 
 def test_a_column_keeps_the_writers_other_settings() -> None:
-    with Server(tables=[Table("t", max_size=10)]) as server:
+    with Server(tables=[Table("t", capacity=10)]) as server:
         writer = server.client().trajectory_writer(7, chunk_length=4)
         writer.configure("encoded", encoding="lz4")
         writer.configure("short", num_keep_alive_refs=2)

@@ -110,7 +110,7 @@ def page(opened: ExitStack) -> Callable[..., str]:
 @pytest.fixture(scope="module")
 def calm() -> Iterator[str]:
     """A page of a server of which nothing is asked, for many tests."""
-    table = echoic.Table("replay", np.int64(0), max_size=100)
+    table = echoic.Table("replay", np.int64(0), capacity=100)
     with echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) as server:
         address = server.addresses[0]
         with Monitor(echoic.Watch(address)) as monitor, WebServer([monitor]) as page:
@@ -158,7 +158,7 @@ def drawn(now: Any, name: str, title: str) -> list[list[float | None]]:
 def test_starved_limiter_is_told_with_what_waits_and_why(
     serve: Any, page: Any, starve: Any
 ) -> None:
-    table = echoic.Table("replay", np.int64(0), max_size=100, limiter=limiters.MinSize(10))
+    table = echoic.Table("replay", np.int64(0), capacity=100, limiter=limiters.MinSize(10))
     url = page(serve(table).addresses[0])
     table.add(np.int64(1))
     starve(table)
@@ -178,7 +178,7 @@ def test_starved_limiter_is_told_with_what_waits_and_why(
 def test_page_that_is_opened_later_has_the_past_in_the_range_that_is_asked_for(
     serve: Any, page: Any
 ) -> None:
-    table = echoic.Table("replay", np.int64(0), max_size=100)
+    table = echoic.Table("replay", np.int64(0), capacity=100)
     url = page(serve(table).addresses[0])
     until(lambda: asked(url, "state")["things"])
     table.extend(np.arange(7))
@@ -286,7 +286,7 @@ def test_guide_shows_an_address_like_the_one_that_is_printed(calm: str) -> None:
 
 
 def test_rates_are_those_of_what_was_inserted(serve: Any, page: Any) -> None:
-    table = echoic.Table("replay", np.int64(0), max_size=100)
+    table = echoic.Table("replay", np.int64(0), capacity=100)
     url = page(serve(table).addresses[0])
     until(lambda: asked(url, "state")["ages"])
     table.extend(np.arange(50))
@@ -301,7 +301,7 @@ def test_rates_are_those_of_what_was_inserted(serve: Any, page: Any) -> None:
 
 
 def test_browsers_share_one_connection_to_the_server(serve: Any, page: Any) -> None:
-    url = page(serve(echoic.Table("replay", np.int64(0), max_size=100)).addresses[0])
+    url = page(serve(echoic.Table("replay", np.int64(0), capacity=100)).addresses[0])
     # It is asked several times meanwhile.
     now = until(lambda: (now := asked(url, "state"))["ages"][2:] and now)
     (note,) = [note for label, _, note in now["things"][-1]["lines"] if label == "connections"]
@@ -311,7 +311,7 @@ def test_browsers_share_one_connection_to_the_server(serve: Any, page: Any) -> N
 def test_server_that_went_away_is_told_and_one_that_is_back_begins_anew(
     serve: Any, page: Any
 ) -> None:
-    first = serve(echoic.Table("before", np.int64(0), max_size=100))
+    first = serve(echoic.Table("before", np.int64(0), capacity=100))
     url = page(first.addresses[0])
     until(lambda: asked(url, "state")["ages"][4:])
     first.close()
@@ -322,7 +322,7 @@ def test_server_that_went_away_is_told_and_one_that_is_back_begins_anew(
     assert [one["title"] for one in away["things"]] == ["before", "the server"]
     assert away["overview"]["rows"][0]["level"] == "away"
     serve(
-        echoic.Table("after", np.int64(0), max_size=100),
+        echoic.Table("after", np.int64(0), capacity=100),
         port=urllib.parse.urlsplit(first.addresses[0]).port,
     )
     back = until(lambda: not (now := asked(url, "state"))["problems"] and now)
@@ -337,7 +337,7 @@ def test_server_is_another_though_it_is_older_than_the_first_was_when_it_was_see
         with echoic.Watch(server.addresses[0]) as watch:
             return watch.stats().age
 
-    first = serve(echoic.Table("replay", np.int64(0), max_size=100))
+    first = serve(echoic.Table("replay", np.int64(0), capacity=100))
     until(lambda: seen(first) > 0.5)
     with echoic.Watch(first.addresses[0]) as watch:
         monitor = Monitor(watch)
@@ -348,7 +348,7 @@ def test_server_is_another_though_it_is_older_than_the_first_was_when_it_was_see
         assert len(state([monitor], 0, 60.0)["ages"]) == 1
         first.close()
         port = urllib.parse.urlsplit(first.addresses[0]).port
-        second = serve(echoic.Table("replay", np.int64(0), max_size=100), port=port)
+        second = serve(echoic.Table("replay", np.int64(0), capacity=100), port=port)
         until(lambda: seen(second) > before.age + 0.1)
         monitor.ask()
     (now,) = monitor.history.readings
@@ -387,7 +387,7 @@ def test_item_of_rows_is_told_leaf_by_leaf_and_not_sampled(serve: Any, page: Any
         "logits": np.linspace(-1, 1, 201),
         "step": {"reward": np.float32(0.5)},
     }
-    table = echoic.Table("replay", item, max_size=100)
+    table = echoic.Table("replay", item, capacity=100)
     url = page(serve(table).addresses[0])
     table.add(item, 2.5)
     listed = asked(url, "items", table="replay", count=10)
@@ -409,11 +409,11 @@ def test_item_of_rows_is_told_leaf_by_leaf_and_not_sampled(serve: Any, page: Any
     assert "..." in leaves["logits"]["values"]
     (image,) = leaves["obs"]["images"]
     assert np.array_equal(pixels(image["png"])[..., 0], picture)
-    assert table.info["samples"] == 0
+    assert table.stats().samples == 0
 
 
 def test_item_that_is_a_trajectory_has_a_picture_for_each_step(serve: Any, page: Any) -> None:
-    table = echoic.Table("sequences", max_size=100)
+    table = echoic.Table("sequences", capacity=100)
     address = serve(table).addresses[0]
     url = page(address)
     with echoic.connect(address) as client, client.trajectory_writer(3) as writer:
@@ -439,7 +439,7 @@ def test_item_that_is_gone_is_told_so(calm: str) -> None:
 
 
 def test_item_that_is_too_large_is_not_read(serve: Any, page: Any) -> None:
-    huge = echoic.Table("huge", np.broadcast_to(np.uint8(0), (65 << 20,)), max_size=1)
+    huge = echoic.Table("huge", np.broadcast_to(np.uint8(0), (65 << 20,)), capacity=1)
     url = page(serve(huge).addresses[0])
     assert "68,157,440 bytes" in asked(url, "item", table="huge", key=0)["error"]
 
@@ -590,7 +590,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def test_command_says_where_the_page_is_and_an_interrupt_ends_it(serve: Any) -> None:
-    address = serve(echoic.Table("replay", np.int64(0), max_size=100)).addresses[0]
+    address = serve(echoic.Table("replay", np.int64(0), capacity=100)).addresses[0]
     with subprocess.Popen(
         command(address, "--interval", "0.1"),
         stdout=subprocess.PIPE,
@@ -614,7 +614,7 @@ def test_command_says_where_the_page_is_and_an_interrupt_ends_it(serve: Any) -> 
 def test_command_says_in_a_line_why_it_can_not_begin(serve: Any, tmp_path: Any) -> None:
     secret = tmp_path / "secret"
     secret.write_text("wrong" * 5)
-    table = echoic.Table("replay", np.int64(0), max_size=100)
+    table = echoic.Table("replay", np.int64(0), capacity=100)
     server = serve(table, token="right" * 5)
     (address,) = server.addresses
 
@@ -690,7 +690,7 @@ def test_person_reads_which_table_is_stuck_who_waits_and_why(
     serve: Any, page: Any, starve: Any, look: Any
 ) -> None:
     limiter = limiters.SampleToInsertRatio(2.0, min_size=1, error_buffer=1.0)
-    table = echoic.Table(HOSTILE, np.int64(0), max_size=100, limiter=limiter)
+    table = echoic.Table(HOSTILE, np.int64(0), capacity=100, limiter=limiter)
     table.add(np.int64(1))
     starve(table)
     browser = look(page(serve(table).addresses[0]))
@@ -705,7 +705,7 @@ def test_person_reads_which_table_is_stuck_who_waits_and_why(
 
 
 def test_charts_grow_while_items_come(serve: Any, page: Any, look: Any) -> None:
-    table = echoic.Table("replay", np.int64(0), max_size=100)
+    table = echoic.Table("replay", np.int64(0), capacity=100)
     browser = look(page(serve(table).addresses[0]))
 
     def points() -> list[str]:
@@ -742,7 +742,7 @@ def click_until(browser: Any, what: str, shown: str) -> None:
 
 def test_person_sees_the_picture_in_an_item(serve: Any, page: Any, look: Any) -> None:
     item = {"obs": np.full((2, 20, 30), 128, np.uint8), "note": np.array(b"<i>hello</i>", "S20")}
-    table = echoic.Table("replay", item, max_size=100)
+    table = echoic.Table("replay", item, capacity=100)
     browser = look(page(serve(table).addresses[0]))
     table.add(item)
     click_until(browser, "summary", "details[open]")
@@ -814,7 +814,7 @@ def press(browser: Any) -> bool:
 def test_phone_shows_all_without_scrolling_sideways_as_light_as_the_system(
     serve: Any, page: Any, look: Any, scheme: str, dark: bool
 ) -> None:
-    table = echoic.Table("a-long-name-" * 10, np.int64(0), max_size=100)
+    table = echoic.Table("a-long-name-" * 10, np.int64(0), capacity=100)
     browser = look(page(serve(table).addresses[0]), width=375, scheme=scheme)
     until(lambda: "a-long-name" in words(browser, "h2"))
     until(lambda: "127.0.0.1" in words(browser, "#connections"))
@@ -839,7 +839,7 @@ def test_phone_shows_all_without_scrolling_sideways_as_light_as_the_system(
 def test_person_reads_that_the_server_is_away_and_since_when(
     serve: Any, page: Any, look: Any
 ) -> None:
-    first = serve(echoic.Table("replay", np.int64(0), max_size=100))
+    first = serve(echoic.Table("replay", np.int64(0), capacity=100))
     browser = look(page(first.addresses[0]))
     until(lambda: words(browser, "#state") == "live" and "replay" in words(browser, "h2"))
     first.close()
@@ -847,5 +847,5 @@ def test_person_reads_that_the_server_is_away_and_since_when(
     assert words(browser, "h2").startswith("replay")
     assert re.search(r"has not answered since \d\d:\d\d:\d\d", words(browser, "#problems"))
     port = urllib.parse.urlsplit(first.addresses[0]).port
-    serve(echoic.Table("replay", np.int64(0), max_size=100), port=port)
+    serve(echoic.Table("replay", np.int64(0), capacity=100), port=port)
     until(lambda: words(browser, "#state") == "live")

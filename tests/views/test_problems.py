@@ -50,7 +50,7 @@ def in_background(call: Callable[[], object]) -> threading.Thread:
 
 
 def test_a_learner_that_waits_for_the_first_items_is_told_how_many_are_missing() -> None:
-    table = Table("replay", EXAMPLE, max_size=100, limiter=limiters.MinSize(10))
+    table = Table("replay", EXAMPLE, capacity=100, limiter=limiters.MinSize(10))
     with Server(tables=[table], transport=TcpTransport(0)) as server:
         table.add(EXAMPLE)
         client = connect(server.addresses[0])
@@ -71,7 +71,7 @@ def test_a_learner_that_waits_for_the_first_items_is_told_how_many_are_missing()
 @pytest.mark.parametrize("slow", ["insert", "sample"])
 def test_a_ratio_that_is_not_kept_names_the_slow_side(slow: str) -> None:
     limiter = limiters.SampleToInsertRatio(2.0, 5, error_buffer=10)
-    table = Table("replay", EXAMPLE, max_size=1000, limiter=limiter)
+    table = Table("replay", EXAMPLE, capacity=1000, limiter=limiter)
     with Server(tables=[table], transport=TcpTransport(0)) as server:
         for _ in range(5):
             table.add(EXAMPLE)
@@ -99,7 +99,7 @@ def test_a_ratio_that_is_not_kept_names_the_slow_side(slow: str) -> None:
 
 def test_a_ratio_that_only_slows_a_side_down_is_not_called_stuck() -> None:
     limiter = limiters.SampleToInsertRatio(1.0, 1, error_buffer=2)
-    table = Table("replay", EXAMPLE, max_size=1000, limiter=limiter)
+    table = Table("replay", EXAMPLE, capacity=1000, limiter=limiter)
     over = threading.Event()
 
     def insert_now_and_then() -> None:
@@ -134,8 +134,8 @@ def test_a_ratio_that_only_slows_a_side_down_is_not_called_stuck() -> None:
 def test_a_batch_that_waits_for_more_than_one_item_is_told() -> None:
     # One more could be sampled, and one could be inserted; the learner wants 13 at once.
     limiter = limiters.SampleToInsertRatio(1.0, 1, error_buffer=8)
-    table = Table("replay", EXAMPLE, max_size=1000, limiter=limiter)
-    queue = Table.queue("messages", EXAMPLE, max_size=10)
+    table = Table("replay", EXAMPLE, capacity=1000, limiter=limiter)
+    queue = Table.queue("messages", EXAMPLE, capacity=10)
     with Server(tables=[table, queue], transport=TcpTransport(0)) as server:
         for _ in range(4):
             table.add(EXAMPLE)
@@ -193,7 +193,7 @@ def test_waits_of_others_do_not_thin_out_those_of_a_worker() -> None:
 
 
 def test_a_paused_table_says_so_even_when_nobody_waits_yet() -> None:
-    table = Table("replay", EXAMPLE, max_size=100)
+    table = Table("replay", EXAMPLE, capacity=100)
     with Server(tables=[table], transport=TcpTransport(0)) as server:
         table.add(EXAMPLE)
         table.pause()
@@ -204,7 +204,7 @@ def test_a_paused_table_says_so_even_when_nobody_waits_yet() -> None:
 
 
 def test_a_full_queue_waits_for_those_who_sample() -> None:
-    table = Table.queue("messages", EXAMPLE, max_size=2)
+    table = Table.queue("messages", EXAMPLE, capacity=2)
     with Server(tables=[table], transport=TcpTransport(0)) as server:
         producer = in_background(lambda: [table.add(EXAMPLE) for _ in range(3)])
         with Watch(server.addresses[0]) as watch:
@@ -273,7 +273,7 @@ def test_refused_connections_are_noted_with_the_reason() -> None:
 
 
 def test_rates_are_those_of_the_last_seconds_and_forget_an_earlier_server() -> None:
-    table = Table("replay", EXAMPLE, max_size=100)
+    table = Table("replay", EXAMPLE, capacity=100)
     with Server(tables=[table], transport=TcpTransport(0)) as server:
         history = History()
         with Watch(server.addresses[0]) as watch:
@@ -295,7 +295,7 @@ def test_rates_are_those_of_the_last_seconds_and_forget_an_earlier_server() -> N
 
 def test_what_a_terminal_would_obey_is_written_out() -> None:
     name = "\x1b]0;owned\x07"
-    with Server(tables=[Table(name, EXAMPLE, max_size=1)], transport=TcpTransport(0)) as server:
+    with Server(tables=[Table(name, EXAMPLE, capacity=1)], transport=TcpTransport(0)) as server:
         reading = read(server.stats())
     (table,) = reading.tables
     assert table.name == "\\x1b]0;owned\\x07"

@@ -144,7 +144,7 @@ def sample_waits(background: Any) -> Callable[[Server, str], None]:
 
 def starved() -> Table:
     """A table with three items that wants ten."""
-    table = Table("replay", STEP, max_size=100, limiter=limiters.MinSize(10))
+    table = Table("replay", STEP, capacity=100, limiter=limiters.MinSize(10))
     for _ in range(3):
         table.add(STEP)
     return table
@@ -182,7 +182,7 @@ def test_problem_goes_when_its_cause_goes(sample_waits: Any) -> None:
 
 def test_ratio_that_is_not_kept_says_which_side_is_slow(sample_waits: Any) -> None:
     limiter = limiters.SampleToInsertRatio(2.0, min_size=1, error_buffer=2.0)
-    table = Table("mixed", STEP, max_size=100, limiter=limiter)
+    table = Table("mixed", STEP, capacity=100, limiter=limiter)
     table.add(STEP)
 
     async def play(pilot: Pilot[None]) -> None:
@@ -260,7 +260,7 @@ def test_stream_that_nobody_sends_to_is_told(background: Any) -> None:
 
 def test_screen_of_24_lines_shows_all_parts_beside_many_problems(sample_waits: Any) -> None:
     tables = [
-        Table(f"a table with the long name {n}", STEP, max_size=100_000, limiter=limiters.MinSize())
+        Table(f"a table with the long name {n}", STEP, capacity=100_000, limiter=limiters.MinSize())
         for n in range(5)
     ]
 
@@ -305,7 +305,7 @@ def life(background: Any) -> Iterator[Callable[[Callable[[], object]], None]]:
 
 
 def test_rates_of_a_table_are_those_of_the_last_seconds(life: Any) -> None:
-    table = Table("replay", STEP, max_size=100)
+    table = Table("replay", STEP, capacity=100)
 
     def act() -> None:
         table.add(STEP)
@@ -325,7 +325,7 @@ def test_rates_of_a_table_are_those_of_the_last_seconds(life: Any) -> None:
 
 
 def test_enter_opens_a_table_and_escape_closes_it(sample_waits: Any) -> None:
-    other = Table("other", STEP, max_size=7)
+    other = Table("other", STEP, capacity=7)
 
     async def play(pilot: Pilot[None]) -> None:
         await until_seen(pilot, "1 sample call waits", "other")
@@ -346,7 +346,7 @@ def test_enter_opens_a_table_and_escape_closes_it(sample_waits: Any) -> None:
 
 
 def test_pause_holds_the_screen_still_until_it_is_pressed_again() -> None:
-    table = Table("replay", STEP, max_size=100)
+    table = Table("replay", STEP, capacity=100)
 
     async def play(pilot: Pilot[None]) -> None:
         await until_seen(pilot, "LIVE", "0 (0%)", "q quit")
@@ -419,7 +419,7 @@ def test_server_that_goes_is_missed_and_seen_again_when_it_is_back() -> None:
         press(pilot, "enter")
         await until_seen(pilot, "table 'replay'", "AWAY")
         port = int(server.addresses[0].rpartition(":")[2])
-        with served(Table("other", STEP, max_size=5), port=port):
+        with served(Table("other", STEP, capacity=5), port=port):
             await until_seen(pilot, "LIVE", "the server has no such table any more")
             press(pilot, "escape")
             assert "replay" not in await until_seen(pilot, "LIVE", "of 5")
@@ -702,8 +702,8 @@ async def compare(pilot: Pilot[None], picture: Path) -> None:
 
 
 def test_pictures_of_the_guide_say_what_is_seen(sample_waits: Any, life: Any) -> None:
-    busy = Table("replay", STEP, max_size=1000, sampler=selectors.Prioritized(0.6))
-    stuck = Table("sequences", STEP, max_size=5000, limiter=limiters.MinSize(10))
+    busy = Table("replay", STEP, capacity=1000, sampler=selectors.Prioritized(0.6))
+    stuck = Table("sequences", STEP, capacity=5000, limiter=limiters.MinSize(10))
     for _ in range(3):
         stuck.add(STEP)
     answers = 150 if os.environ.get("ECHOIC_PICTURES") == "write" else 3

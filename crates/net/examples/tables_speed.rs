@@ -36,12 +36,12 @@ fn spec(shapes: &[usize]) -> Result<Spec, Failure> {
     Ok(Spec::new(shapes.iter().enumerate().map(leaf).collect())?)
 }
 
-fn table(name: &str, form: Form, max_size: u32) -> Result<Arc<Table>, Failure> {
+fn table(name: &str, form: Form, capacity: u32) -> Result<Arc<Table>, Failure> {
     let sampler = match name {
         "prioritized" => SelectorKind::Prioritized { exponent: 0.6 },
         _ => SelectorKind::Uniform,
     };
-    Ok(Arc::new(Table::new(TableConfig { sampler, ..TableConfig::new(name, form, max_size) })?))
+    Ok(Arc::new(Table::new(TableConfig { sampler, ..TableConfig::new(name, form, capacity) })?))
 }
 
 fn report(what: &str, count: f64, unit: &str, since: Instant) {

@@ -68,7 +68,7 @@ fn queue(name: &str, filling: usize, size: u64) -> TableConfig {
     TableConfig {
         sampler: SelectorKind::Fifo,
         limiter: Limiter::queue(size).unwrap(),
-        max_size: size as u32,
+        capacity: size as u32,
         max_times_sampled: 1,
         ..rows(name, filling)
     }
@@ -139,7 +139,7 @@ fn numbers(batch: &Batch) -> Vec<u64> {
 }
 
 fn goes_both_ways(address: &str, filling: usize, count: u64) {
-    let replay = TableConfig { max_size: count as u32, ..rows("replay", filling) };
+    let replay = TableConfig { capacity: count as u32, ..rows("replay", filling) };
     let tables = tables(vec![rows("other", 3), replay]);
     let server = open(address, Arc::clone(&tables));
     let (requests, writer) = (requests(&server), writer(&server));
@@ -479,7 +479,7 @@ fn steps(form: &Arc<Signature>, chunks: &[Arc<Chunk>; 2], from: u32, len: u32) -
 fn trajectories_share_chunks_that_are_sent_once_and_freed_with_the_last_item() {
     let any = || TableConfig {
         sampler: SelectorKind::Fifo,
-        max_size: 4,
+        capacity: 4,
         ..config("any", Form::Trajectories(None))
     };
     at_each_address(&[any(), TableConfig { name: "same".into(), ..any() }], |server, tables| {
@@ -846,7 +846,7 @@ fn assert_answered_during(
 #[test]
 fn what_takes_long_for_one_client_keeps_no_other_waiting() {
     let any = config("any", Form::Trajectories(None));
-    let tables = tables(vec![any, TableConfig { max_size: 1 << 16, ..rows("rows", 64) }]);
+    let tables = tables(vec![any, TableConfig { capacity: 1 << 16, ..rows("rows", 64) }]);
     let rollouts = rollouts();
     // There the answer is no longer than what is told of the items: what takes time is to decode them.
     let address = format!("shm://heavy-{}", std::process::id());

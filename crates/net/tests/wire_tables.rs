@@ -102,11 +102,11 @@ fn entry() -> impl Strategy<Value = TableEntry> {
         }),
     ];
     ("[a-z]{1,9}", form, "\\PC{0,30}", any::<u32>(), vec(any::<u8>(), 0..30)).prop_map(
-        |(name, form, structure, max_size, metadata)| TableEntry {
+        |(name, form, structure, capacity, metadata)| TableEntry {
             name,
             form,
             structure,
-            max_size,
+            capacity,
             metadata,
         },
     )
@@ -357,7 +357,7 @@ fn metadata_that_is_too_long_is_refused_on_both_sides() {
         name: "replay".into(),
         form: Form::Trajectories(None),
         structure: String::new(),
-        max_size: 1,
+        capacity: 1,
         metadata: vec![7; len],
     };
     let field = "length of a table's metadata";

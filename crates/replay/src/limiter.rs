@@ -97,12 +97,12 @@ pub enum LimiterError {
     #[error("error_buffer must be a number of at least 0, got {0}")]
     ErrorBuffer(f64),
     /// Make the table larger, or ask for fewer items.
-    #[error("min_size {min_size} is never reached by a table of max_size {max_size}")]
-    MaxSize {
+    #[error("min_size {min_size} is never reached by a table of capacity {capacity}")]
+    Capacity {
         /// Items asked for.
         min_size: u64,
         /// Items there can be.
-        max_size: u64,
+        capacity: u64,
     },
     /// Widen the error buffer.
     #[error(
@@ -143,15 +143,15 @@ pub enum LimiterError {
     },
     /// Sample fewer at once.
     #[error(
-        "a batch of {n} can never be sampled: {max_size} items, each sampled at most {times} times, \
+        "a batch of {n} can never be sampled: {capacity} items, each sampled at most {times} times, \
          give {}",
-        .max_size.saturating_mul(*.times)
+        .capacity.saturating_mul(*.times)
     )]
     Items {
         /// Samples asked for at once.
         n: u64,
         /// Items there can be.
-        max_size: u64,
+        capacity: u64,
         /// How often each is sampled before it goes.
         times: u64,
     },
@@ -238,7 +238,7 @@ impl Limiter {
         };
         let parameters = Parameters { min_size, samples_per_insert, min_diff, max_diff };
         let limiter = Self::raw(parameters)?;
-        limiter.check_table(Bounds { max_size: u64::MAX, max_times_sampled: None })?;
+        limiter.check_table(Bounds { capacity: u64::MAX, max_times_sampled: None })?;
         Ok(limiter)
     }
 

@@ -480,7 +480,7 @@ fn numbers_of_threads(table: &Arc<Table>) -> [u64; 3] {
 
 /// Goes on from the last checkpoint, if there is one.
 fn begin_again(root: &Path) -> Tables {
-    let config = TableConfig { max_size: 100_000, ..config(rows()) };
+    let config = TableConfig { capacity: 100_000, ..config(rows()) };
     let checkpoints = list(root.join("checkpoints")).unwrap_or_default();
     let last = checkpoints.last().map(|found| &*found.path);
     begin(&config, &root.join("journals"), last).unwrap().0
@@ -835,7 +835,7 @@ fn what_is_sent_again_after_a_crash_goes_where_it_is_missing_and_nowhere_twice()
     let (journals, root) = (dir.path().join("journals"), dir.path().join("checkpoints"));
     let pair = || {
         let make = |name: &str, durability| {
-            let config = TableConfig { name: name.into(), max_size: 200, ..config(rows()) };
+            let config = TableConfig { name: name.into(), capacity: 200, ..config(rows()) };
             Arc::new(Table::new(config).unwrap().durable(durability))
         };
         let tables = vec![make("kept", Some(Durability::Async)), make("saved", None)];
@@ -864,7 +864,7 @@ fn what_is_sent_again_after_a_crash_goes_where_it_is_missing_and_nowhere_twice()
 fn numbers_of_producers_that_were_forgotten_are_given_to_others_also_in_a_journal() {
     const REMEMBERED: u32 = 1 << 16;
     let dir = tempdir();
-    let config = TableConfig { max_size: 1000, ..config(rows()) };
+    let config = TableConfig { capacity: 1000, ..config(rows()) };
     let (tables, _) = begin(&config, dir.path(), None).unwrap();
     let table = &tables.all()[0];
     let of = |who: u32| {

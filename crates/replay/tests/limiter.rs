@@ -17,7 +17,7 @@ struct Model {
     spi: i64,
     min_diff: i64,
     max_diff: i64,
-    max_size: i64,
+    capacity: i64,
     /// 0 when items stay.
     times: i64,
 }
@@ -44,7 +44,7 @@ impl Model {
 
     fn bounds(&self) -> Bounds {
         let max_times_sampled = NonZeroU64::new(self.times as u64);
-        Bounds { max_size: self.max_size as u64, max_times_sampled }
+        Bounds { capacity: self.capacity as u64, max_times_sampled }
     }
 
     fn refusal(&self) -> Option<LimiterError> {
@@ -73,15 +73,15 @@ impl Model {
                 sampled.insert(0, 0);
             }
             let (diff, size) = (state.diff + self.spi, state.size + 1);
-            if size <= self.max_size {
+            if size <= self.capacity {
                 next.push(State { diff, sampled, size });
             } else if keeps {
-                next.push(State { diff, sampled, size: self.max_size });
+                next.push(State { diff, sampled, size: self.capacity });
             } else {
                 next.extend((0..sampled.len()).map(|gone| {
                     let mut sampled = sampled.clone();
                     sampled.remove(gone);
-                    State { diff, sampled, size: self.max_size }
+                    State { diff, sampled, size: self.capacity }
                 }));
             }
         }
@@ -142,7 +142,7 @@ fn models(times: std::ops::Range<i64>) -> impl Strategy<Value = Model> {
             spi,
             min_diff,
             max_diff: min_diff + window,
-            max_size: min_size + room,
+            capacity: min_size + room,
             times,
         },
     )
@@ -316,13 +316,13 @@ fn a_deadlock_is_refused_with_its_arithmetic() {
         matches!(far, LimiterError::Deadlock { counts, .. } if counts.samples > 999_999_999_990)
     );
     let limiter = Limiter::min_size(5).unwrap();
-    let small = limiter.check_table(Bounds { max_size: 4, max_times_sampled: None }).unwrap_err();
-    assert_eq!(small.to_string(), "min_size 5 is never reached by a table of max_size 4");
+    let small = limiter.check_table(Bounds { capacity: 4, max_times_sampled: None }).unwrap_err();
+    assert_eq!(small.to_string(), "min_size 5 is never reached by a table of capacity 4");
 }
 
 #[test]
 fn a_batch_that_can_never_come_is_refused_with_its_arithmetic() {
-    let keeps = Bounds { max_size: 1000, max_times_sampled: None };
+    let keeps = Bounds { capacity: 1000, max_times_sampled: None };
     let limiter = Limiter::sample_to_insert_ratio(1.0, 100, 50.0).unwrap();
     let counts = Counts::default();
     assert_eq!(limiter.check_batch(&counts, 100, keeps), Ok(()));
@@ -331,7 +331,7 @@ fn a_batch_that_can_never_come_is_refused_with_its_arithmetic() {
         "a batch of 101 can never be sampled: inserts stop at I·spi − S = 150 at the latest, and \
          150 − 101 = 49 is below min_diff 50; at most 100 can be sampled at once"
     );
-    let once = Bounds { max_size: 8, max_times_sampled: NonZeroU64::new(2) };
+    let once = Bounds { capacity: 8, max_times_sampled: NonZeroU64::new(2) };
     assert_eq!(
         Limiter::min_size(1).unwrap().check_batch(&counts, 17, once).unwrap_err().to_string(),
         "a batch of 17 can never be sampled: 8 items, each sampled at most 2 times, give 16"

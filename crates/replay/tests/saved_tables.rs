@@ -165,12 +165,12 @@ fn a_checkpoint_of_other_tables_is_refused_and_changes_nothing() {
     let wide = Leaf { path: "x".into(), dtype: Dtype::UInt(8), shape: vec![9] };
     let wide = Form::Rows(Spec::new(vec![wide]).unwrap());
     let prioritized = SelectorKind::Prioritized { exponent: 0.5 };
-    let small = TableConfig { max_size: 200, ..config("rows", rows(), prioritized) };
+    let small = TableConfig { capacity: 200, ..config("rows", rows(), prioritized) };
     for (config, text) in [
         (config("other", rows(), prioritized), "there is no table \"rows\""),
         (config("rows", wide, prioritized), "rows of x: uint64[9]"),
         (config("rows", rows(), SelectorKind::Uniform), "its sampler is uniform"),
-        (small, "the checkpoint has 300 items, max_size is 200"),
+        (small, "the checkpoint has 300 items, capacity is 200"),
     ] {
         let table = Arc::new(Table::new(config).unwrap());
         if table.config().form == rows() {

@@ -55,8 +55,8 @@ fn rows() -> Form {
     Form::Rows(Spec::new(leaves()).unwrap())
 }
 
-fn config(form: Form, sampler: SelectorKind, remover: SelectorKind, max_size: u32) -> TableConfig {
-    TableConfig { sampler, remover, ..TableConfig::new("table", form, max_size) }
+fn config(form: Form, sampler: SelectorKind, remover: SelectorKind, capacity: u32) -> TableConfig {
+    TableConfig { sampler, remover, ..TableConfig::new("table", form, capacity) }
 }
 
 fn table(config: TableConfig) -> Arc<Table> {
@@ -64,8 +64,8 @@ fn table(config: TableConfig) -> Arc<Table> {
 }
 
 /// A table of rows with the usual settings.
-fn uniform(max_size: u32) -> Arc<Table> {
-    table(config(rows(), SelectorKind::Uniform, SelectorKind::Fifo, max_size))
+fn uniform(capacity: u32) -> Arc<Table> {
+    table(config(rows(), SelectorKind::Uniform, SelectorKind::Fifo, capacity))
 }
 
 fn write(row: &mut [u8], id: u64) {
@@ -190,8 +190,8 @@ impl Pair {
         }
     }
 
-    fn max_size(&self) -> usize {
-        self.table.config().max_size as usize
+    fn capacity(&self) -> usize {
+        self.table.config().capacity as usize
     }
 
     fn is_rows(&self) -> bool {
@@ -322,7 +322,7 @@ impl Pair {
         let mut count = priorities.len();
         if self.removes_at_random() {
             // Of several that go in one call nobody could tell which went first.
-            count = count.min(self.max_size() + 1 - self.items.len());
+            count = count.min(self.capacity() + 1 - self.items.len());
         }
         if !self.is_rows() {
             for priority in &priorities[..count] {
@@ -350,7 +350,7 @@ impl Pair {
         let len = insertion.len();
         prop_assert!(len <= most, "{} rows, though the limiter allows {}", len, most);
         if self.held.is_none() {
-            let room = self.max_size() + 1 - self.items.len();
+            let room = self.capacity() + 1 - self.items.len();
             prop_assert!(len == most || len >= room, "{} of {} rows", len, most);
         }
         for row in 0..len {
@@ -378,7 +378,7 @@ impl Pair {
         self.models(|model| model.insert(item.slot(), Entry { priority, version }));
         self.items.push(item);
         self.counts.inserts += 1;
-        if self.items.len() <= self.max_size() {
+        if self.items.len() <= self.capacity() {
             return Ok(());
         }
         let chances = self.remover.chances();
@@ -596,8 +596,8 @@ fn behaves_like_a_list(form: &Form, cases: u32) {
         let max_times = prop_oneof![3 => Just(0u32), 1 => 1u32..4];
         let ops = prop::collection::vec(op(), 1..60);
         let strategy = (1u32..9, max_times, any::<u64>(), ops);
-        let result = runner.run(&strategy, |(max_size, max_times_sampled, seed, ops)| {
-            let config = self::config(form.clone(), sampler, remover, max_size);
+        let result = runner.run(&strategy, |(capacity, max_times_sampled, seed, ops)| {
+            let config = self::config(form.clone(), sampler, remover, capacity);
             let mut pair = Pair::new(TableConfig { max_times_sampled, seed, ..config });
             ops.iter().try_for_each(|op| pair.run(op))?;
             pair.let_go();
@@ -738,7 +738,7 @@ fn what_can_never_be_sampled_is_refused_at_once_with_the_arithmetic() {
     );
     assert!(matches!(
         refusal(Limiter::queue(4).unwrap(), 1, 5),
-        TableError::Limiter(LimiterError::Items { n: 5, max_size: 4, times: 1 })
+        TableError::Limiter(LimiterError::Items { n: 5, capacity: 4, times: 1 })
     ));
 }
 
@@ -749,7 +749,7 @@ fn settings_that_make_no_table_are_refused() {
     let names = "a table's name has 1 to 256 bytes, got \"\"";
     assert_eq!(refusal(TableConfig { name: String::new(), ..good() }), names);
     assert!(refusal(TableConfig { name: "ä".repeat(129), ..good() }).starts_with(&names[..36]));
-    assert_eq!(refusal(TableConfig { max_size: 0, ..good() }), "max_size must be at least 1");
+    assert_eq!(refusal(TableConfig { capacity: 0, ..good() }), "capacity must be at least 1");
     let sampler = SelectorKind::Prioritized { exponent: f64::NAN };
     assert_eq!(
         refusal(TableConfig { sampler, ..good() }),
@@ -758,7 +758,7 @@ fn settings_that_make_no_table_are_refused() {
     let limiter = Limiter::min_size(11).unwrap();
     assert_eq!(
         refusal(TableConfig { limiter, ..good() }),
-        "min_size 11 is never reached by a table of max_size 10"
+        "min_size 11 is never reached by a table of capacity 10"
     );
     assert!(Table::new(TableConfig { name: "n".repeat(256), ..good() }).is_ok());
 }
@@ -818,8 +818,8 @@ fn slices(signature: &Arc<Signature>, parts: &[(&Arc<Chunk>, u32, u32)]) -> Traj
     Trajectory::new(Arc::clone(signature), vec![column]).unwrap()
 }
 
-fn chunks(max_size: u32) -> Arc<Table> {
-    table(config(Form::Trajectories(None), SelectorKind::Fifo, SelectorKind::Fifo, max_size))
+fn chunks(capacity: u32) -> Arc<Table> {
+    table(config(Form::Trajectories(None), SelectorKind::Fifo, SelectorKind::Fifo, capacity))
 }
 
 #[test]

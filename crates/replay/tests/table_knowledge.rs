@@ -174,14 +174,14 @@ proptest! {
 
     #[test]
     fn episodes_are_those_of_the_items_that_are_there(
-        ops in ops(), max_size in 1u32..6, max_times_sampled in 0u32..3, with_spec: bool,
+        ops in ops(), capacity in 1u32..6, max_times_sampled in 0u32..3, with_spec: bool,
     ) {
         let leaf = Leaf { path: "x".into(), dtype: Dtype::UInt(1), shape: vec![ANY_LENGTH] };
         let spec = with_spec.then(|| Spec::of_trajectories(vec![leaf]).unwrap());
         let config = TableConfig {
             remover: SelectorKind::Uniform,
             max_times_sampled,
-            ..TableConfig::new("table", Form::Trajectories(spec), max_size)
+            ..TableConfig::new("table", Form::Trajectories(spec), capacity)
         };
         let table = Arc::new(Table::new(config).unwrap());
         // By key, all that ever were.

@@ -26,9 +26,9 @@ use waiting::{soon, until};
 /// written while it is read shows it.
 const WORDS: usize = 40;
 
-fn config(max_size: u32) -> TableConfig {
+fn config(capacity: u32) -> TableConfig {
     let leaf = Leaf { path: "x".into(), dtype: Dtype::UInt(8), shape: vec![WORDS] };
-    TableConfig::new("table", Form::Rows(Spec::new(vec![leaf]).unwrap()), max_size)
+    TableConfig::new("table", Form::Rows(Spec::new(vec![leaf]).unwrap()), capacity)
 }
 
 fn queue(size: u32) -> Arc<Table> {

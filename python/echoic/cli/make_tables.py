@@ -42,7 +42,7 @@ def of_echoic(settings: TableSettings) -> echoic.Table:
         trajectories=specs.example(settings.trajectories, steps) if settings.trajectories else None,
         **common(settings),
         limiter=settings.limiter,
-        max_size=settings.max_size,
+        capacity=settings.capacity,
         max_times_sampled=settings.max_times_sampled,
     )
 
@@ -72,7 +72,7 @@ def of_reverb(settings: TableSettings) -> echoic.Table:
         name=settings.name,
         sampler=reverb_selector(settings.sampler),
         remover=reverb_selector(settings.remover),
-        max_size=settings.max_size,
+        max_size=settings.capacity,
         rate_limiter=reverb_limiter(settings.limiter),
         max_times_sampled=settings.max_times_sampled,
         signature=specs.example(settings.signature, tensor_spec) if settings.signature else None,
@@ -80,15 +80,15 @@ def of_reverb(settings: TableSettings) -> echoic.Table:
     if settings.seed is None and settings.durability == "none":
         return made
     # Reverb has no word for these two.
-    info = made.info
+    info = made.stats()
     return echoic.Table(
         made.name,
         **common(settings),
         limiter=limiters.RateLimiter(
-            info["min_size"], info["samples_per_insert"], info["min_diff"], info["max_diff"]
+            info.min_size, info.samples_per_insert, info.min_diff, info.max_diff
         ),
-        max_size=info["max_size"],
-        max_times_sampled=info["max_times_sampled"],
+        capacity=info.capacity,
+        max_times_sampled=info.max_times_sampled,
         metadata=made.metadata,
     )
 

@@ -311,7 +311,7 @@ def describe(serving: Serving, config: Config) -> None:
 
 def described(settings: TableSettings, loaded: int) -> str:
     """What a table is."""
-    text = f"table {settings.name}: {settings.form}; at most {settings.max_size:,d} items"
+    text = f"table {settings.name}: {settings.form}; at most {settings.capacity:,d} items"
     if settings.api == "reverb":
         text += ", for echoic.reverb"
     if settings.durability != "none":

@@ -38,7 +38,7 @@ class TableSettings:
     """
 
     name: str
-    max_size: int
+    capacity: int
     api: Literal["echoic", "reverb"] = "echoic"
     sampler: selectors.Selector = selectors.Uniform()  # noqa: RUF009 - immutable
     remover: selectors.Selector = selectors.Fifo()  # noqa: RUF009 - immutable
@@ -75,7 +75,7 @@ def trajectories(value: object, name: str) -> tuple[Field, ...]:
 
 KEYS: dict[str, Convert] = {
     "name": string,
-    "max_size": positive,
+    "capacity": positive,
     "kind": one_of("queue", "stack"),
     "api": one_of("echoic", "reverb"),
     "sampler": selector,
@@ -104,7 +104,7 @@ REVERB_SELECTORS = (
 def tables(value: object, name: str) -> tuple[TableSettings, ...]:
     """The tables of a file."""
     found: list[TableSettings] = []
-    for index, given in enumerate(each(value, name, KEYS, "name", "max_size")):
+    for index, given in enumerate(each(value, name, KEYS, "name", "capacity")):
         where = f"{name}[{index}]"
         if given["name"] in {one.name for one in found}:
             raise ConfigError(f"`{where}.name`: there is a table `{given['name']}` before")
@@ -152,6 +152,6 @@ def with_kind(given: Mapping[str, Any]) -> dict[str, Any]:
         **settings,
         "sampler": order,
         "remover": order,
-        "limiter": limit(settings["max_size"]),
+        "limiter": limit(settings["capacity"]),
         "max_times_sampled": 1,
     }

@@ -19,6 +19,7 @@ from echoic.cli.ask import UNREACHABLE, reach, unreachable
 from echoic.cli.console import fail
 from echoic.cli.options import AsJson, Ca, Certificate, Key, ServerName, TokenFile
 from echoic.cli.text import amount, size, why
+from echoic.table_stats import TableStats
 
 __all__ = ["export", "inspect", "verify"]
 
@@ -70,7 +71,7 @@ def opened(path: Path) -> list[_native.Table]:
 
 def tell_people(tables: Sequence[_native.Table], items: int) -> None:
     """Print a table of tables, and their first items."""
-    show([table.info for table in tables], {table.name: table.spec for table in tables})
+    show([table.stats() for table in tables], {table.name: table.spec for table in tables})
     for table in tables:
         list_items(table, items)
 
@@ -79,9 +80,9 @@ def tell_json(tables: Sequence[_native.Table], items: int) -> None:
     """Print the same as one JSON object: the numbers of each table, by name."""
     told = {}
     for table in tables:
-        info, spec = table.info, table.spec
+        stats, spec = table.stats(), table.spec
         told[table.name] = {
-            **{name: plain(value) for name, value in info.items()},
+            **{name: plain(value) for name, value in stats.as_dict().items()},
             "spec": None
             if spec is None
             else [
@@ -108,20 +109,22 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def show(infos: list[dict[str, Any]], specs: dict[str, echoic.Spec | None]) -> None:
+def show(each: list[TableStats], specs: dict[str, echoic.Spec | None]) -> None:
     """Print a table of tables."""
-    grid = Grid("table", "items", "most", "inserts", "samples", "deletions", "limiter", "items are")
-    for info in infos:
-        spec = specs[info["name"]]
-        bounds = f"{info['min_diff']:g}…{info['max_diff']:g}"
+    grid = Grid(
+        "table", "items", "capacity", "inserts", "samples", "deletions", "limiter", "items are"
+    )
+    for stats in each:
+        spec = specs[stats.name]
+        bounds = f"{stats.min_diff:g}…{stats.max_diff:g}"
         grid.add_row(
-            info["name"],
-            amount(info["size"]),
-            amount(info["max_size"]),
-            amount(info["inserts"]),
-            amount(info["samples"]),
-            amount(info["deletions"]),
-            f"min {info['min_size']}, {info['samples_per_insert']:g} per insert, {bounds}",
+            stats.name,
+            amount(stats.size),
+            amount(stats.capacity),
+            amount(stats.inserts),
+            amount(stats.samples),
+            amount(stats.deletions),
+            f"min {stats.min_size}, {stats.samples_per_insert:g} per insert, {bounds}",
             "of any form" if spec is None else f"{len(spec)} leaves, {size(spec.nbytes)}",
         )
     # As wide as needed if the output is not a screen.

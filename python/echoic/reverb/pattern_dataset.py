@@ -88,7 +88,7 @@ class PatternDataset(Dataset):
         # Items pass through a table of this process, which removes each as it is read.
         table = Table(
             "items",
-            max_size=max(1, len(self._configs)),
+            capacity=max(1, len(self._configs)),
             sampler=selectors.Fifo(),
             limiter=limiters.MinSize(1),
             max_times_sampled=1,

@@ -51,14 +51,14 @@ class ShardedClient(TableClient):
         >>> import numpy as np
         >>> from echoic import Server, Table, TcpTransport, connect
         >>> def serve():
-        ...     table = Table("replay", np.int64(0), max_size=1000)
+        ...     table = Table("replay", np.int64(0), capacity=1000)
         ...     return Server(tables=[table], transport=TcpTransport(port=0))
         >>> with serve() as one, serve() as two:
         ...     with connect([one.addresses[0], two.addresses[0]]) as client:
         ...         client.extend(np.arange(800), "replay")
         ...         client.flush()
         ...         batch = client.sample("replay", 32)
-        ...         sizes = [shard["size"] for shard in client.info()["replay"]["shards"]]
+        ...         sizes = [shard.size for shard in client.table("replay").stats().shards]
         >>> sizes, batch.info.table_size, float(batch.info.probability[0])
         ([400, 400], 800, 0.00125)
     """

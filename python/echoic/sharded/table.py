@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 
 import numpy as np
@@ -19,6 +20,7 @@ from echoic.errors import (
 from echoic.remote_table import no_close, no_durability
 from echoic.sharded.shards import LOOK, Shards, deadline_in, left_until, warn
 from echoic.table_methods import TableMethods
+from echoic.table_stats import TableStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +43,17 @@ _MOVED_ITEMS = 4096
 # Errors of a shard that has just gone away.
 _ABSENT = (WaitTimeoutError, DisconnectedError, ClosedError)
 
+# The numbers of a table that are added up over its shards.
+_SUMMED = (
+    *("size", "total_weight", "capacity", "inserts", "samples", "deletions", "unique_samples"),
+    *("episodes", "deleted_episodes", "memory_bytes"),
+    *(
+        f"{call}_{number}"
+        for call in ("insert", "sample")
+        for number in ("calls", "calls_waiting", "calls_limited", "wait_seconds")
+    ),
+)
+
 _T = TypeVar("_T")
 
 
@@ -48,7 +61,7 @@ class ShardedTable(TableMethods):
     """A table whose items are spread over several servers; ``client.table(name)`` of a sharded one.
 
     The methods and their arguments are those of :class:`~echoic.RemoteTable`; inserts also take a
-    ``shard_key``. Each shard has its own limiter, its own ``max_size`` and its own selectors: the
+    ``shard_key``. Each shard has its own limiter, its own ``capacity`` and its own selectors: the
     guide on shards describes what follows.
 
     Args:
@@ -331,15 +344,15 @@ class ShardedTable(TableMethods):
     def can_sample(self, n: int) -> bool:
         """Return whether every shard could give its share of a batch now, by its current state."""
 
-        def ready(info: dict[str, Any]) -> bool:
-            return not info["paused"] and info["size"] >= max(1, info["min_size"])
+        def ready(stats: TableStats) -> bool:
+            return not stats.paused and stats.size >= max(1, stats.min_size)
 
-        sizes = [info["size"] for info in self._infos() if info is not None and ready(info)]
+        sizes = [one.size for one in self._stats() if one is not None and ready(one)]
 
         def could(table: RemoteTable) -> bool:
-            info = table.info
-            return not ready(info) or table.can_sample(
-                max(1, math.ceil(n * info["size"] / sum(sizes)))
+            stats = table.stats()
+            return not ready(stats) or table.can_sample(
+                max(1, math.ceil(n * stats.size / sum(sizes)))
             )
 
         return bool(sizes) and all(self._each("", could))
@@ -348,14 +361,14 @@ class ShardedTable(TableMethods):
         """Return whether some shard would take this many items now."""
         return any(self._each("", lambda table: table.can_add(n)))
 
-    def _infos(self) -> list[dict[str, Any] | None]:
-        infos: list[dict[str, Any] | None] = []
+    def _stats(self) -> list[TableStats | None]:
+        each: list[TableStats | None] = []
         for place in self._places():
             try:
-                infos.append(None if place is None else place[0].info)
+                each.append(None if place is None else place[0].stats())
             except _ABSENT:  # noqa: PERF203 - each may be away
-                infos.append(None)
-        return infos
+                each.append(None)
+        return each
 
     @property
     def name(self) -> str:
@@ -363,27 +376,24 @@ class ShardedTable(TableMethods):
         return self._name
 
     @property
-    def info(self) -> dict[str, Any]:
-        """The sums of the numbers of the shards that are there; ``shards`` has those of each.
+    def capacity(self) -> int:
+        """How many items there may be on the shards that are there."""
+        return self.stats().capacity
+
+    def stats(self) -> TableStats:
+        """Return the sums of the numbers of the shards that are there; ``shards`` has those of each.
 
         Settings, which should be the same everywhere, are the first shard's.
         """
-        each = self._infos()
-        there = [info for info in each if info is not None]
-        total = dict(there[0]) if there else {"name": self.name, "size": 0}
-        summed = ("size", "total_weight", "max_size", "inserts", "samples", "deletions")
-        calls = [
-            f"{call}_{number}"
-            for call in ("insert", "sample")
-            for number in ("calls", "calls_waiting", "calls_limited", "wait_seconds")
-        ]
-        more = ("unique_samples", "episodes", "deleted_episodes", "memory_bytes")
-        for name in (*summed, *calls, *more):
-            total[name] = sum(info[name] for info in there)
-        total["version"] = max((info["version"] for info in there), default=0)
-        total["paused"] = any(info["paused"] for info in there)
-        total["shards"] = each
-        return total
+        each = self._stats()
+        there = [one for one in each if one is not None]
+        return replace(
+            there[0] if there else TableStats(name=self.name),
+            **{name: sum(getattr(one, name) for one in there) for name in _SUMMED},
+            version=max((one.version for one in there), default=0),
+            paused=any(one.paused for one in there),
+            shards=tuple(each),
+        )
 
     @property
     def spec(self) -> Spec | None:

@@ -130,7 +130,7 @@ def _why_table(table: TableReading, call: str, reason: str, rates: Rates) -> tup
     if reason == "LEASED":
         return (
             "all free rows are still being read by batches that are being copied",
-            "fewer or smaller samples at once, or a larger table",
+            "fewer or smaller samples at once, or a larger capacity",
         )
     return f"because of {reason}", "see the guide to metrics"
 

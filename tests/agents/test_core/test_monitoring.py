@@ -202,7 +202,7 @@ def test_a_log_has_a_line_for_each_moment(tmp_path):
 
 def test_a_server_shows_the_numbers_wherever_its_own_are():
     door = echoic.TcpTransport(0)
-    with echoic.Server(tables=[echoic.Table("replay", max_size=10)], transport=door) as server:
+    with echoic.Server(tables=[echoic.Table("replay", capacity=10)], transport=door) as server:
         address = server.addresses[0]
         monitor = PerformanceMonitor(server=server)
         with monitor, echoic.Watch(address) as watch:
@@ -220,7 +220,7 @@ def test_a_server_shows_the_numbers_wherever_its_own_are():
 
 
 def test_what_a_server_can_not_show_it_refuses():
-    with echoic.Server(tables=[echoic.Table("replay", max_size=10)]) as server:
+    with echoic.Server(tables=[echoic.Table("replay", capacity=10)]) as server:
         with pytest.raises(ValueError, match="1 to 128 bytes"):
             server.set_gauge("", 1.0)
         for number in range(256):

@@ -263,7 +263,7 @@ impl Numbers {
                 (
                     "echoic_table_max_items",
                     "Items that there can be.",
-                    table.config().max_size.into(),
+                    table.config().capacity.into(),
                 ),
                 ("echoic_table_samples_per_insert", "Samples for each insert, so far.", ratio),
                 (

@@ -13,7 +13,8 @@ use echoic_replay::stream::Wait;
 use echoic_replay::table::{self as core, Form, TableConfig};
 use echoic_replay::trajectory::Signature;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyType};
 
 pub use self::batch::{Batch, BatchInfo, check_beta, check_draw, check_size};
 pub use self::settings::Settings;
@@ -42,7 +43,7 @@ pub struct Table {
 impl Table {
     #[new]
     #[pyo3(signature = (
-        name, example, sampler, remover, limiter, max_size, max_times_sampled, seed,
+        name, example, sampler, remover, limiter, capacity, max_times_sampled, seed,
         trajectories=None, durability="none", metadata=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
@@ -53,7 +54,7 @@ impl Table {
         sampler: Settings,
         remover: Settings,
         limiter: Settings,
-        max_size: i64,
+        capacity: i64,
         max_times_sampled: i64,
         seed: u64,
         trajectories: Option<&Bound<'_, PyAny>>,
@@ -87,7 +88,7 @@ impl Table {
             sampler: sampler.selector()?,
             remover: remover.selector()?,
             limiter: limiter.limiter(py)?,
-            max_size: count("max_size", max_size)?,
+            capacity: count("capacity", capacity)?,
             max_times_sampled: count("max_times_sampled", max_times_sampled)?,
             seed,
         };
@@ -259,7 +260,13 @@ impl Table {
     }
 
     #[getter]
-    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn capacity(&self) -> u32 {
+        self.handle.entry().capacity
+    }
+
+    /// A snapshot of its numbers and settings, a `TableStats`.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
         let entry = self.handle.entry();
         let numbers = self.at_once(py, TableHandle::numbers)?;
         let dict = PyDict::new(py);
@@ -267,7 +274,7 @@ impl Table {
         dict.set_item("name", &entry.name)?;
         dict.set_item("size", numbers.size)?;
         dict.set_item("total_weight", numbers.total_weight)?;
-        dict.set_item("max_size", entry.max_size)?;
+        dict.set_item("capacity", entry.capacity)?;
         dict.set_item("max_times_sampled", numbers.max_times_sampled)?;
         dict.set_item("inserts", counts.inserts)?;
         dict.set_item("samples", counts.samples)?;
@@ -292,16 +299,18 @@ impl Table {
         dict.set_item("paused", numbers.paused)?;
         dict.set_item("version", numbers.version)?;
         dict.set_item("memory_bytes", numbers.row_bytes)?;
-        let Some(table) = self.handle.local() else { return Ok(dict) };
-        dict.set_item("sampler", table.config().sampler.to_string())?;
-        dict.set_item("remover", table.config().remover.to_string())?;
-        if let Some(journal) = table.journal() {
+        let local = self.handle.local();
+        if let Some(table) = local {
+            dict.set_item("sampler", table.config().sampler.to_string())?;
+            dict.set_item("remover", table.config().remover.to_string())?;
+        }
+        if let Some(journal) = local.and_then(|table| table.journal()) {
             dict.set_item("journal_records", journal.next)?;
             dict.set_item("journal_kept", journal.kept)?;
             dict.set_item("journal_held_bytes", journal.held_bytes)?;
             dict.set_item("journal_segments", journal.segments)?;
         }
-        Ok(dict)
+        CLASS.import(py, "echoic.table_stats", "TableStats")?.call((), Some(&dict))
     }
 }
 

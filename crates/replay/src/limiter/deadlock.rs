@@ -31,7 +31,7 @@ const EXACT: f64 = (1u64 << 52) as f64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// The most items; one more makes another go.
-    pub max_size: u64,
+    pub capacity: u64,
     /// How often an item is sampled before it goes; `None` when it stays.
     pub max_times_sampled: Option<NonZeroU64>,
 }
@@ -41,11 +41,11 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`LimiterError::MaxSize`] or [`LimiterError::Deadlock`], when it is certain that it can't.
+    /// [`LimiterError::Capacity`] or [`LimiterError::Deadlock`], when it is certain that it can't.
     pub fn check_table(&self, bounds: Bounds) -> Result<(), LimiterError> {
-        let (min_size, max_size) = (self.0.min_size, bounds.max_size);
-        if min_size > max_size {
-            return Err(LimiterError::MaxSize { min_size, max_size });
+        let (min_size, capacity) = (self.0.min_size, bounds.capacity);
+        if min_size > capacity {
+            return Err(LimiterError::Capacity { min_size, capacity });
         }
         match self.end(bounds) {
             Some(counts) => Err(LimiterError::Deadlock { counts, parameters: self.0 }),
@@ -62,11 +62,11 @@ impl Limiter {
     ///
     /// [`LimiterError::Batch`] or [`LimiterError::Items`], when it is certain that they can't.
     pub fn check_batch(&self, counts: &Counts, n: u64, bounds: Bounds) -> Result<(), LimiterError> {
-        let Bounds { max_size, max_times_sampled } = bounds;
+        let Bounds { capacity, max_times_sampled } = bounds;
         if let Some(times) = max_times_sampled.map(NonZeroU64::get)
-            && n > max_size.saturating_mul(times)
+            && n > capacity.saturating_mul(times)
         {
-            return Err(LimiterError::Items { n, max_size, times });
+            return Err(LimiterError::Items { n, capacity, times });
         }
         let filled = Counts {
             inserts: counts.inserts.max(counts.deletions.saturating_add(self.0.min_size)),
@@ -125,7 +125,7 @@ impl Limiter {
             if 1 < times && times <= counts.samples {
                 return None;
             }
-            if counts.size() > bounds.max_size {
+            if counts.size() > bounds.capacity {
                 counts.deletions += 1;
             }
         }

@@ -254,7 +254,7 @@ impl RolloutConfig {
             ));
         }
         let bounds = Bounds {
-            max_size: self.max_groups.into(),
+            capacity: self.max_groups.into(),
             max_times_sampled: NonZeroU64::new(self.max_uses.into()),
         };
         limiter.check_batch(&Counts::default(), self.batch_groups.into(), bounds)?;

@@ -48,7 +48,7 @@ pub struct TableConfig {
     /// Who must wait.
     pub limiter: Limiter,
     /// How many items there may be.
-    pub max_size: u32,
+    pub capacity: u32,
     /// After how many samples an item goes; never, when 0.
     pub max_times_sampled: u32,
     /// Of all random choices.
@@ -59,7 +59,7 @@ impl TableConfig {
     /// A table whose other settings are the plain ones: samples are uniform and wait for the first item, inserts
     /// don't wait, the oldest item goes when there is no more room, and items may be sampled again and again.
     #[must_use]
-    pub fn new(name: &str, form: Form, max_size: u32) -> Self {
+    pub fn new(name: &str, form: Form, capacity: u32) -> Self {
         Self {
             name: name.into(),
             form,
@@ -67,7 +67,7 @@ impl TableConfig {
             sampler: SelectorKind::Uniform,
             remover: SelectorKind::Fifo,
             limiter: Limiter::default(),
-            max_size,
+            capacity,
             max_times_sampled: 0,
             seed: 1,
         }
@@ -84,8 +84,8 @@ impl TableConfig {
             let text = format!("a row has no room for a leaf of any length, got `{leaf}`");
             return Err(TableError::Spec(text));
         }
-        if self.max_size == 0 {
-            return Err(TableError::MaxSize);
+        if self.capacity == 0 {
+            return Err(TableError::Capacity);
         }
         self.limiter.check_table(self.bounds())?;
         Ok(())
@@ -94,6 +94,6 @@ impl TableConfig {
     /// What the limiter has to know of the table.
     pub(super) fn bounds(&self) -> Bounds {
         let max_times_sampled = NonZeroU64::new(self.max_times_sampled.into());
-        Bounds { max_size: self.max_size.into(), max_times_sampled }
+        Bounds { capacity: self.capacity.into(), max_times_sampled }
     }
 }

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! 1. Items, sampler and remover have the same slots, and each of these has its payload.
-//! 2. There are at most `max_size` items when no method of this file runs.
+//! 2. There are at most `capacity` items when no method of this file runs.
 
 use std::sync::Arc;
 
@@ -111,7 +111,7 @@ pub(super) struct Core {
     pub(super) version: u64,
     /// What inserts did, for the journal of a table that has one: 24 bytes for each item.
     pub(super) trace: Option<Vec<u8>>,
-    max_size: u32,
+    capacity: u32,
     max_times_sampled: u32,
     // Used again by every call, so that none allocates.
     draws: Vec<DrawnItem>,
@@ -123,16 +123,16 @@ impl Core {
     pub(super) fn new(config: &TableConfig, room: &Arc<Signal>) -> Result<Self, TableError> {
         let payload = match &config.form {
             Form::Rows(spec) => {
-                let (rows, bytes) = (rows(config.max_size), spec.nbytes());
+                let (rows, bytes) = (rows(config.capacity), spec.nbytes());
                 Payload::Rows(Arc::new(Slab::with_room(rows, bytes, Arc::clone(room))?))
             }
             Form::Trajectories(_) => Payload::Trajectories { slots: Vec::new(), free: Vec::new() },
         };
         let (mut sampler, mut remover) = (config.sampler.build()?, config.remover.build()?);
-        sampler.reserve(rows(config.max_size));
-        remover.reserve(rows(config.max_size));
+        sampler.reserve(rows(config.capacity));
+        remover.reserve(rows(config.capacity));
         Ok(Self {
-            items: Items::with_room(rows(config.max_size)),
+            items: Items::with_room(rows(config.capacity)),
             sampler,
             remover,
             gate: Gate::new(config),
@@ -145,7 +145,7 @@ impl Core {
             pinned: None,
             version: 0,
             trace: None,
-            max_size: config.max_size,
+            capacity: config.capacity,
             max_times_sampled: config.max_times_sampled,
             draws: Vec::new(),
             updates: Vec::new(),
@@ -243,7 +243,7 @@ impl Core {
         self.remover.insert(slot, entry);
         self.gate.counts.inserts += 1;
         let mut gone = None;
-        if self.items.len() > self.max_size {
+        if self.items.len() > self.capacity {
             self.draws.clear();
             self.remover.pick(1, &mut self.rng, &mut self.draws);
             if let Some(pick) = self.draws.first() {
@@ -443,6 +443,6 @@ impl Core {
 
 /// How many rows a table has: one more than items because a newcomer is there before somebody goes, and
 /// some for those that are being written, or were removed while they are read.
-pub(super) fn rows(max_size: u32) -> u32 {
-    max_size.saturating_add(1).saturating_add((max_size / 32).clamp(2, 8192))
+pub(super) fn rows(capacity: u32) -> u32 {
+    capacity.saturating_add(1).saturating_add((capacity / 32).clamp(2, 8192))
 }

@@ -30,8 +30,8 @@ pub enum TableError {
     #[error("a table's metadata has at most {MAX_METADATA} bytes, got {0}")]
     Metadata(usize),
     /// Give it room for something.
-    #[error("max_size must be at least 1")]
-    MaxSize,
+    #[error("capacity must be at least 1")]
+    Capacity,
     /// Give other parameters.
     #[error(transparent)]
     Selector(#[from] SelectorError),
@@ -41,7 +41,7 @@ pub enum TableError {
     /// Sample smaller batches, or make the table larger.
     #[error(
         "a batch of {count} may use up an item with each draw, so it needs {needed} items at once, \
-         and the table has room for {max_size}"
+         and the table has room for {capacity}"
     )]
     Batch {
         /// Items asked for.
@@ -49,7 +49,7 @@ pub enum TableError {
         /// Items that must be there.
         needed: u64,
         /// Items that there can be.
-        max_size: u64,
+        capacity: u64,
     },
     /// Sample smaller batches.
     #[error("a batch has at most {most} items, got {count}")]

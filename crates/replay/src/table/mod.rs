@@ -418,9 +418,9 @@ impl Table {
             (core.gate.limiter, core.gate.counts, core.gate.needed(count as u64))
         };
         limiter.check_batch(&counts, count as u64, self.config.bounds())?;
-        let max_size = self.config.max_size.into();
-        if needed > max_size {
-            return Err(TableError::Batch { count: count as u64, needed, max_size });
+        let capacity = self.config.capacity.into();
+        if needed > capacity {
+            return Err(TableError::Batch { count: count as u64, needed, capacity });
         }
         Ok(())
     }

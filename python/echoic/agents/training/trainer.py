@@ -536,7 +536,7 @@ class _Parts:
                 self.shards = ProcessShards(self.learner, config, seed, results)
             self.learner.shards = self.shards
             self._closing.append(self.shards.close)
-        self.table = Table.queue(TABLE, example_of(config), max_size=2 * config.num_actors)
+        self.table = Table.queue(TABLE, example_of(config), capacity=2 * config.num_actors)
         self.weights = WeightStore()
         # Whoever goes on draws otherwise, and has other episodes, than those before.
         generation = self.opening * (config.max_restarts + 1)

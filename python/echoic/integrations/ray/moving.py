@@ -56,7 +56,7 @@ def move_items(
     with _connect(others, token, timeout) as client:
         for table in tables:
             moved[table.name] = 0
-            while len(table) and not table.info["max_times_sampled"]:
+            while len(table) and not table.stats().max_times_sampled:
                 keys = table.items(_part(table)).key
                 batches = _copy(table, keys, client, deadline)
                 # Also items that were removed meanwhile are moved: they were there until now.

@@ -38,7 +38,7 @@ def transition_table(
     observation_space: Any,
     action_space: Any,
     *,
-    max_size: int,
+    capacity: int,
     alpha: float = 0.6,
     **options: Any,
 ) -> Table:
@@ -48,7 +48,7 @@ def transition_table(
         name: The table's name.
         observation_space: Gymnasium's space of observations.
         action_space: Gymnasium's space of actions.
-        max_size: How many transitions fit.
+        capacity: How many transitions fit.
         alpha: The exponent of priorities when drawing; with 0 all are equally likely.
         **options: Further options of :class:`~echoic.Table`, such as ``durability`` or ``limiter``.
     """
@@ -63,7 +63,7 @@ def transition_table(
         "n_step": np.int32(1),
     }
     sampler = Prioritized(alpha) if alpha else Uniform()
-    return Table(name, spec, max_size=max_size, sampler=sampler, **options)
+    return Table(name, spec, capacity=capacity, sampler=sampler, **options)
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class Transitions:
         return Table(
             self._name,
             spec,
-            max_size=self._settings.capacity,
+            capacity=self._settings.capacity,
             sampler=sampler,
             seed=self._settings.seed,
         )

@@ -192,7 +192,7 @@ class Client:
 
     def _source(self, name: str) -> Source:
         table = self._table(name)
-        return Source(table, table.info["max_times_sampled"])
+        return Source(table, table.stats().max_times_sampled)
 
     def signatures(self) -> Signatures:
         """Return the dtypes and shapes of the items of each table."""
@@ -312,7 +312,7 @@ class Client:
         def ask() -> list[dict[str, Any]]:
             with as_reverb():
                 return [
-                    fields_of_info(table.info, table.metadata)
+                    fields_of_info(table.stats(), table.metadata)
                     for _, table in sorted(tables.items())
                     if is_ours(table.metadata)
                 ]

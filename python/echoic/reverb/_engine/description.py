@@ -19,9 +19,8 @@ from echoic.reverb.cc.schema_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from echoic.reverb._engine.selectors import ItemSelector, RateLimiter
+    from echoic.table_stats import TableStats
 
 __all__ = ["columns_of", "describe", "fields_of_info", "is_ours", "signature_of"]
 
@@ -101,16 +100,16 @@ def signature_of(metadata: bytes) -> Any:
     return _signature.decode(settings["signature"])
 
 
-def fields_of_info(info: Mapping[str, Any], metadata: bytes) -> dict[str, Any]:
+def fields_of_info(stats: TableStats, metadata: bytes) -> dict[str, Any]:
     """Return the fields of a ``TableInfo``."""
     settings = _settings(metadata)
     if settings is None:
         raise ValueError(
-            f"table {info['name']!r} was not made by echoic.reverb; use echoic.connect for it"
+            f"table {stats.name!r} was not made by echoic.reverb; use echoic.connect for it"
         )
     spi, min_diff, max_diff, min_size = settings["limiter"]
     return {
-        "name": info["name"],
+        "name": stats.name,
         "sampler_options": _to_selector(*settings["sampler"]),
         "remover_options": _to_selector(*settings["remover"]),
         "max_size": settings["max_size"],
@@ -120,13 +119,13 @@ def fields_of_info(info: Mapping[str, Any], metadata: bytes) -> dict[str, Any]:
             min_diff=min_diff,
             max_diff=max_diff,
             min_size_to_sample=min_size,
-            insert_stats=RateLimiterCallStats(completed=info["inserts"]),
-            sample_stats=RateLimiterCallStats(completed=info["samples"]),
+            insert_stats=RateLimiterCallStats(completed=stats.inserts),
+            sample_stats=RateLimiterCallStats(completed=stats.samples),
         ),
         "signature": _signature.as_given(signature_of(metadata)),
-        "current_size": info["size"],
-        "num_episodes": info["episodes"],
-        "num_deleted_episodes": info["deleted_episodes"],
-        "num_unique_samples": info["unique_samples"],
+        "current_size": stats.size,
+        "num_episodes": stats.episodes,
+        "num_deleted_episodes": stats.deleted_episodes,
+        "num_unique_samples": stats.unique_samples,
         "table_worker_time": TableWorkerTime(),
     }

@@ -56,7 +56,7 @@ class Table:
         size = min(max_size, _MOST_ITEMS)
         self.table = EngineTable(
             arguments.name(name),
-            max_size=size,
+            capacity=size,
             sampler=sampler._setting,
             remover=remover._setting,
             limiter=rate_limiter.setting(size),
@@ -84,7 +84,7 @@ class Table:
 
     def info(self) -> dict[str, Any]:
         """Return the fields of a ``TableInfo``."""
-        return fields_of_info(self.table.info, self.table.metadata)
+        return fields_of_info(self.table.stats(), self.table.metadata)
 
     def __repr__(self) -> str:
         return self._text

@@ -22,7 +22,7 @@ pub struct TableEntry {
     /// The tree that the leaves belong to, in a notation of the layer above.
     pub structure: String,
     /// How many items there may be.
-    pub max_size: u32,
+    pub capacity: u32,
     /// Bytes that the layer above keeps with the table; opaque here.
     pub metadata: Vec<u8>,
 }
@@ -34,7 +34,7 @@ impl From<&Table> for TableEntry {
             name: config.name.clone(),
             form: config.form.clone(),
             structure: config.structure.clone(),
-            max_size: config.max_size,
+            capacity: config.capacity,
             metadata: table.metadata().to_vec(),
         }
     }
@@ -52,7 +52,7 @@ pub fn write_list(out: &mut Vec<u8>, tables: &[TableEntry]) {
             Form::Trajectories(Some(spec)) => (2, Some(spec)),
         };
         out.push(form);
-        table.max_size.encode(out);
+        table.capacity.encode(out);
         write_text(out, &table.structure, MAX_STRUCTURE);
         write_count(out, table.metadata.len());
         out.extend_from_slice(&table.metadata);
@@ -69,7 +69,7 @@ pub fn read_list(reader: &mut Reader<'_>) -> Result<Vec<TableEntry>, WireError> 
     for _ in 0..count {
         let name = reader.text("name of a table", MAX_NAME as u16)?.to_owned();
         let form = reader.u8("form of a table")?;
-        let max_size = reader.u32("size of a table")?;
+        let capacity = reader.u32("size of a table")?;
         let structure = reader.text("structure of a tree", MAX_STRUCTURE)?.to_owned();
         let len = reader.u32_at_most("length of a table's metadata", MAX_METADATA as u32)?;
         let metadata = reader.bytes("metadata of a table", len as usize)?.to_vec();
@@ -81,7 +81,7 @@ pub fn read_list(reader: &mut Reader<'_>) -> Result<Vec<TableEntry>, WireError> 
                 return Err(WireError::meaningless("form of a table", got.into()));
             }
         };
-        tables.push(TableEntry { name, form, structure, max_size, metadata });
+        tables.push(TableEntry { name, form, structure, capacity, metadata });
     }
     Ok(tables)
 }

@@ -59,7 +59,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
             sharing: Sharing::default(),
             sessions: HashMap::new(),
             next_form: 0,
-            most_slots: rows(config.max_size),
+            most_slots: rows(config.capacity),
             used,
             deferred: DeferredDrops::new(),
         }
@@ -162,9 +162,9 @@ impl<'a, 'b> Replayer<'a, 'b> {
     ///
     /// When it has more than it may have.
     pub(super) fn finish(mut self) -> Result<(Core, u32), String> {
-        let (items, most) = (self.core.items.len(), self.config.max_size);
+        let (items, most) = (self.core.items.len(), self.config.capacity);
         if items > most {
-            return Err(format!("there were {items} items, max_size is {most}"));
+            return Err(format!("there were {items} items, capacity is {most}"));
         }
         self.settle();
         let items = &self.core.items;

@@ -275,9 +275,9 @@ fn read_core(
             return Err(wrong(format!("its {what} is {kind}, the checkpoint's was {name}")));
         }
     }
-    if head.items > config.max_size {
-        let (items, most) = (head.items, config.max_size);
-        return Err(wrong(format!("the checkpoint has {items} items, max_size is {most}")));
+    if head.items > config.capacity {
+        let (items, most) = (head.items, config.capacity);
+        return Err(wrong(format!("the checkpoint has {items} items, capacity is {most}")));
     }
     let mut core = Core::new(config, &table.room)?;
     let reader = chunks.reader;
@@ -401,7 +401,7 @@ impl Head {
             sampler: SelectorKind::from_words(self.sampler).map_err(|error| text(&error))?,
             remover: SelectorKind::from_words(self.remover).map_err(|error| text(&error))?,
             limiter: Limiter::raw(parameters).map_err(|error| text(&error))?,
-            max_size: self.max_size,
+            capacity: self.capacity,
             max_times_sampled: self.max_times_sampled,
             seed: 0,
         })

@@ -116,7 +116,7 @@ pub struct Head {
     /// The limiter: minimal size, and the bits of the three other numbers, which may be infinite.
     pub limiter: [u64; 4],
     /// How many items there may be.
-    pub max_size: u32,
+    pub capacity: u32,
     /// After how many samples an item goes.
     pub max_times_sampled: u32,
     /// Inserts, samples, deletions.

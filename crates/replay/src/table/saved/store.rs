@@ -157,7 +157,7 @@ impl Moment {
             remover: config.remover.to_words(),
             selectors: [config.sampler.to_string(), config.remover.to_string()],
             limiter: [limiter.min_size, ratio, min_diff, max_diff],
-            max_size: config.max_size,
+            capacity: config.capacity,
             max_times_sampled: config.max_times_sampled,
             counts: [counts.inserts, counts.samples, counts.deletions],
             unique_samples: core.unique_samples,
