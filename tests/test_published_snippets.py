@@ -30,11 +30,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import echoic
 import numpy as np
 import pytest
-from echoic import rlox
-from echoic import echo
+from echoic import echo, rlox
 
 PAGES = Path(
     os.environ.get("ECHOIC_PAGES", Path(__file__).resolve().parents[1].parent / "shared" / "seeds")
