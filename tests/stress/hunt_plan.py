@@ -32,7 +32,6 @@ class Plan:
     # "none", "called" (by server or client) or "every" (by the Checkpointer's schedule).
     checkpoints: str = "none"
     batch: int = 8
-    capacity: int = 2
     seconds: float = 1.0
     inserters: list[str] = field(default_factory=list)
     samplers: list[str] = field(default_factory=list)

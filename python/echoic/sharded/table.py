@@ -381,7 +381,7 @@ class ShardedTable(TableMethods):
         return self.stats().capacity
 
     def stats(self) -> TableStats:
-        """Return the sums of the numbers of the shards that are there; ``shards`` has those of each.
+        """Return the sums of the shards that are there; ``shards`` has the numbers of each.
 
         Settings, which should be the same everywhere, are the first shard's.
         """
