@@ -111,9 +111,9 @@ class Buffer:
         """Draw from the buffer's own stream."""
         return partial(self._buffer.sample, size)
 
-    def columns(self, drawn: Tree) -> Tree:
+    def columns(self, drawn: Any) -> Tree:
         """Return what was drawn: the names are the ones that were stored."""
-        return drawn
+        return getattr(drawn, "data", drawn)
 
     def __len__(self) -> int:
         """How many transitions are stored."""

@@ -155,7 +155,7 @@ def train(options: Options) -> Result:
                 caught.append(float(reward > 0))
                 score = sum(latest) / BALLS
             if len(buffer) >= MIN_SIZE and steps % PERIOD == 0:
-                learner.learn(buffer.sample(BATCH))
+                learner.learn(buffer.sample(BATCH).data)
         said = [
             f"{steps:,d} steps, {len(caught):,d} balls.",
             f"{learner.updates:,d} batches of {BATCH}, from {len(buffer):,d} transitions.",

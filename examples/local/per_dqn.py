@@ -2,7 +2,7 @@
 
 Run ``python -m examples.local.per_dqn`` from the root of the project. It shows what it adds to
 `dqn`: rewards of three steps that the buffer sums by itself, batches with ``weights`` and
-``indices``, ``update_priorities`` with the new TD errors, and ``beta`` from batch to batch. A new
+``keys``, ``update_priorities`` with the new TD errors, and ``beta`` from batch to batch. A new
 transition has the largest priority there ever was, so that it is seen soon.
 
 After Schaul et al., "Prioritized Experience Replay" (2015). Left out, to stay readable: several
@@ -85,9 +85,9 @@ def train(options: Options) -> Result:
                     "next_obs": batch["next_obs"],
                     "discount": batch["discounts"] * ~batch["terminated"],
                 },
-                batch["weights"],
+                batch.weights,
             )
-            buffer.update_priorities(batch["indices"], errors + LEAST_PRIORITY)
+            buffer.update_priorities(batch.keys, errors + LEAST_PRIORITY)
     game.close()
     evaluation = evaluate(lambda: lambda obs: learner.greedy(learner.params, obs), options.seed)
     said = [

@@ -15,6 +15,7 @@ from echoic.trajectory_writer import ChunkLength, Encoding
 __all__ = [
     "Batch",
     "BatchInfo",
+    "BufferBatch",
     "Client",
     "Collector",
     "ColumnHistory",
@@ -3108,6 +3109,28 @@ class Environments:
 
 # Local buffers: crates/python/src/buffers.
 
+@final
+class BufferBatch:
+    """Transitions drawn from a local buffer. ``len(batch)`` is how many."""
+
+    def __new__(cls, data: dict[str, Any], n: int) -> Self: ...
+    @property
+    def data(self) -> dict[str, Any]:
+        """The fields, each an array, or a tree of arrays, with a leading axis."""
+
+    @property
+    def keys(self) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+        """Names of the transitions for ``update_priorities``; ``None`` without priorities."""
+
+    @property
+    def weights(self) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Importance weights, at most 1; all 1 where transitions are drawn evenly."""
+
+    def __getitem__(self, name: str, /) -> Any:
+        """Return a field of the data."""
+
+    def __len__(self) -> int: ...
+
 @disjoint_base
 class ReplayBuffer:
     """The native half of :class:`echoic.ReplayBuffer`, which says what it is."""
@@ -3150,8 +3173,8 @@ class ReplayBuffer:
         """
 
     def sample(
-        self, n: int, *, seed: int | None = None, out: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
+        self, n: int, *, seed: int | None = None, out: BufferBatch | dict[str, Any] | None = None
+    ) -> BufferBatch:
         """Draw transitions evenly, with replacement, each field as one array.
 
         A seed gives the same draws on every machine and in every release: position ``k`` of a batch
@@ -3161,7 +3184,8 @@ class ReplayBuffer:
         Args:
             n: How many. May be more than there are.
             seed: Of this draw; the buffer's own stream goes on when ``None``.
-            out: An earlier batch, or arrays like those of one, to be written into and returned.
+            out: An earlier batch, which is returned, or a dict of arrays like its data, to be
+                written into.
 
         Raises:
             ReplayError: If the buffer is empty, or ``n`` below 1.
@@ -3266,8 +3290,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         beta: float = 1.0,
         seed: int | None = None,
         stratified: bool = True,
-        out: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
+        out: BufferBatch | dict[str, Any] | None = None,
+    ) -> BufferBatch:
         """Draw transitions in proportion to their priorities, with replacement.
 
         Args:
@@ -3276,10 +3300,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             seed: Of this draw; the buffer's own stream goes on when ``None``.
             stratified: Draw one from each of ``n`` equal parts of the sum of priorities, as the
                 paper does, which varies less; else each from anywhere.
-            out: An earlier batch to be written into and returned.
-
-        Returns:
-            The fields, ``weights`` (float32, at most 1) and ``indices`` (int64).
+            out: An earlier batch to be written into and returned, or a dict of arrays like its
+                data, and for ``keys`` and ``weights``.
 
         Raises:
             ReplayError: If the buffer is empty, ``n`` below 1, or ``beta`` not from 0 to 1.
@@ -3328,8 +3350,8 @@ class OfflineDataset:
         seed: int,
     ) -> Self: ...
     def sample(
-        self, n: int, *, seed: int | None = None, out: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
+        self, n: int, *, seed: int | None = None, out: BufferBatch | dict[str, Any] | None = None
+    ) -> BufferBatch:
         """Draw steps, each from all of them, whatever was drawn before.
 
         Args:
@@ -3337,7 +3359,8 @@ class OfflineDataset:
             seed: The same seed gives the same batch, on every machine and in every release: the
                 numbers ``Rng(seed).below(len)`` of xoshiro256++. Without one the steps come from
                 the buffer's own stream, which goes on with every call.
-            out: An earlier batch, or arrays like those of one, to be written into and returned.
+            out: An earlier batch, which is returned, or a dict of arrays like its data, to be
+                written into.
 
         Returns:
             Arrays with ``n`` rows: ``obs``, ``next_obs``, ``actions``, ``rewards``, ``terminated``,
@@ -3356,8 +3379,8 @@ class OfflineDataset:
         *,
         seed: int | None = None,
         padding: Literal["right", "left"] = "right",
-        out: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
+        out: BufferBatch | dict[str, Any] | None = None,
+    ) -> BufferBatch:
         """Draw stretches of episodes, for models of sequences.
 
         A stretch begins at a step drawn as by :meth:`sample` and ends after ``length`` steps, or
@@ -3511,8 +3534,8 @@ class MmapReplayBuffer:
         """
 
     def sample(
-        self, n: int, *, seed: int | None = None, out: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
+        self, n: int, *, seed: int | None = None, out: BufferBatch | dict[str, Any] | None = None
+    ) -> BufferBatch:
         """Draw transitions evenly, with replacement.
 
         What is in the file is asked for all at once, and read in the order in which it lies there.

@@ -76,7 +76,7 @@ class ReplayBuffer(_native.ReplayBuffer):
         self, batch_size: int, seed: int | None = None
     ) -> dict[str, Any]:
         """Draw transitions, with replacement."""
-        return super().sample(batch_size, seed=seed)
+        return super().sample(batch_size, seed=seed).data
 
 
 class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer):
@@ -101,7 +101,8 @@ class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer):
         self, batch_size: int, seed: int | None = None
     ) -> dict[str, Any]:
         """Draw transitions, with ``weights`` and ``indices``."""
-        return super().sample(batch_size, beta=self.beta, seed=seed)
+        batch = super().sample(batch_size, beta=self.beta, seed=seed)
+        return {**batch.data, "weights": batch.weights, "indices": batch.keys}
 
 
 class MmapReplayBuffer(_native.MmapReplayBuffer):
@@ -125,7 +126,7 @@ class MmapReplayBuffer(_native.MmapReplayBuffer):
         self, batch_size: int, seed: int | None = None
     ) -> dict[str, Any]:
         """Draw transitions, with replacement."""
-        return super().sample(batch_size, seed=seed)
+        return super().sample(batch_size, seed=seed).data
 
 
 class OfflineDatasetBuffer(buffers.OfflineDataset):
@@ -135,10 +136,10 @@ class OfflineDatasetBuffer(buffers.OfflineDataset):
         self, batch_size: int, seed: int | None = None
     ) -> dict[str, Any]:
         """Draw steps, with replacement."""
-        return super().sample(batch_size, seed=seed)
+        return super().sample(batch_size, seed=seed).data
 
     def sample_trajectories(  # type: ignore[override]
         self, batch_size: int, seq_len: int, seed: int | None = None
     ) -> dict[str, Any]:
         """Draw stretches of episodes."""
-        return super().sample_trajectories(batch_size, seq_len, seed=seed)
+        return super().sample_trajectories(batch_size, seq_len, seed=seed).data

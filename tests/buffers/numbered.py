@@ -45,7 +45,7 @@ def steps_of(batch):
         "terminated": steps % 7 == 0,
         "truncated": steps % 5 == 0,
     }
-    assert batch.keys() == expected.keys()
+    assert batch.data.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(batch[name], array, err_msg=name)
     return steps.astype(int).tolist()

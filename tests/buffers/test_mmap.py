@@ -56,7 +56,7 @@ def test_the_form_of_the_call_is_that_of_a_flat_buffer(path):
     for step in range(30):
         buffer.add(transition(obs + step, step, step, False, False, obs))
     batch = buffer.sample(64, seed=42)
-    assert {name: (array.dtype.name, array.shape) for name, array in batch.items()} == {
+    assert {name: (array.dtype.name, array.shape) for name, array in batch.data.items()} == {
         "obs": ("float32", (64, 28224)),
         "actions": ("float32", (64, 1)),
         "rewards": ("float32", (64,)),
@@ -152,7 +152,7 @@ def test_an_earlier_batch_can_be_written_into(path):
         expected = steps_of(buffer.sample(100, seed=2))
         assert buffer.sample(100, seed=2, out=out) is out
         assert steps_of(out) == expected
-        out["rewards"] = out["rewards"][:50]
+        out.data["rewards"] = out["rewards"][:50]
         with pytest.raises(SpecError, match="rewards"):
             buffer.sample(100, out=out)
 

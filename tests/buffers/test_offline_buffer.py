@@ -70,7 +70,7 @@ def test_the_flat_form_gives_rows_of_float32() -> None:
     data = columns()
     buffer = OfflineDataset(*flat(data), normalize=False)
     batch = buffer.sample(256, seed=42)
-    assert list(batch) == ["obs", "next_obs", "actions", "rewards", "terminated", "truncated"]
+    assert list(batch.data) == ["obs", "next_obs", "actions", "rewards", "terminated", "truncated"]
     step = batch["obs"][:, 0].astype(int)
     for name, values in data.items():
         np.testing.assert_array_equal(batch[name], values[step], name)
@@ -90,7 +90,7 @@ def test_doubles_in_the_flat_form_become_float32_and_integers_stay() -> None:
         data["truncated"].astype(np.float32),
     )
     batch = buffer.sample(8)
-    got = {name: (values.dtype.name, values.shape) for name, values in batch.items()}
+    got = {name: (values.dtype.name, values.shape) for name, values in batch.data.items()}
     assert got == {
         "obs": ("float32", (8, 3)),
         "next_obs": ("float32", (8, 3)),
@@ -204,7 +204,7 @@ def test_padding_is_zero_also_where_zero_is_no_normal_value(tmp_path: Any) -> No
         buffer = OfflineDataset(*data.values(), normalize=True, copy=copy)
         windows = buffer.sample_trajectories(20, 9, seed=3)
         assert not windows["mask"].all()
-        for name, values in windows.items():
+        for name, values in windows.data.items():
             assert not values[~windows["mask"]].any(), name
 
 
@@ -274,7 +274,7 @@ def test_observations_that_have_the_next_ones_give_the_same_batches() -> None:
     one = OfflineDataset(np.concatenate(joined), None, *list(data.values())[2:], normalize=True)
     for kind, sizes in (("sample", (64,)), ("sample_trajectories", (16, 7))):
         left, right = (getattr(buffer, kind)(*sizes, seed=2) for buffer in (one, two))
-        for name, values in left.items():
+        for name, values in left.data.items():
             np.testing.assert_array_equal(values, right[name], name)
 
 
@@ -318,12 +318,12 @@ def test_what_is_given_may_change_afterwards_and_batches_are_the_callers() -> No
     data = columns()
     buffer = OfflineDataset(*data.values())
     before = buffer.sample(32, seed=1)
-    kept = {name: values.copy() for name, values in before.items()}
+    kept = {name: values.copy() for name, values in before.data.items()}
     for values in data.values():
         values[...] = 0
     after = buffer.sample(32, seed=1)
-    after["rewards"] += 5
-    for name, values in buffer.sample(32, seed=1).items():
+    after.data["rewards"] += 5
+    for name, values in buffer.sample(32, seed=1).data.items():
         np.testing.assert_array_equal(values, kept[name])
         np.testing.assert_array_equal(before[name], kept[name])
 
@@ -332,9 +332,9 @@ def test_what_is_given_may_change_afterwards_and_batches_are_the_callers() -> No
 def test_a_batch_is_written_into_arrays_that_are_there(kind: str, sizes: Any) -> None:
     buffer = OfflineDataset(*columns().values())
     draw = getattr(buffer, kind)
-    expected = {name: values.copy() for name, values in draw(*sizes, seed=3).items()}
+    expected = {name: values.copy() for name, values in draw(*sizes, seed=3).data.items()}
     out = {name: np.zeros_like(values) for name, values in expected.items()}
-    assert draw(*sizes, seed=3, out=out) is out
+    assert draw(*sizes, seed=3, out=out).data is out
     for name, values in expected.items():
         np.testing.assert_array_equal(out[name], values)
     wrong = {
@@ -359,7 +359,7 @@ def test_a_batch_is_not_written_over_the_data_that_it_is_read_from() -> None:
     buffer = OfflineDataset(*data.values(), copy=False)
     out = buffer.sample(N - 1)
     with pytest.raises(SpecError, match="over the memory of the data set"):
-        buffer.sample(N - 1, out={**out, "obs": data["obs"][1:]})
+        buffer.sample(N - 1, out={**out.data, "obs": data["obs"][1:]})
 
 
 def test_many_threads_draw_what_one_draws() -> None:

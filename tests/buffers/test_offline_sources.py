@@ -44,8 +44,8 @@ def same(buffer: OfflineDataset, expected: OfflineDataset) -> None:
     assert len(buffer) == len(expected)
     for kind, sizes in (("sample", (100,)), ("sample_trajectories", (10, 6))):
         left, right = (getattr(one, kind)(*sizes, seed=4) for one in (buffer, expected))
-        assert list(left) == list(right)
-        for name, values in right.items():
+        assert list(left.data) == list(right.data)
+        for name, values in right.data.items():
             np.testing.assert_array_equal(left[name], values, name)
             assert left[name].dtype == values.dtype, name
 

@@ -32,7 +32,7 @@ def test_the_last_transitions_come_out_as_they_went_in(fill, next_obs) -> None:
     for count in range(1, 50):
         fill(buffer, [count])
         batch = buffer.sample(64)
-        assert batch.keys() == KEYS
+        assert batch.data.keys() == KEYS
         check_numbered(batch, range(max(1, count - 9), count + 1))
         assert len(buffer) == min(count, 10)
     assert set(buffer.sample(1000)["rewards"]) == set(range(40, 50))
@@ -41,7 +41,7 @@ def test_the_last_transitions_come_out_as_they_went_in(fill, next_obs) -> None:
 def test_the_form_of_widths_has_the_dtypes_of_the_seed(fill) -> None:
     buffer = ReplayBuffer(vectors(3, 1), 10)
     fill(buffer, [1])
-    found = {name: (array.dtype, array.shape) for name, array in buffer.sample(5).items()}
+    found = {name: (array.dtype, array.shape) for name, array in buffer.sample(5).data.items()}
     vector = np.dtype("float32")
     assert found == {
         "obs": (vector, (5, 3)),
@@ -254,19 +254,43 @@ def test_a_batch_is_written_into_arrays_that_are_given(fill) -> None:
 def test_arrays_that_a_batch_does_not_fit_are_refused(fill, change, text) -> None:
     buffer = ReplayBuffer(vectors(3, 1), 100, seed=0)
     fill(buffer, range(10))
-    out = buffer.sample(32) | change
+    out = buffer.sample(32).data | change
     with pytest.raises(SpecError, match=text):
         buffer.sample(32, out=out)
+
+
+def test_a_batch_has_its_data_and_what_is_known_of_each_row(fill) -> None:
+    even = ReplayBuffer(vectors(3, 1), 100, seed=0)
+    fill(even, range(10))
+    batch = even.sample(8)
+    assert (len(batch), batch.keys, repr(batch)[:18]) == (8, None, "BufferBatch(len=8,")
+    assert batch.weights.tolist() == [1] * 8
+    assert batch["obs"] is batch.data["obs"]
+    with pytest.raises(KeyError, match=r"no 'reward'.*'rewards'"):
+        batch["reward"]
+    buffer = prioritized(fill)
+    out = buffer.sample(8, seed=1)
+    keys, weights = out.keys, out.weights
+    assert buffer.sample(8, seed=2, out=out) is out
+    assert (out.keys is keys, out.weights is weights) == (True, True)
+    arrays = {**out.data, "keys": keys, "weights": weights}
+    again = buffer.sample(8, seed=3, out=arrays)
+    assert again["obs"] is out["obs"]
+    np.testing.assert_array_equal(keys, buffer.sample(8, seed=3).keys)
+    with pytest.raises(TypeError, match="batch"):
+        buffer.sample(8, out=[1])
+    with pytest.raises(SpecError, match="`weights`"):
+        PrioritizedReplayBuffer({"weights": 0.0}, 10)
 
 
 def test_arrays_that_share_memory_are_refused_as_targets(fill) -> None:
     buffer = ReplayBuffer(vectors(3, 1), 100, seed=0)
     fill(buffer, range(10))
     out = buffer.sample(8)
-    out["next_obs"] = out["obs"]
+    out.data["next_obs"] = out["obs"]
     with pytest.raises(SpecError, match="share memory"):
         buffer.sample(8, out=out)
-    del out["next_obs"]
+    del out.data["next_obs"]
     with pytest.raises(SpecError, match="no entry `next_obs`"):
         buffer.sample(8, out=out)
 
@@ -555,7 +579,7 @@ def test_batches_go_on_and_numbers_are_in_stats(fill) -> None:
     fill(buffer, range(20))
     batches = buffer.batches(4, beta=0.0)
     for _ in range(3):
-        assert (next(batches)["weights"] == 1).all()
+        assert (next(batches).weights == 1).all()
     stats = buffer.stats()
     assert (stats.size, stats.capacity, stats.seed, stats.episodes) == (10, 10, 5, None)
     assert stats.memory_bytes == buffer.nbytes
@@ -670,11 +694,11 @@ def test_priorities_decide_how_often_a_transition_comes(fill) -> None:
         # Six standard deviations are below 750.
         assert (abs(counts - [10_000, 20_000, 30_000, 0]) < 750).all()
         assert counts[3] == 0
-    np.testing.assert_allclose(batch["weights"], 1 / (batch["rewards"] + 1), rtol=1e-6)
-    np.testing.assert_array_equal(batch["indices"], batch["rewards"])
-    assert batch["indices"].dtype == np.int64
-    assert batch["weights"].dtype == np.float32
-    assert (buffer.sample(10, beta=0.0)["weights"] == 1).all()
+    np.testing.assert_allclose(batch.weights, 1 / (batch["rewards"] + 1), rtol=1e-6)
+    np.testing.assert_array_equal(batch.keys, batch["rewards"])
+    assert batch.keys.dtype == np.int64
+    assert batch.weights.dtype == np.float32
+    assert (buffer.sample(10, beta=0.0).weights == 1).all()
     assert buffer.alpha == 0.5
 
 
@@ -684,7 +708,7 @@ def test_the_update_of_a_transition_that_is_gone_hits_no_other(fill) -> None:
     fill(buffer, range(100, 150))
     assert buffer.update_priorities(indices, np.full(100, 1000.0)) == 50
     batch = buffer.sample(5000)
-    counts = np.bincount(batch["indices"], minlength=150)
+    counts = np.bincount(batch.keys, minlength=150)
     assert (counts[:50] == 0).all()
     assert counts[50:100].sum() > 4900
 
@@ -737,7 +761,7 @@ def test_priorities_of_zero_only_draw_evenly(fill) -> None:
     batch = buffer.sample(4000)
     counts = np.bincount(batch["rewards"].astype(int), minlength=4)
     assert (abs(counts - 1000) < 170).all()
-    assert (batch["weights"] == 1).all()
+    assert (batch.weights == 1).all()
 
 
 def test_settings_of_priorities_are_checked(fill) -> None:
@@ -756,7 +780,7 @@ def test_threads_update_priorities_while_others_add(fill) -> None:
     def update():
         while not stop.is_set():
             batch = buffer.sample(64)
-            buffer.update_priorities(batch["indices"], batch["rewards"])
+            buffer.update_priorities(batch.keys, batch["rewards"])
 
     threads = [threading.Thread(target=update) for _ in range(2)]
     for thread in threads:
@@ -784,7 +808,7 @@ def test_a_batch_goes_where_tensors_are() -> None:
             "position": (np.full(2, number, float), np.int64(number)),
         }
         buffer.add(transition(observation, rewards=np.float32(number)))
-    arrays, tensors = pinned_like(buffer.sample(16))
+    arrays, tensors = pinned_like(buffer.sample(16).data)
     for seed in range(3):
         batch = buffer.sample(16, seed=seed, out=arrays)
         numbers = torch.from_numpy(buffer.sample(16, seed=seed)["rewards"])

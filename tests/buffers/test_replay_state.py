@@ -27,10 +27,10 @@ def filled(kind, options, count=70) -> ReplayBuffer:
 
 
 def same(one, other) -> None:
-    assert one.keys() == other.keys()
-    for name in one:
-        if name != "indices":
-            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+    assert one.data.keys() == other.data.keys()
+    np.testing.assert_array_equal(one.weights, other.weights)
+    for name in one.data:
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
 
 
 @pytest.mark.parametrize("way", ["dict", "file"])

@@ -72,6 +72,8 @@ mod _native {
     #[pymodule_export]
     use super::allocations::allocation_count;
     #[pymodule_export]
+    use super::buffers::batch::BufferBatch;
+    #[pymodule_export]
     use super::buffers::mmap::MmapReplayBuffer;
     #[pymodule_export]
     use super::buffers::offline::OfflineDataset;

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from echoic._native import BufferBatch
+
 __all__ = ["BufferStats", "Common", "Drawn", "seed_of"]
 
 
@@ -48,7 +50,7 @@ class BufferStats:
 class Drawn:
     """Batches of all buffers."""
 
-    def batches(self: Any, n: int, **options: Any) -> Iterator[dict[str, Any]]:
+    def batches(self: Any, n: int, **options: Any) -> Iterator[BufferBatch]:
         """Yield batches of ``n`` transitions, each drawn when it is asked for.
 
         There is no last batch, but where the buffer is closed.

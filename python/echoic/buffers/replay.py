@@ -32,8 +32,8 @@ class _Views(_native.ReplayBuffer, Common):
         *,
         seed: int | None = None,
         burn_in: int = 0,
-        out: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
+        out: _native.BufferBatch | None = None,
+    ) -> _native.BufferBatch:
         """Windows of ``length`` consecutive steps, each of one episode, as R2D2 replays them.
 
         A window begins at a step drawn as :meth:`sample` draws, or so much earlier that it is full.
@@ -44,11 +44,11 @@ class _Views(_native.ReplayBuffer, Common):
             length: Steps of each, those of ``burn_in`` included.
             seed: Of this draw; the buffer's own stream goes on when ``None``.
             burn_in: So many first steps of each window only warm up a recurrent state.
-            out: An earlier result to be written into, without ``mask`` and ``learn``.
+            out: An earlier result to be written into.
 
         Returns:
-            Every field as an array of shape ``(n, length, ...)``; ``mask``, true for steps
-            that are there; and ``learn``, true for those of them behind the burn-in.
+            A batch with every field as an array of shape ``(n, length, ...)``; ``mask``, true for
+            steps that are there; and ``learn``, true for those of them behind the burn-in.
 
         >>> example = {"obs": np.zeros(1, np.float32), "terminated": False}
         >>> buffer = ReplayBuffer(example, 100, episodes=True, seed=0)
@@ -60,10 +60,12 @@ class _Views(_native.ReplayBuffer, Common):
         """
         if not 0 <= burn_in < max(length, 1):
             raise ReplayError(f"burn_in must be from 0 to length - 1, got {burn_in} of {length}")
-        batch, lengths = self._sample_windows(n, length, seed, out)
+        target = None if out is None else out.data
+        batch, lengths = self._sample_windows(n, length, seed, target)
         steps = np.arange(length)
         mask = steps < np.asarray(lengths)[:, None]
-        return {**batch, "mask": mask, "learn": mask & (steps >= burn_in)}
+        more = {"mask": mask, "learn": mask & (steps >= burn_in)}
+        return _native.BufferBatch({**batch, **more}, n)
 
     def sample_hindsight(  # noqa: PLR0913 - all but the first two are settings
         self,
@@ -74,7 +76,7 @@ class _Views(_native.ReplayBuffer, Common):
         strategy: str = "future",
         share: float = 0.8,
         compute_terminated: Callable[[Any, Any, dict[str, Any]], Any] | None = None,
-    ) -> dict[str, Any]:
+    ) -> _native.BufferBatch:
         """A batch in which some steps have goals that were reached later: hindsight replay.
 
         Observations are dicts with ``achieved_goal`` and ``desired_goal``, as Gymnasium's goal
@@ -115,7 +117,7 @@ class _Views(_native.ReplayBuffer, Common):
             batch["rewards"][relabeled] = compute_reward(achieved, goals, {})
             if compute_terminated is not None:
                 batch["terminated"][relabeled] = compute_terminated(achieved, goals, {})
-        return {**batch, "relabeled": relabeled}
+        return _native.BufferBatch({**batch, "relabeled": relabeled}, n)
 
     def stats(self) -> BufferStats:
         """Return the buffer's numbers."""
@@ -203,7 +205,7 @@ class ReplayBuffer(_Views):
     >>> buffer = ReplayBuffer(example, 100_000)
     >>> buffer.add({**example, "actions": 1, "rewards": 1.0})
     >>> batch = buffer.sample(256, seed=42)
-    >>> sorted(batch)
+    >>> sorted(batch.data)
     ['actions', 'next_obs', 'obs', 'rewards', 'terminated']
     >>> batch["obs"].shape, batch["actions"].dtype, len(buffer)
     ((256, 4), dtype('int64'), 1)
@@ -247,9 +249,9 @@ class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer, _Views):
     "Prioritized Experience Replay", 2016). ``beta`` is an argument of :meth:`sample`. Everything
     else is as in :class:`ReplayBuffer`.
 
-    A batch has two more entries: ``weights``, and ``indices``, for :meth:`update_priorities`. An
-    index counts the transitions that came before, ever; it is never given to another, so the update
-    of one that is not there any more is left out instead of hitting its successor.
+    A batch has ``weights``, and ``keys`` for :meth:`update_priorities`. A key is never given to
+    another transition, so the update of one that is not there any more is left out instead of
+    hitting its successor.
 
     Args:
         example: As in :class:`ReplayBuffer`.
@@ -269,7 +271,7 @@ class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer, _Views):
     >>> for priority in (1.0, 2.0):
     ...     buffer.add(step, priority=priority)
     >>> batch = buffer.sample(32, beta=0.4, seed=7)
-    >>> buffer.update_priorities(batch["indices"], np.abs(batch["rewards"]) + 1e-6)
+    >>> buffer.update_priorities(batch.keys, np.abs(batch["rewards"]) + 1e-6)
     32
     """
 

@@ -113,7 +113,7 @@ def pinned_like(batch: Any) -> tuple[Any, Any]:
     Without CUDA the memory is ordinary, so that a program runs there too.
 
     Args:
-        batch: A batch as ``sample`` returns it; only its shapes and dtypes count.
+        batch: The data of a batch; only its shapes and dtypes count.
 
     Returns:
         The same memory twice: as arrays, for ``sample(…, out=arrays)``, and as tensors, for
@@ -122,7 +122,7 @@ def pinned_like(batch: Any) -> tuple[Any, Any]:
 
     Example::
 
-        arrays, tensors = pinned_like(buffer.sample(256))
+        arrays, tensors = pinned_like(buffer.sample(256).data)
         while training:
             buffer.sample(256, out=arrays)
             batch = {name: tensor.to("cuda", non_blocking=True) for name, tensor in tensors.items()}

@@ -10,8 +10,9 @@ use echoic_buffers::tiered::Tiered;
 use echoic_memory::sync::{Mutex, RwLock};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyCFunction, PyDict};
+use pyo3::types::PyCFunction;
 
+use super::batch::BufferBatch;
 use super::form::{Casting, Form, no_form, positive};
 use super::replay::seed_number;
 use super::rows::{bytes_in, detached};
@@ -318,7 +319,7 @@ impl MmapReplayBuffer {
         n: i64,
         seed: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyDict>> {
+    ) -> PyResult<Bound<'py, PyAny>> {
         let rows = self.rows(py)?;
         let seed = seed_number(seed)?;
         let count = usize::try_from(n).ok().filter(|count| *count > 0);
@@ -327,10 +328,12 @@ impl MmapReplayBuffer {
         if rows.is_empty() {
             return Err(BufferError::Empty.raise(py));
         }
-        let batch = self.form.batch(py, &self.arena, &[count], &[], out, |columns| {
-            self.fill(py, &rows, count, seed, columns).or_raise(py)
-        });
-        batch.map(|(batch, ())| batch)
+        BufferBatch::drawn(py, n, false, out, |out| {
+            let batch = self.form.batch(py, &self.arena, &[count], &[], out, |columns| {
+                self.fill(py, &rows, count, seed, columns).or_raise(py)
+            });
+            batch.map(|(batch, ())| batch)
+        })
     }
 
     fn clear(&self, py: Python<'_>) -> PyResult<()> {

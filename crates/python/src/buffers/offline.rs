@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
+use super::batch::BufferBatch;
 use super::form::targets_of;
 use super::rows::detached;
 use crate::array::{self, Header};
@@ -132,7 +133,9 @@ impl OfflineDataset {
         let count = positive(py, "n", n)?;
         reserve(count)?;
         let steps = self.with_rng(py, seed, |rng| self.dataset.draw(rng, count))?;
-        self.batch(py, &self.steps, &steps, &[count], self.on_disk, out)
+        BufferBatch::drawn(py, count as i64, false, out, |out| {
+            self.batch(py, &self.steps, &steps, &[count], self.on_disk, out)
+        })
     }
 
     /// Stretches of episodes.
@@ -159,7 +162,9 @@ impl OfflineDataset {
         let steps =
             self.with_rng(py, seed, |rng| self.dataset.draw_windows(rng, count, length, before))?;
         let slow = self.on_disk || !self.dataset.has_returns_to_go();
-        self.batch(py, &self.windows, &steps, &[count, length], slow, out)
+        BufferBatch::drawn(py, count as i64, false, out, |out| {
+            self.batch(py, &self.windows, &steps, &[count, length], slow, out)
+        })
     }
 
     /// How many episodes there are.
@@ -252,7 +257,7 @@ impl OfflineDataset {
         axes: &[usize],
         slow: bool,
         out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    ) -> PyResult<Bound<'py, PyDict>> {
         let bytes = form
             .outputs
             .iter()
@@ -267,7 +272,7 @@ impl OfflineDataset {
                 view(py, &memory, &plan, leaf, rule.descr.bind(py), &shape)
             })?;
             self.arena.give_back(memory);
-            return Ok(batch);
+            return Ok(batch.cast_into()?);
         };
         let mut targets = self.targets(py, form, axes, out)?;
         // SAFETY: contiguous, writable, apart from each other and from what is read, as was checked; they
@@ -275,7 +280,7 @@ impl OfflineDataset {
         // numpy's own rules.
         let mut columns = unsafe { array::bytes_mut(&mut targets) };
         detached(py, if slow { usize::MAX } else { plan.total }, || gather(&mut columns));
-        Ok(out.clone())
+        Ok(out.clone().cast_into()?)
     }
 
     /// The arrays of a batch that are to be written into.

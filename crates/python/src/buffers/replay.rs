@@ -14,6 +14,7 @@ use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use super::batch::{BufferBatch, KEYS, WEIGHTS};
 use super::form::{Casting, Field, Form, FrameForm, OBSERVATIONS, no_form, positive};
 use super::rows::{MOST_BYTES, bytes_in, detached};
 use crate::error::{OrRaise, Raise, priority_error, replay_error, spec_error};
@@ -115,8 +116,12 @@ impl ReplayBuffer {
             extra("discounts", Dtype::Float(4))?;
         }
         if alpha.is_some() {
-            extra("weights", Dtype::Float(4))?;
-            extra("indices", Dtype::Int(8))?;
+            if let Some(name) = [KEYS, WEIGHTS].iter().find(|name| form.position(name).is_some()) {
+                let text = format!("`{name}` is what a batch has, and no name of a field");
+                return Err(spec_error(py, text));
+            }
+            extra(WEIGHTS, Dtype::Float(4))?;
+            extra(KEYS, Dtype::Int(8))?;
         }
         Ok(Self {
             form,
@@ -400,8 +405,10 @@ impl ReplayBuffer {
         n: i64,
         seed: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyDict>> {
-        self.singles(py, &Ask { n, seed, out, draw: Draw::Stratified, beta: 0.0 })
+    ) -> PyResult<Bound<'py, PyAny>> {
+        BufferBatch::drawn(py, n, false, out, |out| {
+            self.singles(py, &Ask { n, seed, out, draw: Draw::Stratified, beta: 0.0 })
+        })
     }
 
     /// Windows of steps, and which of their steps are there.
@@ -766,10 +773,13 @@ impl PrioritizedReplayBuffer {
         seed: Option<&Bound<'py, PyAny>>,
         stratified: bool,
         out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyDict>> {
-        unit(this.py(), "beta", beta)?;
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, base) = (this.py(), this.as_super().get());
+        unit(py, "beta", beta)?;
         let draw = if stratified { Draw::Stratified } else { Draw::Proportional };
-        this.as_super().get().singles(this.py(), &Ask { n, seed, out, draw, beta })
+        BufferBatch::drawn(py, n, true, out, |out| {
+            base.singles(py, &Ask { n, seed, out, draw, beta })
+        })
     }
 
     fn update_priorities(
