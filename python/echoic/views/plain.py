@@ -150,7 +150,7 @@ def rollout_lines(table: RolloutReading, history: History) -> Iterator[str]:
     )
     yield (
         f"  {table.running:,d} groups are made, {table.ready:,d} ready (a batch takes"
-        f" {table.batch_groups:,d}), {table.leased:,d} leased; {table.capacity:,d} more may begin"
+        f" {table.batch_groups:,d}), {table.leased:,d} leased; {table.room:,d} more may begin"
     )
     yield (
         f"  in:  {amount(flow.reserved)} groups/s, {amount(flow.tokens)} tokens/s;"

@@ -106,8 +106,8 @@ def _of_producers(table: RolloutReading, reason: str, flow: RolloutFlow) -> tupl
                 ),
             )
         return (
-            f"there is no room for more than {table.max_groups:,} groups, or the disk is behind",
-            f"the learner is the slow side ({taken}); or raise max_groups",
+            f"there is no room for more than {table.capacity:,} groups, or the disk is behind",
+            f"the learner is the slow side ({taken}); or raise capacity",
         )
     if reason == "GROUP":
         return "no group was left by its producer, so there is none to resume", "nothing is wrong"
@@ -122,7 +122,7 @@ def _of_consumers(table: RolloutReading, reason: str, flow: RolloutFlow) -> tupl
             f" {_groups(table.running, 'being made')}"
         ), _of_workers(table, flow)
     if reason == "STALENESS":
-        if table.ready + table.running < table.batch_groups and not table.capacity:
+        if table.ready + table.running < table.batch_groups and not table.room:
             return (
                 "too few groups are there, and no more are reserved at this version",
                 "publish_version, or ask for smaller batches",
@@ -152,7 +152,7 @@ def _of_workers(table: RolloutReading, flow: RolloutFlow) -> str:
         return "no tokens come in: look at the workers that hold the reservations"
     if any(waits.waiting for waits in table.producers.values()):
         return "producers wait too: see what for"
-    if not table.capacity:
+    if not table.room:
         return "no more may be reserved: publish_version, or ask for smaller batches"
     return "nobody asks for a reservation: look whether workers are connected"
 

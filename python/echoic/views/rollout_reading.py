@@ -69,10 +69,10 @@ class RolloutReading:
         suspended: Those of them that were left.
         ready: Groups that are complete, and nobody has them.
         leased: Groups that are with consumers.
-        capacity: Groups that could be reserved now.
+        room: Groups that could be reserved now.
         batch_groups: Groups of a batch.
         max_running: Groups that may be made at the same time.
-        max_groups: Groups that may be there.
+        capacity: Groups that may be there.
         max_lag: How many versions old a group may be, if that is bounded.
         depth: How many versions ahead groups are reserved, if that is bounded.
         ready_lag: How many versions old the oldest group is that is ready.
@@ -107,10 +107,10 @@ class RolloutReading:
     suspended: int = 0
     ready: int = 0
     leased: int = 0
-    capacity: int = 0
+    room: int = 0
     batch_groups: int = 0
     max_running: int = 0
-    max_groups: int = 0
+    capacity: int = 0
     max_lag: int | None = None
     depth: int | None = None
     ready_lag: int | None = None
@@ -182,10 +182,10 @@ def read_rollouts(seen: Observation, name: str) -> RolloutReading:
         suspended=number("suspended_groups"),
         ready=number("queued_groups"),
         leased=number("leased_groups"),
-        capacity=number("capacity_groups"),
+        room=number("room_groups"),
         batch_groups=number("batch_groups"),
         max_running=number("max_running_groups"),
-        max_groups=number("max_groups"),
+        capacity=number("capacity_groups"),
         max_lag=maybe("max_lag"),
         depth=maybe("pipeline_depth"),
         ready_lag=maybe("oldest_lag"),

@@ -68,8 +68,8 @@ def numbers(table: RolloutReading, flow: RolloutFlow) -> RenderableType:
         (
             "room",
             (
-                f"{table.capacity:,d} more may begin; {depth}, max_running"
-                f" {table.max_running:,d}, max_groups {table.max_groups:,d}"
+                f"{table.room:,d} more may begin; {depth}, max_running"
+                f" {table.max_running:,d}, capacity {table.capacity:,d}"
             ),
         ),
         ("versions old", f"{table.lags} ({most}){ready_lag}"),

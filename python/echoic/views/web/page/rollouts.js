@@ -39,7 +39,7 @@ export class RolloutCard {
     this.showState(table);
     this.numbers.update([
       ["version", whole(table.version), `next batch for ${whole(table.target)}`],
-      ["being made", whole(table.running), table.suspended ? `${whole(table.suspended)} left` : `${whole(table.capacity)} more may begin`],
+      ["being made", whole(table.running), table.suspended ? `${whole(table.suspended)} left` : `${whole(table.room)} more may begin`],
       ["ready", whole(table.ready), `a batch takes ${whole(table.batch_groups)}`],
       ["with learners", whole(table.leased), table.redelivered ? `${whole(table.redelivered)} delivered again` : ""],
       ["tokens/s", rate("tokens"), `${rate("delivered_tokens")} delivered`],
