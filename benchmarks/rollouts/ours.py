@@ -163,7 +163,7 @@ class Crowd:
             FIELDS,
             batch_groups=plan.batch_groups,
             max_running=live,
-            max_groups=3 * live,
+            capacity=3 * live,
             max_lag=2 * live // plan.batch_groups,
         )
         self.close = self._table.close

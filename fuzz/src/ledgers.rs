@@ -36,7 +36,7 @@ pub fn config(choice: u8) -> Arc<RolloutConfig> {
         pipeline_depth: None,
         auto_tune: false,
         max_running: 16,
-        max_groups: 32,
+        capacity: 32,
         max_tokens: 64,
         max_blob_bytes: 64,
         order,

@@ -174,7 +174,7 @@ def test_an_interrupted_replay_goes_on_from_where_it_was(make: Make, tmp_path: P
         raise Interrupt
 
     groups = 5000
-    table = make(directory=tmp_path, history=True, max_running=groups, max_groups=groups + 2)
+    table = make(directory=tmp_path, history=True, max_running=groups, capacity=groups + 2)
     for _ in range(groups):
         table.reserve()
     table.close()

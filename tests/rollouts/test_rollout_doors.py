@@ -323,7 +323,7 @@ def ends(reward: float = 0.0) -> dict[str, float]:
 
 def test_items_that_nobody_waits_for_arrive_in_their_order(serve: Callable[..., Served]) -> None:
     # Many more than may be on their way.
-    served = serve(batch_groups=100, group_size=2, max_groups=200)
+    served = serve(batch_groups=100, group_size=2, capacity=200)
     reservations = served.remote.reserve_many(100)
     for reservation in reservations:
         reservation.add(columns(2, reservation.group), ends(), wait=False)
@@ -535,7 +535,7 @@ def test_items_that_nobody_waits_for_fail_with_their_connection(
 def test_threads_share_a_connection_without_waiting(
     serve: Callable[..., Served], background: Background
 ) -> None:
-    served = serve(batch_groups=40, group_size=1, max_groups=80)
+    served = serve(batch_groups=40, group_size=1, capacity=80)
     reservations = served.remote.reserve_many(40)
 
     def bring(reservations: list[Any]) -> list[str]:

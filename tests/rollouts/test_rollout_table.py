@@ -593,7 +593,7 @@ def test_priorities_of_groups_count_when_they_are_drawn(make: Make) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"max_lag": 3, "max_groups": 7}, r"2 × 1 × \(3 \+ 1\) = 8"),
+        ({"max_lag": 3, "capacity": 7}, r"2 × 1 × \(3 \+ 1\) = 8"),
         ({"max_lag": 1, "pipeline_depth": 2}, "pipeline_depth must be from 0 to 1, got 2"),
         ({"pipeline_depth": 2}, "pipeline_depth needs max_lag"),
         ({"on_stale": "mask", "max_lag": 1}, "mask column"),

@@ -295,7 +295,7 @@ def test_reading_has_all_numbers_as_the_table_tells_them(roll: Any) -> None:
     for name in ("submitted", "accepted", "rejected", "filtered", "running", "delivered", "tokens"):
         assert getattr(table, name) == getattr(stats, name), name
     assert (table.version, table.target) == (stats.version, stats.target)
-    assert (table.ready, table.capacity) == (stats.queued, stats.capacity)
+    assert (table.ready, table.room) == (stats.queued, stats.room)
     assert (table.batch_groups, table.max_lag, table.depth) == (2, 2, 2)
     assert table.consumers["GROUP"].waiting == 1
     (source,) = table.sources

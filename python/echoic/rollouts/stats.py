@@ -123,7 +123,7 @@ class RolloutStats:
     #: How many versions ahead groups are reserved; ``None`` if ``max_lag`` is.
     pipeline_depth: int | None = None
     #: How many more groups can be reserved now.
-    capacity: int = 0
+    room: int = 0
     #: Complete groups that wait for a batch.
     queued: int = 0
     #: Groups that are with consumers.

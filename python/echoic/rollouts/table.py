@@ -46,7 +46,7 @@ class RolloutTable:
     version uses up. The table keeps three promises:
 
     - *Reservation.* At most min(``max_running`` − running, (``pipeline_depth`` + V + 1) · B −
-      (accepted + running), ``max_groups`` − those there) more groups are reserved, so that what is
+      (accepted + running), ``capacity`` − those there) more groups are reserved, so that what is
       made
       is used before it is too old.
     - *Selection.* A complete group is delivered if t − v ≤ ``max_lag``, where v is the version of
@@ -73,7 +73,7 @@ class RolloutTable:
         auto_tune: Whether that moves, below ``max_lag``, with how long the learner waits for
             groups.
         max_running: How many groups may be made at the same time.
-        max_groups: How many groups may be there; (``max_lag`` + 1) · B + ``max_running`` when
+        capacity: How many groups may be there; (``max_lag`` + 1) · B + ``max_running`` when
             ``None``.
         max_tokens: How many tokens an item may have.
         max_blob_bytes: How many bytes an item's blobs may have together, as they are stored: one
@@ -154,7 +154,7 @@ class RolloutTable:
         pipeline_depth: int | None = None,
         auto_tune: bool = False,
         max_running: int = 1024,
-        max_groups: int | None = None,
+        capacity: int | None = None,
         max_tokens: int = 1 << 20,
         max_blob_bytes: int = 16 << 20,
         order: Order = "ready",
@@ -174,8 +174,8 @@ class RolloutTable:
         history: bool = False,
     ) -> None:
         """Make an empty table; see the class for the arguments."""
-        if max_groups is None:
-            max_groups = ((max_lag or 0) + 1) * batch_groups * batches_per_version + max_running
+        if capacity is None:
+            capacity = ((max_lag or 0) + 1) * batch_groups * batches_per_version + max_running
         settings = {
             "name": name,
             "columns": [(column, np.dtype(dtype)) for column, dtype in columns.items()],
@@ -191,7 +191,7 @@ class RolloutTable:
             "pipeline_depth": pipeline_depth,
             "auto_tune": auto_tune,
             "max_running": max_running,
-            "max_groups": max_groups,
+            "capacity": capacity,
             "max_tokens": max_tokens,
             "max_blob_bytes": max_blob_bytes,
             "order": order,

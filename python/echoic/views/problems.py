@@ -281,8 +281,8 @@ def _why_producers(table: RolloutReading, reason: str, rates: Rates) -> tuple[st
                 "raise it, or look for workers that hold reservations and bring nothing"
                 f" ({rates['tokens']:,.3g} tokens/s come in)"
             )
-        room = f"there is no room for more than {table.max_groups:,} groups, or the disk is behind"
-        return room, f"{slow}; or raise max_groups"
+        room = f"there is no room for more than {table.capacity:,} groups, or the disk is behind"
+        return room, f"{slow}; or raise capacity"
     if reason == "GROUP":
         return "no group was left by its producer, so there is none to resume", "nothing is wrong"
     return _EITHER.get(reason, (f"because of {reason}", "see the guide to rollouts"))
@@ -294,7 +294,7 @@ def _why_consumers(table: RolloutReading, reason: str, rates: Rates) -> tuple[st
         there = f"{_groups(table.ready, 'ready')}, a batch takes {table.batch_groups:,}"
         return f"{there}; {_groups(table.running, 'being made')}", _why_few(table, rates)
     if reason == "STALENESS":
-        if table.ready + table.running < table.batch_groups and not table.capacity:
+        if table.ready + table.running < table.batch_groups and not table.room:
             return (
                 "too few groups are there, and no more may be reserved at this version",
                 "publish_version, or ask for smaller batches",
@@ -321,7 +321,7 @@ def _why_few(table: RolloutReading, rates: Rates) -> str:
         return "no tokens come in: look at the workers that hold the reservations"
     if any(waits.waiting for waits in table.producers.values()):
         return "producers wait too: see what for"
-    if not table.capacity:
+    if not table.room:
         return "no more may be reserved: publish_version, or ask for smaller batches"
     return "no worker asks for a reservation: see whether workers are connected"
 

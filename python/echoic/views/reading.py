@@ -453,10 +453,10 @@ class RolloutReading(Thing):
     suspended: int = _of("rollouts_suspended_groups")  # Those of them that were left.
     ready: int = _of("rollouts_queued_groups")  # Complete, and not with a consumer.
     leased: int = _of("rollouts_leased_groups")  # With consumers.
-    capacity: int = _of("rollouts_capacity_groups")  # That could be reserved now.
+    room: int = _of("rollouts_room_groups")  # That could be reserved now.
     batch_groups: int = _of("rollouts_batch_groups")
     max_running: int = _of("rollouts_max_running_groups")
-    max_groups: int = _of("rollouts_max_groups")
+    capacity: int = _of("rollouts_capacity_groups")
     max_lag: int | None = _of("rollouts_max_lag", _maybe)  # Versions, if that is bounded.
     depth: int | None = _of("rollouts_pipeline_depth", _maybe)  # Versions ahead, if bounded.
     ready_lag: int | None = _of("rollouts_oldest_lag", _maybe)  # Of the oldest ready group.
@@ -525,7 +525,7 @@ class RolloutReading(Thing):
         lag = "no bound" if self.max_lag is None else f"at most {self.max_lag}"
         ready_lag = "" if self.ready_lag is None else f", oldest ready {self.ready_lag}"
         depth = "" if self.depth is None else f", {self.depth} versions ahead"
-        room = f"max_running {self.max_running:,d}, max_groups {self.max_groups:,d}{depth}"
+        room = f"max_running {self.max_running:,d}, capacity {self.capacity:,d}{depth}"
         tokens, groups = (
             f"{amount(rates[it])} delivered" for it in ("delivered_tokens", "delivered")
         )
@@ -545,7 +545,7 @@ class RolloutReading(Thing):
             ("running", count(self.running, "group"), f"{self.suspended:,d} suspended"),
             ("ready", count(self.ready, "group"), f"a batch takes {self.batch_groups:,d}"),
             ("leased", count(self.leased, "group"), f"{self.expired_leases:,d} leases ran out"),
-            ("room for", count(self.capacity, "group"), room),
+            ("room for", count(self.room, "group"), room),
             ("tokens/s", amount(rates["tokens"]), tokens),
             ("groups/s", amount(rates["reserved"]), groups),
             ("submitted", f"{self.submitted:,d}", sums),

@@ -48,9 +48,9 @@ impl Numbers {
                     config.max_running.into(),
                 ),
                 (
-                    "echoic_rollouts_max_groups",
+                    "echoic_rollouts_capacity_groups",
                     "Groups that may be there, made ones and others.",
-                    config.max_groups.into(),
+                    config.capacity.into(),
                 ),
             ],
         );
@@ -107,9 +107,9 @@ impl Numbers {
                     totals.suspended as f64,
                 ),
                 (
-                    "echoic_rollouts_capacity_groups",
+                    "echoic_rollouts_room_groups",
                     "Groups that could be reserved now.",
-                    totals.capacity as f64,
+                    totals.room as f64,
                 ),
                 (
                     "echoic_rollouts_paused",

@@ -514,7 +514,7 @@ fn set_counts(dict: &Bound<'_, PyDict>, counts: &Counts, totals: &GroupTotals) -
     dict.set_item("version", totals.version)?;
     dict.set_item("target", totals.target)?;
     dict.set_item("pipeline_depth", totals.depth)?;
-    dict.set_item("capacity", totals.capacity)?;
+    dict.set_item("room", totals.room)?;
     dict.set_item("queued", totals.queued)?;
     dict.set_item("leased", totals.out)?;
     dict.set_item("suspended", totals.suspended)?;

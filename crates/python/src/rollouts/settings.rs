@@ -129,7 +129,7 @@ pub fn config(py: Python<'_>, dict: &Bound<'_, PyDict>) -> PyResult<RolloutConfi
         pipeline_depth: required(dict, "pipeline_depth")?,
         auto_tune: required(dict, "auto_tune")?,
         max_running: required(dict, "max_running")?,
-        max_groups: required(dict, "max_groups")?,
+        capacity: required(dict, "capacity")?,
         max_tokens: required(dict, "max_tokens")?,
         max_blob_bytes: required(dict, "max_blob_bytes")?,
         order: order(&named, required(dict, "window")?)?,
@@ -178,7 +178,7 @@ pub fn dict<'py>(py: Python<'py>, config: &RolloutConfig) -> PyResult<Bound<'py,
     dict.set_item("pipeline_depth", config.pipeline_depth)?;
     dict.set_item("auto_tune", config.auto_tune)?;
     dict.set_item("max_running", config.max_running)?;
-    dict.set_item("max_groups", config.max_groups)?;
+    dict.set_item("capacity", config.capacity)?;
     dict.set_item("max_tokens", config.max_tokens)?;
     dict.set_item("max_blob_bytes", config.max_blob_bytes)?;
     dict.set_item("order", order)?;

@@ -107,7 +107,7 @@ variants! {
     }
     Blocked {
         0 => Running(max_running: u32),
-        1 => Full(max_groups: u32),
+        1 => Full(capacity: u32),
         2 => Ahead { groups: u64, most: u64, version: i64 },
         3 => NoneSuspended,
         4 => TooFew { complete: u64, wanted: u64 },
@@ -137,7 +137,7 @@ fields! {
         version: i64,
         target: i64,
         depth: Option<u32>,
-        capacity: u64,
+        room: u64,
         queued: u64,
         out: u64,
         suspended: u64,
@@ -177,7 +177,7 @@ fields! {
         batch_groups: u32,
         batches_per_version: u32,
         max_running: u32,
-        max_groups: u32,
+        capacity: u32,
         max_tokens: u32,
         max_blob_bytes: u32,
         max_uses: u32,

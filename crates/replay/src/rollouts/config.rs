@@ -90,7 +90,7 @@ pub struct RolloutConfig {
     /// Groups that are made at the same time: C_max.
     pub max_running: u32,
     /// Groups that are there at the same time, in whatever state.
-    pub max_groups: u32,
+    pub capacity: u32,
     /// Tokens of an item.
     pub max_tokens: u32,
     /// Bytes of an item's blobs, together.
@@ -137,7 +137,7 @@ impl RolloutConfig {
             pipeline_depth: None,
             auto_tune: false,
             max_running: 1024,
-            max_groups: 4096,
+            capacity: 4096,
             max_tokens: 1 << 20,
             max_blob_bytes: 0,
             order: Order::Ready,
@@ -176,13 +176,13 @@ pub enum ConfigError {
     Name(usize),
     /// Make the table larger, the batches smaller, or the bound tighter.
     #[error(
-        "max_groups {max_groups} is less than batch_groups × batches_per_version × (max_lag + 1) = \
+        "capacity {capacity} is less than batch_groups × batches_per_version × (max_lag + 1) = \
          {batch_groups} × {batches} × ({max_lag} + 1) = {needed}: the groups that may be under way \
          would not fit, and everyone would wait for ever"
     )]
     TooSmall {
         /// Groups that fit.
-        max_groups: u32,
+        capacity: u32,
         /// Groups of a batch.
         batch_groups: u32,
         /// Batches of a version.
@@ -247,14 +247,14 @@ impl RolloutConfig {
         // Those that are reserved before the learner has its first batch are all that there are for it.
         let depth = self.first_depth().map(|depth| if self.auto_tune { 0 } else { depth });
         let ahead = depth.map_or(u64::MAX, |depth| (u64::from(depth) + 1) * self.per_version());
-        if limiter.parameters().min_size > ahead.min(self.max_groups.into()) {
+        if limiter.parameters().min_size > ahead.min(self.capacity.into()) {
             return Err(ConfigError::Together(
-                "the limiter's min_size is more than max_groups or than batch_groups × batches_per_version \
+                "the limiter's min_size is more than capacity or than batch_groups × batches_per_version \
                  × (pipeline_depth + 1), so it would never be reached",
             ));
         }
         let bounds = Bounds {
-            capacity: self.max_groups.into(),
+            capacity: self.capacity.into(),
             max_times_sampled: NonZeroU64::new(self.max_uses.into()),
         };
         limiter.check_batch(&Counts::default(), self.batch_groups.into(), bounds)?;
@@ -275,7 +275,7 @@ impl RolloutConfig {
             ("batch_groups", 1, MAX_GROUPS.into(), self.batch_groups.into()),
             ("batches_per_version", 1, MAX_GROUPS.into(), self.batches_per_version.into()),
             ("max_running", 1, MAX_GROUPS.into(), self.max_running.into()),
-            ("max_groups", 1, MAX_GROUPS.into(), self.max_groups.into()),
+            ("capacity", 1, MAX_GROUPS.into(), self.capacity.into()),
             ("max_tokens", 1, 1 << 28, self.max_tokens.into()),
             ("max_blob_bytes", 0, 1 << 30, self.max_blob_bytes.into()),
             ("reservation_ttl", 1, u64::MAX >> 16, self.reservation_ttl_ms),
@@ -292,16 +292,10 @@ impl RolloutConfig {
         }
         let max_lag = self.max_lag.unwrap_or(0);
         let needed = self.per_version().saturating_mul(u64::from(max_lag) + 1);
-        if u64::from(self.max_groups) < needed {
+        if u64::from(self.capacity) < needed {
             let (batch_groups, batches) = (self.batch_groups, self.batches_per_version);
-            let max_groups = self.max_groups;
-            return Err(ConfigError::TooSmall {
-                max_groups,
-                batch_groups,
-                batches,
-                max_lag,
-                needed,
-            });
+            let capacity = self.capacity;
+            return Err(ConfigError::TooSmall { capacity, batch_groups, batches, max_lag, needed });
         }
         match self.pipeline_depth {
             Some(_) if self.max_lag.is_none() => {

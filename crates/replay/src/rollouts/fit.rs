@@ -1,6 +1,6 @@
 //! What a table may be told otherwise when it is brought back.
 //!
-//! `max_running`, `max_groups`, `pipeline_depth`, `auto_tune`, `target_lag`, `max_mean_lag`, `reservation_ttl`,
+//! `max_running`, `capacity`, `pipeline_depth`, `auto_tune`, `target_lag`, `max_mean_lag`, `reservation_ttl`,
 //! `on_expiry`, `group_deadline` and `delivery` may be others: they say what is done from now on. The rest says what
 //! the groups that are there are, or in which order and how old they may be delivered; a table with other such
 //! settings is another table.
@@ -30,7 +30,7 @@ impl RolloutConfig {
             pipeline_depth: _,
             auto_tune: _,
             max_running: _,
-            max_groups: _,
+            capacity: _,
             max_tokens,
             max_blob_bytes,
             order,

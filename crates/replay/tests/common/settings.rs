@@ -18,7 +18,7 @@ pub fn plain() -> RolloutConfig {
     RolloutConfig {
         min_group_size: 1,
         max_running: 1000,
-        max_groups: 1000,
+        capacity: 1000,
         max_tokens: 100,
         seed: 7,
         ..RolloutConfig::new("rollouts", schema(Dtype::Int(4), Dtype::Float(8)), 2, 2)

@@ -69,7 +69,7 @@ pub fn any_table() -> impl Strategy<Value = (RolloutConfig, Want)> {
             max_lag,
             pipeline_depth: max_lag.map(|most| depth.min(most)),
             max_running: 3 + spare,
-            max_groups: needed + spare,
+            capacity: needed + spare,
             max_tokens: 20,
             order,
             on_stale,

@@ -175,7 +175,7 @@ fn what_the_lost_end_of_a_journal_gave_is_given_to_nobody_else() {
         redundancy: 0,
         max_lag: None,
         max_running: 64,
-        max_groups: 256,
+        capacity: 256,
         ..pairs()
     };
     // The end is lost, all is lost, and nothing is.
@@ -482,7 +482,7 @@ fn other_settings_are_refused_but_for_those_that_may_change() {
     assert!(text.ends_with("group_size is 3, and was 2; seed is 9, and was 7"), "{text}");
     let narrow = RolloutConfig {
         max_running: 3,
-        max_groups: 12,
+        capacity: 12,
         pipeline_depth: Some(1),
         reservation_ttl_ms: 5_000,
         ..first

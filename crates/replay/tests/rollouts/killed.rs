@@ -20,7 +20,7 @@ fn open(dir: &Path) -> RolloutTable {
         order: Order::Submission,
         max_lag: None,
         max_running: 64,
-        max_groups: 256,
+        capacity: 256,
         reservation_ttl_ms: 20,
         ..pairs()
     };

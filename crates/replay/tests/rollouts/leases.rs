@@ -113,7 +113,7 @@ fn a_learner_that_lost_a_batch_gets_another_one_for_the_same_step() {
         let share = table.take(2).expect("a batch");
         assert_eq!(share.target, 0);
         table.pass(LEASE);
-        assert_eq!(table.capacity(), 2);
+        assert_eq!(table.room(), 2);
     }
 }
 
@@ -127,7 +127,7 @@ fn a_batch_of_which_a_rank_had_its_share_is_a_step() {
     table.sample(rank(2, 1, 2)).expect("a share");
     table.ack(share.lease);
     table.pass(LEASE);
-    assert_eq!((table.ledger.totals().target, table.capacity()), (1, 2));
+    assert_eq!((table.ledger.totals().target, table.room()), (1, 2));
 }
 
 #[test]

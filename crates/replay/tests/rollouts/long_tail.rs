@@ -40,7 +40,7 @@ fn setting(max_lag: Option<u32>) -> RolloutConfig {
         batch_groups: BATCH,
         max_lag,
         max_running: PRODUCERS,
-        max_groups: 100_000,
+        capacity: 100_000,
         reservation_ttl_ms: END,
         ..config()
     }

@@ -110,12 +110,12 @@ impl World {
         self.look_for_what_came_back();
         let before = (self.is_compared && self.changes.is_multiple_of(4))
             .then(|| format!("{:?}", self.table.ledger));
-        let (capacity, counts) = (self.table.capacity(), self.table.ledger.counts());
+        let (room, counts) = (self.table.room(), self.table.ledger.counts());
         let outcome = self.table.apply(change.clone());
         let has_changed = self.table.ledger.take_changed();
         if !has_changed {
             assert_eq!(self.table.ledger.counts(), counts, "{change:?} changed nothing");
-            assert_eq!(self.table.capacity(), capacity, "{change:?} changed nothing");
+            assert_eq!(self.table.room(), room, "{change:?} changed nothing");
             if let Some(before) = before {
                 assert_eq!(format!("{:?}", self.table.ledger), before, "{change:?}: {outcome:?}");
             }
@@ -129,7 +129,7 @@ impl World {
         self.changes += 1;
         self.latest = self.latest.max(self.table.ledger.totals().target);
         self.reservation_is_as_defined();
-        self.observe(&change, &outcome, capacity, counts);
+        self.observe(&change, &outcome, room, counts);
         self.crowd.hear(&change, &outcome);
         outcome
     }
@@ -150,14 +150,14 @@ impl World {
         }
     }
 
-    /// The capacity is the least of the three terms, but for those that only some settings have.
+    /// The room is the least of the three terms, but for those that only some settings have.
     fn reservation_is_as_defined(&self) {
         let (config, totals) = (self.table.ledger.config(), self.table.ledger.totals());
         let counts = self.table.ledger.counts();
         let live = counts.running + totals.queued + totals.out;
-        assert!(totals.capacity <= u64::from(config.max_running) - counts.running);
+        assert!(totals.room <= u64::from(config.max_running) - counts.running);
         if config.order != Order::Weighted {
-            assert!(totals.capacity <= u64::from(config.max_groups) - live);
+            assert!(totals.room <= u64::from(config.capacity) - live);
         }
     }
 
@@ -166,7 +166,7 @@ impl World {
         &mut self,
         change: &Change,
         outcome: &Result<Outcome, ChangeError>,
-        capacity: u64,
+        room: u64,
         before: Counts,
     ) {
         let is_held = |hold: &Hold| self.crowd.holds.contains(hold);
@@ -175,7 +175,7 @@ impl World {
                 assert!((1..=reserve.count as usize).contains(&reservations.len()));
                 // Where groups are used again, one that goes may make room for several.
                 let is_replaced = self.table.ledger.config().order == Order::Weighted;
-                let most = if is_replaced && capacity > 0 { u64::MAX } else { capacity };
+                let most = if is_replaced && room > 0 { u64::MAX } else { room };
                 assert!(reservations.len() as u64 <= most, "reserved without room");
                 let mut reservations = reservations.iter();
                 assert!(
@@ -372,11 +372,11 @@ impl World {
         let counts = self.table.ledger.counts();
         let most = (u64::from(depth) + version as u64 + 1) * config.per_version();
         let there = version as u64 * config.per_version() + totals.queued + counts.running;
-        let free = u64::from(config.max_groups) - counts.running - totals.queued;
+        let free = u64::from(config.capacity) - counts.running - totals.queued;
         let running = u64::from(config.max_running) - counts.running;
         let expected = most.saturating_sub(there).min(running);
         if config.order != Order::Weighted {
-            assert_eq!(totals.capacity, expected.min(free), "(d + {version} + 1)·B − ...");
+            assert_eq!(totals.room, expected.min(free), "(d + {version} + 1)·B − ...");
         }
     }
 

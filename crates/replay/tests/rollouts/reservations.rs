@@ -13,7 +13,7 @@ fn as_many_are_reserved_as_may_run() {
     let mut table = Table::new(RolloutConfig { max_running: 3, ..unpaced() });
     assert_eq!(table.reserve(5).expect("some").len(), 3);
     assert_eq!(blocked(table.reserve(1)), Blocked::Running(3));
-    assert_eq!(table.capacity(), 0);
+    assert_eq!(table.room(), 0);
 }
 
 #[test]
@@ -24,14 +24,14 @@ fn accepted_groups_count_though_they_were_used_up() {
     }
     let share = table.take(2).expect("a batch");
     table.ack(share.lease);
-    assert_eq!(table.capacity(), 0);
+    assert_eq!(table.room(), 0);
     table.publish(1);
-    assert_eq!(table.capacity(), 2);
+    assert_eq!(table.room(), 2);
 }
 
 #[test]
 fn as_many_are_reserved_as_there_is_room_for() {
-    let mut table = Table::new(RolloutConfig { max_groups: 5, ..unpaced() });
+    let mut table = Table::new(RolloutConfig { capacity: 5, ..unpaced() });
     table.group(0);
     assert_eq!(table.reserve(100).expect("some").len(), 4);
     assert_eq!(blocked(table.reserve(1)), Blocked::Full(5));
@@ -40,7 +40,7 @@ fn as_many_are_reserved_as_there_is_room_for() {
 #[test]
 fn groups_that_are_used_again_make_room_for_others() {
     let weighted = RolloutConfig { order: Order::Weighted, max_uses: 0, ..unpaced() };
-    let mut table = Table::new(RolloutConfig { max_groups: 3, ..weighted });
+    let mut table = Table::new(RolloutConfig { capacity: 3, ..weighted });
     let groups = [table.group(0), table.group(1), table.group(2), table.group(3)];
     assert_eq!(table.ledger.counts().retired, 1);
     let mut drawn = table.taken(3);
@@ -52,22 +52,22 @@ fn groups_that_are_used_again_make_room_for_others() {
 #[test]
 fn a_batch_is_not_replaced_before_it_was_of_use() {
     let weighted = RolloutConfig { order: Order::Weighted, max_uses: 0, ..unpaced() };
-    let mut table = Table::new(RolloutConfig { max_groups: 2, ..weighted });
+    let mut table = Table::new(RolloutConfig { capacity: 2, ..weighted });
     table.group(0);
     table.group(0);
     assert_eq!(blocked(table.reserve(1)), Blocked::Full(2));
     let share = table.take(2).expect("a batch");
     table.ack(share.lease);
-    assert_eq!(table.capacity(), 2);
+    assert_eq!(table.room(), 2);
 }
 
 #[test]
 fn a_pipeline_depth_paces_below_the_bound() {
     let shallow = RolloutConfig { max_lag: Some(3), pipeline_depth: Some(1), ..config() };
     let mut table = Table::new(shallow);
-    assert_eq!(table.capacity(), 4);
+    assert_eq!(table.room(), 4);
     table.apply(Change::Deepen { depth: 2 }).expect("below the bound");
-    assert_eq!(table.capacity(), 6);
+    assert_eq!(table.room(), 6);
     let refused = table.apply(Change::Deepen { depth: 4 });
     assert!(
         matches!(refused, Err(ChangeError::Value { ref what, .. }) if what == "pipeline_depth")
@@ -79,7 +79,7 @@ fn nothing_is_reserved_that_would_be_too_old_for_the_next_batch() {
     let mut table = Table::new(config());
     // Of what a version uses up half is taken, so as much is made ahead.
     for version in 0..4 {
-        for _ in 0..table.capacity() {
+        for _ in 0..table.room() {
             table.group(version);
         }
         table.taken(1);
@@ -92,7 +92,7 @@ fn nothing_is_reserved_that_would_be_too_old_for_the_next_batch() {
     table.taken(4);
     assert_eq!(blocked(table.reserve(1)), Blocked::Early { version: 4, target: 6 });
     table.publish(5);
-    assert!(table.capacity() > 0);
+    assert!(table.room() > 0);
 }
 
 #[test]
@@ -107,13 +107,13 @@ fn restored_groups_count_as_made_for_later_versions() {
         table.publish(version + 1);
     }
     // At 3 there are 2 unconsumed, 6 used up.
-    assert_eq!((table.queued(), table.capacity()), (2, 2));
+    assert_eq!((table.queued(), table.room()), (2, 2));
     table.apply(Change::Restore { version: 3 }).expect("restores");
-    assert_eq!(table.capacity(), 2, "(1 + 3 + 1)·2 − (3·2 + 2)");
+    assert_eq!(table.room(), 2, "(1 + 3 + 1)·2 − (3·2 + 2)");
     table.apply(Change::Restore { version: 1 }).expect("restores");
-    assert_eq!(table.capacity(), 2, "(1 + 1 + 1)·2 − (1·2 + 2)");
+    assert_eq!(table.room(), 2, "(1 + 1 + 1)·2 − (1·2 + 2)");
     table.apply(Change::Restore { version: 3 }).expect("restores");
-    assert_eq!(table.capacity(), 2);
+    assert_eq!(table.room(), 2);
 }
 
 #[test]
@@ -125,9 +125,9 @@ fn restored_groups_that_were_of_use_are_among_those_used_up() {
     let share = table.take(2).expect("a batch");
     table.ack(share.lease);
     table.publish(1);
-    assert_eq!(table.capacity(), 4);
+    assert_eq!(table.room(), 4);
     table.apply(Change::Restore { version: 1 }).expect("restores");
-    assert_eq!(table.capacity(), 4);
+    assert_eq!(table.room(), 4);
 }
 
 #[test]
@@ -222,5 +222,5 @@ fn versions_that_can_not_be_counted_with_are_refused() {
         table.apply(Change::Fail { holds: vec![hold] }).expect("fails");
     }
     table.apply(Change::Restore { version: MAX_VERSION }).expect("the last one");
-    assert_eq!(table.capacity(), 4);
+    assert_eq!(table.room(), 4);
 }

@@ -150,7 +150,7 @@ fn a_bound_on_the_mean_takes_old_ones_as_far_as_young_ones_make_up_for_them() {
 
 #[test]
 fn what_keeps_a_batch_from_being_young_goes_when_nothing_else_can_be_made() {
-    let young = RolloutConfig { max_mean_lag: Some(0.0), max_groups: 4, ..config() };
+    let young = RolloutConfig { max_mean_lag: Some(0.0), capacity: 4, ..config() };
     let mut table = Table::new(young);
     for _ in 0..4 {
         table.group(0);
@@ -172,7 +172,7 @@ fn what_keeps_a_batch_from_being_young_goes_when_nothing_else_can_be_made() {
 
 #[test]
 fn whoever_waits_for_room_hears_that_some_was_made_for_younger_groups() {
-    let young = RolloutConfig { max_mean_lag: Some(0.0), max_groups: 4, ..config() };
+    let young = RolloutConfig { max_mean_lag: Some(0.0), capacity: 4, ..config() };
     let table = RolloutTable::new(young).expect("a table");
     let reserve = |count| Change::Reserve(Reserve { count, ..Reserve::default() });
     let Ok(Outcome::Reserved(reservations)) = table.apply(&reserve(4)) else { panic!("no room") };
@@ -253,7 +253,7 @@ fn a_token_budget_works_with_weights() {
 fn a_token_budget_keeps_to_the_bound_on_the_mean() {
     let young =
         RolloutConfig { max_mean_lag: Some(1.0), max_lag: Some(9), batch_groups: 8, ..config() };
-    let mut table = Table::new(RolloutConfig { max_groups: 1000, ..young });
+    let mut table = Table::new(RolloutConfig { capacity: 1000, ..young });
     for version in [0, 0, 3, 4, 4] {
         let hold = table.open();
         table.append(whole(hold, 0, version, 40));
@@ -316,7 +316,7 @@ fn a_group_that_was_of_use_is_retired_and_not_made_again() {
     table.publish(2);
     let counts = table.ledger.counts();
     assert_eq!((counts.retired, counts.stale), (1, 1));
-    assert_eq!(table.capacity(), 7, "(1 + 2 + 1)·2 − 1");
+    assert_eq!(table.room(), 7, "(1 + 2 + 1)·2 − 1");
 }
 
 #[test]

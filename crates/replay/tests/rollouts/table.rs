@@ -22,7 +22,7 @@ pub fn config() -> RolloutConfig {
         group_size: 1,
         max_lag: Some(1),
         max_running: 100,
-        max_groups: 100,
+        capacity: 100,
         reservation_ttl_ms: TTL,
         ..plain()
     }
@@ -39,7 +39,7 @@ pub fn pairs() -> RolloutConfig {
         redundancy: 1,
         max_lag: Some(2),
         max_running: 8,
-        max_groups: 16,
+        capacity: 16,
         max_tokens: 64,
         max_blob_bytes: 64,
         ..plain()
@@ -207,8 +207,8 @@ impl Table {
         self.apply(Change::Ack(lease)).expect("the consumer's");
     }
 
-    pub fn capacity(&self) -> u64 {
-        self.ledger.totals().capacity
+    pub fn room(&self) -> u64 {
+        self.ledger.totals().room
     }
 
     pub fn queued(&self) -> u64 {

@@ -24,7 +24,7 @@ pub(in crate::rollouts) fn config() -> RolloutConfig {
     let ids = Column { name: "ids".into(), dtype: Dtype::UInt(1) };
     RolloutConfig {
         max_running: 64,
-        max_groups: 64,
+        capacity: 64,
         max_tokens: 2000,
         order: Order::Submission,
         reservation_ttl_ms: 600_000,

@@ -367,7 +367,7 @@ impl fmt::Display for Blocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Running(most) => write!(f, "{most} groups run, which is max_running"),
-            Self::Full(most) => write!(f, "{most} groups are there, which is max_groups"),
+            Self::Full(most) => write!(f, "{most} groups are there, which is capacity"),
             Self::Ahead { groups, most, version } => write!(
                 f,
                 "{groups} groups were accepted or run, and at version {version} {most} may be: more \

@@ -141,8 +141,8 @@ impl Want {
                 let expected = format!("a multiple of ranks = {ranks}, above 0");
                 Err(value("groups of a batch", expected, groups))
             }
-            Size::Groups(groups) if groups > config.max_groups => {
-                let expected = format!("at most max_groups = {}", config.max_groups);
+            Size::Groups(groups) if groups > config.capacity => {
+                let expected = format!("at most capacity = {}", config.capacity);
                 Err(value("groups of a batch", expected, groups))
             }
             Size::Groups(groups)

@@ -13,7 +13,7 @@
 //! what was not taken by then counts for none.
 //!
 //! - *Reservation*: so many more groups may be made: min(`max_running` − running, (d + V + 1)·B − (accepted +
-//!   running), `max_groups` − those that are there).
+//!   running), `capacity` − those that are there).
 //! - *Selection*: a complete group may be delivered if t − v ≤ η, where v is the version of its oldest token.
 //! - *Shipping*: the batch leaves when V ≥ t − `target_lag`.
 //!
@@ -134,7 +134,7 @@ pub struct GroupTotals {
     /// d.
     pub depth: Option<u32>,
     /// Groups that could be reserved now.
-    pub capacity: u64,
+    pub room: u64,
     /// Groups that are complete, and nobody has them.
     pub queued: u64,
     /// Groups that are with consumers.
@@ -198,7 +198,7 @@ impl Ledger {
             version: self.state.version,
             target: self.state.target,
             depth: self.state.depth,
-            capacity: self.room().unwrap_or(0),
+            room: self.room().unwrap_or(0),
             queued: self.derived.queue.len() as u64,
             out: (self.state.ready.len() - self.derived.queue.len()) as u64,
             suspended: self.derived.suspended.len() as u64,
@@ -328,9 +328,9 @@ impl Ledger {
                 });
             }
         }
-        let free = (u64::from(config.max_groups) + self.replaceable()).saturating_sub(self.live());
+        let free = (u64::from(config.capacity) + self.replaceable()).saturating_sub(self.live());
         if free == 0 {
-            return Err(Blocked::Full(config.max_groups));
+            return Err(Blocked::Full(config.capacity));
         }
         room = room.min(free);
         if let Some(limiter) = &self.limiter {

@@ -81,7 +81,7 @@ impl Ledger {
                 Err(_) => break,
                 Ok(room) => room,
             };
-            let spare = u64::from(self.config.max_groups).saturating_sub(self.live());
+            let spare = u64::from(self.config.capacity).saturating_sub(self.live());
             if spare == 0 && room > 0 {
                 self.retire_oldest();
             }

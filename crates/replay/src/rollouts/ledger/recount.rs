@@ -34,7 +34,7 @@ impl Ledger {
         let expired = if self.config.on_expiry == OnExpiry::Reject { counts.expired } else { 0 };
         most("expired and late", expired + counts.late, counts.rejected)?;
         most("removed", counts.removed, counts.filtered)?;
-        most("groups that are there", self.live(), self.config.max_groups.into())?;
+        most("groups that are there", self.live(), self.config.capacity.into())?;
         most("groups that run", counts.running, self.config.max_running.into())?;
         if let Some(bound) = self.bound().filter(|_| self.drops()) {
             let stale: Vec<u64> = self.derived.queue.up_to(bound - 1).collect();
