@@ -134,8 +134,8 @@ def train(options: Options) -> Outcome:
             while True:
                 beta = FIRST_BETA + (1 - FIRST_BETA) * min(1.0, learner.updates / BETA_BATCHES)
                 batch = client.sample("replay", BATCH, beta=beta)
-                error = learner.learn(batch.data, batch.info.weight)
-                client.update_priorities("replay", batch.info.key, error + LEAST_PRIORITY)
+                error = learner.learn(batch.data, batch.weights)
+                client.update_priorities("replay", batch.keys, error + LEAST_PRIORITY)
                 surprise.largest = max(surprise.largest, float(error.max()))
                 weights.publish(learner.params, learner.updates)
         numbers = client.table("replay").stats()

@@ -303,8 +303,8 @@ def train(options: Options) -> Outcome:
                     writer.flush()
                 while table.can_sample(BATCH):
                     batch = client.sample("sequences", BATCH, beta=BETA)
-                    priorities = learner.learn(batch.data, batch.info.weight)
-                    client.update_priorities("sequences", batch.info.key, priorities)
+                    priorities = learner.learn(batch.data, batch.weights)
+                    client.update_priorities("sequences", batch.keys, priorities)
                     largest = max(largest, float(priorities.max()))
             actor.game.close()
         numbers = table.stats()

@@ -83,13 +83,13 @@ class Naive:
         if self.fault == "a short batch":
             data = {name: column[:-1] for name, column in data.items()}
         info = SimpleNamespace(
-            key=(index + self.first).astype(np.uint64) + np.uint64(1 << 63),
-            probability=probabilities[index]
+            probabilities=probabilities[index]
             * (1.001 if self.fault == "a wrong probability" else 1),
-            priority=priorities[index],
+            priorities=priorities[index],
             table_size=len(self.rows),
         )
-        return SimpleNamespace(data=data, info=info)
+        keys = (index + self.first).astype(np.uint64) + np.uint64(1 << 63)
+        return SimpleNamespace(data=data, keys=keys, info=info)
 
     def batches(self, size: int) -> Iterator[Any]:
         return (self.sample(size) for _ in itertools.count())
@@ -194,7 +194,7 @@ def test_a_sampler_that_prefers_new_items_is_not_uniform() -> None:
     items, size = Items("transition"), 1000
     draws = Draws(items, size)
     numbers = np.random.default_rng(1).integers(100, size, 4096)
-    info = SimpleNamespace(table_size=size, probability=np.full(4096, 1 / size))
+    info = SimpleNamespace(table_size=size, probabilities=np.full(4096, 1 / size))
     draws.check(SimpleNamespace(data=items.columns(numbers), info=info), 4096)
     with pytest.raises(ContentError, match="not uniform"):
         draws.check_distribution()

@@ -165,8 +165,8 @@ def played_sequences(steps: int) -> tuple[r2d2.Learner, dict[str, NDArray[Any]]]
             writer.flush()
             actor.game.close()
         batch = client.sample("sequences", len(table))
-    order = np.argsort(batch.info.key)
-    assert len(set(batch.info.key.tolist())) == len(table)
+    order = np.argsort(batch.keys)
+    assert len(set(batch.keys.tolist())) == len(table)
     return learner, {name: leaf[order] for name, leaf in batch.data.items()}
 
 

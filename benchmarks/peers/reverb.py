@@ -19,7 +19,7 @@ from benchmarks.tables.items import Items
 from benchmarks.timing import UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from benchmarks.payload import Array, Tree
     from benchmarks.tables.engine import Drawn
@@ -28,6 +28,15 @@ if TYPE_CHECKING:
 # for frames alike or within the noise.
 _WORKERS = 4
 _IN_FLIGHT = 256
+
+
+def _drawn(data: Any, columns: Iterable[Any]) -> Drawn:
+    keys, *others, _ = columns
+    probabilities, table_size, priorities = map(np.asarray, others)
+    info = SimpleNamespace(
+        probabilities=probabilities, priorities=priorities, table_size=table_size
+    )
+    return cast("Drawn", SimpleNamespace(data=data, keys=np.asarray(keys, np.uint64), info=info))
 
 
 class Reverb:
@@ -98,15 +107,7 @@ class Client:
         """Take single items and stack them."""
         samples = [steps[0] for steps in self._client.sample(TABLE, size)]
         data = {name: np.stack([s.data[i] for s in samples]) for i, name in enumerate(self._names)}
-        infos = zip(*(sample.info for sample in samples), strict=True)
-        key, probability, table_size, priority, _ = infos
-        info = SimpleNamespace(
-            key=np.array(key, np.uint64),
-            probability=np.array(probability),
-            table_size=np.array(table_size),
-            priority=np.array(priority),
-        )
-        return cast("Drawn", SimpleNamespace(data=data, info=info))
+        return _drawn(data, zip(*(sample.info for sample in samples), strict=True))
 
     def batches(self, size: int) -> Iterator[Drawn]:
         """Read its data set of single steps."""
@@ -119,7 +120,8 @@ class Client:
             max_in_flight_samples_per_worker=_IN_FLIGHT,
             num_workers_per_iterator=_WORKERS,
         )
-        return cast("Iterator[Drawn]", steps.batch(size).prefetch(2).as_numpy_iterator())
+        batches = steps.batch(size).prefetch(2).as_numpy_iterator()
+        return (_drawn(batch.data, batch.info) for batch in batches)
 
     def update(self, keys: Array, priorities: Array) -> None:
         """Update in one request, which takes numbers of Python only."""

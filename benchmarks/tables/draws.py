@@ -51,10 +51,10 @@ class Draws:
         if self._priorities is None:
             due = np.full(rows, 1 / self._size)
         else:
-            self._same("priority", drawn.info.priority, self._priorities[numbers])
+            self._same("priority", drawn.info.priorities, self._priorities[numbers])
             weights = self._priorities**EXPONENT
             due = weights[numbers] / weights.sum()
-        self._same("probability", drawn.info.probability, due)
+        self._same("probability", drawn.info.probabilities, due)
         self._count += rows
         self._sum += float(numbers.sum())
         self._seen[numbers] = True

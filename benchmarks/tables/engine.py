@@ -41,9 +41,8 @@ class Plan:
 class Info(Protocol):
     """What is told of each sampled item, a column each."""
 
-    key: Array
-    probability: Array
-    priority: Array
+    probabilities: Array
+    priorities: Array
     table_size: Any
 
 
@@ -51,6 +50,7 @@ class Drawn(Protocol):
     """A sampled batch: stacked columns, each item's with or without an axis of time of length 1."""
 
     data: Tree
+    keys: Array
     info: Info
 
 

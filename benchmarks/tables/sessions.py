@@ -123,8 +123,8 @@ def samples(  # noqa: PLR0913 - what the workloads of this kind differ in
             start = time.perf_counter_ns()
             for index in range(count):
                 drawn = take()
-                if len(drawn.info.key) != batch:
-                    raise ContentError(f"expected {batch} rows, got {len(drawn.info.key)}")
+                if len(drawn.keys) != batch:
+                    raise ContentError(f"expected {batch} rows, got {len(drawn.keys)}")
                 if index % check_every == 0:
                     draws.check(drawn, batch)
             rate = count * batch / (time.perf_counter_ns() - start) * 1e9
@@ -177,8 +177,8 @@ def mixed(engine: TableEngine, *, plan: Plan, batch: int, seconds: float) -> Ite
                 taken += batch
                 if taken > (begun - least) * ratio + ahead:
                     raise ContentError(f"{taken} samples of {begun} items, {ratio} of each are due")
-                if len(drawn.info.key) != batch:
-                    raise ContentError(f"expected {batch} rows, got {len(drawn.info.key)}")
+                if len(drawn.keys) != batch:
+                    raise ContentError(f"expected {batch} rows, got {len(drawn.keys)}")
                 if index % 32 == 0:
                     items.check(drawn.data, batch)
 
@@ -386,7 +386,7 @@ def local_priorities(
             start = time.perf_counter_ns()
             for changed, value in zip(log, itertools.cycle(values), strict=False):
                 drawn = sample(batch)
-                update(drawn.info.key, value)
+                update(drawn.keys, value)
                 changed[:] = items.numbers(drawn.data)
             elapsed = time.perf_counter_ns() - start
             rate = count / elapsed * 1e9
@@ -436,7 +436,7 @@ def _put(client: TableClient, how: str) -> Callable[[Tree], Any]:
     """Return the call that stores a tree in one of the two ways."""
     if how == "append":
         return client.append
-    insert = client.add
+    insert = client.insert
     return lambda tree: insert(tree, _PRIORITIES)
 
 
@@ -471,7 +471,7 @@ def _some_keys(
     while len(known) < calls * per_call:
         drawn = next(batches)
         numbers = items.check(drawn.data, 256)
-        known.update(zip(np.asarray(drawn.info.key).tolist(), numbers.tolist(), strict=True))
+        known.update(zip(np.asarray(drawn.keys).tolist(), numbers.tolist(), strict=True))
     # Keys are numbers of 64 bits without a sign, too large for the default.
     keys = np.fromiter(known.keys(), np.uint64, calls * per_call)
     numbers = np.fromiter(known.values(), np.int64, calls * per_call)

@@ -558,7 +558,7 @@ class Table:
         Args:
             n: How many items, at least 1.
             timeout: Seconds to wait; ``None`` waits for ever, 0 not at all.
-            beta: The exponent of the importance weights ``batch.info.weight``: finite, at least 0.
+            beta: The exponent of the importance weights ``batch.weights``: finite, at least 0.
 
         Raises:
             ValueError: ``n`` or ``beta`` is out of range. Nothing is drawn.
@@ -592,8 +592,12 @@ class Table:
             OSError: The table's journal takes nothing more; so do ``remove`` and ``clear``.
         """
 
-    def items(self, limit: int | None = None) -> BatchInfo:
-        """What is known about all items, or so many of them; it does not count as a sample."""
+    def items(self, limit: int | None = None) -> Batch:
+        """List the items, or at most ``limit`` of them, without their data and without sampling.
+
+        Returns:
+            A batch whose ``data`` is ``None``.
+        """
 
     def get(self, keys: Any) -> Batch:
         """Read the items of these names that are there; they do not count as sampled."""
@@ -762,7 +766,7 @@ class Shards:
     ) -> Batch:
         """Draw a batch; ends at once, with the reason ``"AWAY"``, when no server is there."""
 
-    def items(self, tables: list[tuple[RemoteTable, int] | None], limit: int | None) -> BatchInfo:
+    def items(self, tables: list[tuple[RemoteTable, int] | None], limit: int | None) -> Batch:
         """What is known about items of all servers."""
 
     def get(self, tables: list[tuple[RemoteTable, int] | None], keys: Any) -> Batch:
@@ -1295,49 +1299,58 @@ class WeightClient:
 
 @final
 class Batch:
-    """Items sampled from a table. ``len(batch)`` is how many."""
+    """Items of a table: ``len(batch)`` of them. ``batch["obs"]`` is ``batch.data["obs"]``."""
 
     @property
     def data(self) -> Any:
         """A tree like the items, every leaf with a leading axis.
 
         A leaf of which the items have different lengths is a :class:`~echoic.Ragged`. Items of
-        different forms, which a table without a spec may have, make a list of trees.
+        different forms, which a table without a spec may have, make a list of trees. It is ``None``
+        in what ``table.items()`` returns.
         """
 
     @property
+    def keys(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        """Keys of the items, for ``update_priorities``, ``get`` and ``remove``."""
+
+    @property
+    def weights(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Importance weights ``(table_size * probability) ** -beta``, the largest of which is 1."""
+
+    @property
     def info(self) -> BatchInfo:
-        """What is known about each item."""
+        """More about the items and the table."""
+
+    def __getitem__(self, key: Any, /) -> Any:
+        """Return what the data has under a key, without a copy.
+
+        Raises:
+            KeyError: The data has no such key.
+            TypeError: The data is not a dict.
+        """
 
     def __len__(self) -> int: ...
 
 @final
 class BatchInfo:
-    """What is known about the items of a batch: an array for each, made when it is asked for."""
+    """More about the items of a batch; each array is made when it is first asked for."""
 
     @property
-    def key(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """Names of the items, for ``update_priorities`` and ``remove``."""
+    def probabilities(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """How likely it was to draw each item."""
 
     @property
-    def probability(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """How likely it was to draw each."""
-
-    @property
-    def priority(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Their priorities."""
-
-    @property
-    def weight(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Importance weights ``(table_size * probability) ** -beta``, the largest of which is 1."""
+    def priorities(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Priorities of the items."""
 
     @property
     def times_sampled(self) -> np.ndarray[Any, np.dtype[np.uint32]]:
-        """How often each was sampled, this time included."""
+        """How often each item was sampled, this time included."""
 
     @property
-    def version(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """The policy versions that made them."""
+    def versions(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        """The policy versions that made the items."""
 
     @property
     def table_size(self) -> int:

@@ -83,9 +83,9 @@ class Table(_native.Table, TableMethods):
         >>> for reward in range(10):
         ...     table.add({"obs": np.ones(4, np.float32), "reward": float(reward)}, priority=2.0)
         >>> batch = table.sample(4)
-        >>> batch.data["obs"].shape, batch.info.probability
+        >>> batch["obs"].shape, batch.info.probabilities
         ((4, 4), array([0.1, 0.1, 0.1, 0.1]))
-        >>> table.update_priorities(batch.info.key, np.abs(batch.data["reward"]) + 0.1)
+        >>> table.update_priorities(batch.keys, np.abs(batch["reward"]) + 0.1)
         4
 
         Sequences of any length, each with one flag:

@@ -65,7 +65,7 @@ def make(durability: str = "none", **settings: Any) -> Callable[[], list[echoic.
 
 def numbers(client: echoic.ShardedClient, table: str = "replay") -> list[int]:
     """All items of all shards."""
-    keys = client.table(table).items().key
+    keys = client.table(table).items().keys
     return sorted(client.table(table).get(keys).data["n"].tolist())
 
 
@@ -106,7 +106,7 @@ def test_a_client_is_found_by_name_in_a_task_and_uses_the_nearest_door(client: C
     assert all(one.startswith("shm://") for one in addresses[0] + addresses[1])
     assert numbers(client) == [*range(50), *range(100, 150)]
     batch = client.sample("replay", 64)
-    assert np.allclose(batch.info.probability, 1 / 100)
+    assert np.allclose(batch.info.probabilities, 1 / 100)
 
 
 def test_a_client_told_so_uses_tcp_with_the_token(cluster: ReplayCluster, client: Client) -> None:
@@ -468,10 +468,10 @@ def test_shards_join_and_are_emptied_while_probabilities_stay_true(ray_nodes: ob
         thread.start()
         while not over.is_set():
             batch = client.sample("replay", 64, timeout=PATIENCE)
-            counts.append(np.mean(1 / batch.info.probability))
-            sums.append(np.mean(batch.data["n"] / batch.info.probability))
+            counts.append(np.mean(1 / batch.info.probabilities))
+            sums.append(np.mean(batch.data["n"] / batch.info.probabilities))
             assert np.allclose(
-                batch.info.priority, priorities[batch.data["n"] % 600], rtol=1e-6, atol=0
+                batch.info.priorities, priorities[batch.data["n"] % 600], rtol=1e-6, atol=0
             )
         thread.join(PATIENCE)
 
@@ -482,8 +482,8 @@ def test_shards_join_and_are_emptied_while_probabilities_stay_true(ray_nodes: ob
         assert numbers(client) == list(range(1200))
         batch = client.sample("replay", 256)
         expected = priorities[batch.data["n"] % 600] / (2 * priorities.sum())
-        assert np.allclose(batch.info.probability, expected, rtol=1e-6, atol=0)
-        assert np.array_equal(batch.info.version, np.where(batch.data["n"] < 600, 5, 6))
+        assert np.allclose(batch.info.probabilities, expected, rtol=1e-6, atol=0)
+        assert np.array_equal(batch.info.versions, np.where(batch.data["n"] < 600, 5, 6))
         assert abs(np.mean(counts) - 1200) < 5 * np.std(counts) / np.sqrt(len(counts)) + 30
         total = 1199 * 1200 / 2
         assert abs(np.mean(sums) - total) < 5 * np.std(sums) / np.sqrt(len(sums)) + 0.03 * total
@@ -549,10 +549,10 @@ def test_a_queue_is_used_up_where_it_is_and_what_is_left_of_all_tables_is_moved(
         assert sorted(taken) == list(range(101))
 
         table = client.table("windows")
-        info = table.items()
+        items = table.items()
         found = {
             float(priority): table.get(np.array([key])).data["n"][0].tolist()
-            for key, priority in zip(info.key, info.priority, strict=True)
+            for key, priority in zip(items.keys, items.info.priorities, strict=True)
         }
         assert found == {
             1.0 + episode: [10 * episode + 1 + step for step in range(2 + episode % 2)]

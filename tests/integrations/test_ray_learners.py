@@ -54,7 +54,7 @@ def test_shares_of_a_queue_are_disjoint_and_together_they_are_all(address):
 def test_ranks_draw_from_a_table_with_true_weights_and_may_write_to_what_they_get(address):
     batch = rank(address, "drawn", 1)[0]
     priorities = 1.0 + batch.data["number"].numpy()
-    np.testing.assert_allclose(batch.info.probability, priorities / (1.0 + np.arange(400)).sum())
+    np.testing.assert_allclose(batch.info.probabilities, priorities / (1.0 + np.arange(400)).sum())
     batch.data["number"] += 1
     np.testing.assert_array_equal(batch.data["number"].numpy(), priorities)
 

@@ -117,7 +117,7 @@ def by_step(rows):
 
 def table_of(buffer):
     """All that a buffer's table has, by episode and step."""
-    return by_step(buffer.table.get(buffer.table.items().key).data)
+    return by_step(buffer.table.get(buffer.table.items().keys).data)
 
 
 @pytest.mark.parametrize("numpy", [False, True])
@@ -224,14 +224,14 @@ def test_errors_find_the_transitions_that_they_are_of(learners):
     errors = [one.get_rewards(0) for share in shares for one in share]
     buffer.update_priorities(np.array(errors, np.float32), "default_policy")
     known = buffer.table.items()
-    rewards = buffer.table.get(known.key).data["rewards"]
+    rewards = buffer.table.get(known.keys).data["rewards"]
     hit = {one.get_rewards(0) for one in drawn}
-    for reward, priority in zip(rewards.tolist(), known.priority.tolist(), strict=True):
+    for reward, priority in zip(rewards.tolist(), known.info.priorities.tolist(), strict=True):
         assert priority == (max(reward, 1e-12) if reward in hit else 1.0)
     # What comes next is as important as the most important so far.
     buffer.add(episode(1000, 1))
-    assert buffer.table.items().priority.max() == max(hit)
-    assert (buffer.table.items().priority == max(hit)).sum() == 2
+    assert buffer.table.items().info.priorities.max() == max(hit)
+    assert (buffer.table.items().info.priorities == max(hit)).sum() == 2
     with pytest.raises(ArgumentError, match="each of the 0 that were drawn last, got 1"):
         buffer.update_priorities(np.ones(1))
 
@@ -282,7 +282,8 @@ def test_a_state_has_the_transitions_of_a_table_in_this_process():
     copied = EchoicEpisodeReplayBuffer(100)
     copied.set_state(pickle.loads(pickle.dumps(buffer.get_state())))
     assert table_of(copied) == table_of(buffer)
-    assert copied.table.items().priority.tolist() == buffer.table.items().priority.tolist()
+    found, expected = (one.table.items().info.priorities.tolist() for one in (copied, buffer))
+    assert found == expected
     assert len(copied) == copied.get_added_timesteps() == 15
     assert copied.get_sampled_timesteps() == 8
 
@@ -359,10 +360,10 @@ def test_a_draw_of_more_than_there_are_has_some_twice_as_rllibs_own():
         # One that came twice has the last of its errors.
         buffer.update_priorities(np.arange(1.0, 6.0), "default_policy")
     known = ours.table.items()
-    rewards = ours.table.get(known.key).data["rewards"].tolist()
+    rewards = ours.table.get(known.keys).data["rewards"].tolist()
     expected = dict.fromkeys(rewards, 1.0)
     expected.update({one.get_rewards(0): at + 1.0 for at, one in enumerate(drawn)})
-    assert dict(zip(rewards, known.priority.tolist(), strict=True)) == expected
+    assert dict(zip(rewards, known.info.priorities.tolist(), strict=True)) == expected
 
 
 def test_buffers_of_several_drivers_have_one_table_which_is_there_when_they_are_gone():
@@ -378,7 +379,7 @@ def test_buffers_of_several_drivers_have_one_table_which_is_there_when_they_are_
         second.update_priorities(np.full(4, 7.0))
         second.close()
         assert len(table) == 10
-        assert set(table.items().priority.tolist()) == {1.0, 7.0}
+        assert set(table.items().info.priorities.tolist()) == {1.0, 7.0}
         table.clear()
         # Of the close too, which waits for an answer.
         third = EchoicEpisodeReplayBuffer(**settings | {"timeout": 1.0})
@@ -470,10 +471,10 @@ def test_a_loaded_algorithm_goes_on_with_the_buffers_state_that_was_saved_beside
     assert len(other) == 0
     other.set_state(pickle.loads((tmp_path / "buffer").read_bytes()))
     assert len(other) == len(buffer) > 400
-    for name, leaf in other.table.get(other.table.items().key).data.items():
-        np.testing.assert_array_equal(leaf, buffer.table.get(known.key).data[name])
-    np.testing.assert_array_equal(other.table.items().priority, known.priority)
-    assert (known.priority != 1.0).any()
+    for name, leaf in other.table.get(other.table.items().keys).data.items():
+        np.testing.assert_array_equal(leaf, buffer.table.get(known.keys).data[name])
+    np.testing.assert_array_equal(other.table.items().info.priorities, known.info.priorities)
+    assert (known.info.priorities != 1.0).any()
     assert other.get_added_timesteps() == buffer.get_added_timesteps()
     loaded.train()
     assert len(other) > len(buffer)
@@ -492,12 +493,12 @@ def test_two_learners_get_shares_and_each_error_comes_to_its_transition(ray_node
     algorithm.train()
     table = algorithm.local_replay_buffer.table
     known = table.items()
-    rewards = table.get(known.key).data["rewards"]
+    rewards = table.get(known.keys).data["rewards"]
     algorithm.stop()
     # A batch gave some transitions their errors, which are about as large as the rewards.
-    told = known.priority != 1.0
+    told = known.info.priorities != 1.0
     assert told.sum() > 20
-    np.testing.assert_allclose(known.priority[told], rewards[told], atol=300)
+    np.testing.assert_allclose(known.info.priorities[told], rewards[told], atol=300)
 
 
 @pytest.mark.nightly
@@ -523,7 +524,7 @@ def test_two_trials_of_tune_have_a_table_each(ray_nodes, tmp_path):
             steps = one.metrics["env_runners"]["num_env_steps_sampled_lifetime"]
             # RLlib closes no buffer; what was drawn after was there, but for the last pieces.
             assert 500 <= len(table) <= steps
-            assert (table.items().priority != 1.0).any()
+            assert (table.items().info.priorities != 1.0).any()
 
 
 def test_sac_draws_from_it_when_it_is_put_in_its_place(ray_nodes):
@@ -550,4 +551,4 @@ def test_sac_draws_from_it_when_it_is_put_in_its_place(ray_nodes):
     algorithm.stop()
     # All but the last step of the episode that goes on; those that were drawn have their errors.
     assert len(known) == 127
-    assert (known.priority != 1.0).sum() > 32
+    assert (known.info.priorities != 1.0).sum() > 32

@@ -128,7 +128,7 @@ def played(cuts=(), *, numpy=False):
 
 def rows_of(table):
     """The transitions of a table by agent and step: reward, last step and whether it ended."""
-    data = table.get(table.items().key).data
+    data = table.get(table.items().keys).data
     found = {}
     for number, seen in enumerate(data["obs"]):
         key = chr(97 + int(seen[0])), round(float(seen[1]) * 10)
@@ -203,7 +203,7 @@ def test_agents_that_take_turns_have_the_steps_between_their_own(cuts):
         buffer.add(piece)
     for module, begin in (("red", 0), ("blue", 1)):
         table = buffer.table[module]
-        data = table.get(table.items().key).data
+        data = table.get(table.items().keys).data
         found = zip(data["obs"][:, 0], data["new_obs"][:, 0], data["rewards"], strict=True)
         # The last step is where both end.
         assert sorted(found) == [(at, min(at + 2, 13), at + 1) for at in range(begin, 13, 2)]
@@ -237,10 +237,10 @@ def test_a_draw_has_as_many_of_each_module_and_errors_find_them(learners):
         buffer.update_priorities(np.array(errors), module)
         table = buffer.table[module]
         known = table.items()
-        told = known.priority != 1.0
+        told = known.info.priorities != 1.0
         assert told.sum() >= 15
-        rewards = table.get(known.key).data["rewards"]
-        np.testing.assert_allclose(known.priority[told], rewards[told] + 0.5)
+        rewards = table.get(known.keys).data["rewards"]
+        np.testing.assert_allclose(known.info.priorities[told], rewards[told] + 0.5)
     assert buffer.get_sampled_timesteps() == 32
     assert len(buffer.sample(num_items=4, modules_to_sample=["red"])) == 4
 
@@ -327,13 +327,13 @@ def test_dqn_trains_two_policies_each_with_its_own_errors(ray_nodes):
     for module, table in tables.items():
         assert pickle.dumps(after[module]) != before[module]
         known = table.items()
-        rewards = table.get(known.key).data["rewards"]
+        rewards = table.get(known.keys).data["rewards"]
         # Batches gave transitions their errors, which are about as large as the rewards. What
         # came later has the greatest error before it, which others have as well, but for a few.
-        _, kind, counts = np.unique(known.priority, return_inverse=True, return_counts=True)
+        _, kind, counts = np.unique(known.info.priorities, return_inverse=True, return_counts=True)
         told = counts[kind] == 1
         assert told.sum() > 20
-        off = np.abs(known.priority[told] - rewards[told])
+        off = np.abs(known.info.priorities[told] - rewards[told])
         assert (off < 5 * SCALE[module]).mean() > 0.95
 
 

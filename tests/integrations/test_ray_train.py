@@ -93,12 +93,12 @@ def test_each_item_of_a_queue_comes_to_one_rank_and_both_learn_alike(shards, tmp
         device = ray.train.torch.get_device()
         for batch in torch_batches(client, "drawn", 64, batches=150, device=device, timeout=60.0):
             x = batch.data["x"].float()[:, None] / ITEMS
-            weights = torch.from_numpy(batch.info.weight.astype(np.float32))[:, None]
+            weights = torch.from_numpy(batch.weights.astype(np.float32))[:, None]
             loss = (weights * (model(x) - (2 * x + 1)) ** 2).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        probability = batch.info.probability * (ITEMS * (ITEMS + 1) / 2)
+        probability = batch.info.probabilities * (ITEMS * (ITEMS + 1) / 2)
         told = {
             "taken": taken,
             "parameters": [float(one.detach()) for one in model.parameters()],

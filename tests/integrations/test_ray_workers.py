@@ -155,8 +155,8 @@ def test_workers_wait_for_weights_and_take_the_latest(served):
         store.publish({"action": np.int64(1)}, version=4)
         wait_until(lambda: crew.stats()["workers"][0]["version"] == 4, crew)
     batch = steps.sample(len(steps))
-    assert set(batch.info.version.tolist()) == {3, 4}
-    np.testing.assert_array_equal(batch.data["actions"], batch.info.version - 3)
+    assert set(batch.info.versions.tolist()) == {3, 4}
+    np.testing.assert_array_equal(batch.data["actions"], batch.info.versions - 3)
 
 
 def make_agents_tables():
@@ -199,7 +199,7 @@ def test_agents_act_in_text_by_the_weights_of_their_cluster(ray_nodes):
     masks, actions = batch.data["observations"]["mask"], batch.data["actions"]
     assert masks[np.arange(64), actions].all()
     last = 19 - masks[:, ::-1].argmax(1)
-    expected = np.where(batch.info.version == 2, last, masks.argmax(1))
+    expected = np.where(batch.info.versions == 2, last, masks.argmax(1))
     np.testing.assert_array_equal(actions, expected)
 
 

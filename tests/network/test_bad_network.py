@@ -165,7 +165,7 @@ def test_a_flush_waits_for_updates_that_other_threads_wait_for(
 ) -> None:
     table = echoic.Table("t", np.int64(0), capacity=10)
     table.add(1)
-    keys = table.items().key
+    keys = table.items().keys
     with echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) as server:
         proxy = make_proxy(server)
         with echoic.connect(proxy.address) as client:
@@ -178,4 +178,4 @@ def test_a_flush_waits_for_updates_that_other_threads_wait_for(
             for other in others:
                 other()
             client.flush()
-            assert table.items().priority.tolist() == [7.0]
+            assert table.items().info.priorities.tolist() == [7.0]

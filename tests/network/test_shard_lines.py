@@ -49,7 +49,7 @@ def test_keys_are_good_after_a_connection_was_lost(open_shards: Any) -> None:
     with client:
         client.extend(np.arange(600), "t")
         client.flush(PATIENCE)
-        keys = np.unique(client.sample("t", 12_000).info.key)
+        keys = np.unique(client.sample("t", 12_000).keys)
         assert len(keys) == 600
         proxy.cut()
         # Both connections: a request on one whose loss is not known yet would do without the shard.
@@ -83,6 +83,6 @@ def test_each_item_is_inserted_once_while_connections_are_cut(open_shards: Any) 
         client.flush(PATIENCE)
         until(lambda: all(client.shards_there))
         assert len(client.table("t")) == count
-        there = [table.get(table.items().key).data for table in tables]
+        there = [table.get(table.items().keys).data for table in tables]
         assert sorted(np.concatenate(there).tolist()) == list(range(count))
         assert sampled == 20 * count // 50

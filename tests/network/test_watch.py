@@ -137,8 +137,8 @@ def test_spreads_say_how_often_items_were_sampled_how_high_they_are_and_how_old(
         # The first item each time, which was made for version 0.
         table.sample(2)
         table.sample(1)
-        table.remove(table.items().key[4:])
-        table.update_priorities(table.items().key[:1], [2.0])
+        table.remove(table.items().keys[4:])
+        table.update_priorities(table.items().keys[:1], [2.0])
         seen = Watch(server.addresses[0]).stats()
 
     def spread(name: str) -> dict[float, float]:

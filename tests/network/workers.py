@@ -154,7 +154,7 @@ def keep(arguments: argparse.Namespace) -> None:
     say("ready", server.addresses[0])
     sys.stdin.read()
     server.close(5.0)
-    keys = table.items().key
+    keys = table.items().keys
     if len(keys):
         Path(arguments.intake).write_bytes(pairs(table.get(keys).data).tobytes())
     say("done", len(keys))

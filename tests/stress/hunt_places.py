@@ -49,11 +49,11 @@ def make_server(plan: Plan, folder: Path, transport: Any = None) -> echoic.Serve
 
 def content(table: echoic.Table) -> dict[str, np.ndarray]:
     """Return everything that is in a table."""
-    info = table.items()
-    if not len(info.key):
-        return {"key": info.key}
-    data = table.get(info.key).data
-    return {"key": info.key, "at": data["at"], "filling": data["filling"]}
+    items = table.items()
+    if not len(items.keys):
+        return {"key": items.keys}
+    data = table.get(items.keys).data
+    return {"key": items.keys, "at": data["at"], "filling": data["filling"]}
 
 
 def take_rest(server: echoic.Server) -> list[dict[str, np.ndarray]]:

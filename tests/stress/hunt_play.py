@@ -264,7 +264,7 @@ class Play:
                 elif chore == "can":
                     table.can_add(1)
                 else:
-                    keys = table.items(rng.choice([1, 20, 300])).key
+                    keys = table.items(rng.choice([1, 20, 300])).keys
                     if not len(keys):
                         continue
                     if chore == "items":
@@ -278,7 +278,7 @@ class Play:
                         batch = table.get(keys[:5])
                         if len(batch):
                             log.deleted.append(check_whole(batch.data))
-                            table.remove(batch.info.key)
+                            table.remove(batch.keys)
             time.sleep(rng.uniform(0.005, 0.03))
 
     # What happens to them.
@@ -482,7 +482,7 @@ class Play:
         written = _native.list_checkpoints(root)
         for path in written:
             [table] = [one for one in _native.open_checkpoint(path) if one.name == NAME]
-            keys = table.items().key
+            keys = table.items().keys
             there = check_whole(table.get(keys).data) if len(keys) else np.zeros(0, np.int64)
             _assert_each_at_most(there, 1, f"in {path.name}")
             newest = path == written[-1]

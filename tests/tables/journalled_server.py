@@ -40,11 +40,11 @@ def serve(root: Path, durability: str, with_checkpoints: bool) -> None:
         )
     content = {}
     for table in tables:
-        info = table.items()
-        content[f"{table.name}.key"] = info.key
-        content[f"{table.name}.priority"] = info.priority
-        if len(info.key):
-            data = table.get(info.key).data
+        items = table.items()
+        content[f"{table.name}.key"] = items.keys
+        content[f"{table.name}.priority"] = items.info.priorities
+        if len(items.keys):
+            data = table.get(items.keys).data
             content[f"{table.name}.at"] = data["at"]
             content[f"{table.name}.obs"] = data["obs"]
     np.savez(root / "content.npz", **content)

@@ -627,8 +627,8 @@ def test_the_last_checkpoint_has_all_that_clients_know_to_be_stored(
     server = start(config)
     with echoic.connect(server.address) as client:
         rows = client.table("rows")
-        assert rows.get(rows.items().key).data.tolist() == [*range(30)]
-        assert len(client.table("theirs").items().key) == 3
+        assert rows.get(rows.items().keys).data.tolist() == [*range(30)]
+        assert len(client.table("theirs").items().keys) == 3
     assert "; 30 are there again\n" in server.end()
 
 
@@ -655,7 +655,7 @@ def test_inserts_that_come_while_the_server_ends_are_in_the_last_checkpoint(
     acked = int(client.stats()["items_acked"])
     (saved,) = echoic._native.open_checkpoint(tmp_path / "saved")
     # In order and without a gap; the answer to what came last may have been lost.
-    stored = np.sort(saved.get(saved.items().key).data)
+    stored = np.sort(saved.get(saved.items().keys).data)
     assert 0 < acked <= len(stored)
     assert stored.tolist() == [*range(len(stored))]
 

@@ -40,7 +40,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def numbers(*tables: Table) -> list[int]:
     """All items of some tables, sorted."""
-    parts = [one.get(one.items().key).data for one in tables if len(one)]
+    parts = [one.get(one.items().keys).data for one in tables if len(one)]
     return sorted(np.concatenate(parts).tolist()) if parts else []
 
 
@@ -72,8 +72,8 @@ def test_keys_keep_their_meaning_while_shards_join(serve: Any, connect: Any) -> 
             client.refresh()
         assert client.shards_there == [True] * (number + 1)
         one.extend(np.arange(100 * number, 100 * number + 100))
-        info = client.table("t").items()
-        given.append((info.key, client.table("t").get(info.key).data))
+        items = client.table("t").items()
+        given.append((items.keys, client.table("t").get(items.keys).data))
         # Also those that were given when there were fewer shards.
         for keys, values in given:
             assert client.table("t").get(keys).data.tolist() == values.tolist()
@@ -103,11 +103,12 @@ def test_who_joins_gets_inserts_and_is_sampled_with_true_probabilities(
             places = addresses[:count]
             client.refresh()
             for _ in range(30):
-                info = client.sample("t", 200, timeout=PATIENCE).info
+                batch = client.sample("t", 200, timeout=PATIENCE)
                 # Each batch is of one whole, and says of which.
-                total = totals[info.table_size // 100]
-                assert info.table_size == 100 * count
-                assert np.allclose(info.probability, info.priority / total, rtol=1e-12)
+                total = totals[batch.info.table_size // 100]
+                assert batch.info.table_size == 100 * count
+                expected = batch.info.priorities / total
+                assert np.allclose(batch.info.probabilities, expected, rtol=1e-12)
             drawn = client.sample("t", 20_000, timeout=PATIENCE).data
             shares = np.bincount(drawn // 100, minlength=4) / len(drawn)
             true = np.diff(totals[: count + 1]) / totals[count]
@@ -116,10 +117,10 @@ def test_who_joins_gets_inserts_and_is_sampled_with_true_probabilities(
         # One goes: it is sampled no more from then on, and nothing else changes.
         places = [addresses[0], None, *addresses[2:]]
         client.refresh()
-        info = client.sample("t", 500, timeout=PATIENCE).info
+        batch = client.sample("t", 500, timeout=PATIENCE)
     total = totals[4] - (totals[2] - totals[1])
-    assert info.table_size == 300
-    assert np.allclose(info.probability, info.priority / total, rtol=1e-12)
+    assert batch.info.table_size == 300
+    assert np.allclose(batch.info.probabilities, batch.info.priorities / total, rtol=1e-12)
     assert seen == {0, 1, 2, 3}
     client.extend(np.arange(1000, 1900), "t")
     client.flush(PATIENCE)
@@ -228,7 +229,7 @@ def test_a_drained_shard_is_sampled_and_gets_no_inserts(serve: Any, connect: Any
     assert len(tables[1]) == 300
     batch = client.sample("t", 5000)
     assert batch.info.table_size == 2000
-    assert np.allclose(batch.info.probability, 1 / 2000)
+    assert np.allclose(batch.info.probabilities, 1 / 2000)
     drawn = np.isin(batch.data, numbers(tables[1])).mean()
     assert abs(drawn - 3 / 20) < 0.03
     client.drain(1, drained=False)
@@ -253,10 +254,10 @@ def test_items_of_a_drained_shard_go_to_the_others_with_priorities_and_versions(
     assert [len(one) for one in tables] == [4500, 0, 4500]
     assert numbers(*tables) == list(range(9000))
     for one in tables:
-        info = one.items()
-        values = one.get(info.key).data if len(one) else np.zeros(0, np.int64)
-        assert (info.priority == 1.0 + values).all()
-        assert (info.version == values // 3000).all()
+        items = one.items()
+        values = one.get(items.keys).data if len(one) else np.zeros(0, np.int64)
+        assert (items.info.priorities == 1.0 + values).all()
+        assert (items.info.versions == values // 3000).all()
     assert client.move_items(1, "t", timeout=PATIENCE) == 0
     with pytest.raises(IndexError, match="expected a shard below 3, got 3"):
         client.move_items(3, "t")
@@ -327,7 +328,7 @@ def test_a_client_goes_from_door_to_door_of_a_server_and_keys_stay_good(
         client = connect([server.addresses[0]])
         client.extend(np.arange(100), "t")
         client.flush()
-        keys = client.sample("t", 50).info.key
+        keys = client.sample("t", 50).keys
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             for turn in range(1, 9):
@@ -392,7 +393,7 @@ def test_an_episode_of_a_removed_shard_is_ended_elsewhere(connect: Any) -> None:
         writer.flush(timeout=PATIENCE)
         writer.append({"at": 100})
         assert writer._shard.number == 1 - first
-    found = tables[1 - first].get(tables[1 - first].items().key).data["at"]
+    found = tables[1 - first].get(tables[1 - first].items().keys).data["at"]
     assert found.tolist() == [[1, 2, 3], [2, 3, 4], [3, 4, 5]]
     client.close(PATIENCE)
     for server in servers:
@@ -514,11 +515,11 @@ def content(addresses: list[str]) -> tuple[list[int], list[int]]:
     windows: list[int] = []
     for address in addresses:
         with echoic.connect(address) as client:
-            there = client.table("rows").get(client.table("rows").items().key).data
+            there = client.table("rows").get(client.table("rows").items().keys).data
             assert (there["at"] == -there["who"]).all()
             rows.extend(there["at"].tolist())
             if len(client.table("windows")):
-                keys = client.table("windows").items().key
+                keys = client.table("windows").items().keys
                 windows.extend(client.table("windows").get(keys).data["at"].ravel().tolist())
     return sorted(rows), sorted(windows)
 
@@ -558,7 +559,7 @@ def test_all_is_there_once_while_shards_die_come_back_elsewhere_join_and_go(
             batch = client.sample("rows", 64, timeout=PATIENCE)
             assert (batch.data["at"] == -batch.data["who"]).all()
             # Of what is being inserted into, a batch is of one moment but for what came meanwhile.
-            assert np.allclose(batch.info.probability * batch.info.table_size, 1.0, rtol=0.5)
+            assert np.allclose(batch.info.probabilities * batch.info.table_size, 1.0, rtol=0.5)
     finally:
         worker.over.set()
         worker.join(2 * PATIENCE)
@@ -574,6 +575,6 @@ def test_all_is_there_once_while_shards_die_come_back_elsewhere_join_and_go(
     removed.add(0)
     client.refresh()
     assert client.shards_there == [False, True, True, True]
-    info = client.sample("rows", 500, timeout=PATIENCE).info
-    assert info.table_size == len(rows) - size
-    assert np.allclose(info.probability, 1 / info.table_size)
+    batch = client.sample("rows", 500, timeout=PATIENCE)
+    assert batch.info.table_size == len(rows) - size
+    assert np.allclose(batch.info.probabilities, 1 / batch.info.table_size)

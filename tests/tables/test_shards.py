@@ -63,7 +63,7 @@ def sizes(client: echoic.ShardedClient) -> list[int | None]:
 
 def shard_of(batch: echoic.Batch, width: int = 1) -> Any:
     """The shards that the items of a batch say they are of; their number has so many bits."""
-    bits = (batch.info.key >> np.uint64(64 - width)).astype(int)
+    bits = (batch.keys >> np.uint64(64 - width)).astype(int)
     # The lowest comes first.
     return sum(((bits >> at) & 1) << (width - 1 - at) for at in range(width))
 
@@ -72,7 +72,7 @@ def draws(client: echoic.ShardedClient, count: int = 20, batch: int = 500) -> tu
     """Values and probabilities of many draws."""
     batches = [client.sample("t", batch) for _ in range(count)]
     values = np.concatenate([one.data for one in batches])
-    return values, np.concatenate([one.info.probability for one in batches])
+    return values, np.concatenate([one.info.probabilities for one in batches])
 
 
 def chi_square(values: Any, expected: Any) -> float:
@@ -96,7 +96,7 @@ def test_unequal_shards_are_sampled_as_one_table(open_shards: Any) -> None:
     assert abs(chi_square(values, np.full(100, 0.01))) < 5
     batch = client.sample("t", 50)
     assert (batch.info.table_size, batch.info.total_weight) == (100, 100.0)
-    assert (batch.info.weight == 1.0).all()
+    assert (batch.weights == 1.0).all()
     assert len(client.sample("t", 7, timeout=0)) == 7
 
 
@@ -113,8 +113,8 @@ def test_prioritized_shards_are_sampled_as_one_table(open_shards: Any) -> None:
     assert abs(chi_square(values, expected)) < 5
     batch = client.sample("t", 50, beta=0.4)
     assert batch.info.total_weight == pytest.approx((priorities**0.5).sum())
-    weights = (60 * batch.info.probability) ** -0.4
-    assert np.allclose(batch.info.weight, weights / weights.max())
+    weights = (60 * batch.info.probabilities) ** -0.4
+    assert np.allclose(batch.weights, weights / weights.max())
 
 
 def test_probabilities_stay_true_while_priorities_change(open_shards: Any) -> None:
@@ -122,12 +122,12 @@ def test_probabilities_stay_true_while_priorities_change(open_shards: Any) -> No
     _, client = open_shards(*tables)
     for one, first in zip(tables, (0, 10), strict=True):
         one.extend(np.arange(first, first + 10))
-    own = [np.unique(one.sample(200).info.key) for one in tables]
+    own = [np.unique(one.sample(200).keys) for one in tables]
     estimates, generator = [], np.random.default_rng(4)
     for _ in range(400):
         batch = client.sample("t", 64)
         # If probabilities are true, this is an unbiased estimate of the sum over all items of 1.
-        estimates.append((1 / batch.info.probability).mean())
+        estimates.append((1 / batch.info.probabilities).mean())
         for one, keys in zip(tables, own, strict=True):
             one.update_priorities(keys, generator.uniform(0.5, 5.0, len(keys)))
     error = np.std(estimates) / np.sqrt(len(estimates))
@@ -143,7 +143,7 @@ def test_without_any_weight_all_items_of_all_shards_count_alike(open_shards: Any
     values, probabilities = draws(client, 4)
     assert (probabilities == 0.05).all()
     assert len(set(values.tolist())) == 20
-    tables[1].update_priorities(tables[1].sample(1).info.key, [1.0])
+    tables[1].update_priorities(tables[1].sample(1).keys, [1.0])
     # What is known of a shard is used for 50 ms.
     time.sleep(0.1)
     values, probabilities = draws(client, 1)
@@ -175,7 +175,7 @@ def test_large_batches_are_cut_and_small_ones_take_turns(open_shards: Any) -> No
     client.flush()
     assert sorted(sizes(client)) == [320, 320, 831]
     batch = client.sample("t", 5000)
-    assert (batch.info.priority == batch.data).all()
+    assert (batch.info.priorities == batch.data).all()
 
 
 def test_a_bad_batch_changes_no_shard(open_shards: Any) -> None:
@@ -186,11 +186,11 @@ def test_a_bad_batch_changes_no_shard(open_shards: Any) -> None:
         client.extend(np.zeros(500), "t")
     client.extend(np.arange(500), "t")
     client.flush()
-    keys = client.sample("t", 100).info.key
+    keys = client.sample("t", 100).keys
     with pytest.raises(echoic.errors.PriorityError):
         client.update_priorities("t", keys, np.r_[np.full(99, 9.0), np.nan])
     assert len(client.table("t")) == 500
-    assert (client.sample("t", 1000).info.priority == 1.0).all()
+    assert (client.sample("t", 1000).info.priorities == 1.0).all()
 
 
 def test_equal_keys_go_to_one_shard_from_every_client(open_shards: Any) -> None:
@@ -228,13 +228,13 @@ def test_changes_go_to_the_shard_that_has_the_item(open_shards: Any) -> None:
     tables[0].extend(np.arange(10))
     tables[1].extend(np.arange(10, 20))
     batch = client.sample("t", 400)
-    keys, first = np.unique(batch.info.key, return_index=True)
+    keys, first = np.unique(batch.keys, return_index=True)
     values = batch.data[first]
     assert len(keys) == 20
     assert client.update_priorities("t", keys, values + 1.0) == 20
     for one in tables:
         after = one.sample(200)
-        assert (after.info.priority == after.data + 1.0).all()
+        assert (after.info.priorities == after.data + 1.0).all()
     assert client.remove("t", keys[values % 2 == 1]) == 10
     assert [len(one) for one in tables] == [5, 5]
     assert not (client.sample("t", 300).data % 2).any()
@@ -253,7 +253,7 @@ def test_a_shard_with_too_few_items_is_not_waited_for(open_shards: Any) -> None:
     tables[1].add(np.int64(119))
     time.sleep(0.1)
     batch = client.sample("t", 200, timeout=PATIENCE)
-    assert (batch.info.probability == 1 / 40).all()
+    assert (batch.info.probabilities == 1 / 40).all()
     assert batch.data.max() >= 100
 
 
@@ -501,7 +501,7 @@ def test_sampling_and_inserting_go_on_when_a_shard_is_killed(start: Any, connect
         batch = client.sample("t", 2000, timeout=PATIENCE)
     assert set(shard_of(batch, 2).tolist()) == {0, 2}
     # As of when the batch was split, which may be a moment ago.
-    assert np.allclose(batch.info.probability * batch.info.table_size, 1.0, rtol=0.3)
+    assert np.allclose(batch.info.probabilities * batch.info.table_size, 1.0, rtol=0.3)
     assert sizes(client)[1] is None
     # Only the keys of the dead shard have gone to others, and to both of these.
     moved = [(old, new) for old, new in zip(first_homes, homes(), strict=True) if old != new]
@@ -510,7 +510,7 @@ def test_sampling_and_inserting_go_on_when_a_shard_is_killed(start: Any, connect
     assert [str(one.message).partition(": ")[2] for one in warned] == [
         f"shard 1 ({processes[1].address}) is away: its items can't be sampled"
     ]
-    changed = client.update_priorities("t", before.info.key, np.full(600, 2.0))
+    changed = client.update_priorities("t", before.keys, np.full(600, 2.0))
     assert changed == 600 - lost
     assert client.stats()["dropped_changes"] == lost
 
@@ -521,7 +521,7 @@ def test_sampling_and_inserting_go_on_when_a_shard_is_killed(start: Any, connect
     client.flush(PATIENCE)
     assert sizes(client)[1] == 300
     # The server is another now, and gives its first keys again: those of the old one are of nobody.
-    assert client.remove("t", before.info.key[shard_of(before, 2) == 1]) == 0
+    assert client.remove("t", before.keys[shard_of(before, 2) == 1]) == 0
     assert sizes(client)[1] == 300
     assert set(shard_of(client.sample("t", 600), 2).tolist()) == {0, 1, 2}
 
@@ -654,7 +654,7 @@ def test_a_shard_may_come_back_at_another_address(start: Any, connect: Any) -> N
     client.extend(np.arange(600), "t", timeout=PATIENCE)
     client.flush(PATIENCE)
     assert sizes(client) == [600, 300]
-    old = batch.info.key[shard_of(batch) == 1]
+    old = batch.keys[shard_of(batch) == 1]
     assert len(old) > 0
     assert client.remove("t", old) == 0
 

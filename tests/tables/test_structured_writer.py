@@ -532,7 +532,7 @@ def test_priorities_are_computed(setup: Setup, priority: Any, expected: list[flo
     for step, x in enumerate([-2.0, -3.0, 1.0, 4.0]):
         writer.append({"a": step, "x": np.float32(x)})
     writer.flush()
-    np.testing.assert_allclose(setup.table.sample(2).info.priority, expected)
+    np.testing.assert_allclose(setup.table.sample(2).info.priorities, expected)
 
 
 def test_a_computed_priority_that_is_none_costs_one_item(setup: Setup) -> None:

@@ -26,25 +26,25 @@ def test_every_column_of_info_has_a_value_for_each_item(make_table: MakeTable) -
     info = batch.info
     assert (len(batch), len(info), info.table_size, info.beta) == (50, 50, 4, 1.0)
     dtypes = {
-        "key": np.uint64,
-        "probability": np.float64,
-        "priority": np.float64,
-        "weight": np.float64,
-        "times_sampled": np.uint32,
-        "version": np.uint64,
+        (batch, "keys"): np.uint64,
+        (batch, "weights"): np.float64,
+        (info, "probabilities"): np.float64,
+        (info, "priorities"): np.float64,
+        (info, "times_sampled"): np.uint32,
+        (info, "versions"): np.uint64,
     }
-    for name, dtype in dtypes.items():
-        column = getattr(info, name)
+    for (part, name), dtype in dtypes.items():
+        column = getattr(part, name)
         assert (column.dtype, column.shape) == (dtype, (50,)), name
-        assert getattr(info, name) is column
-    np.testing.assert_array_equal(info.priority, batch.data)
-    np.testing.assert_array_equal(info.version, batch.data + 10)
-    np.testing.assert_allclose(info.probability, batch.data**2 / 14, rtol=1e-12)
+        assert getattr(part, name) is column
+    np.testing.assert_array_equal(info.priorities, batch.data)
+    np.testing.assert_array_equal(info.versions, batch.data + 10)
+    np.testing.assert_allclose(info.probabilities, batch.data**2 / 14, rtol=1e-12)
     drawn: collections.Counter[int] = collections.Counter()
     for value, times in zip(batch.data.tolist(), info.times_sampled.tolist(), strict=True):
         drawn[value] += 1
         assert times == drawn[value]
-    keys = dict(zip(batch.data.tolist(), info.key.tolist(), strict=True))
+    keys = dict(zip(batch.data.tolist(), batch.keys.tolist(), strict=True))
     assert len(set(keys.values())) == len(keys)
     assert repr(batch) == "Batch(items=50)"
     assert repr(info) == "BatchInfo(items=50, table_size=4)"
@@ -53,9 +53,29 @@ def test_every_column_of_info_has_a_value_for_each_item(make_table: MakeTable) -
 def test_no_exponent_makes_weights_that_are_no_numbers(make_table: MakeTable) -> None:
     table = make_table(np.int64(0), sampler=selectors.Prioritized(1.0))
     table.extend(np.arange(3), np.array([1.0, 1.0, 2.0]))
-    info = table.sample(64, beta=1e308).info
+    batch = table.sample(64, beta=1e308)
     # Of the rarer ones 1, of the others nothing that is left.
-    assert set(zip(info.probability, info.weight, strict=True)) == {(0.25, 1.0), (0.5, 0.0)}
+    drawn = set(zip(batch.info.probabilities, batch.weights, strict=True))
+    assert drawn == {(0.25, 1.0), (0.5, 0.0)}
+
+
+def test_a_batch_is_read_by_the_keys_of_its_data(make_table: MakeTable) -> None:
+    step = {"obs": np.ones(2, np.float32), "at": np.int64(3)}
+    table = make_table(step)
+    table.add(step)
+    batch = table.sample(4)
+    assert batch["obs"] is batch.data["obs"]
+    with pytest.raises(KeyError, match="the batch has no 'reward'; its data has '"):
+        batch["reward"]
+    listed = table.items()
+    assert (listed.data, listed.keys.tolist()) == (None, [batch.keys[0]])
+    with pytest.raises(TypeError, match=r"batch\['obs'\] needs data .* of type NoneType"):
+        listed["obs"]
+    numbers = make_table(np.int64(0))
+    numbers.add(1)
+    one = numbers.sample(1)
+    with pytest.raises(TypeError, match=r"batch\[0\] needs data that is a dict, .* type ndarray"):
+        one[0]
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
@@ -64,19 +84,19 @@ def test_weights_undo_the_preference_for_high_priorities(
 ) -> None:
     table = make_table(np.int64(0), sampler=selectors.Prioritized(0.7))
     table.extend(np.arange(20), priorities=np.linspace(0.1, 5, 20))
-    info = table.sample(256, beta=beta).info
-    weights = (20 * info.probability) ** -beta
-    assert info.beta == beta
-    assert info.weight.max() == 1
-    np.testing.assert_allclose(info.weight, weights / weights.max(), rtol=1e-12)
+    batch = table.sample(256, beta=beta)
+    weights = (20 * batch.info.probabilities) ** -beta
+    assert batch.info.beta == beta
+    assert batch.weights.max() == 1
+    np.testing.assert_allclose(batch.weights, weights / weights.max(), rtol=1e-12)
 
 
 def test_uniform_samples_all_weigh_one(make_table: MakeTable) -> None:
     table = make_table(np.int64(0))
     table.extend(np.arange(20))
-    info = table.sample(8).info
-    assert info.weight.tolist() == [1] * 8
-    assert info.probability.tolist() == [1 / 20] * 8
+    batch = table.sample(8)
+    assert batch.weights.tolist() == [1] * 8
+    assert batch.info.probabilities.tolist() == [1 / 20] * 8
 
 
 def test_items_have_the_learners_version_unless_they_name_their_own(make_table: MakeTable) -> None:
@@ -89,7 +109,7 @@ def test_items_have_the_learners_version_unless_they_name_their_own(make_table: 
     table.publish_version(4)
     table.add(4)
     batch = table.sample(5)
-    versions = dict(zip(batch.data.tolist(), batch.info.version.tolist(), strict=True))
+    versions = dict(zip(batch.data.tolist(), batch.info.versions.tolist(), strict=True))
     assert versions == {0: 0, 1: 5, 2: 3, 3: 9, 4: 5}
     assert table.stats().version == 5
 
@@ -103,9 +123,9 @@ def test_hot_and_cold_items_have_their_shares(make_table: MakeTable) -> None:
     batch = table.sample(8)
     assert (batch.data[:6] >= 10).all()
     assert (batch.data[6:] < 10).all()
-    np.testing.assert_allclose(batch.info.probability, [0.75 / 5] * 6 + [0.25 / 10] * 2)
+    np.testing.assert_allclose(batch.info.probabilities, [0.75 / 5] * 6 + [0.25 / 10] * 2)
     table.publish_version(3)
-    assert table.sample(8).info.probability.tolist() == [1 / 15] * 8
+    assert table.sample(8).info.probabilities.tolist() == [1 / 15] * 8
 
 
 # Memory.
@@ -133,8 +153,8 @@ def test_a_batch_stays_as_it_is_whatever_happens_later(
         if step > 4:
             batch = table.sample(3)
             if step % 3 == 0:
-                kept.append((batch, (copy(batch.data), batch.info.key)))
-    table.remove(kept[-1][0].info.key)
+                kept.append((batch, (copy(batch.data), batch.keys)))
+    table.remove(kept[-1][0].keys)
     table.clear()
     table.close()
     del table
@@ -144,7 +164,7 @@ def test_a_batch_stays_as_it_is_whatever_happens_later(
         np.testing.assert_array_equal(batch.data["step"], data["step"])
         np.testing.assert_array_equal(batch.data["obs"], data["obs"])
         assert (batch.data["obs"] == batch.data["step"][:, None]).all()
-        assert batch.info.key is key
+        assert batch.keys is key
 
 
 def test_a_view_of_one_leaf_keeps_the_memory_of_the_batch(make_table: MakeTable) -> None:
@@ -164,7 +184,7 @@ def test_what_is_done_to_a_batch_does_not_reach_the_table(make_table: MakeTable)
         batch = table.sample(2)
         assert batch.data.flags.writeable
         batch.data[:] = 7
-        batch.info.key[:] = 0
+        batch.keys[:] = 0
         assert table.sample(2).data.tolist() == [[1] * 3] * 2
 
 
@@ -209,8 +229,8 @@ def draws(make_table: MakeTable, selector: selectors.Selector, seed: int | None)
     for _ in range(5):
         batch = table.sample(10)
         drawn.append(batch.data.tolist())
-        drawn.append(batch.info.probability.tolist())
-        table.update_priorities(batch.info.key, batch.info.priority + 1)
+        drawn.append(batch.info.probabilities.tolist())
+        table.update_priorities(batch.keys, batch.info.priorities + 1)
     return drawn
 
 

@@ -51,8 +51,8 @@ def test_a_server_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
             for table in ("rows", "windows"):
                 assert other.table(table).stats() == client.table(table).stats()
                 one, two = client.sample(table, 100), other.sample(table, 100)
-                assert (one.info.key == two.info.key).all()
-                assert (one.info.probability == two.info.probability).all()
+                assert (one.keys == two.keys).all()
+                assert (one.info.probabilities == two.info.probabilities).all()
                 assert (one.data["at"] == two.data["at"]).all()
         with server(tmp_path, load=False) as third:
             assert len(third.client().table("rows")) == 0
@@ -139,7 +139,7 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
         assert _native.list_checkpoints(tmp_path) == places[-2:]
     assert _native.verify_checkpoint(tmp_path)["path"] == places[-1]
     tables = {table.name: table for table in _native.open_checkpoint(places[-2])}
-    assert tables["rows"].get(tables["rows"].items().key).data["at"].tolist() == [0, 1, 2]
+    assert tables["rows"].get(tables["rows"].items().keys).data["at"].tolist() == [0, 1, 2]
 
 
 def test_a_checkpoint_is_made_on_schedule(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_client_has_a_checkpoint_written(door: str, tmp_path: Path) -> None:
         place = client.checkpoint(timeout=20)
         assert place.parent == tmp_path / "saved"
         (saved,) = _native.open_checkpoint(place)
-        assert saved.get(saved.items().key).data["at"].tolist() == [7]
+        assert saved.get(saved.items().keys).data["at"].tolist() == [7]
         assert client.checkpoint() > place
 
 

@@ -106,8 +106,8 @@ def add(open_table: Any) -> None:
     batch = here.table.sample(4)
     assert batch.data["at"].tolist() == [7] * 4
     assert (batch.data["obs"] == 7).all()
-    assert batch.info.priority.tolist() == [2.0] * 4
-    assert batch.info.version.tolist() == [5] * 4
+    assert batch.info.priorities.tolist() == [2.0] * 4
+    assert batch.info.versions.tolist() == [5] * 4
     with pytest.raises(echoic.errors.PriorityError):
         here.table.add(STEP, -1.0)
     with pytest.raises(echoic.errors.SpecError):
@@ -121,8 +121,8 @@ def extend(open_table: Any) -> None:
     here.table.extend({"obs": np.zeros((3, 3), np.float32), "at": at}, [1.0, 2.0, 3.0], 4)
     here.client.flush()
     items = here.table.items()
-    assert sorted(items.priority.tolist()) == [1.0] * 6 + [2.0, 3.0]
-    assert sorted(items.version.tolist()) == [0] * 5 + [4] * 3
+    assert sorted(items.info.priorities.tolist()) == [1.0] * 6 + [2.0, 3.0]
+    assert sorted(items.info.versions.tolist()) == [0] * 5 + [4] * 3
 
 
 def sample(open_table: Any) -> None:
@@ -131,7 +131,7 @@ def sample(open_table: Any) -> None:
         here.table.sample(1, timeout=0.0)
     batch = here.filled().sample(16, 10.0, 0.5)
     assert batch.data["obs"].shape == (16, 3)
-    assert batch.info.probability.tolist() == [1 / 8] * 16
+    assert batch.info.probabilities.tolist() == [1 / 8] * 16
     assert batch.info.table_size == 8
 
 
@@ -145,7 +145,7 @@ def batches(open_table: Any) -> None:
 def update_priorities(open_table: Any) -> None:
     here = open_table(sampler=selectors.Prioritized())
     table = here.filled()
-    keys, at = table.items().key, table.get(table.items().key).data["at"]
+    keys, at = table.items().keys, table.get(table.items().keys).data["at"]
     assert table.update_priorities(keys, np.where(at == 3, 1.0, 0.0)) == 8
     assert set(table.sample(8).data["at"].tolist()) == {3}
     assert table.update_priorities(keys, np.where(at == 4, 1.0, 0.0), wait=False) is None
@@ -159,21 +159,21 @@ def items(open_table: Any) -> None:
     table = open_table().filled()
     assert len(table.items()) == 8
     assert len(table.items(limit=3)) == 3
-    assert table.items().priority.tolist() == [1.0] * 8
+    assert table.items().info.priorities.tolist() == [1.0] * 8
 
 
 def get(open_table: Any) -> None:
     table = open_table().filled()
-    keys = table.items().key[2:5]
+    keys = table.items().keys[2:5]
     batch = table.get(keys)
-    assert batch.info.key.tolist() == keys.tolist()
+    assert batch.keys.tolist() == keys.tolist()
     assert (batch.data["obs"] == batch.data["at"][:, None]).all()
     assert table.stats().samples == 0
 
 
 def remove(open_table: Any) -> None:
     table = open_table().filled()
-    gone = table.items().key[:3]
+    gone = table.items().keys[:3]
     assert table.remove(gone) == 3
     assert table.remove(gone) == 0
     assert len(table) == 5
@@ -309,7 +309,7 @@ def test_trajectories_go_in_and_out(open_table: Any) -> None:
     here.client.flush()
     table = here.table
     assert len(table) == 3
-    keys = table.items().key
+    keys = table.items().keys
     steps = sorted(table.get([key]).data["obs"][0].tolist() for key in keys)
     assert steps == [[0, 1, 2], [0, 1, 2, 3, 4], [1, 2, 3]]
     assert table.remove(keys) == 3

@@ -87,8 +87,8 @@ def test_what_is_inserted_is_sampled(open_tables: Any) -> None:
     assert batch.data["at"].tolist() == list(range(7, 17))
     assert (batch.data["obs"] == batch.data["at"][:, None]).all()
     assert batch.data["obs"].dtype == np.float32
-    assert batch.info.priority.tolist() == [2.0, *np.arange(9.0)]
-    assert batch.info.version.tolist() == [5] + [0] * 9
+    assert batch.info.priorities.tolist() == [2.0, *np.arange(9.0)]
+    assert batch.info.versions.tolist() == [5] + [0] * 9
     assert batch.info.times_sampled.tolist() == [1] * 10
     assert client.table("t").stats().deletions == 10
 
@@ -102,13 +102,13 @@ def test_what_is_sampled_after_an_update_comes_after_it(open_tables: Any) -> Non
     for chosen in range(100):
         priorities = np.zeros(100)
         priorities[chosen] = 1.0
-        assert client.update_priorities("t", items.key, priorities, wait=False) is None
+        assert client.update_priorities("t", items.keys, priorities, wait=False) is None
         if chosen % 10 == 0:
             assert set(client.sample("t", 3).data["at"].tolist()) == {chosen}
     client.flush()
-    assert client.table("t").items().priority.tolist() == [0.0] * 99 + [1.0]
+    assert client.table("t").items().info.priorities.tolist() == [0.0] * 99 + [1.0]
     with pytest.raises(echoic.errors.PriorityError):
-        client.update_priorities("t", items.key[:1], [-1.0], wait=False)
+        client.update_priorities("t", items.keys[:1], [-1.0], wait=False)
     client.close()
 
 
@@ -151,7 +151,7 @@ def test_updates_that_nobody_waits_for_are_not_lost_in_silence() -> None:
     server = echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)).start()
     client = echoic.connect(server.addresses[0], deadline=0.5)
     table.add(STEP)
-    keys = table.items().key
+    keys = table.items().keys
     server.close()
     client.update_priorities("t", keys, [2.0], wait=False)
     with pytest.raises((echoic.errors.WaitTimeoutError, echoic.errors.DisconnectedError)):
@@ -183,25 +183,25 @@ def test_items_are_listed_and_read_without_being_sampled(open_tables: Any) -> No
     table = client.table("t")
     items = table.items()
     assert len(items) == 70
-    assert items.priority.tolist() == list(range(70))
-    assert set(items.version.tolist()) == {3}
-    assert items.times_sampled.sum() == 0
-    assert np.isnan(items.probability).all()
-    assert table.items(10).key.tolist() == items.key[:10].tolist()
+    assert items.info.priorities.tolist() == list(range(70))
+    assert set(items.info.versions.tolist()) == {3}
+    assert items.info.times_sampled.sum() == 0
+    assert np.isnan(items.info.probabilities).all()
+    assert table.items(10).keys.tolist() == items.keys[:10].tolist()
     assert len(table.items(0)) == 0
-    read = table.get(items.key[[5, 2]])
+    read = table.get(items.keys[[5, 2]])
     assert read.data["at"].tolist() == [5, 2]
-    assert read.info.priority.tolist() == [5.0, 2.0]
+    assert read.info.priorities.tolist() == [5.0, 2.0]
     # One that has gone is left out.
-    client.remove("t", items.key[5:6])
-    read = table.get(items.key[[5, 2]])
-    assert read.info.key.tolist() == [items.key[2]]
+    client.remove("t", items.keys[5:6])
+    read = table.get(items.keys[[5, 2]])
+    assert read.keys.tolist() == [items.keys[2]]
     assert client.table("t").stats().samples == 0
-    read = client.table("w").get(client.table("w").items().key)
+    read = client.table("w").get(client.table("w").items().keys)
     assert read.data["at"].tolist() == [5]
     assert len(table.get([])) == 0
     # Nor is one of a table whose items may be of any form.
-    gone = client.table("w").items().key
+    gone = client.table("w").items().keys
     client.remove("w", gone)
     read = client.table("w").get(gone)
     assert (len(read), read.data) == (0, [])
@@ -213,12 +213,12 @@ def test_priorities_say_what_is_sampled(open_tables: Any) -> None:
     client.flush()
     batch = client.sample("t", 50, beta=0.5)
     assert set(batch.data["at"].tolist()) == {0, 3}
-    assert (batch.info.probability == 0.5).all()
-    assert (batch.info.weight == 1.0).all()
-    first = batch.info.key[batch.data["at"] == 0][0]
+    assert (batch.info.probabilities == 0.5).all()
+    assert (batch.weights == 1.0).all()
+    first = batch.keys[batch.data["at"] == 0][0]
     assert client.update_priorities("t", [first], [0.0]) == 1
     assert set(client.sample("t", 50).data["at"].tolist()) == {3}
-    assert client.remove("t", batch.info.key) == 2
+    assert client.remove("t", batch.keys) == 2
     assert len(client.table("t")) == 2
     client.clear("t")
     assert client.table("t").stats().size == 0
@@ -229,7 +229,7 @@ def test_a_bad_priority_changes_nothing(open_tables: Any, value: float) -> None:
     _, client = open_tables(Table("t", STEP, capacity=10, sampler=selectors.Prioritized()))
     client.extend(steps(2), "t")
     client.flush()
-    keys = client.sample("t", 2).info.key
+    keys = client.sample("t", 2).keys
     with pytest.raises(echoic.errors.PriorityError):
         client.update_priorities("t", keys, [5.0, value])
     with pytest.raises(echoic.errors.PriorityError):
@@ -237,7 +237,7 @@ def test_a_bad_priority_changes_nothing(open_tables: Any, value: float) -> None:
     with pytest.raises(echoic.errors.PriorityError):
         client.extend(steps(2), "t", [1.0, value])
     client.flush()
-    assert client.sample("t", 20).info.priority.tolist() == [1.0] * 20
+    assert client.sample("t", 20).info.priorities.tolist() == [1.0] * 20
     assert len(client.table("t")) == 2
 
 

@@ -87,7 +87,7 @@ def test_items_come_out_as_they_went_in(make_table: MakeTable, form: str, with_s
     for n in range(1, 8):
         table.add(item(n), priority=n)
     batch = table.sample(7)
-    order = [int(priority) for priority in batch.info.priority]
+    order = [int(priority) for priority in batch.info.priorities]
     assert sorted(order) == list(range(1, 8))
     assert_stacked(batch.data, [item(n) for n in order])
 
@@ -115,7 +115,7 @@ def test_a_batch_of_items_is_like_one_after_the_other(make_table: MakeTable, for
     table = make_table(item(0), sampler=selectors.Epoch())
     table.extend(stack(items), priorities=range(1, 8))
     batch = table.sample(7)
-    assert_stacked(batch.data, [items[int(priority) - 1] for priority in batch.info.priority])
+    assert_stacked(batch.data, [items[int(priority) - 1] for priority in batch.info.priorities])
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_items_of_different_forms_make_a_list_of_trees(make_table: MakeTable) ->
     batch = table.sample(len(items))
     assert isinstance(batch.data, list)
     assert len(batch) == len(items)
-    for tree, priority in zip(batch.data, batch.info.priority, strict=True):
+    for tree, priority in zip(batch.data, batch.info.priorities, strict=True):
         expected = items[int(priority) - 1]
         for (path, got), (name, want) in zip(leaves(tree), leaves(expected), strict=True):
             assert path == name
@@ -249,7 +249,7 @@ def test_trees_of_one_form_stack_again_after_another_form_came_between(
     table.add((1, 2))
     table.add({"a": np.ones(2)})
     assert table.sample(2).data["a"].tolist() == [[1, 1], [1, 1]]
-    table.remove(table.sample(1).info.key)
+    table.remove(table.sample(1).keys)
     assert [leaf.tolist() for leaf in table.sample(3).data] == [[1, 1, 1], [2, 2, 2]]
 
 

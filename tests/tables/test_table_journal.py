@@ -131,7 +131,7 @@ class Ledger:
 
     def change(self, client: echoic.TableClient) -> None:
         batch = client.sample("rows", 6, timeout=5)
-        numbers, keys = batch.data["at"].tolist(), batch.info.key
+        numbers, keys = batch.data["at"].tolist(), batch.keys
         self.keys.update(zip(numbers, keys.tolist(), strict=True))
         priority = 2.0 + self.calls
         for number in numbers[:4]:
@@ -221,7 +221,7 @@ def test_a_server_goes_on_where_the_last_one_was(tmp_path: Path, durability: str
                 if number >= 3:
                     writer.create_item("windows", 1.0, {"at": writer.history["at"][-4:]})
         client.publish_version(7)
-        keys = client.sample("rows", 5).info.key
+        keys = client.sample("rows", 5).keys
         client.update_priorities("rows", keys[:3], [5.0, 6.0, 7.0])
         client.remove("rows", keys[4:])
         stats = {name: table.stats() for name, table in client.tables.items()}
@@ -233,10 +233,10 @@ def test_a_server_goes_on_where_the_last_one_was(tmp_path: Path, durability: str
         client = second.client()
         for name, expected in items.items():
             found = client.table(name).items()
-            assert (found.key == expected.key).all()
-            assert (found.priority == expected.priority).all()
-            assert (found.version == expected.version).all()
-            there = client.table(name).get(found.key).data
+            assert (found.keys == expected.keys).all()
+            assert (found.info.priorities == expected.info.priorities).all()
+            assert (found.info.versions == expected.info.versions).all()
+            there = client.table(name).get(found.keys).data
             assert all((there[leaf] == data[name][leaf]).all() for leaf in there)
             there, before = client.table(name).stats(), stats[name]
             for number in ("inserts", "samples", "deletions", "version", "size"):
@@ -253,12 +253,12 @@ def test_a_checkpoint_and_the_journal_go_together(tmp_path: Path) -> None:
         first.checkpoint()
         client.extend(rows(np.arange(10, 15)), "rows")
         client.add(2, {"forgotten": 1.0})
-        keys = client.table("rows").items().key
+        keys = client.table("rows").items().keys
         with pytest.raises(echoic.errors.CheckpointError, match="it has a journal"):
             first._load(tmp_path / "checkpoints")
     with journalled(tmp_path, checkpointer=checkpointer) as second:
         client = second.client()
-        assert (client.table("rows").items().key == keys).all()
+        assert (client.table("rows").items().keys == keys).all()
         assert len(client.table("forgotten")) == 1
         assert sorted(client.table("rows").get(keys).data["at"]) == list(range(15))
 
@@ -330,7 +330,7 @@ try:
         stored += 1
 except OSError as error:
     print(type(error).__name__, "takes no more records" in str(error))
-print(5 < stored < 15, len(client.sample("rows", 4).info.key))
+print(5 < stored < 15, len(client.sample("rows", 4).keys))
 for change in (lambda: table.remove([0]), lambda: table.update_priorities([0], [2.0]), table.clear):
     try:
         change()
@@ -366,10 +366,10 @@ except OSError as error:
 other.add(0.0)
 try:
     with echoic.connect(server.addresses[0]) as remote:
-        key = remote.sample("few", 1).info.key
+        key = remote.sample("few", 1).keys
         remote.update_priorities("few", np.repeat(key, 20_000), np.full(20_000, 2.0))
 except OSError as error:
-    print(type(error).__name__, other.items().priority)
+    print(type(error).__name__, other.items().info.priorities)
 server.close()
 """
 
@@ -431,6 +431,6 @@ def test_a_stream_comes_back_beside_a_table_with_a_journal(tmp_path: Path) -> No
         first.client().add(20, {"replay": 1.0})
     with serve() as second:
         table = second.client().table("replay")
-        assert sorted(table.get(table.items().key).data.tolist()) == [10, 20]
+        assert sorted(table.get(table.items().keys).data.tolist()) == [10, 20]
         second.add(3)
         assert second.sample(1.0).data.tolist() == [1, 3]

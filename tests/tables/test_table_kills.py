@@ -42,7 +42,7 @@ while True:
     if number % 16 == 0:
         # Enough bytes for a place in the arena where there is one.
         batch = client.sample("rows", 128)
-        client.update_priorities("rows", batch.info.key, np.ones(128), wait=False)
+        client.update_priorities("rows", batch.keys, np.ones(128), wait=False)
     if number % 64 == 0:
         writer.end_episode()
 """
@@ -84,9 +84,9 @@ def test_a_killed_client_leaves_whole_items_and_disturbs_nobody(door: str, tmp_p
                 if len(running) > 1:
                     time.sleep(moments.uniform(0, 0.15))
                     kill(running.pop(0))
-                    check_steps(rows.get(rows.items().key).data)
+                    check_steps(rows.get(rows.items().keys).data)
                     if len(windows):
-                        check_steps(windows.get(windows.items().key).data)
+                        check_steps(windows.get(windows.items().keys).data)
             before = rows.stats().inserts
             deadline = time.monotonic() + 20
             while rows.stats().inserts < before + 100 or len(windows) < 100:
@@ -232,7 +232,7 @@ class Learner(threading.Thread):
 def numbers(client: echoic.TableClient, table: str) -> list[int]:
     """What a table has, in order, and each whole."""
     there = client.table(table)
-    keys = there.items().key
+    keys = there.items().keys
     if not len(keys):
         return []
     data = there.get(keys).data

@@ -138,7 +138,7 @@ def test_each_item_is_a_unique_sample_once(serve: Callable[..., echoic.TableClie
         table.add({"obs": np.ones(3, np.float32)})
         table.sample(4)
     assert table.stats().unique_samples == 1
-    table.remove(table.sample(1).info.key)
+    table.remove(table.sample(1).keys)
     assert table.stats().unique_samples == 1
     table.sample(1)
     assert table.stats().unique_samples == 2
@@ -155,7 +155,7 @@ def test_unique_samples_are_in_a_checkpoint(tmp_path: Path) -> None:
         table = client.table("replay")
         for _ in range(3):
             table.add({"obs": np.ones(3, np.float32)})
-        table.remove(table.sample(1).info.key)
+        table.remove(table.sample(1).keys)
         client.checkpoint()
     with server() as second, second.client() as client:
         table = client.table("replay")

@@ -50,8 +50,8 @@ def use(table, items):
     for number in range(items // 1000):
         table.extend(rows, priorities)
         if number % 10 == 0:
-            info = table.sample(256).info
-            table.update_priorities(info.key, info.priority + 0.1)
+            batch = table.sample(256)
+            table.update_priorities(batch.keys, batch.info.priorities + 0.1)
 
 use(table(5_000), 10_000)
 before = resident()
@@ -134,9 +134,9 @@ def rounds(table: echoic.Table, item: Any, count: int) -> int:
     for _ in range(count):
         for _ in range(4):
             table.add(item, priority=2.0)
-        info = table.sample(16).info
-        table.update_priorities(info.key, info.priority)
-        table.remove(info.key[:1])
+        batch = table.sample(16)
+        table.update_priorities(batch.keys, batch.info.priorities)
+        table.remove(batch.keys[:1])
     return allocation_count() - before
 
 

@@ -22,13 +22,13 @@ def contents(table: echoic.Table) -> dict[int, float]:
     """Items and their priorities, of a table that samples by epochs."""
     # The rest of the epoch that has begun, and a whole one.
     batch = table.sample(2 * len(table))
-    return dict(zip(batch.data.tolist(), batch.info.priority.tolist(), strict=True))
+    return dict(zip(batch.data.tolist(), batch.info.priorities.tolist(), strict=True))
 
 
 def keys_of(table: echoic.Table) -> dict[int, int]:
     """Items and their keys, of such a table."""
     batch = table.sample(2 * len(table))
-    return dict(zip(batch.data.tolist(), batch.info.key.tolist(), strict=True))
+    return dict(zip(batch.data.tolist(), batch.keys.tolist(), strict=True))
 
 
 def test_items_are_drawn_as_their_priorities_say(make_table: MakeTable) -> None:
@@ -47,7 +47,7 @@ def test_items_are_drawn_as_their_priorities_say(make_table: MakeTable) -> None:
         deviations = np.sqrt(200_000 * odds * (1 - odds))
         assert (abs(counts - 200_000 * odds) <= 6 * deviations).all(), exponent
         assert counts[0] == 0
-        np.testing.assert_allclose(batch.info.probability, odds[batch.data], rtol=1e-12)
+        np.testing.assert_allclose(batch.info.probabilities, odds[batch.data], rtol=1e-12)
 
 
 def test_items_that_are_all_of_priority_zero_are_drawn_alike(make_table: MakeTable) -> None:
@@ -55,8 +55,8 @@ def test_items_that_are_all_of_priority_zero_are_drawn_alike(make_table: MakeTab
     table.extend(np.arange(4), priorities=np.zeros(4))
     batch = table.sample(100)
     assert set(batch.data.tolist()) == {0, 1, 2, 3}
-    assert batch.info.probability.tolist() == [0.25] * 100
-    table.update_priorities(batch.info.key[:1], [1.0])
+    assert batch.info.probabilities.tolist() == [0.25] * 100
+    table.update_priorities(batch.keys[:1], [1.0])
     assert set(table.sample(100).data.tolist()) == {int(batch.data[0])}
 
 
@@ -65,14 +65,14 @@ def test_priorities_as_far_apart_as_can_be_are_kept_apart(make_table: MakeTable)
     table.extend(np.arange(3), priorities=[5e-324, 1.7e308, 1.7e308])
     batch = table.sample(100)
     assert set(batch.data.tolist()) == {1, 2}
-    np.testing.assert_allclose(batch.info.probability, 0.5)
+    np.testing.assert_allclose(batch.info.probabilities, 0.5)
 
 
 def test_an_update_changes_what_is_drawn(make_table: MakeTable) -> None:
     table = make_table(np.int64(0), sampler=selectors.MaxHeap(), remover=selectors.MinHeap())
     table.extend(np.arange(3), priorities=[1, 2, 3])
     assert table.sample(1).data.tolist() == [2]
-    assert table.update_priorities(table.sample(1).info.key, [0.5]) == 1
+    assert table.update_priorities(table.sample(1).keys, [0.5]) == 1
     assert table.sample(2).data.tolist() == [1, 1]
 
 
@@ -148,12 +148,12 @@ def test_nothing_to_update_is_fine(make_table: MakeTable) -> None:
 def assert_lives(table: echoic.Table, expected: dict[int, float]) -> None:
     """It has what it had, and does all that tables do."""
     batch = table.sample(200, timeout=0)
-    found = dict(zip(batch.data.tolist(), batch.info.priority.tolist(), strict=True))
+    found = dict(zip(batch.data.tolist(), batch.info.priorities.tolist(), strict=True))
     assert found.items() <= expected.items()
-    assert np.isfinite(batch.info.probability).all()
-    assert (batch.info.probability > 0).all()
+    assert np.isfinite(batch.info.probabilities).all()
+    assert (batch.info.probabilities > 0).all()
     assert len(table) == len(expected)
-    assert table.update_priorities(batch.info.key, batch.info.priority) == 200
+    assert table.update_priorities(batch.keys, batch.info.priorities) == 200
     table.add(99, priority=2.0, timeout=0)
     table.sample(10, timeout=0)
 
@@ -181,7 +181,7 @@ def test_a_bad_priority_of_an_update_changes_nothing_and_the_table_lives_on(
 ) -> None:
     table = make_table(np.int64(0), sampler=selector, remover=selector)
     table.extend(np.arange(4), priorities=[1, 2, 3, 4])
-    keys = table.sample(4).info.key
+    keys = table.sample(4).keys
     with pytest.raises(PriorityError, match="priority 1: expected a finite number >= 0, got"):
         table.update_priorities(keys, [7.0, bad, 7.0, 7.0])
     with pytest.raises(PriorityError, match="priority 0: expected"):

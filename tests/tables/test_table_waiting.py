@@ -136,7 +136,7 @@ def test_what_makes_room_wakes_an_insert(
 ) -> None:
     table = make_table(np.int64(0))
     table.add(1)
-    keys = table.sample(1).info.key
+    keys = table.sample(1).keys
     # Another item, when this one is there, needs another sample.
     table.set_limiter(limiters.RateLimiter(1, 1.0, float("-inf"), 0.0))
     inserted = background.start_and_let_block(lambda: table.add(3, timeout=20))
@@ -264,7 +264,7 @@ def test_items_go_when_they_were_sampled_often_enough(make_table: MakeTable) -> 
     assert batch.data.tolist() == [0, 0, 1]
     assert batch.info.times_sampled.tolist() == [1, 2, 1]
     assert (len(table), table.stats().deletions) == (3, 1)
-    assert table.update_priorities(batch.info.key, [1, 1, 1]) == 1
+    assert table.update_priorities(batch.keys, [1, 1, 1]) == 1
 
 
 # Pausing, resetting, closing.
@@ -445,7 +445,7 @@ def test_a_wait_uses_no_cpu(make_table: MakeTable, make_queue: Callable[..., ech
 def test_a_forked_child_is_refused_and_the_parent_goes_on(make_table: MakeTable) -> None:
     table = make_table(np.int64(0))
     table.add(1)
-    key = table.sample(1).info.key
+    key = table.sample(1).keys
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

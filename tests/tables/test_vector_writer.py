@@ -66,7 +66,7 @@ def test_an_item_has_the_steps_of_one_environment(setup: Setup) -> None:
     assert made.dtype == bool
     assert made.tolist() == [True] * 3
     writer.flush()
-    priorities = setup.table.items().priority.tolist()
+    priorities = setup.table.items().info.priorities.tolist()
     assert priorities == [1.0, 2.0, 3.0]
     assert setup.items() == [
         {"now": e + 3, "pair": [[e + 2] * 2, [e + 3] * 2], "odd": [e, e + 2]} for e in (0, 100, 200)
@@ -230,7 +230,7 @@ def test_priorities_are_one_or_one_for_each_environment(setup: Setup) -> None:
         writer.create_items("t", priority, now)
     writer.create_items("t", [1.0, np.nan, 3.0], now, envs=[0, 2])
     writer.flush()
-    assert setup.table.items().priority.tolist() == [2.0] * 18 + [1.0, 3.0]
+    assert setup.table.items().info.priorities.tolist() == [2.0] * 18 + [1.0, 3.0]
     for bad in (-1.0, [1.0, np.inf, 1.0], np.nan):
         with pytest.raises(echoic.errors.PriorityError):
             writer.create_items("t", bad, now)

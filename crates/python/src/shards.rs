@@ -15,7 +15,7 @@ use crate::fork::Process;
 use crate::memory::Arena;
 use crate::numbers::{float_numbers, key_numbers};
 use crate::remote::RemoteTable;
-use crate::table::{Batch, BatchInfo, check_draw};
+use crate::table::{Batch, check_draw};
 use crate::wait;
 
 /// Draws batches from one table on several servers, and knows whose items they were.
@@ -94,17 +94,12 @@ impl Shards {
         self.batch(py, &tables, gathered, beta)
     }
 
-    /// What is known about items.
-    fn items(
-        &self,
-        py: Python<'_>,
-        tables: Places,
-        limit: Option<usize>,
-    ) -> PyResult<Py<BatchInfo>> {
+    /// What is known about items, without their data.
+    fn items(&self, py: Python<'_>, tables: Places, limit: Option<usize>) -> PyResult<Batch> {
         let most = limit.unwrap_or(usize::MAX);
         let infos =
             self.ask(py, &tables, None, |shards, wait| self.shards.list(shards, most, wait))?;
-        BatchInfo::of(py, infos)
+        Batch::of_infos(py, infos)
     }
 
     /// Reads items by their names, without sampling them.

@@ -94,10 +94,10 @@ def tell_json(tables: Sequence[_native.Table], items: int) -> None:
             listed = table.items(items)
             told[table.name]["first_items"] = [
                 {
-                    "key": int(listed.key[at]),
-                    "priority": float(listed.priority[at]),
-                    "times_sampled": int(listed.times_sampled[at]),
-                    "version": int(listed.version[at]),
+                    "key": int(listed.keys[at]),
+                    "priority": float(listed.info.priorities[at]),
+                    "times_sampled": int(listed.info.times_sampled[at]),
+                    "version": int(listed.info.versions[at]),
                 }
                 for at in range(len(listed))
             ]
@@ -133,11 +133,11 @@ def show(each: list[TableStats], specs: dict[str, echoic.Spec | None]) -> None:
 
 def list_items(table: _native.Table, count: int) -> None:
     """Print the first items of a table."""
-    info = table.items(count)
-    for at in range(len(info)):
+    items = table.items(count)
+    for at in range(len(items)):
         typer.echo(
-            f"{table.name} key {info.key[at]} priority {info.priority[at]:g}"
-            f" sampled {info.times_sampled[at]} version {info.version[at]}"
+            f"{table.name} key {items.keys[at]} priority {items.info.priorities[at]:g}"
+            f" sampled {items.info.times_sampled[at]} version {items.info.versions[at]}"
         )
 
 
@@ -187,10 +187,10 @@ def export(
     if table not in tables:
         fail(f"there is no table {table!r}; the checkpoint has {', '.join(map(repr, tables))}")
     source = tables[table]
-    info = source.items()
-    leaves = flat(source.get(info.key).data, "")
-    named: dict[str, Any] = {"key": info.key, "priority": info.priority}
-    named |= {"times_sampled": info.times_sampled, "version": info.version}
+    items = source.items()
+    leaves = flat(source.get(items.keys).data, "")
+    named: dict[str, Any] = {"key": items.keys, "priority": items.info.priorities}
+    named |= {"times_sampled": items.info.times_sampled, "version": items.info.versions}
     columns = {f"@{name}": values for name, values in named.items()} | leaves
     try:
         if file.suffix == ".npz":
@@ -200,9 +200,9 @@ def export(
     except OSError as error:
         fail(why(error))
     if as_json:
-        typer.echo(json.dumps({"table": table, "items": len(info), "file": str(file)}))
+        typer.echo(json.dumps({"table": table, "items": len(items), "file": str(file)}))
     else:
-        typer.echo(f"{len(info)} items of {table!r} are in {file}")
+        typer.echo(f"{len(items)} items of {table!r} are in {file}")
 
 
 def flat(tree: Any, path: str) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class ShardedClient(TableClient):
         ...         client.flush()
         ...         batch = client.sample("replay", 32)
         ...         sizes = [shard.size for shard in client.table("replay").stats().shards]
-        >>> sizes, batch.info.table_size, float(batch.info.probability[0])
+        >>> sizes, batch.info.table_size, float(batch.info.probabilities[0])
         ([400, 400], 800, 0.00125)
     """
 

@@ -25,7 +25,7 @@ from echoic.table_stats import TableStats
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from echoic._native import Batch, BatchInfo, Spec
+    from echoic._native import Batch, Spec
     from echoic.remote_table import RemoteTable
     from echoic.sharded.shard import Shard
     from echoic.sharded.shards import Key
@@ -250,7 +250,7 @@ class ShardedTable(TableMethods):
                 if error.reason != "AWAY" or left_until(deadline) == 0.0:
                     raise
 
-    def items(self, limit: int | None = None) -> BatchInfo:
+    def items(self, limit: int | None = None) -> Batch:
         """Return the metadata of items of the shards that are there, one shard after the other."""
         return self._native.items(self._places(), limit)
 
@@ -293,15 +293,15 @@ class ShardedTable(TableMethods):
         spec = self.spec
         size = 1 if spec is None else max(1, spec.nbytes)
         most = min(_MOVED_ITEMS, max(1, _MOVED_BYTES // size))
-        while len(info := table.items(most)):
-            for version in np.unique(info.version):
-                items = table.get(info.key[info.version == version])
+        while len(listed := table.items(most)):
+            for version in np.unique(listed.info.versions):
+                items = table.get(listed.keys[listed.info.versions == version])
                 if len(items):
                     left = left_until(deadline)
-                    self.extend(items.data, items.info.priority, int(version), left)
+                    self.extend(items.data, items.info.priorities, int(version), left)
             # Only items that the others have stored are removed.
             self._shards.flush(left_until(deadline))
-            moved += table.remove(info.key)
+            moved += table.remove(listed.keys)
         return moved
 
     def clear(self) -> None:

@@ -7,9 +7,11 @@ use echoic_net::client::tables::{Batch as RemoteBatch, Layout};
 use echoic_replay::table::{Infos, Sampled, Stack};
 use echoic_replay::trajectory::{Signature, Trajectory};
 use numpy::{PyArray1, PyArrayDescr};
+use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
 
 use super::shape::{Known, Shape};
 use crate::array;
@@ -39,6 +41,26 @@ pub fn check_draw(count: usize, beta: f64) -> PyResult<()> {
     check_size(count).and_then(|()| check_beta(beta))
 }
 
+/// What the data of a batch has under a key, if it is a dict.
+pub fn item_of<'py>(
+    data: &Bound<'py, PyAny>,
+    key: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let Ok(dict) = data.cast::<PyDict>() else {
+        let text = format!(
+            "batch[{}] needs data that is a dict, and this batch has data of type {}: use batch.data",
+            key.repr()?,
+            data.get_type().name()?
+        );
+        return Err(PyTypeError::new_err(text));
+    };
+    dict.get_item(key)?.ok_or_else(|| {
+        let keys: Vec<String> = dict.keys().iter().map(|key| format!("{key:?}")).collect();
+        let known = keys.join(", ");
+        PyKeyError::new_err(format!("the batch has no {key:?}; its data has {known}"))
+    })
+}
+
 /// What keeps the memory of a batch that came from a server.
 #[pyclass(frozen, module = "echoic._native")]
 struct Received {
@@ -60,80 +82,85 @@ pub struct Batch {
 pub struct BatchInfo {
     infos: Infos,
     beta: f64,
-    key: PyOnceLock<Py<PyAny>>,
-    probability: PyOnceLock<Py<PyAny>>,
-    priority: PyOnceLock<Py<PyAny>>,
-    weight: PyOnceLock<Py<PyAny>>,
+    keys: PyOnceLock<Py<PyAny>>,
+    weights: PyOnceLock<Py<PyAny>>,
+    probabilities: PyOnceLock<Py<PyAny>>,
+    priorities: PyOnceLock<Py<PyAny>>,
     times_sampled: PyOnceLock<Py<PyAny>>,
-    version: PyOnceLock<Py<PyAny>>,
+    versions: PyOnceLock<Py<PyAny>>,
 }
 
 impl BatchInfo {
-    /// What is known about items that were not drawn.
-    pub fn of(py: Python<'_>, infos: Infos) -> PyResult<Py<Self>> {
-        Py::new(py, Self::new(infos, 1.0))
-    }
-
     fn new(infos: Infos, beta: f64) -> Self {
         Self {
             infos,
             beta,
-            key: PyOnceLock::new(),
-            probability: PyOnceLock::new(),
-            priority: PyOnceLock::new(),
-            weight: PyOnceLock::new(),
+            keys: PyOnceLock::new(),
+            weights: PyOnceLock::new(),
+            probabilities: PyOnceLock::new(),
+            priorities: PyOnceLock::new(),
             times_sampled: PyOnceLock::new(),
-            version: PyOnceLock::new(),
+            versions: PyOnceLock::new(),
         }
+    }
+
+    /// The array of `values`, made when it is first asked for.
+    fn array<T: numpy::Element>(
+        &self,
+        py: Python<'_>,
+        column: &PyOnceLock<Py<PyAny>>,
+        values: impl FnOnce(&Self) -> Vec<T>,
+    ) -> Py<PyAny> {
+        let array = || PyArray1::from_vec(py, values(self)).into_any().unbind();
+        column.get_or_init(py, array).clone_ref(py)
     }
 }
 
-/// A getter that makes an array when it is first asked for.
-macro_rules! columns {
-    ($($name:ident: $values:expr;)*) => {
-        #[pymethods]
-        impl BatchInfo {
-            $(#[getter]
-            fn $name(&self, py: Python<'_>) -> Py<PyAny> {
-                let values: fn(&Self) -> _ = $values;
-                let array = || PyArray1::from_vec(py, values(self)).into_any().unbind();
-                self.$name.get_or_init(py, array).clone_ref(py)
-            })*
+#[pymethods]
+impl BatchInfo {
+    #[getter]
+    fn probabilities(&self, py: Python<'_>) -> Py<PyAny> {
+        self.array(py, &self.probabilities, |info| info.infos.probabilities.clone())
+    }
 
-            #[getter]
-            fn table_size(&self) -> u64 {
-                self.infos.table_size
-            }
+    #[getter]
+    fn priorities(&self, py: Python<'_>) -> Py<PyAny> {
+        self.array(py, &self.priorities, |info| info.infos.priorities.clone())
+    }
 
-            #[getter]
-            fn total_weight(&self) -> f64 {
-                self.infos.total_weight
-            }
+    #[getter]
+    fn times_sampled(&self, py: Python<'_>) -> Py<PyAny> {
+        self.array(py, &self.times_sampled, |info| info.infos.times_sampled.clone())
+    }
 
-            #[getter]
-            fn beta(&self) -> f64 {
-                self.beta
-            }
+    #[getter]
+    fn versions(&self, py: Python<'_>) -> Py<PyAny> {
+        self.array(py, &self.versions, |info| info.infos.versions.clone())
+    }
 
-            fn __len__(&self) -> usize {
-                self.infos.keys.len()
-            }
+    #[getter]
+    fn table_size(&self) -> u64 {
+        self.infos.table_size
+    }
 
-            fn __repr__(&self) -> String {
-                let (len, size) = (self.infos.keys.len(), self.infos.table_size);
-                format!("BatchInfo(items={len}, table_size={size})")
-            }
-        }
-    };
-}
+    #[getter]
+    fn total_weight(&self) -> f64 {
+        self.infos.total_weight
+    }
 
-columns! {
-    key: |info| info.infos.keys.clone();
-    probability: |info| info.infos.probabilities.clone();
-    priority: |info| info.infos.priorities.clone();
-    weight: |info| info.infos.weights(info.beta);
-    times_sampled: |info| info.infos.times_sampled.clone();
-    version: |info| info.infos.versions.clone();
+    #[getter]
+    fn beta(&self) -> f64 {
+        self.beta
+    }
+
+    fn __len__(&self) -> usize {
+        self.infos.keys.len()
+    }
+
+    fn __repr__(&self) -> String {
+        let (len, size) = (self.infos.keys.len(), self.infos.table_size);
+        format!("BatchInfo(items={len}, table_size={size})")
+    }
 }
 
 impl Batch {
@@ -301,6 +328,11 @@ impl Batch {
         Self::new(py, data, infos, beta)
     }
 
+    /// What is known about items that were not drawn, without the items.
+    pub fn of_infos(py: Python<'_>, infos: Infos) -> PyResult<Self> {
+        Self::new(py, py.None().into_bound(py), infos, 1.0)
+    }
+
     fn new(py: Python<'_>, data: Bound<'_, PyAny>, infos: Infos, beta: f64) -> PyResult<Self> {
         let len = infos.keys.len();
         let info = Py::new(py, BatchInfo::new(infos, beta))?;
@@ -310,6 +342,22 @@ impl Batch {
 
 #[pymethods]
 impl Batch {
+    #[getter]
+    fn keys(&self, py: Python<'_>) -> Py<PyAny> {
+        let info = self.info.get();
+        info.array(py, &info.keys, |info| info.infos.keys.clone())
+    }
+
+    #[getter]
+    fn weights(&self, py: Python<'_>) -> Py<PyAny> {
+        let info = self.info.get();
+        info.array(py, &info.weights, |info| info.infos.weights(info.beta))
+    }
+
+    fn __getitem__<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        item_of(self.data.bind(key.py()), key)
+    }
+
     fn __len__(&self) -> usize {
         self.len
     }

@@ -178,11 +178,11 @@ impl Table {
         Ok(awaited.then_some(updated))
     }
 
-    /// What is known about items.
+    /// What is known about items, without their data.
     #[pyo3(signature = (limit=None))]
-    fn items(&self, py: Python<'_>, limit: Option<usize>) -> PyResult<Py<BatchInfo>> {
+    fn items(&self, py: Python<'_>, limit: Option<usize>) -> PyResult<Batch> {
         let most = limit.unwrap_or(usize::MAX);
-        BatchInfo::of(py, self.ask(py, |table, wait| table.items(most, wait))?)
+        Batch::of_infos(py, self.ask(py, |table, wait| table.items(most, wait))?)
     }
 
     /// Reads items by their names, without sampling them.

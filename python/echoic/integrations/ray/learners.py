@@ -36,11 +36,19 @@ class TorchBatch:
 
     Attributes:
         data: The items, a tree of tensors with an axis of items, in memory of their own.
-        info: The items' metadata: keys, priorities, probabilities and so on.
+        keys: Keys of the items.
+        weights: Importance weights.
+        info: The else items' metadata: priorities, probabilities and so on.
     """
 
     data: Any
+    keys: np.ndarray[Any, np.dtype[np.uint64]]
+    weights: np.ndarray[Any, np.dtype[np.float64]]
     info: BatchInfo
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return what the data has under a key."""
+        return self.data[key]
 
 
 def torch_batches(  # noqa: PLR0913 - one argument for each option
@@ -107,4 +115,4 @@ def _drawn(  # noqa: PLR0913, PLR0917 - those of the function above
             lambda leaf: torch.from_numpy(np.array(leaf, order="C")).to(device), batch.data
         )
         made += 1
-        yield TorchBatch(data, batch.info)
+        yield TorchBatch(data, batch.keys, batch.weights, batch.info)

@@ -57,11 +57,11 @@ def move_items(
         for table in tables:
             moved[table.name] = 0
             while len(table) and not table.stats().max_times_sampled:
-                keys = table.items(_part(table)).key
+                keys = table.items(_part(table)).keys
                 batches = _copy(table, keys, client, deadline)
                 # Also items that were removed meanwhile are moved: they were there until now.
                 for batch in batches:
-                    table.remove(batch.info.key)
+                    table.remove(batch.keys)
                 moved[table.name] += sum(len(batch) for batch in batches)
     return moved
 
@@ -91,7 +91,7 @@ def move_rest(
         return moved
     with _connect(others, token, timeout) as client:
         for table in tables:
-            keys, part = table.items().key, _part(table)
+            keys, part = table.items().keys, _part(table)
             for at in range(done.get(table.name, 0), len(keys), part):
                 _copy(table, keys[at : at + part], client, deadline)
                 done[table.name] = min(at + part, len(keys))
@@ -132,19 +132,19 @@ def _copy(table: Table, keys: Any, client: ShardedClient, deadline: float) -> li
 def _insert_rows(name: str, batch: Batch, client: ShardedClient, timeout: float) -> None:
     for version, places in _versions(batch):
         part = _trees.tree_map(lambda leaf, chosen=places: leaf[chosen], batch.data)
-        priorities = batch.info.priority[places]
+        priorities = batch.info.priorities[places]
         client.extend(part, name, priorities, version=version, timeout=timeout)
 
 
 def _insert_trajectory(name: str, batch: Batch, client: ShardedClient, timeout: float) -> None:
     for version, _ in _versions(batch):
         item = _trees.tree_map(lambda leaf: leaf[0], batch.data)
-        priority = float(batch.info.priority[0])
+        priority = float(batch.info.priorities[0])
         client.add(item, {name: priority}, version=version, timeout=timeout)
 
 
 def _versions(batch: Batch) -> Iterator[tuple[int, Any]]:
     """Yield each version of a batch's items with the positions of its items."""
-    versions = batch.info.version
+    versions = batch.info.versions
     for version in np.unique(versions):
         yield int(version), np.flatnonzero(versions == version)

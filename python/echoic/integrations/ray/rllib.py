@@ -233,8 +233,8 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
     def _tell_of(self, batches: list[Any]) -> None:
         tell, window = self.metrics.log_value, self._metrics_num_episodes_for_smoothing
         there = sum(batch.info.table_size for batch in batches)
-        count = sum(len(batch.info.key) for batch in batches)
-        others = sum(len(np.unique(batch.info.key)) for batch in batches)
+        count = sum(len(batch.keys) for batch in batches)
+        others = sum(len(np.unique(batch.keys)) for batch in batches)
         spans = np.concatenate([batch.data["n_step"] for batch in batches])
         tell(NUM_ENV_STEPS_STORED, there, reduce="mean", window=window)
         tell(NUM_ENV_STEPS_SAMPLED, count, reduce="sum")
@@ -327,7 +327,7 @@ def one_step_episodes(batch: Any, begin: int = 0, **more: Any) -> list[SingleAge
             len_lookback_buffer=0,
             **more,
         )
-        for number, weight in enumerate(batch.info.weight.tolist())
+        for number, weight in enumerate(batch.weights.tolist())
     ]
 
 

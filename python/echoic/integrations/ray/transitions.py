@@ -185,7 +185,7 @@ class Transitions:
         if self.table is None:
             raise ArgumentError("expected episodes to be added before the first sample, got none")
         batch = self.table.sample(count, self._settings.timeout, beta)
-        self._keys = batch.info.key
+        self._keys = batch.keys
         return batch
 
     def update_priorities(self, priorities: Any) -> None:
@@ -215,7 +215,7 @@ class Transitions:
         rows = None
         if self._is_here and self.table is not None:
             known = self.table.items()
-            rows = self.table.get(known.key).data, known.priority
+            rows = self.table.get(known.keys).data, known.info.priorities
         return {"max_priority": self.max_priority, "transitions": rows, "waiting": self._kept}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

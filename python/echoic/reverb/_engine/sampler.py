@@ -34,9 +34,9 @@ class Items:
 
     def __init__(self, table: str, batch: Batch, max_times_sampled: int) -> None:
         info = batch.info
-        self.keys = mixed(table, info.key)
-        self.probabilities = info.probability
-        self.priorities = info.priority
+        self.keys = mixed(table, batch.keys)
+        self.probabilities = info.probabilities
+        self.priorities = info.priorities
         self.times_sampled = info.times_sampled
         self.table_sizes = np.full(len(batch), info.table_size, np.int64)
         if max_times_sampled > 0:

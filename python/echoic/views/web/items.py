@@ -63,7 +63,7 @@ class Items:
         """
         with self._one_at_a_time, self._client() as client:
             found: Any = client.table(table)
-            info = found.items(count)
+            items = found.items(count)
             spec = found.spec
             return {
                 "table": table,
@@ -72,12 +72,12 @@ class Items:
                 "items": [
                     {
                         # As text: a browser's numbers have 53 bits.
-                        "key": str(info.key[at]),
-                        "priority": float(info.priority[at]),
-                        "times_sampled": int(info.times_sampled[at]),
-                        "version": int(info.version[at]),
+                        "key": str(items.keys[at]),
+                        "priority": float(items.info.priorities[at]),
+                        "times_sampled": int(items.info.times_sampled[at]),
+                        "version": int(items.info.versions[at]),
                     }
-                    for at in range(len(info))
+                    for at in range(len(items))
                 ],
             }
 
