@@ -28,7 +28,7 @@ PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python3
 NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
 HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 # The folders with Python code of ours.
-OURS := python tests examples benchmarks experiments conftest.py
+OURS := python tests examples benchmarks experiments conftest.py crates/python/stub.py
 # The native module is the same for every Python, by the stable ABI. PyO3 reads so in a file, instead of asking an
 # interpreter: it would be compiled anew whenever maturin and clippy take turns, since maturin names one. A
 # free-threaded Python has no stable ABI.
@@ -150,6 +150,7 @@ lint: .venv/.installed-dev ## Check formatting and lints
 types: build .venv/.installed-test ## Check Python types, and the stub against the module
 	$(call say,Checking types)
 	@mypy --strict python/echoic
+	@python crates/python/stub.py --check
 	@python -m mypy.stubtest echoic._native
 
 .PHONY: build
@@ -159,6 +160,10 @@ bench bench-check experiments: PROFILE := release
 build: .venv/.installed-dev ## Build the native module, install the package into .venv
 	$(call say,Building echoic. The first time takes a few minutes; later only what changed is built)
 	@$(STABLE_ABI) maturin develop --profile $(PROFILE) --uv
+
+.PHONY: stub
+stub: build ## Copy the documentation in Rust into the stub of the native module
+	@python crates/python/stub.py
 
 .PHONY: rustdoc
 # Build the documentation of the Rust crates, warnings denied.

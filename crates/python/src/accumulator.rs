@@ -74,7 +74,24 @@ struct Part {
     filled: usize,
 }
 
-/// Puts trajectories together step by step.
+/// Puts trajectories together step by step, in memory that is made once.
+///
+/// The example has named parts. In each, a leaf whose values have the leaf's shape without its
+/// first axis is filled step by step along that axis; a leaf that gets values of its full shape is
+/// set as a whole. The first value of a trajectory decides which.
+///
+/// Examples:
+///     >>> import numpy as np
+///     >>> from echoic.echo import TrajectoryAccumulator
+///     >>> steps = {"obs": np.zeros((3, 2), np.float32), "reward": np.zeros(3, np.float32)}
+///     >>> buf = TrajectoryAccumulator({"step": steps, "last_obs": np.zeros(2, np.float32)})
+///     >>> for t in range(3):
+///     ...     buf.add("step", {"obs": np.full(2, t, np.float32), "reward": float(t)})
+///     >>> buf.add("last_obs", np.full(2, 3, np.float32))
+///     >>> buf.fill
+///     {'step': (3, 3), 'last_obs': (1, 1)}
+///     >>> buf.build()["step"]["reward"]
+///     array([0., 1., 2.], dtype=float32)
 #[pyclass(module = "echoic.echo")]
 pub struct TrajectoryAccumulator {
     parts: Vec<Part>,
@@ -108,7 +125,11 @@ impl TrajectoryAccumulator {
         Ok(Self { parts: parts.collect::<PyResult<_>>()? })
     }
 
-    /// Adds a step to a part, or sets it.
+    /// Add one step to a part, or set it.
+    ///
+    /// Raises:
+    ///     TrajectoryError: The part is full, or there is no such part.
+    ///     SpecError: The value does not fit. Nothing of it is kept.
     fn add(&mut self, name: &Bound<'_, PyString>, step: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = name.py();
         let wanted = name.to_cow()?;
@@ -121,7 +142,13 @@ impl TrajectoryAccumulator {
         self.parts[at].add(py, step)
     }
 
-    /// Hands out the finished trajectory and begins a new one.
+    /// Hand out the finished trajectory, without copying it, and begin a new one.
+    ///
+    /// The arrays are the accumulator's own. Whoever keeps them keeps them unchanged: the next
+    /// trajectory then goes into fresh memory, otherwise into the same.
+    ///
+    /// Raises:
+    ///     TrajectoryError: A part is not full; the message says which and by how much.
     fn build<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let short = self.parts.iter().filter(|part| !part.is_full());
         let short: Vec<String> = short.map(Part::describe).collect();
@@ -137,7 +164,7 @@ impl TrajectoryAccumulator {
         Ok(trajectory)
     }
 
-    /// Forgets the steps of the unfinished trajectory.
+    /// Forget the steps of the unfinished trajectory.
     fn reset(&mut self) {
         for part in &mut self.parts {
             part.filled = 0;
@@ -146,6 +173,7 @@ impl TrajectoryAccumulator {
         }
     }
 
+    /// For each part, how much it has of how much; ``None`` before its first value.
     #[getter]
     fn fill<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let fill = PyDict::new(py);
@@ -156,6 +184,7 @@ impl TrajectoryAccumulator {
         Ok(fill)
     }
 
+    /// Whether :meth:`build` would succeed.
     #[getter]
     fn is_full(&self) -> bool {
         self.parts.iter().all(Part::is_full)

@@ -79,7 +79,7 @@ pub fn recover<'py>(
     Ok(dict)
 }
 
-/// The checkpoints of a directory, the oldest first; none when it is not there.
+/// Return the checkpoints of a directory, the oldest first; none when it is not there.
 #[pyfunction]
 pub fn list_checkpoints(py: Python<'_>, root: PathBuf) -> PyResult<Vec<PathBuf>> {
     // A directory that somebody has just made for them is none of ours yet.
@@ -90,14 +90,26 @@ pub fn list_checkpoints(py: Python<'_>, root: PathBuf) -> PyResult<Vec<PathBuf>>
     Ok(found.into_iter().map(|one| one.path).collect())
 }
 
-/// The tables of a checkpoint, to look at.
+/// Make the tables of a checkpoint, without a server that has them: to look at what is in it.
+///
+/// Raises:
+///     CheckpointError: It is damaged, or none of ours.
+///     OSError: It can't be read.
 #[pyfunction]
 pub fn open_checkpoint(py: Python<'_>, path: PathBuf) -> PyResult<Vec<Table>> {
     let tables = py.detach(|| saved::open(&path)).or_raise(py)?;
     tables.all().iter().map(|table| Table::of(py, Arc::clone(table).into())).collect()
 }
 
-/// Reads every byte of a checkpoint and compares all checksums; what is known about it.
+/// Read every byte of a checkpoint and compare all checksums; what is known about it.
+///
+/// Args:
+///     path: A checkpoint, or a directory of them: then the newest.
+///     progress: Told now and then how many bytes of how many were read.
+///
+/// Raises:
+///     CheckpointError: What is wrong, in which file.
+///     OSError: It can't be read.
 #[pyfunction]
 #[pyo3(signature = (path, progress=None))]
 pub fn verify_checkpoint<'py>(

@@ -24,7 +24,7 @@ use crate::table::offsets;
 use crate::tree::Tree;
 use crate::wait;
 
-/// Sends samples to a server.
+/// The native part of :class:`echoic.Client`: everything that runs per sample.
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct Client {
     tree: Tree,
@@ -152,7 +152,22 @@ impl Client {
         Ok(this)
     }
 
-    /// Sends one sample.
+    /// Send one sample.
+    ///
+    /// Its bytes are copied before this returns; they are delivered in the background, or, over
+    /// ``shm://``, stored already. Waits, without the GIL, while the window (over ``shm://``: the
+    /// server's ring) is full.
+    ///
+    /// Args:
+    ///     x: A sample like the example; the rules are those of ``Server.add``.
+    ///     timeout: Seconds to wait for room; ``None`` waits for ever, 0 not at all.
+    ///
+    /// Raises:
+    ///     SpecError: The sample does not fit. Nothing of it is sent.
+    ///     WaitTimeoutError: There was no room in time; ``reason`` says why.
+    ///     ClosedError: The client is closed.
+    ///     DisconnectedError: The client has given up; ``undelivered`` says how many samples it
+    ///         has.
     #[pyo3(signature = (x, *, timeout=None))]
     fn add(&self, py: Python<'_>, x: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
         self.process.check(py)?;
@@ -161,7 +176,17 @@ impl Client {
         with_sources(&self.tree, x, &mut One, push, |_| {})
     }
 
-    /// Sends many samples.
+    /// Send many samples, given as leaves with a leading axis.
+    ///
+    /// Args:
+    ///     xs: Like the example, each leaf with the same leading axis.
+    ///     timeout: Seconds to wait for room in total; ``None`` waits for ever.
+    ///
+    /// Raises:
+    ///     SpecError: A leaf does not fit. Nothing is sent.
+    ///     WaitTimeoutError: Not all samples had room in time; ``stored`` says how many had.
+    ///     ClosedError: The client is closed; ``stored`` says how many samples came before.
+    ///     DisconnectedError: The client has given up.
     #[pyo3(signature = (xs, *, timeout=None))]
     fn extend(&self, py: Python<'_>, xs: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
         self.process.check(py)?;
@@ -172,21 +197,34 @@ impl Client {
         with_sources(&self.tree, xs, &mut Many::default(), push, |_| {})
     }
 
-    /// Waits until everything is stored.
+    /// Wait until everything that was sent before is stored in the server's ring.
+    ///
+    /// Raises:
+    ///     WaitTimeoutError: It was not in time; ``reason`` says why. It is still being delivered.
+    ///     DisconnectedError: The client has given up.
     #[pyo3(signature = (timeout=None))]
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.process.check(py)?;
         self.wait(py, wait::deadline(timeout)?, |wait| self.carrier.flush(wait))
     }
 
-    /// Takes no more samples, and keeps what is left for `undelivered`.
+    /// Take no more samples, and deliver nothing more: ``undelivered()`` has what is left.
+    ///
+    /// What ``close()`` waits for then is no more than an attempt to connect.
     fn _give_up(&self, py: Python<'_>) -> PyResult<()> {
         self.process.check(py)?;
         either!(&self.carrier, client => client.give_up());
         Ok(())
     }
 
-    /// Delivers what is left and ends.
+    /// Take no more samples, deliver those that are left, and end.
+    ///
+    /// May be called again after it timed out. In a forked child it does nothing: the client is the
+    /// parent's.
+    ///
+    /// Raises:
+    ///     WaitTimeoutError: Not everything was delivered in time; it still is being delivered.
+    ///     DisconnectedError: The client has given up; :meth:`undelivered` returns what is left.
     #[pyo3(signature = (timeout=None))]
     fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         if !self.process.is_current() {
@@ -200,27 +238,36 @@ impl Client {
         )
     }
 
+    /// Whether it takes no more samples.
     #[getter]
     fn closed(&self) -> bool {
         either!(&self.carrier, client => client.is_closed())
     }
 
+    /// Where the server is.
     #[getter]
     fn address(&self) -> String {
         either!(&self.carrier, client => client.address().to_string())
     }
 
+    /// Who this client is to the server.
     #[getter]
     fn producer(&self) -> [u8; 16] {
         either!(&self.carrier, client => client.producer())
     }
 
+    /// What samples look like.
     #[getter]
     fn spec(&self, py: Python<'_>) -> PyResult<Spec> {
         Spec::new(py, self.carrier.spec())
     }
 
-    /// Its numbers.
+    /// Return the client's numbers.
+    ///
+    /// ``samples_sent``, ``samples_acked`` (stored by the server), ``pending`` (not yet),
+    /// ``window`` (samples that fit), ``bytes_per_sample``, ``bytes_sent``, ``writes`` (system
+    /// calls), ``reconnects``, ``blocked_sends``, ``blocked_time`` (seconds) and ``connected``
+    /// (0 or 1).
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let ClientInfo {
             samples_sent,
@@ -250,7 +297,13 @@ impl Client {
         Ok(dict)
     }
 
-    /// What could not be delivered, as a batch.
+    /// Return what was not acknowledged, once the client is closed or has given up.
+    ///
+    /// The last of these may be stored all the same: the server had taken them, and the connection
+    /// broke before it could say so. Sent again by another client, they may thus come twice.
+    ///
+    /// Returns:
+    ///     A tree like the example with a leading axis, or ``None`` when everything was delivered.
     fn undelivered<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.process.check(py)?;
         let Carrier::Window { client, offsets } = &self.carrier else {
@@ -279,7 +332,7 @@ impl Client {
         Ok(Some(batch))
     }
 
-    /// A sample of zeros, for whoever needs another client like this one.
+    /// Return a sample of zeros, for another client like this one.
     fn _example<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let numpy = py.import("numpy")?;
         self.tree.build(py, &mut |leaf| {

@@ -145,7 +145,12 @@ pub fn link_error(py: Python<'_>, error: &LinkError, text: String) -> PyErr {
     }
 }
 
-/// Asks a server what it is.
+/// Ask a server what it is, without sending it a sample.
+///
+/// Returns:
+///     ``server_version``, ``protocol``, ``spec`` (path, dtype and shape of each leaf; ``None`` of
+///     a server of tables alone), ``tables`` (the names of such a server's) and ``rtt`` (seconds
+///     that each of ``count`` pings took).
 #[pyfunction]
 #[pyo3(signature = (address, options, timeout=5.0, count=4))]
 pub fn ping<'py>(

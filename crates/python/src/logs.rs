@@ -128,7 +128,7 @@ impl Visit for Text {
     }
 }
 
-/// Listens from this level of Python's logging on; 0 ends that. What was said before stays to be taken.
+/// Listen to the core from this level of :mod:`logging` on; 0 for not at all.
 #[pyfunction]
 pub fn set_log_level(level: u8) {
     LEVEL.store(level, Ordering::Relaxed);
@@ -141,7 +141,7 @@ pub fn set_log_level(level: u8) {
     MORE.notify_all();
 }
 
-/// Waits for records; those that there are, and how many were dropped since the last time.
+/// Wait for records of level, target and text; also how many were dropped.
 #[pyfunction]
 pub fn take_logs(py: Python<'_>, timeout: f64) -> PyResult<(Vec<Record>, u64)> {
     let timeout = wait::seconds("timeout", timeout)?;

@@ -21,7 +21,7 @@ use crate::fork::Process;
 use crate::table::{Batch, Table, check_beta, check_size};
 use crate::wait;
 
-/// Connects to a server that has tables.
+/// Connect to a server that has tables, for :func:`echoic.connect`.
 #[pyfunction]
 pub fn connect_tables(
     py: Python<'_>,
@@ -50,14 +50,14 @@ impl Tables {
         self.connection.requests().tables().len()
     }
 
-    /// Waits until everything that was inserted and updated before is in its table.
+    /// Wait until what was inserted is in its table, and survives what that promises.
     #[pyo3(signature = (timeout=None))]
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.process.check(py)?;
         wait::until(py, wait::deadline(timeout)?, |wait| self.connection.flush(wait))
     }
 
-    /// Has the server write a checkpoint; where it is, on its machine.
+    /// Have the server write a checkpoint; see ``TableClient.checkpoint``.
     #[pyo3(signature = (timeout=None))]
     fn checkpoint(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<PathBuf> {
         self.process.check(py)?;
@@ -66,7 +66,7 @@ impl Tables {
         path.map(PathBuf::from)
     }
 
-    /// Delivers what was inserted, and ends.
+    /// Deliver what was inserted, and end.
     #[pyo3(signature = (timeout=None))]
     fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         // The connection of a parent process is not a forked child's to close.
@@ -76,12 +76,13 @@ impl Tables {
         wait::until(py, wait::deadline(timeout)?, |wait| self.connection.close(wait))
     }
 
+    /// Where the server is.
     #[getter]
     fn address(&self) -> String {
         self.connection.requests().address().to_string()
     }
 
-    /// From now on the server is to be found there: what it has not acknowledged goes to there.
+    /// Find the server there from now on; what it has not acknowledged goes to there.
     fn redirect(&self, py: Python<'_>, address: &str) -> PyResult<()> {
         self.process.check(py)?;
         let address = connect::address(address)?;
@@ -119,13 +120,13 @@ impl Tables {
         self.connection.requests().wait_only_while_connected();
     }
 
-    /// Whether it has ended for good.
+    /// Whether it has ended for good: it was closed, or gave up.
     #[getter]
     fn over(&self) -> bool {
         self.connection.is_over()
     }
 
-    /// How often the server was another than before.
+    /// How often the server was another than before: started anew.
     #[getter]
     fn lives(&self) -> u64 {
         self.connection.requests().incarnations()
@@ -137,7 +138,7 @@ impl Tables {
         self.connection.writer().unacknowledged()
     }
 
-    /// The connection's numbers.
+    /// Return the connection's numbers; see ``TableClient.stats``.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (info, dict) = (self.connection.writer().info(), PyDict::new(py));
         dict.set_item("items_sent", info.taken)?;
@@ -154,7 +155,7 @@ impl Tables {
     }
 }
 
-/// A table of a server.
+/// The native part of :class:`echoic.RemoteTable`: a table whose items are elsewhere.
 #[pyclass(frozen, subclass, extends = Table, module = "echoic._native")]
 pub struct RemoteTable {
     connection: Arc<TableConnection>,
@@ -174,8 +175,9 @@ impl RemoteTable {
             .add_subclass(Self { connection, number }))
     }
 
-    /// Inserts one of `parts` contiguous parts of many items, but for the first `skip` of it; into how
-    /// many parts it is worth to cut them, as each is to have at least `least` items.
+    /// Send part ``cut[0]`` of ``cut[1]`` of many items, from item ``skip`` of it on.
+    ///
+    /// There are fewer parts when they would have less than ``cut[2]`` items; it returns how many.
     fn _insert_part(
         slf: &Bound<'_, Self>,
         tree: &Bound<'_, PyAny>,
@@ -201,7 +203,7 @@ impl RemoteTable {
         Ok(worth)
     }
 
-    /// Asks for a batch, which may be taken later.
+    /// Ask for a batch, and go on; it counts as sampled when it is drawn.
     fn start_sample(slf: &Bound<'_, Self>, count: usize) -> PyResult<PendingBatch> {
         let (py, this, table) = (slf.py(), slf.get(), slf.as_super());
         check_size(count)?;
@@ -224,7 +226,7 @@ impl RemoteTable {
     }
 }
 
-/// A batch that was asked for. Dropped before it was taken, it is given up.
+/// A batch that a server was asked for; dropped before it was taken, it is given up.
 #[pyclass(frozen, module = "echoic._native")]
 pub struct PendingBatch {
     table: Py<Table>,
@@ -234,7 +236,7 @@ pub struct PendingBatch {
 
 #[pymethods]
 impl PendingBatch {
-    /// Waits for the batch. May be called again after it timed out or was interrupted.
+    /// Wait for the batch; may be called again after it timed out.
     fn take(&self, py: Python<'_>, timeout: Option<f64>, beta: f64) -> PyResult<Batch> {
         check_beta(beta)?;
         let deadline = wait::deadline(timeout)?;

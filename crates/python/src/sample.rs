@@ -33,11 +33,17 @@ impl Drop for Lease {
     }
 }
 
-/// A batch and the state of the stream it came from.
+/// A batch, and what can be said about the stream it came from.
+///
+/// The arrays are views of the ring's own memory. They stay valid and unchanged for as long as any
+/// of them is alive; only then is the memory used again. ``len(batch)`` is the number of rows,
+/// and ``batch["obs"]`` is ``batch.data["obs"]``.
 #[pyclass(frozen, module = "echoic")]
 pub struct StreamBatch {
+    /// A tree like the example, every leaf of shape ``(batch_size, *leaf.shape)``.
     #[pyo3(get)]
     data: Py<PyAny>,
+    /// Position of the batch in the stream, from 0.
     #[pyo3(get)]
     sequence: u64,
     rows: usize,
@@ -76,6 +82,7 @@ impl StreamBatch {
 
 #[pymethods]
 impl StreamBatch {
+    /// Numbers about the stream, as of the first time they are asked for.
     #[getter]
     fn info(&self, py: Python<'_>) -> PyResult<Py<StreamStats>> {
         let info = self.info.get_or_try_init(py, || {
@@ -108,11 +115,13 @@ impl StreamBatch {
     }
 }
 
-/// Durations in seconds.
+/// Durations in seconds, all zero while ``count`` is.
+///
+/// Quantiles are within 1/16 of their value.
 #[pyclass(frozen, module = "echoic")]
 pub struct Histogram(Summary);
 
-/// A snapshot of a stream's numbers.
+/// A snapshot of a stream's numbers. Exact while nothing moves; times are in seconds.
 #[pyclass(frozen, module = "echoic")]
 pub struct StreamStats {
     info: StreamInfo,
@@ -132,12 +141,13 @@ impl StreamStats {
 /// given.
 macro_rules! numbers {
     (
-        $class:ident { $($part:tt { $($name:ident: $type:ty),* $(,)? })* }
+        $class:ident { $($part:tt { $($(#[$doc:meta])* $name:ident: $type:ty),* $(,)? })* }
         $($methods:tt)*
     ) => {
         #[pymethods]
         impl $class {
-            $($(#[getter]
+            $($($(#[$doc])*
+            #[getter]
             fn $name(&self) -> $type {
                 self.$part.$name
             })*)*
@@ -155,7 +165,22 @@ macro_rules! numbers {
 }
 
 numbers!(Histogram {
-    0 { count: u64, min: f64, mean: f64, p50: f64, p90: f64, p99: f64, max: f64 }
+    0 {
+        /// How many were recorded.
+        count: u64,
+        /// The shortest.
+        min: f64,
+        /// Their mean.
+        mean: f64,
+        /// The median.
+        p50: f64,
+        /// Nine of ten are at most this long.
+        p90: f64,
+        /// 99 of 100 are at most this long.
+        p99: f64,
+        /// The longest.
+        max: f64,
+    }
 }
     fn __repr__(&self) -> String {
         let Summary { count, min, mean, p50, p90, p99, max } = self.0;
@@ -168,59 +193,100 @@ numbers!(Histogram {
 
 numbers!(StreamStats {
     info {
+        /// Samples per batch.
         batch_size: usize,
+        /// Batches that fit.
         num_buffers: usize,
+        /// Samples that fit.
         capacity: usize,
+        /// Samples stored and not yet taken.
         store_size: u64,
+        /// Samples in batches that are not complete.
         partial: u64,
+        /// Complete batches that wait for a consumer.
         batches_ready: u64,
+        /// Batches whose memory someone still holds.
         batches_held: usize,
+        /// Buffers that are free.
         batches_free: usize,
+        /// How long the batch that was taken first has been held.
         oldest_hold: f64,
+        /// Samples stored since the start.
         inserted_total: u64,
+        /// Batches completed since the start.
         batches_total: u64,
+        /// Complete batches taken since the start.
         delivered_total: u64,
+        /// Times that a push had to wait for room, in this process or over a connection.
+        ///
+        /// Pushes that wait now are included. The waits of a ``shm://`` client are counted with its
+        /// next report, as one.
         blocked_pushes: u64,
+        /// How long pushes waited, in total; those that wait now included.
         blocked_time: f64,
+        /// Calls of ``sample`` that had to wait.
         sample_waits: u64,
+        /// How long they waited, in total.
         sample_wait_time: f64,
+        /// Times a producer looked again because another was opening a batch.
         contention: u64,
+        /// Reserved slots whose writer gave up; other samples filled them.
         aborted: u64,
+        /// Samples that were refused because they did not fit the example.
         refused: u64,
+        /// Bytes of one sample.
         bytes_per_sample: usize,
+        /// Bytes allocated for the ring.
         memory_bytes: usize,
     }
     listeners {
+        /// Clients that are connected.
         connections: u64,
+        /// Connections since the start, refused ones included.
         connections_accepted: u64,
+        /// Connections that were told why not; ``Server.metrics`` has them by reason.
         connections_refused: u64,
+        /// Connections closed because of bytes that made no sense.
         connections_malformed: u64,
+        /// Connections closed because nothing came for too long.
         connections_silent: u64,
+        /// Times that the system did not let us accept: out of file descriptors, most likely.
         accept_errors: u64,
+        /// Connections closed because serving them panicked, a bug; the log has the message.
         panics: u64,
+        /// Clients that came back.
         reconnects: u64,
+        /// Samples stored for clients; those of ``shm://`` clients as of their last report.
         received_samples: u64,
+        /// Bytes received over sockets.
         received_bytes: u64,
+        /// System calls that received them.
         receive_calls: u64,
+        /// Samples that came twice and were dropped.
         received_duplicates: u64,
+        /// Seconds for which clients' samples waited for room, summed over clients.
         connections_blocked_time: f64,
     }
 }
+    /// Position of the batch that this came with, or of the next one.
     #[getter]
     fn sequence(&self) -> u64 {
         self.batch_sequence
     }
 
+    /// From the call that adds a sample to the completion of its batch.
     #[getter]
     fn submit_to_available(&self) -> Histogram {
         Histogram(self.info.submit_to_available)
     }
 
+    /// Copying one submitted run of samples into the ring.
     #[getter]
     fn copy_time(&self) -> Histogram {
         Histogram(self.info.copy_time)
     }
 
+    /// From taking a batch to the end of its last view.
     #[getter]
     fn hold_time(&self) -> Histogram {
         Histogram(self.info.hold_time)

@@ -53,7 +53,7 @@ fn own_rollouts(tables: &[Py<RolloutTable>]) -> PyResult<Vec<Arc<CoreRollouts>>>
     Ok(own)
 }
 
-/// A server with a stream, tables, rollout tables or weights, or several of these.
+/// The native part of :class:`echoic.Server`: everything that runs per sample.
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct Server {
     stream: Option<StreamSide>,
@@ -135,7 +135,20 @@ impl Server {
         })
     }
 
-    /// Stores one sample.
+    /// Store one sample.
+    ///
+    /// Its bytes are copied before this returns. Waits, without the GIL, while the ring is full.
+    ///
+    /// Args:
+    ///     x: A sample like the example. dtypes must match exactly; Python numbers fit any dtype
+    ///         of their kind; arrays that are not contiguous or have another byte order are
+    ///         converted.
+    ///     timeout: Seconds to wait for room; ``None`` waits for ever, 0 not at all.
+    ///
+    /// Raises:
+    ///     SpecError: The sample does not fit. Nothing of it is stored.
+    ///     WaitTimeoutError: There was no room in time; ``reason`` says why.
+    ///     ClosedError: The server is closed.
     #[pyo3(signature = (x, *, timeout=None))]
     fn add(&self, py: Python<'_>, x: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
         self.process.check(py)?;
@@ -144,7 +157,19 @@ impl Server {
         side.with_sources(x, &mut One, |sources, _| side.store(py, sources, 1, deadline))
     }
 
-    /// Stores many samples.
+    /// Store many samples, given as leaves with a leading axis.
+    ///
+    /// The axis may be longer than a batch, or than the whole ring: this returns when all samples
+    /// are stored.
+    ///
+    /// Args:
+    ///     xs: Like the example, each leaf with the same leading axis.
+    ///     timeout: Seconds to wait for room in total; ``None`` waits for ever.
+    ///
+    /// Raises:
+    ///     SpecError: A leaf does not fit. Nothing is stored.
+    ///     WaitTimeoutError: Not all samples had room in time; ``stored`` says how many had.
+    ///     ClosedError: The server is closed; ``stored`` says how many samples came before.
     #[pyo3(signature = (xs, *, timeout=None))]
     fn extend(&self, py: Python<'_>, xs: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
         self.process.check(py)?;
@@ -160,7 +185,13 @@ impl Server {
         })
     }
 
-    /// Takes the next batch.
+    /// Take the next batch, waiting for it without the GIL.
+    ///
+    /// After a close, the complete batches that are left can still be taken.
+    ///
+    /// Raises:
+    ///     WaitTimeoutError: No batch was complete in time.
+    ///     ClosedError: The server is closed and has no complete batch.
     #[pyo3(signature = (timeout=None))]
     fn sample(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<StreamBatch> {
         self.process.check(py)?;
@@ -174,7 +205,9 @@ impl Server {
         StreamBatch::new(py, &side.tree, &side.stream, &self.listeners, batch)
     }
 
-    /// Takes what does not fill a batch.
+    /// Take the samples of a closed server that do not fill a batch; ``None`` if there are none.
+    ///
+    /// Waits for calls of ``add`` that have not returned. Only the first call gets them.
     #[pyo3(signature = (timeout=None))]
     fn rest(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<StreamBatch>> {
         self.process.check(py)?;
@@ -193,7 +226,11 @@ impl Server {
             .transpose()
     }
 
-    /// Lets other processes push to this server.
+    /// Let other processes push to this server, for transports; returns the address.
+    ///
+    /// Raises:
+    ///     OSError: The address can't be had.
+    ///     ValueError: The address is none, or needs a token.
     #[pyo3(signature = (
         address, token, insecure, max_connections, heartbeat, threads, certificate, key, client_ca
     ))]
@@ -235,13 +272,17 @@ impl Server {
         py.detach(|| self.listeners.open(&address, &files, served, options)).or_raise(py)
     }
 
-    /// Where other processes connect to.
+    /// Where other processes connect to, once the server was started.
     #[getter]
     fn addresses<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.listeners.addresses())
     }
 
-    /// The numbers of each connection.
+    /// Return what is known of each connection.
+    ///
+    /// ``address`` (of the server), ``id``, ``peer``, ``name`` (what the client calls itself),
+    /// ``purpose``, ``age`` (seconds), ``samples``, ``bytes``, ``receive_calls``, ``duplicates``,
+    /// ``blocked_time`` (seconds) and ``blocked_by`` (``"CAPACITY"``, ``"LEASED"`` or nothing).
     fn connections<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         self.listeners.connections(py)
     }
@@ -256,7 +297,9 @@ impl Server {
         watch::observation_dict(py, py.detach(|| server_metrics.look()))
     }
 
-    /// Every number, by name.
+    /// Return every number by name: those of :attr:`info`, refusals by reason, those of tables.
+    ///
+    /// A name is of the form ``table_items.NAME``; the guide to metrics has them all.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let metrics = match &self.stream {
             Some(side) => StreamStats::of(&side.stream, &self.listeners).as_dict(py)?,
@@ -272,14 +315,51 @@ impl Server {
         Ok(metrics)
     }
 
-    /// Shows a number of the program beside the server's.
+    /// Show a number of this program beside the server's own, as ``echoic_told``.
+    ///
+    /// It replaces the number of this name; ``None`` removes it. There may be 256 names of at most
+    /// 128 bytes.
+    ///
+    /// Raises:
+    ///     ValueError: If there are too many, or the name is empty or too long.
+    ///
+    /// Example:
+    ///     >>> import echoic
+    ///     >>> server = echoic.Server(tables=[echoic.Table("replay", capacity=100)])
+    ///     >>> server.set_gauge("success_rate", 0.75)
+    ///     >>> server.metrics()["told.success_rate"]
+    ///     0.75
     fn set_gauge(&self, name: String, value: Option<f64>) -> PyResult<()> {
         self.program_gauges
             .set(vec![(name, value)])
             .map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
-    /// Lets Prometheus and its like read all numbers; where.
+    /// Let Prometheus and its like read all numbers over HTTP, until the server is closed.
+    ///
+    /// Two threads of their own answer, which never need the GIL.
+    ///
+    /// Args:
+    ///     address: ``host:port`` to listen at; port 0 is any free one.
+    ///     token: What readers must send, as ``Authorization: Bearer …``.
+    ///     insecure: Allows an address that other machines can reach without a token.
+    ///
+    /// Returns:
+    ///     The URL of the numbers.
+    ///
+    /// Raises:
+    ///     OSError: The address can't be had.
+    ///     ValueError: The address is none, or needs a token.
+    ///     ClosedError: The server is closed.
+    ///
+    /// Example:
+    ///     >>> import urllib.request
+    ///     >>> import echoic
+    ///     >>> server = echoic.Server(tables=[echoic.Table("replay", capacity=100)])
+    ///     >>> with server, urllib.request.urlopen(server.serve_metrics()) as answer:
+    ///     ...     lines = answer.read().decode().splitlines()
+    ///     >>> 'echoic_table_max_items{table="replay"} 100' in lines
+    ///     True
     #[pyo3(signature = (address="127.0.0.1:0", *, token=None, insecure=false))]
     fn serve_metrics(
         &self,
@@ -304,7 +384,18 @@ impl Server {
             .ok_or_else(|| closed_error(py, "the server is closed"))
     }
 
-    /// Writes a checkpoint; where it is.
+    /// Write a checkpoint, and remove those that are older than the ones to be kept.
+    ///
+    /// It has all tables, each as it was at one moment, and the samples of the stream that nobody
+    /// took yet.
+    ///
+    /// Returns:
+    ///     Where the checkpoint is.
+    ///
+    /// Raises:
+    ///     TypeError: The server has no checkpointer.
+    ///     OSError: The disk does not take it, or another process writes there. Nothing is lost.
+    ///     CheckpointError: The directory has something else in it.
     fn checkpoint(&self, py: Python<'_>) -> PyResult<PathBuf> {
         self.process.check(py)?;
         checkpoints::save(py, self.checkpointer()?)
@@ -332,7 +423,17 @@ impl Server {
         checkpoints::recover(py, contents, &journal, checkpoint.as_deref())
     }
 
-    /// Closes the listeners, ends intake and wakes everyone who waits.
+    /// Close the doors, end intake and wake everyone who waits.
+    ///
+    /// Batches already taken stay valid.
+    ///
+    /// Args:
+    ///     drain: For how many seconds clients may finish what they are sending. What is not stored
+    ///         by then stays with them, for a server that comes later.
+    ///     restart: Whether another server takes over the rollout tables. If not, their clients
+    ///         get a :class:`~echoic.errors.ClosedError` at once; else they wait for it until their
+    ///         ``deadline``. By default tables with a directory are taken over, and others are not.
+    ///         Clients of streams, tables and weights wait in any case.
     #[pyo3(signature = (drain=1.0, restart=None))]
     fn close(&self, py: Python<'_>, drain: f64, restart: Option<bool>) -> PyResult<()> {
         let drain = wait::seconds("drain", drain)?;
@@ -363,21 +464,25 @@ impl Server {
         Ok(())
     }
 
+    /// Whether :meth:`close` was called.
     #[getter]
     fn closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
+    /// A snapshot of the numbers, without taking a batch.
     #[getter]
     fn info(&self) -> PyResult<StreamStats> {
         Ok(StreamStats::of(&self.side()?.stream, &self.listeners))
     }
 
+    /// What samples look like.
     #[getter]
     fn spec(&self, py: Python<'_>) -> PyResult<Spec> {
         Spec::new(py, self.side()?.stream.spec())
     }
 
+    /// How many samples make a batch.
     #[getter]
     fn batch_size(&self) -> PyResult<usize> {
         Ok(self.side()?.stream.batch_size())
@@ -576,7 +681,7 @@ pub fn size(name: &str, value: i64) -> PyResult<usize> {
     })
 }
 
-/// Does nothing with its argument: the cost of a call into this module, for benchmarks.
+/// Do nothing with the argument: the cost of a call into this module, for benchmarks.
 #[pyfunction]
 pub fn empty_call(tree: &Bound<'_, PyAny>) {
     let _ = tree;

@@ -20,7 +20,8 @@ use crate::wait;
 
 /// Draws batches from one table on several servers, and knows whose items they were.
 ///
-/// Which servers these are is said with each call, because they come and go.
+/// Each call is told which servers these are: for each that is there its table, and the number of
+/// the first life that its connection sees. New ones join at the end.
 #[pyclass(frozen, module = "echoic._native")]
 pub struct Shards {
     shards: core::Shards,
@@ -59,7 +60,7 @@ impl Shards {
         Ok(Self { shards, arena, process: Process::current() })
     }
 
-    /// Refuses a table that is not like the others.
+    /// Refuse tables whose items differ.
     fn check(&self, py: Python<'_>, tables: Places) -> PyResult<()> {
         let entry = |(table, _): &(Py<RemoteTable>, u64)| {
             let entry = table.bind(py).as_super().get().handle().entry().clone();
@@ -77,7 +78,7 @@ impl Shards {
         })
     }
 
-    /// Samples a batch.
+    /// Draw a batch; ends at once, with the reason ``"AWAY"``, when no server is there.
     fn sample(
         &self,
         py: Python<'_>,
@@ -94,7 +95,7 @@ impl Shards {
         self.batch(py, &tables, gathered, beta)
     }
 
-    /// What is known about items, without their data.
+    /// What is known about items of all servers.
     fn items(&self, py: Python<'_>, tables: Places, limit: Option<usize>) -> PyResult<Batch> {
         let most = limit.unwrap_or(usize::MAX);
         let infos =
@@ -102,7 +103,7 @@ impl Shards {
         Batch::of_infos(py, infos)
     }
 
-    /// Reads items by their names, without sampling them.
+    /// Read items, in the order of the servers.
     fn get(&self, py: Python<'_>, tables: Places, keys: &Bound<'_, PyAny>) -> PyResult<Batch> {
         let keys = key_numbers(keys)?;
         let gathered =
@@ -110,8 +111,7 @@ impl Shards {
         self.batch(py, &tables, gathered, 1.0)
     }
 
-    /// Changes priorities; how many of the items were there, and how many keys are of shards that are
-    /// not.
+    /// Change priorities; how many items were there, and how many keys are of absent shards.
     fn update_priorities(
         &self,
         py: Python<'_>,
@@ -126,7 +126,7 @@ impl Shards {
         Ok((done, lost))
     }
 
-    /// Removes items; how many were there, and how many keys are of shards that are not.
+    /// Remove items; how many were there, and how many keys are of absent shards.
     fn remove(
         &self,
         py: Python<'_>,

@@ -15,15 +15,19 @@ use crate::tree::Tree;
 #[pyclass(frozen, get_all, eq, hash, module = "echoic")]
 #[derive(PartialEq, Eq, Hash)]
 pub struct LeafSpec {
+    /// Keys joined by ``/``; empty for a sample that is a single leaf.
     path: String,
+    /// The dtype, by numpy's name for it.
     dtype: String,
     /// `None` for an axis of any length.
     shape: Vec<Option<usize>>,
+    /// Bytes of this leaf in one sample, or of one step where it may have any length.
     nbytes: usize,
 }
 
 #[pymethods]
 impl LeafSpec {
+    /// Shape without a batch axis; ``None`` for an axis of any length, which is the first.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.shape)
@@ -36,7 +40,7 @@ impl LeafSpec {
     }
 }
 
-/// The leaves of a sample.
+/// The leaves of a sample, in the order of their columns. ``str()`` gives a table.
 #[pyclass(frozen, module = "echoic")]
 pub struct Spec {
     leaves: Vec<Py<LeafSpec>>,
@@ -70,11 +74,13 @@ impl Spec {
 
 #[pymethods]
 impl Spec {
+    /// The leaves.
     #[getter]
     fn leaves<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.leaves)
     }
 
+    /// Bytes of one sample; of leaves that may have any length, one step counts.
     #[getter]
     fn nbytes(&self) -> usize {
         self.nbytes

@@ -11,7 +11,7 @@ use pyo3::types::{PyDict, PyList};
 use crate::connect::{ConnectOptions, Peer};
 use crate::wait;
 
-/// A connection that looks at a server.
+/// A connection of :class:`echoic.Watch`.
 #[pyclass(frozen, module = "echoic._native")]
 pub struct Watcher {
     watcher: Mutex<NetWatcher>,
@@ -48,7 +48,7 @@ impl Watcher {
         self.watcher.lock().release().to_owned()
     }
 
-    /// Which server it is, how long it has been there, its numbers by family, and its connections.
+    /// Return the server's life and age, its numbers by family, and its connections.
     fn look<'py>(
         &self,
         py: Python<'py>,

@@ -9,14 +9,36 @@ use crate::primitives::input::{
 use crate::primitives::kind::Kind;
 use crate::primitives::output::try_filled;
 
-/// ``scale * seq_len * (seq_len + 1) / 2``.
+/// What it costs to read a sequence with attention: ``scale * seq_len * (seq_len + 1) / 2``.
+///
+/// Pairs of tokens are counted in whole numbers, so the result is the number nearest to the exact
+/// one however long the sequence is.
+///
+/// Args:
+///     seq_len: Tokens, at least 0.
+///     scale: What a pair of a token and one that it attends to costs, at least 0.
+///
+/// Raises:
+///     ArgumentError: An argument is out of range.
+///
+/// Examples:
+///     >>> from echoic.agents.kernels import attention_bandwidth_cost
+///     >>> attention_bandwidth_cost(10)
+///     55.0
+///     >>> attention_bandwidth_cost(100_001)
+///     5000150001.0
 #[pyfunction]
 #[pyo3(signature = (seq_len, scale=1.0))]
 pub fn attention_bandwidth_cost(py: Python<'_>, seq_len: i64, scale: f64) -> PyResult<f64> {
     effective_bandwidth_cost(py, seq_len, 0, scale)
 }
 
-/// [`attention_bandwidth_cost`] of each length.
+/// :func:`attention_bandwidth_cost` of whole numbers of any shape: float64 of that shape.
+///
+/// Examples:
+///     >>> from echoic.agents.kernels import attention_bandwidth_cost_batch
+///     >>> attention_bandwidth_cost_batch([3, 10])
+///     array([ 6., 55.])
 #[pyfunction]
 #[pyo3(signature = (seq_lengths, scale=1.0))]
 pub fn attention_bandwidth_cost_batch<'py>(
@@ -26,7 +48,20 @@ pub fn attention_bandwidth_cost_batch<'py>(
     effective_bandwidth_cost_batch(seq_lengths, None, scale)
 }
 
-/// The cost of a sequence less that of the beginning that was reused.
+/// What a sequence costs whose first tokens a cache had: its cost less that of this beginning.
+///
+/// Args:
+///     seq_len: Tokens, at least 0.
+///     reuse_len: How many of them a cache had; more than there are count as all of them.
+///     scale: As in :func:`attention_bandwidth_cost`.
+///
+/// Raises:
+///     ArgumentError: An argument is out of range.
+///
+/// Examples:
+///     >>> from echoic.agents.kernels import effective_bandwidth_cost
+///     >>> effective_bandwidth_cost(seq_len=128, reuse_len=96, scale=1.0)
+///     3600.0
 #[pyfunction]
 #[pyo3(signature = (seq_len, reuse_len=0, scale=1.0))]
 pub fn effective_bandwidth_cost(
@@ -41,7 +76,16 @@ pub fn effective_bandwidth_cost(
     Ok(cost(tokens as u64, reused as u64, scale))
 }
 
-/// [`effective_bandwidth_cost`] of each length.
+/// :func:`effective_bandwidth_cost` of whole numbers of any shape: float64 of that shape.
+///
+/// Raises:
+///     ArgumentError: Shapes differ, or a number is negative.
+///     DtypeError: Lengths are not whole numbers.
+///
+/// Examples:
+///     >>> from echoic.agents.kernels import effective_bandwidth_cost_batch
+///     >>> effective_bandwidth_cost_batch([10, 3], [5, 2])
+///     array([40.,  3.])
 #[pyfunction]
 #[pyo3(signature = (seq_lengths, reuse_lengths=None, scale=1.0))]
 pub fn effective_bandwidth_cost_batch<'py>(
@@ -62,7 +106,27 @@ pub fn effective_bandwidth_cost_batch<'py>(
     })
 }
 
-/// ``reward / (bandwidth_weight * cost + queue_weight * queue_time + epsilon)`` of each request.
+/// ``reward / (w_b * cost + w_q * queue_time + epsilon)`` of each request: float64.
+///
+/// The formula as it stands: a negative reward puts the dearest first, and who waits longer falls
+/// behind. :class:`echoic.agents.bandwidth.BandwidthAwareScheduler` guards against both.
+///
+/// Args:
+///     rewards: What each request is expected to earn, of any shape.
+///     bandwidth_costs: What each costs, at least 0, of the same shape.
+///     queue_times: How long each has waited, at least 0, of the same shape.
+///     epsilon: Above 0, so that nothing is divided by 0.
+///     bandwidth_weight: ``w_b``, at least 0.
+///     queue_weight: ``w_q``, at least 0.
+///
+/// Raises:
+///     ArgumentError: Shapes differ, or a number is not finite or out of range.
+///     DtypeError: Not real numbers, or not on the CPU.
+///
+/// Examples:
+///     >>> from echoic.agents.kernels import bandwidth_aware_priorities
+///     >>> bandwidth_aware_priorities([1.0, 1.0], [3.0, 1.0], [1.0, 1.0], 1e-9).round(3)
+///     array([0.25, 0.5 ])
 #[pyfunction]
 #[pyo3(signature = (
     rewards, bandwidth_costs, queue_times, epsilon=1e-6, *, bandwidth_weight=1.0, queue_weight=1.0,
@@ -84,7 +148,12 @@ pub fn bandwidth_aware_priorities<'py>(
     ranked(rewards, Some(bandwidth_costs), queue_times, weights)
 }
 
-/// ``reward / (queue_time + epsilon)`` of each request.
+/// ``reward / (queue_time + epsilon)`` of each request: float64, without its bandwidth.
+///
+/// Examples:
+///     >>> from echoic.agents.kernels import schedule_priorities
+///     >>> schedule_priorities([1.0, 3.0], [1.0, 2.0], 1e-9).round(3)
+///     array([1. , 1.5])
 #[pyfunction]
 #[pyo3(signature = (rewards, queue_times, epsilon=1e-6))]
 pub fn schedule_priorities<'py>(
@@ -118,7 +187,18 @@ fn ranked<'py>(
     })
 }
 
-/// ``total_reward / (rollout_cost + learner_cost)``.
+/// ``total_reward / (rollout_cost + learner_cost)``; 0 where at most ``1e-12`` was spent.
+///
+/// The two costs have different units, so report them beside it, as
+/// :class:`echoic.agents.bandwidth.BandwidthMetrics` does.
+///
+/// Raises:
+///     ArgumentError: A number is not finite, or a cost is negative.
+///
+/// Examples:
+///     >>> from echoic.agents.kernels import bandwidth_efficiency
+///     >>> round(bandwidth_efficiency(0.5, 904.0, 0.02), 10)
+///     0.0005530851
 #[pyfunction]
 pub fn bandwidth_efficiency(
     py: Python<'_>,

@@ -9,7 +9,33 @@ use crate::primitives::input::{Input, amount, count, divisor, in_precision, text
 use crate::primitives::kind::Kind;
 use crate::primitives::output::{Output, detached};
 
-/// Draws items by the softmax of their priorities; indices and importance weights.
+/// Draw items by the softmax of their priorities, with replacement.
+///
+/// ``p_i = exp(priority_i / T) / sum_j exp(priority_j / T)``, ``w_i = (N * p_i)**-beta / max_j
+/// w_j``, the maximum being over what was drawn. The largest priority is subtracted first, so
+/// nothing overflows.
+///
+/// Args:
+///     priorities: ``(N,)``. Minus infinity is never drawn.
+///     sample_size: How many to draw, at most ``N``.
+///     temperature: ``T``, above 0. The larger, the more evenly items are drawn.
+///     importance_beta: From 0 (no correction) to 1 (all of it).
+///     seed: Of the generator that all of Echoic uses. One seed gives the same draws everywhere,
+///         and so the same again and again: give every call another.
+///
+/// Returns:
+///     ``(indices, weights)``, int64 and float32, ``min(sample_size, N)`` each.
+///
+/// Raises:
+///     ArgumentError: A priority is NaN or infinitely large, none is above minus infinity, or an
+///         argument is out of range.
+///     DtypeError: Not real numbers, not on the CPU, or a tensor that requires a gradient.
+///
+/// Examples:
+///     >>> from echoic.agents.kernels import priority_sample
+///     >>> indices, weights = priority_sample([0.0, 9.0, 0.0, 9.0], 4, importance_beta=1.0, seed=3)
+///     >>> sorted(indices.tolist()), weights.tolist()
+///     ([1, 3, 3, 3], [1.0, 1.0, 1.0, 1.0])
 #[pyfunction]
 #[pyo3(signature = (priorities, sample_size, temperature=1.0, importance_beta=0.4, seed=0))]
 pub fn priority_sample<'py>(

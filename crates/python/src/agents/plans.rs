@@ -19,7 +19,25 @@ use crate::primitives::stats::lock;
 /// The longest plan: what is longer was meant to be something else.
 const MOST: usize = 1 << 28;
 
-/// The exponential moving average of plans.
+/// The exponential moving average of latent plans: ``ema = decay * ema + (1 - decay) * plan``.
+///
+/// In float64, whatever plans are stored in. The first plan initialises it. Safe to use from
+/// several threads; can be pickled and copied.
+///
+/// Args:
+///     dim: How long plans are.
+///     decay: How much of the average each plan leaves, from 0 to 1.
+///
+/// Raises:
+///     ArgumentError: An argument is out of range.
+///
+/// Examples:
+///     >>> from echoic.agents.kernels import EMAPlanTracker
+///     >>> tracker = EMAPlanTracker(2, decay=0.75)
+///     >>> tracker.update([1.0, 2.0])
+///     >>> tracker.update([5.0, 2.0])
+///     >>> tracker.get_ema()
+///     array([2., 2.])
 #[pyclass(frozen, module = "echoic.agents.kernels")]
 pub struct EMAPlanTracker {
     dim: usize,
@@ -43,26 +61,36 @@ impl EMAPlanTracker {
         Ok(Self { dim, average: Arc::new(Mutex::new(AveragePlan::new(dim, decay))) })
     }
 
+    /// How long plans are.
     #[getter]
     fn dim(&self) -> usize {
         self.dim
     }
 
+    /// How much of the average each plan leaves.
     #[getter]
     fn decay(&self, py: Python<'_>) -> f64 {
         self.lock(py).decay()
     }
 
+    /// How many plans went by.
     #[getter]
     fn count(&self, py: Python<'_>) -> u64 {
         self.lock(py).count()
     }
 
+    /// Whether there was a plan.
     #[getter]
     fn initialized(&self, py: Python<'_>) -> bool {
         self.lock(py).count() > 0
     }
 
+    /// Take in a plan ``(dim,)``, or plans ``(n, dim)`` one after the other, all or none.
+    ///
+    /// Raises:
+    ///     ArgumentError: Another shape, or a number is not finite: the average would never
+    ///         recover.
+    ///     DtypeError: Not real numbers, not on the CPU, or a tensor that requires a gradient.
     fn update(&self, plan: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = plan.py();
         let (input, _) = Input::leading("plan", plan)?;
@@ -76,6 +104,10 @@ impl EMAPlanTracker {
         })
     }
 
+    /// The average, a fresh array ``(dim,)`` of float64.
+    ///
+    /// Raises:
+    ///     ArgumentError: There was no plan yet.
     fn get_ema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         // A copy, and the lock is let go: what makes the array may run Python code.
         let plan = self.lock(py).plan().map(<[f64]>::to_vec);
@@ -86,10 +118,12 @@ impl EMAPlanTracker {
         copied(py, &[self.dim], &plan)
     }
 
+    /// Forget everything but ``dim`` and ``decay``.
     fn reset(&self, py: Python<'_>) {
         self.lock(py).clear();
     }
 
+    /// What :meth:`load_state_dict` takes: ``decay``, ``count`` and ``ema``.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let average = self.lock(py).clone();
         let state = PyDict::new(py);
@@ -99,6 +133,10 @@ impl EMAPlanTracker {
         Ok(state)
     }
 
+    /// Become what :meth:`state_dict` was taken from.
+    ///
+    /// Raises:
+    ///     ArgumentError: It is of no tracker of this length.
     fn load_state_dict(&self, state: &Bound<'_, PyDict>) -> PyResult<()> {
         let py = state.py();
         let plan = entry_numbers(state, "ema", &[self.dim])?;
@@ -140,7 +178,27 @@ impl EMAPlanTracker {
     }
 }
 
+/// How much there may be to learn from a step: an unusual plan, or a large reward.
+///
 /// ``surprise_weight * |plan - ema_plan|**2 + reward_weight * |reward|``, in double precision.
+///
+/// Args:
+///     plan: ``(dim,)``.
+///     ema_plan: What is usual, ``(dim,)``.
+///     reward: The reward of the step.
+///     surprise_weight: Of the squared distance, which grows with ``dim``.
+///     reward_weight: Of the reward's magnitude.
+///
+/// Raises:
+///     ArgumentError: Shapes differ, or a weight is not finite.
+///     DtypeError: Not real numbers, not on the CPU, or a tensor that requires a gradient.
+///
+/// A NaN makes the result NaN.
+///
+/// Examples:
+///     >>> from echoic.agents.kernels import plan_surprise
+///     >>> plan_surprise([1.0, 2.0, 3.0], [0.0, 0.0, 0.0], -0.5, 1.0, 0.1)
+///     14.05
 #[pyfunction]
 #[pyo3(signature = (plan, ema_plan, reward, surprise_weight=1.0, reward_weight=1.0))]
 pub fn plan_surprise(
@@ -164,7 +222,12 @@ pub fn plan_surprise(
     })
 }
 
-/// [`plan_surprise`] of each row of plans.
+/// :func:`plan_surprise` of plans ``(n, dim)`` and rewards ``(n,)``: float64 ``(n,)``.
+///
+/// Examples:
+///     >>> from echoic.agents.kernels import plan_surprise_batch
+///     >>> plan_surprise_batch([[1.0, 2.0], [0.0, 0.0]], [0.0, 0.0], [0.5, -2.0])
+///     array([5.5, 2. ])
 #[pyfunction]
 #[pyo3(signature = (plans, ema_plan, rewards, surprise_weight=1.0, reward_weight=1.0))]
 pub fn plan_surprise_batch<'py>(
@@ -199,7 +262,24 @@ pub fn plan_surprise_batch<'py>(
     })
 }
 
-/// ``|cur - prev|**2 / (2 * sigma_squared)``: the KL divergence of two normal distributions.
+/// How far a plan moved: the KL divergence of two normal distributions of one variance.
+///
+/// ``|cur - prev|**2 / (2 * sigma_squared)``, in double precision. It is a number without a
+/// gradient; :mod:`echoic.agents.latent_planning` has the divergence that is learned from.
+///
+/// Args:
+///     cur: A plan ``(dim,)``.
+///     prev: The plan before it.
+///     sigma_squared: The variance in every direction.
+///
+/// Raises:
+///     ArgumentError: Shapes differ, or the variance is not above 0.
+///     DtypeError: As in :func:`plan_surprise`.
+///
+/// Examples:
+///     >>> from echoic.agents.kernels import temporal_kl
+///     >>> temporal_kl([1.0, 0.0], [0.0, 0.0], 0.01)
+///     50.0
 #[pyfunction]
 pub fn temporal_kl(
     cur: &Bound<'_, PyAny>,
@@ -217,7 +297,12 @@ pub fn temporal_kl(
     })
 }
 
-/// [`temporal_kl`] of each pair of rows.
+/// :func:`temporal_kl` of plans ``(n, dim)``: float64 ``(n,)``.
+///
+/// Examples:
+///     >>> from echoic.agents.kernels import temporal_kl_batch
+///     >>> temporal_kl_batch([[1.0, 0.0], [0.0, 3.0]], [[0.0, 0.0], [0.0, 1.0]], 0.01)
+///     array([ 50., 200.])
 #[pyfunction]
 pub fn temporal_kl_batch<'py>(
     cur: &Bound<'py, PyAny>,

@@ -11,7 +11,22 @@ use crate::primitives::kind::Kind;
 use crate::primitives::output::{detached, filled};
 use crate::primitives::plain;
 
-/// FNV-1a in 64 bits over the numbers of an array, as float64.
+/// FNV-1a in 64 bits over the numbers of an array, in C order.
+///
+/// Numbers are hashed as float64, so equal numbers have one hash in whatever precision they are
+/// stored; so have both zeros, and all NaN. Shapes are not hashed.
+///
+/// Hashes can collide: with a million of them, in one of 40 million cases. Compare what was hashed,
+/// too, before anything is taken for the same.
+///
+/// Raises:
+///     DtypeError: Not real numbers, or not on the CPU.
+///
+/// Examples:
+///     >>> import numpy as np
+///     >>> from echoic.agents.kernels import state_hash
+///     >>> state_hash([0.5, 1.0]) == state_hash(np.float32([0.5, 1.0]))
+///     True
 #[pyfunction]
 pub fn state_hash(vec: &Bound<'_, PyAny>) -> PyResult<u64> {
     let (input, _) = Input::leading("vec", vec)?;
@@ -21,7 +36,7 @@ pub fn state_hash(vec: &Bound<'_, PyAny>) -> PyResult<u64> {
     })
 }
 
-/// [`state_hash`] of each row.
+/// :func:`state_hash` of each row of ``(n, ...)``: uint64 ``(n,)``.
 #[pyfunction]
 pub fn state_hash_batch<'py>(states: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = states.py();
@@ -40,7 +55,28 @@ pub fn state_hash_batch<'py>(states: &Bound<'py, PyAny>) -> PyResult<Bound<'py, 
     })
 }
 
-/// The entry that has the longest beginning of a sequence, and how long it is.
+/// The entry of a cache that has the longest beginning of a sequence, and how long that is.
+///
+/// Of ``n`` steps at most ``n - 1`` are reused: somebody has to run the last to know what follows
+/// it. An entry that has the whole sequence therefore gives ``n - 1``.
+///
+/// Args:
+///     sequence_hashes: ``sequence_hashes[i]`` is the hash of the first ``i + 1`` steps.
+///     cache_entries: Pairs of the hash of a beginning and the index of its entry. Of several with
+///         one hash, the first counts.
+///     min_prefix_len: Shorter beginnings are not worth it.
+///
+/// Returns:
+///     ``(index, length)``, or ``(-1, 0)``.
+///
+/// Raises:
+///     ArgumentError: ``min_prefix_len`` is below 1, or a hash negative.
+///     DtypeError: Hashes or entries are something else.
+///
+/// Examples:
+///     >>> from echoic.agents.kernels import prefix_match
+///     >>> prefix_match([10, 20, 30], [(20, 0), (10, 1)])
+///     (0, 2)
 #[pyfunction]
 #[pyo3(signature = (sequence_hashes, cache_entries, min_prefix_len=1))]
 pub fn prefix_match(
@@ -54,7 +90,15 @@ pub fn prefix_match(
     Ok(found(&index, hashes.numbers(), shortest))
 }
 
-/// [`prefix_match`] of each sequence.
+/// :func:`prefix_match` of each of several sequences, in a cache that is read once.
+///
+/// Returns:
+///     ``(indices, lengths)``, int64, each as long as ``sequences``.
+///
+/// Examples:
+///     >>> from echoic.agents.kernels import prefix_match_batch
+///     >>> prefix_match_batch([[10, 20, 30], [7, 8]], [(20, 0), (10, 1)])
+///     (array([ 0, -1]), array([2, 0]))
 #[pyfunction]
 #[pyo3(signature = (sequences, cache_entries, min_prefix_len=1))]
 pub fn prefix_match_batch<'py>(

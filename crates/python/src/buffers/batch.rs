@@ -6,7 +6,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-/// Transitions drawn from a local buffer.
+/// Transitions drawn from a local buffer. ``len(batch)`` is how many.
 #[pyclass(frozen, module = "echoic._native")]
 pub struct BufferBatch {
     data: Py<PyDict>,
@@ -78,16 +78,19 @@ impl BufferBatch {
         Self { data, len: n, keys: None, weights: None }
     }
 
+    /// The fields, each an array, or a tree of arrays, with a leading axis.
     #[getter]
     fn data(&self, py: Python<'_>) -> Py<PyDict> {
         self.data.clone_ref(py)
     }
 
+    /// Names of the transitions for ``update_priorities``; ``None`` without priorities.
     #[getter]
     fn keys(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.keys.as_ref().map(|keys| keys.clone_ref(py))
     }
 
+    /// Importance weights, at most 1; all 1 where transitions are drawn evenly.
     #[getter]
     fn weights(&self, py: Python<'_>) -> Py<PyAny> {
         match &self.weights {
@@ -96,6 +99,7 @@ impl BufferBatch {
         }
     }
 
+    /// Return a field of the data.
     fn __getitem__<'py>(
         &self,
         py: Python<'py>,

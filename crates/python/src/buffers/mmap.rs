@@ -74,7 +74,7 @@ impl Drop for Open {
     }
 }
 
-/// The last transitions, most of them in a file.
+/// The native part of :class:`echoic.MmapReplayBuffer`.
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct MmapReplayBuffer {
     form: Form,
@@ -267,6 +267,17 @@ impl MmapReplayBuffer {
         Self::of(py, form, cold_path, keep, rows)
     }
 
+    /// Add one transition.
+    ///
+    /// Args:
+    ///     x: A dict with the fields of the example.
+    ///     env: Changes nothing: every transition is drawn by itself.
+    ///
+    /// Raises:
+    ///     SpecError: If a value does not fit its field. Nothing is stored then.
+    ///     StorageError: If there is no room in memory, and the file can't be written. Nothing is
+    ///         stored then, and nothing lost.
+    ///     ClosedError: If the buffer is closed.
     #[pyo3(signature = (x, *, env=0))]
     fn add(&self, py: Python<'_>, x: &Bound<'_, PyAny>, env: u32) -> PyResult<()> {
         // Every transition is drawn by itself, whatever comes before it.
@@ -300,6 +311,16 @@ impl MmapReplayBuffer {
         self.store(py, &values, false).map(drop)
     }
 
+    /// Add many transitions.
+    ///
+    /// Args:
+    ///     xs: A dict with the fields of the example, as arrays with a leading axis of one length.
+    ///     env: Changes nothing, as in :meth:`add`.
+    ///
+    /// Raises:
+    ///     SpecError: If a value does not fit its field, or lengths differ. Nothing is stored then.
+    ///     StorageError: If the file can't be written. As many as its ``stored`` says are stored.
+    ///     ClosedError: If the buffer is closed.
     #[pyo3(signature = (xs, *, env=None))]
     fn extend(
         &self,
@@ -312,6 +333,23 @@ impl MmapReplayBuffer {
         self.store(py, &values, true).map(drop)
     }
 
+    /// Draw transitions evenly, with replacement.
+    ///
+    /// What is in the file is asked for all at once, and read in the order in which it lies there.
+    /// The GIL is released while it is.
+    ///
+    /// Args:
+    ///     n: How many.
+    ///     seed: Of this draw; the buffer's own stream goes on when ``None``.
+    ///     out: An earlier batch of this size, which is written into.
+    ///
+    /// Returns:
+    ///     Every field as an array with one row for each transition.
+    ///
+    /// Raises:
+    ///     ReplayError: The buffer is empty.
+    ///     StorageError: The file can't be read, or somebody else has changed it.
+    ///     ClosedError: The buffer is closed.
     #[pyo3(signature = (n, *, seed=None, out=None))]
     fn sample<'py>(
         &self,
@@ -336,16 +374,34 @@ impl MmapReplayBuffer {
         })
     }
 
+    /// Remove all transitions, also those in the file.
+    ///
+    /// Raises:
+    ///     StorageError: That can't be noted in the file. The buffer is empty nevertheless.
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         let rows = self.rows(py)?;
         py.detach(|| rows.clear()).or_raise(py)
     }
 
+    /// Write all transitions to the file, and wait until they would survive a loss of power.
+    ///
+    /// Raises:
+    ///     StorageError: The file can't be written.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         let rows = self.rows(py)?;
         py.detach(|| rows.flush()).or_raise(py)
     }
 
+    /// End the use of the buffer, and remove its file, or leave it there with all transitions.
+    ///
+    /// Batches that were drawn stay as they are. Closing again does nothing.
+    ///
+    /// Args:
+    ///     keep: Whether to leave the file; what the buffer was made with when ``None``.
+    ///
+    /// Raises:
+    ///     StorageError: The file can't be removed; or it is to be left and can't be written. Then
+    ///         the buffer is still open.
     #[pyo3(signature = (*, keep=None))]
     fn close(&self, py: Python<'_>, keep: Option<bool>) -> PyResult<()> {
         self.open.process.check(py)?;
@@ -357,37 +413,44 @@ impl MmapReplayBuffer {
         Ok(self.rows(py)?.len() as usize)
     }
 
+    /// How many transitions fit.
     #[getter]
     fn capacity(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.rows(py)?.capacity())
     }
 
+    /// How many transitions are in memory.
     #[getter]
     fn hot_capacity(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.rows(py)?.hot_capacity())
     }
 
+    /// Bytes of memory that hold transitions.
     #[getter]
     fn nbytes(&self, py: Python<'_>) -> PyResult<usize> {
         let rows = self.rows(py)?;
         Ok(rows.len().min(rows.hot_capacity()) as usize * self.form.layout.row_bytes())
     }
 
+    /// How many of the transitions are in the file, and survive the end of the process.
     #[getter]
     fn written(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.rows(py)?.written())
     }
 
+    /// Where the file is.
     #[getter]
     fn cold_path(&self) -> PathBuf {
         self.path.clone()
     }
 
+    /// Whether closing leaves the file.
     #[getter]
     fn keep(&self) -> bool {
         self.open.keep
     }
 
+    /// Whether the buffer was closed.
     #[getter]
     fn closed(&self) -> bool {
         self.open.rows().is_none()

@@ -27,7 +27,7 @@ use crate::leaf::LeafRule;
 use crate::memory::Arena;
 use crate::tree::Tree;
 
-/// The native part of `echoic.OfflineDataset`.
+/// The native part of :class:`echoic.OfflineDataset`.
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct OfflineDataset {
     dataset: Dataset,
@@ -121,7 +121,24 @@ impl OfflineDataset {
         })
     }
 
-    /// Steps, each drawn from all.
+    /// Draw steps, each from all of them, whatever was drawn before.
+    ///
+    /// Args:
+    ///     n: How many, also more than there are.
+    ///     seed: The same seed gives the same batch, on every machine and in every release: the
+    ///         numbers ``Rng(seed).below(len)`` of xoshiro256++. Without one the steps come from
+    ///         the buffer's own stream, which goes on with every call.
+    ///     out: An earlier batch, which is returned, or a dict of arrays like its data, to be
+    ///         written into.
+    ///
+    /// Returns:
+    ///     Arrays with ``n`` rows: ``obs``, ``next_obs``, ``actions``, ``rewards``, ``terminated``,
+    ///     ``truncated``, and the extras. They are the caller's to keep or change;
+    ///     their memory is used again once nobody holds any of them.
+    ///
+    /// Raises:
+    ///     ReplayError: A number is out of range.
+    ///     SpecError: ``out`` is not like a batch.
     #[pyo3(signature = (n, *, seed=None, out=None))]
     fn sample<'py>(
         &self,
@@ -138,7 +155,27 @@ impl OfflineDataset {
         })
     }
 
-    /// Stretches of episodes.
+    /// Draw stretches of episodes, for models of sequences.
+    ///
+    /// A stretch begins at a step drawn as by :meth:`sample` and ends after ``length`` steps, or
+    /// with its episode. What is missing then is zeros, in all columns.
+    ///
+    /// Args:
+    ///     n: How many stretches.
+    ///     length: How many steps of each.
+    ///     seed: As of :meth:`sample`.
+    ///     padding: Whether zeros stand behind the steps or before them.
+    ///     out: As of :meth:`sample`.
+    ///
+    /// Returns:
+    ///     Arrays of shape ``(n, length, ...)``: ``obs``, ``actions``, ``rewards``,
+    ///     ``returns_to_go`` (the discounted sum of rewards to the end of the episode, also where
+    ///     the stretch ends before it), ``timesteps`` (int64, from the start of the episode),
+    ///     ``mask`` (whether there is a step), ``terminated``, ``truncated``, and the extras.
+    ///
+    /// Raises:
+    ///     ReplayError: A number is out of range.
+    ///     SpecError: ``out`` is not like a batch.
     #[pyo3(signature = (n, length, *, seed=None, padding="right", out=None))]
     fn sample_trajectories<'py>(
         &self,
@@ -167,7 +204,7 @@ impl OfflineDataset {
         })
     }
 
-    /// How many episodes there are.
+    /// How many episodes there are, with one at the end that has no end.
     fn n_episodes(&self) -> usize {
         self.dataset.episodes().len()
     }
@@ -176,7 +213,7 @@ impl OfflineDataset {
         self.dataset.len()
     }
 
-    /// Numbers about steps and episodes.
+    /// What is known about steps and episodes.
     fn numbers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let episodes = self.dataset.episodes();
         let lengths: Vec<f64> = episodes.ranges().map(|steps| steps.len() as f64).collect();
@@ -206,8 +243,7 @@ impl OfflineDataset {
         Ok(numbers)
     }
 
-    /// Mean, spread and scale of each element of the observations, each as a tree like an observation;
-    /// `None` for leaves that are not of floats.
+    /// Return mean, standard deviation and scale of observations, each like an observation.
     fn moments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let known = py.detach(|| self.dataset.moments());
         let known = known.map_err(|error| dataset_error(py, &error))?;

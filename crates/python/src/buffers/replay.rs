@@ -52,7 +52,7 @@ struct Ask<'a, 'py> {
     beta: f64,
 }
 
-/// The last transitions.
+/// The native half of :class:`echoic.ReplayBuffer`, which says what it is.
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct ReplayBuffer {
     form: Form,
@@ -367,6 +367,14 @@ impl ReplayBuffer {
         )
     }
 
+    /// Add one transition.
+    ///
+    /// Args:
+    ///     x: A dict with the fields of the example.
+    ///     env: The environment that it is of, where several take turns.
+    ///
+    /// Raises:
+    ///     SpecError: If a value does not fit its field. Nothing is stored then.
     #[pyo3(signature = (x, *, env=0))]
     fn add(&self, py: Python<'_>, x: &Bound<'_, PyAny>, env: u32) -> PyResult<()> {
         self.add_one(py, x, env, None)
@@ -388,6 +396,14 @@ impl ReplayBuffer {
         self.push_one(py, values, Notes::default())
     }
 
+    /// Add many transitions.
+    ///
+    /// Args:
+    ///     xs: A dict with the fields of the example, as arrays with a leading axis of one length.
+    ///     env: One environment for all of them, or an array of one for each.
+    ///
+    /// Raises:
+    ///     SpecError: If a value does not fit its field. Nothing is stored then.
     #[pyo3(signature = (xs, *, env=None))]
     fn extend(
         &self,
@@ -398,6 +414,20 @@ impl ReplayBuffer {
         self.extend_all(py, xs, env, None)
     }
 
+    /// Draw transitions evenly, with replacement, each field as one array.
+    ///
+    /// A seed gives the same draws on every machine and in every release: position ``k`` of a batch
+    /// is the row ``(word[k] * len) >> 64`` after the oldest, of the 64-bit words of xoshiro256++
+    /// seeded with SplitMix64 (words that would make some rows likelier than others are skipped).
+    ///
+    /// Args:
+    ///     n: How many. May be more than there are.
+    ///     seed: Of this draw; the buffer's own stream goes on when ``None``.
+    ///     out: An earlier batch, which is returned, or a dict of arrays like its data, to be
+    ///         written into.
+    ///
+    /// Raises:
+    ///     ReplayError: If the buffer is empty, or ``n`` below 1.
     #[pyo3(signature = (n, *, seed=None, out=None))]
     fn sample<'py>(
         &self,
@@ -575,11 +605,13 @@ impl ReplayBuffer {
         Ok(())
     }
 
+    /// Ends the episode of an environment, of which its last transition did not say so.
     #[pyo3(signature = (env=0))]
     fn end_episode(&self, py: Python<'_>, env: u32) -> PyResult<()> {
         self.rows.end_episode(env).or_raise(py)
     }
 
+    /// Remove all transitions.
     fn clear(&self) {
         self.rows.clear();
     }
@@ -588,16 +620,19 @@ impl ReplayBuffer {
         self.rows.len() as usize
     }
 
+    /// How many transitions fit.
     #[getter]
     fn capacity(&self) -> u64 {
         self.rows.ring().kept()
     }
 
+    /// How many episodes have transitions here; ``None`` without ``episodes=True``.
     #[getter]
     fn n_episodes(&self) -> Option<usize> {
         self.rows.episode_count()
     }
 
+    /// Bytes of memory that hold transitions.
     #[getter]
     fn nbytes(&self) -> usize {
         self.rows.used_bytes()
@@ -686,7 +721,7 @@ impl ReplayBuffer {
     }
 }
 
-/// Transitions that are drawn in proportion to a power of their priorities.
+/// The native half of :class:`echoic.PrioritizedReplayBuffer`, which says what it is.
 #[pyclass(frozen, subclass, extends = ReplayBuffer, module = "echoic._native")]
 pub struct PrioritizedReplayBuffer;
 
@@ -721,6 +756,16 @@ impl PrioritizedReplayBuffer {
         Ok(PyClassInitializer::from(base).add_subclass(Self))
     }
 
+    /// Add one transition.
+    ///
+    /// Args:
+    ///     x: A dict with the fields of the example.
+    ///     priority: A number >= 0; the largest that any transition ever had when ``None``.
+    ///     env: The environment that it is of, where several take turns.
+    ///
+    /// Raises:
+    ///     SpecError: If a value does not fit its field. Nothing is stored then.
+    ///     PriorityError: If the priority is not a finite number >= 0. Nothing is stored then.
     #[pyo3(signature = (x, *, priority=None, env=0))]
     fn add(
         this: &Bound<'_, Self>,
@@ -755,6 +800,16 @@ impl PrioritizedReplayBuffer {
         base.push_one(py, values, notes)
     }
 
+    /// Add many transitions.
+    ///
+    /// Args:
+    ///     xs: A dict with the fields of the example, as arrays with a leading axis of one length.
+    ///     priorities: One for each; the largest that any transition ever had when ``None``.
+    ///     env: One environment for all of them, or an array of one for each.
+    ///
+    /// Raises:
+    ///     SpecError: If a value does not fit its field. Nothing is stored then.
+    ///     PriorityError: If a priority is not a finite number >= 0. Nothing is stored then.
     #[pyo3(signature = (xs, *, priorities=None, env=None))]
     fn extend(
         this: &Bound<'_, Self>,
@@ -765,6 +820,19 @@ impl PrioritizedReplayBuffer {
         this.as_super().get().extend_all(this.py(), xs, env, priorities)
     }
 
+    /// Draw transitions in proportion to their priorities, with replacement.
+    ///
+    /// Args:
+    ///     n: How many.
+    ///     beta: The exponent of weights, from 0 to 1; 1 corrects all of the bias.
+    ///     seed: Of this draw; the buffer's own stream goes on when ``None``.
+    ///     stratified: Draw one from each of ``n`` equal parts of the sum of priorities, as the
+    ///         paper does, which varies less; else each from anywhere.
+    ///     out: An earlier batch to be written into and returned, or a dict of arrays like its
+    ///         data, and for ``keys`` and ``weights``.
+    ///
+    /// Raises:
+    ///     ReplayError: If the buffer is empty, ``n`` below 1, or ``beta`` not from 0 to 1.
     #[pyo3(signature = (n, *, beta=1.0, seed=None, stratified=true, out=None))]
     fn sample<'py>(
         this: &Bound<'py, Self>,
@@ -782,6 +850,14 @@ impl PrioritizedReplayBuffer {
         })
     }
 
+    /// Set priorities of transitions: numbers >= 0, such as absolute errors.
+    ///
+    /// A key whose transition is not there any more is skipped. When one comes twice, the last
+    /// counts. Returns how many were there.
+    ///
+    /// Raises:
+    ///     PriorityError: If a priority is not a finite number >= 0. None is changed then.
+    ///     ReplayError: If the lengths differ, or a key was never given. None is changed then.
     fn update_priorities(
         this: &Bound<'_, Self>,
         keys: &Bound<'_, PyAny>,
@@ -792,6 +868,7 @@ impl PrioritizedReplayBuffer {
         rows.update_priorities(&keys, &priorities).or_raise(this.py())
     }
 
+    /// The exponent of priorities.
     #[getter]
     fn alpha(this: &Bound<'_, Self>) -> f64 {
         this.as_super().get().rows.with_priorities(|known, _| known.alpha()).unwrap_or_default()

@@ -31,7 +31,7 @@ const REWARD: &str = "reward";
 /// How long a wait is before signals are looked for.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Experiences in two tiers.
+/// The native part of :class:`echoic.agents.PrioritizedReplayBuffer`.
 #[pyclass(frozen, module = "echoic._native")]
 pub struct SurpriseReplay {
     form: Form,
@@ -163,6 +163,7 @@ impl SurpriseReplay {
         Ok(Self { form, rows, arena, plan, reward, process })
     }
 
+    /// Add one experience or many, and give their indices.
     #[pyo3(signature = (fields, *, many, scores=None))]
     fn add<'py>(
         &self,
@@ -184,6 +185,7 @@ impl SurpriseReplay {
         Ok(PyArray1::from_vec(py, keys.into_iter().map(|key| key as i64).collect()))
     }
 
+    /// Draw a batch, hot experiences first, and compute its scores anew.
     #[pyo3(signature = (batch_size, *, temperature, hot_ratio, beta, seed=None))]
     fn sample<'py>(
         &self,
@@ -226,6 +228,7 @@ impl SurpriseReplay {
         Ok(batch)
     }
 
+    /// Give experiences scores, and say how many were there.
     fn update_priorities(
         &self,
         py: Python<'_>,
@@ -237,6 +240,7 @@ impl SurpriseReplay {
         updated.or_raise(py)
     }
 
+    /// Let experiences age: how many migrated, expired, and were scored anew.
     fn tick(&self, py: Python<'_>, updates: u64) -> PyResult<(usize, usize, usize)> {
         self.process.check(py)?;
         let ticked = py.detach(|| self.rows.tick(updates));
@@ -244,6 +248,7 @@ impl SurpriseReplay {
         Ok((ticked.migrated, ticked.expired, ticked.refreshed))
     }
 
+    /// Give the effective sample size over all, of hot and of cold experiences.
     fn effective_sizes(
         &self,
         py: Python<'_>,
@@ -255,6 +260,7 @@ impl SurpriseReplay {
         Ok((all, hot, cold))
     }
 
+    /// Give sizes, what has happened, scores and bytes.
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let numbers = PyDict::new(py);
         let [hot, cold] = self.rows.lens();
@@ -279,11 +285,12 @@ impl SurpriseReplay {
         Ok(numbers)
     }
 
-    /// Path, dtype and shape of each leaf.
+    /// Give path, dtype and shape of each leaf.
     fn leaves(&self) -> Vec<(String, String, Vec<usize>)> {
         self.form.leaf_texts()
     }
 
+    /// Give all that the buffer holds, copied.
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         // Everything is copied, and a file may be waited for. Inside the GIL is taken, so nobody may wait with it for
         // what may be moved.
@@ -314,6 +321,7 @@ impl SurpriseReplay {
         Ok(state)
     }
 
+    /// Become what another buffer was.
     fn load(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
         self.process.check(py)?;
         let wrong = |text: String| replay_error(py, text);
@@ -365,11 +373,13 @@ impl SurpriseReplay {
         }
     }
 
+    /// Forget all experiences.
     fn clear(&self, py: Python<'_>) {
         // Who moves experiences may want the GIL before it is done.
         py.detach(|| self.rows.clear());
     }
 
+    /// Remove the file, if there is one.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if !self.process.is_current() {
             return Ok(());

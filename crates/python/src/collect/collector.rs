@@ -13,7 +13,7 @@ use crate::error::OrRaise;
 use crate::fork::Process;
 use crate::wait::{deadline, until};
 
-/// Collects rollouts in a thread without Python.
+/// The thread behind :class:`echoic.collectors.CandleCollector`, which documents it.
 #[pyclass(frozen, module = "echoic._native")]
 pub struct Collector {
     /// There until the drop.
@@ -69,7 +69,7 @@ impl Collector {
         Ok(Self { core, process: Process::current() })
     }
 
-    /// The next rollout.
+    /// Return the next rollout, waiting until it is complete.
     fn recv<'py>(
         &self,
         py: Python<'py>,
@@ -82,21 +82,21 @@ impl Collector {
         as_dict(py, taken, flat)
     }
 
-    /// Takes new weights; their version.
+    /// Give new weights; return their version.
     fn sync_weights(&self, py: Python<'_>, weights: PyReadonlyArray1<'_, f32>) -> PyResult<u64> {
         let core = self.core(py)?;
         let weights = weights.as_array().to_vec();
         py.detach(|| core.sync(weights)).or_raise(py)
     }
 
-    /// The weights that came last.
+    /// Return a copy of the weights that were given last.
     fn get_weights<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<f32>>> {
         let core = self.core(py)?;
         let weights = py.detach(|| core.weights());
         Ok(PyArray1::from_slice(py, &weights))
     }
 
-    /// What the actor and the critic make of observations.
+    /// Return the actor's outputs and the values of rows of observations.
     #[expect(clippy::type_complexity, reason = "two arrays")]
     fn evaluate<'py>(
         &self,
@@ -135,7 +135,7 @@ impl Collector {
         Ok(py.detach(|| core.is_stopped()))
     }
 
-    /// Ends the thread.
+    /// End the thread.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         let core = self.core(py)?;
         py.detach(|| core.stop());

@@ -13,10 +13,7 @@ use crate::error::spec_error;
 /// Above so many environments a step takes longer than it takes to give the GIL away and get it back.
 const DETACH: usize = 64;
 
-/// Copies of a native environment.
-///
-/// The lock is never held by a thread that waits for the GIL: where the GIL is given away, the lock is
-/// taken and left in between.
+/// The environments behind :class:`echoic.collectors.VectorEnv`, which documents them.
 #[pyclass(frozen, module = "echoic._native")]
 pub struct Environments {
     envs: Mutex<Box<dyn Envs>>,
@@ -89,19 +86,19 @@ impl Environments {
         Ok(Self { info: envs.info(), count: envs.len(), envs: Mutex::new(envs) })
     }
 
-    /// The least and the most of each number of an observation.
+    /// The least and the most that each number of an observation can be.
     #[getter]
     fn bounds(&self) -> (Vec<f32>, Vec<f32>) {
         self.info.observation.iter().copied().unzip()
     }
 
-    /// How many actions there are, or nothing.
+    /// How many actions there are, if they are counted.
     #[getter]
     fn discrete(&self) -> Option<usize> {
         if let Space::Discrete(count) = self.info.actions { Some(count) } else { None }
     }
 
-    /// How many numbers an action has, and the least and the most of each, or nothing.
+    /// How many numbers an action has, and the least and the most of each, if it has any.
     #[getter]
     fn continuous(&self) -> Option<(usize, f32, f32)> {
         if let Space::Box { len, low, high } = self.info.actions {
@@ -111,7 +108,7 @@ impl Environments {
         }
     }
 
-    /// Where each number of a state is drawn from.
+    /// Where each number of a first state is drawn from.
     #[getter]
     fn start(&self) -> Vec<(f64, f64)> {
         self.info.start.to_vec()
@@ -123,7 +120,7 @@ impl Environments {
         self.info.limit
     }
 
-    /// Has environments draw from the streams of these seeds, where they have one.
+    /// Have environments draw from the streams of these seeds, where they have one.
     fn seed(&self, py: Python<'_>, seeds: Vec<Option<u64>>) -> PyResult<()> {
         if seeds.len() != self.count {
             let (expected, got) = (self.count, seeds.len());
@@ -139,7 +136,7 @@ impl Environments {
         })
     }
 
-    /// Begins episodes and returns all observations.
+    /// Begin episodes, with states or at random; return all observations.
     fn reset<'py>(
         &self,
         py: Python<'py>,
@@ -158,7 +155,7 @@ impl Environments {
         rows(py, observations, self.info.observation.len())
     }
 
-    /// Goes on by a step.
+    /// Go on by a step; return what it gave, and the last observations of ended episodes.
     fn step<'py>(&self, py: Python<'py>, actions: &Bound<'py, PyAny>) -> PyResult<Stepped<'py>> {
         let (count, width) = (self.count, self.info.observation.len());
         let (mut observations, mut finals) = (vec![0.0; count * width], Vec::new());
@@ -191,7 +188,7 @@ impl Environments {
         ))
     }
 
-    /// The states, a row for each environment.
+    /// Return the states, a row for each environment.
     fn states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f64>>> {
         let states = self.with(py, |envs| Ok(envs.states()))?;
         rows(py, states, self.info.start.len())

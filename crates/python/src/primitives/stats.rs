@@ -12,9 +12,22 @@ use super::kind::Kind;
 use super::output::{copied, detached, filled};
 use crate::error::argument_error;
 
-/// Numbers that went by.
+/// Count, mean and variance of numbers that went by, without keeping them.
 ///
-/// The lock is held for as long as a batch takes, and nobody waits for it with the GIL in hand.
+/// By the formulas of Welford (1962) and Chan, Golub and LeVeque (1983) in float64, so that nothing
+/// cancels however large the mean is. Safe to use from several threads; can be pickled and copied.
+///
+/// What is not finite is refused, since statistics would never recover from it.
+///
+/// Examples:
+///     >>> from echoic.primitives import RunningStats
+///     >>> stats = RunningStats()
+///     >>> stats.update(1.0)
+///     >>> stats.batch_update([2.0, 3.0])
+///     >>> stats.mean(), stats.count()
+///     (2.0, 3)
+///     >>> round(stats.normalize(3.0), 4)
+///     1.2247
 #[pyclass(frozen, module = "echoic.primitives")]
 pub struct RunningStats(SharedMoments);
 
@@ -25,38 +38,62 @@ impl RunningStats {
         Self(SharedMoments::new(Vec::new()))
     }
 
+    /// Take in a number.
+    ///
+    /// Raises:
+    ///     ArgumentError: It is not finite.
     fn update(&self, py: Python<'_>, value: f64) -> PyResult<()> {
         let taken = self.0.lock(py).extend(&[value]);
         taken.map_err(|_| argument_error(py, refusal("value", &format!("is {value}"))))
     }
 
+    /// Take in the numbers of an array of any shape, all or none.
+    ///
+    /// Raises:
+    ///     ArgumentError: One of them is not finite.
+    ///     DtypeError: Not real numbers, or not on the CPU.
     fn batch_update(&self, values: &Bound<'_, PyAny>) -> PyResult<()> {
         let (input, _) = Input::leading("values", values)?;
         self.0.extend(values.py(), &input)
     }
 
+    /// Take in what another one was made of, as if its numbers had been seen here.
     fn merge(&self, other: &Bound<'_, Self>) -> PyResult<()> {
         self.0.merge(other.py(), &other.get().0)
     }
 
+    /// How many numbers there were.
     fn count(&self, py: Python<'_>) -> u64 {
         self.0.lock(py).count()
     }
 
+    /// Their mean; 0 before the first.
     fn mean(&self, py: Python<'_>) -> f64 {
         self.0.lock(py).mean()[0]
     }
 
+    /// Their variance: the squares of differences from the mean by the count less ``ddof``.
+    ///
+    /// 0 for too few.
     #[pyo3(signature = (*, ddof=0))]
     fn var(&self, py: Python<'_>, ddof: u64) -> f64 {
         self.0.lock(py).variance(0, ddof)
     }
 
+    /// The root of the variance.
     #[pyo3(signature = (*, ddof=0))]
     fn std(&self, py: Python<'_>, ddof: u64) -> f64 {
         self.0.lock(py).variance(0, ddof).sqrt()
     }
 
+    /// ``(values - mean) / std``, within ``-clip`` and ``clip``; 0 while ``std < min_std``.
+    ///
+    /// A Python number gives a float, an array one of its shape, dtype and library. NaN stays NaN
+    /// unless there is no spread yet.
+    ///
+    /// Raises:
+    ///     ArgumentError: ``clip`` or ``min_std`` is negative.
+    ///     DtypeError: Not real numbers, or not on the CPU.
     #[pyo3(signature = (values, *, clip=None, min_std=1e-8))]
     fn normalize<'py>(
         &self,
@@ -77,14 +114,20 @@ impl RunningStats {
         self.0.normalised(py, &input, kind, form)
     }
 
+    /// Forget everything.
     fn reset(&self, py: Python<'_>) {
         self.0.lock(py).clear();
     }
 
+    /// What :meth:`load_state_dict` takes: ``count``, ``mean`` and ``squares``.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.0.state(py)
     }
 
+    /// Become what :meth:`state_dict` was taken from.
+    ///
+    /// Raises:
+    ///     ArgumentError: A part is missing, has another shape, or can't be. Nothing changes then.
     fn load_state_dict(&self, state: &Bound<'_, PyDict>) -> PyResult<()> {
         self.0.load(state)
     }
@@ -105,7 +148,21 @@ impl RunningStats {
     }
 }
 
-/// Arrays of one shape that went by.
+/// Count, means and variances of arrays of one shape that went by, for each place of them.
+///
+/// As :class:`RunningStats`, with arrays of float64 for floats.
+///
+/// Args:
+///     shape: Of each array: a length, or several.
+///
+/// Examples:
+///     >>> from echoic.primitives import RunningStatsVec
+///     >>> stats = RunningStatsVec(2)
+///     >>> stats.batch_update([[1.0, 10.0], [3.0, 30.0]])
+///     >>> stats.mean(), stats.std()
+///     (array([ 2., 20.]), array([ 1., 10.]))
+///     >>> stats.normalize([[3.0, 0.0]])
+///     array([[ 1., -2.]])
 #[pyclass(frozen, module = "echoic.primitives")]
 pub struct RunningStatsVec(SharedMoments);
 
@@ -134,6 +191,11 @@ impl RunningStatsVec {
         }
     }
 
+    /// Take in one array of our shape.
+    ///
+    /// Raises:
+    ///     ArgumentError: It has another shape, or one of its numbers is not finite.
+    ///     DtypeError: Not real numbers, or not on the CPU.
     fn update(&self, values: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = values.py();
         let (input, _) = Input::leading("values", values)?;
@@ -143,6 +205,11 @@ impl RunningStatsVec {
         self.0.extend(py, &input)
     }
 
+    /// Take in ``(n, *shape)``, or the numbers of ``batch_size`` arrays; all or none.
+    ///
+    /// Raises:
+    ///     ArgumentError: The shape is another, or a number is not finite.
+    ///     DtypeError: Not real numbers, or not on the CPU.
     #[pyo3(signature = (values, batch_size=None))]
     fn batch_update(&self, values: &Bound<'_, PyAny>, batch_size: Option<usize>) -> PyResult<()> {
         let py = values.py();
@@ -151,37 +218,52 @@ impl RunningStatsVec {
         self.0.extend(py, &input)
     }
 
+    /// Take in what another one was made of, as if its arrays had been seen here.
+    ///
+    /// Raises:
+    ///     ArgumentError: It is of another shape.
     fn merge(&self, other: &Bound<'_, Self>) -> PyResult<()> {
         self.0.merge(other.py(), &other.get().0)
     }
 
+    /// How many arrays there were.
     fn count(&self, py: Python<'_>) -> u64 {
         self.0.lock(py).count()
     }
 
+    /// How many numbers each of them has.
     fn dim(&self, py: Python<'_>) -> usize {
         self.0.lock(py).dim()
     }
 
+    /// Of each of them.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.0.shape)
     }
 
+    /// Their means; 0 before the first.
     fn mean<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.0.array(py, |moments, at| moments.mean()[at])
     }
 
+    /// Their variances; 0 for too few.
     #[pyo3(signature = (*, ddof=0))]
     fn var<'py>(&self, py: Python<'py>, ddof: u64) -> PyResult<Bound<'py, PyAny>> {
         self.0.array(py, |moments, at| moments.variance(at, ddof))
     }
 
+    /// The roots of the variances.
     #[pyo3(signature = (*, ddof=0))]
     fn std<'py>(&self, py: Python<'py>, ddof: u64) -> PyResult<Bound<'py, PyAny>> {
         self.0.array(py, |moments, at| moments.variance(at, ddof).sqrt())
     }
 
+    /// ``(values - mean) / std`` of ``(..., *shape)``; 0 wherever ``std < min_std``.
+    ///
+    /// Raises:
+    ///     ArgumentError: The shape is another, or ``clip`` or ``min_std`` is negative.
+    ///     DtypeError: Not real numbers, or not on the CPU.
     #[pyo3(signature = (values, *, clip=None, min_std=1e-8))]
     fn normalize<'py>(
         &self,
@@ -199,6 +281,7 @@ impl RunningStatsVec {
         self.0.normalised(py, &input, kind, form)
     }
 
+    /// The same for what :meth:`batch_update` takes.
     #[pyo3(signature = (values, batch_size=None, *, clip=None, min_std=1e-8))]
     fn normalize_batch<'py>(
         &self,
@@ -214,14 +297,20 @@ impl RunningStatsVec {
         self.0.normalised(py, &input, kind, form)
     }
 
+    /// Forget everything.
     fn reset(&self, py: Python<'_>) {
         self.0.lock(py).clear();
     }
 
+    /// What :meth:`load_state_dict` takes: ``count``, ``mean`` and ``squares``.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.0.state(py)
     }
 
+    /// Become what :meth:`state_dict` was taken from.
+    ///
+    /// Raises:
+    ///     ArgumentError: A part is missing, has another shape, or can't be. Nothing changes then.
     fn load_state_dict(&self, state: &Bound<'_, PyDict>) -> PyResult<()> {
         self.0.load(state)
     }

@@ -19,29 +19,31 @@ use crate::error::rollout_error;
 use crate::memory::{Arena, Memory};
 use crate::sources::DETACH_BYTES;
 
-/// What a batch has, by name; the facade makes it what users see.
+/// A share of a batch of rollouts; :class:`echoic.rollouts.RolloutBatch` is what users see.
 #[pyclass(frozen, module = "echoic._native")]
 pub struct RolloutBatch {
-    /// Arrays about groups, items and runs.
+    /// Arrays about groups, items and runs of tokens of one version, by name.
     #[pyo3(get)]
     numbers: Py<PyDict>,
-    /// Arrays of fields, one value for each item.
+    /// Arrays with a value of each item.
     #[pyo3(get)]
     fields: Py<PyDict>,
-    /// Arrays of tokens.
+    /// Arrays of tokens, each of rows and cells.
     #[pyo3(get)]
     columns: Py<PyDict>,
-    /// Blobs of items that have some, by the item's place in the batch.
+    /// Blobs by name, of those items that have some, by their place.
     #[pyo3(get)]
     blobs: Py<PyDict>,
+    /// What its producer calls each group.
     #[pyo3(get)]
     keys: Py<PyList>,
+    /// Who made each group.
     #[pyo3(get)]
     sources: Py<PyList>,
     /// The batch, the rank, and how often it was delivered.
     #[pyo3(get)]
     lease: (u64, u32, u32),
-    /// For how many seconds it is the consumer's.
+    /// For how long it is the consumer's.
     #[pyo3(get)]
     lease_seconds: Option<f64>,
     /// The version that the batch will update.

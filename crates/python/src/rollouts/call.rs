@@ -14,7 +14,7 @@ pub enum Added {
     OnItsWay(RolloutCall),
 }
 
-/// Tokens that are on their way.
+/// Tokens that are on their way to a server's table.
 #[pyclass(frozen, module = "echoic._native")]
 pub struct RolloutCall(pub PendingAppend);
 
@@ -26,12 +26,12 @@ impl RolloutCall {
         self.0.is_ready()
     }
 
-    /// Waits for the answer: where the group has come to. May be called again.
+    /// Wait for the answer: where the group has come to.
     fn wait(&self, py: Python<'_>) -> PyResult<&'static str> {
         wait::until(py, None, |wait| self.0.wait(wait)).map(|status| status.name())
     }
 
-    /// Nobody needs to be told of its error any more.
+    /// Have nobody else told of its error.
     fn forget(&self) {
         self.0.forget();
     }

@@ -19,7 +19,7 @@ use crate::memory::Arena;
 /// How many records are gone through before it is looked for signals: some milliseconds.
 const RECORDS: u64 = 1024;
 
-/// The past of a table whose directory nobody has open.
+/// The past of a rollout table; :class:`echoic.rollouts.History` is what users see.
 #[pyclass(frozen, module = "echoic._native")]
 pub struct RolloutHistory {
     history: Mutex<History>,
@@ -81,7 +81,7 @@ impl RolloutHistory {
         Ok(this)
     }
 
-    /// Goes on to the next share that was delivered: its record, the table's time, and the share.
+    /// Go on to the next batch: its record, the time, and itself.
     fn next_batch(
         &self,
         py: Python<'_>,
@@ -97,13 +97,13 @@ impl RolloutHistory {
         Ok(Some((delivered.record, delivered.time as f64 / 1e3, laid)))
     }
 
-    /// Goes on to a point; whether it is there.
+    /// Go on to a point; whether it is there.
     fn at(&self, py: Python<'_>, what: &str, value: u64) -> PyResult<bool> {
         let point = point(what, value)?;
         self.go_on(py, |history| history.at(point, RECORDS))
     }
 
-    /// What the table had counted.
+    /// Return what the table had counted.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let history = self.history.lock();
         match history.ledger() {
@@ -116,22 +116,25 @@ impl RolloutHistory {
         }
     }
 
-    /// What the table was told; nothing before the first record.
+    /// What the table was told.
     #[getter]
     fn settings<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         self.history.lock().config().map(|config| settings::dict(py, config)).transpose()
     }
 
+    /// The number of the next record.
     #[getter]
     fn record(&self) -> u64 {
         self.history.lock().record()
     }
 
+    /// The number behind the last record.
     #[getter]
     fn end(&self) -> u64 {
         self.history.lock().end()
     }
 
+    /// The table's time, in seconds.
     #[getter]
     fn time(&self) -> f64 {
         self.history.lock().time() as f64 / 1e3

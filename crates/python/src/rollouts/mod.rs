@@ -43,7 +43,7 @@ use crate::fork::Process;
 use crate::memory::Arena;
 use crate::wait;
 
-/// A rollout table.
+/// A table of rollouts; :class:`echoic.rollouts.RolloutTable` is what users see.
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct RolloutTable {
     reach: Reach,
@@ -153,7 +153,7 @@ impl RolloutTable {
     }
 }
 
-/// The rollout tables of a server.
+/// A connection to the rollout tables of a server.
 #[pyclass(frozen, module = "echoic._native")]
 pub struct RolloutLink {
     link: Arc<Rollouts>,
@@ -162,21 +162,25 @@ pub struct RolloutLink {
 
 #[pymethods]
 impl RolloutLink {
+    /// Where the server is.
     #[getter]
     fn address(&self) -> String {
         self.link.address().to_string()
     }
 
+    /// Whether the server is there now.
     #[getter]
     fn connected(&self) -> bool {
         self.link.is_connected()
     }
 
+    /// How often the connection came back.
     #[getter]
     fn reconnects(&self) -> u64 {
         self.link.reconnects()
     }
 
+    /// Return the tables.
     fn tables(&self, py: Python<'_>) -> PyResult<Vec<RolloutTable>> {
         let configs = self.link.tables().iter().zip(0..);
         let table = |(config, number): (&Arc<RolloutConfig>, u32)| {
@@ -186,6 +190,7 @@ impl RolloutLink {
         configs.map(table).collect()
     }
 
+    /// End the connection.
     #[pyo3(signature = (timeout=None))]
     fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         // The connection of a parent process is not a forked child's to close.
@@ -196,7 +201,7 @@ impl RolloutLink {
     }
 }
 
-/// Connects to a server that has rollout tables.
+/// Connect to a server that has rollout tables.
 #[pyfunction]
 pub fn connect_rollouts(
     py: Python<'_>,
@@ -233,16 +238,19 @@ impl RolloutTable {
         Self::of(py, Reach::Here { table: Arc::new(table), arena: Arena::default() })
     }
 
+    /// What it is called.
     #[getter]
     fn name(&self) -> &str {
         &self.reach.config().name
     }
 
+    /// What it was told.
     #[getter]
     fn settings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         settings::dict(py, self.reach.config())
     }
 
+    /// Wait for reservations: group, attempt, key, version and seconds to live of each.
     #[pyo3(signature = (count, source, key, version, ttl, timeout))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn reserve(
@@ -265,6 +273,7 @@ impl RolloutTable {
         }
     }
 
+    /// Wait for a suspended group; place, segments, tokens, end and columns of items.
     #[pyo3(signature = (source, ttl, timeout))]
     fn resume_reservation(
         &self,
@@ -288,7 +297,7 @@ impl RolloutTable {
         }
     }
 
-    /// Adds tokens to an item, and its end if `fields` are given.
+    /// Add tokens to an item, and its end if there are fields; where the group has come to.
     #[pyo3(signature = (hold, item, sequence, columns, versions, fields, blobs, priority, wait=true))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn append(
@@ -314,7 +323,7 @@ impl RolloutTable {
         self.reach.append(py, append, wait)
     }
 
-    /// Adds whole items, from arrays of all of them.
+    /// Add whole items; where the group has come to.
     #[pyo3(signature = (hold, first, lengths, columns, versions, fields, priority, wait=true))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn append_flat(
@@ -335,14 +344,14 @@ impl RolloutTable {
         self.reach.append_flat(py, hold, first, &items, priority, wait)
     }
 
-    /// Waits until all tokens that are on their way over the connection have arrived.
+    /// Wait for the answers of all calls of the connection.
     #[pyo3(signature = (timeout=None))]
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.process.check(py)?;
         self.reach.flush(py, timeout)
     }
 
-    /// Where a group has come to, and the segments of each of its items by their places.
+    /// Return the status of a group, and how many segments each item with tokens has.
     fn status(
         &self,
         py: Python<'_>,
@@ -362,34 +371,42 @@ impl RolloutTable {
         }
     }
 
+    /// Give groups up; how many there were.
     fn fail(&self, py: Python<'_>, reservations: Vec<PyHold>) -> PyResult<u64> {
         self.count(py, Change::Fail { holds: holds(reservations) })
     }
 
+    /// Suspend groups; how many there were.
     fn suspend(&self, py: Python<'_>, reservations: Vec<PyHold>) -> PyResult<u64> {
         self.count(py, Change::Suspend { holds: holds(reservations) })
     }
 
+    /// Give a sign of life; how many reservations stand.
     fn renew(&self, py: Python<'_>, reservations: Vec<PyHold>) -> PyResult<u64> {
         self.count(py, Change::Renew { holds: holds(reservations) })
     }
 
+    /// Tell the learner's version.
     fn publish_version(&self, py: Python<'_>, version: i64) -> PyResult<()> {
         self.count(py, Change::Publish { version }).map(drop)
     }
 
+    /// Go on from a version.
     fn restore(&self, py: Python<'_>, version: i64) -> PyResult<()> {
         self.count(py, Change::Restore { version }).map(drop)
     }
 
+    /// Reserve groups so many versions ahead.
     fn set_pipeline_depth(&self, py: Python<'_>, depth: u32) -> PyResult<()> {
         self.count(py, Change::Deepen { depth }).map(drop)
     }
 
+    /// Remove complete groups; how many there were.
     fn remove(&self, py: Python<'_>, groups: Vec<u64>) -> PyResult<u64> {
         self.count(py, Change::Remove { groups })
     }
 
+    /// Change priorities; of how many groups.
     fn update_priorities(
         &self,
         py: Python<'_>,
@@ -407,6 +424,7 @@ impl RolloutTable {
         self.count(py, Change::Reprioritize { priorities })
     }
 
+    /// Wait for a share of a batch.
     #[pyo3(signature = (groups, tokens, rank, ranks, balance, lease, form, timeout))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn sample(
@@ -435,19 +453,23 @@ impl RolloutTable {
         self.reach.sample(py, want, form, timeout)
     }
 
+    /// Say that a share was used; how many groups it had.
     fn ack(&self, py: Python<'_>, batch: PyLease) -> PyResult<u64> {
         self.count(py, Change::Ack(lease(batch)))
     }
 
+    /// Give a share back.
     fn nack(&self, py: Python<'_>, batch: PyLease) -> PyResult<()> {
         self.count(py, Change::Nack(lease(batch))).map(drop)
     }
 
+    /// Keep a share for longer.
     fn extend(&self, py: Python<'_>, batch: PyLease, seconds: f64) -> PyResult<()> {
         let lease_ms = millis("lease", seconds)?;
         self.count(py, Change::Extend { lease: lease(batch), lease_ms }).map(drop)
     }
 
+    /// Return the learner's version.
     fn version(&self, py: Python<'_>) -> PyResult<i64> {
         match self.core() {
             Some(table) => Ok(table.version()),
@@ -456,6 +478,7 @@ impl RolloutTable {
         }
     }
 
+    /// Wait for a later version.
     #[pyo3(signature = (newer_than, timeout))]
     fn wait_version(&self, py: Python<'_>, newer_than: i64, timeout: Option<f64>) -> PyResult<i64> {
         match self.call(py, Change::AwaitVersion { above: newer_than }, timeout)? {
@@ -465,28 +488,30 @@ impl RolloutTable {
         }
     }
 
-    /// What was dropped at the end of the journal when the table was opened: how many bytes, why, and how many
-    /// changes can have been in there.
+    /// Bytes dropped at the journal's end, why, and how many changes they may have held.
     #[getter]
     fn dropped(&self) -> PyResult<Option<(u64, String, u64)>> {
         let torn = self.here("a journal")?.dropped();
         Ok(torn.map(|torn| (torn.bytes, torn.what.clone(), torn.most_records())))
     }
 
-    /// Writes a checkpoint to the table's directory; where it is.
+    /// Write a checkpoint to its directory.
     fn checkpoint(&self, py: Python<'_>) -> PyResult<PathBuf> {
         let table = self.here("a checkpoint")?;
         py.detach(|| table.checkpoint()).map_err(DirectoryError).or_raise(py)
     }
 
+    /// Reserve and deliver nothing.
     fn pause(&self, py: Python<'_>) -> PyResult<()> {
         self.count(py, Change::Pause { paused: true }).map(drop)
     }
 
+    /// End a pause.
     fn resume(&self, py: Python<'_>) -> PyResult<()> {
         self.count(py, Change::Pause { paused: false }).map(drop)
     }
 
+    /// End it.
     fn close(&self, py: Python<'_>) {
         // A table of a server is that server's to close.
         if let Some(table) = self.core().filter(|_| self.process.is_current()) {
@@ -495,11 +520,13 @@ impl RolloutTable {
         }
     }
 
+    /// Whether it is closed.
     #[getter]
     fn closed(&self) -> bool {
         self.core().is_some_and(|table| table.is_closed())
     }
 
+    /// Return its numbers.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.process.check(py)?;
         stats_dict(py, &self.reach.info(py)?)

@@ -67,17 +67,23 @@ struct Received {
     _batch: RemoteBatch,
 }
 
-/// Items of a table.
+/// Items of a table: ``len(batch)`` of them. ``batch["obs"]`` is ``batch.data["obs"]``.
 #[pyclass(frozen, module = "echoic")]
 pub struct Batch {
+    /// A tree like the items, every leaf with a leading axis.
+    ///
+    /// A leaf of which the items have different lengths is a :class:`~echoic.Ragged`. Items of
+    /// different forms, which a table without a spec may have, make a list of trees. It is ``None``
+    /// in what ``table.items()`` returns.
     #[pyo3(get)]
     data: Py<PyAny>,
+    /// More about the items and the table.
     #[pyo3(get)]
     info: Py<BatchInfo>,
     len: usize,
 }
 
-/// What is known about the items of a batch.
+/// More about the items of a batch; each array is made when it is first asked for.
 #[pyclass(frozen, module = "echoic")]
 pub struct BatchInfo {
     infos: Infos,
@@ -118,36 +124,43 @@ impl BatchInfo {
 
 #[pymethods]
 impl BatchInfo {
+    /// How likely it was to draw each item.
     #[getter]
     fn probabilities(&self, py: Python<'_>) -> Py<PyAny> {
         self.array(py, &self.probabilities, |info| info.infos.probabilities.clone())
     }
 
+    /// Priorities of the items.
     #[getter]
     fn priorities(&self, py: Python<'_>) -> Py<PyAny> {
         self.array(py, &self.priorities, |info| info.infos.priorities.clone())
     }
 
+    /// How often each item was sampled, this time included.
     #[getter]
     fn times_sampled(&self, py: Python<'_>) -> Py<PyAny> {
         self.array(py, &self.times_sampled, |info| info.infos.times_sampled.clone())
     }
 
+    /// The policy versions that made the items.
     #[getter]
     fn versions(&self, py: Python<'_>) -> Py<PyAny> {
         self.array(py, &self.versions, |info| info.infos.versions.clone())
     }
 
+    /// How many items the table had.
     #[getter]
     fn table_size(&self) -> u64 {
         self.infos.table_size
     }
 
+    /// What its items weigh: ``sum(p**e)`` if the sampler is prioritized, else their number.
     #[getter]
     fn total_weight(&self) -> f64 {
         self.infos.total_weight
     }
 
+    /// The exponent of the weights.
     #[getter]
     fn beta(&self) -> f64 {
         self.beta
@@ -342,18 +355,25 @@ impl Batch {
 
 #[pymethods]
 impl Batch {
+    /// Keys of the items, for ``update_priorities``, ``get`` and ``remove``.
     #[getter]
     fn keys(&self, py: Python<'_>) -> Py<PyAny> {
         let info = self.info.get();
         info.array(py, &info.keys, |info| info.infos.keys.clone())
     }
 
+    /// Importance weights ``(table_size * probability) ** -beta``, the largest of which is 1.
     #[getter]
     fn weights(&self, py: Python<'_>) -> Py<PyAny> {
         let info = self.info.get();
         info.array(py, &info.weights, |info| info.infos.weights(info.beta))
     }
 
+    /// Return what the data has under a key, without a copy.
+    ///
+    /// Raises:
+    ///     KeyError: The data has no such key.
+    ///     TypeError: The data is not a dict.
     fn __getitem__<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         item_of(self.data.bind(key.py()), key)
     }

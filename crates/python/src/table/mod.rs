@@ -30,7 +30,7 @@ use crate::structure;
 use crate::tree::Tree;
 use crate::wait;
 
-/// A table in this process; of a server, its base.
+/// The native part of :class:`echoic.Table`: everything that runs per item.
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct Table {
     handle: TableHandle,
@@ -99,7 +99,23 @@ impl Table {
         Ok(Self { handle, shape, arena, process })
     }
 
-    /// Adds one item.
+    /// Add one item.
+    ///
+    /// Its bytes are copied before this returns. Waits, without the GIL, while the limiter says so.
+    /// When there are more than ``capacity`` items then, the remover says which goes.
+    ///
+    /// Args:
+    ///     x: An item like the spec; the rules are those of ``Server.add``.
+    ///     priority: Finite and not negative.
+    ///     version: The policy version that made the item; the table's when ``None``.
+    ///     timeout: Seconds to wait; ``None`` waits for ever, 0 not at all.
+    ///
+    /// Raises:
+    ///     SpecError: The item does not fit.
+    ///     PriorityError: The priority is none.
+    ///     WaitTimeoutError: The limiter did not allow it in time; ``reason`` says why.
+    ///     ClosedError: The table is closed.
+    ///     OSError: The table's journal takes nothing more. The table can still be sampled.
     #[pyo3(signature = (x, priority=1.0, version=None, timeout=None))]
     fn add(
         &self,
@@ -129,7 +145,19 @@ impl Table {
         self.keep(py)
     }
 
-    /// Adds many items.
+    /// Add many items, given as leaves with a leading axis.
+    ///
+    /// Args:
+    ///     xs: Like the spec, each leaf with the same leading axis.
+    ///     priorities: One for each item; 1 when ``None``.
+    ///     version: The policy version that made the items; the table's when ``None``.
+    ///     timeout: Seconds to wait in total; ``None`` waits for ever.
+    ///
+    /// Raises:
+    ///     SpecError: A leaf does not fit, or the table has no spec. Nothing is inserted.
+    ///     PriorityError: A priority is none. Nothing is inserted.
+    ///     WaitTimeoutError: Not all were allowed in time; ``stored`` says how many were.
+    ///     ClosedError: The table is closed.
     #[pyo3(signature = (xs, priorities=None, version=None, timeout=None))]
     fn extend(
         &self,
@@ -147,7 +175,22 @@ impl Table {
         self.keep(py)
     }
 
-    /// Samples a batch.
+    /// Draw a batch, all of it at one moment.
+    ///
+    /// The arrays belong to the batch: nobody changes them later. Waits, without the GIL, while the
+    /// limiter says so.
+    ///
+    /// Args:
+    ///     n: How many items, at least 1.
+    ///     timeout: Seconds to wait; ``None`` waits for ever, 0 not at all.
+    ///     beta: The exponent of the importance weights ``batch.weights``: finite, at least 0.
+    ///
+    /// Raises:
+    ///     ValueError: ``n`` or ``beta`` is out of range. Nothing is drawn.
+    ///     WaitTimeoutError: The limiter did not allow it in time; ``reason`` says why.
+    ///     LimiterError: The limiter can never allow so many at once; the message has the
+    ///         arithmetic.
+    ///     ClosedError: The table is closed.
     #[pyo3(signature = (n, timeout=None, beta=1.0))]
     fn sample(&self, py: Python<'_>, n: usize, timeout: Option<f64>, beta: f64) -> PyResult<Batch> {
         self.process.check(py)?;
@@ -160,7 +203,22 @@ impl Table {
         self.batch(py, sampled, beta)
     }
 
-    /// Changes priorities; how many of the items were there, if that is waited for.
+    /// Change priorities, all at one moment; returns how many keys named items that are there.
+    ///
+    /// Keys of items that have gone are passed over. Of a key that is there twice the last value
+    /// counts.
+    ///
+    /// Args:
+    ///     keys: Which items.
+    ///     priorities: One for each.
+    ///     wait: Whether to wait for a server elsewhere to answer. ``False`` returns ``None`` at
+    ///         once: what is asked of the connection later comes after the update, an update that
+    ///         fails raises in a later call, and ``TableClient.flush`` waits for all of them. For
+    ///         a table of this process only the result differs.
+    ///
+    /// Raises:
+    ///     PriorityError: A priority is negative, infinite or not a number. Nothing is changed.
+    ///     OSError: The table's journal takes nothing more; so do ``remove`` and ``clear``.
     #[pyo3(signature = (keys, priorities, wait=true))]
     fn update_priorities(
         &self,
@@ -178,37 +236,46 @@ impl Table {
         Ok(awaited.then_some(updated))
     }
 
-    /// What is known about items, without their data.
+    /// List the items, or at most ``limit`` of them, without their data and without sampling.
+    ///
+    /// Returns:
+    ///     A batch whose ``data`` is ``None``.
     #[pyo3(signature = (limit=None))]
     fn items(&self, py: Python<'_>, limit: Option<usize>) -> PyResult<Batch> {
         let most = limit.unwrap_or(usize::MAX);
         Batch::of_infos(py, self.ask(py, |table, wait| table.items(most, wait))?)
     }
 
-    /// Reads items by their names, without sampling them.
+    /// Read the items of these names that are there; they do not count as sampled.
     fn get(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Batch> {
         let keys = key_numbers(keys)?;
         self.batch(py, self.ask(py, |table, wait| table.get(&keys, wait))?, 1.0)
     }
 
-    /// Removes items; how many were there.
+    /// Remove items; returns how many of them were there.
     fn remove(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<u64> {
         let keys = key_numbers(keys)?;
         self.ask(py, |table, wait| table.delete(&keys, wait))
     }
 
+    /// Remove all items and count inserts, samples and deletions from zero.
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         self.ask(py, TableHandle::reset)
     }
 
+    /// Let inserts and samples wait until :meth:`resume`.
     fn pause(&self, py: Python<'_>) -> PyResult<()> {
         self.at_once(py, |table, wait| table.set_paused(true, wait))
     }
 
+    /// End a pause.
     fn resume(&self, py: Python<'_>) -> PyResult<()> {
         self.at_once(py, |table, wait| table.set_paused(false, wait))
     }
 
+    /// Set the learner's policy version, which items added without a version get.
+    ///
+    /// It never falls: a lower version than the last one changes nothing.
     fn publish_version(&self, py: Python<'_>, version: u64) -> PyResult<()> {
         self.ask(py, |table, wait| table.advance(version, wait))
     }
@@ -219,15 +286,23 @@ impl Table {
         self.at_once(py, |table, wait| table.set_limiter(limiter, wait))
     }
 
+    /// Whether a batch of so many could be sampled now without waiting.
+    ///
+    /// Raises:
+    ///     LimiterError: It never could; the message has the arithmetic.
     fn can_sample(&self, py: Python<'_>, n: usize) -> PyResult<bool> {
         self.at_once(py, |table, wait| table.can_sample(n, wait))
     }
 
+    /// Whether so many items could be added now without waiting.
     #[pyo3(signature = (n=1))]
     fn can_add(&self, py: Python<'_>, n: usize) -> PyResult<bool> {
         self.at_once(py, |table, wait| table.can_insert(n, wait))
     }
 
+    /// End inserts and samples, and wake everyone who waits.
+    ///
+    /// Priorities can still be changed: a learner need not know which of its batches was the last.
     fn close(&self, py: Python<'_>) {
         // A journal is written to its end.
         if let Some(table) = self.handle.local() {
@@ -239,32 +314,37 @@ impl Table {
         Ok(self.at_once(py, TableHandle::numbers)?.size as usize)
     }
 
+    /// What the table is called.
     #[getter]
     fn name(&self) -> &str {
         &self.handle.entry().name
     }
 
+    /// What acknowledged changes survive: ``"none"``, ``"async"`` or ``"sync"``.
     #[getter]
     fn durability(&self) -> &'static str {
         settings::durability_name(self.handle.local().and_then(|table| table.durability()))
     }
 
+    /// What the program keeps with the table.
     #[getter]
     fn metadata(&self) -> &[u8] {
         &self.handle.entry().metadata
     }
 
+    /// What items look like; ``None`` when they may be of any form.
     #[getter]
     fn spec(&self, py: Python<'_>) -> PyResult<Option<Spec>> {
         Spec::of_form(py, &self.handle.entry().form)
     }
 
+    /// How many items there may be.
     #[getter]
     fn capacity(&self) -> u32 {
         self.handle.entry().capacity
     }
 
-    /// A snapshot of its numbers and settings, a `TableStats`.
+    /// Return a snapshot of the table's numbers and settings.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
         let entry = self.handle.entry();

@@ -20,7 +20,7 @@ use crate::fork::Process;
 use crate::server::size;
 use crate::wait;
 
-/// A connection to a store of weights, for learners and workers.
+/// The native part of :class:`echoic.weights.WeightClient`.
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct WeightClient {
     peer: Peer,
@@ -50,7 +50,22 @@ impl WeightClient {
         Ok(Self { peer, core, forms: Arc::default(), process: Process::current() })
     }
 
-    /// Publishes a tree there.
+    /// Make a tree the latest of the server, and wait until it is.
+    ///
+    /// Chunks that the server has already are not sent.
+    ///
+    /// Args:
+    ///     tree: As of :meth:`WeightStore.publish`.
+    ///     version: Above the version before.
+    ///     timeout: Seconds to wait for all of it; ``None`` waits for ever.
+    ///
+    /// Raises:
+    ///     ValueError: The version is not above the latest.
+    ///     SpecError: A leaf can't be published, and why.
+    ///     WaitTimeoutError: The server's publications were all held for too long.
+    ///     DisconnectedError: The server can't be reached.
+    ///     RefusedError: The server does not want us; ``code`` says why.
+    ///     ClosedError: The client or the server's store is closed.
     #[pyo3(signature = (tree, version, *, timeout=None))]
     fn publish(
         &self,
@@ -65,7 +80,10 @@ impl WeightClient {
         self.send(py, &publication, deadline)
     }
 
-    /// Publishes a version alone there.
+    /// Publish a version alone at the server.
+    ///
+    /// Raises:
+    ///     As :meth:`publish`.
     #[pyo3(signature = (version, *, timeout=None))]
     fn publish_version(&self, py: Python<'_>, version: u64, timeout: Option<f64>) -> PyResult<()> {
         self.check(py)?;
@@ -74,7 +92,12 @@ impl WeightClient {
         self.send(py, &publication, deadline)
     }
 
-    /// Somebody who is told of what is published there.
+    /// Return a new subscription; the first connects.
+    ///
+    /// Raises:
+    ///     DisconnectedError: The server can't be reached.
+    ///     RefusedError: The server does not want us; ``code`` says why.
+    ///     ClosedError: The client is closed.
     fn subscribe(&self, py: Python<'_>) -> PyResult<Subscription> {
         self.check(py)?;
         let dial = self.peer.dial(py)?;
@@ -82,19 +105,20 @@ impl WeightClient {
         Ok(Subscription::new(core, &self.forms))
     }
 
+    /// Where the server is.
     #[getter]
     fn address(&self) -> String {
         self.peer.address.to_string()
     }
 
-    /// Lets go of the server, and ends what is being published. What has come is there for as long as
-    /// somebody has it.
+    /// Let go of the server, and wake everyone who waits. What was returned stays valid.
     fn close(&self, py: Python<'_>) {
         if self.process.is_current() {
             py.detach(|| self.core.close());
         }
     }
 
+    /// Whether it was closed.
     #[getter]
     fn closed(&self) -> bool {
         self.core.is_closed()

@@ -17,9 +17,13 @@ struct Hold {
 }
 
 /// A version, and the weights that belong to it.
+///
+/// The arrays can't be written. They are there, and do not change, for as long as one of them or
+/// the publication is referred to: also when the store, the client or the server is closed.
 #[pyclass(frozen, module = "echoic.weights")]
 pub struct Publication {
     publication: Arc<CorePublication>,
+    /// The weights as a tree of numpy views; ``None`` where only a version was published.
     #[pyo3(get)]
     tree: Py<PyAny>,
 }
@@ -58,16 +62,19 @@ fn build<'py>(
 
 #[pymethods]
 impl Publication {
+    /// Which version it is.
     #[getter]
     fn version(&self) -> u64 {
         self.publication.version()
     }
 
+    /// How many bytes the weights have, those between leaves included.
     #[getter]
     fn nbytes(&self) -> usize {
         self.publication.content().map_or(0, |content| content.plan().nbytes())
     }
 
+    /// Path, dtype and shape of every leaf.
     #[getter]
     fn spec(&self, py: Python<'_>) -> PyResult<Option<Spec>> {
         let content = self.publication.content();

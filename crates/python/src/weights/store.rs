@@ -20,7 +20,7 @@ use crate::fork::Process;
 use crate::server::size;
 use crate::wait;
 
-/// The latest weights, and who is told of them.
+/// The native part of :class:`echoic.weights.WeightStore`.
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct WeightStore {
     store: Arc<CoreStore>,
@@ -97,7 +97,22 @@ impl WeightStore {
         Ok(Self { store: Arc::new(store), forms: Arc::default(), process: Process::current() })
     }
 
-    /// Publishes a tree.
+    /// Make a tree the latest.
+    ///
+    /// Its leaves are copied before this returns, once, without the GIL.
+    ///
+    /// Args:
+    ///     tree: Nested dicts, tuples, lists and the like, with arrays, torch tensors on the CPU,
+    ///         or numbers as leaves. It may differ from the one before.
+    ///     version: Above the version before.
+    ///     timeout: Seconds to wait while all publications are held; ``None`` waits for ever.
+    ///
+    /// Raises:
+    ///     ValueError: The version is not above the latest.
+    ///     SpecError: A leaf can't be published, and why.
+    ///     WaitTimeoutError: All publications were held for too long.
+    ///     MemoryError: There is no memory for it.
+    ///     ClosedError: The store is closed.
     #[pyo3(signature = (tree, version, *, timeout=None))]
     fn publish(
         &self,
@@ -110,32 +125,37 @@ impl WeightStore {
         publish(tree, version, wait::deadline(timeout)?, &self.store, &self.forms).map(drop)
     }
 
-    /// Publishes a version alone.
+    /// Publish a version alone, for those who carry the weights by other means.
+    ///
+    /// Raises:
+    ///     ValueError: The version is not above the latest.
+    ///     ClosedError: The store is closed.
     fn publish_version(&self, py: Python<'_>, version: u64) -> PyResult<()> {
         self.process.check(py)?;
         publish_version(py, version, &self.store).map(drop)
     }
 
-    /// The latest publication, if there is one.
+    /// Return the latest publication; ``None`` before there is one.
     fn latest(&self, py: Python<'_>) -> PyResult<Option<Publication>> {
         self.process.check(py)?;
         let latest = self.store.latest();
         latest.map(|latest| Publication::new(py, latest, &self.forms)).transpose()
     }
 
-    /// Somebody who is told.
+    /// Return a new subscription in this process.
     fn subscribe(&self, py: Python<'_>) -> PyResult<Subscription> {
         self.process.check(py)?;
         let core = Core::new(WeightSource::Local(Arc::clone(&self.store)));
         Ok(Subscription::new(core, &self.forms))
     }
 
+    /// The latest version; ``None`` before there is one.
     #[getter]
     fn version(&self) -> Option<u64> {
         self.store.latest().map(|latest| latest.version())
     }
 
-    /// Its numbers.
+    /// Return its numbers by name: versions, bytes, subscribers and how far they are behind.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let info = self.store.info();
         let dict = PyDict::new(py);
@@ -155,13 +175,14 @@ impl WeightStore {
         Ok(dict)
     }
 
-    /// Ends publishing, and wakes everyone.
+    /// End publishing, and wake everyone who waits. What was returned stays valid.
     fn close(&self, py: Python<'_>) {
         if self.process.is_current() {
             py.detach(|| self.store.close());
         }
     }
 
+    /// Whether it was closed.
     #[getter]
     fn closed(&self) -> bool {
         self.store.is_closed()

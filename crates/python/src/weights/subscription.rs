@@ -15,7 +15,9 @@ use crate::error::{Raise, closed_error};
 use crate::fork::Process;
 use crate::wait;
 
-/// A view of the latest publication of a store.
+/// Somebody who is told of publications; the latest counts, and others are skipped.
+///
+/// Iterating yields publications as they come, until the store or the subscription is closed.
 #[pyclass(frozen, module = "echoic.weights")]
 pub struct Subscription {
     core: Core,
@@ -50,14 +52,28 @@ impl Raise for SubscriptionError {
 
 #[pymethods]
 impl Subscription {
-    /// The latest publication, if there is one.
+    /// Return the latest publication; ``None`` before there is one.
+    ///
+    /// Raises:
+    ///     ClosedError: The subscription is closed.
     fn latest(&self, py: Python<'_>) -> PyResult<Option<Publication>> {
         self.check(py)?;
         let latest = self.core.latest();
         latest.map(|latest| Publication::new(py, latest, &self.forms)).transpose()
     }
 
-    /// Waits for one.
+    /// Wait, without the GIL, for a publication, and return the latest.
+    ///
+    /// Args:
+    ///     newer_than: Wait for a version above this; without it, for any publication that this
+    ///         subscription has not returned yet.
+    ///     timeout: Seconds to wait; ``None`` waits for ever, 0 not at all.
+    ///
+    /// Raises:
+    ///     WaitTimeoutError: There was none in time; ``reason`` says why: ``"EMPTY"`` or
+    ///         ``"AWAY"``, when there is no connection.
+    ///     ClosedError: The store, the client or the subscription is closed.
+    ///     DisconnectedError: The client has given up.
     #[pyo3(signature = (newer_than=None, timeout=None))]
     fn wait(
         &self,
@@ -71,27 +87,31 @@ impl Subscription {
         Publication::new(py, found, &self.forms)
     }
 
+    /// The latest version, without taking note of it.
     #[getter]
     fn version(&self) -> Option<u64> {
         self.core.store().latest().map(|latest| latest.version())
     }
 
+    /// Whether a connection to the server stands; in the learner's process, always.
     #[getter]
     fn connected(&self) -> bool {
         self.core.is_connected()
     }
 
+    /// How often the connection came back.
     #[getter]
     fn reconnects(&self) -> u64 {
         self.core.reconnects()
     }
 
+    /// How many bytes have come over connections.
     #[getter]
     fn received_bytes(&self) -> u64 {
         self.core.received_bytes()
     }
 
-    /// Ends it, and wakes who waits in it.
+    /// End it, and wake who waits in it. What it has returned stays valid.
     fn close(&self) {
         match self.process.is_current() {
             true => self.core.close(),
@@ -99,6 +119,7 @@ impl Subscription {
         }
     }
 
+    /// Whether it was closed.
     #[getter]
     fn closed(&self) -> bool {
         self.core.is_closed()

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::{Runs, TrajectoryWriter};
 
-/// The steps of one column that new items may still name.
+/// The steps of one column that new items may still name, the newest last.
 #[pyclass(frozen, module = "echoic")]
 pub struct ColumnHistory {
     pub writer: Py<TrajectoryWriter>,
@@ -19,7 +19,7 @@ pub struct ColumnHistory {
     pub kind: Arc<ColumnKind>,
 }
 
-/// Some steps of a column: what an item is made of.
+/// Some steps of a column. The bytes stay where they are; :meth:`numpy` copies them.
 #[pyclass(frozen, module = "echoic")]
 pub struct Steps {
     pub writer: Py<TrajectoryWriter>,
@@ -35,7 +35,7 @@ impl ColumnHistory {
         self.runs(py).iter().map(|run| (run.end - run.start) as usize).sum()
     }
 
-    /// A step, or several: an index, a slice, or a list of indices.
+    /// Name one step (without an axis of time), a slice of them, or a list.
     fn __getitem__(&self, py: Python<'_>, index: &Bound<'_, PyAny>) -> PyResult<Steps> {
         let runs = self.runs(py);
         let len: usize = runs.iter().map(|run| (run.end - run.start) as usize).sum();
@@ -77,6 +77,7 @@ impl ColumnHistory {
         steps(spans, false)
     }
 
+    /// Type of the elements.
     #[getter]
     fn dtype(&self, py: Python<'_>) -> PyResult<Py<numpy::PyArrayDescr>> {
         crate::dtype::to_numpy(py, self.kind.dtype)
@@ -145,6 +146,7 @@ impl Steps {
         PyTuple::new(py, shape)
     }
 
+    /// Type of the elements.
     #[getter]
     fn dtype(&self, py: Python<'_>) -> PyResult<Py<numpy::PyArrayDescr>> {
         crate::dtype::to_numpy(py, self.kind.dtype)
@@ -156,7 +158,10 @@ impl Steps {
         !self.writer.get().has(py, &self.spans)
     }
 
-    /// The steps of several, one after the other; squeezed, the one step of one.
+    /// Put steps one after the other; squeezed, take one step without an axis of time.
+    ///
+    /// Raises:
+    ///     ValueError: They are of different dtypes, shapes or writers, or none.
     #[staticmethod]
     fn join(steps: Vec<PyRef<'_, Self>>, squeezed: bool) -> PyResult<Self> {
         let Some(first) = steps.first() else {
@@ -191,7 +196,10 @@ impl Steps {
         }
     }
 
-    /// The values, copied.
+    /// Copy the values.
+    ///
+    /// Raises:
+    ///     TrajectoryError: A step is gone.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let bytes = self.writer.get().read(py, &self.kind, &self.spans)?;
         crate::array::owned(&bytes, self.dtype(py)?.bind(py), &self.shape(py)?)

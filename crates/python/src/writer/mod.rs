@@ -116,7 +116,7 @@ impl Single for Free {
     }
 }
 
-/// Writes trajectories.
+/// The native part of :class:`echoic.TrajectoryWriter`: everything that runs per step.
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct TrajectoryWriter {
     inlet: Inlet<Free>,
@@ -145,7 +145,7 @@ impl TrajectoryWriter {
         Ok(Self { inlet: Inlet::new(core, handles(&tables)), config })
     }
 
-    /// Settings of a column.
+    /// Give a column settings of its own.
     fn configure(
         &self,
         py: Python<'_>,
@@ -159,22 +159,34 @@ impl TrajectoryWriter {
         configured.or_raise(py)
     }
 
-    /// Adds a step, or a part of one.
+    /// Append a step, or a part of one.
+    ///
+    /// Never waits, unless a thousand items wait for their tables.
+    ///
+    /// Args:
+    ///     step: A tree of arrays. Steps may differ in which leaves they have.
+    ///     partial: The step goes on: the next append adds other leaves to it.
+    ///     timeout: Seconds to wait where it must.
+    ///
+    /// Raises:
+    ///     SpecError: A leaf has another dtype or shape than in the steps before.
+    ///     TrajectoryError: A leaf was given twice in one step.
+    ///     WaitTimeoutError: The tables took no items in time. The step was appended.
     #[pyo3(signature = (step, partial=false, timeout=None))]
     fn append(&self, step: &Bound<'_, PyAny>, partial: bool, timeout: Option<f64>) -> PyResult<()> {
         self.inlet.append(step, partial, timeout)
     }
 
-    /// Adds many steps, one after the other.
+    /// Append many consecutive steps, given as leaves with a leading axis.
     #[pyo3(signature = (steps, timeout=None))]
     fn append_batch(&self, steps: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
         self.inlet.append_batch(steps, timeout)
     }
 
-    /// Adds a step, or a part of one, of columns that have numbers for names, without ever waiting.
+    /// Append a step of columns that have numbers for names, and name what was appended.
     ///
-    /// For layers above that keep a history of their own: a list with the value of each column, or `None`,
-    /// becomes a list with the step of each column, or `None`.
+    /// For layers above that keep a history of their own. A value that is ``None`` is left out.
+    /// Never waits, however many items wait for their tables.
     #[pyo3(signature = (values, partial=false))]
     fn append_columns<'py>(
         slf: &Bound<'py, Self>,
@@ -207,7 +219,7 @@ impl TrajectoryWriter {
         Ok(cells)
     }
 
-    /// What new items may name: a tree like the steps.
+    /// What items are cut from: a tree like the steps, of :class:`ColumnHistory`.
     #[getter]
     fn history<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
@@ -219,7 +231,22 @@ impl TrajectoryWriter {
         })
     }
 
-    /// Makes an item of steps: those of a trajectory, the last ones of every column, or the last one.
+    /// Make an item of steps of the history. Never waits.
+    ///
+    /// Args:
+    ///     table: Where it goes.
+    ///     priority: Finite and not negative.
+    ///     trajectory: A tree whose leaves are parts of columns of the history: one step
+    ///         (``column[-1]``, which has no axis of time), a slice or a list of steps. Without it
+    ///         the item is the last step of the history, all of it: ``[-1]`` of every column.
+    ///     last: Instead of a trajectory: the last so many steps, ``[-last:]`` of every column.
+    ///
+    /// Raises:
+    ///     TableNotFoundError: There is no such table.
+    ///     PriorityError: The priority is none.
+    ///     SpecError: The item is not like the table's spec.
+    ///     TrajectoryError: There are not so many steps, or one is gone, or a leaf is none of this
+    ///         writer's history.
     #[pyo3(signature = (table, priority, trajectory=None, *, last=None))]
     fn create_item(
         slf: &Bound<'_, Self>,
@@ -259,7 +286,12 @@ impl TrajectoryWriter {
         }
     }
 
-    /// Hands over all items, and waits until at most so many are left.
+    /// Hand all items over to their tables, and wait until at most so many are not there yet.
+    ///
+    /// With 0, those that are there then survive what their tables' durability says.
+    ///
+    /// Raises:
+    ///     WaitTimeoutError: The tables did not take them in time; they stay with the writer.
     #[pyo3(signature = (block_until_num_items=0, timeout=None))]
     fn flush(
         &self,
@@ -270,13 +302,17 @@ impl TrajectoryWriter {
         self.inlet.flush(py, block_until_num_items, timeout)
     }
 
-    /// Begins another episode.
+    /// Hand all items over and begin another episode.
+    ///
+    /// Args:
+    ///     clear: Items can no longer name steps of this episode.
+    ///     timeout: Seconds to wait for the tables.
     #[pyo3(signature = (clear=true, timeout=None))]
     fn end_episode(&self, py: Python<'_>, clear: bool, timeout: Option<f64>) -> PyResult<()> {
         self.inlet.end_episode(py, clear, timeout)
     }
 
-    /// Takes nothing more.
+    /// Take nothing more; items that were not flushed are dropped.
     fn close(&self, py: Python<'_>) {
         self.inlet.close(py);
     }

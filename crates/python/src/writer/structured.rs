@@ -95,7 +95,7 @@ impl Single for Patterned {
     }
 }
 
-/// Writes trajectories by patterns.
+/// The native part of :class:`echoic.StructuredWriter`: everything that runs per step.
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct StructuredWriter {
     inlet: Inlet<Patterned>,
@@ -134,19 +134,42 @@ impl StructuredWriter {
         Ok(Self { inlet: Inlet::new(Patterned { writer, specified }, tables), named })
     }
 
-    /// Adds a step, or a part of one.
+    /// Append a step, or a part of one, and make the items that are due.
+    ///
+    /// Never waits, unless a thousand items wait for their tables.
+    ///
+    /// Args:
+    ///     step: A tree of arrays. Steps may differ in which leaves they have.
+    ///     partial: The step goes on: the next append adds other leaves to it. A pattern is applied
+    ///         as soon as all that it needs is there, and at most once at a step.
+    ///     timeout: Seconds to wait where it must.
+    ///
+    /// Raises:
+    ///     SpecError: A leaf has another dtype or shape than in the steps before, or than a
+    ///         condition, a priority or a table's spec needs. The step was not appended.
+    ///     TrajectoryError: A leaf was given twice in one step. The step was not appended.
+    ///     PriorityError: A computed priority is negative or not finite. The step was appended, and
+    ///         all items but those were made.
+    ///     WaitTimeoutError: The tables took no items in time. The step was appended.
     #[pyo3(signature = (step, partial=false, timeout=None))]
     fn append(&self, step: &Bound<'_, PyAny>, partial: bool, timeout: Option<f64>) -> PyResult<()> {
         self.inlet.append(step, partial, timeout)
     }
 
-    /// Adds many steps, one after the other.
+    /// Append many consecutive steps, given as leaves with a leading axis.
+    ///
+    /// Items are made at each of them.
     #[pyo3(signature = (steps, timeout=None))]
     fn append_batch(&self, steps: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
         self.inlet.append_batch(steps, timeout)
     }
 
-    /// Hands over all items, and waits until at most so many are left.
+    /// Hand all items over to their tables, and wait until at most so many are not there yet.
+    ///
+    /// With 0, those that are there then survive what their tables' durability says.
+    ///
+    /// Raises:
+    ///     WaitTimeoutError: The tables did not take them in time; they stay with the writer.
     #[pyo3(signature = (block_until_num_items=0, timeout=None))]
     fn flush(
         &self,
@@ -157,18 +180,27 @@ impl StructuredWriter {
         self.inlet.flush(py, block_until_num_items, timeout)
     }
 
-    /// Makes the items of the episode's end, and begins another episode.
+    /// Make the items that wait for the end, hand all over and begin another episode.
+    ///
+    /// Args:
+    ///     clear: Items no longer have steps of this episode.
+    ///     timeout: Seconds to wait for the tables.
+    ///
+    /// Raises:
+    ///     PriorityError: As for ``append``; the episode has ended all the same.
+    ///     WaitTimeoutError: The tables did not take the items in time; they stay with the writer,
+    ///         and the episode has ended.
     #[pyo3(signature = (clear=true, timeout=None))]
     fn end_episode(&self, py: Python<'_>, clear: bool, timeout: Option<f64>) -> PyResult<()> {
         self.inlet.end_episode(py, clear, timeout)
     }
 
-    /// Takes nothing more.
+    /// Take nothing more; items that were not flushed are dropped.
     fn close(&self, py: Python<'_>) {
         self.inlet.close(py);
     }
 
-    /// How many items were created and are in no table yet.
+    /// How many items were made and are in no table yet.
     #[getter]
     fn pending(&self, py: Python<'_>) -> usize {
         self.inlet.pending(py)
@@ -180,7 +212,7 @@ impl StructuredWriter {
         self.inlet.episode_steps(py)
     }
 
-    /// Columns that patterns name and no step had.
+    /// Columns that patterns name and that no step had so far: a typing error, if they stay.
     #[getter]
     fn missing_columns(&self, py: Python<'_>) -> Vec<String> {
         let state = self.inlet.lock(py);

@@ -65,7 +65,7 @@ impl Core for Vector {
     }
 }
 
-/// Writes trajectories of many environments.
+/// The native part of :class:`echoic.VectorWriter`: everything that runs per step.
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct VectorWriter {
     inlet: Inlet<Vector>,
@@ -92,7 +92,7 @@ impl VectorWriter {
         Ok(Self { inlet, config, environments: num_envs })
     }
 
-    /// Settings of a column.
+    /// Give a column settings of its own.
     fn configure(
         &self,
         py: Python<'_>,
@@ -106,7 +106,22 @@ impl VectorWriter {
         configured.or_raise(py)
     }
 
-    /// Adds a step, or a part of one, to each environment.
+    /// Append a step to each environment, or a part of one.
+    ///
+    /// Never waits, unless a thousand items wait for their tables, or eight of each environment.
+    ///
+    /// Args:
+    ///     steps: A tree of arrays with a leading axis of ``num_envs``.
+    ///     envs: Which environments have made a step: a mask of ``num_envs`` booleans, or indices;
+    ///         all when ``None``. The values of others are ignored.
+    ///     partial: The steps go on: the next append adds other leaves to them.
+    ///     timeout: Seconds to wait where it must.
+    ///
+    /// Raises:
+    ///     SpecError: A leaf has another dtype or shape than in the steps before, or not a row for
+    ///         each environment. Nothing was appended.
+    ///     TrajectoryError: A leaf was given twice in one step. Nothing was appended.
+    ///     WaitTimeoutError: The tables took no items in time. The steps were appended.
     #[pyo3(signature = (steps, envs=None, partial=false, timeout=None))]
     fn append_batch(
         &self,
@@ -141,7 +156,10 @@ impl VectorWriter {
         self.drain(py, deadline)
     }
 
-    /// What new items may name: a tree like the steps.
+    /// What items are cut from: a tree like the steps.
+    ///
+    /// Its leaves are columns as those of :mod:`echoic.structured_writer`: an index or a slice
+    /// counts from the newest step, which is -1, of each environment.
     #[getter]
     fn history<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
@@ -153,7 +171,23 @@ impl VectorWriter {
         self.inlet.like_steps(py, |column| class.call1((&paths[column as usize],)))
     }
 
-    /// Makes an item in each environment that has its steps, and says in which.
+    /// Make an item in each environment whose episode has all its steps. Never waits.
+    ///
+    /// Args:
+    ///     table: Where they go.
+    ///     priority: Finite and not negative: one number, or one for each environment.
+    ///     trajectory: A tree whose leaves are parts of columns of the history: one step
+    ///         (``column[-1]``, which has no axis of time) or a slice.
+    ///     envs: In which environments, as for ``append_batch``.
+    ///
+    /// Returns:
+    ///     A mask of those in which there is an item now.
+    ///
+    /// Raises:
+    ///     TableNotFoundError: There is no such table.
+    ///     PriorityError: A priority is none. No item was made.
+    ///     SpecError: The items are not like the table's spec.
+    ///     TrajectoryError: A leaf is no part of a column of this writer.
     #[pyo3(signature = (table, priority, trajectory, envs=None))]
     fn create_items<'py>(
         &self,
@@ -185,7 +219,10 @@ impl VectorWriter {
         Ok(PyArray1::from_vec(py, made))
     }
 
-    /// Hands over all items, and waits until at most so many are left.
+    /// Hand all items over to their tables, and wait until at most so many are not there yet.
+    ///
+    /// Raises:
+    ///     WaitTimeoutError: The tables did not take them in time; they stay with the writer.
     #[pyo3(signature = (block_until_num_items=0, timeout=None))]
     fn flush(
         &self,
@@ -196,7 +233,12 @@ impl VectorWriter {
         self.inlet.flush(py, block_until_num_items, timeout)
     }
 
-    /// Begins another episode.
+    /// Begin another episode. Items of the old one are handed over, but not waited for.
+    ///
+    /// Args:
+    ///     envs: In which environments, as for ``append_batch``.
+    ///     clear: Items can no longer name steps of this episode.
+    ///     timeout: Seconds to wait where it must, as for ``append_batch``.
     #[pyo3(signature = (envs=None, clear=true, timeout=None))]
     fn end_episode(
         &self,
@@ -215,7 +257,7 @@ impl VectorWriter {
         self.drain(py, deadline)
     }
 
-    /// Takes nothing more.
+    /// Take nothing more; items that were not flushed are dropped.
     fn close(&self, py: Python<'_>) {
         self.inlet.close(py);
     }
@@ -226,6 +268,7 @@ impl VectorWriter {
         self.inlet.pending(py)
     }
 
+    /// How many environments there are.
     #[getter]
     fn num_envs(&self) -> usize {
         self.environments
