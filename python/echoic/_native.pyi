@@ -159,8 +159,7 @@ def take_logs(timeout: float) -> tuple[list[tuple[int, str, str]], int]:
 class Watcher:
     """A connection of :class:`echoic.Watch`."""
 
-    def __new__(cls, address: str, options: dict[str, Any], timeout: float) -> Self:
-        """Connect."""
+    def __new__(cls, address: str, options: dict[str, Any], timeout: float) -> Self: ...
 
     @property
     def release(self) -> str:
@@ -370,7 +369,8 @@ class Server:
         float,
         list[tuple[str, str, str, list[tuple[str, dict[str, str], float]]]],
         list[dict[str, Any]],
-    ]: ...
+    ]:
+        """How long it has been there, its numbers by family, and its connections."""
     def connections(self) -> list[dict[str, Any]]:
         """Return what is known of each connection.
 
@@ -447,12 +447,16 @@ class Server:
             CheckpointError: The directory has something else in it.
         """
 
-    def _load(self, path: str | os.PathLike[str]) -> dict[str, int]: ...
+    def _load(self, path: str | os.PathLike[str]) -> dict[str, int]:
+        """Loads a checkpoint; items by table."""
     def _recover(
         self,
         journal: str | os.PathLike[str],
         checkpoint: str | os.PathLike[str] | None,
-    ) -> dict[str, tuple[int, tuple[int, str, int] | None]]: ...
+    ) -> dict[str, tuple[int, tuple[int, str, int] | None]]:
+        """Brings tables back from a checkpoint and journals, which are written from then on; what is told of
+        each table.
+        """
     def close(self, drain: float = 1.0, restart: bool | None = None) -> None:
         """Close the doors, end intake and wake everyone who waits.
 
@@ -569,8 +573,7 @@ class Table:
         """
 
     @overload
-    def update_priorities(self, keys: Any, priorities: Any, wait: Literal[True] = True) -> int:
-        """Change priorities, and wait until they count."""
+    def update_priorities(self, keys: Any, priorities: Any, wait: Literal[True] = True) -> int: ...
 
     @overload
     def update_priorities(self, keys: Any, priorities: Any, wait: bool) -> int | None:
@@ -1070,8 +1073,7 @@ class ColumnHistory:
     """The steps of one column that new items may still name, the newest last."""
 
     def __len__(self) -> int: ...
-    def __getitem__(self, index: int | slice | list[int], /) -> Steps:
-        """Name one step (without an axis of time), a slice of them, or a list."""
+    def __getitem__(self, index: int | slice | list[int], /) -> Steps: ...
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -1322,13 +1324,7 @@ class Batch:
     def info(self) -> BatchInfo:
         """More about the items and the table."""
 
-    def __getitem__(self, key: Any, /) -> Any:
-        """Return what the data has under a key, without a copy.
-
-        Raises:
-            KeyError: The data has no such key.
-            TypeError: The data is not a dict.
-        """
+    def __getitem__(self, key: Any, /) -> Any: ...
 
     def __len__(self) -> int: ...
 
@@ -1424,8 +1420,7 @@ class RolloutCall:
 class RolloutHistory:
     """The past of a rollout table; :class:`echoic.rollouts.History` is what users see."""
 
-    def __new__(cls, directory: str | os.PathLike[str], at: tuple[str, int] | None = None) -> Self:
-        """Open it."""
+    def __new__(cls, directory: str | os.PathLike[str], at: tuple[str, int] | None = None) -> Self: ...
 
     def next_batch(self, form: tuple[str, int, bool]) -> tuple[int, float, RolloutBatch] | None:
         """Go on to the next batch: its record, the time, and itself."""
@@ -1487,8 +1482,7 @@ class RolloutTable:
         directory: str | os.PathLike[str] | None = None,
         durability: str = "async",
         history: bool = False,
-    ) -> Self:
-        """Make an empty table, or bring back that of a directory."""
+    ) -> Self: ...
 
     def checkpoint(self) -> Path:
         """Write a checkpoint to its directory."""
@@ -1842,7 +1836,7 @@ class StreamStats:
         """From taking a batch to the end of its last view."""
 
     def as_dict(self) -> dict[str, int | float]:
-        """All numbers in one flat dict, histograms as ``copy_time.p99`` and so on."""
+        """All numbers by name; those of histograms have names such as ``copy_time.p99``."""
 
 @final
 class LeafSpec:
@@ -1858,7 +1852,7 @@ class LeafSpec:
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """Shape without a batch axis; ``None`` for an axis of any length, which is the first."""
+        """`None` for an axis of any length."""
 
     @property
     def nbytes(self) -> int:
@@ -3139,8 +3133,7 @@ class BufferBatch:
     def weights(self) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Importance weights, at most 1; all 1 where transitions are drawn evenly."""
 
-    def __getitem__(self, name: str, /) -> Any:
-        """Return a field of the data."""
+    def __getitem__(self, name: str, /) -> Any: ...
 
     def __len__(self) -> int: ...
 
@@ -3231,15 +3224,23 @@ class ReplayBuffer:
         terminated: Any,
         truncated: Any,
         next_obs: Any,
-    ) -> None: ...
+    ) -> None:
+        """What `add` does, for the six fields by position."""
     def _sample_windows(
         self, n: int, length: int, seed: int | None, out: dict[str, Any] | None
-    ) -> tuple[dict[str, Any], list[int]]: ...
+    ) -> tuple[dict[str, Any], list[int]]:
+        """Windows of steps, and which of their steps are there."""
     def _sample_goals(
         self, n: int, seed: int | None, strategy: str, share: float
-    ) -> tuple[dict[str, Any], list[bool]]: ...
-    def _leaves(self) -> list[tuple[str, str, list[int]]]: ...
-    def _state(self) -> dict[str, Any]: ...
+    ) -> tuple[dict[str, Any], list[bool]]:
+        """A batch, which of its steps get other goals, and the next observations of the steps that those come
+        from.
+        """
+    def _leaves(self) -> list[tuple[str, str, list[int]]]:
+        """Path, dtype and shape of each leaf."""
+    def _state(self) -> dict[str, Any]:
+        """All rows, one array for each leaf, the state of the draws, and what is known of the rows.
+        """
     def _load(
         self,
         rows: list[Any],
@@ -3249,7 +3250,8 @@ class ReplayBuffer:
         largest: float | None = None,
         envs: Any = None,
         ends: Any = None,
-    ) -> None: ...
+    ) -> None:
+        """Replaces all rows. Nothing is changed if anything is wrong."""
 
 class PrioritizedReplayBuffer(ReplayBuffer):
     """The native half of :class:`echoic.PrioritizedReplayBuffer`, which says what it is."""
@@ -3340,7 +3342,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         truncated: Any,
         next_obs: Any,
         priority: float | None = None,
-    ) -> None: ...
+    ) -> None:
+        """What `add` does, for the six fields by position."""
     @property
     def alpha(self) -> float:
         """The exponent of priorities."""
@@ -3604,7 +3607,8 @@ class MmapReplayBuffer:
         terminated: Any,
         truncated: Any,
         next_obs: Any,
-    ) -> None: ...
+    ) -> None:
+        """What `add` does, for the six fields by position."""
     @property
     def capacity(self) -> int:
         """How many transitions fit."""

@@ -292,6 +292,7 @@ numbers!(StreamStats {
         Histogram(self.info.hold_time)
     }
 
+    /// All numbers by name; those of histograms have names such as ``copy_time.p99``.
     pub fn as_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
         dict.set_item("sequence", self.batch_sequence)?;
