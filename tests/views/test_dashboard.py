@@ -193,12 +193,12 @@ def test_page_that_is_opened_later_has_the_past_in_the_range_that_is_asked_for(
 
 
 def test_old_points_are_means_of_ten_and_the_oldest_are_forgotten(serve: Any) -> None:
-    table = echoic.Table("replay", np.int64(0), max_size=1000)
+    table = echoic.Table("replay", np.int64(0), capacity=1000)
     address = serve(table).addresses[0]
     with echoic.Watch(address) as watch:
         monitor = Monitor(watch, history=History(20, 3))
         for _ in range(75):
-            table.insert(np.int64(0))
+            table.add(np.int64(0))
             monitor.ask()
         points = monitor.history.past(3600.0, 10_000_000)
     # Of 74 points, 50 became five means, and the newest three of these are kept.
@@ -211,7 +211,7 @@ def test_old_points_are_means_of_ten_and_the_oldest_are_forgotten(serve: Any) ->
 
 def test_several_servers_have_a_row_each_and_one_of_them_is_shown(serve: Any, page: Any) -> None:
     names = ("first", "second")
-    servers = [serve(echoic.Table(name, np.int64(0), max_size=9)) for name in names]
+    servers = [serve(echoic.Table(name, np.int64(0), capacity=9)) for name in names]
     url = page(*(server.addresses[0] for server in servers))
     until(lambda: all(asked(url, "state", server=at)["things"] for at in (0, 1)))
     for at, name in enumerate(names):
@@ -253,13 +253,13 @@ def test_stream_has_percentiles_of_its_latencies_and_is_part_of_the_overview(
 ) -> None:
     door = echoic.TcpTransport(port=0)
     server = opened.enter_context(
-        echoic.Server(np.float32(0), batch_size=2, num_buffers=99, transport=door)
+        echoic.Server(np.float32(0), batch_size=2, capacity=198, transport=door)
     )
-    server.submit_batch(np.zeros(4, np.float32))
+    server.extend(np.zeros(4, np.float32))
     server.sample()
     url = page(server.addresses[0])
     until(lambda: asked(url, "state")["ages"])
-    server.submit_batch(np.zeros(40, np.float32))
+    server.extend(np.zeros(40, np.float32))
 
     def flow() -> list[str]:
         overview = asked(url, "state")["overview"]
@@ -759,9 +759,9 @@ def test_person_sees_the_picture_in_an_item(serve: Any, page: Any, look: Any) ->
 
 
 def test_histogram_is_drawn_as_bars_with_their_bounds(serve: Any, page: Any, look: Any) -> None:
-    table = echoic.Table("replay", np.int64(0), max_size=3000)
-    table.insert_batch(np.arange(2000), priorities=np.full(2000, 3.0))
-    table.insert_batch(np.arange(500), priorities=np.full(500, 0.5))
+    table = echoic.Table("replay", np.int64(0), capacity=3000)
+    table.extend(np.arange(2000), priorities=np.full(2000, 3.0))
+    table.extend(np.arange(500), priorities=np.full(500, 0.5))
     browser = look(page(serve(table).addresses[0]))
 
     def bars() -> Any:
@@ -783,7 +783,7 @@ def test_histogram_is_drawn_as_bars_with_their_bounds(serve: Any, page: Any, loo
 def test_person_chooses_a_server_and_a_range_and_a_reload_keeps_both(
     serve: Any, page: Any, look: Any
 ) -> None:
-    servers = [serve(echoic.Table(name, np.int64(0), max_size=9)) for name in ("one", "two")]
+    servers = [serve(echoic.Table(name, np.int64(0), capacity=9)) for name in ("one", "two")]
     browser = look(page(*(server.addresses[0] for server in servers)))
     until(lambda: "one" in words(browser, "h2"))
     until(lambda: len(browser.find_elements("css selector", "#overview button")) == 2)
