@@ -64,7 +64,7 @@ def make_table() -> echoic.Table:
 
 @contextlib.contextmanager
 def served(*transports: echoic.Transport) -> Iterator[Any]:
-    """Give a table that each of the transports serves, as one."""
+    """Give a table that each of the transports serves, as one, and what flushes it."""
     with contextlib.ExitStack() as stack:
         servers = [
             stack.enter_context(echoic.Server(tables=[make_table()], transport=one))
@@ -72,14 +72,17 @@ def served(*transports: echoic.Transport) -> Iterator[Any]:
         ]
         where: Any = [server.addresses[0] for server in servers]
         client = stack.enter_context(echoic.connect(where if len(where) > 1 else where[0]))
-        yield client.table("replay")
+        yield client.table("replay"), client.flush
+
+
+def local(store: Any) -> Any:
+    """Give a store of this process, which has nothing to flush."""
+    return contextlib.nullcontext((store, lambda: None))
 
 
 STORES: dict[str, Callable[[], Any]] = {
-    "buffer": lambda: contextlib.nullcontext(
-        echoic.PrioritizedReplayBuffer(EXAMPLE, 1000, alpha=0.6, seed=1)
-    ),
-    "table": lambda: contextlib.nullcontext(make_table()),
+    "buffer": lambda: local(echoic.PrioritizedReplayBuffer(EXAMPLE, 1000, alpha=0.6, seed=1)),
+    "table": lambda: local(make_table()),
     "tcp": lambda: served(echoic.TcpTransport(port=0)),
     "shm": lambda: served(echoic.ShmTransport(f"stores-{os.getpid()}")),
     "shards": lambda: served(echoic.TcpTransport(port=0), echoic.TcpTransport(port=0)),
@@ -88,8 +91,9 @@ STORES: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("place", STORES)
 def test_the_same_learner_learns_the_same(place: str) -> None:
-    with STORES[place]() as store:
+    with STORES[place]() as (store, flush):
         values = learn(store)
+        flush()
         assert len(store) == 600
         store.clear()
         assert len(store) == 0
