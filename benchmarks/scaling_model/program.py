@@ -114,7 +114,7 @@ class Parts:
             if door == "tcp"
             else echoic.ShmTransport(f"echoic-model-{os.getpid()}")
         )
-        server = echoic.Server(example(nbytes), batch, buffers, transport=transport)
+        server = echoic.Server(example(nbytes), batch, batch * buffers, transport=transport)
         self._server = self._stack.enter_context(server)
         return {"address": self._server.addresses[0]}
 

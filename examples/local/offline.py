@@ -166,8 +166,8 @@ def train(options: Options) -> Result:
     stats = data.stats()
     score, cloned = played(learner.policy), played(clone)
     said = [
-        f"{stats.n_transitions:,d} transitions of {data.n_episodes():,d} episodes.",
-        f"Their mean return: {stats.mean_return:.1f}.",
+        f"{stats['n_transitions']:,d} transitions of {data.n_episodes():,d} episodes.",
+        f"Their mean return: {stats['mean_return']:.1f}.",
         f"{options.steps:,d} batches of {BATCH}.",
         f"A clone of the data's behaviour: mean return {cloned:.1f}.",
     ]

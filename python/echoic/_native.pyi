@@ -160,7 +160,6 @@ class Watcher:
     """A connection of :class:`echoic.Watch`."""
 
     def __new__(cls, address: str, options: dict[str, Any], timeout: float) -> Self: ...
-
     @property
     def release(self) -> str:
         """Which release the server is."""
@@ -574,7 +573,6 @@ class Table:
 
     @overload
     def update_priorities(self, keys: Any, priorities: Any, wait: Literal[True] = True) -> int: ...
-
     @overload
     def update_priorities(self, keys: Any, priorities: Any, wait: bool) -> int | None:
         """Change priorities, all at one moment; returns how many keys named items that are there.
@@ -1074,7 +1072,6 @@ class ColumnHistory:
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int | slice | list[int], /) -> Steps: ...
-
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the elements."""
@@ -1325,7 +1322,6 @@ class Batch:
         """More about the items and the table."""
 
     def __getitem__(self, key: Any, /) -> Any: ...
-
     def __len__(self) -> int: ...
 
 @final
@@ -1420,8 +1416,9 @@ class RolloutCall:
 class RolloutHistory:
     """The past of a rollout table; :class:`echoic.rollouts.History` is what users see."""
 
-    def __new__(cls, directory: str | os.PathLike[str], at: tuple[str, int] | None = None) -> Self: ...
-
+    def __new__(
+        cls, directory: str | os.PathLike[str], at: tuple[str, int] | None = None
+    ) -> Self: ...
     def next_batch(self, form: tuple[str, int, bool]) -> tuple[int, float, RolloutBatch] | None:
         """Go on to the next batch: its record, the time, and itself."""
 
@@ -1483,7 +1480,6 @@ class RolloutTable:
         durability: str = "async",
         history: bool = False,
     ) -> Self: ...
-
     def checkpoint(self) -> Path:
         """Write a checkpoint to its directory."""
 
@@ -3134,7 +3130,6 @@ class BufferBatch:
         """Importance weights, at most 1; all 1 where transitions are drawn evenly."""
 
     def __getitem__(self, name: str, /) -> Any: ...
-
     def __len__(self) -> int: ...
 
 @disjoint_base
@@ -3239,8 +3234,7 @@ class ReplayBuffer:
     def _leaves(self) -> list[tuple[str, str, list[int]]]:
         """Path, dtype and shape of each leaf."""
     def _state(self) -> dict[str, Any]:
-        """All rows, one array for each leaf, the state of the draws, and what is known of the rows.
-        """
+        """All rows, one array for each leaf, the state of the draws, and what is known of the rows."""
     def _load(
         self,
         rows: list[Any],

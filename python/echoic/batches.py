@@ -1,4 +1,4 @@
-"""Batches of a table one after the other, fetched ahead of who takes them."""
+"""Batches of a table one after the other, fetched before they are taken."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
     from echoic._native import Batch
 
-    # A batch that was asked for: waits for it, for so many seconds.
+    # A batch that was asked for: waits for it, up to some seconds.
     Pending: TypeAlias = Callable[[float], Batch]
 
 __all__ = ["Batches"]
 
-# How often a thread that waits for the table looks whether it is still wanted.
+# Seconds after which a thread that waits for the table checks whether it is still wanted.
 _LOOK = 0.1
 
 
 class Batches:
     """An iterator over batches of a table; ``table.batches`` makes one.
 
-    With ``prefetch`` above 0, so many batches are on their way before they are asked for: threads
-    fetch them, or a server elsewhere sends them, which needs none. Those count as sampled although
-    nobody may ever see them; with 0 a batch is drawn when it is taken. It ends when the table is
-    closed, or with :meth:`close`, which also frees a thread that waits in ``next``.
+    ``prefetch`` batches are on their way before they are asked for: threads fetch them, or a server
+    elsewhere sends them, which needs no thread. They count as sampled, whether they are taken or
+    not. With 0 a batch is drawn when it is taken. The iterator ends when the table is closed, or
+    with :meth:`close`, which also frees a thread that waits in ``next``.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Batches:
         """Return the next batch.
 
         Raises:
-            WaitTimeoutError: There was none within its timeout; it can be tried again.
+            WaitTimeoutError: If no batch came within the timeout. The call can be repeated.
         """
         if self._start is not None:
             return self._answered(self._start)
@@ -108,7 +108,7 @@ class Batches:
                 self._closed = True
             except WaitTimeoutError:
                 if left is not None and left <= _LOOK:
-                    # It may come yet. Who asks once more at least learns what is in its way.
+                    # It may come yet. A call without a wait at least has the reason for its error.
                     self._put_back(pending)
                     return self._sample(0.0)
             except EchoicError:
@@ -118,7 +118,7 @@ class Batches:
                 self._put_back(pending)
                 raise
             else:
-                # While this one is used, the next ones come. What is wrong with them is told then.
+                # While this one is used, the next ones come. Their errors are raised then.
                 with contextlib.suppress(EchoicError):
                     self._ask(start)
                 return batch
@@ -184,7 +184,7 @@ class Batches:
                 self._reason = late.reason
             except ClosedError:
                 ended = True
-            except BaseException as failure:  # noqa: BLE001 - whoever iterates is to have it
+            except BaseException as failure:  # noqa: BLE001 - raised by the iteration
                 error, ended = failure, True
             with self._changed:
                 self._on_their_way -= 1

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 ENVIRONMENT, OBSERVATION, ACTIONS = "CartPole-v1", 4, 2
 STEPS, ENVS = 64, 16  # of a batch; at least one environment for each worker
-EPISODES = 100  # the score is the mean return of the latest so many
+EPISODES = 100  # the score is the mean return of this many latest episodes
 
 
 @dataclass(frozen=True)

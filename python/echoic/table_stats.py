@@ -22,7 +22,7 @@ class TableStats:
         total_weight: Sum of the items' weights: ``sum(p**e)`` if the sampler is prioritized, else
             their number.
         capacity: How many items there may be.
-        max_times_sampled: An item is removed after so many samples; 0 means never.
+        max_times_sampled: An item is removed after it was sampled this often; 0 means never.
         inserts: Items added.
         samples: Items sampled.
         deletions: Items removed, for whatever reason.

@@ -301,13 +301,14 @@ def _main(descriptor: int, parent: int) -> None:
     global _parent  # noqa: PLW0603 - set once
     _parent = parent
     signal.signal(signal.SIGTERM, _leave)
-    threading.Thread(target=_follow, daemon=True).start()
     connection = Connection(descriptor)
     with os.fdopen(os.dup(0), "r+b") as file, open(os.devnull, "rb") as nothing:  # noqa: PTH123
         os.dup2(nothing.fileno(), 0)
         try:
             function, args = pickle.load(file)  # noqa: S301 - written by our parent
             file.truncate(0)
+            # Not before: a function that has begun can clean up.
+            threading.Thread(target=_follow, daemon=True).start()
             function(connection, *args)
         except Exception:  # noqa: BLE001 - the parent reports it
             file.seek(0)

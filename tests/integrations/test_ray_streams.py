@@ -257,7 +257,7 @@ def test_mistakes_say_what_was_expected(ray_nodes: object) -> None:
     with pytest.raises(DisconnectedError, match="expected the stream 'nobody' of Ray"):
         StreamClient("nobody", connect_timeout=0.3).add({"n": 1})
     with pytest.raises(WaitTimeoutError) as caught:
-        StreamClient("nobody").send({"n": 1}, timeout=0.1)
+        StreamClient("nobody").add({"n": 1}, timeout=0.1)
     assert caught.value.reason == "AWAY"
     with StreamServer(EXAMPLE, 2, name="typed"), StreamClient("typed") as client:
         with pytest.raises(SpecError, match="n"):

@@ -228,7 +228,7 @@ def test_a_server_goes_on_where_the_last_one_was(tmp_path: Path, durability: str
         assert stats["rows"].journal_kept == stats["rows"].journal_records > 4
         assert stats["forgotten"].journal_kept is None
         items = {name: client.table(name).items() for name in ("rows", "windows")}
-        data = {name: client.table(name).get(items[name].key).data for name in items}
+        data = {name: client.table(name).get(items[name].keys).data for name in items}
     with journalled(tmp_path, durability) as second:
         client = second.client()
         for name, expected in items.items():

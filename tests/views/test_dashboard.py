@@ -236,7 +236,7 @@ def test_memory_and_cpu_of_a_process_are_shown_if_its_program_reports_them() -> 
         return Observation("0.1.0", 7, age, {"told": Family("", "gauge", values)}, ())
 
     answers = iter([answer(1.0, 5.0), answer(3.0, 6.0)])
-    monitor = Monitor(SimpleNamespace(address="tcp://learner", look=lambda: next(answers)))  # type: ignore[arg-type]
+    monitor = Monitor(SimpleNamespace(address="tcp://learner", stats=lambda: next(answers)))  # type: ignore[arg-type]
     monitor.ask()
     monitor.ask()
     now = state([monitor], 0, 60.0)

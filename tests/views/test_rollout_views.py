@@ -172,7 +172,7 @@ def test_a_batch_that_may_not_leave_yet_names_the_versions(roll: Any) -> None:
 def test_a_batch_that_lacks_groups_that_nobody_may_make_is_told_apart() -> None:
     waiting = {"consumers": {"STALENESS": Waits(1, 1.0)}, "batch_groups": 4, "ready": 2}
     [short] = problems_of(RolloutReading("math", **waiting))
-    assert "too few groups are there, and no more are reserved" in short.text
+    assert "too few groups are there, and no more may be reserved" in short.text
     assert "smaller batches" in short.advice
     [early] = problems_of(RolloutReading("math", **{**waiting, "ready": 4}))
     assert "may not leave" in early.text

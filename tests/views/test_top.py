@@ -575,7 +575,7 @@ def test_demo_says_how_to_watch_it_and_is_seen(tmp_path: Path) -> None:
     async def play(pilot: Pilot[None]) -> None:
         rate = r"[1-9][\d.]*( k)? samples/s"
         await until(pilot, lambda: bool(re.search(rate, seen(pilot))))
-        await until_seen(pilot, "shm://cartpole-", "batches of 16", "2 connections")
+        await until_seen(pilot, "shm://collector-", "batches of 1:", "2 connections")
 
     options = ("--workers", "1", "--target", "1000", "--steps", "10000000")
     with subprocess.Popen(

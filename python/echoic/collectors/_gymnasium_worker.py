@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -197,10 +198,14 @@ def run(connection: Connection, setup: Setup, folder: Path) -> None:
     except EOFError:
         return
     finally:
-        # A process that is killed closes its connections just before its children are orphans.
-        time.sleep(_PATIENCE)
-        if orphaned():
-            shutil.rmtree(folder, ignore_errors=True)
+        try:
+            # The signal that follows the death of the collector may come now, and once.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        finally:
+            # A process that is killed closes its connections just before its children are orphans.
+            time.sleep(_PATIENCE)
+            if orphaned():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _load(path: str) -> Any:

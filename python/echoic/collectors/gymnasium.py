@@ -270,7 +270,7 @@ class GymnasiumCollector:
         """Start a worker; ``life`` is how many workers were replaced before."""
         setup = self._setups[worker]
         if life:
-            # Its environments start anew, and are not to do again what they did.
+            # Its environments start again, from other seeds, so that they do not repeat themselves.
             seeds = np.random.SeedSequence([life, *setup.seeds]).generate_state(len(setup.seeds))
             setup = setup._replace(life=life, seeds=seeds.tolist())
         started = RolloutWorker(setup, self._folder, self._version)
