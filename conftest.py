@@ -65,7 +65,7 @@ def run_alone(example: Example) -> None:
     source = pad(example.parsed, example.line + example.parsed.line_offset)
     file = Path(folder, f"block-{example.line}.py")
     file.write_text(source, encoding="utf-8")
-    program = subprocess.Popen(  # noqa: S603 - our own pages
+    program = subprocess.Popen(
         [sys.executable, file],
         cwd=folder,
         env=settings,

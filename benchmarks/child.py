@@ -149,7 +149,7 @@ def answer_requests(answer: Callable[[Message], Message | None]) -> None:
                 reply = {"unavailable": str(error)}
             except ContentError as error:
                 reply = {"wrong_content": str(error)}
-            except Exception as error:  # noqa: BLE001 - however a child fails is its answer
+            except Exception as error:  # however a child fails is its answer
                 reply = {"failed": f"{type(error).__name__}: {error}"}
             print(json.dumps(reply), file=answers)
 

@@ -136,7 +136,7 @@ def journals(
     _engine: Any, *, items: Items, durability: Durability, rows: int, seconds: float
 ) -> Iterator[Measure]:
     """Insert into a table whose changes are written down: items per second."""
-    import echoic  # noqa: PLC0415 - peers' environments import the suites without it
+    import echoic
 
     rate = _FIRST_RATE
 
@@ -228,7 +228,7 @@ def appends(nbytes: int, *, syncs: bool, rows: int, seconds: float) -> Iterator[
 
 
 def _table(items: Items, size: int, *, durability: str = "none") -> Any:
-    import echoic  # noqa: PLC0415 - as above
+    import echoic
 
     return echoic.Table(TABLE, items.example, capacity=size, durability=durability)
 
@@ -236,7 +236,7 @@ def _table(items: Items, size: int, *, durability: str = "none") -> Any:
 @contextlib.contextmanager
 def _served(items: Items, size: int, folder: Path) -> Iterator[Any]:
     """Serve a full table that is saved in a folder, one checkpoint at a time."""
-    import echoic  # noqa: PLC0415 - as above
+    import echoic
 
     table = _table(items, size)
     rows = 4096 if items.nbytes < 1000 else 64
@@ -250,7 +250,7 @@ def _served(items: Items, size: int, folder: Path) -> Iterator[Any]:
 @contextlib.contextmanager
 def _loaded(items: Items, size: int, folder: Path) -> Iterator[Any]:
     """Begin a server with the checkpoint of a folder; its table."""
-    import echoic  # noqa: PLC0415 - as above
+    import echoic
 
     table = _table(items, size)
     with echoic.Server(tables=[table], checkpointer=echoic.Checkpointer(folder)):

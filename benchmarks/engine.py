@@ -74,7 +74,7 @@ class Echoic:
     def open(self, example: Tree, *, batch_size: int, num_buffers: int) -> Stream:
         """Open an in-process server."""
         # Imported here: a peer's environment runs the workloads without Echoic.
-        import echoic  # noqa: PLC0415
+        import echoic
 
         server: Stream = echoic.Server(
             example, batch_size=batch_size, capacity=num_buffers * batch_size
@@ -89,7 +89,7 @@ class Echoic:
     def empty_call(self) -> Callable[[Tree], Any]:
         """Return the empty function that the native module offers for this purpose."""
         try:
-            from echoic._native import empty_call  # noqa: PLC0415 - as above
+            from echoic._native import empty_call
         except ImportError as error:
             raise UnavailableError(f"echoic._native.empty_call is missing: {error}") from error
         function: Callable[[Tree], Any] = empty_call
@@ -97,7 +97,7 @@ class Echoic:
 
     def listen(self, example: Tree, *, door: str, batch_size: int, num_buffers: int) -> Learner:
         """Open a server with one door, at an address that nobody else has."""
-        import echoic  # noqa: PLC0415 - as above
+        import echoic
 
         name = f"echoic-bench-{os.getpid()}-{next(_numbers)}"
         transport: echoic.Transport
@@ -116,7 +116,7 @@ class Echoic:
 
     def connect(self, address: str, example: Tree) -> Sender:
         """Connect with the defaults."""
-        import echoic  # noqa: PLC0415 - as above
+        import echoic
 
         address, _, authority = address.partition("#")
         client = echoic.connect(address, example, ca=authority or None)
@@ -124,7 +124,7 @@ class Echoic:
 
     def _listen_with_tls(self, example: Tree, batch_size: int, num_buffers: int) -> Learner:
         """Open a door with a certificate; its address also tells who vouches for that."""
-        import echoic  # noqa: PLC0415 - as above
+        import echoic
 
         papers = Papers()
         transport = echoic.TlsTransport(

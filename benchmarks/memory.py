@@ -76,7 +76,7 @@ def _rows(name: str, count: int) -> Workload:
     )
 
 
-def _workload(  # noqa: PLR0913, PLR0917 - what the workloads differ in
+def _workload(
     name: str,
     kind: Kind,
     what: str,

@@ -202,7 +202,7 @@ def main() -> None:
             print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores at the beginning")
             for turn in range(chosen.rounds):
                 # In another order each time, so that none always follows the same one.
-                order = random.Random(turn)  # noqa: S311 - no secret
+                order = random.Random(turn)
                 for setting in order.sample(settings, len(settings)):
                     setting.round(chosen.batches)
             print(f"load {os.getloadavg()[0]:.1f} at the end")

@@ -37,7 +37,7 @@ def write(folder: Path, say: Callable[[str], None]) -> list[Path]:
         return []
     try:
         # Here, since all but the plots works without matplotlib.
-        from benchmarks import plots  # noqa: PLC0415
+        from benchmarks import plots
     except ImportError as error:
         say(f"no plots: {error}")
         drawn: dict[str, list[Path]] = {}

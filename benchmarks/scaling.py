@@ -99,7 +99,7 @@ def _nanoseconds_of_batch(us: float) -> float:
     return us * 1e3 / _BATCH
 
 
-def _workload(  # noqa: PLR0913 - what the workloads differ in
+def _workload(
     *,
     operation: str,
     what: str,

@@ -396,7 +396,7 @@ def _layers(quick: bool) -> Workload:
     )
 
 
-def _submit_bytes(  # noqa: PLR0913 - what the two workloads of this kind differ in
+def _submit_bytes(
     *,
     name: str,
     what: str,

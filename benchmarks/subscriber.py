@@ -94,7 +94,7 @@ def serve(megabytes: str, *address: str) -> None:
     with contextlib.ExitStack() as stack:
         subscription = None
         if address:
-            from echoic.weights import WeightClient  # noqa: PLC0415 - copies need no Echoic
+            from echoic.weights import WeightClient
 
             client = stack.enter_context(WeightClient(address[0]))
             subscription = client.subscribe()

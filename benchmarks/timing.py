@@ -109,7 +109,7 @@ def interleave(
         for name, open_subject in subjects.items():
             try:
                 measures[name] = stack.enter_context(open_subject())
-            except UnavailableError as reason:  # noqa: PERF203 - off the clock
+            except UnavailableError as reason:
                 unavailable[name] = str(reason)
         for repeat in range(-int(warm_up), repeats):
             for name, measure in list(measures.items()):

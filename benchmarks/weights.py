@@ -70,8 +70,8 @@ def _published(door: str, megabytes: int, times: int) -> Workload:
 def published(_engine: Any, *, door: str, megabytes: int, times: int) -> Iterator[Measure]:
     """Publish some versions: milliseconds until the last subscriber has one, the median."""
     # Here, since a peer's environment has the suites without Echoic.
-    import echoic  # noqa: PLC0415
-    from echoic.weights import WeightStore  # noqa: PLC0415
+    import echoic
+    from echoic.weights import WeightStore
 
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())

@@ -53,7 +53,7 @@ class Agent:
 def load(name: str) -> tuple[Any, Any]:
     """The model, and how a token is shown."""
     if name == "smollm2":
-        from echoic.agents.backbones import smollm2  # noqa: PLC0415 - heavy
+        from echoic.agents.backbones import smollm2
 
         model, tokenizer = smollm2.load("cpu")
         return model, lambda token: tokenizer.decode([token]).replace("\n", " ")
@@ -83,7 +83,7 @@ def show(engine: AsyncExecutionEngine, agents: list[Agent], spell: Any) -> Group
 
 async def talk(engine: AsyncExecutionEngine, agent: Agent, system: list[int], seed: int) -> None:
     """One agent's conversation."""
-    draw = random.Random(seed)  # noqa: S311 - a demonstration
+    draw = random.Random(seed)
     history = list(system)
     for turn in range(TURNS):
         history += [draw.randrange(20, 500) for _ in range(12)]
@@ -110,7 +110,7 @@ async def play(
         max_concurrent_rollouts=SLOTS, token_budget=128, timeout=300.0, enable_prefix_cache=reuse
     )
     agents = [Agent() for _ in range(AGENTS)]
-    prompt = [random.Random(0).randrange(20, 500) for _ in range(system)]  # noqa: S311
+    prompt = [random.Random(0).randrange(20, 500) for _ in range(system)]
     async with AsyncExecutionEngine(config, model, "cpu", seed=0) as engine:
         start = time.perf_counter()
         talks = [

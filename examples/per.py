@@ -91,7 +91,7 @@ class Surprise:
         self.largest = LEAST_PRIORITY
 
 
-def play(  # noqa: PLR0913, PLR0917 - all that passes from one thread to the other
+def play(
     client: echoic.TableClient,
     learner: QLearner,
     weights: WeightStore,

@@ -93,7 +93,7 @@ def simulate(updates: int = 300, seed: int = 0) -> Result:
 
 def draw(result: Result, path: Path) -> None:
     """Puts it all into one picture."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - only who wants a picture needs it
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 7), layout="constrained")
     sizes, shares, effective, weights = figure.subplots(2, 2).flat

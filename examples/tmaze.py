@@ -94,7 +94,7 @@ class Run:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-def train(  # noqa: PLR0913 - settings, by name
+def train(
     seed: int,
     *,
     history: int | None = None,

@@ -131,7 +131,7 @@ class Scores:
 def sayer() -> Callable[[str], None]:
     """Return what prints a line: in colours, where rich is installed."""
     with contextlib.suppress(ImportError):
-        from rich.console import Console  # noqa: PLC0415 - the examples work without it
+        from rich.console import Console
 
         return functools.partial(Console().print, soft_wrap=True)
     return print

@@ -51,7 +51,7 @@ def converse(
     model: Any, *, turns: int, rollouts: int, reuse: bool, seed: int
 ) -> tuple[Batcher, list[list[int]]]:
     """Run the workload; returns the batcher with its counts, and what each rollout drew."""
-    draw = random.Random(seed)  # noqa: S311 - a workload
+    draw = random.Random(seed)
     config = ExecutionConfig(enable_prefix_cache=reuse, timeout=1e6)
     cache = KVCacheManager(config, model.device, planes=model.shape.planes())
     batcher = Batcher(model, cache, config, BandwidthEfficiencyTracker(), time.monotonic)
@@ -154,10 +154,10 @@ def _model(name: str) -> Any:
     if name != "SmolLM2-135M":
         return TinyTransformer(MIDDLE, device="cpu")
     try:
-        from echoic.agents.async_execution.transformers import (  # noqa: PLC0415 - heavy
+        from echoic.agents.async_execution.transformers import (
             TransformersModel,
         )
-        from echoic.agents.backbones import smollm2  # noqa: PLC0415 - heavy
+        from echoic.agents.backbones import smollm2
     except ImportError as error:
         return str(error)
     return smollm2.available() or TransformersModel(smollm2.load("cpu")[0])

@@ -38,7 +38,7 @@ class Background:
         def run() -> None:
             try:
                 outcome.append((True, function(*arguments)))
-            except BaseException as error:  # noqa: BLE001 - raised again by `result`
+            except BaseException as error:  # raised again by `result`
                 outcome.append((False, error))
 
         thread = threading.Thread(target=run, daemon=True)

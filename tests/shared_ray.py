@@ -38,7 +38,7 @@ class SharedNodes:
     """Two nodes of Ray with three CPUs each, and a head where only this program is."""
 
     def __init__(self) -> None:
-        from ray.cluster_utils import Cluster  # noqa: PLC0415 - where there is Ray
+        from ray.cluster_utils import Cluster
 
         self._cluster = Cluster()
         self._plain: list[Any] = []
@@ -55,7 +55,7 @@ class SharedNodes:
 
     def begin(self) -> None:
         """Start the nodes, and connect this program."""
-        import ray  # noqa: PLC0415 - where there is Ray
+        import ray
 
         # Its processes cost as much as those of a test: nobody reads logs here, or adds machines.
         self.add(num_cpus=0, include_dashboard=False, include_log_monitor=False, no_monitor=True)
@@ -68,7 +68,7 @@ class SharedNodes:
         for _ in range(2):
             try:
                 return self._cluster.add_node(**settings)
-            except Exception:  # noqa: BLE001 - the last attempt raises
+            except Exception:  # the last attempt raises
                 continue
         return self._cluster.add_node(**settings)
 
@@ -91,7 +91,7 @@ class SharedNodes:
 
     def end(self) -> None:
         """Disconnect this program, and end the nodes."""
-        import ray  # noqa: PLC0415 - where there is Ray
+        import ray
 
         ray.shutdown()
         self._cluster.shutdown()
@@ -178,7 +178,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Have one process of pytest-xdist run all modules that share a Ray."""
     if config.getvalue("dist") != "loadfile":
         return None
-    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - where there is pytest-xdist
+    from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:

@@ -14,7 +14,7 @@ from echoic._native import allocation_count
 
 MakeServer = Callable[..., echoic.Server]
 
-Pair = collections.namedtuple("Pair", "first second")  # noqa: PYI024 - as users have them
+Pair = collections.namedtuple("Pair", "first second")
 
 
 @dataclasses.dataclass

@@ -699,7 +699,7 @@ def test_reverb_quick_start(capsys: pytest.CaptureFixture[str]) -> None:
 def alfworld(monkeypatch: pytest.MonkeyPatch) -> None:
     """A world of one step under the name of ALFWorld."""
     needs_agents()
-    from echoic.agents.environments import (  # noqa: PLC0415
+    from echoic.agents.environments import (
         EchoRLEnvironment,
         EnvironmentConfig,
         Outcome,
@@ -730,7 +730,7 @@ def alfworld(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_echorl_training(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from echoic import agents  # noqa: PLC0415
+    from echoic import agents
 
     # The snippet closes no trainer, so the test does.
     made: list[Any] = []
@@ -761,8 +761,8 @@ def test_echorl_parts_without_torch(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_echorl_planning_and_settings() -> None:
     needs_agents()
-    from echoic.agents import PlanningConfig  # noqa: PLC0415
-    from echoic.agents.latent_planning import PolicyNetwork  # noqa: PLC0415
+    from echoic.agents import PlanningConfig
+    from echoic.agents.latent_planning import PolicyNetwork
 
     names = run("EchoRL: planning", PlanningConfig=PlanningConfig, PolicyNetwork=PolicyNetwork)
     assert names["encoder"] is not None
@@ -775,8 +775,8 @@ def test_echorl_planning_and_settings() -> None:
 @no_cuda
 def test_echorl_execution() -> None:
     torch = pytest.importorskip("torch")
-    from echoic.agents import ExecutionConfig  # noqa: PLC0415
-    from echoic.agents.latent_planning import PolicyNetwork  # noqa: PLC0415
+    from echoic.agents import ExecutionConfig
+    from echoic.agents.latent_planning import PolicyNetwork
 
     names = run(
         "EchoRL: execution",
@@ -788,7 +788,7 @@ def test_echorl_execution() -> None:
 
 
 def test_echorl_replay() -> None:
-    from echoic.agents import ReplayConfig  # noqa: PLC0415
+    from echoic.agents import ReplayConfig
 
     names = run("EchoRL: replay", ReplayConfig=ReplayConfig)
     assert (len(names["experiences"]), len(names["weights"])) == (0, 0)
@@ -811,7 +811,7 @@ def test_echorl_alfworld_is_made_without_its_package() -> None:
 
 
 def test_echorl_monitoring() -> None:
-    from echoic.agents.monitoring import PerformanceMetrics  # noqa: PLC0415
+    from echoic.agents.monitoring import PerformanceMetrics
 
     names = run("EchoRL: monitoring", performance_metrics=PerformanceMetrics(1.0, 1, 1))
     names["monitor"].stop_monitoring()

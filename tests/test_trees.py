@@ -22,7 +22,7 @@ MakeServer = Callable[..., echoic.Server]
 
 F4 = np.zeros(4, np.float32)
 
-Pair = collections.namedtuple("Pair", "first second")  # noqa: PYI024 - as users have them
+Pair = collections.namedtuple("Pair", "first second")
 
 
 class Typed(typing.NamedTuple):

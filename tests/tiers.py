@@ -63,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    global full  # noqa: PLW0603 - the options are known only here
+    global full
     config.addinivalue_line("markers", "nightly: left out unless --tier has it")
     full = config.option.tier == "all"
     if config.option.part is None:

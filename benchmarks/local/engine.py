@@ -136,7 +136,7 @@ class Engine:
         """Return what calls a primitive once."""
         raise self.missing(case.function)
 
-    def outputs(self, case: Case, result: Any) -> tuple[Any, ...]:  # noqa: ARG002 - for others
+    def outputs(self, case: Case, result: Any) -> tuple[Any, ...]:
         """Return a primitive's results as arrays, shaped like the arguments, off the clock."""
         return result if isinstance(result, tuple) else (result,)
 

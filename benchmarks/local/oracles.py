@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Outputs = tuple[Any, ...]
 
 
-def gae_over_time(  # noqa: PLR0913, PLR0917 - the arguments that all take
+def gae_over_time(
     rewards: Array, values: Array, dones: Array, last: Any, gamma: float, lam: float
 ) -> Outputs:
     """Advantages and returns along the first axis."""
@@ -34,7 +34,7 @@ def gae_over_time(  # noqa: PLR0913, PLR0917 - the arguments that all take
     return advantages, advantages + values
 
 
-def gae_batched(  # noqa: PLR0913, PLR0917 - as above
+def gae_batched(
     rewards: Array,
     values: Array,
     dones: Array,
@@ -51,7 +51,7 @@ def gae_batched(  # noqa: PLR0913, PLR0917 - as above
     return tuple(each.T.reshape(-1) for each in results)
 
 
-def vtrace(  # noqa: PLR0913, PLR0917 - as above
+def vtrace(
     log_rhos: Array,
     rewards: Array,
     values: Array,

@@ -27,7 +27,7 @@ class EchoicLocal(Engine, Echoic):
     def store(self, plan: Plan) -> Buffer:
         """Make a buffer in rlox's form for what that form can hold."""
         # Imported here: a peer's environment runs the workloads without Echoic.
-        from echoic import buffers, rlox  # noqa: PLC0415
+        from echoic import buffers, rlox
 
         if plan.prioritized:
             return Buffer(rlox.PrioritizedReplayBuffer(plan.capacity, 4, 1, ALPHA, BETA), plan)
@@ -46,7 +46,7 @@ class EchoicLocal(Engine, Echoic):
 
     def call(self, case: Case) -> Callable[[], Any]:
         """Call the function of this name."""
-        from echoic import primitives  # noqa: PLC0415 - as above
+        from echoic import primitives
 
         if not case.time_major:
             return partial(getattr(primitives, case.function), *case.arguments)
@@ -67,7 +67,7 @@ class EchoicLocal(Engine, Echoic):
 
     def collector(self, *, envs: int, steps: int, hidden: int) -> Collector:
         """Start a collector."""
-        from echoic import collectors  # noqa: PLC0415 - as above
+        from echoic import collectors
 
         return Collector(
             collectors.CandleCollector(
@@ -84,7 +84,7 @@ class EchoicLocal(Engine, Echoic):
 
     def environments(self, count: int) -> Environments:
         """Make native environments that begin anew in the same step."""
-        from echoic import collectors  # noqa: PLC0415 - as above
+        from echoic import collectors
 
         return Environments(collectors.VectorEnv("CartPole-v1", count, autoreset_mode="SameStep"))
 

@@ -44,7 +44,7 @@ _FIRST_RATE_BYTES = 20e6
 
 
 @contextlib.contextmanager
-def throughput(  # noqa: PLR0913 - what the workloads of this kind differ in
+def throughput(
     engine: NetEngine, *, door: str, load: Load, ring: Ring, seconds: float, scale: float
 ) -> Iterator[Measure]:
     """One client sends as fast as it can: samples per second, times ``scale``."""
@@ -137,7 +137,7 @@ def latency(
 
 
 @contextlib.contextmanager
-def connections(  # noqa: PLR0913 - what can be chosen
+def connections(
     engine: NetEngine,
     *,
     door: str,

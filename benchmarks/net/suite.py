@@ -123,7 +123,7 @@ def _layers(door: str, seconds: float) -> Workload:
     return _bytes(f"send_layers_{door}", what, door, Load("layers", 3), Ring(8), seconds)
 
 
-def _bytes(  # noqa: PLR0913, PLR0917 - what the workloads of this kind differ in
+def _bytes(
     name: str,
     what: str,
     door: str,

@@ -97,7 +97,7 @@ def _make(folder: Path, peer: Peer) -> None:
     for python in _candidates(peer):
         try:
             _run([python, "-m", "venv", str(folder)])
-        except UnavailableError as error:  # noqa: PERF203 - there are two or three
+        except UnavailableError as error:
             reason = str(error)
         else:
             return

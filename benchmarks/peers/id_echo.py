@@ -59,7 +59,7 @@ class IdEcho:
         self,
         example: Tree,
         *,
-        door: str,  # noqa: ARG002 - it has one door, whichever is asked for
+        door: str,
         batch_size: int,
         num_buffers: int,
     ) -> Learner:

@@ -248,7 +248,7 @@ class Environments:
         """Nothing is open."""
 
 
-def gae(  # noqa: PLR0913, PLR0917 - the arguments that all take
+def gae(
     rewards: Array, values: Array, dones: Array, last: Any, gamma: float, lam: float
 ) -> tuple[Array, Array]:
     """Advantages along the first axis, in the dtype of the rewards."""
@@ -263,7 +263,7 @@ def gae(  # noqa: PLR0913, PLR0917 - the arguments that all take
     return advantages, advantages + values
 
 
-def _gae_of_one(  # noqa: PLR0913, PLR0917 - as above
+def _gae_of_one(
     rewards: Array, values: Array, dones: Array, last: float, gamma: float, lam: float
 ) -> tuple[Array, Array]:
     """Go over Python's own numbers, which are quicker one by one than numpy's are."""
@@ -279,7 +279,7 @@ def _gae_of_one(  # noqa: PLR0913, PLR0917 - as above
     return result, result + values
 
 
-def gae_batched(  # noqa: PLR0913, PLR0917 - as above
+def gae_batched(
     rewards: Array,
     values: Array,
     dones: Array,
@@ -298,7 +298,7 @@ def gae_batched(  # noqa: PLR0913, PLR0917 - as above
     return tuple(each.T.reshape(-1) for each in results)
 
 
-def vtrace(  # noqa: PLR0913, PLR0917 - as above
+def vtrace(
     log_rhos: Array,
     rewards: Array,
     values: Array,

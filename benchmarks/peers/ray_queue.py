@@ -51,7 +51,7 @@ class Ray:
         self._handle = handle
         return Host(address, ray.shutdown)
 
-    def produce(self, address: str, plan: Plan) -> Producer:  # noqa: ARG002 - for other systems
+    def produce(self, address: str, plan: Plan) -> Producer:
         """Join as a driver of its own."""
         return Sender(join_ray(address))
 

@@ -48,7 +48,7 @@ class Buffer:
             plan.capacity, _space(example["obs"]), _space(example["actions"]), device="cpu"
         )
 
-    def push(  # noqa: PLR0913, PLR0917 - the columns
+    def push(
         self,
         obs: Array,
         action: Array,

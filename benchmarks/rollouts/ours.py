@@ -39,7 +39,7 @@ class EchoicRollouts(Echoic):
 
     def serve(self, plan: Plan) -> Host:
         """Open a table, and a server with it unless it is for this process."""
-        import echoic  # noqa: PLC0415 - a peer's environment runs the workloads without Echoic
+        import echoic
 
         name = f"echoic-bench-{os.getpid()}-{next(_numbers)}"
         table = _table(plan)
@@ -70,7 +70,7 @@ class EchoicRollouts(Echoic):
 
     def _reached(self, address: str, plan: Plan) -> tuple[Any, Any]:
         """Return a table, and what is to be closed of it."""
-        from echoic import rollouts  # noqa: PLC0415 - as above
+        from echoic import rollouts
 
         if plan.door == "local":
             return self._here[address], lambda: None
@@ -79,7 +79,7 @@ class EchoicRollouts(Echoic):
 
 
 def _table(plan: Plan) -> Any:
-    from echoic.rollouts import RolloutTable  # noqa: PLC0415 - as above
+    from echoic.rollouts import RolloutTable
 
     # What is too old is delivered all the same, so that a producer which the machine leaves waiting
     # changes no number of groups.
@@ -155,7 +155,7 @@ class Crowd:
 
     def __init__(self, plan: Plan, live: int) -> None:
         """Open it; versions pace nobody."""
-        from echoic.rollouts import RolloutTable  # noqa: PLC0415 - as above
+        from echoic.rollouts import RolloutTable
 
         self._table = RolloutTable(
             _TABLE,

@@ -122,7 +122,7 @@ WORKLOADS = (
 )
 
 
-def shard(  # noqa: PLR0913 - what can be chosen
+def shard(
     costs: Costs,
     machines: Machines,
     workload: Workload,

@@ -107,7 +107,7 @@ class Parts:
 
     def serve_stream(self, door: str, nbytes: int, batch: int, buffers: int) -> Message:
         """Open a server of a stream."""
-        import echoic  # noqa: PLC0415 - only a server needs it here
+        import echoic
 
         transport = (
             echoic.TcpTransport(0, max_connections=_MOST_CONNECTIONS)
@@ -120,7 +120,7 @@ class Parts:
 
     def serve_table(self, nbytes: int, capacity: int, folder: str | None = None) -> Message:
         """Open a server with a table, which has checkpoints if there is a folder for them."""
-        import echoic  # noqa: PLC0415 - as above
+        import echoic
 
         table = echoic.Table(TABLE, example(nbytes), capacity=capacity)
         transport = echoic.TcpTransport(0, max_connections=_MOST_CONNECTIONS)
@@ -135,8 +135,8 @@ class Parts:
 
     def serve_weights(self) -> Message:
         """Open a server of weights."""
-        import echoic  # noqa: PLC0415 - as above
-        from echoic.weights import WeightStore  # noqa: PLC0415 - as above
+        import echoic
+        from echoic.weights import WeightStore
 
         self._weights = WeightStore()
         self._server = self._stack.enter_context(
@@ -165,7 +165,7 @@ class Parts:
 
     def connect(self, address: str, nbytes: int | None, count: int = 1) -> None:
         """Connect clients: of the stream with samples of so many bytes, or of the tables."""
-        import echoic  # noqa: PLC0415 - as above
+        import echoic
 
         for _ in range(count):
             if nbytes is None:
@@ -214,7 +214,7 @@ class Parts:
 
     def subscribe(self, address: str, count: int) -> None:
         """Follow the weights of a server, several times."""
-        from echoic.weights import WeightClient  # noqa: PLC0415 - as above
+        from echoic.weights import WeightClient
 
         self._followers = [
             self._stack.enter_context(WeightClient(address)).subscribe() for _ in range(count)

@@ -110,7 +110,7 @@ class Herd:
         return percentile(self.times, part)
 
 
-def herd(  # noqa: PLR0913 - what can be chosen
+def herd(
     workers: int,
     *,
     connect: float,
@@ -131,7 +131,7 @@ def herd(  # noqa: PLR0913 - what can be chosen
         backlog: How many may wait to be accepted.
         seed: Of the jitter, and of when each notices the loss, within a millisecond.
     """
-    clock, draw, crowd = Clock(), random.Random(seed), Herd()  # noqa: S311 - no secret
+    clock, draw, crowd = Clock(), random.Random(seed), Herd()
     station = Station(clock, loops)
     # How many came in each hundredth of a second.
     came: dict[int, int] = {}
@@ -218,7 +218,7 @@ class Flow:
         seed: Of the times.
     """
 
-    def __init__(  # noqa: PLR0913 - what can be chosen
+    def __init__(
         self,
         workers: int,
         *,
@@ -232,7 +232,7 @@ class Flow:
         seed: int = 0,
     ) -> None:
         """Have nothing under way."""
-        self._clock, self._draw = Clock(), random.Random(seed)  # noqa: S311 - no secret
+        self._clock, self._draw = Clock(), random.Random(seed)
         self._network, self._loops = Station(self._clock), Station(self._clock, loops)
         self._rate, self._service, self._transfer = rate, service, transfer
         self._learner, self._ahead, self._window = learner, ahead, window

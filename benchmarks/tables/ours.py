@@ -22,7 +22,7 @@ class EchoicTables(Echoic):
 
     def serve(self, plan: Plan) -> TableServer:
         """Open a server with the table at a free port."""
-        import echoic  # noqa: PLC0415 - a peer's environment runs the workloads without Echoic
+        import echoic
 
         selectors = echoic.selectors
         table = echoic.Table(
@@ -44,9 +44,9 @@ class EchoicTables(Echoic):
             server.close,
         )
 
-    def dial(self, address: str, plan: Plan) -> TableClient:  # noqa: ARG002 - for other systems
+    def dial(self, address: str, plan: Plan) -> TableClient:
         """Connect with the defaults."""
-        import echoic  # noqa: PLC0415 - as above
+        import echoic
 
         return Client(echoic.connect(address))
 

@@ -95,7 +95,7 @@ def insertions(
 
 
 @contextlib.contextmanager
-def samples(  # noqa: PLR0913 - what the workloads of this kind differ in
+def samples(
     engine: TableEngine,
     *,
     plan: Plan,

@@ -29,8 +29,8 @@ def docstring(text: str, indent: str) -> list[str]:
 
 
 def text_of(node: Node, owner: type | ModuleType) -> str | None:
-    """Return what Rust says about a class or function of the stub."""
-    if node.name.startswith("__"):
+    """Return what Rust says about a class or function that users see."""
+    if node.name.startswith("_"):
         return None
     if isinstance(owner, type) and node.name not in vars(owner):
         return None

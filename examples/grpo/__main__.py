@@ -80,7 +80,7 @@ def summary(result: Result) -> Table:
 
 def save_plot(result: Result, path: Path) -> None:
     """Draw the curve, the lags, and what happened."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - only who wants a picture needs it
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     learning, age = figure.subplots(2, height_ratios=(2, 1), sharex=True)

@@ -68,7 +68,7 @@ def area(result: Result) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all, and say what the test says."""
-    from examples.grpo.run import DOORS, run  # noqa: PLC0415 - the test alone needs no torch
+    from examples.grpo.run import DOORS, run
 
     parser = argparse.ArgumentParser(
         prog="python -m examples.grpo.compare",

@@ -115,7 +115,7 @@ class Threads(Job):
         self._workers: list[tuple[threading.Thread, threading.Event]] = []
         self._error: BaseException | None = None
 
-    def start_learner(self) -> None:  # noqa: D102 - see the base class
+    def start_learner(self) -> None:
         self._learner, self._table = saved_or_first(self.settings)
         self._store = WeightStore()
         self._thread = threading.Thread(target=self._learn)
@@ -130,7 +130,7 @@ class Threads(Job):
             self._table.close()
             self._store.close()
 
-    def start_worker(self) -> None:  # noqa: D102
+    def start_worker(self) -> None:
         number, gone = self.started, threading.Event()
         self.started += 1
         weights = self._store.subscribe()
@@ -139,17 +139,17 @@ class Threads(Job):
         self._workers.append((thread, gone))
         thread.start()
 
-    def kill_worker(self) -> None:  # noqa: D102
+    def kill_worker(self) -> None:
         thread, gone = self._workers.pop(0)
         wait_until_busy(self._table)
         gone.set()
         thread.join()
 
-    def restart_learner(self) -> None:  # noqa: D102
+    def restart_learner(self) -> None:
         self.stop()
         self.start()
 
-    def stop(self) -> None:  # noqa: D102
+    def stop(self) -> None:
         self._table.close()
         self._store.close()
         for thread, gone in self._workers:
@@ -158,14 +158,14 @@ class Threads(Job):
         self._thread.join()
         self._begin()
 
-    def check(self) -> None:  # noqa: D102
+    def check(self) -> None:
         has_ended = not all(thread.is_alive() for thread, _ in self._workers)
         # Those that end in good order do so because the table is closed.
         if has_ended and not self._table.closed:
             raise RuntimeError("a worker has failed; its error is above")
 
     @property
-    def is_over(self) -> bool:  # noqa: D102
+    def is_over(self) -> bool:
         return not self._thread.is_alive()
 
 
@@ -202,41 +202,41 @@ class Processes(Job):
             self._transport, self._address = echoic.UnixTransport(path), f"unix://{path}"
         self._workers: list[BaseProcess] = []
 
-    def start_learner(self) -> None:  # noqa: D102
+    def start_learner(self) -> None:
         arguments = (self.settings, self._transport)
         self._learner = SPAWN.Process(target=_learn_in_process, args=arguments, daemon=True)
         self._learner.start()
 
-    def start_worker(self) -> None:  # noqa: D102
+    def start_worker(self) -> None:
         arguments = (self.settings, self._address, self.started)
         self.started += 1
         worker = SPAWN.Process(target=_work_in_process, args=arguments, daemon=True)
         self._workers.append(worker)
         worker.start()
 
-    def kill_worker(self) -> None:  # noqa: D102
+    def kill_worker(self) -> None:
         worker = self._workers.pop(0)
         with rollouts.connect(self._address) as client:
             wait_until_busy(client[TABLE])
         worker.kill()
         worker.join()
 
-    def restart_learner(self) -> None:  # noqa: D102
+    def restart_learner(self) -> None:
         self._learner.kill()
         self._learner.join()
         self.start_learner()
 
-    def stop(self) -> None:  # noqa: D102
+    def stop(self) -> None:
         for process in [self._learner, *self._workers]:
             process.kill()
             process.join()
         self._workers.clear()
 
-    def check(self) -> None:  # noqa: D102
+    def check(self) -> None:
         failed = [worker.exitcode for worker in self._workers if worker.exitcode]
         if failed:
             raise RuntimeError(f"a worker has failed with {failed[0]}; its error is above")
 
     @property
-    def is_over(self) -> bool:  # noqa: D102
+    def is_over(self) -> bool:
         return not self._learner.is_alive()

@@ -27,7 +27,7 @@ import enum
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import echoic.reverb as reverb  # noqa: PLR0402 - the one line that differs
+import echoic.reverb as reverb
 import numpy as np
 
 if TYPE_CHECKING:
@@ -397,7 +397,7 @@ class SequenceAdder(_StepsAdder):
         max_in_flight_items: as in `ReverbAdder`.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the arguments that Acme's has
+    def __init__(
         self,
         client: reverb.Client,
         length: int,

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import echoic.reverb as reverb  # noqa: PLR0402 - the one line that differs
+import echoic.reverb as reverb
 import numpy as np
 from echoic.demo import Adam, Network
 

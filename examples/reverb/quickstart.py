@@ -5,7 +5,7 @@ Run ``python -m examples.reverb.quickstart`` from the root of the project.
 
 from __future__ import annotations
 
-import echoic.reverb as reverb  # noqa: PLR0402 - the one line that differs
+import echoic.reverb as reverb
 
 
 def main() -> None:

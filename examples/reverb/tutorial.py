@@ -4,13 +4,11 @@ Run ``python -m examples.reverb.tutorial`` from the root of the project. Every f
 section; what it prints is what it then insists on.
 """
 
-# ruff: noqa: S101 - a section asserts what it shows
-
 from __future__ import annotations
 
 import threading
 
-import echoic.reverb as reverb  # noqa: PLR0402 - the one line that differs
+import echoic.reverb as reverb
 import numpy as np
 
 OBSERVATION = reverb.TensorSpec((10, 10), np.uint8)

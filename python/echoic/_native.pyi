@@ -250,15 +250,8 @@ class Client:
         (0 or 1).
         """
 
-    def _example(self) -> Any:
-        """Return a sample of zeros, for another client like this one."""
-
-    def _give_up(self) -> None:
-        """Take no more samples, and deliver nothing more: ``undelivered()`` has what is left.
-
-        What ``close()`` waits for then is no more than an attempt to connect.
-        """
-
+    def _example(self) -> Any: ...
+    def _give_up(self) -> None: ...
     @property
     def closed(self) -> bool:
         """Whether it takes no more samples."""
@@ -368,8 +361,7 @@ class Server:
         float,
         list[tuple[str, str, str, list[tuple[str, dict[str, str], float]]]],
         list[dict[str, Any]],
-    ]:
-        """How long it has been there, its numbers by family, and its connections."""
+    ]: ...
     def connections(self) -> list[dict[str, Any]]:
         """Return what is known of each connection.
 
@@ -446,16 +438,12 @@ class Server:
             CheckpointError: The directory has something else in it.
         """
 
-    def _load(self, path: str | os.PathLike[str]) -> dict[str, int]:
-        """Loads a checkpoint; items by table."""
+    def _load(self, path: str | os.PathLike[str]) -> dict[str, int]: ...
     def _recover(
         self,
         journal: str | os.PathLike[str],
         checkpoint: str | os.PathLike[str] | None,
-    ) -> dict[str, tuple[int, tuple[int, str, int] | None]]:
-        """Brings tables back from a checkpoint and journals, which are written from then on; what is told of
-        each table.
-        """
+    ) -> dict[str, tuple[int, tuple[int, str, int] | None]]: ...
     def close(self, drain: float = 1.0, restart: bool | None = None) -> None:
         """Close the doors, end intake and wake everyone who waits.
 
@@ -675,12 +663,7 @@ class RemoteTable(Table):
         timeout: float | None,
         cut: tuple[int, int, int],
         skip: int,
-    ) -> int:
-        """Send part ``cut[0]`` of ``cut[1]`` of many items, from item ``skip`` of it on.
-
-        There are fewer parts when they would have less than ``cut[2]`` items; it returns how many.
-        """
-
+    ) -> int: ...
     def start_sample(self, count: int) -> PendingBatch:
         """Ask for a batch, and go on; it counts as sampled when it is drawn."""
 
@@ -3219,22 +3202,15 @@ class ReplayBuffer:
         terminated: Any,
         truncated: Any,
         next_obs: Any,
-    ) -> None:
-        """What `add` does, for the six fields by position."""
+    ) -> None: ...
     def _sample_windows(
         self, n: int, length: int, seed: int | None, out: dict[str, Any] | None
-    ) -> tuple[dict[str, Any], list[int]]:
-        """Windows of steps, and which of their steps are there."""
+    ) -> tuple[dict[str, Any], list[int]]: ...
     def _sample_goals(
         self, n: int, seed: int | None, strategy: str, share: float
-    ) -> tuple[dict[str, Any], list[bool]]:
-        """A batch, which of its steps get other goals, and the next observations of the steps that those come
-        from.
-        """
-    def _leaves(self) -> list[tuple[str, str, list[int]]]:
-        """Path, dtype and shape of each leaf."""
-    def _state(self) -> dict[str, Any]:
-        """All rows, one array for each leaf, the state of the draws, and what is known of the rows."""
+    ) -> tuple[dict[str, Any], list[bool]]: ...
+    def _leaves(self) -> list[tuple[str, str, list[int]]]: ...
+    def _state(self) -> dict[str, Any]: ...
     def _load(
         self,
         rows: list[Any],
@@ -3244,8 +3220,7 @@ class ReplayBuffer:
         largest: float | None = None,
         envs: Any = None,
         ends: Any = None,
-    ) -> None:
-        """Replaces all rows. Nothing is changed if anything is wrong."""
+    ) -> None: ...
 
 class PrioritizedReplayBuffer(ReplayBuffer):
     """The native half of :class:`echoic.PrioritizedReplayBuffer`, which says what it is."""
@@ -3336,8 +3311,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         truncated: Any,
         next_obs: Any,
         priority: float | None = None,
-    ) -> None:
-        """What `add` does, for the six fields by position."""
+    ) -> None: ...
     @property
     def alpha(self) -> float:
         """The exponent of priorities."""
@@ -3601,8 +3575,7 @@ class MmapReplayBuffer:
         terminated: Any,
         truncated: Any,
         next_obs: Any,
-    ) -> None:
-        """What `add` does, for the six fields by position."""
+    ) -> None: ...
     @property
     def capacity(self) -> int:
         """How many transitions fit."""

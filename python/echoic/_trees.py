@@ -6,6 +6,6 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    import optree  # noqa: PLC0415 - see above
+    import optree
 
     return getattr(optree, name)

@@ -184,7 +184,7 @@ class Batches:
                 self._reason = late.reason
             except ClosedError:
                 ended = True
-            except BaseException as failure:  # noqa: BLE001 - raised by the iteration
+            except BaseException as failure:  # raised by the iteration
                 error, ended = failure, True
             with self._changed:
                 self._on_their_way -= 1

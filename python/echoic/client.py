@@ -68,7 +68,7 @@ class Client(_native.Client):
 
     _options: dict[str, Any]
 
-    def __new__(  # noqa: PLR0913 - one argument for each option
+    def __new__(
         cls,
         address: str,
         example: Any,

@@ -254,7 +254,7 @@ class Progress:
 @contextlib.contextmanager
 def view(progress: Progress) -> Iterator[Callable[[], None]]:
     """Show how far it is: bars in a terminal, else a line every two seconds."""
-    from rich.progress import Progress as Bars  # noqa: PLC0415 - workers import this module too
+    from rich.progress import Progress as Bars
 
     latest = 0.0
     bars = Bars(*Bars.get_default_columns(), "{task.completed:,.0f} of {task.total:,.0f}")
@@ -276,7 +276,7 @@ def view(progress: Progress) -> Iterator[Callable[[], None]]:
 
 def save(progress: Progress) -> None:
     """Write the numbers to ``cartpole.json`` and draw them into ``cartpole.png``."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - workers import this module too
+    from matplotlib.figure import Figure
 
     out, steps = progress.options.out, [row["steps"] for row in progress.rows]
     out.mkdir(parents=True, exist_ok=True)

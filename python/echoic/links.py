@@ -37,7 +37,7 @@ class LinkOptions(TypedDict, total=False):
     name: str | None
 
 
-def link_options(  # noqa: PLR0913 - one argument for each option
+def link_options(
     *,
     token: str | bytes | None = None,
     deadline: float | None = 60.0,

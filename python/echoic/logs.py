@@ -39,7 +39,7 @@ def enable(level: int | str = logging.INFO) -> None:
     Args:
         level: As of :mod:`logging`: a number from 1 to 50, or a name such as ``"DEBUG"``.
     """
-    global _thread  # noqa: PLW0603 - there is one core, and one thread that reads its records
+    global _thread
     number = logging.getLevelName(level) if isinstance(level, str) else level
     if not isinstance(number, int) or not 1 <= number <= logging.CRITICAL:
         raise ValueError(
@@ -76,7 +76,7 @@ def _carry() -> None:
             logger = logging.getLogger(target.split("::")[0].replace("_", "."))
             try:
                 logger.log(level, "%s", text)
-            except Exception:  # noqa: BLE001 - a filter that fails must not end all logs
+            except Exception:  # a filter that fails must not end all logs
                 threading.excepthook(threading.ExceptHookArgs([*sys.exc_info(), own]))
         if dropped:
             logging.getLogger("echoic").warning(

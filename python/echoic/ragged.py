@@ -57,7 +57,7 @@ class Ragged:
 
     def padded(self, fill: Any = 0) -> np.ndarray[Any, Any]:
         """Copy the items into one array, padded to the longest item's length."""
-        import numpy as np  # noqa: PLC0415 - loaded by now: values is a numpy array
+        import numpy as np
 
         lengths = self.lengths
         longest = int(lengths.max(initial=0))

@@ -42,7 +42,7 @@ __all__ = ["AddressFile", "address_for", "addresses", "options_for", "read_token
 
 _ADDRESSES = "ECHOIC_ADDRESSES"
 _FILE = "ECHOIC_ADDRESSES_FILE"
-_TOKEN = "ECHOIC_TOKEN_FILE"  # noqa: S105 - the name of a variable
+_TOKEN = "ECHOIC_TOKEN_FILE"
 _DRAINING, _REMOVED = "draining", "removed"
 _PAPERS = {
     "ca": "ECHOIC_CA_FILE",
@@ -85,7 +85,7 @@ class AddressFile:
         while True:
             try:
                 self()
-            except ArgumentError as error:  # noqa: PERF203 - it is tried again
+            except ArgumentError as error:
                 if time.monotonic() >= until:
                     raise DisconnectedError(f"{error}, for {patience:g} s") from None
                 time.sleep(_LOOK)

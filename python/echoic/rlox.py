@@ -52,8 +52,6 @@ __all__ = [
     "pack_sequences",
 ]
 
-# ruff: noqa: SLF001 - `_push` is there for this module, which must not slow it down
-
 
 class ReplayBuffer(_native.ReplayBuffer):
     """The last transitions of float32 vectors, drawn evenly: :class:`echoic.ReplayBuffer`.

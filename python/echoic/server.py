@@ -31,7 +31,7 @@ __all__ = ["Server"]
 @cache
 def _release() -> str:
     """Return which release this is; looking it up reads files, and imports much."""
-    from importlib.metadata import version  # noqa: PLC0415
+    from importlib.metadata import version
 
     return version("echoic")
 
@@ -53,7 +53,7 @@ def _rollout_tables(tables: Sequence[RolloutTable]) -> list[RolloutTable]:
     if not tables:
         return []
     # Who has rollout tables has imported it; for all others it would be in vain.
-    from echoic.rollouts import RolloutTable  # noqa: PLC0415
+    from echoic.rollouts import RolloutTable
 
     for table in tables:
         if not isinstance(table, RolloutTable):
@@ -125,7 +125,7 @@ class Server(_native.Server):
     # Why the last scheduled checkpoint was not made.
     _checkpoint_error: Exception | None
 
-    def __new__(  # noqa: PLR0913 - one argument for each option
+    def __new__(
         cls,
         example: Any = None,
         batch_size: int | None = None,
@@ -177,7 +177,7 @@ class Server(_native.Server):
             list(tables),
             checkpoints,
             weights,
-            [table._native for table in rollouts],  # noqa: SLF001 - the two are one
+            [table._native for table in rollouts],
         )
         self._waiting = transports
         self._tables = list(tables)
@@ -233,7 +233,7 @@ class Server(_native.Server):
         Raises:
             RolloutError: The server has no rollout tables.
         """
-        from echoic.rollouts.table import common_version  # noqa: PLC0415 - see _rollout_tables
+        from echoic.rollouts.table import common_version
 
         return common_version(self._rollouts)
 
@@ -243,7 +243,7 @@ class Server(_native.Server):
         Raises:
             RolloutError: It is below that of one of them, and none was told; or there are none.
         """
-        from echoic.rollouts.table import publish_everywhere  # noqa: PLC0415 - as above
+        from echoic.rollouts.table import publish_everywhere
 
         publish_everywhere(self._rollouts, version)
 

@@ -312,7 +312,7 @@ class Config:
     def _settings(self) -> tuple[Any, str, tuple[str, str, bool, float], list[tuple[Any, ...]]]:
         """Return the settings as the native core expects them."""
         if isinstance(self.priority, Priority):
-            priority = self.priority._settings()  # noqa: SLF001 - both are of this module
+            priority = self.priority._settings()
         else:
             priority = ("constant", "", False, float(self.priority))
         conditions = [(c.term, c.path, c.modulo, c.test, c.value) for c in self.conditions]
@@ -421,7 +421,7 @@ class StructuredWriter(_native.StructuredWriter):
         encoding: Encoding = "none",
     ) -> Self:
         """Make a writer; see the class for the arguments."""
-        settings = [config._settings() for config in configs]  # noqa: SLF001 - of this module
+        settings = [config._settings() for config in configs]
         return super().__new__(cls, list(tables), settings, chunk_length, encoding)
 
     def __enter__(self) -> Self:

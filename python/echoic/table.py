@@ -97,7 +97,7 @@ class Table(_native.Table, TableMethods):
         [('lost', 'bool', ()), ('obs', 'float32', (None, 4))]
     """
 
-    def __new__(  # noqa: PLR0913 - one argument for each option
+    def __new__(
         cls,
         name: str,
         spec: Any = None,
@@ -131,7 +131,7 @@ class Table(_native.Table, TableMethods):
         )
 
     @classmethod
-    def queue(  # noqa: PLR0913 - one argument for each option
+    def queue(
         cls,
         name: str,
         spec: Any = None,
@@ -159,7 +159,7 @@ class Table(_native.Table, TableMethods):
         )
 
     @classmethod
-    def stack(  # noqa: PLR0913 - one argument for each option
+    def stack(
         cls,
         name: str,
         spec: Any = None,

@@ -147,7 +147,7 @@ class TableClient:
         """Draw a batch, all of it at one moment; see ``Table.sample``."""
         return self.table(table).sample(n, timeout, beta)
 
-    def batches(  # noqa: PLR0913 - one argument for each option
+    def batches(
         self,
         table: str,
         n: int,

@@ -75,8 +75,8 @@ class TableMethods:
 
     def _batch_requests(
         self,
-        n: int,  # noqa: ARG002 - those of a server use it
-        beta: float,  # noqa: ARG002
+        n: int,
+        beta: float,
     ) -> Callable[[], Callable[[float], Batch]] | None:
         """Return what asks for a batch without waiting for it, if the table can."""
         return None
@@ -95,4 +95,4 @@ def settings(name: str, kind: type[Selector | Limiter], value: Any) -> tuple[str
     if not isinstance(value, kind):
         module = f"echoic.{kind.__name__.lower()}s"
         raise TypeError(f"{name} must be one of {module}, got a {type(value).__name__}")
-    return value._settings()  # noqa: SLF001 - the two are one
+    return value._settings()

@@ -159,7 +159,7 @@ class Watch:
         'Items in the table.'
     """
 
-    def __init__(  # noqa: PLR0913 - one argument for each option
+    def __init__(
         self,
         address: str,
         *,

@@ -35,7 +35,7 @@ def _arrays(tree: Any) -> Any:
         if leaf.dtype != torch.bfloat16:
             return leaf
         try:
-            from ml_dtypes import bfloat16  # noqa: PLC0415 - only needed for such tensors
+            from ml_dtypes import bfloat16
         except ImportError as error:
             raise DtypeError(
                 "expected a tensor of a dtype that numpy knows, got torch.bfloat16: install "

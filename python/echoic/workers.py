@@ -71,7 +71,7 @@ class Process:
     ) -> None:
         self.name = name
         self.started = time.monotonic()
-        self.process: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603 - the caller's command
+        self.process: subprocess.Popen[bytes] = subprocess.Popen(
             list(command),
             bufsize=0,
             env={**os.environ, **(env or {})},
@@ -298,19 +298,19 @@ def _kill(process: subprocess.Popen[bytes], owner: int) -> None:
 
 def _main(descriptor: int, parent: int) -> None:
     """Do what a :class:`Worker` is for, in its process."""
-    global _parent  # noqa: PLW0603 - set once
+    global _parent
     _parent = parent
     signal.signal(signal.SIGTERM, _leave)
     connection = Connection(descriptor)
     with os.fdopen(os.dup(0), "r+b") as file, open(os.devnull, "rb") as nothing:  # noqa: PTH123
         os.dup2(nothing.fileno(), 0)
         try:
-            function, args = pickle.load(file)  # noqa: S301 - written by our parent
+            function, args = pickle.load(file)
             file.truncate(0)
             # Not before: a function that has begun can clean up.
             threading.Thread(target=_follow, daemon=True).start()
             function(connection, *args)
-        except Exception:  # noqa: BLE001 - the parent reports it
+        except Exception:  # the parent reports it
             file.seek(0)
             file.truncate()
             file.write(traceback.format_exc().encode())

@@ -94,9 +94,7 @@ class CompletionsServer(HttpServer):
         self.hits += reused
         return reused
 
-    async def _complete(  # noqa: C901 - one branch for each fault
-        self, asked: dict[str, Any], writer: asyncio.StreamWriter
-    ) -> None:
+    async def _complete(self, asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         self.requests.append(asked)
         fault = (self.faults.popleft() if self.faults else None) or {}
         if "status" in fault:

@@ -67,7 +67,7 @@ def test_a_quick_study_comes_to_its_end_and_does_nothing_twice(name: str, tmp_pa
 @pytest.mark.timeout(300)
 def test_methods_are_trained_evaluated_and_reported(tmp_path: Path) -> None:
     pytest.importorskip("minigrid")
-    from experiments import trained_methods  # noqa: PLC0415 - needs minigrid
+    from experiments import trained_methods
 
     command = ["trained_methods", "--quick", "--steps", "512", "--out", str(tmp_path)]
     studies.main(command)

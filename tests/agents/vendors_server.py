@@ -71,9 +71,7 @@ class VendorsServer(HttpServer):
         told.pop(fault.get("without"), None)
         await send(writer, 200, json.dumps(told | fault.get("with", {})))
 
-    def _formats(  # noqa: PLR0911 - one for each format and for each refusal
-        self, path: str, headers: dict[str, str], asked: Any
-    ) -> dict[str, Any] | None:
+    def _formats(self, path: str, headers: dict[str, str], asked: Any) -> dict[str, Any] | None:
         if path == "/v1/chat/completions":
             if headers.get("authorization") != f"Bearer {KEY}":
                 return None

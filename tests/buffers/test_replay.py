@@ -508,7 +508,7 @@ def test_threads_add_and_sample_at_once(options) -> None:
     def run(body):
         try:
             body()
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:  # told to the test
             errors.append(error)
 
     def writer(first: int):
@@ -798,7 +798,7 @@ def test_threads_update_priorities_while_others_add(fill) -> None:
 
 def test_a_batch_goes_where_tensors_are() -> None:
     torch = pytest.importorskip("torch")
-    from echoic.integrations.torch import pinned_like  # noqa: PLC0415 - needs torch
+    from echoic.integrations.torch import pinned_like
 
     example = {"image": np.zeros((2, 3), np.uint8), "position": (np.zeros(2), np.int64(0))}
     buffer = ReplayBuffer({"obs": example, "rewards": np.float32(0)}, 10)

@@ -45,7 +45,7 @@ LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
     shared=st.booleans(),
     kind=st.sampled_from([ReplayBuffer, PrioritizedReplayBuffer]),
 )
-def test_n_step_returns_are_those_of_a_loop(  # noqa: PLR0913, PLR0917 - drawn
+def test_n_step_returns_are_those_of_a_loop(
     lengths, envs, n_step, capacity, truncated, shared, kind
 ) -> None:
     mode = "shared" if shared else "stored"

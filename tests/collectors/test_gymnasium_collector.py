@@ -30,9 +30,9 @@ def counting(limit: int = 5, *, fail_at: int = -1, sleep: float = 0.0, tree: boo
     """
 
     def make() -> Any:
-        import time  # noqa: PLC0415 - sent by value, with what it imports
+        import time
 
-        import numpy as np  # noqa: PLC0415
+        import numpy as np
 
         class Space:
             def seed(self, seed: int) -> None:
@@ -76,7 +76,7 @@ def counting(limit: int = 5, *, fail_at: int = -1, sleep: float = 0.0, tree: boo
 
 def told(weights: Any, observations: Any, rng: Any) -> Any:
     """A policy that does what the weights say, and says what it saw."""
-    import numpy as np  # noqa: PLC0415 - as above
+    import numpy as np
 
     actions = np.full(len(observations), weights, np.int64)
     return actions, {"values": observations[:, 1] * 2, "noise": rng.random(len(observations))}

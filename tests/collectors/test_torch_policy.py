@@ -9,7 +9,7 @@ from echoic.errors import SpecError
 
 torch = pytest.importorskip("torch")
 
-from echoic.integrations.torch import ActorCritic, load_flat, to_flat  # noqa: E402
+from echoic.integrations.torch import ActorCritic, load_flat, to_flat
 
 CASES = [("CartPole-v1", 4, 2), ("Pendulum-v1", 3, 1), ("Acrobot-v1", 6, 3)]
 

@@ -27,8 +27,8 @@ pytestmark = [
 
 def test_verl_computes_our_advantages_from_a_batch(batch: RolloutBatch) -> None:
     pytest.importorskip("verl")
-    from verl import DataProto  # noqa: PLC0415
-    from verl.trainer.ppo import core_algos  # noqa: PLC0415
+    from verl import DataProto
+    from verl.trainer.ppo import core_algos
 
     tensors, others = to_verl(batch)
     proto = DataProto.from_dict(tensors=tensors, non_tensors=others)
@@ -48,10 +48,10 @@ def test_verl_computes_our_advantages_from_a_batch(batch: RolloutBatch) -> None:
 
 def test_trl_trains_on_batches_of_a_table(batch: RolloutBatch, tmp_path: Path) -> None:
     trl = pytest.importorskip("trl")
-    import torch  # noqa: PLC0415
-    from datasets import Dataset  # noqa: PLC0415
-    from tokenizers import Tokenizer, models  # noqa: PLC0415
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast  # noqa: PLC0415
+    import torch
+    from datasets import Dataset
+    from tokenizers import Tokenizer, models
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     given = to_trl(batch)
 
@@ -103,11 +103,11 @@ def test_trl_trains_on_batches_of_a_table(batch: RolloutBatch, tmp_path: Path) -
 
 def test_a_trace_of_verifiers_is_a_sequence(table: RolloutTable) -> None:
     pytest.importorskip("verifiers.v1")
-    from verifiers.v1.configs.agent import AgentConfig  # noqa: PLC0415
-    from verifiers.v1.graph import MessageNode  # noqa: PLC0415
-    from verifiers.v1.task import TaskData  # noqa: PLC0415
-    from verifiers.v1.trace import AgentInfo, Trace, TraceTask  # noqa: PLC0415
-    from verifiers.v1.types import AssistantMessage, UserMessage  # noqa: PLC0415
+    from verifiers.v1.configs.agent import AgentConfig
+    from verifiers.v1.graph import MessageNode
+    from verifiers.v1.task import TaskData
+    from verifiers.v1.trace import AgentInfo, Trace, TraceTask
+    from verifiers.v1.types import AssistantMessage, UserMessage
 
     def node(parent: int | None, tokens: list[int], drawn: int, message: Any) -> MessageNode:
         return MessageNode(

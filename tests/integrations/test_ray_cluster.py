@@ -29,8 +29,8 @@ from tiers import size
 
 ray = pytest.importorskip("ray")
 
-from echoic.integrations.ray import Client, ReplayCluster, moving  # noqa: E402 - they need Ray
-from echoic.integrations.ray.doors import Doors  # noqa: E402
+from echoic.integrations.ray import Client, ReplayCluster, moving
+from echoic.integrations.ray.doors import Doors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -27,15 +27,15 @@ from echoic.errors import (
 
 ray = pytest.importorskip("ray")
 
-from echoic.integrations.ray import (  # noqa: E402 - need Ray
+from echoic.integrations.ray import (
     Collectors,
     StreamClient,
     StreamServer,
     stream_roster,
     stream_server,
 )
-from echoic.integrations.ray.doors import Doors  # noqa: E402
-from echoic.integrations.ray.stream_roster import (  # noqa: E402
+from echoic.integrations.ray.doors import Doors
+from echoic.integrations.ray.stream_roster import (
     Place,
     StreamRoster,
     roster_name,
@@ -158,7 +158,7 @@ def worker_on(client: StreamClient, number: int, **options: Any) -> Any:
 
 
 def near(node: str) -> Any:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(node, soft=False)
 

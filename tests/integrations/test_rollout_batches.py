@@ -141,7 +141,7 @@ def test_tensordict_has_a_row_for_each_item(batch: RolloutBatch) -> None:
 
 def test_dataset_gives_a_rank_its_shares_until_the_table_is_closed(table: RolloutTable) -> None:
     torch = pytest.importorskip("torch")
-    from echoic.integrations.torch import RolloutDataset  # noqa: PLC0415 - it imports torch
+    from echoic.integrations.torch import RolloutDataset
 
     seen: dict[int, list[list[int]]] = {0: [], 1: []}
 
@@ -170,7 +170,7 @@ def test_dataset_gives_a_rank_its_shares_until_the_table_is_closed(table: Rollou
 
 def test_unsigned_integers_become_signed_ones() -> None:
     torch = pytest.importorskip("torch")
-    from echoic.integrations.torch import as_tensors  # noqa: PLC0415 - it imports torch
+    from echoic.integrations.torch import as_tensors
 
     arrays = {name: np.arange(3, dtype=name) for name in ("uint8", "uint16", "uint32", "int32")}
     found = {name: tensor.dtype for name, tensor in as_tensors(arrays).items()}

@@ -108,7 +108,7 @@ class Intake:
             for taken in self._server.batches():
                 self._open.wait(PATIENCE)
                 self._taken.append(pairs(taken.data))
-        except BaseException as failure:  # noqa: BLE001 - raised again by `finish`
+        except BaseException as failure:  # raised again by `finish`
             self._failure = failure
 
     def pause(self) -> None:

@@ -161,7 +161,7 @@ def test_a_publisher_whose_server_does_not_answer(processes: Any) -> None:
 
 
 def test_an_interrupted_send_leaves_a_client_that_goes_on(door: Any, connect: Any) -> None:
-    class Interrupt(Exception):  # noqa: N818 - it is no error
+    class Interrupt(Exception):
         pass
 
     def interrupt(*_: object) -> None:

@@ -86,10 +86,10 @@ def test_a_server_has_a_port_when_one_transport_has(folder: Path, make_server: A
     without = make_server(example(SMALL), 1, transport=echoic.UnixTransport(folder / "s")).start()
     several = make_server(example(SMALL), 1, transport=[echoic.TcpTransport(0)] * 2)
     with pytest.raises(ValueError, match=r"got 0 among \(\); .* start\(\)"):
-        several.port  # noqa: B018
+        several.port
     for server, found in ((without, 0), (several.start(), 2)):
         with pytest.raises(ValueError, match=f"expected one TCP or TLS address, got {found} among"):
-            server.port  # noqa: B018
+            server.port
 
 
 def test_a_unix_socket_is_its_users_own_and_goes_with_its_server(

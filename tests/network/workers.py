@@ -233,7 +233,7 @@ def rush(arguments: argparse.Namespace) -> None:
             with echoic.connect(arguments.address, example(arguments.words)) as client:
                 for step in range(arguments.count):
                     client.add(sample(producer, step, arguments.words))
-        except BaseException as failure:  # noqa: BLE001 - raised again below
+        except BaseException as failure:  # raised again below
             failures.append(failure)
 
     first = arguments.producer

@@ -38,7 +38,7 @@ def oracle(groups, baseline, scale, ddof):
     levels=st.sampled_from([2, 1000]),
     seed=st.integers(0, 2**32),
 )
-def test_groups_are_what_their_definitions_say(  # noqa: PLR0913, PLR0917 - hypothesis gives them
+def test_groups_are_what_their_definitions_say(
     sizes, baseline, scale, ddof, dtype, levels, seed
 ) -> None:
     rng = np.random.default_rng(seed)

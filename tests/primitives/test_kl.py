@@ -97,7 +97,7 @@ def test_the_whole_vocabulary_needs_no_estimate() -> None:
     masked=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-def test_sequences_are_what_numpy_makes_of_them(  # noqa: PLR0913, PLR0917 - hypothesis gives them
+def test_sequences_are_what_numpy_makes_of_them(
     batch, seq_len, dtype, estimator, reduction, masked, seed
 ) -> None:
     rng = np.random.default_rng(seed)

@@ -37,7 +37,7 @@ def test_weighted_means_are_those_of_the_other_policy() -> None:
     masked=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-def test_weights_are_what_numpy_makes_of_them(  # noqa: PLR0913, PLR0917 - hypothesis gives them
+def test_weights_are_what_numpy_makes_of_them(
     batch, seq_len, dtype, level, clip, masked, seed
 ) -> None:
     rng = np.random.default_rng(seed)

@@ -101,7 +101,7 @@ class Running:
         def run() -> None:
             try:
                 self._outcome.append((True, function(*arguments)))
-            except BaseException as error:  # noqa: BLE001 - raised again by `result`
+            except BaseException as error:  # raised again by `result`
                 self._outcome.append((False, error))
 
         self._thread = threading.Thread(target=run, daemon=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import echoic.reverb as reverb  # noqa: PLR0402 - the line that a program for Reverb changes
+import echoic.reverb as reverb
 import numpy as np
 import pytest
 

@@ -76,6 +76,6 @@ def test_another_reverb_is_not_replaced(tmp_path):
 
 def test_what_is_left_out_on_purpose_says_so():
     with pytest.raises(AttributeError, match="operations of TensorFlow graphs"):
-        reverb.TFClient  # noqa: B018 - reading it raises
+        reverb.TFClient
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
-        reverb.Nothing  # noqa: B018
+        reverb.Nothing

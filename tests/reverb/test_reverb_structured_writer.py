@@ -14,7 +14,7 @@ from reverb_under_test import UPSTREAM, dtype_of, reverb, spec, submodule
 
 structured = reverb.structured
 
-Pair = namedtuple("Pair", ["x", "y"])  # noqa: PYI024 - a program's own type, of any values
+Pair = namedtuple("Pair", ["x", "y"])
 
 STEP = {"a": None, "b": None}
 

@@ -82,9 +82,9 @@ class TestConstructor:
         assert len(made) == 0
         assert list(made) == []
         with pytest.raises(IndexError):
-            made.shape  # noqa: B018 - reading it raises
+            made.shape
         with pytest.raises(IndexError):
-            made.dtype  # noqa: B018 - reading it raises
+            made.dtype
         with pytest.raises(ValueError, match="need at least one array to stack"):
             made.numpy()
 
@@ -256,9 +256,9 @@ class TestExpiry:
             old.numpy()
         assert str(raised.value) == EXPIRED
         with pytest.raises(RuntimeError, match="expired WeakCellRef"):
-            old.shape  # noqa: B018 - reading it raises
+            old.shape
         with pytest.raises(RuntimeError, match="expired WeakCellRef"):
-            old.dtype  # noqa: B018 - reading it raises
+            old.dtype
 
     def test_a_column_keeps_its_length(self, old):
         assert len(old) == 2

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from reverb_under_test import UPSTREAM, reverb, spec
 
-Pair = namedtuple("Pair", ["x", "y"])  # noqa: PYI024 - a program's own type, of any values
+Pair = namedtuple("Pair", ["x", "y"])
 
 CLOSED = r"TrajectoryWriter::Close has been called\."
 
@@ -135,7 +135,7 @@ class TestMakingAWriter:
     def test_a_fresh_writer_has_no_history(self, client):
         writer = client.trajectory_writer(1)
         with pytest.raises(RuntimeError) as raised:
-            writer.history  # noqa: B018 - reading it raises
+            writer.history
         assert (
             str(raised.value)
             == "history cannot be accessed before `append` is called at least once."

@@ -167,7 +167,7 @@ def test_a_time_of_the_past_is_told_in_seconds_and_found_by_them(
 
 
 def test_an_interrupted_replay_goes_on_from_where_it_was(make: Make, tmp_path: Path) -> None:
-    class Interrupt(Exception):  # noqa: N818 - it is no error
+    class Interrupt(Exception):
         pass
 
     def interrupt(*_: object) -> None:

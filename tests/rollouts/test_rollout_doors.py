@@ -371,7 +371,7 @@ def test_a_refusal_that_nobody_waited_for_is_raised_by_its_reservation(
     reservation, other = served.remote.reserve_many(2)
     reservation.add(columns(65), ends(), wait=False)
     with pytest.raises(RolloutError, match="at most max_tokens = 64, got 65"):
-        reservation.status  # noqa: B018 - asking is what raises
+        reservation.status
     # It was told once, and nobody else is.
     assert reservation.status == "running"
     fill(other, [0, 1], wait=False)
@@ -387,7 +387,7 @@ def test_a_refused_item_that_nobody_waited_for_leaves_its_place_to_the_next(
     reservation = serve(group_size=2).remote.reserve()
     reservation.add(columns(65), ends(), wait=False)
     with pytest.raises(RolloutError, match="got 65"):
-        reservation.status  # noqa: B018 - asking is what raises
+        reservation.status
     assert reservation.add(columns(1), ends()) == "running"
     assert reservation.add(columns(1), ends()) == "complete"
 
@@ -399,7 +399,7 @@ def test_refused_items_that_nobody_waited_for_leave_their_places_to_the_next(
     fields = {name: [0, 0] for name in FIELDS}
     reservation.add_items([1, 65], columns(66), fields, wait=False)
     with pytest.raises(RolloutError, match="got 65"):
-        reservation.status  # noqa: B018 - asking is what raises
+        reservation.status
     assert reservation.add_items([1, 2], columns(3), fields) == "complete"
 
 
@@ -445,7 +445,7 @@ def test_places_behind_a_refused_item_stay_taken() -> None:
     reservation.add({"tokens": [1]}, wait=False)
     reservation.add({"tokens": [1]}, wait=False)
     with pytest.raises(RolloutError, match="refused"):
-        reservation.status  # noqa: B018 - asking is what raises
+        reservation.status
     reservation.add_items([1, 1], {"tokens": [1, 1]}, wait=False)
     reservation.add({"tokens": [1]}, item=0, wait=False)
     reservation.add({"tokens": [1]}, wait=False)
@@ -525,7 +525,7 @@ def test_items_that_nobody_waits_for_fail_with_their_connection(
         server.close(restart=True)
         first.add(columns(1), ends(), wait=False)
         with pytest.raises((DisconnectedError, ClosedError)):
-            first.status  # noqa: B018 - asking is what raises
+            first.status
         with pytest.raises((DisconnectedError, ClosedError)):
             second.add(columns(1), ends(), wait=False)
         with pytest.raises((DisconnectedError, ClosedError)):

@@ -28,8 +28,8 @@ from pathlib import Path
 for library in ("OPENBLAS", "OMP", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
-from hunt_plan import Plan, make_plan  # noqa: E402 - numpy reads the variables when it is imported
-from hunt_play import play  # noqa: E402
+from hunt_plan import Plan, make_plan
+from hunt_play import play
 
 # Longer than any combination takes, also on a machine that does much else.
 LIMIT = 120.0

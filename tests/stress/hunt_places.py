@@ -169,7 +169,7 @@ def _launch(requests: Connection, path: str) -> NoReturn:
             except EOFError:
                 # Whoever started it is gone.
                 pass
-            except BaseException:  # noqa: BLE001 - said, since nobody sees it raised
+            except BaseException:  # said, since nobody sees it raised
                 with contextlib.suppress(OSError):
                     connection.send((True, traceback.format_exc()))
             os._exit(0)

@@ -161,7 +161,7 @@ class Play:
             except (echoic.errors.ClosedError, echoic.errors.DisconnectedError) as error:
                 if not self.closing.is_set():
                     self._failed(error)
-            except BaseException as error:  # noqa: BLE001 - raised by the main thread
+            except BaseException as error:  # raised by the main thread
                 self._failed(error)
 
         thread = threading.Thread(target=run, name=f"{role}-{number}", daemon=True)
@@ -494,7 +494,7 @@ class Play:
 class Inserter:
     """Puts numbers into a table or a stream, in one way."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what it is made of
+    def __init__(
         self, plan: Plan, watch: Watch, role: str, client: Any, log: Log, first: int
     ) -> None:
         self._plan, self._watch, self._role = plan, watch, role
@@ -637,7 +637,7 @@ def play(plan: Plan, folder: Path) -> int:
     try:
         one = Play(plan, folder)
         numbers = one.run()
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it is a finding
+    except BaseException as error:  # whatever it is, it is a finding
         print(f"seed {plan.seed} FAILED: {type(error).__name__}: {error}\n  {plan}", flush=True)
         if not isinstance(error, (HangError, AssertionError)):
             traceback.print_exception(error, file=sys.stdout)

@@ -63,7 +63,7 @@ def main() -> None:
         if os.fork() == 0:
             try:
                 serve(root, durability, with_checkpoints)
-            except BaseException as error:  # noqa: BLE001 - said, since nobody sees it raised
+            except BaseException as error:  # said, since nobody sees it raised
                 os.write(1, f"failed {error!r}\n".encode())
             os._exit(1)
 

@@ -485,7 +485,7 @@ class Worker(threading.Thread):
     def run(self) -> None:
         try:
             self._insert()
-        except BaseException as error:  # noqa: BLE001 - the test raises it
+        except BaseException as error:  # the test raises it
             self.error = error
 
     def _insert(self) -> None:

@@ -126,7 +126,7 @@ def test_an_index_means_what_it_means_for_a_list_of_the_steps(
     episodes=st.lists(st.tuples(st.integers(0, 8), st.booleans(), st.booleans()), max_size=5),
 )
 @settings(max_examples=60, deadline=None)
-def test_items_are_those_of_a_naive_model(  # noqa: PLR0913, PLR0917 - one argument for each choice
+def test_items_are_those_of_a_naive_model(
     chunk: int | None,
     takes: list[Any],
     modulo: int,
@@ -166,7 +166,7 @@ def test_items_are_those_of_a_naive_model(  # noqa: PLR0913, PLR0917 - one argum
 
 
 def test_patterns_are_trees(setup: Setup) -> None:
-    pair = namedtuple("Pair", ["left", "right"])  # noqa: PYI024 - what users have
+    pair = namedtuple("Pair", ["left", "right"])
     x, y = sw.column("x/1/0"), sw.column("y/left")
     writer = setup.writer(pair([x[-2:], None], (y[-1], {3: sw.column("3")[-2]})))
     for step in range(2):

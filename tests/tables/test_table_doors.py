@@ -128,7 +128,7 @@ def test_threads_that_share_a_sampler_each_get_their_own_batches() -> None:
     def take() -> None:
         try:
             taken.extend(next(batches) for _ in range(500))  # type: ignore[misc]
-        except BaseException as error:  # noqa: BLE001 - the test shows it
+        except BaseException as error:  # the test shows it
             errors.append(error)
 
     interval = sys.getswitchinterval()

@@ -172,7 +172,7 @@ class Worker(threading.Thread):
         try:
             with self._client:
                 self._work()
-        except BaseException as error:  # noqa: BLE001 - the test raises it
+        except BaseException as error:  # the test raises it
             self.error = error
 
     def _work(self) -> None:

@@ -292,7 +292,7 @@ def test_leaves_may_be_missing_in_steps(setup: Setup) -> None:
     assert setup.items() == [{"a": 3, "rare": [1.5, 3.5]}]
 
 
-Pair = namedtuple("Pair", ["left", "right"])  # noqa: PYI024 - what users have
+Pair = namedtuple("Pair", ["left", "right"])
 
 
 def test_steps_are_trees(setup: Setup) -> None:

@@ -728,7 +728,7 @@ def test_charts_grow_while_items_come(serve: Any, page: Any, look: Any) -> None:
 def click_until(browser: Any, what: str, shown: str) -> None:
     """Click until something is shown, as a person does: what moves as charts grow may be missed."""
 
-    from selenium.common.exceptions import WebDriverException  # noqa: PLC0415 - may be missing
+    from selenium.common.exceptions import WebDriverException
 
     def is_shown() -> bool:
         if browser.find_elements("css selector", shown):
@@ -804,7 +804,7 @@ def test_person_chooses_a_server_and_a_range_and_a_reload_keeps_both(
 
 def press(browser: Any) -> bool:
     """Press Enter where the focus is, which a new answer does not take away."""
-    from selenium.webdriver import ActionChains, Keys  # noqa: PLC0415 - may be missing
+    from selenium.webdriver import ActionChains, Keys
 
     ActionChains(browser).send_keys(Keys.ENTER).perform()
     return False

@@ -84,7 +84,7 @@ def test_a_ratio_that_is_not_kept_names_the_slow_side(slow: str) -> None:
                         table.add(EXAMPLE)
                     else:
                         table.sample(1)
-            except Exception:  # noqa: BLE001 - the end of the test
+            except Exception:  # the end of the test
                 return
 
         fast = in_background(hurry)

@@ -171,7 +171,7 @@ class EnvironmentThread:
                 return
             try:
                 came = context.run(function, *args, **named)
-            except BaseException as error:  # noqa: BLE001 - it is told to whoever asked
+            except BaseException as error:  # it is told to whoever asked
                 tell(answer.set_exception, _tellable(error))
             else:
                 tell(answer.set_result, came)
@@ -211,7 +211,7 @@ def _tellable(error: BaseException) -> BaseException:
     return told
 
 
-async def run_episode(  # noqa: PLR0913 - all but the first three have defaults
+async def run_episode(
     environment: Any,
     policy: Policy,
     seed: int,

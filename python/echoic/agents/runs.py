@@ -41,7 +41,7 @@ def device_named(name: str) -> str:
     """The device that ``auto`` stands for here; any other stands for itself."""
     if name != "auto":
         return name
-    import torch  # noqa: PLC0415 - takes seconds
+    import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -29,9 +29,9 @@ OPTIONAL = ("weights", "largest", "envs", "ends")
 
 def state_of(buffer: _native.ReplayBuffer) -> dict[str, Any]:
     """Return the contents of a buffer, as arrays, numbers and strings."""
-    state = buffer._state()  # noqa: SLF001 - the native half of this module
-    rows = dict(zip((path for path, _, _ in buffer._leaves()), state.pop("rows"), strict=True))  # noqa: SLF001
-    leaves = [[path, dtype, list(shape)] for path, dtype, shape in buffer._leaves()]  # noqa: SLF001
+    state = buffer._state()
+    rows = dict(zip((path for path, _, _ in buffer._leaves()), state.pop("rows"), strict=True))
+    leaves = [[path, dtype, list(shape)] for path, dtype, shape in buffer._leaves()]
     return {"format": FORMAT, "leaves": leaves, "rows": rows, **state}
 
 
@@ -44,7 +44,7 @@ def load(buffer: _native.ReplayBuffer, state: Mapping[str, Any]) -> None:
         )
     if state["format"] != FORMAT:
         raise ReplayError(f"expected a state of format {FORMAT}, got format {state['format']}")
-    own = [(path, dtype, tuple(shape)) for path, dtype, shape in buffer._leaves()]  # noqa: SLF001
+    own = [(path, dtype, tuple(shape)) for path, dtype, shape in buffer._leaves()]
     found = [(path, dtype, tuple(shape)) for path, dtype, shape in state["leaves"]]
     if sorted(own) != sorted(found):
         raise ReplayError(
@@ -55,7 +55,7 @@ def load(buffer: _native.ReplayBuffer, state: Mapping[str, Any]) -> None:
     absent = [path for path, _, _ in own if path not in rows]
     if absent:
         raise ReplayError(f"expected rows of `{absent[0]}` in the state, which has none")
-    buffer._load(  # noqa: SLF001
+    buffer._load(
         [np.ascontiguousarray(rows[path]) for path, _, _ in own],
         np.asarray(state["rng"], np.uint64),
         int(state["first"]),

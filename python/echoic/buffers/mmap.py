@@ -62,7 +62,7 @@ class MmapReplayBuffer(_native.MmapReplayBuffer, Common):
 
     _seed: int
 
-    def __new__(  # noqa: D102, PLR0913 - the class is documented; settings
+    def __new__(
         cls,
         example: Mapping[str, Any],
         capacity: int,
@@ -92,7 +92,7 @@ class MmapReplayBuffer(_native.MmapReplayBuffer, Common):
         return self
 
     @classmethod
-    def open(  # noqa: PLR0913 - settings
+    def open(
         cls,
         cold_path: str | os.PathLike[str],
         *,

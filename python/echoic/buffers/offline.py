@@ -100,7 +100,7 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
         (array([1, 2, 1, 2]), array([2., 1., 2., 1.], dtype=float32))
     """
 
-    def __new__(  # noqa: PLR0913, PLR0917 - the first are the columns, in the usual order
+    def __new__(
         cls,
         obs: Any,
         next_obs: Any,

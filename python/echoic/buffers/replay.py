@@ -67,7 +67,7 @@ class _Views(_native.ReplayBuffer, Common):
         more = {"mask": mask, "learn": mask & (steps >= burn_in)}
         return _native.BufferBatch({**batch, **more}, n)
 
-    def sample_hindsight(  # noqa: PLR0913 - all but the first two are settings
+    def sample_hindsight(
         self,
         n: int,
         compute_reward: Callable[[Any, Any, dict[str, Any]], Any],
@@ -107,8 +107,8 @@ class _Views(_native.ReplayBuffer, Common):
                     f"sample_hindsight needs `{name}` to be a dict with achieved_goal and "
                     "desired_goal"
                 )
-        assert isinstance(obs, dict)  # noqa: S101 - for type checkers
-        assert isinstance(next_obs, dict)  # noqa: S101
+        assert isinstance(obs, dict)
+        assert isinstance(next_obs, dict)
         goals = both["next_obs"]["achieved_goal"][1][relabeled]
         obs["desired_goal"][relabeled] = goals
         next_obs["desired_goal"][relabeled] = goals
@@ -159,7 +159,7 @@ class _Views(_native.ReplayBuffer, Common):
 
 def _first(tree: Any) -> Any:
     """The first half of each array of a batch that has two rows for each step."""
-    import optree  # noqa: PLC0415 - needed only where observations are trees
+    import optree
 
     return optree.tree_map(lambda array: array[0], tree)
 
@@ -211,7 +211,7 @@ class ReplayBuffer(_Views):
     ((256, 4), dtype('int64'), 1)
     """
 
-    def __new__(  # noqa: D102, PLR0913 - the class documents its settings
+    def __new__(
         cls,
         example: Mapping[str, Any],
         capacity: int,
@@ -275,7 +275,7 @@ class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer, _Views):
     32
     """
 
-    def __new__(  # noqa: D102, PLR0913 - the class documents its settings
+    def __new__(
         cls,
         example: Mapping[str, Any],
         capacity: int,

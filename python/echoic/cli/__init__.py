@@ -16,7 +16,7 @@ EXTRA = ("typer", "rich", "tomli")
 def main() -> None:
     """Run the command line."""
     try:
-        from echoic.cli.app import app  # noqa: PLC0415 - may be missing, which is said below
+        from echoic.cli.app import app
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in EXTRA:
             raise

@@ -53,7 +53,7 @@ def client_options(
     return {name: value for name, value in options.items() if value is not None}
 
 
-def reach(  # noqa: PLR0913, PLR0917 - what all commands that ask have
+def reach(
     address: str | None,
     token_file: Path | None,
     ca: Path | None,

@@ -33,7 +33,7 @@ __all__ = ["Report", "bench", "report"]
 INTERRUPTED = 130
 
 
-def bench(  # noqa: PLR0913 - one argument for each option
+def bench(
     address: Address = None,
     *,
     seconds: Annotated[float, typer.Option(min=0.1, help="For how long to send.")] = 10.0,

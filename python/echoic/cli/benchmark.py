@@ -19,7 +19,7 @@ __all__ = ["benchmark"]
 INTERRUPTED = 130
 
 
-def benchmark(  # noqa: PLR0913 - one argument for each option
+def benchmark(
     *,
     tasks: Annotated[
         str | None, typer.Option(help="Names of environments, with commas.  [default: the five]")
@@ -72,8 +72,8 @@ def benchmark(  # noqa: PLR0913 - one argument for each option
     lists = {"tasks": tasks, "backbones": backbones, "baselines": baselines}
     named: dict[str, Any] = {name: names(text) for name, text in lists.items() if text is not None}
     try:
-        from echoic.agents import runs  # noqa: PLC0415 - other commands do not need it
-        from echoic.agents.evaluation import BenchmarkConfig, EchoRLBenchmark  # noqa: PLC0415
+        from echoic.agents import runs
+        from echoic.agents.evaluation import BenchmarkConfig, EchoRLBenchmark
 
         import_all(imports)
         with runs.log_to(output_dir / "echo_rl_benchmark.log", log_level):
@@ -104,7 +104,7 @@ def benchmark(  # noqa: PLR0913 - one argument for each option
     except (EchoicError, ImportError, OSError) as error:
         fail(error)
     if as_json:
-        from echoic.agents.evaluation.rows import finite  # noqa: PLC0415
+        from echoic.agents.evaluation.rows import finite
 
         typer.echo(json.dumps(finite(result.as_data()), allow_nan=False))
     else:
@@ -115,8 +115,8 @@ def benchmark(  # noqa: PLR0913 - one argument for each option
 
 def trains(name: str) -> bool:
     """Return whether a method other than ours is trained."""
-    from echoic.agents.baselines import maker_of  # noqa: PLC0415
-    from echoic.errors import ArgumentError  # noqa: PLC0415
+    from echoic.agents.baselines import maker_of
+    from echoic.errors import ArgumentError
 
     try:
         return name != "echo-rl" and bool(getattr(maker_of(name), "trains", False))

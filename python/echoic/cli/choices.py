@@ -38,7 +38,7 @@ def error_buffer(value: object, name: str) -> float | tuple[float, float]:
     """A distance, or a list of the least and the most."""
     if not isinstance(value, list):
         return number(value, name)
-    if len(value) != 2:  # noqa: PLR2004 - the least and the most
+    if len(value) != 2:
         raise ConfigError(f"`{name}` must be a number or a list of two, not {value!r}")
     return number(value[0], f"{name}[0]"), number(value[1], f"{name}[1]")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["dashboard"]
 
 
-def dashboard(  # noqa: PLR0913 - one argument for each option
+def dashboard(
     addresses: Annotated[
         list[str] | None,
         typer.Argument(
@@ -63,9 +63,9 @@ def dashboard(  # noqa: PLR0913 - one argument for each option
     Standard output gets one line, the page's address. Ctrl-C ends it. A server is asked once per
     interval, however many browsers show the page, and need not be there all the time.
     """
-    from echoic.views.history import History  # noqa: PLC0415 - see above
-    from echoic.views.monitor import Monitor  # noqa: PLC0415
-    from echoic.views.web.state import LENGTHS  # noqa: PLC0415
+    from echoic.views.history import History
+    from echoic.views.monitor import Monitor
+    from echoic.views.web.state import LENGTHS
 
     # As Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -86,7 +86,7 @@ def dashboard(  # noqa: PLR0913 - one argument for each option
             say("Ctrl-C ends it")
             typer.echo(page.url)
             if open_:
-                import webbrowser  # noqa: PLC0415
+                import webbrowser
 
                 webbrowser.open(page.url)
             threading.Event().wait()
@@ -99,7 +99,7 @@ def open_page(
     monitors: "list[Monitor]", options: dict[str, Any], host: str, port: int, insecure: bool
 ) -> "WebServer":
     """Listen for browsers."""
-    from echoic.views.web.server import WebServer  # noqa: PLC0415
+    from echoic.views.web.server import WebServer
 
     try:
         return WebServer(monitors, options, host=host, port=port, insecure=insecure)

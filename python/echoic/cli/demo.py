@@ -39,8 +39,8 @@ def demo(
         # Anew: the networks are so small that threads inside a matrix product only get in the way
         # of the workers, and numpy's library reads this when it is first imported.
         command = [sys.executable, "-m", "echoic", *sys.argv[1:]]
-        os.execve(sys.executable, command, {THREADS: "1", **os.environ})  # noqa: S606 - itself
-    from echoic.demo import Options, report, train  # noqa: PLC0415 - needs the extra
+        os.execve(sys.executable, command, {THREADS: "1", **os.environ})
+    from echoic.demo import Options, report, train
 
     try:
         progress, learner = train(Options(seed, workers, steps, target, out))

@@ -66,7 +66,7 @@ def steps(field: Field) -> Any:
 
 def of_reverb(settings: TableSettings) -> echoic.Table:
     """A table for `echoic.reverb`."""
-    from echoic import reverb  # noqa: PLC0415 - not needed where there is none of its tables
+    from echoic import reverb
 
     made: echoic.Table = reverb.Table(
         name=settings.name,
@@ -95,7 +95,7 @@ def of_reverb(settings: TableSettings) -> echoic.Table:
 
 def reverb_selector(chosen: selectors.Selector) -> "reverb.reverb_types.SelectorType":
     """The selector of this meaning."""
-    from echoic import reverb  # noqa: PLC0415 - as above
+    from echoic import reverb
 
     # The two have the same names.
     make = getattr(reverb.selectors, type(chosen).__name__)
@@ -107,7 +107,7 @@ def reverb_selector(chosen: selectors.Selector) -> "reverb.reverb_types.Selector
 
 def reverb_limiter(chosen: limiters.Limiter) -> "reverb.rate_limiters.RateLimiter":
     """The limiter of this meaning."""
-    from echoic import reverb  # noqa: PLC0415 - as above
+    from echoic import reverb
 
     known = reverb.rate_limiters
     match chosen:
@@ -126,7 +126,7 @@ def reverb_limiter(chosen: limiters.Limiter) -> "reverb.rate_limiters.RateLimite
 
 def tensor_spec(field: Field) -> Any:
     """A leaf of a signature."""
-    from echoic import reverb  # noqa: PLC0415 - as above
+    from echoic import reverb
 
     shape = tuple(None if axis == ANY else axis for axis in field.shape)
     return reverb.TensorSpec(shape, specs.numpy_dtype(field.dtype))

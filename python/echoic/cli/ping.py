@@ -26,7 +26,7 @@ from echoic.cli.text import duration, size
 __all__ = ["ping"]
 
 
-def ping(  # noqa: PLR0913 - one argument for each option
+def ping(
     address: Address = None,
     *,
     count: Annotated[int, typer.Option(min=1, help="How many round trips to measure.")] = 10,

@@ -36,7 +36,7 @@ from echoic.views.reading import read as read_server
 __all__ = ["run", "serve"]
 
 
-def serve(  # noqa: PLR0913 - one argument for each option
+def serve(
     *,
     config: Annotated[
         Path | None,

@@ -109,7 +109,7 @@ class Consumer:
     def _run(self) -> None:
         try:
             self._take_all()
-        except Exception as error:  # noqa: BLE001 - reported by the caller of `join`
+        except Exception as error:  # reported by the caller of `join`
             self.error = error
             self._failed()
 

@@ -139,7 +139,7 @@ def numpy_dtype(name: str) -> "np.dtype[Any]":
     """The dtype of this name."""
     if name == "bfloat16":
         # numpy learns about it when this is imported; only who uses it needs it.
-        import ml_dtypes  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415
+        import ml_dtypes  # type: ignore[import-not-found, unused-ignore]
 
         name = ml_dtypes.bfloat16
     return np.dtype(name)

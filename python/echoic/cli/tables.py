@@ -28,7 +28,7 @@ Checkpoint = Annotated[
 ]
 
 
-def inspect(  # noqa: PLR0913 - one argument for each option
+def inspect(
     source: Annotated[
         str | None,
         typer.Argument(
@@ -239,8 +239,8 @@ def save_npz(file: Path, columns: dict[str, Any]) -> None:
 def save_parquet(file: Path, columns: dict[str, Any]) -> None:
     """Write a .parquet file with a row for each item."""
     try:
-        import pyarrow as pa  # noqa: PLC0415 - optional
-        from pyarrow import parquet  # noqa: PLC0415 - as above
+        import pyarrow as pa
+        from pyarrow import parquet
     except ModuleNotFoundError:
         fail("a .parquet needs pyarrow. Get it with: pip install pyarrow")
 

@@ -18,7 +18,7 @@ from echoic.views.plain import as_data, as_text
 __all__ = ["top"]
 
 
-def top(  # noqa: PLR0913 - one argument for each option
+def top(
     address: Address = None,
     *,
     interval: Annotated[
@@ -72,7 +72,7 @@ def ask_twice(watch: echoic.Watch, interval: float) -> History:
 def show(watch: echoic.Watch, interval: float) -> None:
     """Show the server until q is pressed."""
     try:
-        from echoic.views.terminal import Top  # noqa: PLC0415 - an extra
+        from echoic.views.terminal import Top
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "textual":
             raise

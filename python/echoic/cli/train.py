@@ -18,7 +18,7 @@ __all__ = ["pairs", "train"]
 INTERRUPTED = 130
 
 
-def train(  # noqa: PLR0913 - one argument for each option
+def train(
     task: Annotated[str, typer.Option(help="The name of an environment.")] = "alfworld",
     *,
     backbone: Annotated[
@@ -61,7 +61,7 @@ def train(  # noqa: PLR0913 - one argument for each option
     trainer, `training_metrics.log` with the machine's numbers, `performance_report.json`. Ctrl-C
     stops after the current update; --resume continues.
     """
-    from echoic.agents import runs  # noqa: PLC0415 - other commands do not need it
+    from echoic.agents import runs
 
     import_all(imports)
     settings = pairs(setting, "--setting")
@@ -103,7 +103,7 @@ def train(  # noqa: PLR0913 - one argument for each option
     except (EchoicError, ImportError, OSError, TypeError) as error:
         fail(error)
     if as_json:
-        from echoic.agents.evaluation.rows import finite  # noqa: PLC0415
+        from echoic.agents.evaluation.rows import finite
 
         typer.echo(json.dumps(finite(outcome), allow_nan=False))
     else:
@@ -112,8 +112,8 @@ def train(  # noqa: PLR0913 - one argument for each option
 
 async def train_ours(given: dict[str, Any], folder: Path, *, resume: bool) -> dict[str, Any]:
     """Train with Echoic's own trainer, and watch it."""
-    from echoic.agents import runs  # noqa: PLC0415
-    from echoic.agents.training import EchoRLTrainer, TrainingConfig  # noqa: PLC0415 - torch
+    from echoic.agents import runs
+    from echoic.agents.training import EchoRLTrainer, TrainingConfig
 
     trainer = EchoRLTrainer(TrainingConfig(**given), resume=resume)
     try:
@@ -133,12 +133,12 @@ async def train_ours(given: dict[str, Any], folder: Path, *, resume: bool) -> di
 
 async def train_other(name: str, backbone: str, cell: dict[str, Any]) -> dict[str, Any]:
     """Train a method of the benchmark."""
-    from echoic.agents.baselines import Cell, maker_of, method_of  # noqa: PLC0415
+    from echoic.agents.baselines import Cell, maker_of, method_of
 
     maker = maker_of(name)
     model = None
     if getattr(maker, "needs_backbone", False):
-        from echoic.agents import backbones  # noqa: PLC0415
+        from echoic.agents import backbones
 
         model = backbones.make_backbone(backbone)
     try:
@@ -189,8 +189,8 @@ def value_of(text: str) -> Any:
 
 def import_all(modules: list[str] | None) -> None:
     """Import modules that register a user's names."""
-    import importlib  # noqa: PLC0415
-    import sys  # noqa: PLC0415
+    import importlib
+    import sys
 
     # As with `python -m`, so that a module in the working directory is found.
     sys.path.insert(0, "")

@@ -33,7 +33,7 @@ def version(*, as_json: AsJson = False) -> None:
     for name in NEIGHBOURS:
         try:
             found[name] = version_of(name)
-        except PackageNotFoundError:  # noqa: PERF203 - what is not installed is not listed
+        except PackageNotFoundError:
             continue
     if as_json:
         typer.echo(json.dumps(found))

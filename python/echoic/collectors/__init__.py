@@ -30,11 +30,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "VectorEnv":
-        from echoic.collectors.vector_env import VectorEnv  # noqa: PLC0415 - see above
+        from echoic.collectors.vector_env import VectorEnv
 
         return VectorEnv
     if name == "GymnasiumCollector":
-        from echoic.collectors.gymnasium import GymnasiumCollector  # noqa: PLC0415 - as above
+        from echoic.collectors.gymnasium import GymnasiumCollector
 
         return GymnasiumCollector
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

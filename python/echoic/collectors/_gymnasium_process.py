@@ -41,7 +41,7 @@ def end_all(workers: list[RolloutWorker], folder: Path, process: int) -> None:
 def by_value(thing: Any) -> bytes:
     """Pickle a function with its code, where it could not be imported."""
     try:
-        import cloudpickle  # noqa: PLC0415 - Gymnasium brings it along
+        import cloudpickle
     except ImportError:
         return pickle.dumps(thing)
     dumped: bytes = cloudpickle.dumps(thing)

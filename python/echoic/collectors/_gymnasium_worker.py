@@ -87,13 +87,13 @@ class Envs:
     """Environments that are stepped one after the other, and where each of them is."""
 
     def __init__(self, setup: Setup) -> None:
-        make: Any = pickle.loads(setup.env)  # noqa: S301 - from the collector itself
+        make: Any = pickle.loads(setup.env)
         if isinstance(make, str):
-            import gymnasium  # noqa: PLC0415 - only a name needs it
+            import gymnasium
 
             name = make
             make = lambda: gymnasium.make(name)  # noqa: E731
-        self.policy: Callable[..., Any] | None = pickle.loads(setup.policy)  # noqa: S301
+        self.policy: Callable[..., Any] | None = pickle.loads(setup.policy)
         self.rng = np.random.default_rng([setup.life, *setup.seeds])
         self.envs = [make() for _ in setup.seeds]
         first = []
@@ -209,7 +209,7 @@ def run(connection: Connection, setup: Setup, folder: Path) -> None:
 
 
 def _load(path: str) -> Any:
-    return pickle.loads(Path(path).read_bytes())  # noqa: S301 - written by the collector
+    return pickle.loads(Path(path).read_bytes())
 
 
 def _work(connection: Connection, setup: Setup) -> None:

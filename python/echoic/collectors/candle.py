@@ -74,7 +74,7 @@ class CandleCollector:
         (0, 1)
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the environment's numbers and the policy's
+    def __init__(
         self,
         env_id: str,
         n_envs: int,

@@ -100,7 +100,7 @@ class GymnasiumCollector:
         ((8, 2, 4), (8, 2))
     """
 
-    def __init__(  # noqa: PLR0913 - one argument for each option
+    def __init__(
         self,
         env: str | Callable[[], Any],
         n_envs: int,
@@ -138,12 +138,12 @@ class GymnasiumCollector:
         self._closed = False
         self._server: Server | None = None
         self._form: Form | None = None
-        root = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - mkdtemp is private
+        root = "/dev/shm" if Path("/dev/shm").is_dir() else None
         self._folder = Path(tempfile.mkdtemp(prefix="echoic-collector-", dir=root))
         self._setups: list[Setup] = []
         me = weakref.proxy(self)
         self._supervisor = Supervisor[RolloutWorker](
-            lambda worker, life: me._start(worker, life),  # noqa: PLW0108, SLF001 - a weak reference
+            lambda worker, life: me._start(worker, life),  # noqa: PLW0108 - a weak reference
             n_workers,
             max_restarts,
         )

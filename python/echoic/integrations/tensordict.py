@@ -27,9 +27,9 @@ def to_tensordict(batch: RolloutBatch) -> Any:
     Args:
         batch: A batch of any form.
     """
-    from tensordict import TensorDict  # noqa: PLC0415 - only needed here
+    from tensordict import TensorDict
 
-    from echoic.integrations.torch import as_tensors  # noqa: PLC0415 - it imports torch
+    from echoic.integrations.torch import as_tensors
 
     return TensorDict(as_tensors(rows(batch)), batch_size=[len(batch)])
 

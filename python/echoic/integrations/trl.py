@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["to_trl"]
 
 
-def to_trl(  # noqa: PLR0913 - one argument for each column
+def to_trl(
     batch: RolloutBatch,
     *,
     tokens: str = "tokens",
@@ -72,6 +72,6 @@ def to_trl(  # noqa: PLR0913 - one argument for each column
         found["tool_mask"] = is_made
     if not tensors:
         return found
-    from echoic.integrations.torch import as_tensors  # noqa: PLC0415 - it imports torch
+    from echoic.integrations.torch import as_tensors
 
     return as_tensors(found)

@@ -112,7 +112,7 @@ def _of_trajectory(state: Mapping[str, Any]) -> tuple[list[int], list[float], li
     return ids, probabilities, learned
 
 
-def add_rollout(  # noqa: PLR0913 - one argument for each option
+def add_rollout(
     reservation: Reservation,
     state: Any,
     fields: Mapping[str, Any] | None = None,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["to_verl"]
 
 
-def to_verl(  # noqa: PLR0913 - one argument for each column
+def to_verl(
     batch: RolloutBatch,
     *,
     tokens: str = "tokens",
@@ -75,7 +75,7 @@ def to_verl(  # noqa: PLR0913 - one argument for each column
     others.update({name: _objects(field) for name, field in batch.fields.items() if name != reward})
     if not tensors:
         return found, others
-    from echoic.integrations.torch import as_tensors  # noqa: PLC0415 - it imports torch
+    from echoic.integrations.torch import as_tensors
 
     return as_tensors(found), others
 

@@ -110,7 +110,7 @@ class _Ahead:
                 if self._stopped.is_set():
                     return
             self._put("end", None)
-        except Exception as error:  # noqa: BLE001 - raised in the consuming thread
+        except Exception as error:  # raised in the consuming thread
             self._put("error", error)
 
     def elements(self) -> Iterator[Any]:

@@ -235,14 +235,14 @@ def decode(node: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _namedtuple(name: str, fields: tuple[str, ...]) -> Any:
-    return collections.namedtuple(name, fields)  # noqa: PYI024
+    return collections.namedtuple(name, fields)
 
 
 def _named_dtype(name: str) -> np.dtype[Any]:
     try:
         return np.dtype(name)
     except TypeError:
-        import ml_dtypes  # noqa: PLC0415 - needed for its own dtypes only
+        import ml_dtypes
 
         registered: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
         return registered

@@ -28,10 +28,7 @@ class RolloutClient(Mapping[str, RolloutTable]):
     def __init__(self, link: _native.RolloutLink) -> None:
         """Take a connection; :func:`connect` makes one."""
         self._link = link
-        self._tables = {
-            native.name: RolloutTable._of(native)  # noqa: SLF001 - the two are one
-            for native in link.tables()
-        }
+        self._tables = {native.name: RolloutTable._of(native) for native in link.tables()}
 
     @property
     def address(self) -> str:

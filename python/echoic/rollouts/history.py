@@ -99,7 +99,7 @@ class History:
 
     def stats(self) -> RolloutStats:
         """Return what the table had counted by then, without waits and sources."""
-        return RolloutStats._of(self._native.stats())  # noqa: SLF001 - the two are one
+        return RolloutStats._of(self._native.stats())
 
     @property
     def settings(self) -> dict[str, Any] | None:

@@ -72,7 +72,7 @@ class Reservation:
         complete
     """
 
-    def __init__(  # noqa: PLR0913 - one argument for each thing that a table knows
+    def __init__(
         self,
         table: NativeTable,
         hold: tuple[int, int],
@@ -137,7 +137,7 @@ class Reservation:
             WaitTimeoutError: No group was suspended in time.
             ClosedError: The table is closed.
         """
-        native = table._native  # noqa: SLF001 - the two are one
+        native = table._native
         given, items = native.resume_reservation(source, ttl, timeout)
         progress = {
             place: ItemProgress(segments, finished, columns)
@@ -171,7 +171,7 @@ class Reservation:
         """
         return self._hold
 
-    def add(  # noqa: PLR0913 - one argument for each option
+    def add(
         self,
         columns: Mapping[str, Any],
         fields: Mapping[str, Any] | None = None,
@@ -237,7 +237,7 @@ class Reservation:
         """Say that an item has all of its tokens."""
         return self._append(item, None, None, fields or {}, blobs, priority)
 
-    def add_items(  # noqa: PLR0913 - one argument for each option
+    def add_items(
         self,
         lengths: Sequence[int] | np.ndarray,
         columns: Mapping[str, Any],
@@ -314,7 +314,7 @@ class Reservation:
         self._table.suspend([self._hold])
         self._status = "expired"
 
-    def _append(  # noqa: PLR0913, PLR0917 - they are those of `add`
+    def _append(
         self,
         item: int,
         columns: Mapping[str, Any] | None,

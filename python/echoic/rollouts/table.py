@@ -34,7 +34,7 @@ Balance = Literal["count", "tokens", "squares"]
 
 
 def _numbers(limiter: Limiter) -> tuple[str, list[float]]:
-    return limiter._settings()  # noqa: SLF001 - the two are one
+    return limiter._settings()
 
 
 class RolloutTable:
@@ -137,7 +137,7 @@ class RolloutTable:
         1
     """
 
-    def __init__(  # noqa: PLR0913 - one argument for each option
+    def __init__(
         self,
         name: str,
         columns: Mapping[str, DTypeLike],
@@ -268,7 +268,7 @@ class RolloutTable:
             ClosedError: The table is closed.
         """
         (given,) = self._native.reserve(1, source, key, version, ttl, timeout)
-        return Reservation._of(self._native, given)  # noqa: SLF001 - the two are one
+        return Reservation._of(self._native, given)
 
     def reserve_many(
         self,
@@ -281,7 +281,7 @@ class RolloutTable:
     ) -> list[Reservation]:
         """Reserve up to ``count`` groups: wait for room for one, and take what room there is."""
         reservations = self._native.reserve(count, source, "", version, ttl, timeout)
-        return [Reservation._of(self._native, given) for given in reservations]  # noqa: SLF001
+        return [Reservation._of(self._native, given) for given in reservations]
 
     def acquire(
         self,
@@ -352,7 +352,7 @@ class RolloutTable:
         """Wait until the learner's version is above one, and return it."""
         return self._native.wait_version(newer_than, timeout)
 
-    def sample(  # noqa: PLR0913 - one argument for each option
+    def sample(
         self,
         groups: int | None = None,
         *,
@@ -451,7 +451,7 @@ class RolloutTable:
 
     def stats(self) -> RolloutStats:
         """Return a snapshot of the table's numbers."""
-        return RolloutStats._of(self._native.stats())  # noqa: SLF001 - the two are one
+        return RolloutStats._of(self._native.stats())
 
     def pause(self) -> None:
         """Stop reservations and batches until :meth:`resume`. Groups that are reserved go on."""

@@ -187,7 +187,7 @@ class ShardedClient(TableClient):
         for name, priority in priorities.items():
             self._tables[name].add(x, priority, version, timeout, shard_key)
 
-    def extend(  # noqa: PLR0913 - one argument for each option
+    def extend(
         self,
         xs: Any,
         table: str,

@@ -109,7 +109,7 @@ class Shard:
         """Use this connection from now on."""
         self.client = client
         self.tables = client.tables  # type: ignore[assignment]
-        self._connection = client._connection  # noqa: SLF001 - not part of the public API
+        self._connection = client._connection
         # There are others to use.
         self._connection.wait_only_while_connected()
 

@@ -92,7 +92,7 @@ class Shards:
         # Changes of items that were dropped: their shards were away, or have been since.
         self.dropped = 0
         # Or clients that insert little would all begin with the first shard.
-        self._turns = itertools.count(random.randrange(len(places)))  # noqa: S311 - no secret
+        self._turns = itertools.count(random.randrange(len(places)))
         # Reasons why shards can't be used that were already reported.
         self._complaints: set[str] = set()
         # Since when a call has found none.
@@ -114,7 +114,7 @@ class Shards:
         bad = [error for error in failed if not found or not isinstance(error, DisconnectedError)]
         try:
             if bad:
-                raise bad[0]  # noqa: TRY301 - the connections are closed below
+                raise bad[0]
             for shard in found[1:]:
                 _check_alike(shard, found[0])
         except BaseException:
@@ -135,7 +135,7 @@ class Shards:
         def join(shard: Shard) -> None:
             try:
                 shard.join(self._connect(shard.address, self._options))
-            except Exception as error:  # noqa: BLE001 - the caller raises it
+            except Exception as error:  # the caller raises it
                 failed.append(error)
 
         wanted = [shard for shard in self.all if not shard.removed]
@@ -329,7 +329,7 @@ class Shards:
                 return _RETRY
             if self._locate is not None and self._refresh is not None:
                 # Not all clients at the same moment.
-                return self._refresh * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
+                return self._refresh * random.uniform(0.75, 1.25)
             # The next call that finds one away starts it again.
             self._mender = None
             return None
@@ -344,7 +344,7 @@ class Shards:
             if self._locate is not None:
                 try:
                     self._adopt(read_places(self._locate()))
-                except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+                except Exception as error:  # whatever it is, it is tried again
                     self._complain(f"can't find out where the shards are: {error}")
             for shard in self.all:
                 if self._ended.is_set():

@@ -159,7 +159,7 @@ class ShardedTable(TableMethods):
         def put(table: RemoteTable, wait: float) -> None:
             nonlocal parts, taken
             try:
-                parts = table._insert_part(  # noqa: SLF001 - not part of the public API
+                parts = table._insert_part(
                     xs, priorities, version, wait, (part, asked, _LEAST), taken
                 )
             except WaitTimeoutError as error:
@@ -180,7 +180,7 @@ class ShardedTable(TableMethods):
         """Return how many items there are, that is the most parts that could be made."""
         table = next(shard.tables[self.name] for shard in self._shards.all if shard.tables)
         beyond = (1 << 60, 1 << 60, 1)
-        return table._insert_part(xs, priorities, None, 0.0, beyond, 0)  # noqa: SLF001
+        return table._insert_part(xs, priorities, None, 0.0, beyond, 0)
 
     def _put(
         self,
@@ -322,7 +322,7 @@ class ShardedTable(TableMethods):
         self._each("", lambda table: table.publish_version(version))
 
     def _set_limiter(self, limiter: tuple[str, list[float]]) -> None:
-        self._each("set_limiter", lambda table: table._set_limiter(limiter))  # noqa: SLF001
+        self._each("set_limiter", lambda table: table._set_limiter(limiter))
 
     def close(self) -> NoReturn:
         """Raise: only the servers' processes can close a table.
@@ -366,7 +366,7 @@ class ShardedTable(TableMethods):
         for place in self._places():
             try:
                 each.append(None if place is None else place[0].stats())
-            except _ABSENT:  # noqa: PERF203 - each may be away
+            except _ABSENT:
                 each.append(None)
         return each
 

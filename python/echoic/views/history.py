@@ -87,7 +87,7 @@ class History:
             for kept in (self._readings, self._points, self._older):
                 kept.clear()
         self._readings.append(reading)
-        while len(self._readings) > 2 and self._readings[1].age < reading.age - _KEPT:  # noqa: PLR2004 - rates need two
+        while len(self._readings) > 2 and self._readings[1].age < reading.age - _KEPT:
             self._readings.popleft()
         if len(self._readings) > 1:
             self._points.append(_point(self._readings[-2], reading))

@@ -111,7 +111,7 @@ class Monitor:
             while not self._stopped.is_set():
                 try:
                     self.ask()
-                except Exception as error:  # noqa: BLE001 - a view that stands still is worse
+                except Exception as error:  # a view that stands still is worse
                     self._miss(str(error).removeprefix(f"{self.address}: ") or repr(error))
                 if not self._stopped.is_set():
                     self._changed()

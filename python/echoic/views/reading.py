@@ -394,7 +394,7 @@ def buckets(cumulative: Mapping[str, float]) -> list[tuple[str, float]]:
     found, below, lowest = [], 0.0, ""
     for bound, many in sorted(cumulative.items(), key=lambda pair: float(pair[0])):
         # At most six characters, such as `6.1e-05`.
-        short = bound if len(bound) <= 6 else f"{float(bound):.2g}"  # noqa: PLR2004
+        short = bound if len(bound) <= 6 else f"{float(bound):.2g}"
         above = f"above {lowest}" if lowest else "any"
         found.append((above if bound == "+Inf" else f"up to {short}", max(many - below, 0.0)))
         below, lowest = many, short

@@ -15,7 +15,7 @@ from echoic.errors import ArgumentError, ClosedError, WaitTimeoutError
 
 torch = pytest.importorskip("torch")
 
-from echoic.agents.async_execution import (  # noqa: E402
+from echoic.agents.async_execution import (
     AsyncExecutionEngine,
     ExecutionConfig,
     KVCacheManager,
@@ -82,7 +82,7 @@ def test_tokens_come_one_by_one_to_all_who_read() -> None:
             name = await running.submit_rollout([1, 2, 3], sampling=GREEDY)
             readers = []
             for _ in range(2):
-                readers.append([token async for token in running.stream(name)])  # noqa: PERF401
+                readers.append([token async for token in running.stream(name)])
             result = await running.get_result(name)
             for tokens in readers:
                 assert [token.token for token in tokens] == result.tokens

@@ -549,7 +549,7 @@ def test_a_name_that_points_elsewhere_may_have_no_known_price(bare_environment):
 
 
 def test_any_minute_keeps_both_limits():
-    import random  # noqa: PLC0415
+    import random
 
     draw = random.Random(3)
     allowance = Allowance((7, 500))

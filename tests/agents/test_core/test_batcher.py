@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from echoic.agents.async_execution import (  # noqa: E402
+from echoic.agents.async_execution import (
     Batcher,
     ExecutionConfig,
     KVCacheManager,
@@ -19,11 +19,11 @@ from echoic.agents.async_execution import (  # noqa: E402
     TinyConfig,
     TinyTransformer,
 )
-from echoic.agents.async_execution.rollouts import Rollout  # noqa: E402
-from echoic.agents.async_execution.sampling import draw  # noqa: E402
-from echoic.agents.bandwidth import BandwidthEfficiencyTracker  # noqa: E402
+from echoic.agents.async_execution.rollouts import Rollout
+from echoic.agents.async_execution.sampling import draw
+from echoic.agents.bandwidth import BandwidthEfficiencyTracker
 
-from experiments import kv_sharing  # noqa: E402
+from experiments import kv_sharing
 
 torch.set_num_threads(1)
 SMALL = TinyConfig(vocab_size=17, dim=32, layers=2, heads=4, kv_heads=2, hidden=48)

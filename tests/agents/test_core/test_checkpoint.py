@@ -75,9 +75,9 @@ def test_an_optimizer_resumes_as_if_it_had_never_stopped(tmp_path: Path) -> None
 
 def test_all_generators_continue_where_they_were() -> None:
     state = checkpoint.get_random_state()
-    drawn = torch.rand(2).tolist(), np.random.rand(2).tolist(), random.random()  # noqa: NPY002
+    drawn = torch.rand(2).tolist(), np.random.rand(2).tolist(), random.random()
     checkpoint.set_random_state(state)
-    again = torch.rand(2).tolist(), np.random.rand(2).tolist(), random.random()  # noqa: NPY002
+    again = torch.rand(2).tolist(), np.random.rand(2).tolist(), random.random()
     assert drawn == again
 
 

@@ -648,7 +648,7 @@ def test_a_planner_of_other_sizes_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_file_of_a_learner_is_no_planner(tmp_path: Path) -> None:
-    from echoic.agents.learners import checkpoint  # noqa: PLC0415
+    from echoic.agents.learners import checkpoint
 
     checkpoint.save(tmp_path / "a.ckpt", {}, kind="PPO learner")
     with pytest.raises(CheckpointError, match="'PPO learner', not of a 'latent planner'"):
@@ -659,8 +659,8 @@ def test_a_file_of_a_learner_is_no_planner(tmp_path: Path) -> None:
 
 
 def test_default_sizes_are_built_and_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    from echoic.agents import PolicyNetwork  # noqa: PLC0415
-    from echoic.agents.latent_planning import (  # noqa: PLC0415
+    from echoic.agents import PolicyNetwork
+    from echoic.agents.latent_planning import (
         LatentPlanningOptimizer,
         TrajectoryEncoder,
     )
@@ -680,8 +680,8 @@ def test_default_sizes_are_built_and_work(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_settings_are_imported_from_the_root() -> None:
-    from echoic.agents import PlanningConfig as Planning  # noqa: PLC0415
-    from echoic.agents import PPOConfig  # noqa: PLC0415
+    from echoic.agents import PlanningConfig as Planning
+    from echoic.agents import PPOConfig
 
     assert Planning().embedding_dim == 512
     assert PPOConfig().batch_size == 256

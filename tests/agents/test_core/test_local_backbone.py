@@ -10,13 +10,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from echoic.agents.async_execution import (  # noqa: E402
+from echoic.agents.async_execution import (
     SamplingParams,
     TinyConfig,
     TinyTransformer,
 )
-from echoic.agents.backbones import LocalBackbone, Message, Price  # noqa: E402
-from echoic.errors import ArgumentError, BackboneError  # noqa: E402
+from echoic.agents.backbones import LocalBackbone, Message, Price
+from echoic.errors import ArgumentError, BackboneError
 
 torch.set_num_threads(1)
 END = 255

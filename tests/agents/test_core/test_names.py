@@ -95,7 +95,7 @@ def test_settings_have_the_promised_defaults(name: str) -> None:
 
 def test_the_settings_of_all_parts_come_from_one_place() -> None:
     # The import is one line as it is promised.
-    from echoic.agents import ExecutionConfig, PlanningConfig, PPOConfig, ReplayConfig  # noqa: PLC0415
+    from echoic.agents import ExecutionConfig, PlanningConfig, PPOConfig, ReplayConfig
 
     planning_config = PlanningConfig(
         embedding_dim=512, state_window_size=8, kl_weight=0.1, learning_rate=3e-4

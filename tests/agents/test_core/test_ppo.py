@@ -112,7 +112,7 @@ def test_rows_of_steps_must_be_as_many_as_states() -> None:
 # Advantages.
 
 
-def naive_gae(  # noqa: PLR0913, PLR0917
+def naive_gae(
     rewards: Any, values: Any, dones: Any, last: float, gamma: float, lam: float
 ) -> list[float]:
     following, advantage, found = last, 0.0, []
@@ -424,7 +424,7 @@ def test_a_learner_without_a_planner_does_not_load_one(tmp_path: Path) -> None:
 # IMPALA.
 
 
-def naive_vtrace(  # noqa: PLR0913, PLR0917
+def naive_vtrace(
     log_rhos: Any,
     rewards: Any,
     values: Any,

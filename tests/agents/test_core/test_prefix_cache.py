@@ -13,14 +13,14 @@ from echoic.errors import ArgumentError
 
 torch = pytest.importorskip("torch")
 
-from echoic.agents.async_execution import (  # noqa: E402
+from echoic.agents.async_execution import (
     ExecutionConfig,
     KVCacheManager,
     PagePool,
     RadixTree,
 )
-from echoic.agents.async_execution.cache import as_tokens  # noqa: E402
-from echoic.agents.async_execution.radix import common  # noqa: E402
+from echoic.agents.async_execution.cache import as_tokens
+from echoic.agents.async_execution.radix import common
 
 PLANE = [((1,), torch.float32)]
 
@@ -253,7 +253,7 @@ def test_rows_must_fit() -> None:
 # Long random use.
 
 
-def test_invariants_hold_over_a_hundred_thousand_operations() -> None:  # noqa: PLR0915
+def test_invariants_hold_over_a_hundred_thousand_operations() -> None:
     """Rollouts begin, take pages, publish, end or are dropped; what they read is what they wrote.
 
     A page is written with a number that its whole prefix determines, so that a page that two

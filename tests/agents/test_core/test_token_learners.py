@@ -17,7 +17,7 @@ from echoic.rollouts import RolloutTable
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from echoic.agents.learners import (  # noqa: E402 - they import torch
+from echoic.agents.learners import (
     GRPOConfig,
     GRPOLearner,
     LoRAConfig,
@@ -27,7 +27,7 @@ from echoic.agents.learners import (  # noqa: E402 - they import torch
     TokenLearnerConfig,
     merge_lora,
 )
-from echoic.agents.learners.token_loss import (  # noqa: E402
+from echoic.agents.learners.token_loss import (
     clipped_gain,
     importance_ratio,
     token_kl,
@@ -120,7 +120,7 @@ def gradient(learner: Any, batch: TokenBatch) -> Any:
     learned = learner._learned(batch)
     work, _ = learner._prepare(batch, learned)
     learner.optimizer.zero_grad()
-    from echoic.agents.learners.tokens import _Totals  # noqa: PLC0415 - for this helper only
+    from echoic.agents.learners.tokens import _Totals
 
     for part in work.parts:
         learner._loss(work, part, _Totals(), is_first=True).backward()

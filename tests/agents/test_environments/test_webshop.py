@@ -427,7 +427,7 @@ def test_nouns_by_spacy_need_spacy():
     with pytest.raises(ArgumentError, match="tagger must be one of auto, spacy, plain"):
         tagger("guess")
     try:
-        import spacy  # noqa: F401, PLC0415
+        import spacy  # noqa: F401
     except ImportError:
         assert tagger("auto") is plain_nouns
         with pytest.raises(ArgumentError, match="needs spaCy and its model"):

@@ -499,7 +499,7 @@ def test_two_benchmarks_do_not_write_to_one_folder(tmp_path):
 
 
 def test_names_of_a_user_mean_something(tmp_path, monkeypatch):
-    from echoic.agents.environments import register_environment  # noqa: PLC0415
+    from echoic.agents.environments import register_environment
 
     register_environment("custom_task", lambda **settings: little.Guess(
         little.EnvironmentConfig(**settings)
@@ -522,7 +522,7 @@ def test_names_of_a_user_mean_something(tmp_path, monkeypatch):
         )
         result = asyncio.run(EchoRLBenchmark(config).run_benchmark())
     finally:
-        from echoic.agents.baselines import base  # noqa: PLC0415
+        from echoic.agents.baselines import base
 
         del base._USERS["echo-rl"]
     assert set(result.success_rates["custom_task"]) == {

@@ -217,7 +217,7 @@ def test_the_example_has_the_flags_that_were_promised():
 
 def test_every_flag_of_the_training_example_is_a_setting():
     pytest.importorskip("torch")
-    from examples import train_echo_rl  # noqa: PLC0415
+    from examples import train_echo_rl
 
     usual = vars(train_echo_rl.arguments([]))
     assert usual == {
@@ -247,7 +247,7 @@ def test_the_example_runs_anywhere(tmp_path, monkeypatch, capsys):
 
 
 def _no_key(name):
-    from echoic.agents.evaluation.benchmark import _Skipped  # noqa: PLC0415
+    from echoic.agents.evaluation.benchmark import _Skipped
 
     if name != "-":
         raise _Skipped("no key OPENAI_API_KEY")

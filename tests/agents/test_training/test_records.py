@@ -61,7 +61,7 @@ def scalars(folder):
 
 def test_tensorboard_finds_what_was_measured(run, tmp_path):
     try:
-        import tensorboardX  # noqa: F401, PLC0415
+        import tensorboardX  # noqa: F401
     except ImportError:
         pytest.importorskip("torch.utils.tensorboard")
     records = Records(run(tensorboard_log=str(tmp_path / "board")), goes_on_at=None)

@@ -176,7 +176,7 @@ class Batcher(Runner):
         drawing = [planned[row][0] for row in rows]
         try:
             tokens, logprobs = self._compute(spans, rows, drawing)
-        except Exception as error:  # noqa: BLE001 - it is the rollouts' result, and others go on
+        except Exception as error:  # it is the rollouts' result, and others go on
             for rollout, _ in planned:
                 self.counts["failed"] += 1
                 self._end(rollout, "error", f"{type(error).__name__}: {error}")

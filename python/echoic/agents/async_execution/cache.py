@@ -54,7 +54,7 @@ def as_tokens(sequence: Any) -> tuple[Hashable, ...]:
         return ()
     if array.ndim == 1 and array.dtype.kind in "iu":
         return tuple(array.tolist())
-    if array.ndim == 2 and array.dtype.kind in "iuf":  # noqa: PLR2004 - rows and columns
+    if array.ndim == 2 and array.dtype.kind in "iuf":
         # -0.0 is 0.0 to every model, and other bytes.
         rows = np.ascontiguousarray(array + 0.0 if array.dtype.kind == "f" else array)
         return tuple(row.tobytes() for row in rows)
@@ -160,7 +160,7 @@ class KVCacheManager:
         """
         tokens = as_tokens(sequence)
         rows = torch.as_tensor(kv_states).detach().to(self.device)
-        if rows.ndim < 2 or len(rows) != len(tokens):  # noqa: PLR2004 - tokens and features
+        if rows.ndim < 2 or len(rows) != len(tokens):
             raise ArgumentError(
                 f"{len(tokens)} tokens need a row each, [{len(tokens)}, ...]; got "
                 f"shape {tuple(rows.shape)}"

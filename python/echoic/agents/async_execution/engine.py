@@ -129,7 +129,7 @@ class AsyncExecutionEngine:
         else:
             self._runner = PolicyRunner(self.model, self.device, *arguments)
         self._names = itertools.count()
-        self._seeds = random.Random(seed)  # noqa: S311 - draws of tokens are no secret
+        self._seeds = random.Random(seed)
         self._tickets: OrderedDict[str, _Ticket] = OrderedDict()
         self._ended: deque[str] = deque()
         self._waiting = 0
@@ -144,7 +144,7 @@ class AsyncExecutionEngine:
 
     # Rollouts.
 
-    async def submit_rollout(  # noqa: PLR0913 - all but the first have defaults
+    async def submit_rollout(
         self,
         state_sequence: Any,
         priority: float = 1.0,
@@ -220,7 +220,7 @@ class AsyncExecutionEngine:
         finally:
             ticket.readers.remove(reader)
 
-    async def generate(  # noqa: PLR0913 - all but the first have defaults
+    async def generate(
         self,
         state_sequence: Any,
         sampling: SamplingParams | None = None,
@@ -376,7 +376,7 @@ class AsyncExecutionEngine:
             return model
         transformers = sys.modules.get("transformers")
         if transformers is not None and isinstance(model, transformers.PreTrainedModel):
-            from echoic.agents.async_execution.transformers import (  # noqa: PLC0415 - heavy
+            from echoic.agents.async_execution.transformers import (
                 TransformersModel,
             )
 
@@ -388,7 +388,7 @@ class AsyncExecutionEngine:
             f"sample_action(state, plan); got {type(model).__name__}"
         )
 
-    async def _submit(  # noqa: PLR0913, PLR0917 - those of the two methods that call it
+    async def _submit(
         self,
         sequence: Any,
         priority: float,
@@ -530,7 +530,7 @@ class AsyncExecutionEngine:
                 self._dispatch(await loop.run_in_executor(worker, self._runner.step))
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # noqa: BLE001 - nobody awaits this task; who awaits is told
+        except Exception as error:  # nobody awaits this task; who awaits is told
             self._closed = True
             self._fail_all("error", f"{type(error).__name__}: {error}")
 
@@ -561,7 +561,7 @@ class AsyncExecutionEngine:
         if ticket.request.callback is not None:
             try:
                 ticket.request.callback(result)
-            except Exception as error:  # noqa: BLE001 - a caller's fault must not stop others
+            except Exception as error:  # a caller's fault must not stop others
                 loop = ticket.result.get_loop()
                 loop.call_exception_handler(
                     {"message": f"the callback of {name} failed", "exception": error}

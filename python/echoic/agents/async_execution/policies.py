@@ -35,7 +35,7 @@ def read_states(sequence: Any) -> Any:
         ArgumentError: It has another shape, or no row.
     """
     states = torch.as_tensor(sequence).detach()
-    if states.ndim != 2 or states.shape[0] == 0:  # noqa: PLR2004 - rows and columns
+    if states.ndim != 2 or states.shape[0] == 0:
         raise ArgumentError(
             "a policy over vectors takes [rows, state_dim] with a row at least; got shape "
             f"{tuple(states.shape)}"
@@ -107,11 +107,11 @@ class PolicyRunner(Runner):
             actions = torch.as_tensor(actions).cpu()
             logprobs = torch.as_tensor(logprobs).double().cpu().reshape(-1)
             if len(actions) != len(group) or len(logprobs) != len(group):
-                raise ArgumentError(  # noqa: TRY301 - the policy's fault, like others it may have
+                raise ArgumentError(
                     f"sample_action was given {len(group)} states, and returned {len(actions)} "
                     f"actions and {len(logprobs)} log-probabilities"
                 )
-        except Exception as error:  # noqa: BLE001 - it is the rollouts' result, and others go on
+        except Exception as error:  # it is the rollouts' result, and others go on
             for rollout, _, _ in group:
                 self.counts["failed"] += 1
                 self._end(rollout, "error", f"{type(error).__name__}: {error}")

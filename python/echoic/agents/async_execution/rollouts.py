@@ -164,7 +164,7 @@ class Rollout:
             return 0.0
         if self._random is None:
             # Random numbers for exploration, not for secrets.
-            self._random = random.Random(self._seed)  # noqa: S311
+            self._random = random.Random(self._seed)
         return self._random.random()
 
     def result(self, now: float, reason: str, error: str | None = None) -> RolloutResult:

@@ -171,7 +171,7 @@ class Runner(ABC):
     ) -> None:
         try:
             self._load(weights, version)
-        except Exception as error:  # noqa: BLE001 - the caller of update_weights raises it
+        except Exception as error:  # the caller of update_weights raises it
             done(error)
             return
         self.version = version

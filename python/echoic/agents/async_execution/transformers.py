@@ -33,7 +33,7 @@ __all__ = ["TransformersModel"]
 _NAME = "echoic_paged"
 
 
-def _attention(  # noqa: PLR0913, PLR0917 - the library's signature
+def _attention(
     module: Any,
     query: Any,
     key: Any,

@@ -67,7 +67,7 @@ class HostedBackbone(Backbone):
         http: Bounds.
     """
 
-    def __init__(  # noqa: PLR0913 - subclasses call it
+    def __init__(
         self,
         model: str,
         *,

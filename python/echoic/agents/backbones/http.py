@@ -174,7 +174,7 @@ class JsonClient:
         sleep: Waits so many seconds.
     """
 
-    def __init__(  # noqa: PLR0913 - all but two have defaults
+    def __init__(
         self,
         url: str,
         headers: Mapping[str, str],
@@ -198,7 +198,7 @@ class JsonClient:
         self._secret = secret
         self._clock = clock
         self._sleep = sleep
-        self._random = random.Random(self.config.seed)  # noqa: S311 - pauses are no secret
+        self._random = random.Random(self.config.seed)
         self._allowance = Allowance(
             (self.config.requests_per_minute, self.config.tokens_per_minute)
         )
@@ -266,7 +266,7 @@ class JsonClient:
             self._loop = _Loop(self.config, self._headers)
         return self._loop
 
-    async def _try(  # noqa: PLR0913, PLR0917 - what a call consists of
+    async def _try(
         self,
         here: _Loop,
         path: str,
@@ -349,7 +349,7 @@ class JsonClient:
         return longest * (0.5 + 0.5 * self._random.random())
 
 
-class _Again(Exception):  # noqa: N818 - not an error until it was met too often
+class _Again(Exception):
     """An attempt failed; another one may not."""
 
     def __init__(self, reason: str, after: float | None = None) -> None:

@@ -63,7 +63,7 @@ class LocalBackbone(Backbone):
         complete=True, log_probs=True, tokens=True, seed=True, kv=True, gradients=True, score=True
     )
 
-    def __init__(  # noqa: PLR0913 - all but two have defaults
+    def __init__(
         self,
         model: Any,
         tokenizer: Any,
@@ -86,7 +86,7 @@ class LocalBackbone(Backbone):
     @classmethod
     def smollm2(cls, device: Any = "auto", **settings: Any) -> LocalBackbone:
         """SmolLM2-135M-Instruct; see ``echoic.agents.backbones.smollm2``."""
-        from echoic.agents.backbones import smollm2  # noqa: PLC0415 - imports transformers
+        from echoic.agents.backbones import smollm2
 
         model, tokenizer = smollm2.load(device)
         return cls(model, tokenizer, device=device, **{"name": "smollm2", **settings})

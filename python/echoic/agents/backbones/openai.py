@@ -49,7 +49,7 @@ class OpenAIBackbone(HostedBackbone):
             :class:`~echoic.agents.backbones.hosted.HostedBackbone`.
     """
 
-    def __init__(  # noqa: PLR0913 - all but the first have defaults
+    def __init__(
         self,
         model: str,
         *,

@@ -171,7 +171,7 @@ def make_backbone(name: str, /, **settings: Any) -> Backbone:
     if name in _USERS:
         return _USERS[name].make(**settings)
     if name == _SMOLLM2:
-        from echoic.agents.backbones.local import LocalBackbone  # noqa: PLC0415 - imports torch
+        from echoic.agents.backbones.local import LocalBackbone
 
         return LocalBackbone.smollm2(**settings)
     entry = _OURS[name]
@@ -209,14 +209,14 @@ def _key(entry: _Hosted) -> str | None:
 
 def _class_of(form: str) -> Any:
     if form == "anthropic":
-        from echoic.agents.backbones.anthropic import AnthropicBackbone  # noqa: PLC0415 - httpx
+        from echoic.agents.backbones.anthropic import AnthropicBackbone
 
         return AnthropicBackbone
     if form == "gemini":
-        from echoic.agents.backbones.gemini import GeminiBackbone  # noqa: PLC0415 - httpx
+        from echoic.agents.backbones.gemini import GeminiBackbone
 
         return GeminiBackbone
-    from echoic.agents.backbones.openai import OpenAIBackbone  # noqa: PLC0415 - httpx
+    from echoic.agents.backbones.openai import OpenAIBackbone
 
     return OpenAIBackbone
 

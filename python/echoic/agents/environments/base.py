@@ -286,9 +286,9 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
 
     def get_state_representation(self) -> Any:
         """The vector of what was last seen, as a tensor on the device of the settings."""
-        import torch  # noqa: PLC0415 - environments work without
+        import torch
 
-        from echoic.agents.devices import resolve  # noqa: PLC0415 - imports torch
+        from echoic.agents.devices import resolve
 
         vector = self._vector(self.state.observation)
         return torch.as_tensor(vector, device=resolve(self.config.device))
@@ -334,7 +334,7 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
             text = text.split("\n", 1)[1]
         return text
 
-    def _show(  # noqa: PLR0913 - what a step is told by
+    def _show(
         self,
         outcome: Outcome,
         *,

@@ -102,7 +102,7 @@ class CRUXEvalConfig(EnvironmentConfig):
         for name in ("max_code_length", "max_test_cases"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not 0 < self.timeout_seconds <= 600:  # noqa: PLR2004 - as the sandbox
+        if not 0 < self.timeout_seconds <= 600:
             raise ArgumentError(
                 f"timeout_seconds must be above 0 and at most 600, not {self.timeout_seconds}"
             )
@@ -118,11 +118,7 @@ class CRUXEvalConfig(EnvironmentConfig):
 
 
 def _is_range(rows: Sequence[Any]) -> bool:
-    return (
-        len(rows) == 2  # noqa: PLR2004 - first and last
-        and all(isinstance(one, int) for one in rows)
-        and 0 <= rows[0] < rows[1]
-    )
+    return len(rows) == 2 and all(isinstance(one, int) for one in rows) and 0 <= rows[0] < rows[1]
 
 
 class CRUXEvalEnvironment(EchoRLEnvironment):
@@ -294,7 +290,7 @@ _ABOUT_TOOL = (
 
 def main(arguments: list[str]) -> int:
     """Get the data set's file: ``python -m echoic.agents.environments.cruxeval download PATH``."""
-    if len(arguments) != 2 or arguments[0] != "download":  # noqa: PLR2004 - a verb and a path
+    if len(arguments) != 2 or arguments[0] != "download":
         sys.stderr.write(f"usage: python -m {__spec__.name} download PATH\n")
         return 2
     sys.stdout.write(f"{arguments[1]}: {download(arguments[1])} bytes\n")

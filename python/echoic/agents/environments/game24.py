@@ -125,7 +125,7 @@ def _parts(text: str) -> list[str] | None:
     parts, place = [], 0
     while place < len(text):
         found = _PART.match(text, place)
-        if found is None or len(found[1] or "") > 9:  # noqa: PLR2004 - no number is so long
+        if found is None or len(found[1] or "") > 9:
             return None
         parts.append(found[1] or found[2])
         place = found.end()
@@ -354,7 +354,7 @@ class Game24Environment(EchoRLEnvironment):
     def _commands(self) -> tuple[str, ...]:
         return tuple(step.said for step in _steps(self._left, self.settings.allow_fractions))
 
-    def _vector(self, text: str) -> NDArray[np.float32]:  # noqa: ARG002 - it is the same
+    def _vector(self, text: str) -> NDArray[np.float32]:
         vector = np.zeros(self.settings.state_encoding_dim, np.float32)
         for i, number in enumerate(self._left):
             own = vector[i * _PER_NUMBER : (i + 1) * _PER_NUMBER]
@@ -392,7 +392,7 @@ def _checked(numbers: Any) -> tuple[Fraction, ...]:
     listed = isinstance(numbers, (list, tuple, np.ndarray))
     right = (
         listed
-        and len(numbers) == 4  # noqa: PLR2004 - the game's
+        and len(numbers) == 4
         and all(isinstance(one, (int, np.integer)) and 1 <= one <= _HIGHEST for one in numbers)
     )
     if not right:

@@ -37,9 +37,9 @@ def draw_grid(grid: Any, cell: int = 16) -> NDArray[np.uint8]:
     (9, 9, 3)
     """
     numbers = np.asarray(grid)
-    if numbers.ndim != 2 or not numbers.size or numbers.min() < 0 or numbers.max() > 9:  # noqa: PLR2004
+    if numbers.ndim != 2 or not numbers.size or numbers.min() < 0 or numbers.max() > 9:
         raise ArgumentError("a grid has rows and columns of numbers from 0 to 9")
-    if cell < 2:  # noqa: PLR2004 - a line and a pixel
+    if cell < 2:
         raise ArgumentError(f"cell must be at least 2, not {cell}")
     squares = COLORS[numbers].repeat(cell, axis=0).repeat(cell, axis=1)
     squares[::cell] = _LINE

@@ -124,12 +124,12 @@ class MiniGridConfig(EnvironmentConfig):
             )
 
     def _check_objects(self) -> None:
-        if self.grid_size < 6:  # noqa: PLR2004 - a room in which two things don't touch, and walls
+        if self.grid_size < 6:
             raise ArgumentError(f"multi_object has grid_size 6 or more, not {self.grid_size}")
         # Things may not touch: each takes nine cells at most, and the package looks for a place
         # for the next one until there is one.
         most = min(((self.grid_size - 2) ** 2 - 1) // 9 + 1, 18)
-        if not 2 <= self.num_objects <= most:  # noqa: PLR2004 - what is put, and near what
+        if not 2 <= self.num_objects <= most:
             raise ArgumentError(
                 f"num_objects must be from 2 to {most} with grid_size {self.grid_size}, "
                 f"not {self.num_objects}"
@@ -195,7 +195,7 @@ class MiniGridEnvironment(EchoRLEnvironment):
         self._image: NDArray[np.uint8] = np.zeros((_VIEW, _VIEW, 3), np.uint8)
         self._solver: _Bot | _Search | None = None
 
-    def _start(self, options: dict[str, Any]) -> str:  # noqa: ARG002 - it has none
+    def _start(self, options: dict[str, Any]) -> str:
         seed = int(self.np_random.integers(2**31))
         seen, _ = self._world.reset(seed=seed)
         self._package_seed = seed
@@ -225,7 +225,7 @@ class MiniGridEnvironment(EchoRLEnvironment):
     def _step_limit(self) -> int:
         return min(self.config.max_steps, int(self._world.max_steps))
 
-    def _vector(self, text: str) -> NDArray[np.float32]:  # noqa: ARG002 - it is the same
+    def _vector(self, text: str) -> NDArray[np.float32]:
         return self._told.copy()
 
     def _expert(self) -> str | None:
@@ -259,7 +259,7 @@ class MiniGridEnvironment(EchoRLEnvironment):
         for depth in range(_VIEW):  # from near to far
             for column in range(_VIEW):
                 kind, color, state = image[column][near - depth]
-                if kind <= 2 or (not depth and column == middle):  # noqa: PLR2004 - see _OBJECTS
+                if kind <= 2 or (not depth and column == middle):
                     continue
                 where = _where(depth, column - middle)
                 things.append(f"- {_name(kind, color, state)}: {where}")
@@ -309,7 +309,7 @@ def _passable(cell: list[int]) -> bool:
 
 def _make(config: MiniGridConfig) -> Any:
     try:
-        import minigrid  # noqa: F401, PLC0415 - its import makes the ids known
+        import minigrid  # noqa: F401 - its import makes the ids known
     except ImportError as error:
         raise ArgumentError("MiniGridEnvironment needs: pip install minigrid") from error
     extra: dict[str, Any] = {}
@@ -339,7 +339,7 @@ def _silence() -> None:
     Standard output is shared by all threads, so it can't be put aside for one of them; the name
     ``print`` of that one module can.
     """
-    from minigrid.envs.babyai.core import roomgrid_level  # noqa: PLC0415 - an extra's
+    from minigrid.envs.babyai.core import roomgrid_level
 
     roomgrid_level.print = lambda *_args, **_options: None
 
@@ -348,7 +348,7 @@ class _Bot:
     """The package's own bot for BabyAI; it must be told what was really done."""
 
     def __init__(self, world: Any) -> None:
-        from minigrid.utils.baby_ai_bot import BabyAIBot  # noqa: PLC0415 - an extra's
+        from minigrid.utils.baby_ai_bot import BabyAIBot
 
         self._bot: Any = BabyAIBot(world)
         self._advice: int | None = int(self._bot.replan())
@@ -359,7 +359,7 @@ class _Bot:
     def did(self, action: int) -> None:
         try:
             self._advice = int(self._bot.replan(action))
-        except Exception:  # noqa: BLE001 - it has its own, and assertions; then it knows no more
+        except Exception:  # it has its own, and assertions; then it knows no more
             self._advice = None
 
 

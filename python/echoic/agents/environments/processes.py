@@ -162,7 +162,7 @@ class EnvironmentProcess(EchoRLEnvironment):
 
     def _vector(self, text: str) -> NDArray[np.float32]:
         del text
-        assert self._last_vector is not None  # noqa: S101 - there is a state
+        assert self._last_vector is not None
         return self._last_vector
 
     def _start(self, options: dict[str, Any]) -> str:
@@ -367,14 +367,14 @@ class EnvironmentProcesses:
         self._asked.pop(index, None)
         self._failed.pop(index, None)
         one = self.environments[index]
-        self._ask(index, "reset", lambda: one._begin_reset(seed))  # noqa: SLF001 - one noun
+        self._ask(index, "reset", lambda: one._begin_reset(seed))
 
     def step_async(self, index: int, action: Any) -> None:
         """Have one do a command. If its worker has died, it is ready with that error."""
         if index in self._asked:
             raise ArgumentError(f"environment {index} has not answered yet")
         one = self.environments[index]
-        self._ask(index, "step", lambda: one._begin_step(action))  # noqa: SLF001
+        self._ask(index, "step", lambda: one._begin_step(action))
 
     def ready(self, timeout: float | None = None, at_most: int | None = None) -> list[Ready]:
         """Those that are ready, after waiting for the first of them.
@@ -390,16 +390,16 @@ class EnvironmentProcesses:
             soonest = until
             for index in self._asked:
                 one = self.environments[index]
-                if one._worker is not None:  # noqa: SLF001
-                    which[one._worker.fileno()] = index  # noqa: SLF001
-                    poll.register(one._worker.fileno(), select.POLLIN)  # noqa: SLF001
-                deadline = one._deadline  # noqa: SLF001
+                if one._worker is not None:
+                    which[one._worker.fileno()] = index
+                    poll.register(one._worker.fileno(), select.POLLIN)
+                deadline = one._deadline
                 soonest = deadline if soonest is None else min(soonest, deadline)
             now = time.monotonic()
             left = 0.0 if soonest is None else max(0.0, soonest - now)
             indices = [which[fd] for fd, _ in poll.poll(left * 1000 + 1)]
             now = time.monotonic()
-            late = [i for i in self._asked if self.environments[i]._deadline <= now]  # noqa: SLF001
+            late = [i for i in self._asked if self.environments[i]._deadline <= now]
             for index in dict.fromkeys([*indices, *late]):
                 if at_most is None or len(came) < at_most:
                     came.append(self._collect(index))
@@ -428,9 +428,9 @@ class EnvironmentProcesses:
         one = self.environments[index]
         try:
             if asked == "reset":
-                return Ready(index, *one._finish_reset())  # noqa: SLF001
-            observation, reward, ended, cut, info = one._finish_step()  # noqa: SLF001
-        except Exception as error:  # noqa: BLE001 - told as a result
+                return Ready(index, *one._finish_reset())
+            observation, reward, ended, cut, info = one._finish_step()
+        except Exception as error:  # told as a result
             return Ready(index, None, {}, error=error)
         return Ready(index, observation, info, reward, ended, cut)
 

@@ -110,7 +110,7 @@ class ReasoningGymEnvironment(EchoRLEnvironment):
 
     def _make(self, seed: int) -> Any:
         try:
-            import reasoning_gym  # noqa: PLC0415 - an extra's
+            import reasoning_gym
         except ImportError as error:
             raise ArgumentError(
                 "ReasoningGymEnvironment needs: pip install reasoning-gym"
@@ -123,7 +123,7 @@ class ReasoningGymEnvironment(EchoRLEnvironment):
         except (ValueError, TypeError, AssertionError) as error:
             raise ArgumentError(f"reasoning-gym makes no {settings.dataset!r}: {error}") from error
 
-    def _start(self, options: dict[str, Any]) -> str:  # noqa: ARG002 - it has none
+    def _start(self, options: dict[str, Any]) -> str:
         self._data = self._make(int(self.np_random.integers(2**31)))
         self._entry = self._data[0]
         return str(self._entry["question"])
@@ -143,7 +143,7 @@ class ReasoningGymEnvironment(EchoRLEnvironment):
             return 0.0
         try:
             score = float(self._data.score_answer(answer=answer, entry=self._entry))
-        except Exception:  # noqa: BLE001 - scorers of many kinds; what they can't read is wrong
+        except Exception:  # scorers of many kinds; what they can't read is wrong
             return 0.0
         return min(max(score, 0.0), 1.0) if math.isfinite(score) else 0.0
 

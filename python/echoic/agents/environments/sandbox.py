@@ -181,7 +181,7 @@ class Sandbox:
             raise ArgumentError(
                 f"isolation must be one of {', '.join(ISOLATIONS)}, not {isolation!r}"
             )
-        if not 0 < seconds <= 600:  # noqa: PLR2004 - minutes are no time for a step
+        if not 0 < seconds <= 600:
             raise ArgumentError(f"seconds must be above 0 and at most 600, not {seconds}")
         if memory < 64 * _MEGABYTE:
             raise ArgumentError(f"memory must be at least 64 MiB, not {memory} bytes")
@@ -232,7 +232,7 @@ class Sandbox:
             }
             told.write(json.dumps(job).encode("utf-8", "backslashreplace"))
             told.seek(0)
-            with subprocess.Popen(  # noqa: S603 - the command is ours; the code is its input
+            with subprocess.Popen(
                 [
                     *(_bubblewrap(info_of_bubblewrap) if wrapped else ()),
                     *(_python(), "-s", "-S", "-c", _CHILD),
@@ -304,7 +304,7 @@ class _Bounded:
     """What comes over a pipe, and whether it is more than a number of bytes."""
 
     def __init__(self, pipe: IO[bytes] | None, limit: int) -> None:
-        assert pipe is not None  # noqa: S101 - for the type checker
+        assert pipe is not None
         self.pipe = pipe
         self.limit = limit
         self.data = bytearray()
@@ -397,7 +397,7 @@ def limits_work() -> bool:
 
 
 def _try(*, wrapped: bool) -> Ran:
-    return Sandbox("limits", seconds=10)._run("", "1 + 1", wrapped=wrapped)  # noqa: SLF001 - ours
+    return Sandbox("limits", seconds=10)._run("", "1 + 1", wrapped=wrapped)
 
 
 _WORKS = Ran("ok", "2")

@@ -189,7 +189,7 @@ class StatePreprocessingWrapper(EnvironmentWrapper):
 
     def get_state_representation(self) -> Any:
         """The vector as a tensor, on the device of the settings."""
-        import torch  # noqa: PLC0415 - environments work without
+        import torch
 
         given = self._inner.get_state_representation()
         made = self._checked(given.cpu().numpy())

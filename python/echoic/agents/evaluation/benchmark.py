@@ -54,7 +54,7 @@ _ERRORS = 3
 _LONGEST_ERROR = 2000
 
 
-class _Skipped(Exception):  # noqa: N818 - it is no error
+class _Skipped(Exception):
     """Something that a cell needs is not there."""
 
 
@@ -136,7 +136,7 @@ class EchoRLBenchmark:
         except (_Skipped, ImportError) as error:
             said = str(error) if isinstance(error, _Skipped) else f"{type(error).__name__}: {error}"
             self._end(rows, cell, "skipped", said)
-        except Exception as error:  # noqa: BLE001 - one bad cell must not end a benchmark
+        except Exception as error:  # one bad cell must not end a benchmark
             _log.debug("a cell failed", exc_info=True)
             self._end(rows, cell, "failed", f"{type(error).__name__}: {error}")
         else:
@@ -338,7 +338,7 @@ class EchoRLBenchmark:
     # All of them.
 
     def _write(self, result: BenchmarkResult, rows: tuple[dict[str, Any], ...], root: Path) -> None:
-        from echoic.agents.evaluation.report import write_report  # noqa: PLC0415 - may be long
+        from echoic.agents.evaluation.report import write_report
 
         result.files["rows"] = str(root / "rows.jsonl")
         if write_parquet(rows, root / "rows.parquet"):

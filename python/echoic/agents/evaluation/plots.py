@@ -19,7 +19,7 @@ _MOST_TASKS = 24
 
 def draw(result: BenchmarkResult, rows: Sequence[dict[str, Any]], folder: Path) -> dict[str, Path]:
     """Draw what there is to draw; the pictures' files, by what they show."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - an extra
+    from matplotlib.figure import Figure
 
     folder.mkdir(parents=True, exist_ok=True)
     made: dict[str, Path] = {}

@@ -159,8 +159,8 @@ class Rows:
 def write_parquet(rows: tuple[dict[str, Any], ...], path: Path) -> bool:
     """Write the rows of episodes as one table too; False without pyarrow."""
     try:
-        import pyarrow as pa  # noqa: PLC0415 - an extra
-        from pyarrow import parquet  # noqa: PLC0415
+        import pyarrow as pa
+        from pyarrow import parquet
     except ModuleNotFoundError:
         return False
     episodes = [row for row in rows if row["kind"] == "episode"]

@@ -57,7 +57,7 @@ def interquartile_mean(values: ArrayLike) -> float:
     return float(stats.trim_mean(flat, 0.25))
 
 
-def bootstrap_interval(  # noqa: PLR0913 - all but the first have defaults
+def bootstrap_interval(
     strata: Sequence[ArrayLike],
     *,
     statistic: str = "mean",
@@ -175,7 +175,7 @@ def wilcoxon_test(differences: ArrayLike) -> float:
     ranks = (2 * last - counts + 1)[where.reshape(-1)]
     positive, total = int(ranks[pairs > 0].sum()), int(ranks.sum())
     lower = min(positive, total - positive)
-    if pairs.size > 100:  # noqa: PLR2004 - beyond, the difference is far below what matters
+    if pairs.size > 100:
         deviation = math.sqrt(float((ranks.astype(np.float64) ** 2).sum())) / 2
         return min(1.0, 2 * NormalDist().cdf((lower + 1 - total / 2) / deviation))
     ways = np.zeros(total + 1)

@@ -96,7 +96,7 @@ def _whole(name: str, value: int, least: int) -> None:
         raise ArgumentError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
-def _number(  # noqa: PLR0913 - a range, and its words
+def _number(
     name: str,
     value: float,
     least: float,

@@ -113,7 +113,7 @@ class TrajectoryEncoder(nn.Module):
             ArgumentError: A shape does not fit, or the current state of a window is masked.
         """
         places = self.positions.shape[0]
-        fits = window.ndim == 3 and window.shape[2] == self.state_dim  # noqa: PLR2004
+        fits = window.ndim == 3 and window.shape[2] == self.state_dim
         if not (fits and 1 <= window.shape[1] <= places):
             raise ArgumentError(
                 f"expected windows of shape (B, 1 to {places}, {self.state_dim}), got "

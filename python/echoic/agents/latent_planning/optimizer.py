@@ -60,7 +60,7 @@ class LatentPlanningOptimizer:
         tracker: The mean plan.
     """
 
-    def __init__(  # noqa: PLR0913 - upstream's arguments, and two by name
+    def __init__(
         self,
         state_dim: int,
         action_dim: int,
@@ -126,7 +126,7 @@ class LatentPlanningOptimizer:
             deterministic: Take the mean, and draw nothing.
         """
         window = torch.as_tensor(window, dtype=torch.float32, device=self.device)
-        single = window.ndim == 2  # noqa: PLR2004
+        single = window.ndim == 2
         rows = window[None] if single else window
         if mask is not None:
             mask = torch.as_tensor(mask, dtype=torch.bool, device=self.device)
@@ -190,7 +190,7 @@ class LatentPlanningOptimizer:
         posterior = self.encoder.posterior(window, mask)
         return posterior, posterior.mean if noise is None else posterior.at(noise)
 
-    def compute_planning_loss(  # noqa: PLR0913 - what a step consists of
+    def compute_planning_loss(
         self,
         current_state_window: Any,
         previous_state_window: Any,

@@ -68,7 +68,7 @@ class PolicyNetwork(nn.Module):
     (torch.Size([]), torch.Size([]))
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - upstream's arguments
+    def __init__(
         self,
         state_dim: int,
         action_dim: int,

@@ -135,7 +135,7 @@ def windows_of(
     """
     states = torch.as_tensor(states)
     starts = torch.as_tensor(starts, dtype=torch.bool, device=states.device)
-    if states.ndim != 3 or starts.shape != states.shape[:2]:  # noqa: PLR2004
+    if states.ndim != 3 or starts.shape != states.shape[:2]:
         raise ArgumentError(
             "expected states of shape (T, N, state_dim) and starts of shape (T, N), got "
             f"{tuple(states.shape)} and {tuple(starts.shape)}"

@@ -99,7 +99,7 @@ class ActorCritic:
         hidden_dim: The width of networks that are made here.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - those of its owners
+    def __init__(
         self,
         state_dim: int,
         action_dim: int,

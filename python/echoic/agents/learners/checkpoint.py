@@ -184,7 +184,7 @@ def get_random_state() -> dict[str, Any]:
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),
         # The learner and its user may both draw from these, so resuming has to bring them back.
-        "numpy": list(np.random.get_state(legacy=True)),  # noqa: NPY002
+        "numpy": list(np.random.get_state(legacy=True)),
         "python": random.getstate(),
     }
     if torch.cuda.is_available():
@@ -195,7 +195,7 @@ def get_random_state() -> dict[str, Any]:
 def set_random_state(state: dict[str, Any]) -> None:
     """Continue where :func:`get_random_state` was called."""
     torch.set_rng_state(state["torch"])
-    np.random.set_state(tuple(state["numpy"]))  # noqa: NPY002
+    np.random.set_state(tuple(state["numpy"]))
     random.setstate(state["python"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
@@ -205,7 +205,7 @@ def _describe(tensor: Any) -> str:
     return f"{tensor.dtype} of shape {tuple(tensor.shape)}"
 
 
-def _take_apart(node: Any, tensors: dict[str, Any], where: str) -> Any:  # noqa: C901, PLR0911 - a case for each type
+def _take_apart(node: Any, tensors: dict[str, Any], where: str) -> Any:
     """The JSON of a node, its arrays put into ``tensors``."""
     if node is None or isinstance(node, bool | str):
         return node

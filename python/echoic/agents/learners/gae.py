@@ -39,7 +39,7 @@ class GAECalculator:
     def __init__(self, config: _Discounts) -> None:
         self.config = config
 
-    def compute_advantages(  # noqa: PLR0913 - as the primitive
+    def compute_advantages(
         self,
         rewards: npt.ArrayLike,
         values: npt.ArrayLike,

@@ -121,7 +121,7 @@ class IMPALALearner:
         hidden_dim: The width of the networks, where the planner does not say.
     """
 
-    def __init__(  # noqa: PLR0913 - as PPO's
+    def __init__(
         self,
         state_dim: int,
         action_dim: int,
@@ -210,7 +210,7 @@ class IMPALALearner:
     def _flat(self, given: IMPALASequences) -> tuple[PPOTrainingStep, Any]:
         """The steps one after the other, for the networks, and the shape they had."""
         shape = tuple(given.rewards.shape)
-        if len(shape) != 2:  # noqa: PLR2004
+        if len(shape) != 2:
             raise ArgumentError(f"expected rewards of shape (T, N), got {shape}")
         blank = torch.zeros(shape)
         pairs = before = before_masks = None

@@ -53,7 +53,7 @@ def add_lora(model: Any, config: LoRAConfig | None = None) -> Any:
     Raises:
         ArgumentError: The model has adapters already, or none of the targets.
     """
-    from peft import LoraConfig, get_peft_model  # noqa: PLC0415 - only LoRA needs peft
+    from peft import LoraConfig, get_peft_model
 
     found = config or LoRAConfig()
     if has_lora(model):

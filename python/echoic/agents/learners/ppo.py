@@ -122,7 +122,7 @@ class PPOLearner:
         value_network: What states are worth.
     """
 
-    def __init__(  # noqa: PLR0913 - upstream's arguments, and three by name
+    def __init__(
         self,
         state_dim: int,
         action_dim: int,

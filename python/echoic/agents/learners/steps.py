@@ -95,7 +95,7 @@ class PPOTrainingStep:
         return PPOTrainingStep(**moved)
 
     @classmethod
-    def from_rollout(  # noqa: PLR0913 - what a rollout consists of
+    def from_rollout(
         cls,
         gae: Any,
         *,

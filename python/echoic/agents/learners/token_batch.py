@@ -152,7 +152,7 @@ class TokenBatch:
         )
 
     @classmethod
-    def from_items(  # noqa: PLR0913 - one argument for each column
+    def from_items(
         cls,
         *,
         tokens: Sequence[ArrayLike],

@@ -189,7 +189,7 @@ def _check_numbers(config: TokenLearnerConfig) -> None:
             raise ArgumentError(f"{name} is above 0, got {value}")
         if name in least and value < least[name]:
             raise ArgumentError(f"{name} is at least {least[name]}, got {value}")
-    if len(config.betas) != 2 or not all(0 <= beta < 1 for beta in config.betas):  # noqa: PLR2004
+    if len(config.betas) != 2 or not all(0 <= beta < 1 for beta in config.betas):
         raise ArgumentError(f"betas are two numbers from 0 to below 1, got {config.betas}")
 
 

@@ -79,7 +79,7 @@ class MetricsCollector:
         or falls by more than half of what the values vary around it, and else ``"stable"``. It
         does not depend on the number's unit. {} before there is a whole window.
         """
-        if window_size < 2:  # noqa: PLR2004 - a line has two points
+        if window_size < 2:
             raise ArgumentError(f"window_size must be at least 2, not {window_size}")
         values = self._values(metric_name, window_size)
         if values.size < window_size or not np.isfinite(values).all():

@@ -178,7 +178,7 @@ class PerformanceMonitor:
 def _call(callback: Callable[[PerformanceMetrics], None], metrics: PerformanceMetrics) -> None:
     try:
         callback(metrics)
-    except Exception:  # noqa: BLE001 - a picture that can't be drawn must not end a training run
+    except Exception:  # a picture that can't be drawn must not end a training run
         _log.warning("a callback of the monitor failed", exc_info=True)
 
 

@@ -28,15 +28,15 @@ RULES = (
 
 def save(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -> None:
     """Writes everything to a file, which appears whole or not at all."""
-    rows = buffer._store.rows  # noqa: SLF001 - the other half of this module
+    rows = buffer._store.rows
     config = dataclasses.asdict(buffer.config)
     about: dict[str, Any] = {
         "format": FORMAT,
         "latent_dim": buffer.latent_dim,
         "rules": {name: config[name] for name in RULES},
-        "adapted": buffer._adapted(),  # noqa: SLF001
+        "adapted": buffer._adapted(),
         "leaves": None,
-        "seed": buffer._store.seed,  # noqa: SLF001
+        "seed": buffer._store.seed,
     }
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     if rows is None:
@@ -64,11 +64,11 @@ def load(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -> None:
         if about["rules"][name] != config[name]:
             got, expected = about["rules"][name], config[name]
             raise ReplayError(f"{path} was made with {name}={got!r}, and the buffer {expected!r}")
-    store = buffer._store  # noqa: SLF001
+    store = buffer._store
     if about["leaves"] is None:
         # Files of earlier versions do not say how draws begin.
         store.reset(about.get("seed", store.seed))
-        if buffer._moves:  # noqa: SLF001
+        if buffer._moves:
             ema = {"decay": buffer.config.ema_decay, "count": int(arrays["mean_count"])}
             buffer.surprise_calculator.tracker.load_state_dict({**ema, "ema": arrays["mean"]})
     else:
@@ -81,7 +81,7 @@ def load(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -> None:
         if rows is not None:
             _fill(rows, path, leaves, arrays)
     if about["adapted"]:
-        buffer._adapt(about["adapted"])  # noqa: SLF001
+        buffer._adapt(about["adapted"])
 
 
 def _fill(
@@ -111,7 +111,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]
         about = json.loads(bytes(arrays.pop(ABOUT)))
         missing = {"format", "latent_dim", "rules", "adapted", "leaves"} - about.keys()
         if missing or set(RULES) - about["rules"].keys():
-            raise ValueError("it does not say what it has")  # noqa: TRY301 - one place for all
+            raise ValueError("it does not say what it has")
     except FileNotFoundError:
         raise
     except Exception as error:  # a damaged archive fails in as many ways as it has parts

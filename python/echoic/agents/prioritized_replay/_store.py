@@ -45,7 +45,7 @@ def plain(value: Any) -> Any:
 
 def _kept(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """In which dtype values are kept: floats in 32 bits, everything else as it is."""
-    if dtype.kind == "f" and dtype.itemsize > 4:  # noqa: PLR2004 - bytes
+    if dtype.kind == "f" and dtype.itemsize > 4:
         return np.dtype(np.float32)
     if dtype.kind in "biuf":
         return dtype

@@ -88,7 +88,7 @@ class PrioritizedReplayBuffer:
         """Whether there are ``min_experiences``, and at least one."""
         return len(self) >= max(self.config.min_experiences, 1)
 
-    def add_experience(  # noqa: PLR0913, PLR0917 - the fields of an experience
+    def add_experience(
         self,
         state: Any,
         latent_plan: Any,
@@ -122,7 +122,7 @@ class PrioritizedReplayBuffer:
         }
         return int(self._store.add(fields, many=False)[0])
 
-    def add_batch(  # noqa: PLR0913, PLR0917 - the fields of experiences
+    def add_batch(
         self,
         states: Any,
         latent_plans: Any,

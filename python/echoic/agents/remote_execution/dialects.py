@@ -57,7 +57,7 @@ DIALECTS = {
         Dialect(
             "vllm",
             token_prompts=True,
-            token_ids="return_token_ids",  # noqa: S106 - the name of a field
+            token_ids="return_token_ids",
             stop_ids="stop_token_ids",
             salted=True,
             reset="/reset_prefix_cache",

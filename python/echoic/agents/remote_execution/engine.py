@@ -160,7 +160,7 @@ class RemoteEngine:
             slack=self._config.affinity_slack,
         )
         # Jitter of waits, no secret.
-        self._random = random.Random(self._config.seed)  # noqa: S311
+        self._random = random.Random(self._config.seed)
         self._numbers = itertools.count()
         self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
         self._running = 0
@@ -383,7 +383,7 @@ class RemoteEngine:
         while not self._closed and len(self._waiting) >= self._config.priority_queue_size:
             try:
                 await asyncio.wait_for(self._changed.wait(), deadline - time.monotonic())
-            except asyncio.TimeoutError:  # noqa: PERF203 - it is waited for once
+            except asyncio.TimeoutError:
                 raise WaitTimeoutError(
                     f"{len(self._waiting)} rollouts wait already, and after {limit:g} s there was "
                     "no room for another one"
@@ -438,7 +438,7 @@ class RemoteEngine:
         while self._router.loads[index]:
             try:
                 await asyncio.wait_for(self._changed.wait(), deadline - time.monotonic())
-            except asyncio.CancelledError:  # noqa: PERF203 - it is waited for once
+            except asyncio.CancelledError:
                 self._open.add(index)
                 self._tell()
                 raise

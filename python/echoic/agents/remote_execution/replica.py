@@ -26,7 +26,7 @@ MAX_ERROR = 500
 WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 
-class Fault(Exception):  # noqa: N818 - not an error until it was met too often
+class Fault(Exception):
     """A request did not succeed at this replica.
 
     Attributes:

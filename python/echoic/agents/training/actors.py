@@ -298,7 +298,7 @@ class ActorGroup:
         try:
             said = seat.said(action)
             seen, reward, done, cut, info = _finite(seat.environment.step(action))
-        except Exception as error:  # noqa: BLE001 - whatever an environment raises
+        except Exception as error:  # whatever an environment raises
             self._mend(seat, error)
             return told
         seat.failures = 0
@@ -329,7 +329,7 @@ class ActorGroup:
             seat.episode += 1
             try:
                 self._begin(seat)
-            except Exception as error:  # noqa: BLE001 - whatever an environment raises
+            except Exception as error:  # whatever an environment raises
                 self._mend(seat, error)
         return told
 
@@ -348,7 +348,7 @@ class ActorGroup:
         seat.episode += 1
         try:
             self._begin(seat)
-        except Exception as again:  # noqa: BLE001 - counted, and not for ever
+        except Exception as again:  # counted, and not for ever
             self._mend(seat, again)
 
     def _bring_back(self, seat: _Seat, kept: dict[str, Any]) -> bool:
@@ -362,7 +362,7 @@ class ActorGroup:
             _log.warning("the episode of actor %d does not repeat itself", seat.number)
             seat.episode += 1
             self._begin(seat)
-        except Exception as error:  # noqa: BLE001 - whatever an environment raises
+        except Exception as error:  # whatever an environment raises
             self._mend(seat, error)
         return False
 
@@ -391,5 +391,5 @@ def close_environment(environment: Any) -> None:
     """Close an environment that may be broken."""
     try:
         environment.close()
-    except Exception as error:  # noqa: BLE001 - it is given up anyway
+    except Exception as error:  # it is given up anyway
         _log.debug("closing an environment: %s", repr(error))

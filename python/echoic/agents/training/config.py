@@ -30,13 +30,13 @@ _COUNTS = (
 
 
 def _planning() -> PlanningConfig:
-    from echoic.agents.latent_planning.config import PlanningConfig  # noqa: PLC0415 - imports torch
+    from echoic.agents.latent_planning.config import PlanningConfig
 
     return PlanningConfig()
 
 
 def _ppo() -> PPOConfig:
-    from echoic.agents.learners import PPOConfig  # noqa: PLC0415 - imports torch
+    from echoic.agents.learners import PPOConfig
 
     return PPOConfig()
 
@@ -254,8 +254,8 @@ def as_json(config: TrainingConfig) -> dict[str, Any]:
 
 def from_json(settings: dict[str, Any]) -> TrainingConfig:
     """What :func:`as_json` gave, as settings again."""
-    from echoic.agents.latent_planning.config import PlanningConfig  # noqa: PLC0415 - imports torch
-    from echoic.agents.learners import PPOConfig  # noqa: PLC0415 - imports torch
+    from echoic.agents.latent_planning.config import PlanningConfig
+    from echoic.agents.learners import PPOConfig
 
     parts: dict[str, Any] = {
         "planning_config": PlanningConfig,

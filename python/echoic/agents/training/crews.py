@@ -61,7 +61,7 @@ class ThreadCrew:
 
     restarts = 0
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what threads share, given once
+    def __init__(
         self,
         config: TrainingConfig,
         seed: int,
@@ -135,7 +135,7 @@ class ThreadCrew:
                 self._make(i)
         except ClosedError:
             return
-        except BaseException as error:  # noqa: BLE001 - raised where it is looked for
+        except BaseException as error:  # raised where it is looked for
             self._error = error
 
 
@@ -262,7 +262,7 @@ class RayCrew:
     @property
     def restarts(self) -> int:
         """How often Ray started one again."""
-        from echoic.integrations.ray.roster import restarts_of  # noqa: PLC0415 - needs Ray
+        from echoic.integrations.ray.roster import restarts_of
 
         return sum(map(restarts_of, self._actors))
 
@@ -324,7 +324,7 @@ class RayCrew:
 
 def _open_doors(server: Server, host: str) -> tuple[Doors, str]:
     """Let the actors of all nodes in, who have the token."""
-    from echoic.integrations.ray.doors import Doors, this_host  # noqa: PLC0415 - needs Ray
+    from echoic.integrations.ray.doors import Doors, this_host
 
     token = secrets.token_hex(16)
     tcp = TcpTransport(0, host, token=token).open(server)
@@ -340,8 +340,8 @@ class _RayActor:
 
     def act(self, task: dict[str, Any]) -> None:
         """Act until the server is gone."""
-        from echoic.integrations.ray.doors import nearest  # noqa: PLC0415
-        from echoic.integrations.ray.roster import own_restarts  # noqa: PLC0415
+        from echoic.integrations.ray.doors import nearest
+        from echoic.integrations.ray.roster import own_restarts
 
         prepare(task)
         address = nearest(task["doors"], task["token"])

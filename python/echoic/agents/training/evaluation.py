@@ -101,7 +101,7 @@ class Evaluator:
         for i, seed in enumerate(seeds):
             try:
                 show(i, *environments[i].reset(seed=seed))
-            except Exception as error:  # noqa: BLE001, PERF203 - whatever an environment raises
+            except Exception as error:
                 broke(i, error)
         while not over.all():
             acted = networks.act(
@@ -117,7 +117,7 @@ class Evaluator:
                 try:
                     seen, reward, done, cut, info = environments[i].step(action)
                     show(i, seen, info)
-                except Exception as error:  # noqa: BLE001 - whatever an environment raises
+                except Exception as error:  # whatever an environment raises
                     broke(i, error)
                     continue
                 rewards[i] += float(reward)

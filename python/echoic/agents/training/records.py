@@ -130,7 +130,7 @@ def _wandb(config: TrainingConfig) -> Any:
 def _progress(config: TrainingConfig) -> tuple[Any, Any]:
     if not config.progress:
         return None, None
-    from rich.progress import Progress  # noqa: PLC0415 - only who wants to see it
+    from rich.progress import Progress
 
     progress = Progress()
     task = progress.add_task(config.env_name, total=config.total_timesteps)

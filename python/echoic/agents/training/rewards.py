@@ -57,7 +57,7 @@ class PreferenceReward:
         hidden_dim: The width of the network.
     """
 
-    def __init__(  # noqa: PLR0913 - settings, by name
+    def __init__(
         self,
         config: TrainingConfig,
         *,
@@ -143,7 +143,7 @@ class PreferenceReward:
         gap = sums[1] - sums[0]
         loss = functional.binary_cross_entropy_with_logits(gap, wanted)
         if first:
-            self.accuracy = float(((gap > 0) == (wanted > 0.5)).float().mean())  # noqa: PLR2004
+            self.accuracy = float(((gap > 0) == (wanted > 0.5)).float().mean())
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self._optimizer.step()

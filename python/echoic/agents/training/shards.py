@@ -97,7 +97,7 @@ class ProcessShards:
                 # It may be silent for longer while it is still importing.
                 importing = self._workers.members[i].started + IMPORTS - time.monotonic()
                 found.append(answered.result(max(self._timeout, importing)))
-            except _GONE as error:  # noqa: PERF203 - a handful of parts
+            except _GONE as error:
                 _log.warning("a part of the gradient is computed again: %r", error)
                 # The thread that waits for it wakes up: nothing comes from one that is gone.
                 self._workers.replace(i)

@@ -55,7 +55,7 @@ def blocks_of(episodes: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[dict[s
 def read_minari(dataset: Any, cache_dir: str | os.PathLike[str] | None) -> dict[str, Any]:
     """Return the arrays of a data set, or of the local one with this name."""
     if isinstance(dataset, str):
-        import minari  # noqa: PLC0415 - only needed to read such data
+        import minari
 
         dataset = minari.load_dataset(dataset)
 

@@ -156,8 +156,8 @@ def shown(things: Iterable[Any], total: int | None, what: str) -> Iterator[Any]:
         yield from things
         return
     try:
-        from rich.console import Console  # noqa: PLC0415 - only if it is installed
-        from rich.progress import track  # noqa: PLC0415
+        from rich.console import Console
+        from rich.progress import track
     except ImportError:
         yield from things
         return

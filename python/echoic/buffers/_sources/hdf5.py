@@ -26,7 +26,7 @@ def read_hdf5(path: Path, cache_dir: str | os.PathLike[str] | None) -> dict[str,
         if not found:
             raise SpecError(f"{path}: expected a file main_data.hdf5 in it, or in its data folder")
         path = found[0]
-    import h5py  # noqa: PLC0415 - only needed to read such files
+    import h5py
 
     size = path.stat()
     source = f"{path.name} of {size.st_size} bytes, changed at {size.st_mtime_ns}"
@@ -67,14 +67,14 @@ def _flat(file: Any) -> Iterator[dict[str, Any]]:
 
 
 def _is_array(file: Any, name: str) -> bool:
-    import h5py  # noqa: PLC0415
+    import h5py
 
     return file.get(name, getclass=True) is h5py.Dataset
 
 
 def _read(file: Any, path: str) -> Any:
     """Read an array, or the arrays of a group as a dict."""
-    import h5py  # noqa: PLC0415
+    import h5py
 
     if file.get(path, getclass=True) is h5py.Group:
         return {name: _read(file, f"{path}/{name}") for name in file[path]}
@@ -83,7 +83,7 @@ def _read(file: Any, path: str) -> Any:
 
 def _array(file: Any, path: str) -> Any:
     """Return an array after checking that it is in this file: links are not followed."""
-    import h5py  # noqa: PLC0415
+    import h5py
 
     if file.get(path) is None:
         raise SpecError(f"`{path}`: expected an array, but the file has none of this name")

@@ -75,7 +75,7 @@ def _below(there: Sequence[str], name: str) -> list[str]:
 
 def _listed(there: Sequence[str]) -> str:
     listed = ", ".join(f"`{name[:40]}`" for name in there[:12]) or "nothing"
-    return listed if len(there) <= 12 else f"{listed} and {len(there) - 12} more"  # noqa: PLR2004
+    return listed if len(there) <= 12 else f"{listed} and {len(there) - 12} more"
 
 
 def _tree(arrays: Mapping[str, Any], name: str) -> Any:

@@ -28,8 +28,8 @@ def read_parquet(
 ) -> dict[str, Any]:
     """Return the arrays of the files, concatenated."""
     try:
-        import pyarrow as pa  # noqa: PLC0415 - only needed to read such files
-        import pyarrow.parquet as pq  # noqa: PLC0415
+        import pyarrow as pa
+        import pyarrow.parquet as pq
     except ImportError as error:
         text = "reading Parquet files needs pyarrow: pip install 'echoic[parquet]'"
         raise ModuleNotFoundError(text) from error

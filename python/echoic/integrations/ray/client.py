@@ -57,7 +57,7 @@ class Client(ShardedClient):
             was there in time.
     """
 
-    def __init__(  # noqa: PLR0913 - one argument for each option
+    def __init__(
         self,
         name: str = "echoic",
         namespace: str | None = None,
@@ -179,7 +179,7 @@ class Client(ShardedClient):
         Raises:
             TableNotFoundError: If the cluster has no rollout table of this name.
         """
-        from echoic.rollouts import connect  # noqa: PLC0415 - imports much that tables don't need
+        from echoic.rollouts import connect
 
         address = self.addresses[0]
         with self._connecting:
@@ -197,7 +197,7 @@ class Client(ShardedClient):
         When that shard has moved, call this again. A restarted shard has no weights until the
         learner publishes some.
         """
-        from echoic.weights import WeightClient  # noqa: PLC0415 - as above
+        from echoic.weights import WeightClient
 
         return WeightClient(self.addresses[0], token=self._token)
 

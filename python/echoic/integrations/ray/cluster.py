@@ -108,7 +108,7 @@ class ReplayCluster:
                 ray.get([work.remote(client) for _ in range(100)])
     """
 
-    def __init__(  # noqa: PLR0913 - one argument for each option
+    def __init__(
         self,
         tables: Callable[[], Sequence[Table]],
         num_shards: int = 2,
@@ -222,7 +222,7 @@ class ReplayCluster:
         group = placement_group([bundle] * count, strategy=self._placement)
         try:
             if not group.wait(max(0.1, deadline - time.monotonic())):
-                raise WaitTimeoutError(  # noqa: TRY301 - the bundles are released below
+                raise WaitTimeoutError(
                     f"timed out: {count} shards with {self._resources} each could not be placed "
                     f"with {self._placement!r} within {timeout} s; Ray's nodes have {_nodes()}"
                 )
@@ -533,7 +533,7 @@ class ReplayCluster:
         for number, ended in closing.items():
             try:
                 ray.get(ended, timeout=max(0.0, deadline - time.monotonic()))
-            except RayError as error:  # noqa: PERF203 - the others are closed all the same
+            except RayError as error:
                 _log.warning("shard %d of %r was not closed: %s", number, self._name, error)
         self._end_actors()
 

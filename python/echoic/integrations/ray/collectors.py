@@ -86,7 +86,7 @@ class Collectors:
                     learn(batch)
     """
 
-    def __init__(  # noqa: PLR0913 - one argument for each option
+    def __init__(
         self,
         env: str | Callable[[], Any],
         policy: Callable[[Any, Any, Any], Any] | None,

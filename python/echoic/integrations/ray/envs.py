@@ -155,7 +155,7 @@ def agent_environment(
 
 
 def _make_agent_environment(name: str, imports: Sequence[str], settings: dict[str, Any]) -> Any:
-    from echoic.agents.environments import make_environment  # noqa: PLC0415 - much to import
+    from echoic.agents.environments import make_environment
 
     for module in imports:
         importlib.import_module(module)

@@ -51,7 +51,7 @@ class TorchBatch:
         return self.data[key]
 
 
-def torch_batches(  # noqa: PLR0913 - one argument for each option
+def torch_batches(
     client: Any,
     table: str,
     batch_size: int,
@@ -93,7 +93,7 @@ def torch_batches(  # noqa: PLR0913 - one argument for each option
     return _drawn(client, table, batch_size, batches, device, beta, timeout)
 
 
-def _drawn(  # noqa: PLR0913, PLR0917 - those of the function above
+def _drawn(
     client: Any,
     table: str,
     batch_size: int,

@@ -75,7 +75,7 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
         metrics_num_episodes_for_smoothing: RLlib's.
     """
 
-    def __init__(  # noqa: PLR0913 - one argument for each option
+    def __init__(
         self,
         capacity: int = 10_000,
         *,
@@ -89,7 +89,7 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
         num_learners: int = 0,
         timeout: float | None = 60.0,
         seed: int | None = None,
-        batch_size_B: int = 16,  # noqa: N803 - RLlib's
+        batch_size_B: int = 16,
         metrics_num_episodes_for_smoothing: int = 100,
     ) -> None:
         """Connect, if a client or an address is given; see the class."""
@@ -161,12 +161,12 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
             self.metrics.log_value(NUM_ENV_STEPS_ADDED, count, reduce="sum")
             self.metrics.log_value(NUM_ENV_STEPS_ADDED_LIFETIME, count, reduce="lifetime_sum")
 
-    def sample(  # noqa: PLR0913 - RLlib's arguments
+    def sample(
         self,
         num_items: int | None = None,
         *,
-        batch_size_B: int | None = None,  # noqa: N803 - RLlib's
-        batch_length_T: int | None = None,  # noqa: N803 - RLlib's
+        batch_size_B: int | None = None,
+        batch_length_T: int | None = None,
         n_step: int | Sequence[int] | None = None,
         beta: float | None = None,
         gamma: float | None = None,
@@ -242,7 +242,7 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
         tell(NUM_ENV_STEPS_PER_SAMPLE, others, reduce="mean", window=window)
         tell(ACTUAL_N_STEP, float(spans.mean()), reduce="mean", window=window)
 
-    def update_priorities(self, priorities: Any, module_id: Any = None) -> None:  # noqa: ARG002 - RLlib's
+    def update_priorities(self, priorities: Any, module_id: Any = None) -> None:
         """Set the priorities of the last draw, usually the errors of the learners.
 
         Args:
@@ -251,7 +251,7 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
         """
         self._transitions.update_priorities(priorities)
 
-    def get_num_timesteps(self, module_id: Any = None) -> int:  # noqa: ARG002 - RLlib's
+    def get_num_timesteps(self, module_id: Any = None) -> int:
         """Return how many transitions the table has, of all clients."""
         return len(self._transitions)
 

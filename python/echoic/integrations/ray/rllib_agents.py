@@ -121,12 +121,12 @@ class EchoicMultiAgentEpisodeReplayBuffer(EchoicEpisodeReplayBuffer):
                     shares.setdefault(name, []).append(own)
         return shares
 
-    def sample(  # noqa: PLR0913 - RLlib's arguments
+    def sample(
         self,
         num_items: int | None = None,
         *,
-        batch_size_B: int | None = None,  # noqa: N803 - RLlib's
-        batch_length_T: int | None = None,  # noqa: N803 - RLlib's
+        batch_size_B: int | None = None,
+        batch_length_T: int | None = None,
         n_step: int | Sequence[int] | None = None,
         beta: float | None = None,
         gamma: float | None = None,
@@ -224,7 +224,7 @@ def _each(names: Collection[str], work: Callable[[str], None]) -> None:
     for name in names:
         try:
             work(name)
-        except WaitTimeoutError as error:  # noqa: PERF203 - each has its own
+        except WaitTimeoutError as error:
             late, stored = error, stored + error.stored
     if late is not None:
         late.stored = stored

@@ -151,7 +151,7 @@ class Roster:
 
 def restarts_of(actor: Any) -> int:
     """Return how many times an actor was restarted, given its handle."""
-    return _restarts(actor._actor_id.hex())  # noqa: SLF001 - a handle has no public id
+    return _restarts(actor._actor_id.hex())
 
 
 def own_restarts() -> int:

@@ -184,7 +184,7 @@ class Shard:
         if self._number == 0 and settings.rollouts is not None:
             rest["rollouts"] = settings.rollouts(None if folder is None else folder / "rollouts")
         if self._number == 0 and settings.weights:
-            from echoic.weights import WeightStore  # noqa: PLC0415 - only one shard has weights
+            from echoic.weights import WeightStore
 
             rest["weights"] = WeightStore()
         self._tables = list(settings.tables())

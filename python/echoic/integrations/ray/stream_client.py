@@ -95,7 +95,7 @@ class StreamClient:
                 client.extend(samples)
     """
 
-    def __init__(  # noqa: PLR0913 - one argument for each option
+    def __init__(
         self,
         name: str = "stream",
         namespace: str | None = None,
@@ -321,7 +321,7 @@ class StreamClient:
             # At its old address the connection is restored by itself.
             if before is None or place.doors != before.doors:
                 self._move(place)
-        except Exception as error:  # noqa: BLE001 - the next call raises it
+        except Exception as error:  # the next call raises it
             self._fault = error
 
     def _ask(self) -> Place | None:
@@ -538,7 +538,7 @@ class _Batch:
 
 def _give_up(link: Client) -> None:
     """Close a connection without delivering what it has."""
-    link._give_up()  # noqa: SLF001 - not part of the public API
+    link._give_up()
     # It waits at most for an attempt to connect.
     with contextlib.suppress(EchoicError):
         link.close()

@@ -96,7 +96,7 @@ class StreamServer(Server):
     _sure: float
     _teller: threading.Thread | None
 
-    def __new__(  # noqa: PLR0913 - one argument for each option
+    def __new__(
         cls,
         example: Any,
         batch_size: int,
@@ -188,14 +188,14 @@ class StreamServer(Server):
         entered = self._entered
         identity = secrets.token_hex(4) if entered is None else entered.identity
         token = secrets.token_hex(16) if entered is None else entered.token
-        assert self._namespace is not None  # noqa: S101 - `start` has set it
+        assert self._namespace is not None
         return open_roster(self._name, self._namespace, identity, token)
 
     def _tell(self) -> bool:
         """Report to the roster; return whether this server has its rank."""
         entered, doors = self._entered, self._doors
-        assert entered is not None  # noqa: S101 - `start` has set both
-        assert doors is not None  # noqa: S101
+        assert entered is not None
+        assert doors is not None
         place = Place(
             rank=self._rank,
             life=entered.life,

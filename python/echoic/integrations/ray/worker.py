@@ -73,7 +73,7 @@ class Task:
     options: dict[str, Any]
 
 
-class _Stopped(Exception):  # noqa: N818 - not an error
+class _Stopped(Exception):
     """Raised to end the worker's loop when it stops."""
 
 
@@ -189,7 +189,7 @@ class Worker:
             envs = self._make_envs()
             form = envs.form(weights)
             rollout = form.rollout(task.steps, task.envs, following=True)
-            items_of: Callable[[Any], Any] = pickle.loads(task.items)  # noqa: S301 - our own
+            items_of: Callable[[Any], Any] = pickle.loads(task.items)
             while True:
                 if feed is not None:
                     version, weights = feed.wait(self._look)
@@ -210,10 +210,10 @@ class Worker:
         entropy = [task.seed, self._number, own_restarts()]
         seeds = [int(one) for one in np.random.SeedSequence(entropy).generate_state(task.envs)]
         if task.native:
-            from echoic.collectors import VectorEnv  # noqa: PLC0415 - only native ones need it
+            from echoic.collectors import VectorEnv
 
-            made = VectorEnv(pickle.loads(task.env), task.envs, autoreset_mode="SameStep")  # noqa: S301
-            return VectorSteps(made, pickle.loads(task.policy), seeds)  # noqa: S301 - our own
+            made = VectorEnv(pickle.loads(task.env), task.envs, autoreset_mode="SameStep")
+            return VectorSteps(made, pickle.loads(task.policy), seeds)
         return Envs(Setup(task.env, task.policy, task.steps, seeds, True, self._number, 0))
 
     def _look(self) -> None:

@@ -53,7 +53,7 @@ _STOPPED_PATIENCE = 1.0
 _SCHEMES = ("tcp://", "tls://", "unix://", "shm://")
 
 
-class TimeoutExceeded(RuntimeError):  # noqa: N818 - the name says it
+class TimeoutExceeded(RuntimeError):
     """A server did not answer in time."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ def _in_time(ask: Callable[[], T], timeout: float) -> T:
     def run() -> None:
         try:
             answers.append(ask())
-        except Exception as error:  # noqa: BLE001 - raised in the calling thread
+        except Exception as error:  # raised in the calling thread
             answers.append(error)
 
     asking = threading.Thread(target=run, name="echoic-ask", daemon=True)

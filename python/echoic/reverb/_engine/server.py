@@ -36,7 +36,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]", "::1", "0.0.0.0"})  # noqa: S104
+_LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]", "::1", "0.0.0.0"})
 
 # Servers of this process, by process and port: a forked child has none.
 _servers: weakref.WeakValueDictionary[tuple[int, int], Server] = weakref.WeakValueDictionary()

@@ -241,7 +241,7 @@ class TrajectoryWriter:
         if (table, got) in self._allowed:
             return
         check_trajectory(table, expected, got)
-        if len(self._allowed) >= 1024:  # noqa: PLR2004 - lengths may vary without end
+        if len(self._allowed) >= 1024:
             self._allowed.clear()
         self._allowed.add((table, got))
 

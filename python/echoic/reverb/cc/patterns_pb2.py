@@ -65,7 +65,7 @@ class Structure(Message):
 
     FIELDS = {"nest": Field()}
 
-    def _checked(self, name: str, value: Any) -> Any:  # noqa: ARG002 - any nest is accepted
+    def _checked(self, name: str, value: Any) -> Any:
         return value
 
 

@@ -179,7 +179,7 @@ def text(array: np.ndarray[Any, Any]) -> str | None:
         return "\n".join(each.decode(errors="replace") for each in array.reshape(-1)[:_TEXT])
     if array.dtype.kind == "U":
         return "\n".join(map(str, array.reshape(-1)[:_TEXT]))
-    if array.dtype != np.uint8 or array.ndim != 1 or array.size < 4:  # noqa: PLR2004 - less is more likely numbers
+    if array.dtype != np.uint8 or array.ndim != 1 or array.size < 4:
         return None
     cut = array[: 4 * _TEXT].tobytes()
     try:
@@ -241,13 +241,13 @@ def frames(leaf: np.ndarray[Any, Any]) -> Pixels | None:
     if leaf.dtype != np.uint8 or leaf.size == 0:
         return None
     shape = leaf.shape
-    if len(shape) > 2 and shape[-1] in _KINDS and min(shape[-3:-1]) >= _SMALLEST:  # noqa: PLR2004 - height, width and channels
+    if len(shape) > 2 and shape[-1] in _KINDS and min(shape[-3:-1]) >= _SMALLEST:
         channels = shape[-1]
-        if channels != 4 or (leaf[..., 3] == _OPAQUE).all():  # noqa: PLR2004 - with opacity
+        if channels != 4 or (leaf[..., 3] == _OPAQUE).all():
             return leaf.reshape(-1, *shape[-3:])
         grey: Pixels = np.moveaxis(leaf, -1, -3)
         return grey.reshape(-1, *shape[-3:-1], 1)
-    if len(shape) >= 2 and min(shape[-2:]) >= _SMALLEST:  # noqa: PLR2004 - height and width
+    if len(shape) >= 2 and min(shape[-2:]) >= _SMALLEST:
         return leaf.reshape(-1, *shape[-2:], 1)
     return None
 

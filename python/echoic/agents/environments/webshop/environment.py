@@ -88,7 +88,7 @@ class WebShopConfig(EnvironmentConfig):
         if not self.budget_limit > 0:
             raise ArgumentError(f"budget_limit must be above 0, not {self.budget_limit}")
         goals = self.goal_range
-        if goals is not None and not (len(goals) == 2 and 0 <= goals[0] < goals[1]):  # noqa: PLR2004
+        if goals is not None and not (len(goals) == 2 and 0 <= goals[0] < goals[1]):
             raise ArgumentError(f"goal_range must be first and last, not {goals}")
         if self.noun_tagger not in TAGGERS:
             raise ArgumentError(
@@ -109,7 +109,7 @@ class _Shop:
 
 @functools.lru_cache(maxsize=4)
 def _open(path: str | None, website_type: str, count: int, human: bool, seed: int) -> _Shop:
-    rng = random.Random(seed)  # noqa: S311 - prices, no secret
+    rng = random.Random(seed)
     rows = rows_of(website_type, count, seed) if path is None else read_rows(path)
     products = [one for one in products_of(rows, rng) if website_type in (one.category, "all")]
     if not products:

@@ -40,7 +40,7 @@ _DESCRIPTIONS = (
 
 def rows_of(website_type: str, count: int, seed: int) -> Rows:
     """Rows of the three files for a shop of so many items; ``"all"`` has items of all types."""
-    rng = random.Random(f"{website_type} {seed}")  # noqa: S311 - a shop, no secret
+    rng = random.Random(f"{website_type} {seed}")
     kinds = [
         (name, kind)
         for name, those in KINDS.items()

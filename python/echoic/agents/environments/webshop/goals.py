@@ -47,7 +47,7 @@ class Goal:
 def goals_of(products: Sequence[Product], rng: random.Random, *, human: bool) -> list[Goal]:
     """All goals, in upstream's order."""
     goals = list(_human(products, rng) if human else _templated(products, rng))
-    random.Random(_ORDER_SEED).shuffle(goals)  # noqa: S311 - an order, no secret
+    random.Random(_ORDER_SEED).shuffle(goals)
     return goals
 
 
@@ -79,7 +79,7 @@ def _templated(products: Sequence[Product], rng: random.Random) -> Iterator[Goal
         yield Goal(**{**vars(goal), "weight": weight})
 
 
-def _goal(  # noqa: PLR0913, PLR0917 - what a goal is made of
+def _goal(
     product: Product,
     request: str,
     price_text: str,
@@ -102,7 +102,7 @@ def _goal(  # noqa: PLR0913, PLR0917 - what a goal is made of
 
 def _upper(price: float, rng: random.Random) -> tuple[float, str]:
     steps = [one for one in _STEPS if one > price][:_NEAREST]
-    if len(steps) < 2:  # noqa: PLR2004 - two are drawn
+    if len(steps) < 2:
         return _NO_LIMIT, ""
     upper = max(rng.sample(steps, 2))
     return upper, f", and price lower than {upper:.2f} dollars"

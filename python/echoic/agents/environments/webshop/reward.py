@@ -86,9 +86,9 @@ def type_reward(score: float, *, same_query: bool, levels: int) -> float:
     """
     if score == 0.0:
         return 0.0
-    if score < 0.1:  # noqa: PLR2004 - upstream's
+    if score < 0.1:
         return 0.1
-    return 1.0 if same_query or levels >= 2 or score > 0.2 else 0.5  # noqa: PLR2004 - upstream's
+    return 1.0 if same_query or levels >= 2 or score > 0.2 else 0.5
 
 
 def title_score(bought: str, wanted: str, nouns: Callable[[str], list[str]]) -> float:

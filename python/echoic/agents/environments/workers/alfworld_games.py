@@ -163,7 +163,7 @@ def _made(folder: Path, seed: int, settings: dict[str, Any]) -> str:
 
 
 def _make(folder: Path, seed: int, settings: dict[str, Any]) -> None:
-    rng = random.Random(seed)  # noqa: S311 - games, not secrets
+    rng = random.Random(seed)
     for _ in range(_MOST_TRIES):
         task = rng.choice(settings["tasks"])
         problem = _problem(rng, task, settings["max_objects"], settings["room_size"])
@@ -221,7 +221,7 @@ def _solved(path: Path) -> list[str] | None:
             state, _, done = env.step(steps[-1])
             if done:
                 return steps
-    except Exception as error:  # noqa: BLE001 - the expert gives up by any of them
+    except Exception as error:  # the expert gives up by any of them
         print(f"{path.parent.parent.name}: {type(error).__name__}: {error}")  # noqa: T201
     inner.reset()
     return _planned(inner)
@@ -230,7 +230,7 @@ def _solved(path: Path) -> list[str] | None:
 def _planned(env: Any) -> list[str] | None:
     """What Fast Downward would do from here on."""
     # It has no other door: the environment's own plans anew after each step, for seconds.
-    plan = env._pddl_state.replan(env._entity_infos)  # noqa: SLF001
+    plan = env._pddl_state.replan(env._entity_infos)
     return [str(step) for step in plan] if plan else None
 
 

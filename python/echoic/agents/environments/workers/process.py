@@ -75,9 +75,9 @@ class JsonProcess(Process):
             super().__init__(command, name=name, env=environment, **pipes)
         except OSError as error:
             raise EnvironmentProcessError(f"{name} can't be started: {error}") from error
-        assert self.process.stdin is not None  # noqa: S101 - asked for above
-        assert self.process.stdout is not None  # noqa: S101
-        assert self.process.stderr is not None  # noqa: S101
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
         self._in = self.process.stdin.fileno()
         self._out = self.process.stdout.fileno()
         self._err = self.process.stderr.fileno()
@@ -218,6 +218,6 @@ class JsonProcess(Process):
             known = getattr(errors, kind)
         if known is not None:
             error = known(text)
-            assert isinstance(error, Exception)  # noqa: S101 - for the type
+            assert isinstance(error, Exception)
             return error
         return EnvironmentProcessError(f"{self.name} failed: {kind}: {text}\n{told['trace']}")

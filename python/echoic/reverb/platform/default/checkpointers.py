@@ -11,6 +11,6 @@ from echoic.reverb.platform.checkpointers_lib import (
 __all__ = ["CheckpointerBase", "DefaultCheckpointer", "TempDirCheckpointer", "default_checkpointer"]
 
 
-def default_checkpointer(group: str | None = None) -> CheckpointerBase:  # noqa: ARG001 - upstream's
+def default_checkpointer(group: str | None = None) -> CheckpointerBase:
     """Return the checkpointer of a server for which none was given."""
     return TempDirCheckpointer()
