@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PACKAGE = Path(echoic.__file__).parent
-FILES = sorted(PACKAGE.rglob("*.py"))
+FILES = sorted([*PACKAGE.rglob("*.py"), PACKAGE / "_native.pyi"])
 
 # Parts of the package whose text is not rewritten yet. Remove a part when it is; add none.
 NOT_YET = (

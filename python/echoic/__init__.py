@@ -2,9 +2,12 @@
 
 Start with :class:`Server`: samples go in one by one, fixed-size batches come out as numpy views.
 Workers in other processes push to it with :func:`connect`. For replay there is :class:`Table`:
-items go in with priorities, and batches come out as a selector chooses. Who trains on one machine
-starts with :class:`ReplayBuffer`.
+items go in with priorities, and batches come out as a selector chooses. To train on one machine,
+start with :class:`ReplayBuffer`.
 """
+
+import importlib as _importlib
+import typing as _typing
 
 from echoic import buffers, collectors, errors, limiters, primitives, selectors, structured_writer
 from echoic._native import (
@@ -30,7 +33,6 @@ from echoic.client import Client, connect
 from echoic.errors import EchoicError
 from echoic.ragged import Ragged
 from echoic.remote_table import RemoteTable
-from echoic.rollouts import RolloutTable
 from echoic.server import Server
 from echoic.sharded import (
     ShardedClient,
@@ -45,7 +47,10 @@ from echoic.trajectory_writer import TrajectoryWriter
 from echoic.transports import ShmTransport, TcpTransport, TlsTransport, Transport, UnixTransport
 from echoic.vector_writer import VectorWriter
 from echoic.watch import Watch
-from echoic.weights import WeightStore
+
+if _typing.TYPE_CHECKING:
+    from echoic.rollouts import RolloutTable
+    from echoic.weights import WeightStore
 
 __all__ = [
     "AnyLength",
@@ -94,3 +99,18 @@ __all__ = [
     "selectors",
     "structured_writer",
 ]
+
+# Imported when they are first used, so that `import echoic` stays fast.
+_ON_DEMAND = {"RolloutTable": "echoic.rollouts", "WeightStore": "echoic.weights"}
+
+
+def __getattr__(name: str) -> _typing.Any:
+    """Return what is imported on demand."""
+    if name not in _ON_DEMAND:
+        raise AttributeError(f"module 'echoic' has no attribute {name!r}")
+    return getattr(_importlib.import_module(_ON_DEMAND[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List also what is imported on demand."""
+    return sorted({*globals(), *__all__})

@@ -117,7 +117,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> list[Table]:
     """Make the tables of a checkpoint, without a server that has them: to look at what is in it.
 
     Raises:
-        CheckpointError: It is damaged, or none of ours.
+        CheckpointError: It is damaged, or not one of Echoic's.
         OSError: It can't be read.
     """
 
@@ -128,7 +128,7 @@ def verify_checkpoint(
 
     Args:
         path: A checkpoint, or a directory of them: then the newest.
-        progress: Told now and then how many bytes of how many were read.
+        progress: Called now and then with how many bytes of how many were read.
 
     Raises:
         CheckpointError: What is wrong, in which file.
@@ -262,7 +262,7 @@ class Client:
 
     @property
     def producer(self) -> bytes:
-        """Who this client is to the server."""
+        """The number that the server knows this client by."""
 
     @property
     def spec(self) -> Spec:
@@ -347,7 +347,7 @@ class Server:
 
         Raises:
             OSError: The address can't be had.
-            ValueError: The address is none, or needs a token.
+            ValueError: If the address is not valid, or needs a token.
         """
 
     @property
@@ -377,7 +377,7 @@ class Server:
         """
 
     def set_gauge(self, name: str, value: float | None) -> None:
-        """Show a number of this program beside the server's own, as ``echoic_told``.
+        """Show a number of this program beside the server's own, as ``echoic_gauge``.
 
         It replaces the number of this name; ``None`` removes it. There may be 256 names of at most
         128 bytes.
@@ -389,7 +389,7 @@ class Server:
             >>> import echoic
             >>> server = echoic.Server(tables=[echoic.Table("replay", capacity=100)])
             >>> server.set_gauge("success_rate", 0.75)
-            >>> server.metrics()["told.success_rate"]
+            >>> server.metrics()["gauge.success_rate"]
             0.75
         """
 
@@ -410,7 +410,7 @@ class Server:
 
         Raises:
             OSError: The address can't be had.
-            ValueError: The address is none, or needs a token.
+            ValueError: If the address is not valid, or needs a token.
             ClosedError: The server is closed.
 
         Example:
@@ -426,8 +426,8 @@ class Server:
     def checkpoint(self) -> Path:
         """Write a checkpoint, and remove those that are older than the ones to be kept.
 
-        It has all tables, each as it was at one moment, and the samples of the stream that nobody
-        took yet.
+        It has all tables, each as it was at one moment, and the samples of the
+        stream that were not taken yet.
 
         Returns:
             Where the checkpoint is.
@@ -445,7 +445,7 @@ class Server:
         checkpoint: str | os.PathLike[str] | None,
     ) -> dict[str, tuple[int, tuple[int, str, int] | None]]: ...
     def close(self, drain: float = 1.0, restart: bool | None = None) -> None:
-        """Close the doors, end intake and wake everyone who waits.
+        """Close the listeners, end intake and wake all waiting calls.
 
         Batches already taken stay valid.
 
@@ -512,7 +512,7 @@ class Table:
 
         Raises:
             SpecError: The item does not fit.
-            PriorityError: The priority is none.
+            PriorityError: If the priority is not a finite number >= 0.
             WaitTimeoutError: The limiter did not allow it in time; ``reason`` says why.
             ClosedError: The table is closed.
             OSError: The table's journal takes nothing more. The table can still be sampled.
@@ -535,7 +535,7 @@ class Table:
 
         Raises:
             SpecError: A leaf does not fit, or the table has no spec. Nothing is inserted.
-            PriorityError: A priority is none. Nothing is inserted.
+            PriorityError: If a priority is not a finite number >= 0. Nothing is added.
             WaitTimeoutError: Not all were allowed in time; ``stored`` says how many were.
             ClosedError: The table is closed.
         """
@@ -543,8 +543,8 @@ class Table:
     def sample(self, n: int, timeout: float | None = None, beta: float = 1.0) -> Batch:
         """Draw a batch, all of it at one moment.
 
-        The arrays belong to the batch: nobody changes them later. Waits, without the GIL, while the
-        limiter says so.
+        The arrays belong to the batch and do not change later. Waits, without the GIL, while the
+        limiter does not allow a sample.
 
         Args:
             n: How many items, at least 1.
@@ -554,7 +554,7 @@ class Table:
         Raises:
             ValueError: ``n`` or ``beta`` is out of range. Nothing is drawn.
             WaitTimeoutError: The limiter did not allow it in time; ``reason`` says why.
-            LimiterError: The limiter can never allow so many at once; the message has the
+            LimiterError: If the limiter can never allow ``n`` at once; the message has the
                 arithmetic.
             ClosedError: The table is closed.
         """
@@ -610,17 +610,17 @@ class Table:
         """
 
     def can_sample(self, n: int) -> bool:
-        """Whether a batch of so many could be sampled now without waiting.
+        """Return whether a batch of ``n`` items could be sampled now without waiting.
 
         Raises:
             LimiterError: It never could; the message has the arithmetic.
         """
 
     def can_add(self, n: int = 1) -> bool:
-        """Whether so many items could be added now without waiting."""
+        """Return whether ``n`` items could be added now without waiting."""
 
     def close(self) -> None:
-        """End inserts and samples, and wake everyone who waits.
+        """End adds and samples, and wake all waiting calls.
 
         Priorities can still be changed: a learner need not know which of its batches was the last.
         """
@@ -698,7 +698,7 @@ class Tables:
 
     @property
     def lives(self) -> int:
-        """How often the server was another than before: started anew."""
+        """How many restarts of the server the connection has seen."""
 
     @property
     def pending(self) -> int:
@@ -733,7 +733,7 @@ class PendingBatch:
 class Shards:
     """Draws batches from one table on several servers, and knows whose items they were.
 
-    Each call is told which servers these are: for each that is there its table, and the number of
+    Each call is given the servers: for each that is there its table, and the number of
     the first life that its connection sees. New ones join at the end.
     """
 
@@ -828,18 +828,18 @@ class TrajectoryWriter:
             trajectory: A tree whose leaves are parts of columns of the history: one step
                 (``column[-1]``, which has no axis of time), a slice or a list of steps. Without it
                 the item is the last step of the history, all of it: ``[-1]`` of every column.
-            last: Instead of a trajectory: the last so many steps, ``[-last:]`` of every column.
+            last: Instead of a trajectory: this number of last steps, ``[-last:]`` of every column.
 
         Raises:
             TableNotFoundError: There is no such table.
-            PriorityError: The priority is none.
+            PriorityError: If the priority is not a finite number >= 0.
             SpecError: The item is not like the table's spec.
-            TrajectoryError: There are not so many steps, or one is gone, or a leaf is none of this
+            TrajectoryError: If there are fewer steps, one is gone, or a leaf is not of this
                 writer's history.
         """
 
     def flush(self, block_until_num_items: int = 0, timeout: float | None = None) -> None:
-        """Hand all items over to their tables, and wait until at most so many are not there yet.
+        """Hand all items over to their tables, and wait until at most this many are on their way.
 
         With 0, those that are there then survive what their tables' durability says.
 
@@ -937,13 +937,13 @@ class VectorWriter:
 
         Raises:
             TableNotFoundError: There is no such table.
-            PriorityError: A priority is none. No item was made.
+            PriorityError: If a priority is not a finite number >= 0. No item is made.
             SpecError: The items are not like the table's spec.
             TrajectoryError: A leaf is no part of a column of this writer.
         """
 
     def flush(self, block_until_num_items: int = 0, timeout: float | None = None) -> None:
-        """Hand all items over to their tables, and wait until at most so many are not there yet.
+        """Hand all items over to their tables, and wait until at most this many are on their way.
 
         Raises:
             WaitTimeoutError: The tables did not take them in time; they stay with the writer.
@@ -1013,7 +1013,7 @@ class StructuredWriter:
         """
 
     def flush(self, block_until_num_items: int = 0, timeout: float | None = None) -> None:
-        """Hand all items over to their tables, and wait until at most so many are not there yet.
+        """Hand all items over to their tables, and wait until at most this many are on their way.
 
         With 0, those that are there then survive what their tables' durability says.
 
@@ -1121,7 +1121,7 @@ class Publication:
 
 @final
 class Subscription:
-    """Somebody who is told of publications; the latest counts, and others are skipped.
+    """A reader of publications: it gets the latest, and skips those between.
 
     Iterating yields publications as they come, until the store or the subscription is closed.
     """
@@ -1142,7 +1142,7 @@ class Subscription:
             timeout: Seconds to wait; ``None`` waits for ever, 0 not at all.
 
         Raises:
-            WaitTimeoutError: There was none in time; ``reason`` says why: ``"EMPTY"`` or
+            WaitTimeoutError: If none came in time; ``reason`` says why: ``"EMPTY"`` or
                 ``"AWAY"``, when there is no connection.
             ClosedError: The store, the client or the subscription is closed.
             DisconnectedError: The client has given up.
@@ -1165,7 +1165,7 @@ class Subscription:
         """How many bytes have come over connections."""
 
     def close(self) -> None:
-        """End it, and wake who waits in it. What it has returned stays valid."""
+        """Close the subscription, and wake its waiting calls. What it returned stays valid."""
 
     @property
     def closed(self) -> bool:
@@ -1201,7 +1201,7 @@ class WeightStore:
         """
 
     def publish_version(self, version: int) -> None:
-        """Publish a version alone, for those who carry the weights by other means.
+        """Publish a version alone, for programs that carry the weights by other means.
 
         Raises:
             ValueError: The version is not above the latest.
@@ -1222,7 +1222,7 @@ class WeightStore:
         """Return its numbers by name: versions, bytes, subscribers and how far they are behind."""
 
     def close(self) -> None:
-        """End publishing, and wake everyone who waits. What was returned stays valid."""
+        """End publishing, and wake all waiting calls. What was returned stays valid."""
 
     @property
     def closed(self) -> bool:
@@ -1273,7 +1273,7 @@ class WeightClient:
         """Where the server is."""
 
     def close(self) -> None:
-        """Let go of the server, and wake everyone who waits. What was returned stays valid."""
+        """Close the connection, and wake all waiting calls. What was returned stays valid."""
 
     @property
     def closed(self) -> bool:
@@ -1367,7 +1367,7 @@ class RolloutBatch:
 
     @property
     def sources(self) -> list[str]:
-        """Who made each group."""
+        """The source of each group."""
 
     @property
     def lease(self) -> tuple[int, int, int]:
@@ -1393,7 +1393,7 @@ class RolloutCall:
         """Wait for the answer: where the group has come to."""
 
     def forget(self) -> None:
-        """Have nobody else told of its error."""
+        """Keep its error from being raised by later calls."""
 
 @final
 class RolloutHistory:
@@ -1413,7 +1413,7 @@ class RolloutHistory:
 
     @property
     def settings(self) -> dict[str, Any] | None:
-        """What the table was told."""
+        """The table's settings."""
 
     @property
     def record(self) -> int:
@@ -1476,7 +1476,7 @@ class RolloutTable:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What it was told."""
+        """The table's settings."""
 
     def reserve(
         self,
@@ -1537,13 +1537,13 @@ class RolloutTable:
         """Give a sign of life; how many reservations stand."""
 
     def publish_version(self, version: int) -> None:
-        """Tell the learner's version."""
+        """Set the learner's version."""
 
     def restore(self, version: int) -> None:
         """Go on from a version."""
 
     def set_pipeline_depth(self, depth: int) -> None:
-        """Reserve groups so many versions ahead."""
+        """Set how many versions ahead groups may be reserved."""
 
     def remove(self, groups: Sequence[int]) -> int:
         """Remove complete groups; how many there were."""
@@ -1756,7 +1756,7 @@ class StreamStats:
 
     @property
     def connections_refused(self) -> int:
-        """Connections that were told why not; ``Server.metrics`` has them by reason."""
+        """Connections that were refused; ``Server.metrics`` has them by reason."""
 
     @property
     def connections_malformed(self) -> int:
@@ -1889,7 +1889,7 @@ class TrajectoryAccumulator:
     def build(self) -> dict[str, Any]:
         """Hand out the finished trajectory, without copying it, and begin a new one.
 
-        The arrays are the accumulator's own. Whoever keeps them keeps them unchanged: the next
+        The arrays are the accumulator's own. Those that are kept stay unchanged: the next
         trajectory then goes into fresh memory, otherwise into the same.
 
         Raises:
@@ -2574,8 +2574,8 @@ def compute_batch_group_advantages(
         rewards: ``(n_prompts * group_size,)``, ``(n_prompts, group_size)``, or groups of any sizes
             one after the other, with ``offsets``.
         group_size: Answers to each prompt; not needed for two axes.
-        baseline: ``"mean"`` of the group, or ``"leave_one_out"``: the mean of the others (of
-            oneself, for who is alone).
+        baseline: ``"mean"`` of the group, or ``"leave_one_out"``: the mean of the others (its
+            own reward, where a group has one answer).
         scale: The standard deviation of the ``"group"``, or that of all rewards of the ``"batch"``,
             or ``"none"``.
         ddof: 0 or 1: what the count is reduced by for a variance.
@@ -2588,7 +2588,7 @@ def compute_batch_group_advantages(
 
     Raises:
         ArgumentError: ``group_size`` does not divide the number of rewards, or does not fit their
-            shape; or offsets that are none.
+            shape; or the offsets are not valid.
         DtypeError: Not real numbers, or not on the CPU.
 
     Examples:
@@ -2653,7 +2653,9 @@ def compute_importance_weights(
     """
 
 def compute_effective_sample_size(weights: Any, *, log: bool = False) -> float:
-    """How many samples of equal weight would tell as much: ``sum(w)**2 / sum(w**2)`` (Kish, 1965).
+    """The number of samples of equal weight that are worth as much.
+
+    ``sum(w)**2 / sum(w**2)`` (Kish, 1965).
 
     Args:
         weights: Weights of any shape, at least 0 each.
@@ -2760,7 +2762,7 @@ def balance_sequences(
     """Spread sequences over ranks such that all have about the same to do.
 
     By the largest differencing method (Karmarkar and Karp, 1982), which is far closer to the best
-    than giving each sequence to whoever has least.
+    than giving each sequence to the rank that has least.
 
     Args:
         lengths: Tokens of each sequence.
@@ -3349,7 +3351,7 @@ class OfflineDataset:
         Returns:
             Arrays with ``n`` rows: ``obs``, ``next_obs``, ``actions``, ``rewards``, ``terminated``,
             ``truncated``, and the extras. They are the caller's to keep or change;
-            their memory is used again once nobody holds any of them.
+            their memory is used again once none of them is held.
 
         Raises:
             ReplayError: A number is out of range.
@@ -3439,13 +3441,13 @@ class SurpriseReplay:
         beta: float,
         seed: int | None = None,
     ) -> dict[str, Any]:
-        """Draw a batch, hot experiences first, and compute its scores anew."""
+        """Draw a batch, hot experiences first, and compute its scores again."""
 
     def update_priorities(self, indices: Any, priorities: Any) -> int:
         """Give experiences scores, and say how many were there."""
 
     def tick(self, updates: int) -> tuple[int, int, int]:
-        """Let experiences age: how many migrated, expired, and were scored anew."""
+        """Let experiences age: how many migrated, expired, and were scored again."""
 
     def effective_sizes(self, temperature: float, hot_ratio: float) -> tuple[float, float, float]:
         """Give the effective sample size over all, of hot and of cold experiences."""
@@ -3535,7 +3537,7 @@ class MmapReplayBuffer:
 
         Raises:
             ReplayError: The buffer is empty.
-            StorageError: The file can't be read, or somebody else has changed it.
+            StorageError: The file can't be read, or was changed by another program.
             ClosedError: The buffer is closed.
         """
 
@@ -3825,8 +3827,8 @@ def bandwidth_aware_priorities(
 ) -> Any:
     """``reward / (w_b * cost + w_q * queue_time + epsilon)`` of each request: float64.
 
-    The formula as it stands: a negative reward puts the dearest first, and who waits longer falls
-    behind. :class:`echoic.agents.bandwidth.BandwidthAwareScheduler` guards against both.
+    The formula as it stands: a negative reward puts the dearest first, and a longer wait puts a
+    request behind. :class:`echoic.agents.bandwidth.BandwidthAwareScheduler` guards against both.
 
     Args:
         rewards: What each request is expected to earn, of any shape.
@@ -3897,7 +3899,7 @@ def prefix_match(
 ) -> tuple[int, int]:
     """The entry of a cache that has the longest beginning of a sequence, and how long that is.
 
-    Of ``n`` steps at most ``n - 1`` are reused: somebody has to run the last to know what follows
+    Of ``n`` steps at most ``n - 1`` are reused: the last has to be run to know what follows
     it. An entry that has the whole sequence therefore gives ``n - 1``.
 
     Args:

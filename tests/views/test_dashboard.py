@@ -233,7 +233,7 @@ def test_memory_and_cpu_of_a_process_are_shown_if_its_program_reports_them() -> 
     def answer(age: float, cpu: float) -> Observation:
         gauges = {"process_resident_memory_bytes": 123e6, "process_cpu_seconds_total": cpu}
         values = tuple(Number({"name": name}, value) for name, value in gauges.items())
-        return Observation("0.1.0", 7, age, {"told": Family("", "gauge", values)}, ())
+        return Observation("0.1.0", 7, age, {"gauge": Family("", "gauge", values)}, ())
 
     answers = iter([answer(1.0, 5.0), answer(3.0, 6.0)])
     monitor = Monitor(SimpleNamespace(address="tcp://learner", stats=lambda: next(answers)))  # type: ignore[arg-type]

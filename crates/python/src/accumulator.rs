@@ -144,7 +144,7 @@ impl TrajectoryAccumulator {
 
     /// Hand out the finished trajectory, without copying it, and begin a new one.
     ///
-    /// The arrays are the accumulator's own. Whoever keeps them keeps them unchanged: the next
+    /// The arrays are the accumulator's own. Those that are kept stay unchanged: the next
     /// trajectory then goes into fresh memory, otherwise into the same.
     ///
     /// Raises:

@@ -93,7 +93,7 @@ pub fn list_checkpoints(py: Python<'_>, root: PathBuf) -> PyResult<Vec<PathBuf>>
 /// Make the tables of a checkpoint, without a server that has them: to look at what is in it.
 ///
 /// Raises:
-///     CheckpointError: It is damaged, or none of ours.
+///     CheckpointError: It is damaged, or not one of Echoic's.
 ///     OSError: It can't be read.
 #[pyfunction]
 pub fn open_checkpoint(py: Python<'_>, path: PathBuf) -> PyResult<Vec<Table>> {
@@ -105,7 +105,7 @@ pub fn open_checkpoint(py: Python<'_>, path: PathBuf) -> PyResult<Vec<Table>> {
 ///
 /// Args:
 ///     path: A checkpoint, or a directory of them: then the newest.
-///     progress: Told now and then how many bytes of how many were read.
+///     progress: Called now and then with how many bytes of how many were read.
 ///
 /// Raises:
 ///     CheckpointError: What is wrong, in which file.

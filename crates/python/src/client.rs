@@ -250,7 +250,7 @@ impl Client {
         either!(&self.carrier, client => client.address().to_string())
     }
 
-    /// Who this client is to the server.
+    /// The number that the server knows this client by.
     #[getter]
     fn producer(&self) -> [u8; 16] {
         either!(&self.carrier, client => client.producer())

@@ -126,7 +126,7 @@ impl Tables {
         self.connection.is_over()
     }
 
-    /// How often the server was another than before: started anew.
+    /// How many restarts of the server the connection has seen.
     #[getter]
     fn lives(&self) -> u64 {
         self.connection.requests().incarnations()

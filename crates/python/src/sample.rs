@@ -244,7 +244,7 @@ numbers!(StreamStats {
         connections: u64,
         /// Connections since the start, refused ones included.
         connections_accepted: u64,
-        /// Connections that were told why not; ``Server.metrics`` has them by reason.
+        /// Connections that were refused; ``Server.metrics`` has them by reason.
         connections_refused: u64,
         /// Connections closed because of bytes that made no sense.
         connections_malformed: u64,

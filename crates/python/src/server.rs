@@ -230,7 +230,7 @@ impl Server {
     ///
     /// Raises:
     ///     OSError: The address can't be had.
-    ///     ValueError: The address is none, or needs a token.
+    ///     ValueError: If the address is not valid, or needs a token.
     #[pyo3(signature = (
         address, token, insecure, max_connections, heartbeat, threads, certificate, key, client_ca
     ))]
@@ -315,7 +315,7 @@ impl Server {
         Ok(metrics)
     }
 
-    /// Show a number of this program beside the server's own, as ``echoic_told``.
+    /// Show a number of this program beside the server's own, as ``echoic_gauge``.
     ///
     /// It replaces the number of this name; ``None`` removes it. There may be 256 names of at most
     /// 128 bytes.
@@ -327,7 +327,7 @@ impl Server {
     ///     >>> import echoic
     ///     >>> server = echoic.Server(tables=[echoic.Table("replay", capacity=100)])
     ///     >>> server.set_gauge("success_rate", 0.75)
-    ///     >>> server.metrics()["told.success_rate"]
+    ///     >>> server.metrics()["gauge.success_rate"]
     ///     0.75
     fn set_gauge(&self, name: String, value: Option<f64>) -> PyResult<()> {
         self.program_gauges
@@ -349,7 +349,7 @@ impl Server {
     ///
     /// Raises:
     ///     OSError: The address can't be had.
-    ///     ValueError: The address is none, or needs a token.
+    ///     ValueError: If the address is not valid, or needs a token.
     ///     ClosedError: The server is closed.
     ///
     /// Example:
@@ -386,8 +386,8 @@ impl Server {
 
     /// Write a checkpoint, and remove those that are older than the ones to be kept.
     ///
-    /// It has all tables, each as it was at one moment, and the samples of the stream that nobody
-    /// took yet.
+    /// It has all tables, each as it was at one moment, and the samples of the
+    /// stream that were not taken yet.
     ///
     /// Returns:
     ///     Where the checkpoint is.
@@ -423,7 +423,7 @@ impl Server {
         checkpoints::recover(py, contents, &journal, checkpoint.as_deref())
     }
 
-    /// Close the doors, end intake and wake everyone who waits.
+    /// Close the listeners, end intake and wake all waiting calls.
     ///
     /// Batches already taken stay valid.
     ///

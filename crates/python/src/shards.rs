@@ -20,7 +20,7 @@ use crate::wait;
 
 /// Draws batches from one table on several servers, and knows whose items they were.
 ///
-/// Each call is told which servers these are: for each that is there its table, and the number of
+/// Each call is given the servers: for each that is there its table, and the number of
 /// the first life that its connection sees. New ones join at the end.
 #[pyclass(frozen, module = "echoic._native")]
 pub struct Shards {

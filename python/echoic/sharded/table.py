@@ -20,7 +20,6 @@ from echoic.errors import (
 from echoic.remote_table import no_close, no_durability
 from echoic.sharded.shards import LOOK, Shards, deadline_in, left_until, warn
 from echoic.table_methods import TableMethods
-from echoic.table_stats import TableStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from echoic.remote_table import RemoteTable
     from echoic.sharded.shard import Shard
     from echoic.sharded.shards import Key
+    from echoic.table_stats import TableStats
 
 __all__ = ["ShardedTable"]
 
@@ -385,6 +385,8 @@ class ShardedTable(TableMethods):
 
         Settings, which should be the same everywhere, are the first shard's.
         """
+        from echoic.table_stats import TableStats
+
         each = self._stats()
         there = [one for one in each if one is not None]
         return replace(

@@ -601,7 +601,7 @@ def read(seen: Observation, answer: float = 0.0) -> Reading:
     """Read an observation, for which the server took so many seconds."""
     tables = _by_table(seen, "table_items")
     rollouts = _by_table(seen, "rollouts_version")
-    gauges = {printable(name): value for name, value in seen.values("told", "name").items()}
+    gauges = {printable(name): value for name, value in seen.values("gauge", "name").items()}
     return Reading(
         age=seen.age,
         incarnation=seen.life,

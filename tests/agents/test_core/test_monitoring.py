@@ -207,14 +207,14 @@ def test_a_server_shows_the_numbers_wherever_its_own_are():
         monitor = PerformanceMonitor(server=server)
         with monitor, echoic.Watch(address) as watch:
             monitor.log_metrics(7, 1, {"success_rate": 0.25, "policy_loss": float("nan")})
-            assert server.metrics()["told.success_rate"] == 0.25
+            assert server.metrics()["gauge.success_rate"] == 0.25
             history = History()
             history.add(read(watch.stats()))
             assert history.last.gauges["step"] == 7
             data = as_data(address, history)
             assert (data["gauges"]["success_rate"], data["gauges"]["policy_loss"]) == (0.25, None)
             assert "  success_rate: 0.25" in as_text(address, history)
-        assert "told.success_rate" not in server.metrics()
+        assert "gauge.success_rate" not in server.metrics()
     # A server that is closed is told nothing.
     monitor.log_metrics(8, 1, {})
 
@@ -229,4 +229,4 @@ def test_what_a_server_can_not_show_it_refuses():
             server.set_gauge("256", 0.0)
         for number in range(256):
             server.set_gauge(str(number), None)
-        assert not [name for name in server.metrics() if name.startswith("told")]
+        assert not [name for name in server.metrics() if name.startswith("gauge")]

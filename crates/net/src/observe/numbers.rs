@@ -571,8 +571,8 @@ impl Numbers {
     /// Adds what the server's own program tells.
     pub fn add_gauges(&mut self, gauges: &ProgramGauges) {
         for (name, value) in gauges.all() {
-            let help = "What the server's program tells of itself.";
-            self.add("echoic_told", help, Kind::Gauge, vec![("name".into(), name)], value);
+            let help = "A number that the program sets with `set_gauge`.";
+            self.add("echoic_gauge", help, Kind::Gauge, vec![("name".into(), name)], value);
         }
     }
 

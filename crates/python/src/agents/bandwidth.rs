@@ -108,8 +108,8 @@ pub fn effective_bandwidth_cost_batch<'py>(
 
 /// ``reward / (w_b * cost + w_q * queue_time + epsilon)`` of each request: float64.
 ///
-/// The formula as it stands: a negative reward puts the dearest first, and who waits longer falls
-/// behind. :class:`echoic.agents.bandwidth.BandwidthAwareScheduler` guards against both.
+/// The formula as it stands: a negative reward puts the dearest first, and a longer wait puts a
+/// request behind. :class:`echoic.agents.bandwidth.BandwidthAwareScheduler` guards against both.
 ///
 /// Args:
 ///     rewards: What each request is expected to earn, of any shape.

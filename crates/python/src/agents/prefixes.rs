@@ -57,7 +57,7 @@ pub fn state_hash_batch<'py>(states: &Bound<'py, PyAny>) -> PyResult<Bound<'py, 
 
 /// The entry of a cache that has the longest beginning of a sequence, and how long that is.
 ///
-/// Of ``n`` steps at most ``n - 1`` are reused: somebody has to run the last to know what follows
+/// Of ``n`` steps at most ``n - 1`` are reused: the last has to be run to know what follows
 /// it. An entry that has the whole sequence therefore gives ``n - 1``.
 ///
 /// Args:

@@ -348,7 +348,7 @@ impl MmapReplayBuffer {
     ///
     /// Raises:
     ///     ReplayError: The buffer is empty.
-    ///     StorageError: The file can't be read, or somebody else has changed it.
+    ///     StorageError: The file can't be read, or was changed by another program.
     ///     ClosedError: The buffer is closed.
     #[pyo3(signature = (n, *, seed=None, out=None))]
     fn sample<'py>(

@@ -134,7 +134,7 @@ impl OfflineDataset {
     /// Returns:
     ///     Arrays with ``n`` rows: ``obs``, ``next_obs``, ``actions``, ``rewards``, ``terminated``,
     ///     ``truncated``, and the extras. They are the caller's to keep or change;
-    ///     their memory is used again once nobody holds any of them.
+    ///     their memory is used again once none of them is held.
     ///
     /// Raises:
     ///     ReplayError: A number is out of range.

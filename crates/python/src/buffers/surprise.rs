@@ -185,7 +185,7 @@ impl SurpriseReplay {
         Ok(PyArray1::from_vec(py, keys.into_iter().map(|key| key as i64).collect()))
     }
 
-    /// Draw a batch, hot experiences first, and compute its scores anew.
+    /// Draw a batch, hot experiences first, and compute its scores again.
     #[pyo3(signature = (batch_size, *, temperature, hot_ratio, beta, seed=None))]
     fn sample<'py>(
         &self,
@@ -240,7 +240,7 @@ impl SurpriseReplay {
         updated.or_raise(py)
     }
 
-    /// Let experiences age: how many migrated, expired, and were scored anew.
+    /// Let experiences age: how many migrated, expired, and were scored again.
     fn tick(&self, py: Python<'_>, updates: u64) -> PyResult<(usize, usize, usize)> {
         self.process.check(py)?;
         let ticked = py.detach(|| self.rows.tick(updates));

@@ -62,8 +62,8 @@ pub fn compute_group_advantages<'py>(
 ///     rewards: ``(n_prompts * group_size,)``, ``(n_prompts, group_size)``, or groups of any sizes
 ///         one after the other, with ``offsets``.
 ///     group_size: Answers to each prompt; not needed for two axes.
-///     baseline: ``"mean"`` of the group, or ``"leave_one_out"``: the mean of the others (of
-///         oneself, for who is alone).
+///     baseline: ``"mean"`` of the group, or ``"leave_one_out"``: the mean of the others (its
+///         own reward, where a group has one answer).
 ///     scale: The standard deviation of the ``"group"``, or that of all rewards of the ``"batch"``,
 ///         or ``"none"``.
 ///     ddof: 0 or 1: what the count is reduced by for a variance.
@@ -76,7 +76,7 @@ pub fn compute_group_advantages<'py>(
 ///
 /// Raises:
 ///     ArgumentError: ``group_size`` does not divide the number of rewards, or does not fit their
-///         shape; or offsets that are none.
+///         shape; or the offsets are not valid.
 ///     DtypeError: Not real numbers, or not on the CPU.
 ///
 /// Examples:

@@ -123,7 +123,7 @@ pub fn plan_packing<'py>(
 /// Spread sequences over ranks such that all have about the same to do.
 ///
 /// By the largest differencing method (Karmarkar and Karp, 1982), which is far closer to the best
-/// than giving each sequence to whoever has least.
+/// than giving each sequence to the rank that has least.
 ///
 /// Args:
 ///     lengths: Tokens of each sequence.

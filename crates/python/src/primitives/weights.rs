@@ -101,7 +101,9 @@ pub fn compute_importance_weights<'py>(
     })
 }
 
-/// How many samples of equal weight would tell as much: ``sum(w)**2 / sum(w**2)`` (Kish, 1965).
+/// The number of samples of equal weight that are worth as much.
+///
+/// ``sum(w)**2 / sum(w**2)`` (Kish, 1965).
 ///
 /// Args:
 ///     weights: Weights of any shape, at least 0 each.

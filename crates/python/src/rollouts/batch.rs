@@ -37,7 +37,7 @@ pub struct RolloutBatch {
     /// What its producer calls each group.
     #[pyo3(get)]
     keys: Py<PyList>,
-    /// Who made each group.
+    /// The source of each group.
     #[pyo3(get)]
     sources: Py<PyList>,
     /// The batch, the rank, and how often it was delivered.

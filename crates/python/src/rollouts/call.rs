@@ -31,7 +31,7 @@ impl RolloutCall {
         wait::until(py, None, |wait| self.0.wait(wait)).map(|status| status.name())
     }
 
-    /// Have nobody else told of its error.
+    /// Keep its error from being raised by later calls.
     fn forget(&self) {
         self.0.forget();
     }

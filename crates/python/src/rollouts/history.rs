@@ -116,7 +116,7 @@ impl RolloutHistory {
         }
     }
 
-    /// What the table was told.
+    /// The table's settings.
     #[getter]
     fn settings<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         self.history.lock().config().map(|config| settings::dict(py, config)).transpose()

@@ -244,7 +244,7 @@ impl RolloutTable {
         &self.reach.config().name
     }
 
-    /// What it was told.
+    /// The table's settings.
     #[getter]
     fn settings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         settings::dict(py, self.reach.config())
@@ -386,7 +386,7 @@ impl RolloutTable {
         self.count(py, Change::Renew { holds: holds(reservations) })
     }
 
-    /// Tell the learner's version.
+    /// Set the learner's version.
     fn publish_version(&self, py: Python<'_>, version: i64) -> PyResult<()> {
         self.count(py, Change::Publish { version }).map(drop)
     }
@@ -396,7 +396,7 @@ impl RolloutTable {
         self.count(py, Change::Restore { version }).map(drop)
     }
 
-    /// Reserve groups so many versions ahead.
+    /// Set how many versions ahead groups may be reserved.
     fn set_pipeline_depth(&self, py: Python<'_>, depth: u32) -> PyResult<()> {
         self.count(py, Change::Deepen { depth }).map(drop)
     }

@@ -112,7 +112,7 @@ impl Table {
     ///
     /// Raises:
     ///     SpecError: The item does not fit.
-    ///     PriorityError: The priority is none.
+    ///     PriorityError: If the priority is not a finite number >= 0.
     ///     WaitTimeoutError: The limiter did not allow it in time; ``reason`` says why.
     ///     ClosedError: The table is closed.
     ///     OSError: The table's journal takes nothing more. The table can still be sampled.
@@ -155,7 +155,7 @@ impl Table {
     ///
     /// Raises:
     ///     SpecError: A leaf does not fit, or the table has no spec. Nothing is inserted.
-    ///     PriorityError: A priority is none. Nothing is inserted.
+    ///     PriorityError: If a priority is not a finite number >= 0. Nothing is added.
     ///     WaitTimeoutError: Not all were allowed in time; ``stored`` says how many were.
     ///     ClosedError: The table is closed.
     #[pyo3(signature = (xs, priorities=None, version=None, timeout=None))]
@@ -177,8 +177,8 @@ impl Table {
 
     /// Draw a batch, all of it at one moment.
     ///
-    /// The arrays belong to the batch: nobody changes them later. Waits, without the GIL, while the
-    /// limiter says so.
+    /// The arrays belong to the batch and do not change later. Waits, without the GIL, while the
+    /// limiter does not allow a sample.
     ///
     /// Args:
     ///     n: How many items, at least 1.
@@ -188,7 +188,7 @@ impl Table {
     /// Raises:
     ///     ValueError: ``n`` or ``beta`` is out of range. Nothing is drawn.
     ///     WaitTimeoutError: The limiter did not allow it in time; ``reason`` says why.
-    ///     LimiterError: The limiter can never allow so many at once; the message has the
+    ///     LimiterError: If the limiter can never allow ``n`` at once; the message has the
     ///         arithmetic.
     ///     ClosedError: The table is closed.
     #[pyo3(signature = (n, timeout=None, beta=1.0))]
@@ -286,7 +286,7 @@ impl Table {
         self.at_once(py, |table, wait| table.set_limiter(limiter, wait))
     }
 
-    /// Whether a batch of so many could be sampled now without waiting.
+    /// Return whether a batch of ``n`` items could be sampled now without waiting.
     ///
     /// Raises:
     ///     LimiterError: It never could; the message has the arithmetic.
@@ -294,13 +294,13 @@ impl Table {
         self.at_once(py, |table, wait| table.can_sample(n, wait))
     }
 
-    /// Whether so many items could be added now without waiting.
+    /// Return whether ``n`` items could be added now without waiting.
     #[pyo3(signature = (n=1))]
     fn can_add(&self, py: Python<'_>, n: usize) -> PyResult<bool> {
         self.at_once(py, |table, wait| table.can_insert(n, wait))
     }
 
-    /// End inserts and samples, and wake everyone who waits.
+    /// End adds and samples, and wake all waiting calls.
     ///
     /// Priorities can still be changed: a learner need not know which of its batches was the last.
     fn close(&self, py: Python<'_>) {

@@ -111,7 +111,7 @@ impl WeightClient {
         self.peer.address.to_string()
     }
 
-    /// Let go of the server, and wake everyone who waits. What was returned stays valid.
+    /// Close the connection, and wake all waiting calls. What was returned stays valid.
     fn close(&self, py: Python<'_>) {
         if self.process.is_current() {
             py.detach(|| self.core.close());

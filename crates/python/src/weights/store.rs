@@ -125,7 +125,7 @@ impl WeightStore {
         publish(tree, version, wait::deadline(timeout)?, &self.store, &self.forms).map(drop)
     }
 
-    /// Publish a version alone, for those who carry the weights by other means.
+    /// Publish a version alone, for programs that carry the weights by other means.
     ///
     /// Raises:
     ///     ValueError: The version is not above the latest.
@@ -175,7 +175,7 @@ impl WeightStore {
         Ok(dict)
     }
 
-    /// End publishing, and wake everyone who waits. What was returned stays valid.
+    /// End publishing, and wake all waiting calls. What was returned stays valid.
     fn close(&self, py: Python<'_>) {
         if self.process.is_current() {
             py.detach(|| self.store.close());

@@ -15,7 +15,7 @@ use crate::error::{Raise, closed_error};
 use crate::fork::Process;
 use crate::wait;
 
-/// Somebody who is told of publications; the latest counts, and others are skipped.
+/// A reader of publications: it gets the latest, and skips those between.
 ///
 /// Iterating yields publications as they come, until the store or the subscription is closed.
 #[pyclass(frozen, module = "echoic.weights")]
@@ -70,7 +70,7 @@ impl Subscription {
     ///     timeout: Seconds to wait; ``None`` waits for ever, 0 not at all.
     ///
     /// Raises:
-    ///     WaitTimeoutError: There was none in time; ``reason`` says why: ``"EMPTY"`` or
+    ///     WaitTimeoutError: If none came in time; ``reason`` says why: ``"EMPTY"`` or
     ///         ``"AWAY"``, when there is no connection.
     ///     ClosedError: The store, the client or the subscription is closed.
     ///     DisconnectedError: The client has given up.
@@ -111,7 +111,7 @@ impl Subscription {
         self.core.received_bytes()
     }
 
-    /// End it, and wake who waits in it. What it has returned stays valid.
+    /// Close the subscription, and wake its waiting calls. What it returned stays valid.
     fn close(&self) {
         match self.process.is_current() {
             true => self.core.close(),

@@ -239,13 +239,13 @@ impl TrajectoryWriter {
     ///     trajectory: A tree whose leaves are parts of columns of the history: one step
     ///         (``column[-1]``, which has no axis of time), a slice or a list of steps. Without it
     ///         the item is the last step of the history, all of it: ``[-1]`` of every column.
-    ///     last: Instead of a trajectory: the last so many steps, ``[-last:]`` of every column.
+    ///     last: Instead of a trajectory: this number of last steps, ``[-last:]`` of every column.
     ///
     /// Raises:
     ///     TableNotFoundError: There is no such table.
-    ///     PriorityError: The priority is none.
+    ///     PriorityError: If the priority is not a finite number >= 0.
     ///     SpecError: The item is not like the table's spec.
-    ///     TrajectoryError: There are not so many steps, or one is gone, or a leaf is none of this
+    ///     TrajectoryError: If there are fewer steps, one is gone, or a leaf is not of this
     ///         writer's history.
     #[pyo3(signature = (table, priority, trajectory=None, *, last=None))]
     fn create_item(
@@ -286,7 +286,7 @@ impl TrajectoryWriter {
         }
     }
 
-    /// Hand all items over to their tables, and wait until at most so many are not there yet.
+    /// Hand all items over to their tables, and wait until at most this many are on their way.
     ///
     /// With 0, those that are there then survive what their tables' durability says.
     ///

@@ -164,7 +164,7 @@ impl StructuredWriter {
         self.inlet.append_batch(steps, timeout)
     }
 
-    /// Hand all items over to their tables, and wait until at most so many are not there yet.
+    /// Hand all items over to their tables, and wait until at most this many are on their way.
     ///
     /// With 0, those that are there then survive what their tables' durability says.
     ///

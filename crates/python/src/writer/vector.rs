@@ -185,7 +185,7 @@ impl VectorWriter {
     ///
     /// Raises:
     ///     TableNotFoundError: There is no such table.
-    ///     PriorityError: A priority is none. No item was made.
+    ///     PriorityError: If a priority is not a finite number >= 0. No item is made.
     ///     SpecError: The items are not like the table's spec.
     ///     TrajectoryError: A leaf is no part of a column of this writer.
     #[pyo3(signature = (table, priority, trajectory, envs=None))]
@@ -219,7 +219,7 @@ impl VectorWriter {
         Ok(PyArray1::from_vec(py, made))
     }
 
-    /// Hand all items over to their tables, and wait until at most so many are not there yet.
+    /// Hand all items over to their tables, and wait until at most this many are on their way.
     ///
     /// Raises:
     ///     WaitTimeoutError: The tables did not take them in time; they stay with the writer.
