@@ -43,6 +43,7 @@ from echoic.sharded import (
 from echoic.structured_writer import StructuredWriter
 from echoic.table import AnyLength, Table
 from echoic.table_client import TableClient
+from echoic.tls import Tls
 from echoic.trajectory_writer import TrajectoryWriter
 from echoic.transports import ShmTransport, TcpTransport, TlsTransport, Transport, UnixTransport
 from echoic.vector_writer import VectorWriter
@@ -83,6 +84,7 @@ __all__ = [
     "Table",
     "TableClient",
     "TcpTransport",
+    "Tls",
     "TlsTransport",
     "TrajectoryWriter",
     "Transport",
