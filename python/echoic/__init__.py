@@ -9,7 +9,7 @@ start with :class:`ReplayBuffer`.
 import importlib as _importlib
 import typing as _typing
 
-from echoic import buffers, collectors, errors, limiters, primitives, selectors, structured_writer
+from echoic import buffers, collectors, errors, limiters, patterns, primitives, selectors
 from echoic._native import (
     Batch,
     BatchInfo,
@@ -31,6 +31,7 @@ from echoic.buffers import (
 from echoic.checkpointer import Checkpointer
 from echoic.client import Client, connect
 from echoic.errors import EchoicError
+from echoic.patterns import StructuredWriter
 from echoic.ragged import Ragged
 from echoic.remote_table import RemoteTable
 from echoic.server import Server
@@ -40,7 +41,6 @@ from echoic.sharded import (
     ShardedTable,
     ShardedTrajectoryWriter,
 )
-from echoic.structured_writer import StructuredWriter
 from echoic.table import AnyLength, Table
 from echoic.table_client import TableClient
 from echoic.tls import Tls
@@ -97,9 +97,9 @@ __all__ = [
     "connect",
     "errors",
     "limiters",
+    "patterns",
     "primitives",
     "selectors",
-    "structured_writer",
 ]
 
 # Imported when they are first used, so that `import echoic` stays fast.

@@ -916,7 +916,7 @@ class VectorWriter:
     def history(self) -> Any:
         """What items are cut from: a tree like the steps.
 
-        Its leaves are columns as those of :mod:`echoic.structured_writer`: an index or a slice
+        Its leaves are columns as those of :mod:`echoic.patterns`: an index or a slice
         counts from the newest step, which is -1, of each environment.
         """
 

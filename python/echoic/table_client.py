@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from echoic import _native
 from echoic.errors import EchoicError, TableNotFoundError
+from echoic.patterns import StructuredWriter
 from echoic.remote_table import RemoteTable
-from echoic.structured_writer import StructuredWriter
 from echoic.trajectory_writer import TrajectoryWriter
 from echoic.vector_writer import VectorWriter
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from echoic._native import Batch, Tables
     from echoic.batches import Batches
+    from echoic.patterns import Config
     from echoic.server import Server
     from echoic.sharded.shards import Shards
     from echoic.sharded.table import ShardedTable
-    from echoic.structured_writer import Config
     from echoic.table import Table
     from echoic.trajectory_writer import ChunkLength, Encoding
 
@@ -234,7 +234,7 @@ class TableClient:
         chunk_length: ChunkLength | None = None,
         encoding: Encoding = "none",
     ) -> StructuredWriter:
-        """Make a writer of trajectories by patterns; see :mod:`echoic.structured_writer`."""
+        """Make a writer of trajectories by patterns; see :mod:`echoic.patterns`."""
         return StructuredWriter(list(self._tables.values()), configs, chunk_length, encoding)
 
     def can_sample(self, table: str, n: int) -> bool:

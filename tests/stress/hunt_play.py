@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import echoic
 import numpy as np
-from echoic import _native, structured_writer
+from echoic import _native, patterns
 from hunt_places import Launcher, Local, Process, Remote
 from hunt_plan import NAME, Plan
 from hunt_watch import HangError, Sight, Watch
@@ -507,8 +507,8 @@ class Inserter:
             self._writer = client.trajectory_writer(2, chunk_length=2)
         elif role == "structured":
             names = ("at", "filling")
-            pattern = {name: structured_writer.column(name)[-2:] for name in names}
-            config = structured_writer.Config(pattern, table=NAME, priority=1.0)
+            pattern = {name: patterns.column(name)[-2:] for name in names}
+            config = patterns.Config(pattern, table=NAME, priority=1.0)
             self._writer = client.structured_writer([config])
         if self._writer is not None:
             self._writer.append(_step(plan, first))

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import echoic
 import numpy as np
 import pytest
-from echoic import Table, limiters, selectors
-from echoic import structured_writer as sw
+from echoic import Table, limiters, patterns, selectors
 from echoic.sharded.shards import _score
 
 if TYPE_CHECKING:
@@ -345,7 +344,7 @@ def test_trajectories_of_shards_are_one_batch(open_shards: Any) -> None:
 
 def test_structured_writers_take_turns_too(open_shards: Any) -> None:
     _, client = open_shards(*[Table("t", capacity=100, seed=1) for _ in range(2)])
-    config = sw.Config({"at": sw.column("at")[-2:]}, table="t")
+    config = patterns.Config({"at": patterns.column("at")[-2:]}, table="t")
     with client.structured_writer([config]) as writer:
         for _ in range(4):
             for at in range(3):

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import echoic
 import numpy as np
 import pytest
-from echoic import Table
-from echoic import structured_writer as sw
+from echoic import Table, patterns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -240,7 +239,9 @@ def test_each_environment_has_episodes_of_its_own(
 
 def test_patterns_make_items_of_episodes(serve: Callable[..., echoic.TableClient]) -> None:
     client = serve(Table("steps", capacity=100, seed=1))
-    with client.structured_writer([sw.Config(sw.column("obs")[-2:], table="steps")]) as writer:
+    with client.structured_writer(
+        [patterns.Config(patterns.column("obs")[-2:], table="steps")]
+    ) as writer:
         for _ in range(3):
             for step in range(3):
                 writer.append({"obs": step})

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import echoic
 import numpy as np
 import pytest
-from echoic import AnyLength, Checkpointer, Server, Table
-from echoic import structured_writer as sw
+from echoic import AnyLength, Checkpointer, Server, Table, patterns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,12 +95,12 @@ def test_a_pattern_that_is_not_like_the_spec_is_refused(
     serve: Callable[..., echoic.TableClient],
 ) -> None:
     client = serve(Table("t", trajectories={"obs": AnyLength(np.float32(0))}, capacity=10))
-    obs = sw.column("obs")
+    obs = patterns.column("obs")
     for leaf in (obs[-3:], obs[-1:]):
-        with client.structured_writer([sw.Config({"obs": leaf}, table="t")]) as writer:
+        with client.structured_writer([patterns.Config({"obs": leaf}, table="t")]) as writer:
             writer.append({"obs": np.float32(1)})
     with (
-        client.structured_writer([sw.Config({"obs": obs[-2:]}, table="t")]) as writer,
+        client.structured_writer([patterns.Config({"obs": obs[-2:]}, table="t")]) as writer,
         pytest.raises(echoic.errors.SpecError, match=r"expected the leaf `obs: float32\[\?\]`"),
     ):
         writer.append({"obs": np.float64(1)})

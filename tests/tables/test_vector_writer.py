@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import echoic
 import numpy as np
 import pytest
-from echoic import Server, Table, VectorWriter
-from echoic import structured_writer as sw
+from echoic import Server, Table, VectorWriter, patterns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -290,7 +289,7 @@ def test_environments_that_are_none_are_refused(
 def test_what_makes_no_items_is_refused(setup: Setup) -> None:
     writer = setup.writer()
     with pytest.raises(echoic.errors.TrajectoryError, match='no column "a"'):
-        writer.create_items("t", 1.0, sw.column("a")[-1])
+        writer.create_items("t", 1.0, patterns.column("a")[-1])
     writer.append_batch({"a": rows(0)})
     for trajectory in ({}, {"a": 1.0}, {"a": writer.history["a"]}):
         with pytest.raises(echoic.errors.TrajectoryError):

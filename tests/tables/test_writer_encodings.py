@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import echoic
 import numpy as np
 import pytest
-from echoic import Checkpointer, Server, Table
-from echoic import structured_writer as sw
+from echoic import Checkpointer, Server, Table, patterns
 from echoic.trajectory_writer import Encoding
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -78,10 +77,12 @@ def test_every_writer_and_door_gives_back_what_was_appended(
     rng = np.random.default_rng(1)
     frames = np.cumsum(rng.integers(0, 2, (20, 30, 30), np.uint8), axis=0, dtype=np.uint8)
     noise = rng.standard_normal((20, 100))
-    pattern = {"frame": sw.column("frame")[-2:], "noise": sw.column("noise")[-1]}
+    pattern = {"frame": patterns.column("frame")[-2:], "noise": patterns.column("noise")[-1]}
     with (
         client.trajectory_writer(5, encoding=encoding) as free,
-        client.structured_writer([sw.Config(pattern, table="structured")], encoding=encoding) as by,
+        client.structured_writer(
+            [patterns.Config(pattern, table="structured")], encoding=encoding
+        ) as by,
         client.vector_writer(2, 5, encoding=encoding) as many,
     ):
         for step, (frame, number) in enumerate(zip(frames, noise, strict=True)):
@@ -180,7 +181,7 @@ def test_a_checkpoint_restores_encoded_chunks(tmp_path: Path) -> None:
 def test_an_unknown_encoding_is_named_with_those_that_are_known(encoding: Any) -> None:
     with Server(tables=[Table("t", capacity=10)]) as server:
         client = server.client()
-        config = sw.Config(sw.column("x")[-1], table="t")
+        config = patterns.Config(patterns.column("x")[-1], table="t")
         writer = client.trajectory_writer()
         for call in (
             lambda: client.trajectory_writer(encoding=encoding),

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from echoic.errors import WaitTimeoutError
+from echoic.patterns import StructuredWriter
 from echoic.sharded.shards import LOOK, Shards, deadline_in, left_until
-from echoic.structured_writer import StructuredWriter
 from echoic.trajectory_writer import TrajectoryWriter
 
 if TYPE_CHECKING:

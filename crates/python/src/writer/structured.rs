@@ -1,4 +1,4 @@
-//! A writer whose items are made by patterns: `echoic.structured_writer` says which, as settings.
+//! A writer whose items are made by patterns: `echoic.patterns` says which, as settings.
 
 use echoic_net::client::tables::{ItemQueue, TableHandle};
 use echoic_replay::Leaf;
@@ -249,7 +249,7 @@ fn pattern(
 pub fn steps(path: &str, value: &Bound<'_, PyAny>) -> PyResult<(String, Take)> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let py = value.py();
-    if !value.is_instance(CLASS.import(py, "echoic.structured_writer", "ColumnSteps")?)? {
+    if !value.is_instance(CLASS.import(py, "echoic.patterns", "ColumnSteps")?)? {
         let text = format!(
             "leaf `{}` of a pattern: expected steps of a column, such as column(\"obs\")[-1], got {}",
             display(path),

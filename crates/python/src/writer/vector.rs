@@ -158,12 +158,12 @@ impl VectorWriter {
 
     /// What items are cut from: a tree like the steps.
     ///
-    /// Its leaves are columns as those of :mod:`echoic.structured_writer`: an index or a slice
+    /// Its leaves are columns as those of :mod:`echoic.patterns`: an index or a slice
     /// counts from the newest step, which is -1, of each environment.
     #[getter]
     fn history<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-        let class = CLASS.import(py, "echoic.structured_writer", "Column")?;
+        let class = CLASS.import(py, "echoic.patterns", "Column")?;
         let paths: Vec<String> = {
             let state = self.inlet.lock(py);
             state.core.writer().columns().map(|(path, _)| path.to_owned()).collect()

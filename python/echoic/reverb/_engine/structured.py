@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from echoic import structured_writer as engine
+from echoic import patterns as engine
 from echoic.errors import ClosedError, EchoicError, SpecError, TrajectoryError, WaitTimeoutError
 from echoic.reverb import _signature
 from echoic.reverb._engine.errors import as_reverb, gone, not_found

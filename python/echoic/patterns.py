@@ -7,11 +7,11 @@ the priority and the conditions under which an item is made.
 Examples:
     >>> import numpy as np
     >>> from echoic import Server, Table
-    >>> from echoic import structured_writer as sw
-    >>> config = sw.Config(
-    ...     {"obs": sw.column("obs")[-3:], "reward": sw.column("reward")[-1]},
+    >>> from echoic import patterns
+    >>> config = patterns.Config(
+    ...     {"obs": patterns.column("obs")[-3:], "reward": patterns.column("reward")[-1]},
     ...     table="steps",
-    ...     conditions=[sw.step_index() % 2 == 0],
+    ...     conditions=[patterns.step_index() % 2 == 0],
     ... )
     >>> server = Server(tables=[Table.queue("steps", capacity=100)])
     >>> with server, server.client().structured_writer([config]) as writer:
@@ -286,12 +286,12 @@ class Config:
         TrajectoryError: If the conditions can never hold together.
 
     Examples:
-        >>> from echoic import structured_writer as sw
-        >>> tail = sw.Config(
-        ...     {"obs": sw.column("obs")[-5:], "td": sw.column("td")[-5:]},
+        >>> from echoic import patterns
+        >>> tail = patterns.Config(
+        ...     {"obs": patterns.column("obs")[-5:], "td": patterns.column("td")[-5:]},
         ...     table="tails",
-        ...     priority=sw.Mixed("td", eta=0.9, absolute=True),
-        ...     conditions=[sw.end_of_episode()],
+        ...     priority=patterns.Mixed("td", eta=0.9, absolute=True),
+        ...     conditions=[patterns.end_of_episode()],
         ... )
     """
 

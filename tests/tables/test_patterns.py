@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import echoic
 import numpy as np
 import pytest
-from echoic import Ragged, Server, Table
-from echoic import structured_writer as sw
+from echoic import Ragged, Server, Table, patterns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,8 +30,10 @@ class Setup:
         self.server = Server(tables=[self.table])
         self.client = self.server.client()
 
-    def writer(self, *patterns: Any, chunk: int | None = None, **rest: Any) -> sw.StructuredWriter:
-        configs = [sw.Config(pattern, table="t", **rest) for pattern in patterns]
+    def writer(
+        self, *patterns: Any, chunk: int | None = None, **rest: Any
+    ) -> patterns.StructuredWriter:
+        configs = [patterns.Config(pattern, table="t", **rest) for pattern in patterns]
         return self.client.structured_writer(configs, chunk_length=chunk)
 
     def items(self) -> list[Any]:
@@ -69,10 +70,10 @@ def setup(make: Callable[..., Setup]) -> Setup:
     return make()
 
 
-A, B = sw.column("a"), sw.column("b")
+A, B = patterns.column("a"), patterns.column("b")
 
 
-def count(writer: sw.StructuredWriter, steps: int, start: int = 0) -> None:
+def count(writer: patterns.StructuredWriter, steps: int, start: int = 0) -> None:
     """Append steps whose `a` is their number and whose `b` is a small vector."""
     for step in range(start, start + steps):
         writer.append({"a": step, "b": np.full(2, -step, np.int16)})
@@ -135,7 +136,7 @@ def test_items_are_those_of_a_naive_model(
     episodes: list[tuple[int, bool, bool]],
 ) -> None:
     remainder %= modulo
-    conditions = [sw.step_index() % modulo == remainder, sw.data("a") >= least]
+    conditions = [patterns.step_index() % modulo == remainder, patterns.data("a") >= least]
     setup = Setup()
     with (
         setup.server,
@@ -167,8 +168,8 @@ def test_items_are_those_of_a_naive_model(
 
 def test_patterns_are_trees(setup: Setup) -> None:
     pair = namedtuple("Pair", ["left", "right"])
-    x, y = sw.column("x/1/0"), sw.column("y/left")
-    writer = setup.writer(pair([x[-2:], None], (y[-1], {3: sw.column("3")[-2]})))
+    x, y = patterns.column("x/1/0"), patterns.column("y/left")
+    writer = setup.writer(pair([x[-2:], None], (y[-1], {3: patterns.column("3")[-2]})))
     for step in range(2):
         writer.append({"x": (step, [np.full(2, step)]), "y": pair(step + 0.5, None), 3: step})
     writer.flush()
@@ -182,7 +183,7 @@ def test_patterns_are_trees(setup: Setup) -> None:
 
 def test_patterns_share_their_steps(make: Callable[..., Setup]) -> None:
     setup = make(Table("t", capacity=10_000))
-    frame = sw.column("")
+    frame = patterns.column("")
     writer = setup.writer(frame[-32:], frame[-1])
     for step in range(200):
         writer.append(np.full(10_000, step, np.uint8))
@@ -207,7 +208,9 @@ def test_patterns_are_applied_in_their_order(setup: Setup) -> None:
 # When an item is made.
 
 
-def applied(setup: Setup, *conditions: sw.Condition, episodes: tuple[int, ...] = (10,)) -> Any:
+def applied(
+    setup: Setup, *conditions: patterns.Condition, episodes: tuple[int, ...] = (10,)
+) -> Any:
     """Steps at which a pattern of the newest step is applied."""
     writer = setup.writer(A[-1], conditions=conditions)
     for steps in episodes:
@@ -221,39 +224,44 @@ def applied(setup: Setup, *conditions: sw.Condition, episodes: tuple[int, ...] =
     ("conditions", "steps"),
     [
         ([], range(10)),
-        ([sw.step_index() < 3], [0, 1, 2]),
-        ([sw.step_index() <= 3, sw.step_index() > 0, sw.step_index() != 2], [1, 3]),
-        ([sw.step_index() == 4], [4]),
-        ([sw.step_index() >= 8.5], [9]),
-        ([sw.step_index() % 3 == 1], [1, 4, 7]),
-        ([sw.step_index() % 3 != 1, sw.step_index() < 4], [0, 2, 3]),
-        ([sw.steps_since_applied() >= 4], [3, 7]),
-        ([sw.steps_since_applied() >= 3, sw.step_index() % 2 == 0], [2, 6]),
-        ([sw.data("f") > 3.5], [8, 9]),
-        ([sw.data("f") == 1.5], [3]),
-        ([np.float32(3.5) < sw.data("f")], [8, 9]),
-        ([sw.data("flag") == True], [3, 7]),  # noqa: E712 - not a truth value
-        ([sw.data("b") % 4 == 3], [1, 5, 9]),
-        ([sw.data("absent") != 1], []),
-        ([sw.end_of_episode()], [9]),
-        ([sw.end_of_episode(), sw.step_index() < 5], []),
+        ([patterns.step_index() < 3], [0, 1, 2]),
+        (
+            [patterns.step_index() <= 3, patterns.step_index() > 0, patterns.step_index() != 2],
+            [1, 3],
+        ),
+        ([patterns.step_index() == 4], [4]),
+        ([patterns.step_index() >= 8.5], [9]),
+        ([patterns.step_index() % 3 == 1], [1, 4, 7]),
+        ([patterns.step_index() % 3 != 1, patterns.step_index() < 4], [0, 2, 3]),
+        ([patterns.steps_since_applied() >= 4], [3, 7]),
+        ([patterns.steps_since_applied() >= 3, patterns.step_index() % 2 == 0], [2, 6]),
+        ([patterns.data("f") > 3.5], [8, 9]),
+        ([patterns.data("f") == 1.5], [3]),
+        ([np.float32(3.5) < patterns.data("f")], [8, 9]),
+        ([patterns.data("flag") == True], [3, 7]),  # noqa: E712 - not a truth value
+        ([patterns.data("b") % 4 == 3], [1, 5, 9]),
+        ([patterns.data("absent") != 1], []),
+        ([patterns.end_of_episode()], [9]),
+        ([patterns.end_of_episode(), patterns.step_index() < 5], []),
     ],
     ids=lambda value: " and ".join(map(str, value)),
 )
-def test_conditions_say_when(setup: Setup, conditions: list[sw.Condition], steps: Any) -> None:
+def test_conditions_say_when(
+    setup: Setup, conditions: list[patterns.Condition], steps: Any
+) -> None:
     assert applied(setup, *conditions) == list(steps)
 
 
 def test_step_index_begins_again_with_an_episode_and_steps_since_applied_goes_on(
     make: Callable[..., Setup],
 ) -> None:
-    assert applied(make(), sw.step_index() == 1, episodes=(3, 1, 2)) == [1, 1]
-    assert applied(make(), sw.steps_since_applied() >= 3, episodes=(2, 2, 5)) == [0, 1, 4]
+    assert applied(make(), patterns.step_index() == 1, episodes=(3, 1, 2)) == [1, 1]
+    assert applied(make(), patterns.steps_since_applied() >= 3, episodes=(2, 2, 5)) == [0, 1, 4]
 
 
 def test_numbers_beyond_doubles_are_compared_exactly(setup: Setup) -> None:
     large = 2**63
-    writer = setup.writer(sw.column("n")[-1], conditions=[sw.data("n") == large + 1])
+    writer = setup.writer(patterns.column("n")[-1], conditions=[patterns.data("n") == large + 1])
     for number in range(large, large + 4):
         writer.append({"n": np.uint64(number)})
     writer.flush()
@@ -261,7 +269,9 @@ def test_numbers_beyond_doubles_are_compared_exactly(setup: Setup) -> None:
 
 
 def test_a_pattern_is_applied_at_the_first_part_of_a_step_that_has_all(setup: Setup) -> None:
-    writer = setup.writer({"obs": sw.column("obs")[-2:], "action": sw.column("action")[-2]})
+    writer = setup.writer(
+        {"obs": patterns.column("obs")[-2:], "action": patterns.column("action")[-2]}
+    )
     for step in range(3):
         writer.append({"action": 10 * step}, partial=True)
         before = writer.pending + setup.table.stats().size
@@ -273,7 +283,7 @@ def test_a_pattern_is_applied_at_the_first_part_of_a_step_that_has_all(setup: Se
 
 
 def test_steps_that_lack_a_column_make_no_item(setup: Setup) -> None:
-    writer = setup.writer({"a": A[-1], "rare": sw.column("rare")[-1]})
+    writer = setup.writer({"a": A[-1], "rare": patterns.column("rare")[-1]})
     for step in range(6):
         writer.append({"a": step, "rare": -step} if step % 2 else {"a": step})
     writer.flush()
@@ -281,7 +291,9 @@ def test_steps_that_lack_a_column_make_no_item(setup: Setup) -> None:
 
 
 def test_columns_that_no_step_had_are_named(setup: Setup) -> None:
-    writer = setup.writer({"a": A[-1], "x": sw.column("obz")[-1]}, conditions=[sw.data("r") > 0])
+    writer = setup.writer(
+        {"a": A[-1], "x": patterns.column("obz")[-1]}, conditions=[patterns.data("r") > 0]
+    )
     assert writer.missing_columns == ["a", "obz", "r"]
     count(writer, 3)
     assert writer.missing_columns == ["obz", "r"]
@@ -293,10 +305,10 @@ def test_episodes_of_different_lengths_make_ragged_batches(make: Callable[..., S
     # A pattern has one length, so that the tables' items differ by pattern.
     setup = make(Table.queue("t", capacity=10))
     configs = [
-        sw.Config(
+        patterns.Config(
             {"a": A[-length:]},
             table="t",
-            conditions=[sw.end_of_episode(), sw.step_index() == length - 1],
+            conditions=[patterns.end_of_episode(), patterns.step_index() == length - 1],
         )
         for length in (1, 2, 3, 4)
     ]
@@ -328,7 +340,7 @@ def test_items_reach_over_the_end_of_an_episode_unless_it_is_cleared(
 
 
 def test_an_episode_that_ends_twice_makes_its_items_once(setup: Setup) -> None:
-    writer = setup.writer(A[-1], conditions=[sw.end_of_episode()])
+    writer = setup.writer(A[-1], conditions=[patterns.end_of_episode()])
     writer.end_episode()
     count(writer, 2)
     writer.end_episode(clear=False)
@@ -337,7 +349,7 @@ def test_an_episode_that_ends_twice_makes_its_items_once(setup: Setup) -> None:
 
 
 def test_the_end_of_an_episode_completes_an_open_step(setup: Setup) -> None:
-    writer = setup.writer(A[-2:], conditions=[sw.end_of_episode()])
+    writer = setup.writer(A[-2:], conditions=[patterns.end_of_episode()])
     writer.append({"a": 1})
     writer.append({"a": 2}, partial=True)
     writer.end_episode()
@@ -354,7 +366,7 @@ def test_a_batch_of_steps_is_that_many_steps(make: Callable[..., Setup], chunk: 
     results = []
     for batched in (True, False):
         setup = make()
-        writer = setup.writer(pattern, chunk=chunk, conditions=[sw.step_index() % 3 == 2])
+        writer = setup.writer(pattern, chunk=chunk, conditions=[patterns.step_index() % 3 == 2])
         if batched:
             writer.append_batch({name: column[:7] for name, column in steps.items()})
             writer.append_batch({name: column[7:7] for name, column in steps.items()})
@@ -454,27 +466,29 @@ def test_a_pattern_has_leaves_and_a_writer_has_patterns(setup: Setup) -> None:
 @pytest.mark.parametrize(
     "conditions",
     [
-        [sw.step_index() < 0],
-        [sw.step_index() == 1.5],
-        [sw.step_index() > 2, sw.step_index() < 3],
-        [sw.step_index() == 3, sw.step_index() == 4],
-        [sw.step_index() % 2 == 2],
-        [sw.step_index() % 3 > 2],
-        [sw.steps_since_applied() == 0],
-        [sw.steps_since_applied() < 1],
-        [sw.data("r") > 1, sw.end_of_episode(), sw.data("r") < 0.5],
-        [sw.data("r") % 4 < 0],
-        [sw.data("r") >= float("nan")],  # noqa: PLW0177 - what it is about
+        [patterns.step_index() < 0],
+        [patterns.step_index() == 1.5],
+        [patterns.step_index() > 2, patterns.step_index() < 3],
+        [patterns.step_index() == 3, patterns.step_index() == 4],
+        [patterns.step_index() % 2 == 2],
+        [patterns.step_index() % 3 > 2],
+        [patterns.steps_since_applied() == 0],
+        [patterns.steps_since_applied() < 1],
+        [patterns.data("r") > 1, patterns.end_of_episode(), patterns.data("r") < 0.5],
+        [patterns.data("r") % 4 < 0],
+        [patterns.data("r") >= float("nan")],  # noqa: PLW0177 - what it is about
     ],
     ids=lambda value: " and ".join(map(str, value)),
 )
-def test_conditions_that_never_hold_are_refused(conditions: list[sw.Condition]) -> None:
+def test_conditions_that_never_hold_are_refused(conditions: list[patterns.Condition]) -> None:
     with pytest.raises(echoic.errors.TrajectoryError, match="no step has"):
-        sw.Config(A[-1], table="t", conditions=conditions)
+        patterns.Config(A[-1], table="t", conditions=conditions)
 
 
 @given(
-    term=st.sampled_from([sw.step_index(), sw.step_index() % 3, sw.steps_since_applied() % 4]),
+    term=st.sampled_from(
+        [patterns.step_index(), patterns.step_index() % 3, patterns.steps_since_applied() % 4]
+    ),
     tests=st.lists(
         st.tuples(st.sampled_from(["<", "<=", "==", ">=", ">"]), st.integers(-1, 5)),
         min_size=1,
@@ -483,7 +497,7 @@ def test_conditions_that_never_hold_are_refused(conditions: list[sw.Condition]) 
 )
 @settings(max_examples=200, deadline=None)
 def test_conditions_are_refused_just_when_no_number_meets_them(
-    term: sw.Term, tests: list[tuple[str, int]]
+    term: patterns.Term, tests: list[tuple[str, int]]
 ) -> None:
     conditions = [term._compare(test, value) for test, value in tests]
     modulo = conditions[0].modulo
@@ -492,24 +506,24 @@ def test_conditions_are_refused_just_when_no_number_meets_them(
         all(eval(f"{number} {test} {value}") for test, value in tests) for number in numbers
     )
     if possible:
-        sw.Config(A[-1], table="t", conditions=conditions)
+        patterns.Config(A[-1], table="t", conditions=conditions)
     else:
         with pytest.raises(echoic.errors.TrajectoryError):
-            sw.Config(A[-1], table="t", conditions=conditions)
+            patterns.Config(A[-1], table="t", conditions=conditions)
 
 
 def test_a_condition_is_no_truth_value() -> None:
     with pytest.raises(TypeError, match="a list, all of which"):
-        0 < sw.step_index() < 3  # noqa: B015 - raises
+        0 < patterns.step_index() < 3  # noqa: B015 - raises
     with pytest.raises(TypeError, match="has no truth value"):
-        sw.end_of_episode() and sw.step_index() > 3
+        patterns.end_of_episode() and patterns.step_index() > 3
     with pytest.raises(TypeError, match="a list of conditions"):
-        sw.Config(A[-1], table="t", conditions=sw.end_of_episode())  # type: ignore[arg-type]
+        patterns.Config(A[-1], table="t", conditions=patterns.end_of_episode())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="expected a condition, got True"):
-        sw.Config(A[-1], table="t", conditions=[True])  # type: ignore[list-item]
+        patterns.Config(A[-1], table="t", conditions=[True])  # type: ignore[list-item]
     for divisor in (0, -2, 2**32):
         with pytest.raises(echoic.errors.TrajectoryError, match="remainder"):
-            sw.step_index() % divisor
+            patterns.step_index() % divisor
 
 
 # Priorities.
@@ -519,16 +533,19 @@ def test_a_condition_is_no_truth_value() -> None:
     ("priority", "expected"),
     [
         (2.5, [2.5, 2.5]),
-        (sw.Max("td"), [1.0, 4.0]),
-        (sw.Max("td", absolute=True), [3.0, 4.0]),
-        (sw.Mean("td", absolute=True), [2.0, 8 / 3]),
-        (sw.Last("td", absolute=True), [1.0, 4.0]),
-        (sw.Mixed("td", eta=0.25, absolute=True), [0.25 * 3 + 0.75 * 2, 0.25 * 4 + 0.75 * 8 / 3]),
+        (patterns.Max("td"), [1.0, 4.0]),
+        (patterns.Max("td", absolute=True), [3.0, 4.0]),
+        (patterns.Mean("td", absolute=True), [2.0, 8 / 3]),
+        (patterns.Last("td", absolute=True), [1.0, 4.0]),
+        (
+            patterns.Mixed("td", eta=0.25, absolute=True),
+            [0.25 * 3 + 0.75 * 2, 0.25 * 4 + 0.75 * 8 / 3],
+        ),
     ],
     ids=str,
 )
 def test_priorities_are_computed(setup: Setup, priority: Any, expected: list[float]) -> None:
-    writer = setup.writer({"td": sw.column("x")[-3:], "a": A[-1]}, priority=priority)
+    writer = setup.writer({"td": patterns.column("x")[-3:], "a": A[-1]}, priority=priority)
     for step, x in enumerate([-2.0, -3.0, 1.0, 4.0]):
         writer.append({"a": step, "x": np.float32(x)})
     writer.flush()
@@ -537,8 +554,8 @@ def test_priorities_are_computed(setup: Setup, priority: Any, expected: list[flo
 
 def test_a_computed_priority_that_is_none_costs_one_item(setup: Setup) -> None:
     configs = [
-        sw.Config({"x": sw.column("x")[-1]}, table="t", priority=sw.Last("x")),
-        sw.Config({"y": sw.column("x")[-1]}, table="t"),
+        patterns.Config({"x": patterns.column("x")[-1]}, table="t", priority=patterns.Last("x")),
+        patterns.Config({"y": patterns.column("x")[-1]}, table="t"),
     ]
     writer = setup.client.structured_writer(configs)
     writer.append({"x": 1.0})
@@ -558,7 +575,9 @@ def test_a_computed_priority_that_is_none_costs_one_item(setup: Setup) -> None:
 
 def test_an_episode_ends_although_its_priority_is_none(setup: Setup) -> None:
     writer = setup.writer(
-        {"x": sw.column("x")[-1]}, priority=sw.Last("x"), conditions=[sw.end_of_episode()]
+        {"x": patterns.column("x")[-1]},
+        priority=patterns.Last("x"),
+        conditions=[patterns.end_of_episode()],
     )
     writer.append({"x": -1.0})
     with pytest.raises(echoic.errors.PriorityError):
@@ -573,9 +592,9 @@ def test_priorities_that_can_not_be_are_refused(setup: Setup) -> None:
         with pytest.raises(echoic.errors.PriorityError):
             setup.writer(A[-1], priority=priority)
     with pytest.raises(ValueError, match=r"from 0 to 1, got 1\.5"):
-        setup.writer({"a": A[-1]}, priority=sw.Mixed("a", eta=1.5))
+        setup.writer({"a": A[-1]}, priority=patterns.Mixed("a", eta=1.5))
     with pytest.raises(echoic.errors.TrajectoryError, match="of leaf `td`; the pattern has a, x/0"):
-        setup.writer({"x": [B[-1]], "a": A[-1]}, priority=sw.Max("td"))
+        setup.writer({"x": [B[-1]], "a": A[-1]}, priority=patterns.Max("td"))
     with pytest.raises((TypeError, ValueError)):
         setup.writer(A[-1], priority="high")
 
@@ -583,9 +602,9 @@ def test_priorities_that_can_not_be_are_refused(setup: Setup) -> None:
 @pytest.mark.parametrize("what", ["condition", "priority"])
 def test_numbers_are_taken_of_columns_of_numbers(setup: Setup, what: str) -> None:
     if what == "condition":
-        writer = setup.writer(A[-1], conditions=[sw.data("b") > 1])
+        writer = setup.writer(A[-1], conditions=[patterns.data("b") > 1])
     else:
-        writer = setup.writer({"b": B[-1]}, priority=sw.Max("b"))
+        writer = setup.writer({"b": B[-1]}, priority=patterns.Max("b"))
     with pytest.raises(echoic.errors.SpecError, match=r"`b` has int16\[2\] steps"):
         count(writer, 1)
     assert writer.episode_steps == 0
@@ -601,7 +620,7 @@ SPEC = {"a": np.zeros(3, np.int64), "b": np.zeros(2, np.int16)}
 
 def test_an_unknown_table_is_named_with_those_that_are_known(setup: Setup) -> None:
     with pytest.raises(echoic.errors.TableNotFoundError, match=r'no table "other".*"t"'):
-        setup.client.structured_writer([sw.Config(A[-1], table="other")])
+        setup.client.structured_writer([patterns.Config(A[-1], table="other")])
 
 
 def test_a_table_with_a_spec_gets_rows(make: Callable[..., Setup]) -> None:
@@ -651,8 +670,8 @@ def test_items_go_to_several_tables() -> None:
     tables = [Table.queue("one", capacity=10), Table.queue("two", SPEC, capacity=10)]
     pattern = {"a": A[-3:], "b": B[-1]}
     configs = [
-        sw.Config(pattern, table="two"),
-        sw.Config(pattern, table="one", conditions=[sw.step_index() == 4]),
+        patterns.Config(pattern, table="two"),
+        patterns.Config(pattern, table="one", conditions=[patterns.step_index() == 4]),
     ]
     with Server(tables=tables) as server, server.client().structured_writer(configs) as writer:
         count(writer, 5)
@@ -720,7 +739,9 @@ def test_one_thread_writes_while_another_samples(
     done = threading.Event()
 
     def write() -> None:
-        with setup.writer({"step": sw.column("step")[-4:], "obs": sw.column("obs")[-1]}) as writer:
+        with setup.writer(
+            {"step": patterns.column("step")[-4:], "obs": patterns.column("obs")[-1]}
+        ) as writer:
             for step in range(4000):
                 writer.append({"step": step, "obs": np.full(8, step)})
                 if step % 100 == 0:
@@ -754,7 +775,9 @@ def test_ctrl_c_ends_a_flush_that_waits(make: Callable[..., Setup]) -> None:
 def test_what_no_pattern_reaches_is_not_kept() -> None:
     table = Table("t", capacity=100)
     with Server(tables=[table]) as server:
-        config = sw.Config({"a": A[-50:]}, table="t", conditions=[sw.steps_since_applied() >= 1000])
+        config = patterns.Config(
+            {"a": A[-50:]}, table="t", conditions=[patterns.steps_since_applied() >= 1000]
+        )
         writer = server.client().structured_writer([config])
         steps = {"a": np.zeros((1000, 8)), "unused": np.zeros((1000, 8))}
 
