@@ -72,7 +72,7 @@ pub struct Lowest {
 }
 
 impl Lowest {
-    /// Of all these, with so many in its front: one at least.
+    /// Of all these, with this many in its front: one at least.
     pub fn of(mut all: Vec<Ranked>, front: usize) -> Self {
         let front = front.max(1);
         if all.len() > front {
@@ -105,7 +105,7 @@ impl Lowest {
         }
     }
 
-    /// Who may go after so many others; a guess, for who wants to have its memory at hand.
+    /// Who may go after this many others; a guess, for who wants to have its memory at hand.
     pub fn ahead(&self, others: usize) -> Option<u32> {
         let at = self.front.len().checked_sub(others + 1)?;
         self.front.get(at).map(|node| node.slot)

@@ -192,7 +192,7 @@ pub enum OpenError {
     /// A sample is larger than a frame.
     #[error("a sample of {0} bytes does not fit into a frame of 4 GiB")]
     SampleTooLarge(usize),
-    /// A setting makes no sense.
+    /// A setting is invalid.
     #[error("{what} must be at least {least}")]
     TooSmall {
         /// Which setting.

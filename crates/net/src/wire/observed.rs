@@ -82,7 +82,7 @@ pub struct Connected {
 /// A server at one moment.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Observation {
-    /// Another number after the server was started anew.
+    /// Another number after the server was restarted.
     pub incarnation: u64,
     /// For how many seconds the server has been there.
     pub age: f64,

@@ -135,7 +135,7 @@ mod tests {
         }
     }
 
-    /// How many groups others than one reserved, if these reserved so many.
+    /// How many groups others than one reserved, if these reserved this many.
     fn others(sources: &[(&str, u64)], name: &str) -> u64 {
         sources.iter().filter(|(other, _)| *other != name).map(|(_, count)| count).sum()
     }

@@ -341,7 +341,7 @@ impl Table {
     }
 
     /// The first operation of a producer's life that is not in the table, of those that are for it: all before
-    /// are, however often the server was started anew since, as far as the table comes back.
+    /// are, however often the server was restarted since, as far as the table comes back.
     ///
     /// # Errors
     ///
@@ -503,7 +503,7 @@ impl Table {
         self.items_from(0, usize::MAX).0
     }
 
-    /// As [`Table::items`], of at most so many items: from a place on, 0 for the first ones. Also the
+    /// As [`Table::items`], of at most this many items: from a place on, 0 for the first ones. Also the
     /// place of the next one.
     pub fn items_from(&self, place: u32, most: usize) -> (Infos, Option<u32>) {
         self.lock().list(place, most)

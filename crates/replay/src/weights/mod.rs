@@ -11,7 +11,7 @@
 //! # Invariants
 //!
 //! 1. The bytes of a publication do not change while anyone has it.
-//! 2. At most so many publications and builders of them have bytes at a time as was said when the store was made.
+//! 2. At most this many publications and builders of them have bytes at a time as was said when the store was made.
 //! 3. Versions rise. In a store that follows another they are that one's concern.
 
 mod builder;

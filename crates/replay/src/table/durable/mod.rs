@@ -24,7 +24,7 @@
 //! # Limitations
 //!
 //! Draws are told only as far as they change how often items may still be drawn: after a replay the random
-//! state is another one, an epoch begins anew, and `times_sampled` is that of the checkpoint unless
+//! state is another one, an epoch starts over, and `times_sampled` is that of the checkpoint unless
 //! `max_times_sampled` limits it. With [`Durability::Async`] a batch is handed on before its draws are kept, so
 //! items of the last batches before a crash may be drawn once more than that; with [`Durability::Sync`] it is
 //! handed on when they are. An item that was sampled before it was kept may be lost in a crash, and
