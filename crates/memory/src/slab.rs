@@ -2,7 +2,7 @@
 //!
 //! A [`Slab`] lends free rows to a [`RowWriter`], which fills and publishes them. A published row can be
 //! pinned, and read through the [`Pinned`] for as long as that lives, even when the row is freed
-//! meanwhile: its memory is lent again only when everybody who pinned before it was freed is done.
+//! meanwhile: its memory is lent again only when all readers that pinned before it was freed are done.
 //! Bytes are written and read without a lock; the lock covers lists of row numbers only.
 //!
 //! # Invariants

@@ -1,4 +1,4 @@
-//! What a table knows of itself beside its items: who had to wait for it, and whose steps it has.
+//! Statistics of a table: calls that had to wait, and episodes of its items.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -42,7 +42,7 @@ class Setup(NamedTuple):
     # Pickled by value, so that functions of a script or a notebook can be used.
     env: bytes
     policy: bytes
-    n_steps: int
+    num_steps: int
     seeds: Sequence[int]
     next_observations: bool
     worker: int
@@ -56,19 +56,22 @@ class Form(NamedTuple):
     action: Any
     extras: dict[str, Any]
 
-    def rollout(self, n_steps: int, n_envs: int, *, following: bool) -> dict[str, Any]:
+    def rollout(self, num_steps: int, num_envs: int, *, following: bool) -> dict[str, Any]:
         """Make an empty rollout: arrays with an axis of steps and one of environments."""
 
         def steps(tree: Any, *axes: int) -> Any:
             return _trees.tree_map(lambda leaf: np.zeros((*axes, *leaf.shape), leaf.dtype), tree)
 
-        both, numbers = (n_steps, n_envs), {"rewards": np.float32, "episode_returns": np.float32}
+        both, numbers = (
+            (num_steps, num_envs),
+            {"rewards": np.float32, "episode_returns": np.float32},
+        )
         flags = dict.fromkeys(("terminated", "truncated", "episode_starts"), np.bool_)
         origin = dict.fromkeys(("worker", "generation", "version"), np.int64(0))
         return {
             "observations": steps(self.observation, *both),
             **({"next_observations": steps(self.observation, *both)} if following else {}),
-            "last_observations": steps(self.observation, n_envs),
+            "last_observations": steps(self.observation, num_envs),
             "actions": steps(self.action, *both),
             "extras": steps(self.extras, *both),
             **{name: np.zeros(both, dtype) for name, dtype in {**numbers, **flags}.items()},
@@ -219,7 +222,7 @@ def _work(connection: Connection, setup: Setup) -> None:
     form = envs.form(weights)
     connection.send(form)
     address = connection.recv()
-    size = (setup.n_steps, len(setup.seeds))
+    size = (setup.num_steps, len(setup.seeds))
     rollout = form.rollout(*size, following=setup.next_observations)
     client = connect(address, rollout, deadline=1.0)
     rollout["worker"] = np.int64(setup.worker)

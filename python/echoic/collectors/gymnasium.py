@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from echoic import _trees
+from echoic.buffers._common import seed_of
 from echoic.collectors._gymnasium_process import RolloutWorker, by_value, end_all
 from echoic.collectors._gymnasium_worker import Form, Request, Setup
 from echoic.errors import (
@@ -66,15 +67,15 @@ class GymnasiumCollector:
         env: The id of an environment, or a function that makes one, without arguments. Functions,
             also those of a script or a notebook, are sent to the workers by ``cloudpickle``, which
             comes with Gymnasium.
-        n_envs: Number of environments.
-        n_steps: Number of steps of each environment in a rollout.
+        num_envs: Number of environments.
+        num_steps: Number of steps of each environment in a rollout.
         policy: ``policy(weights, observations, rng)`` returns the actions for all environments of a
             worker, or ``(actions, extras)`` with a dict of more arrays to put into batches, such as
             ``log_probs`` or ``values``. ``observations`` and all results have an axis of
             environments; ``rng`` is a ``numpy.random.Generator``. ``None`` draws from the action
             space.
-        n_workers: Number of processes, a divisor of ``n_envs``. ``None``: the largest divisor that
-            is at most the number of cores.
+        num_workers: Number of processes, a divisor of ``num_envs``. ``None``: the largest divisor
+            that is at most the number of cores.
         weights: The policy's initial weights: anything that can be pickled.
         seed: Seed of all random choices; random when ``None``. The same seed and number of workers
             give the same rollouts.
@@ -94,7 +95,7 @@ class GymnasiumCollector:
 
     Examples:
         >>> from echoic.collectors.gymnasium import GymnasiumCollector
-        >>> with GymnasiumCollector("CartPole-v1", n_envs=2, n_steps=8, n_workers=1) as collector:
+        >>> with GymnasiumCollector("CartPole-v1", num_envs=2, num_steps=8) as collector:
         ...     batch = collector.recv()
         >>> batch["observations"].shape, batch["actions"].shape
         ((8, 2, 4), (8, 2))
@@ -103,11 +104,11 @@ class GymnasiumCollector:
     def __init__(
         self,
         env: str | Callable[[], Any],
-        n_envs: int,
-        n_steps: int,
+        num_envs: int,
+        num_steps: int,
         policy: Callable[[Any, Any, np.random.Generator], Any] | None = None,
         *,
-        n_workers: int | None = None,
+        num_workers: int | None = None,
         weights: Any = None,
         seed: int | None = None,
         capacity: int = 1,
@@ -115,19 +116,22 @@ class GymnasiumCollector:
         max_restarts: int = 3,
         start_timeout: float = 60.0,
     ) -> None:
-        if n_workers is None:
-            most = min(n_envs, os.cpu_count() or 1)
-            n_workers = max([count for count in range(1, most + 1) if n_envs % count == 0] or [1])
-        least = {"n_envs": 1, "n_steps": 1, "n_workers": 1, "capacity": 0, "max_restarts": 0}
-        numbers = (n_envs, n_steps, n_workers, capacity, max_restarts)
+        if num_workers is None:
+            most = min(num_envs, os.cpu_count() or 1)
+            num_workers = max(
+                [count for count in range(1, most + 1) if num_envs % count == 0] or [1]
+            )
+        least = {"num_envs": 1, "num_steps": 1, "num_workers": 1, "capacity": 0, "max_restarts": 0}
+        numbers = (num_envs, num_steps, num_workers, capacity, max_restarts)
         for (name, bound), number in zip(least.items(), numbers, strict=True):
             if number < bound:
                 raise SpecError(f"{name}: expected at least {bound}, got {number}")
-        if n_envs % n_workers:
-            text = f"expected a divisor of the {n_envs} environments"
-            raise SpecError(f"n_workers: {text}, got {n_workers}")
+        if num_envs % num_workers:
+            text = f"expected a divisor of the {num_envs} environments"
+            raise SpecError(f"num_workers: {text}, got {num_workers}")
         self._capacity = capacity
-        self._sizes = (n_steps, n_envs // n_workers)
+        self._seed = seed_of(seed)
+        self._sizes = (num_steps, num_envs // num_workers)
         self._following = next_observations
         # One thread receives at a time; the other lock is for workers and their connections.
         self._receiving = threading.Lock()
@@ -144,18 +148,19 @@ class GymnasiumCollector:
         me = weakref.proxy(self)
         self._supervisor = Supervisor[RolloutWorker](
             lambda worker, generation: me._start(worker, generation),  # noqa: PLW0108 - weak
-            n_workers,
+            num_workers,
             max_restarts,
         )
         self._workers = self._supervisor.members
         self._finish = weakref.finalize(self, end_all, self._workers, self._folder, self._owner)
         try:
             self._write(0, weights)
-            entropy = secrets.randbits(64) if seed is None else seed
-            seeds = np.random.SeedSequence(entropy).generate_state(n_envs).reshape(n_workers, -1)
+            seeds = (
+                np.random.SeedSequence(self._seed).generate_state(num_envs).reshape(num_workers, -1)
+            )
             pickled = by_value(env), by_value(policy)
             self._setups = [
-                Setup(*pickled, n_steps, own.tolist(), next_observations, worker, 0)
+                Setup(*pickled, num_steps, own.tolist(), next_observations, worker, 0)
                 for worker, own in enumerate(seeds)
             ]
             self._supervisor.start()
@@ -171,6 +176,11 @@ class GymnasiumCollector:
         if self._server is None:
             raise ClosedError("the collector was stopped")
         return self._server.addresses[0]
+
+    @property
+    def seed(self) -> int:
+        """The seed of all random choices, also if it was drawn at random."""
+        return self._seed
 
     @property
     def version(self) -> int:

@@ -1,4 +1,4 @@
-"""Track which of several servers are there, and choose the next one."""
+"""Track which of several servers are connected, and choose the next one."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _T = TypeVar("_T")
 
 
 class Shards:
-    """All shards.
+    """The shards of a client, their connections and their addresses.
 
-    Every call checks which shards are there, and warns if one went or came; nothing else watches
-    them. A thread runs while a shard has no connection that is restored by itself, and always if a
-    function returns the addresses.
+    Every call checks which shards are connected, and warns if that changed. A thread runs while a
+    shard has no connection that is restored by itself, and always if a function returns the
+    addresses.
 
     Args:
         where: The addresses, or a function that returns them: called at the start, then every
@@ -82,7 +82,7 @@ class Shards:
         # Those that get inserts; replaced as a whole, too.
         self._takers: list[Shard] = []
         self.deadline = deadline
-        # A connection retries for ever, whichever server is at the address meanwhile: a shard that
+        # A connection retries forever, whichever server is at the address meanwhile: a shard that
         # comes back is used again, however late, and gets what it had not acknowledged.
         self._options = {**options, "deadline": None, "steadfast": True}
         self._connect = connect

@@ -1,4 +1,4 @@
-//! Who goes first when there are too many: the lowest score, and of equal ones the oldest.
+//! Which experience is removed first when there are too many: the one with the lowest score; of equal ones, the oldest.
 //!
 //! To keep all in order would cost a walk through memory for each that comes, goes or gets another score. So only the
 //! *front* is in order: those that are not behind a *fence*, found and sorted at once. Whoever comes in behind the

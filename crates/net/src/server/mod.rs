@@ -6,7 +6,7 @@
 //!   `insert_session`: inserts. `request_session`: requests, `rollout_session` those about rollout tables,
 //!   and `delivery` shares of their batches.
 //!   `weights_session`: weights. `ring_session`: clients that write into the ring's memory.
-//! - `wait_queue`: those who wait. `loop_wakers`: what wakes an event loop. `pool`: who does what takes long.
+//! - `wait_queue`: waiting requests. `loop_wakers`: what wakes an event loop. `pool`: threads for long work.
 //!   `disk_queue`: answers that wait for the disk.
 //! - `producers`: what each producer has delivered, so that nothing is stored twice.
 //! - `meter`: the numbers.

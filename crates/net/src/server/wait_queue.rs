@@ -1,4 +1,4 @@
-//! Those who wait, of all connections of an event loop.
+//! The waiting requests of all connections of an event loop.
 //!
 //! Each thing that can be waited for has a row, and a waker that is called when it happens. In a row are connections,
 //! which then have another turn, and requests, which are then tried again.

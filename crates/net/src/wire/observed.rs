@@ -1,4 +1,4 @@
-//! What a server tells those who watch it: families of numbers, and its connections.
+//! What a server sends to the processes that watch it: families of numbers, and its connections.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! Records that are put together before they are appended, by who must be quick when it is done.
+//! Records that are put together before they are appended, so that appending under a lock is quick.
 
 use std::sync::Arc;
 

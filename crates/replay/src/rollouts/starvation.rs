@@ -1,4 +1,4 @@
-//! Producers that wait for a reservation, by name: who waits for how long, and whether others get reservations meanwhile.
+//! Producers that wait for a reservation, by name: for how long, and whether others get reservations meanwhile.
 //!
 //! That is no decision, so the ledger knows nothing of it. Only who waits anyway comes here, so a lock costs nothing.
 //!

@@ -1,4 +1,4 @@
-//! Weights by index, their sum, and who lies at a given place of that sum.
+//! Weights by index, their sum, and the index at a given place of that sum.
 //!
 //! Eight siblings share a line of the processor's cache, so that a way down a million leaves touches
 //! seven lines. Draws and updates come in batches: what several of them do at

@@ -1,4 +1,4 @@
-//! Samples that nobody took yet, out of a stream for a checkpoint and back into one.
+//! Unread samples of a stream: into a checkpoint and back.
 
 use std::time::{Duration, Instant};
 

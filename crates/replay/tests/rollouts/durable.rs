@@ -1,4 +1,4 @@
-//! Rollout tables with a directory: what is there again, what is refused, and what their history tells.
+//! Rollout tables with a directory: what is restored, what is refused, and what their history has.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};

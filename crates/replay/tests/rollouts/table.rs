@@ -1,4 +1,4 @@
-//! A ledger with a clock that stands still until it is told otherwise; all lists are recounted after each change.
+//! A ledger with a clock that tests advance; all lists are recounted after each change.
 //! And what is put into it.
 
 use std::sync::Arc;

@@ -175,7 +175,7 @@ class Collectors:
 
     @property
     def restarts(self) -> int:
-        """How many times workers were restarted."""
+        """The number of restarts of workers."""
         self._check_open()
         return sum(map(restarts_of, self._workers))
 

@@ -73,7 +73,7 @@ class Manifest:
 
     @property
     def count(self) -> int:
-        """How many numbers were used."""
+        """The number of shard numbers that were used."""
         return max((*self.shards, *self.removed), default=-1) + 1
 
 

@@ -124,7 +124,7 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
 
     @property
     def waiting(self) -> int:
-        """How many transitions were left over by a timeout; they are inserted before new ones."""
+        """The number of transitions left over by a timeout; they are inserted before new ones."""
         return self._transitions.waiting
 
     def add(self, episodes: Any, weight: float | None = None) -> None:

@@ -67,7 +67,7 @@ class EchoicMultiAgentEpisodeReplayBuffer(EchoicEpisodeReplayBuffer):
 
     @property
     def waiting(self) -> int:
-        """How many transitions were left over by timeouts; they are inserted before new ones."""
+        """The number of transitions left over by timeouts; they are inserted before new ones."""
         return sum(one.waiting for one in self._modules.values())
 
     def _module(self, name: str) -> Transitions:

@@ -7,8 +7,8 @@
 //!
 //! 1. A call is in the queue until its answer is known: so there is room for many, and not for any number.
 //! 2. An error is returned to the producer, whenever that asks, and by the queue, unless the producer had it before. So
-//!    it is returned at least once, if somebody calls at all.
-//! 3. No lock is held while somebody waits.
+//!    it is returned at least once, if there is another call.
+//! 3. No lock is held while a thread waits.
 //! 4. A call is awaited while a thread waits for its answer, and no longer, whatever ends the wait.
 
 use std::collections::VecDeque;

@@ -5,7 +5,7 @@
 //! 1. An update without an answer is in the queue, or in the hands of one thread that waits for its answer. So there
 //!    are at most as many as may be under way, and one for each thread that asks for more.
 //! 2. `awaited` counts the latter, whatever ends the wait, a panic of the caller's callback included.
-//! 3. No lock is held while somebody waits.
+//! 3. No lock is held while a thread waits.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;

@@ -1,4 +1,4 @@
-//! A share of a batch on its way to a consumer: what is told of it, then its arrays as one piece of memory.
+//! A share of a batch on its way to a consumer: its description, then its arrays as one piece of memory.
 //!
 //! That piece begins at a multiple of [`ALIGNMENT`] from the start of the payload, so that a payload that is read to
 //! such an address can be looked at where it is; or it is in the client's arena.

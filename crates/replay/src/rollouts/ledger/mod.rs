@@ -1,4 +1,4 @@
-//! Who may make groups, which are complete, who gets them, and who waits: all decisions of a rollout table.
+//! All decisions of a rollout table: reservations, complete groups, deliveries and waits.
 //!
 //! A [`Ledger`] knows neither clocks nor threads nor files. Something [happens](Change) at a time that the
 //! caller tells, in milliseconds, and the ledger says what [came of it](Outcome) or [why not](ChangeError). So the

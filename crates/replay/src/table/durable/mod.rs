@@ -12,7 +12,7 @@
 //! # Invariants
 //!
 //! 1. Entries are in the journal in the order in which the changes were made, which is why they are
-//!    pushed under the table's lock. Payload is copied into them before, and nobody waits for the disk
+//!    pushed under the table's lock. Payload is copied into them before, and no thread waits for the disk
 //!    with the lock: room in the journal is taken before it.
 //! 2. What an item names, chunks and a form, is told before it, since the last *forget* and since the
 //!    last checkpoint.

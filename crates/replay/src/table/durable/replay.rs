@@ -1,4 +1,4 @@
-//! From the entries of a journal to the table that they tell of.
+//! From the entries of a journal to their table.
 
 use std::collections::HashMap;
 use std::sync::Arc;
