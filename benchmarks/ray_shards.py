@@ -166,9 +166,9 @@ def make_settings(
             group = [Setting(f"one server, {door}{role}", plain, [pid], width, worker)]
             for name, cluster in (("one shard in Ray", one), ("two shards in Ray", two)):
                 servers = [shard["pid"] for shard in cluster.processes().values()]
-                doors: Any = "nearest" if door == "shm" else "tcp"
-                client = cluster.client(doors=doors)
-                other = cluster.client(doors=doors) if works else None
+                transport: Any = "nearest" if door == "shm" else "tcp"
+                client = cluster.client(transport=transport)
+                other = cluster.client(transport=transport) if works else None
                 group.append(Setting(f"{name}, {door}{role}", client, servers, width, other))
             groups.append(group)
     return groups

@@ -61,7 +61,7 @@ def _parts(costs: Costs, known: dict[str, Any]) -> str:
         ],
     ]
     machine = known["machine"]
-    head = ["µs on a processor", "who calls", "I/O thread", "event loop", "consumer"]
+    head = ["µs on a processor", "calling thread", "I/O thread", "event loop", "consumer"]
     return (
         _table(head, rows) + f"\n\nMeasured on {machine['cores']} cores of a {machine['cpu']}, "
         f"{machine['date'][:10]}; of {parts.SMALL} / {parts.LARGE:,} bytes."

@@ -1,9 +1,11 @@
-"""Echoic: experience replay and data transport for reinforcement learning.
+"""Store and transport experience for reinforcement learning.
 
-Start with :class:`Server`: samples go in one by one, fixed-size batches come out as numpy views.
-Workers in other processes push to it with :func:`connect`. For replay there is :class:`Table`:
-items go in with priorities, and batches come out as a selector chooses. To train on one machine,
-start with :class:`ReplayBuffer`.
+- :class:`ReplayBuffer` and the other classes of :mod:`echoic.buffers` keep transitions in this
+  process: everything for training on one machine.
+- :class:`Table` stores items with priorities. A selector chooses which are sampled, and a limiter
+  sets the ratio of samples to additions.
+- :class:`Server` makes tables, streams of fixed-size batches and weights available to other
+  processes, which reach them through :func:`connect`.
 """
 
 import importlib as _importlib
@@ -107,12 +109,12 @@ _ON_DEMAND = {"RolloutTable": "echoic.rollouts", "WeightStore": "echoic.weights"
 
 
 def __getattr__(name: str) -> _typing.Any:
-    """Return what is imported on demand."""
+    """Import a name on demand."""
     if name not in _ON_DEMAND:
         raise AttributeError(f"module 'echoic' has no attribute {name!r}")
     return getattr(_importlib.import_module(_ON_DEMAND[name]), name)
 
 
 def __dir__() -> list[str]:
-    """List also what is imported on demand."""
+    """List the names of the module, including those that are imported on demand."""
     return sorted({*globals(), *__all__})

@@ -51,7 +51,7 @@ def train(options: Options) -> tuple[Progress, Learner]:
         STEPS,
         act,
         weights=learner.params,
-        n_workers=options.workers,
+        num_workers=options.workers,
         seed=options.seed,
     ) as collector:
         program = f"{sys.executable} -m echoic"

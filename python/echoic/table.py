@@ -1,4 +1,4 @@
-"""Tables: items with priorities, sampled as a selector chooses and as often as a limiter allows."""
+"""Store items with priorities and sample them: a selector chooses, a limiter sets the rate."""
 
 from __future__ import annotations
 
@@ -17,63 +17,62 @@ __all__ = ["AnyLength", "Table"]
 
 
 class AnyLength:
-    """In what a table is told of its trajectories: any number of steps, each like this one.
+    """Declare a leaf of a table's ``trajectories`` that has any number of steps.
 
     Args:
-        step: An array or scalar, of which only dtype and shape matter.
+        step: One step: an array or scalar, of which only dtype and shape matter.
     """
 
     __slots__ = ("step",)
 
     def __init__(self, step: Any) -> None:
-        """Take the example of a step."""
         self.step = step
 
     def __repr__(self) -> str:
-        """Show what it is made of."""
+        """Show the example."""
         return f"AnyLength({self.step!r})"
 
 
 class Table(_native.Table, TableMethods):
-    """Items that are added one by one and sampled in batches.
+    """Store items that are added one by one, and sample batches of them.
 
-    A table works by itself, in this process; given to a :class:`~echoic.Server` it is also there
-    for others. All methods may be called from any thread.
+    A table works in this process. A :class:`~echoic.Server` also makes it available to other
+    processes. All methods may be called from any thread.
 
     Args:
-        name: Unique in a server.
-        spec: An item as all others will be: a tree of arrays or scalars, of which only structure,
-            dtypes and shapes matter. The items' bytes then lie side by side, which is the fastest
-            and smallest way to store items of one form. Without a spec items may be of any form,
-            and trajectories that overlap share their steps.
-        trajectories: Instead of a spec: what each item looks like, while items still share steps. A
-            tree of arrays or scalars like a spec; a leaf that has a number of steps in front has an
-            axis of that length, or is an :class:`AnyLength` of one step.
-        sampler: Who is sampled.
-        remover: Who goes when the table is full.
-        limiter: Who must wait.
-        capacity: How many items there may be.
+        name: The name of the table, unique in a server.
+        spec: An example of an item: a tree of arrays or scalars, of which only structure, dtypes
+            and shapes matter. All items must be like it, and are stored next to each other, which
+            is the fastest and smallest way. Without a spec items may have any form, and
+            trajectories that overlap share their steps.
+        trajectories: Instead of ``spec``, an example of a trajectory, for tables whose items share
+            steps: a tree of arrays or scalars. A leaf with a fixed number of steps has an axis of
+            that length in front; one with any number is an :class:`AnyLength` of one step.
+        sampler: Chooses the items to sample. Default: :class:`~echoic.selectors.Uniform`.
+        remover: Chooses the item to remove when the table is full. Default:
+            :class:`~echoic.selectors.Fifo`.
+        limiter: Decides when ``add`` and ``sample`` wait. Default:
+            :class:`~echoic.limiters.MinSize` of 1.
+        capacity: Number of items that fit.
         max_times_sampled: Remove an item after it was sampled this many times. 0 means never.
-            Whether that holds over a crash depends on ``durability``.
-        seed: Of all random choices; random when ``None``.
-        durability: What an added item, an update or a removal survives once it is acknowledged,
-            which is when the call returns in this process, and when ``flush`` does elsewhere.
-            ``"none"``: nothing but what a checkpoint has. ``"async"``: the end of the process,
-            however sudden, since the system has it then; when the machine fails, the last seconds
-            are lost. ``"sync"``: also a failure of the machine, since it is on disk then. The last
-            two need a server with a ``journal``. With ``"sync"`` and ``max_times_sampled``,
-            ``sample`` returns a batch when its draws are on disk, so that no crash has an item
-            sampled more often; with ``"async"`` a crash may, items of the last batches.
-        metadata: Bytes for layers above, at most 64 KiB, which tables of a server also tell its
-            clients elsewhere: ``table.metadata``. A setting, so no checkpoint and no journal has
-            them.
+            Whether that holds after a crash depends on ``durability``.
+        seed: Seed of all random choices; random when ``None``.
+        durability: What an addition, an update or a removal survives once it is acknowledged: when
+            the call returns in this process, or ``flush`` in another. ``"none"``: only
+            checkpoints survive. ``"async"``: the sudden end of the process; if the machine fails,
+            the last seconds are lost. ``"sync"``: also a failure of the machine, since the change
+            is on disk. The last two need a server with a ``journal``. With ``max_times_sampled``,
+            ``"sync"`` returns a batch when its draws are on disk, so that an item is not sampled
+            more often after a crash; with ``"async"`` items of the last batches may be.
+        metadata: Application data, at most 64 KiB, which clients read as ``table.metadata``. It is
+            a setting, so checkpoints and journals do not have it.
 
     Raises:
-        SpecError: The spec can't be stored.
-        LimiterError: With this limiter somebody would wait for ever; the message has the
+        SpecError: If the spec can't be stored.
+        LimiterError: If a caller would wait forever with this limiter; the message has the
             arithmetic.
-        ValueError: A setting makes no sense.
-        MemoryError: So many items can't be stored.
+        ValueError: If a setting is out of range.
+        MemoryError: If there is not enough memory for ``capacity`` items.
 
     Examples:
         >>> import numpy as np
@@ -112,9 +111,8 @@ class Table(_native.Table, TableMethods):
         durability: Literal["none", "async", "sync"] = "none",
         metadata: bytes = b"",
     ) -> Self:
-        """Make an empty table; see the class for the arguments."""
         if spec is not None and trajectories is not None:
-            raise ValueError("give a spec, or say what trajectories look like; got both")
+            raise ValueError("expected `spec` or `trajectories`, got both")
         return super().__new__(
             cls,
             name,
@@ -143,7 +141,7 @@ class Table(_native.Table, TableMethods):
     ) -> Self:
         """Make a table from which each item is sampled once, the oldest first.
 
-        Inserts wait while it is full.
+        ``add`` waits while it is full.
         """
         return cls(
             name,
@@ -171,7 +169,7 @@ class Table(_native.Table, TableMethods):
     ) -> Self:
         """Make a table from which each item is sampled once, the newest first.
 
-        Inserts wait while it is full.
+        ``add`` waits while it is full.
         """
         return cls(
             name,
@@ -187,5 +185,5 @@ class Table(_native.Table, TableMethods):
         )
 
     def __repr__(self) -> str:
-        """Name, size and capacity."""
+        """Show name, size and capacity."""
         return f"Table({self.name!r}, size={len(self)}, capacity={self.capacity})"

@@ -1,4 +1,4 @@
-"""Methods that every table has, wherever its items are."""
+"""Methods of all tables: of this process, of a server and of several servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["TableMethods", "settings"]
 
 
 class _Table(Protocol):
-    """What the methods need of a table."""
+    """The methods of a table that this module calls."""
 
     def sample(self, n: int, timeout: float | None = None, beta: float = 1.0) -> Batch: ...
     def _set_limiter(self, limiter: tuple[str, list[float]]) -> None: ...
@@ -42,16 +42,16 @@ class TableMethods:
         """Iterate over batches that are fetched ahead.
 
         Args:
-            n: How many items each has, at least 1.
-            prefetch: How many batches to fetch before they are asked for. They count as sampled;
-                with 0 each is drawn when it is taken.
-            workers: How many threads fetch from a table of this process, or of several servers; one
-                server elsewhere needs none.
+            n: Number of items in a batch, at least 1.
+            prefetch: Number of batches to fetch before they are asked for. They count as sampled.
+                0 draws each when it is asked for. Default: 2.
+            workers: Number of threads that fetch from a table of this process, or of several
+                servers; a table of one remote server needs none. Default: 1.
             timeout: Seconds that ``next`` waits; ``None`` waits forever.
-            beta: The exponent of the importance weights: finite, at least 0.
+            beta: Exponent of the importance weights: finite, at least 0. Default: 1.
 
         Raises:
-            ValueError: ``beta`` is out of range. Nothing is drawn.
+            ValueError: If ``beta`` is out of range. Nothing is drawn.
 
         Examples:
             >>> import numpy as np
@@ -62,7 +62,7 @@ class TableMethods:
             ...     print(len(next(batches)))
             4
         """
-        # A server elsewhere would draw before the first batch is taken with it.
+        # Checked here, since a remote table would report it with the first batch.
         if not (math.isfinite(beta) and beta >= 0):
             raise ValueError(f"beta must be a finite number of at least 0, got {beta}")
         return Batches(
@@ -78,20 +78,20 @@ class TableMethods:
         n: int,
         beta: float,
     ) -> Callable[[], Callable[[float], Batch]] | None:
-        """Return what asks for a batch without waiting for it, if the table can."""
+        """Return a function that asks for a batch without waiting, if the table has one."""
         return None
 
     def set_limiter(self: _Table, limiter: Limiter) -> None:
-        """Replace the limiter; what was counted so far still counts.
+        """Replace the limiter, keeping the counts of additions and samples.
 
         Raises:
-            LimiterError: The table could not work with it, and goes on with the old one.
+            LimiterError: If a caller would wait forever with it; the old limiter is kept.
         """
         self._set_limiter(settings("limiter", Limiter, limiter))
 
 
 def settings(name: str, kind: type[Selector | Limiter], value: Any) -> tuple[str, list[float]]:
-    """Return a selector or a limiter as the native core takes it."""
+    """Return a selector or a limiter in the form that the native core takes."""
     if not isinstance(value, kind):
         module = f"echoic.{kind.__name__.lower()}s"
         raise TypeError(f"{name} must be one of {module}, got a {type(value).__name__}")

@@ -30,7 +30,7 @@ from tiers import size
 ray = pytest.importorskip("ray")
 
 from echoic.integrations.ray import Client, ReplayCluster, moving
-from echoic.integrations.ray.doors import Doors
+from echoic.integrations.ray.addresses import Addresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -110,7 +110,7 @@ def test_a_client_is_found_by_name_in_a_task_and_uses_the_nearest_door(client: C
 
 
 def test_a_client_told_so_uses_tcp_with_the_token(cluster: ReplayCluster, client: Client) -> None:
-    with cluster.client(doors="tcp") as far:
+    with cluster.client(transport="tcp") as far:
         far.add({"n": 7}, {"replay": 1.0})
         far.flush()
         assert far.addresses == cluster.addresses
@@ -129,16 +129,18 @@ def test_a_client_that_was_never_used_has_no_connection(cluster: ReplayCluster) 
     assert not client.is_connected
 
 
-def test_the_doors_of_a_shard_yield_to_nobody(
+def test_the_transports_of_a_shard_have_normal_priority(
     cluster: ReplayCluster, run_script: Callable[..., Any]
 ) -> None:
     if run_script("import os; os.nice(5); os.setpriority(os.PRIO_PROCESS, 0, 0)").returncode:
         pytest.skip("a process may not take back the turns that it gave away")
     for shard in cluster.processes().values():
         tasks = Path(f"/proc/{shard['pid']}/task").iterdir()
-        doors = [task for task in tasks if (task / "comm").read_text().startswith("echoic-listen")]
-        assert doors
-        assert {os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in doors} == {0}
+        threads = [
+            task for task in tasks if (task / "comm").read_text().startswith("echoic-listen")
+        ]
+        assert threads
+        assert {os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in threads} == {0}
 
 
 def test_mistakes_say_what_was_expected(cluster: ReplayCluster) -> None:
@@ -152,8 +154,8 @@ def test_mistakes_say_what_was_expected(cluster: ReplayCluster) -> None:
         ReplayCluster(make(), placement="FAR")
     with pytest.raises(ArgumentError, match="expected a name that is free, got 'shared'"):
         ReplayCluster(make(), name="shared")
-    with pytest.raises(ArgumentError, match="doors must be"):
-        cluster.client(doors="back")
+    with pytest.raises(ArgumentError, match="transport must be"):
+        cluster.client(transport="back")
     with pytest.raises(TypeError, match="colour"):
         cluster.client(colour="red")
     with pytest.raises(DisconnectedError, match="there is no ReplayCluster 'nobody'"):
@@ -192,15 +194,15 @@ def test_shards_without_a_place_end_the_start_in_time(
         Client("nowhere").stats()
 
 
-def test_a_roster_that_is_killed_knows_the_shards_again(
+def test_a_registry_that_is_killed_knows_the_shards_again(
     cluster: ReplayCluster, client: Client
 ) -> None:
     client.add({"n": 1}, {"replay": 1.0})
     client.flush()
-    roster = ray.get_actor("shared")
-    before = ray.get(roster.state.remote(), timeout=PATIENCE)
-    ray.kill(roster, no_restart=False)
-    after = ray.get(roster.state.remote(), timeout=PATIENCE)
+    registry = ray.get_actor("shared")
+    before = ray.get(registry.state.remote(), timeout=PATIENCE)
+    ray.kill(registry, no_restart=False)
+    after = ray.get(registry.state.remote(), timeout=PATIENCE)
     assert after == before
     with cluster.client() as late:
         assert numbers(late) == [1]
@@ -248,13 +250,13 @@ class Producers:
 
     BURST = 20
 
-    def __init__(self, cluster: ReplayCluster, doors: list[str]) -> None:
+    def __init__(self, cluster: ReplayCluster, transports: list[str]) -> None:
         self._stop = threading.Event()
-        self.acked = [0] * len(doors)
+        self.acked = [0] * len(transports)
         self.errors: list[BaseException] = []
         self._threads = [
-            threading.Thread(target=self._run, args=(cluster.client(doors=door), place))
-            for place, door in enumerate(doors)
+            threading.Thread(target=self._run, args=(cluster.client(transport=transport), place))
+            for place, transport in enumerate(transports)
         ]
         for thread in self._threads:
             thread.start()
@@ -542,7 +544,7 @@ def test_a_queue_is_used_up_where_it_is_and_what_is_left_of_all_tables_is_moved(
         client.add({"n": 100}, {"queue": 1.0})
         client.flush()
         left = client.table("queue").stats().shards[0].size
-        # What may be taken only once goes to the other when the doors are closed.
+        # What may be taken only once goes to the other when the transports are closed.
         assert cluster.drain_shard(0, timeout=PATIENCE) == {"queue": left, "windows": 3}
         wait_until(lambda: client.addresses[0] == "")
         taken += client.sample("queue", 21, timeout=PATIENCE).data["n"].tolist()
@@ -610,7 +612,7 @@ def test_a_second_call_moves_what_the_first_has_left_and_nothing_twice(monkeypat
 
     door = echoic.TcpTransport(port=0, token="secret")
     with echoic.Server(tables=[there], transport=door) as server:
-        others, done = [Doors("another host", server.addresses[0])], {}
+        others, done = [Addresses("another host", server.addresses[0])], {}
         monkeypatch.setattr(moving, "_copy", copy_twice)
         with pytest.raises(WaitTimeoutError):
             moving.move_rest([here], others, "secret", 30.0, done)

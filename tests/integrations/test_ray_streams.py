@@ -31,14 +31,14 @@ from echoic.integrations.ray import (
     Collectors,
     StreamClient,
     StreamServer,
-    stream_roster,
+    stream_registry,
     stream_server,
 )
-from echoic.integrations.ray.doors import Doors
-from echoic.integrations.ray.stream_roster import (
+from echoic.integrations.ray.addresses import Addresses
+from echoic.integrations.ray.stream_registry import (
     Place,
-    StreamRoster,
-    roster_name,
+    StreamRegistry,
+    registry_name,
 )
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def pairs(batch: dict[str, Any]) -> list[tuple[int, int]]:
 
 
 class Learner:
-    """Takes batches in a thread, and tells what it took in this life."""
+    """Takes batches in a thread, and tells what it took in this generation."""
 
     def __init__(self, name: str, rank: int = 0) -> None:
         self._stream = StreamServer(EXAMPLE, 8, name=name, rank=rank).start()
@@ -168,9 +168,9 @@ def get(*asked: Any) -> Any:
     return answers if len(answers) > 1 else answers[0]
 
 
-def has_roster(name: str) -> bool:
+def has_registry(name: str) -> bool:
     try:
-        ray.get_actor(roster_name(name))
+        ray.get_actor(registry_name(name))
     except ValueError:
         return False
     return True
@@ -212,7 +212,7 @@ def test_samples_of_tasks_on_all_nodes_come_once_by_the_nearest_door(workers: li
     with StreamServer(EXAMPLE, batch_size=25, name="tasks") as stream:
         assert repr(stream) == "StreamServer('tasks', rank=0)"
         shm, tcp = sorted(stream.addresses)
-        clients = [StreamClient("tasks"), StreamClient("tasks", doors="tcp")]
+        clients = [StreamClient("tasks"), StreamClient("tasks", transport="tcp")]
         used = [
             work.options(scheduling_strategy=near(node)).remote(client, 2 * place + number)
             for place, node in enumerate(workers)
@@ -225,7 +225,7 @@ def test_samples_of_tasks_on_all_nodes_come_once_by_the_nearest_door(workers: li
         for worker in range(4):
             assert [n for who, n in taken if who == worker] == list(range(50))
     # The last server has left.
-    wait_until(lambda: not has_roster("tasks"))
+    wait_until(lambda: not has_registry("tasks"))
 
 
 def test_a_client_travels_by_its_name_and_connects_when_it_is_used(ray_nodes: object) -> None:
@@ -250,8 +250,8 @@ def test_mistakes_say_what_was_expected(ray_nodes: object) -> None:
         StreamClient("a/b")
     with pytest.raises(ArgumentError, match="rank must be 0 to 9999, got -1"):
         StreamServer(EXAMPLE, 2, rank=-1)
-    with pytest.raises(ArgumentError, match="doors must be"):
-        StreamClient("x", doors="back")
+    with pytest.raises(ArgumentError, match="transport must be"):
+        StreamClient("x", transport="back")
     with pytest.raises(TypeError, match=r"expected window_bytes or linger, got \['colour'\]"):
         StreamClient("x", colour="red")
     with pytest.raises(DisconnectedError, match="expected the stream 'nobody' of Ray"):
@@ -281,14 +281,14 @@ def test_a_full_stream_lets_producers_wait_and_says_why(ray_nodes: object) -> No
         client.add({"worker": 0, "n": 8}, timeout=PATIENCE)
 
 
-@pytest.mark.parametrize("doors", ["nearest", pytest.param("tcp", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("transport", ["nearest", pytest.param("tcp", marks=pytest.mark.nightly)])
 def test_a_learner_that_is_killed_is_found_again(
-    workers: list[str], actors: list[Any], doors: Any
+    workers: list[str], actors: list[Any], transport: Any
 ) -> None:
-    name = f"killed-{doors}"
+    name = f"killed-{transport}"
     learner = learner_on(name)
     crew = [
-        worker_on(StreamClient(name, doors=doors), number, scheduling_strategy=near(node))
+        worker_on(StreamClient(name, transport=transport), number, scheduling_strategy=near(node))
         for number, node in enumerate(workers)
     ]
     actors += [learner, *crew]
@@ -296,7 +296,7 @@ def test_a_learner_that_is_killed_is_found_again(
     # Of both: one of them may need seconds to begin.
     wait_until(lambda: all(len(taken_of(learner, number)) > 100 for number in range(2)))
     before, (pid, *_) = get(learner.taken.remote(), learner.place.remote())
-    if doors == "tcp":
+    if transport == "tcp":
         os.kill(pid, signal.SIGKILL)
     else:
         ray.kill(learner, no_restart=False)
@@ -325,7 +325,7 @@ def test_a_learner_on_another_node_gets_what_was_not_acknowledged(
 ) -> None:
     extra = changing_nodes.add(num_cpus=1, resources={"learner": 1})
     learner = learner_on("moving", resources={"learner": 1})
-    client = StreamClient("moving", doors="tcp")
+    client = StreamClient("moving", transport="tcp")
     worker = worker_on(client, 0, scheduling_strategy=near(workers[0]))
     actors += [learner, worker]
     get(worker.push.remote(100))
@@ -487,36 +487,36 @@ def test_a_server_that_was_made_again_elsewhere_closes(ray_nodes: object) -> Non
             client.extend(sample(0, 0, 2))
         assert pairs(new.sample(PATIENCE).data) == [(0, 0), (0, 1)]
         old.close()
-        # It was not the old one's place to end the roster.
-        assert has_roster("fenced")
+        # It was not the old one's place to end the registry.
+        assert has_registry("fenced")
 
 
-def test_a_roster_that_is_killed_is_told_again(ray_nodes: object) -> None:
-    with StreamServer(EXAMPLE, batch_size=2, name="told") as stream:
-        roster = ray.get_actor(roster_name("told"))
-        ray.kill(roster, no_restart=False)
-        with StreamClient("told") as client:
+def test_servers_report_again_to_a_registry_that_was_killed(ray_nodes: object) -> None:
+    with StreamServer(EXAMPLE, batch_size=2, name="reported") as stream:
+        registry = ray.get_actor(registry_name("reported"))
+        ray.kill(registry, no_restart=False)
+        with StreamClient("reported") as client:
             client.extend(sample(0, 0, 2))
         assert pairs(stream.sample(PATIENCE).data) == [(0, 0), (0, 1)]
-        ray.kill(ray.get_actor(roster_name("told")))
-        wait_until(lambda: has_roster("told"))
-        with StreamClient("told") as client:
+        ray.kill(ray.get_actor(registry_name("reported")))
+        wait_until(lambda: has_registry("reported"))
+        with StreamClient("reported") as client:
             client.extend(sample(0, 2, 2))
         assert pairs(stream.sample(PATIENCE).data) == [(0, 2), (0, 3)]
 
 
-def test_a_roster_that_nobody_tells_anything_ends(ray_nodes: object) -> None:
-    remote = ray.remote(StreamRoster).options(name="idle/stream", lifetime="detached", num_cpus=0)
-    roster = remote.remote("identity", "token", idle=0.5)
-    assert get(roster.find.remote(None)) is None
-    wait_until(lambda: not has_roster("idle"))
+def test_a_registry_without_reports_ends(ray_nodes: object) -> None:
+    remote = ray.remote(StreamRegistry).options(name="idle/stream", lifetime="detached", num_cpus=0)
+    registry = remote.remote("identity", "token", idle=0.5)
+    assert get(registry.find.remote(None)) is None
+    wait_until(lambda: not has_registry("idle"))
 
 
-def place(rank: int, life: int) -> Place:
+def place(rank: int, generation: int) -> Place:
     return Place(
         rank,
-        life,
-        Doors(f"node-{rank}", f"tcp://10.0.0.{rank}:{life % 1000}", None),
+        generation,
+        Addresses(f"node-{rank}", f"tcp://10.0.0.{rank}:{generation % 1000}", None),
         "token",
         b"",
         0,
@@ -524,45 +524,45 @@ def place(rank: int, life: int) -> Place:
 
 
 @pytest.fixture
-def roster(monkeypatch: pytest.MonkeyPatch) -> StreamRoster:
-    """A roster that is no actor: it is told and asked here, and does not end."""
+def registry(monkeypatch: pytest.MonkeyPatch) -> StreamRegistry:
+    """A registry that is no actor: it is told and asked here, and does not end."""
     context = SimpleNamespace(current_actor=None)
     here = SimpleNamespace(get_runtime_context=lambda: context)
-    monkeypatch.setattr(stream_roster, "ray", here)
-    return StreamRoster("identity", "token", idle=math.inf)
+    monkeypatch.setattr(stream_registry, "ray", here)
+    return StreamRegistry("identity", "token", idle=math.inf)
 
 
-def test_who_entered_here_is_later_whatever_clocks_say(roster: StreamRoster) -> None:
+def test_who_entered_here_is_later_whatever_clocks_say(registry: StreamRegistry) -> None:
     before = time.time_ns() + 3600 * 10**9
-    assert roster.tell(place(0, before))
-    entered = roster.enter(0)
-    assert entered.life > before
-    assert not roster.tell(place(0, before))
+    assert registry.report(place(0, before))
+    entered = registry.enter(0)
+    assert entered.generation > before
+    assert not registry.report(place(0, before))
     # Of another rank nobody had told before its successor came.
-    entered = roster.enter(1)
-    assert entered.life < before
-    assert not roster.tell(place(1, before))
-    assert roster.tell(place(1, entered.life))
-    assert roster.find(1).life == entered.life
+    entered = registry.enter(1)
+    assert entered.generation < before
+    assert not registry.report(place(1, before))
+    assert registry.report(place(1, entered.generation))
+    assert registry.find(1).generation == entered.generation
 
 
-def test_those_who_are_on_their_way_count_where_they_were_sent(roster: StreamRoster) -> None:
+def test_those_who_are_on_their_way_count_where_they_were_sent(registry: StreamRegistry) -> None:
     for rank in range(3):
-        life = roster.enter(rank).life
-        assert roster.tell(place(rank, life))
-    found = [roster.find(None).rank for _ in range(6)]
+        generation = registry.enter(rank).generation
+        assert registry.report(place(rank, generation))
+    found = [registry.find(None).rank for _ in range(6)]
     assert sorted(found) == [0, 0, 1, 1, 2, 2]
 
 
-def test_a_roster_is_needed_while_somebody_comes(roster: StreamRoster) -> None:
-    first = roster.enter(0).life
-    assert roster.tell(place(0, first))
-    second = roster.enter(0).life
-    # The first one leaves, while the second opens its doors.
-    assert roster.leave(0, first)
-    assert roster.leave(0, first)
-    assert roster.tell(place(0, second))
-    assert not roster.leave(0, second)
+def test_a_registry_is_needed_while_somebody_comes(registry: StreamRegistry) -> None:
+    first = registry.enter(0).generation
+    assert registry.report(place(0, first))
+    second = registry.enter(0).generation
+    # The first one leaves, while the second opens its transports.
+    assert registry.leave(0, first)
+    assert registry.leave(0, first)
+    assert registry.report(place(0, second))
+    assert not registry.leave(0, second)
 
 
 def test_a_server_that_is_cut_off_writes_no_checkpoint(
@@ -588,7 +588,7 @@ def test_a_server_that_is_cut_off_writes_no_checkpoint(
         def nobody() -> Any:
             raise ValueError("the network is away")
 
-        monkeypatch.setattr(stream, "_roster", nobody)
+        monkeypatch.setattr(stream, "_registry", nobody)
         wait_until(lambda: not is_written())
         before = written()
         assert not is_written()
@@ -619,33 +619,33 @@ def test_collectors_push_into_a_stream(ray_nodes: object) -> None:
             moved = batch["observations"][:, 0] + 0.02 * batch["observations"][:, 1]
             np.testing.assert_allclose(batch["next_observations"][:, 0], moved, atol=1e-5)
         near = [["shm"]] * 2
-        wait_until(lambda: [one.get("doors") for one in crew.stats()["workers"]] == near)
+        wait_until(lambda: [one.get("transports") for one in crew.stats()["workers"]] == near)
     with pytest.raises(ArgumentError, match="expected the name of a table"):
         Collectors("CartPole-v1", None, "tcp://127.0.0.1:1")
 
 
 class Placed:
-    """A server, and where a roster would say that it is."""
+    """A server, and where a registry would say that it is."""
 
-    def __init__(self, example: Any, batch_size: int, life: int, port: int = 0) -> None:
+    def __init__(self, example: Any, batch_size: int, generation: int, port: int = 0) -> None:
         self.server = echoic.Server(
             example, batch_size, 2 * batch_size, transport=echoic.TcpTransport(port, token="t")
         )
         self.server.start()
-        doors = Doors("elsewhere", self.server.addresses[0], None)
-        self.place = Place(0, life, doors, "t", ray.cloudpickle.dumps(example), 0)
+        addresses = Addresses("elsewhere", self.server.addresses[0], None)
+        self.place = Place(0, generation, addresses, "t", ray.cloudpickle.dumps(example), 0)
 
     @property
     def port(self) -> int:
-        return int(self.place.doors.tcp.rpartition(":")[2])
+        return int(self.place.addresses.tcp.rpartition(":")[2])
 
 
 @pytest.fixture
 def client_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., StreamClient]:
-    """A client that asks this function, and no roster, where its learner is."""
+    """A client that asks this function, and no registry, where its learner is."""
 
     def make(ask: Callable[[], Place | None], **options: Any) -> StreamClient:
-        client = StreamClient("unasked", doors="tcp", **options)
+        client = StreamClient("unasked", transport="tcp", **options)
         monkeypatch.setattr(client, "_ask", ask)
         return client
 
@@ -655,7 +655,7 @@ def client_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., StreamClient]:
 def test_calls_keep_their_timeouts_while_the_server_is_looked_for(
     client_of: Callable[..., StreamClient],
 ) -> None:
-    learner = Placed({"x": np.int64(0)}, 4, life=1)
+    learner = Placed({"x": np.int64(0)}, 4, generation=1)
     known = threading.Event()
 
     def ask() -> Place | None:
@@ -670,7 +670,7 @@ def test_calls_keep_their_timeouts_while_the_server_is_looked_for(
             begin = time.monotonic()
             with pytest.raises(WaitTimeoutError) as late:
                 client.add({"x": 1}, timeout=0.2)
-            # The roster takes as long as it likes.
+            # The registry takes as long as it likes.
             assert time.monotonic() - begin < 5.0
             assert late.value.reason == "AWAY"
         known.set()
@@ -699,13 +699,13 @@ def test_what_a_search_finds_out_is_told_to_who_calls(
 def test_a_learner_of_another_kind_ends_the_client_which_has_what_is_left(
     client_of: Callable[..., StreamClient], same_port: bool
 ) -> None:
-    learner = Placed({"x": np.int64(0)}, 4, life=1)
+    learner = Placed({"x": np.int64(0)}, 4, generation=1)
     client = client_of(lambda: learner.place)
     with learner.server:
         # More than the ring has room for.
         client.extend({"x": np.arange(100)})
         assert client.is_connected
-    learner = Placed({"x": np.zeros(2)}, 4, life=2, port=learner.port if same_port else 0)
+    learner = Placed({"x": np.zeros(2)}, 4, generation=2, port=learner.port if same_port else 0)
     with learner.server:
         with pytest.raises(DisconnectedError, match="samples of another kind") as told:
             client.flush(30.0)
@@ -719,12 +719,12 @@ def test_a_learner_of_another_kind_ends_the_client_which_has_what_is_left(
 def test_a_client_with_nothing_left_goes_on_with_a_learner_of_another_kind(
     client_of: Callable[..., StreamClient],
 ) -> None:
-    learner = Placed({"x": np.int64(0)}, 4, life=1)
+    learner = Placed({"x": np.int64(0)}, 4, generation=1)
     client = client_of(lambda: learner.place)
     with learner.server:
         client.extend({"x": np.arange(4)})
         client.flush(30.0)
-    learner = Placed({"x": np.zeros(2)}, 4, life=2, port=learner.port)
+    learner = Placed({"x": np.zeros(2)}, 4, generation=2, port=learner.port)
     with learner.server:
         # Until the client has noticed that another learner is there, these do not fit.
         due = time.monotonic() + 30.0
@@ -742,15 +742,15 @@ def test_a_client_with_nothing_left_goes_on_with_a_learner_of_another_kind(
         client.close(30.0)
 
 
-def test_a_roster_that_tells_of_other_samples_is_asked_until_the_deadline(
+def test_a_registry_that_tells_of_other_samples_is_asked_until_the_deadline(
     client_of: Callable[..., StreamClient],
 ) -> None:
-    learner = Placed({"x": np.int64(0)}, 4, life=1)
+    learner = Placed({"x": np.int64(0)}, 4, generation=1)
     told = learner.place
     client = client_of(lambda: told, deadline=0.5)
     with learner.server:
         client.extend({"x": np.arange(100)})
-    learner = Placed({"x": np.zeros(2)}, 4, life=2, port=learner.port)
+    learner = Placed({"x": np.zeros(2)}, 4, generation=2, port=learner.port)
     with learner.server, pytest.raises(DisconnectedError, match="server expects float64"):
         client.close(30.0)
     assert len(client.undelivered()["x"]) > 0
@@ -760,7 +760,7 @@ def test_a_batch_that_is_cut_off_says_how_much_was_taken(
     client_of: Callable[..., StreamClient],
 ) -> None:
     example = {"x": np.zeros(1000)}
-    learner = Placed(example, 4, life=1)
+    learner = Placed(example, 4, generation=1)
     places = [learner.place]
     client = client_of(lambda: places[0], deadline=0.5, window_bytes=64_000)
     with learner.server:

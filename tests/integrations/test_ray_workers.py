@@ -83,7 +83,7 @@ def test_workers_fill_the_tables_of_a_cluster_and_one_that_is_killed_comes_back(
     ):
         wait_until(lambda: client.table("steps").stats().size >= 1000, crew)
         near = [["shm", "shm"]] * 2
-        wait_until(lambda: [one.get("doors") for one in crew.stats()["workers"]] == near, crew)
+        wait_until(lambda: [one.get("transports") for one in crew.stats()["workers"]] == near, crew)
         told = crew.stats()["workers"]
         os.kill(told[0]["pid"], signal.SIGKILL)
         wait_until(lambda: crew.restarts == 1, crew)
@@ -148,7 +148,7 @@ def test_workers_wait_for_weights_and_take_the_latest(served):
         resources={"num_cpus": 0.5},
     ) as crew:
         steps = server.client().table("steps")
-        wait_until(lambda: crew.stats()["workers"][0]["doors"], crew)
+        wait_until(lambda: crew.stats()["workers"][0]["transports"], crew)
         assert len(steps) == 0
         store.publish({"action": np.int64(0)}, version=3)
         wait_until(lambda: len(steps) >= 8, crew)

@@ -404,14 +404,14 @@ def test_a_client_that_nobody_has_any_more_leaves_no_thread(serve: Any) -> None:
     address = serve(table())
     client = echoic.connect(lambda: [address], refresh=0.02)
     shards = weakref.ref(client._shards)
-    mender = client._shards._mender
-    assert mender is not None
-    assert mender.is_alive()
+    reconnector = client._shards._reconnector
+    assert reconnector is not None
+    assert reconnector.is_alive()
     client.flush()
     del client
     until(lambda: gc.collect() >= 0 and shards() is None)
-    mender.join(PATIENCE)
-    assert not mender.is_alive()
+    reconnector.join(PATIENCE)
+    assert not reconnector.is_alive()
 
 
 # Servers that keep journals, in processes of their own.

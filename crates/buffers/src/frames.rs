@@ -45,7 +45,7 @@ pub struct Pins {
 }
 
 impl Frames {
-    /// For `capacity` transitions in `slots` slots, with observations of `stack` frames of so many bytes.
+    /// For `capacity` transitions in `slots` slots, with observations of `stack` frames of this many bytes.
     ///
     /// There is room for a quarter more frames than transitions. Where many episodes are short, that is
     /// fewer than they need, and then fewer transitions are kept.

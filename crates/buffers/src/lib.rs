@@ -1,4 +1,4 @@
-//! Local replay buffers: what a person who trains on one machine needs, with no server in sight.
+//! Local replay buffers, for training on one machine without a server.
 //!
 //! - [`layout`]: where the leaves of a transition lie in a row.
 //! - [`transitions`]: the rows, written in order and drawn at random.

@@ -43,7 +43,7 @@ pub struct Priorities {
 }
 
 impl Priorities {
-    /// For so many slots.
+    /// For this many slots.
     ///
     /// # Errors
     ///
@@ -99,7 +99,7 @@ impl Priorities {
             .try_for_each(|(at, priority)| Self::check(*priority, at).map(drop))
     }
 
-    /// That there is a priority for each of so many indices.
+    /// That there is a priority for each of this many indices.
     pub(crate) fn check_updates(indices: usize, priorities: &[f64]) -> Result<(), Error> {
         if indices != priorities.len() {
             let got = priorities.len();

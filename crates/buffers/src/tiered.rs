@@ -55,7 +55,7 @@ struct Gate {
     promised: u64,
     /// The position after the last row that is in the file.
     written: u64,
-    /// Before so many are promised, nobody writes who need not: the disk has just refused.
+    /// Before this many are promised, nobody writes who need not: the disk has just refused.
     quiet: u64,
 }
 
@@ -180,7 +180,7 @@ impl Tiered {
         first.max(end.saturating_sub(self.capacity())).min(end)..end
     }
 
-    /// Room for so many rows, if there is some at once.
+    /// Room for this many rows, if there is some at once.
     ///
     /// # Panics
     ///
@@ -198,7 +198,7 @@ impl Tiered {
         Some(SpillableRows { reservation, due })
     }
 
-    /// Waits until there may be room for so many rows, and writes some to the file, if it takes that.
+    /// Waits until there may be room for this many rows, and writes some to the file, if it takes that.
     ///
     /// # Errors
     ///

@@ -171,7 +171,7 @@ pub struct Request {
 }
 
 impl Transitions {
-    /// Room for so many rows.
+    /// Room for this many rows.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! A thread that makes rollouts ahead of whoever takes them.
+//! A thread that makes rollouts ahead of their consumer.
 //!
 //! Some rollouts wait to be taken; when there are enough, the thread waits too. New weights count from
 //! the next rollout that it begins. Memory of rollouts that were taken comes back when its holder drops
@@ -8,7 +8,7 @@
 //!
 //! 1. The thread looks at `stopping` before each step and whenever it waits, so that stopping takes as
 //!    long as one step of all environments, or the end of a rollout.
-//! 2. However the thread ends, it says so in `ended` and wakes everyone. Who waits looks at it first.
+//! 2. However the thread ends, it sets `ended` and wakes all waiting threads, which check it first.
 //! 3. The lock is held for no longer than it takes to move a rollout or copy the weights.
 
 use std::collections::VecDeque;

@@ -4,11 +4,11 @@
 //! - [`vector`]: many copies of one of them, stepped together, each with its own random stream.
 //! - [`policy`]: what chooses actions, and the actor-critic network that we bring.
 //! - [`rollout`]: some steps of all environments under a policy, with advantages.
-//! - [`collector`]: a thread that makes rollouts ahead of whoever takes them.
+//! - [`collector`]: a thread that makes rollouts ahead of their consumer.
 //! - [`error`]: what can go wrong.
 //!
 //! Nothing here knows Python. Whatever is random comes from the generator of
-//! [`echoic_replay::rng`], so that a seed tells everything.
+//! [`echoic_replay::rng`], so that a seed decides everything.
 
 #![forbid(unsafe_code)]
 

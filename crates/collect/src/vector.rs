@@ -1,7 +1,7 @@
 //! Many copies of one environment, stepped together.
 //!
 //! Each copy has its own random stream, so what it does depends on its seed and its actions alone, and
-//! not on how many others there are. An episode ends by itself (terminated), or after so many steps
+//! not on how many others there are. An episode ends by itself (terminated), or after this many steps
 //! (truncated); what happens then is the [`Autoreset`]'s. Modes and their order of events are those of
 //! Gymnasium 1.
 //!

@@ -95,7 +95,7 @@ impl Claim {
         let len = to.len().min(self.range.len());
         // SAFETY: inside the mapping, as `claim` checked.
         let start = unsafe { self.arena.region.pointer().add(self.range.start) };
-        // SAFETY: so many bytes are there on both sides, and no slice is made of what the other process may write.
+        // SAFETY: this many bytes are there on both sides, and no slice is made of what the other process may write.
         unsafe { std::ptr::copy_nonoverlapping(start.as_ptr(), to.as_mut_ptr(), len) };
     }
 }

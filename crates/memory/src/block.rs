@@ -167,7 +167,7 @@ impl Drop for Block {
     }
 }
 
-/// An empty vector with room for so many values, if the machine has it, in huge pages where the system
+/// An empty vector with room for this many values, if the machine has it, in huge pages where the system
 /// grants them. Its memory is there when it is first written, as always; but a vector that grew to the
 /// same size would lie in small pages, and random reads of it would wait for the address cache too.
 pub fn roomy<T>(len: usize) -> Vec<T> {
@@ -241,7 +241,7 @@ mod tests {
         for bytes in [0, 1, 100, 3 * HUGE_PAGE] {
             let block = Untouched::new(bytes).unwrap();
             assert_eq!((block.len(), block.pointer().as_ptr() as usize % ALIGNMENT), (bytes, 0));
-            // SAFETY: the block has so many initialised bytes, and nobody else has it.
+            // SAFETY: the block has this many initialised bytes, and nobody else has it.
             let all = unsafe { std::slice::from_raw_parts(block.pointer().as_ptr(), bytes) };
             assert!(all.iter().all(|byte| *byte == 0));
         }

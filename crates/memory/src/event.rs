@@ -3,9 +3,9 @@
 //! An [`Event`] protects nothing: the condition lives in atomics elsewhere. A waiter announces
 //! itself, looks at the condition once more, and only then parks; a notifier changes the condition,
 //! then looks for waiters. The two sequentially consistent fences make at least one of them see the
-//! other, so no wake-up is lost, and notifying costs a fence and a load while nobody waits.
+//! other, so no wake-up is lost, and notifying costs a fence and a load while no thread waits.
 //!
-//! An event is one word: a bit that says that somebody may wait, and a count of notifications. It
+//! An event is one word: a bit that says that a thread may wait, and a count of notifications. It
 //! may lie in memory that other processes map: on Linux they park on the word itself. A waiter that
 //! is killed leaves the bit behind, which the next notifier clears: it costs one system call. A
 //! notifier that is killed between clearing the bit and waking leaves waiters asleep, so whoever

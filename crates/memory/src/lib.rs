@@ -1,12 +1,12 @@
 //! Bytes that Echoic owns, and the right to touch them.
 //!
-//! - [`ring`]: who may write or read which slot, decided by atomics alone. It holds no bytes. The
+//! - [`ring`]: which thread may write or read which slot, decided by atomics alone. It holds no bytes. The
 //!   part that runs in every process is `producer`, and the words themselves are in `control`.
 //! - [`store`]: the ring joined to its column memory: [`BatchStore`], [`Writer`], [`Lease`], and
 //!   [`RemoteStore`] for other processes.
 //! - [`slab`]: rows that come and go one by one, and readers that keep them. [`row_ring`]: rows that go in the
 //!   order in which they came.
-//! - [`advice`]: telling the system and the processor which memory is wanted soon.
+//! - [`advice`]: hints for the system and the processor about memory that is needed soon.
 //! - [`block`]: one aligned allocation, touched at start. `mapping`: memory that processes share.
 //! - `arena`: memory for the answers of another process, on Linux. [`shared_buffer`]: memory that one process writes
 //!   and others read.

@@ -1,4 +1,4 @@
-//! Who writes which slot: reserving, committing and giving up, from any process.
+//! Writing slots: reserving, committing and giving up, from any process.
 //!
 //! A producer is a process. The server is *owner* 0 and lives as long as the ring; the others, the
 //! *peers*, have the owner ids that [`Ring::add_peer`](crate::Ring::add_peer) gave them, and may be killed

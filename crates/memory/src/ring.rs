@@ -1,4 +1,4 @@
-//! Who may touch which slot: a lock-free ring of batches.
+//! Ownership of slots: a lock-free ring of batches.
 //!
 //! A [`Ring`] shares out `buffers` buffers of `batch_size` slots each and holds no bytes itself.
 //! Producers [`reserve`](Ring::try_reserve) a run of slots with one atomic operation, write their
@@ -23,7 +23,7 @@
 //! stop the others from going round, as it would in a ring of fixed positions.
 //!
 //! A producer that finds the open batch exhausted opens the next one in a free buffer. When none is
-//! free it is refused, and whoever releases one tells those who wait.
+//! free it is refused, and the thread that releases one notifies the waiting ones.
 //!
 //! A run that is dropped instead of committed turns its slots into *holes*. The next reservation
 //! takes a hole before it takes a fresh slot, so the batch fills up all the same; and

@@ -104,7 +104,7 @@ pub struct Reader<'a> {
 }
 
 impl RowRing {
-    /// A row ring that keeps so many rows, whose memory is taken from the system when they are first used.
+    /// A row ring that keeps this many rows, whose memory is taken from the system when they are first used.
     ///
     /// # Errors
     ///
@@ -158,7 +158,7 @@ impl RowRing {
         self.state.lock().window(self.kept)
     }
 
-    /// Positions for so many rows; none while readers or other writers are in the way.
+    /// Positions for this many rows; none while readers or other writers are in the way.
     ///
     /// # Panics
     ///
@@ -188,7 +188,7 @@ impl RowRing {
         }
     }
 
-    /// Waits until so many rows could be reserved. Another thread may be quicker to do so.
+    /// Waits until this many rows could be reserved. Another thread may be quicker to do so.
     ///
     /// # Panics
     ///
@@ -202,7 +202,7 @@ impl RowRing {
         }
     }
 
-    /// Whether invariants 2 and 3 would hold with so many rows more.
+    /// Whether invariants 2 and 3 would hold with this many rows more.
     #[inline]
     fn has_room(&self, state: &RingPositions, rows: u64) -> bool {
         assert!(rows <= self.slack(), "{rows} rows at once, of at most {}", self.slack());
@@ -292,7 +292,7 @@ impl RowReservation<'_> {
     ///
     /// # Panics
     ///
-    /// When there are not so many rows.
+    /// When there are fewer rows.
     #[inline]
     pub fn row_mut(&mut self, index: u64) -> &mut [u8] {
         assert!(index < self.positions.end - self.positions.start);

@@ -78,7 +78,7 @@ impl Deref for SharedBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: a region has so many initialised bytes, and they change through `&mut` only.
+        // SAFETY: a region has this many initialised bytes, and they change through `&mut` only.
         unsafe { std::slice::from_raw_parts(self.region.pointer().as_ptr(), self.region.len()) }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A [`Slab`] lends free rows to a [`RowWriter`], which fills and publishes them. A published row can be
 //! pinned, and read through the [`Pinned`] for as long as that lives, even when the row is freed
-//! meanwhile: its memory is lent again only when everybody who pinned before it was freed is done.
+//! meanwhile: its memory is lent again only when all readers that pinned before it was freed are done.
 //! Bytes are written and read without a lock; the lock covers lists of row numbers only.
 //!
 //! # Invariants
@@ -132,7 +132,7 @@ pub struct Field {
 }
 
 impl Slab {
-    /// Room for so many rows, whose memory is taken from the system when they are first used.
+    /// Room for this many rows, whose memory is taken from the system when they are first used.
     ///
     /// # Errors
     ///
@@ -530,7 +530,7 @@ impl RowWriter {
     ///
     /// # Panics
     ///
-    /// When there are not so many rows.
+    /// When there are fewer rows.
     pub fn row_mut(&mut self, index: usize) -> &mut [u8] {
         let start = self.slab.start(self.rows[index]);
         // SAFETY: the bytes are inside the memory and initialised; by invariants 1 to 3 nobody else
@@ -539,7 +539,7 @@ impl RowWriter {
     }
 
     /// Has the processor fetch the start of the row at this place, which is written soon; nothing when there are not
-    /// so many.
+    /// this many.
     #[inline]
     pub fn prefetch(&self, index: usize) {
         if let Some(row) = self.rows.get(index) {
@@ -583,7 +583,7 @@ impl Pinned {
     ///
     /// # Panics
     ///
-    /// When there are not so many rows.
+    /// When there are fewer rows.
     pub fn row(&self, index: usize) -> &[u8] {
         let start = self.slab.start(self.rows[index]);
         // SAFETY: inside the memory and initialised; by invariants 2 and 3 nobody writes the row

@@ -3,7 +3,7 @@
 //! A [`BatchStore`] lays out one column per leaf: `buffers × batch_size` slots of that leaf's size,
 //! so every batch is contiguous in every column. A [`Writer`] is a reserved run of slots with access
 //! to their bytes; a [`Lease`] is a whole batch with access to its bytes. Neither can be copied, and
-//! a lease keeps the store alive, so a batch outlives whoever made the store.
+//! a lease keeps the store alive, so a batch outlives the creator of the store.
 //!
 //! A store made with [`BatchStore::new_shared`] lies in memory that other processes of this host can
 //! map. There a [`RemoteStore`] writes samples straight into it; all consumers are in this process.

@@ -102,7 +102,7 @@ fn reservations(outcomes: Outcomes) -> Result<Vec<Reservation>, Failure> {
     }
 }
 
-/// Makes so many groups.
+/// Makes this many groups.
 fn produce(client: &Rollouts, count: usize) -> Result<(), Failure> {
     let arrays = Arrays {
         ids: (0..TOKENS).flat_map(u32::to_le_bytes).collect(),
@@ -147,7 +147,7 @@ fn fail(client: &Rollouts, holds: Vec<Hold>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Takes so many groups, and looks whether they are whole; bytes of their batches.
+/// Takes this many groups, and looks whether they are whole; bytes of their batches.
 fn consume(client: &Rollouts, count: usize) -> Result<usize, Failure> {
     let (size, balance) = (Size::Groups(BATCH), Balance::Count);
     let want = Want { size, rank: 0, ranks: 1, balance, lease_ms: Some(60_000), width: 0 };

@@ -107,7 +107,7 @@ impl WriteBuffer {
         self.unsent
     }
 
-    /// Whether so many bytes are unsent.
+    /// Whether this many bytes are unsent.
     pub(crate) fn is_full(&self, most: usize) -> bool {
         self.unsent >= most
     }

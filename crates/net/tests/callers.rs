@@ -1,4 +1,4 @@
-//! Threads that share a connection for requests: whoever of them drives it, each gets its own answers.
+//! Threads that share a connection for requests: whichever of them drives it, each gets its own answers.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

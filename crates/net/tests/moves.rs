@@ -1,4 +1,4 @@
-//! Clients of tables that are told another address: they go on there, and nothing is lost or comes twice.
+//! Clients of tables that get another address: they continue there, and nothing is lost or comes twice.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -122,7 +122,7 @@ fn reservations(outcomes: Vec<Result<Outcome, ChangeError>>) -> Vec<Reservation>
     reservations
 }
 
-/// Makes groups of items of so many tokens.
+/// Makes groups of items of this many tokens.
 fn make(client: &Rollouts, count: u32, tokens: u32) -> Vec<u64> {
     let reservations = reservations(soon(|wait| client.call(0, &[reserve(count)], wait)).unwrap());
     assert_eq!(reservations.len(), count as usize);

@@ -1,4 +1,4 @@
-//! Tables and clients whose connections break anywhere, and strangers who say anything.
+//! Tables and clients whose connections break anywhere, and strangers that send anything.
 
 use std::io::{Read, Write};
 use std::ops::{ControlFlow, Range};

@@ -1,4 +1,4 @@
-//! Encrypted links: who is believed, who is not, and what is said about it.
+//! Encrypted links: which certificates are accepted, which are refused, and how that is reported.
 
 mod common;
 #[path = "../../replay/tests/common/waiting.rs"]

@@ -1,4 +1,4 @@
-//! What rollout tables are told and tell, as bytes: what is written is read again and has one form, and what is cut or
+//! Requests and answers of rollout tables as bytes: what is written is read again and has one form, and what is cut or
 //! changed is an error, or another value, and never a panic.
 
 use std::sync::Arc;

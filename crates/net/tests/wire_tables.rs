@@ -1,4 +1,4 @@
-//! What tables are told and tell, as bytes: what is written is read again, and what is cut or changed is
+//! Requests and answers of tables as bytes: what is written is read again, and what is cut or changed is
 //! an error, or another value, and never a panic.
 
 use std::sync::Arc;

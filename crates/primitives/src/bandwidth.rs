@@ -1,4 +1,4 @@
-//! What it costs to read a sequence with attention, and who goes first when that is scarce.
+//! The cost of reading a sequence with attention, and which goes first when bandwidth is scarce.
 //!
 //! A sequence of `t` tokens has `t (t + 1) / 2` pairs of a token and one that it attends to. With a
 //! scale of `2 * layers * kv_heads * head_dim * bytes`, the cost is the number of bytes of keys and values

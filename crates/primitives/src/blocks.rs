@@ -7,7 +7,7 @@
 
 use crate::exp::Real;
 
-/// Numbers of a block, where there are so many: they stay in the first cache.
+/// Numbers of a block, where there are this many: they stay in the first cache.
 const LONG: usize = 256;
 
 /// Numbers of the blocks of the rest.

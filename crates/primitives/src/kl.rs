@@ -88,7 +88,7 @@ pub fn reduce<R: Real>(
 ///
 /// # Panics
 ///
-/// When the lengths are not those of so many rows.
+/// When the lengths are not those of this many rows.
 pub fn categorical<R: Real>(log_p: &[R], log_q: &[R], vocabulary: usize, out: &mut [R]) {
     assert!(log_p.len() == log_q.len() && log_p.len() == out.len() * vocabulary, "lengths differ");
     vectorized(

@@ -1,4 +1,4 @@
-//! Beginnings of sequences by their hashes, and the longest that somebody still has.
+//! Beginnings of sequences by their hashes, and the longest that is still cached.
 //!
 //! A sequence of `n` steps has `n` beginnings; hash `i` is that of the first `i + 1` steps. An index knows
 //! under which hash which entry lies. Hashes can collide, with a probability of about `m² / 2^65` among `m`

@@ -289,7 +289,7 @@ fn plus_product<R: Real>(a: &[R; LANES], b: &[R; LANES], c: &[R; LANES]) -> [R; 
     sum
 }
 
-/// Puts each step and the one so many behind it together.
+/// Puts each step and the one this many behind it together.
 #[inline(always)]
 fn put_together<R: Real>(
     steps: &Steps<'_, R>,

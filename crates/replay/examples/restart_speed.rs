@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p echoic-replay --example restart_speed [MEGABYTES] [DIRECTORY] [BYTES]`
 //!
-//! For items of several sizes, a table is filled with so many megabytes, saved, and brought back in the ways
+//! For items of several sizes, a table is filled with this many megabytes, saved, and brought back in the ways
 //! of a server that starts again: from a checkpoint alone, from a journal alone, and from a checkpoint with a
 //! tenth of the items only in the journal. Beside each time stands the least that any program would need:
 //! to read the same files once, take a checksum, and copy as many bytes into memory of the system's. Files
@@ -138,7 +138,7 @@ fn digest(table: &Arc<Table>, bytes: usize) -> (u32, f64, u64) {
     (info.size, info.total_weight, sum)
 }
 
-/// The seconds of reading all files below a directory with a checksum, and of copying so many bytes into
+/// The seconds of reading all files below a directory with a checksum, and of copying this many bytes into
 /// fresh memory, asked for as a table's is; and the bytes of the files.
 fn least(dir: &Path, payload: usize) -> (f64, u64) {
     let mut files = Vec::new();

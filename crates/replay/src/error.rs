@@ -70,7 +70,7 @@ pub enum Error {
     /// Wait longer, or write less: the disk is slower than the records come.
     #[error("the wait ended {0}")]
     TimedOut(String),
-    /// Open the journal anew, when the cause is gone. Append the records again that were not kept.
+    /// Open the journal again, when the cause is gone. Append the records again that were not kept.
     #[error("the journal takes no more records: {cause}")]
     Failed {
         /// What went wrong.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::chunk::ColumnKind;
 
-/// More than the chunks of any table of ours have; those that come when there are so many are not shared.
+/// More than the chunks of any table of ours have; those that come when there are this many are not shared.
 const MOST: usize = 1 << 12;
 
 /// See the [module](self).

@@ -3,7 +3,7 @@
 //! - [`spec`]: the contract: path, dtype and shape of every leaf of a sample.
 //! - [`stream`]: samples in one by one, fixed-size batches out in order, each once.
 //! - [`table`]: items in, items out, as selectors choose and a limiter allows.
-//! - [`selectors`]: who is sampled, and who goes; [`limiter`]: who must wait.
+//! - [`selectors`]: which items are sampled and removed; [`limiter`]: which calls wait.
 //! - [`chunk`] and [`trajectory`]: steps stored once, and items that name slices of them; [`encoding`]:
 //!   how the bytes of a chunk are kept.
 //! - [`episode`]: whose steps a chunk has.
@@ -15,7 +15,7 @@
 //! - [`codec`]: values as bytes, for all files and connections.
 //! - [`rng`]: the generator of all random choices.
 //! - [`histogram`]: durations counted without a lock.
-//! - [`metrics`]: what a stream can tell about itself.
+//! - [`metrics`]: statistics of a stream.
 //!
 //! This crate knows nothing of networks and nothing of Python.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Who must wait: the rate limiter of a table.
+//! The rate limiter of a table: which calls have to wait.
 //!
 //! A table counts its I inserts, S samples and D deletions since it was empty; the limiter compares
 //! them with four numbers and keeps no state of its own:

@@ -1,4 +1,4 @@
-//! What a stream can tell about itself.
+//! Statistics of a stream.
 //!
 //! Counting must not slow down what is counted: totals are derived from the ring's own cursors, and
 //! of a large batch only [`MARKS`] samples, evenly spread, are timed. Their share of the batch does

@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn names_of_any_stride_and_of_many_processes_are_spread() {
-        // Of 4096 blocks of places, as many are hit as by so many throws of a die: 63 of 100, or all of
+        // Of 4096 blocks of places, as many are hit as by this many throws of a die: 63 of 100, or all of
         // those that there are names for.
         let places = Places::default();
         let blocks = |names: &mut dyn Iterator<Item = u128>| {

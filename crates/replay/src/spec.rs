@@ -51,7 +51,7 @@ impl Dtype {
         }
     }
 
-    /// The dtype of a letter whose elements have so many bytes.
+    /// The dtype of a letter whose elements have this many bytes.
     pub(crate) fn of(letter: u8, size: u32) -> Result<Self, CodecError> {
         let short = u8::try_from(size).unwrap_or(0);
         Ok(match (letter, size) {

@@ -8,7 +8,7 @@
 //!
 //! 1. A sample is in exactly one batch, or in the remainder after a close.
 //! 2. Batches are taken in the order in which they were begun; samples of one producer keep their
-//!    order, except that a slot given up by another writer is filled by whoever comes next.
+//!    order, except that a slot given up by another writer is filled by the next writer.
 //! 3. Whoever waits can say why, and until when.
 
 mod unread;

@@ -33,7 +33,7 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// Compares trajectories of this form, whose columns have so many steps, with the leaves that a table
+    /// Compares trajectories of this form, whose columns have this many steps, with the leaves that a table
     /// asks for. Where a leaf's first axis may have any length, it is the axis of time.
     ///
     /// # Errors
@@ -181,7 +181,7 @@ impl Trajectory {
         Self { parts: Arc::new(Parts { signature, slices, ends, episodes }), shift: 0 }
     }
 
-    /// The one whose slices all begin so many steps later in the same chunks, which was checked before.
+    /// The one whose slices all begin this many steps later in the same chunks, which was checked before.
     pub(crate) fn shifted(&self, by: u32) -> Self {
         let trajectory = Self { parts: Arc::clone(&self.parts), shift: self.shift + by };
         #[cfg(debug_assertions)]
@@ -289,7 +289,7 @@ impl Trajectory {
     }
 }
 
-/// These slices, so many steps later.
+/// These slices, this many steps later.
 fn shifted(
     slices: &[Slice],
     by: u32,

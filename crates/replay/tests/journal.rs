@@ -1,4 +1,4 @@
-//! What a journal promises to those who append, and to those who come after a crash.
+//! What a journal promises to writers, and to readers after a crash.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};

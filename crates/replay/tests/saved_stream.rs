@@ -1,4 +1,4 @@
-//! The samples of a stream in checkpoints, and who writes these.
+//! The samples of a stream in checkpoints, and the thread that writes these.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -228,7 +228,7 @@ impl Pair {
         }
     }
 
-    /// Whether a batch may use up so many items that it has to wait for more.
+    /// Whether a batch may use up this many items that it has to wait for more.
     fn may_use_up(&self, count: usize) -> bool {
         let floor = self.limiter.min_size.max(1) as usize;
         self.table.config().max_times_sampled > 0 && self.items.len() < floor + count - 1

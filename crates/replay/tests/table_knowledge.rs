@@ -1,4 +1,4 @@
-//! What a table knows of itself beside its items: who had to wait for it, and whose steps it has.
+//! Statistics of a table: calls that had to wait, and episodes of its items.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn waits(table: &Table) -> [Waits; 2] {
     [info.insert_waits, info.sample_waits]
 }
 
-/// Until so many calls wait; a test that waits for them for ever fails.
+/// Until this many calls wait; a test that waits for them for ever fails.
 fn until_waiting(table: &Table, expected: [u64; 2]) {
     let what = format!("inserts and samples wait: {expected:?}");
     until(&what, || waits(table).map(|waits| waits.waiting) == expected);

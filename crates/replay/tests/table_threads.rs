@@ -1,4 +1,4 @@
-//! Tables under many threads: nothing torn, nothing lost, nobody left waiting.
+//! Tables under many threads: nothing torn, nothing lost, no call left waiting.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;

@@ -269,7 +269,7 @@ fn chunks_live_as_long_as_the_window_or_an_item() {
 }
 
 /// The most items that ever waited among the first 32, the most later, and the last lengths of chunks of
-/// a prompt writer whose items have the last 20 steps at most, one item at every so many steps.
+/// a prompt writer whose items have the last 20 steps at most, one item at every this many steps.
 fn prompt(every: u64) -> (usize, usize, Vec<u32>) {
     let prompt = ColumnConfig { chunk_length: ChunkLength::Prompt, ..auto(64) };
     let (mut writer, mut sink) = (writer(prompt), Kept::default());

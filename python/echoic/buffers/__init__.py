@@ -1,9 +1,9 @@
 """Replay buffers in the memory of this process: no server, no threads, no configuration.
 
-- :class:`ReplayBuffer` keeps the last transitions and draws them evenly.
-- :class:`PrioritizedReplayBuffer` draws them in proportion to a power of their priorities.
-- :class:`MmapReplayBuffer` has the newest in memory and all others in a file.
-- :class:`OfflineDataset` draws from data that do not change.
+- :class:`ReplayBuffer` keeps the last transitions and samples them uniformly.
+- :class:`PrioritizedReplayBuffer` samples them in proportion to a power of their priorities.
+- :class:`MmapReplayBuffer` keeps the newest in memory and all others in a file.
+- :class:`OfflineDataset` samples data that do not change.
 """
 
 from echoic._native import BufferBatch

@@ -1,4 +1,4 @@
-"""What all local buffers have."""
+"""Methods and statistics of all local buffers."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ __all__ = ["BufferStats", "Common", "Drawn", "seed_of"]
 
 
 def seed_of(seed: int | None) -> int:
-    """A seed, random where none is given."""
+    """Return the seed, or a random one for ``None``."""
     return secrets.randbits(64) if seed is None else seed
 
 
 @dataclass(frozen=True)
 class BufferStats:
-    """Numbers of a local buffer at one moment.
+    """A snapshot of the statistics of a local buffer.
 
     Attributes:
-        size: Transitions in the buffer.
-        capacity: Transitions that fit.
+        size: Number of transitions in the buffer.
+        capacity: Number of transitions that fit.
         memory_bytes: Bytes of memory that hold transitions.
-        seed: The seed of the buffer's own draws.
-        episodes: Episodes that have transitions here; ``None`` without ``episodes=True``.
-        written: Transitions in the file; ``None`` without a file.
+        seed: Seed of the buffer's own draws.
+        episodes: Number of episodes with transitions in the buffer; ``None`` without
+            ``episodes=True``.
+        written: Number of transitions in the file; ``None`` without a file.
     """
 
     size: int
@@ -48,15 +49,15 @@ class BufferStats:
 
 
 class Drawn:
-    """Batches of all buffers."""
+    """Iterate over batches of any buffer."""
 
     def batches(self: Any, n: int, **options: Any) -> Iterator[BufferBatch]:
         """Yield batches of ``n`` transitions, each drawn when it is asked for.
 
-        There is no last batch, but where the buffer is closed.
+        The iteration ends when the buffer is closed.
 
         Args:
-            n: Transitions in a batch.
+            n: Number of transitions in a batch.
             options: More arguments of :meth:`sample`.
 
         Raises:
@@ -85,13 +86,13 @@ class Common(Drawn):
         Args:
             observation_space: A space of arrays or numbers, or a ``Dict`` or ``Tuple`` of them.
             action_space: As ``observation_space``.
-            capacity: Transitions that fit.
+            capacity: Number of transitions that fit.
             settings: More arguments of the class.
 
         Raises:
             SpecError: If a space has values that are not arrays or numbers.
         """
-        # Drawing from a space changes it.
+        # Copied, since sampling changes the random state of a space.
         obs, action = (copy.deepcopy(space).sample() for space in (observation_space, action_space))
         ends = {"terminated": False, "truncated": False}
         example = {"obs": obs, "actions": action, "rewards": np.float32(0), **ends, "next_obs": obs}

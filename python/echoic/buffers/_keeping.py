@@ -54,7 +54,7 @@ def load(buffer: _native.ReplayBuffer, state: Mapping[str, Any]) -> None:
     rows = state["rows"]
     absent = [path for path, _, _ in own if path not in rows]
     if absent:
-        raise ReplayError(f"expected rows of `{absent[0]}` in the state, which has none")
+        raise ReplayError(f"expected rows of `{absent[0]}` in the state, got {sorted(rows)}")
     buffer._load(
         [np.ascontiguousarray(rows[path]) for path, _, _ in own],
         np.asarray(state["rng"], np.uint64),
@@ -64,7 +64,7 @@ def load(buffer: _native.ReplayBuffer, state: Mapping[str, Any]) -> None:
 
 
 def _text(leaves: list[tuple[str, str, tuple[int, ...]]], others: list[Any]) -> str:
-    """List those leaves that are not among the others."""
+    """List the leaves that are not in ``others``."""
     odd = [leaf for leaf in leaves if leaf not in others]
     return (
         ", ".join(f"{path}: {dtype}{list(shape)}" for path, dtype, shape in odd) or "nothing more"
@@ -110,12 +110,12 @@ def write(
     arrays: Mapping[str, np.ndarray[Any, Any]],
 ) -> None:
     """Write arrays to an ``.npz`` archive, with a description in JSON."""
-    told = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    described = np.frombuffer(json.dumps(about).encode(), np.uint8)
     path = Path(path)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with draft.open("wb") as file:
-            np.savez(file, allow_pickle=False, **{**arrays, ABOUT: told})
+            np.savez(file, allow_pickle=False, **{**arrays, ABOUT: described})
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)

@@ -1,4 +1,4 @@
-"""A buffer with its newest transitions in memory and all others in a file."""
+"""A replay buffer with its newest transitions in memory and all others in a file."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ __all__ = ["MmapReplayBuffer"]
 
 
 class MmapReplayBuffer(_native.MmapReplayBuffer, Common):
-    """The last transitions, drawn evenly: the newest from memory, all others from a file.
+    """Keep the last transitions, the newest in memory and all others in a file; sample uniformly.
 
     Fields, ``add``, ``extend`` and ``sample`` are those of :class:`echoic.ReplayBuffer`, which with
     the same seed and capacity makes the same draws.
 
-    Transitions are written to the file block by block, by the thread that adds the one that
-    completes a block. No thread is started: a slow disk slows down ``add``, and a full one makes it
-    raise ``StorageError`` when there is no room in memory either. Nothing that is in memory is lost
-    then; when the disk has room again, the next ``add`` goes on.
+    Transitions are written to the file in blocks, by the thread that adds the last one of a block.
+    No thread is started. A slow disk makes ``add`` slow. A full disk makes it raise
+    ``StorageError`` when there is no room in memory either; nothing in memory is lost, and ``add``
+    works again when the disk has room.
 
     Close the buffer when it is not needed any more, or use it as a context manager. Closing removes
-    the file, unless it is to be kept. So do the end of the interpreter and of the last reference.
-    What a process that was killed leaves behind is opened with :meth:`open`.
+    the file unless ``keep`` is true; so does the end of the interpreter, or of the last reference.
+    :meth:`open` opens the file of a process that was killed.
 
     Args:
-        example: One transition, as a dict. Its values don't matter.
-        capacity: Transitions that fit. The oldest is removed when another is added.
-        cold_path: Where the file is made. One that is there is an error.
-        hot_capacity: Transitions in memory; 10,000, or ``capacity`` if that is less, when ``None``.
-            A sixteenth more, but at least 16, has room there while they are written.
+        example: One transition, as a dict. Only dtypes and shapes matter.
+        capacity: Number of transitions that fit. The oldest is removed when another is added.
+        cold_path: Path of the file to create. It must not exist.
+        hot_capacity: Number of transitions in memory; the lesser of 10,000 and ``capacity`` when
+            ``None``. While they are written there is room for a sixteenth more, at least 16.
         cast: As in :class:`echoic.ReplayBuffer`.
-        seed: Of the buffer's own draws; random when ``None``.
-        keep: Whether closing leaves the file, with all transitions in it.
-        overwrite: Begin anew in a file of an earlier buffer that is there. One that is not a
-            buffer's, or in use, is still an error, and stays as it is.
-        preallocate: Take the room on the disk now: then it can't be full later.
+        seed: Seed of the buffer's own draws; random when ``None``.
+        keep: Whether closing keeps the file, with all transitions. Default: ``False``.
+        overwrite: Whether to replace the file of an earlier buffer. A file that is in use, or not
+            of a buffer, is still an error and is not changed. Default: ``False``.
+        preallocate: Whether to allocate the whole file now, so that the disk can't be full later.
 
     Raises:
-        StorageError: the file can't be made.
-        ReplayError: a number is out of its range.
+        StorageError: If the file can't be created.
+        ReplayError: If a number is out of range.
 
     >>> import tempfile, numpy as np
     >>> path = tempfile.mkdtemp() + "/replay_cold.bin"
@@ -102,25 +102,24 @@ class MmapReplayBuffer(_native.MmapReplayBuffer, Common):
         seed: int | None = None,
         keep: bool = True,
     ) -> Self:
-        """Goes on with the file of a buffer that was closed and kept, or whose process has died.
+        """Open the file of a buffer that was closed with ``keep``, or whose process has ended.
 
-        The file of a process that has died is read as a whole, and has all transitions that were
-        completely written. Those that were only in memory are gone: call :meth:`flush` to have none
-        of these.
+        The file of a killed process is read completely, and has all transitions that were written
+        before. Those that were only in memory are lost, unless :meth:`flush` was called.
 
         Args:
-            cold_path: The file. It has the fields and the capacity in it.
-            hot_capacity: Transitions in memory; as before when ``None``.
-            example: One transition. Needed only where observations are of classes of your own, of
-                which the file has just the names of fields.
+            cold_path: The file, which also has the fields and the capacity.
+            hot_capacity: Number of transitions in memory; as before when ``None``.
+            example: One transition. Needed only if it has classes of your own, of which the file
+                has just the names of fields.
             cast: As in :class:`echoic.ReplayBuffer`.
-            seed: Of the buffer's own draws; random when ``None``.
-            keep: Whether closing leaves the file.
+            seed: Seed of the buffer's own draws; random when ``None``.
+            keep: Whether closing keeps the file. Default: ``True``.
 
         Raises:
-            StorageError: there is no such file, it is no buffer's, or it is damaged. It stays as
-                it is.
-            SpecError: the file has other fields than the example.
+            StorageError: If the file does not exist, is damaged or is not of a buffer. It is not
+                changed.
+            SpecError: If the file has other fields than the example.
 
         >>> import tempfile
         >>> path = tempfile.mkdtemp() + "/replay.bin"
@@ -132,7 +131,7 @@ class MmapReplayBuffer(_native.MmapReplayBuffer, Common):
         10
         """
         seed = seed_of(seed)
-        # The native class takes this from nobody else: what a constructor gets is made anew.
+        # Not by the constructor of this class, which creates a new file.
         self = _native.MmapReplayBuffer.__new__(
             cls,
             cold_path,
@@ -147,7 +146,7 @@ class MmapReplayBuffer(_native.MmapReplayBuffer, Common):
         return self
 
     def stats(self) -> BufferStats:
-        """Return the buffer's numbers.
+        """Return the buffer's statistics.
 
         Raises:
             ClosedError: If the buffer is closed.

@@ -1,4 +1,4 @@
-"""Data sets that do not change: offline RL, imitation, and models of sequences."""
+"""Sample data sets that do not change, for offline RL, imitation and models of sequences."""
 
 from __future__ import annotations
 
@@ -33,47 +33,45 @@ _OWN_NAMES = (
 
 
 class OfflineDataset(_native.OfflineDataset, Drawn):
-    """Steps of episodes, drawn at random one by one or in stretches.
+    """Sample single steps or sequences of steps from the episodes of a fixed data set.
 
     The steps are given in order, episode after episode. An episode ends with a step that is
-    ``terminated`` or ``truncated``; steps behind the last such step are an episode too, which
-    counts as one although its end is not there. Nothing can be added later, and all methods may be
-    called from any thread.
+    ``terminated`` or ``truncated``; steps after the last such step count as an episode too.
+    Nothing can be added later, and all methods may be called from any thread.
 
     Observations, actions and extras are arrays with a row for each step, of any dtype that a
     :class:`~echoic.Table` can store, or trees of such arrays (dicts, tuples, ...). A flat array,
-    not in a tree, has the elements of all rows: floats become rows of float32, other numbers stay
-    what they are, and are scalars where there is one for each step.
+    not in a tree, has the elements of all rows: floats become rows of float32, other numbers keep
+    their dtype, and are scalars if there is one for each step.
 
-    Arrays in memory are copied, small values of a step next to each other, so that drawing one
-    reads one or two lines of memory; arrays that are mapped from a file (``numpy.memmap``) stay
-    there. Observations of more than 512 bytes are stored once where ``next_obs`` only repeats
-    those of the next step.
+    Arrays in memory are copied, small values of a step next to each other, so that sampling one
+    reads one or two cache lines. Arrays that are mapped from a file (``numpy.memmap``) are not
+    copied. Observations of more than 512 bytes are stored once if ``next_obs`` only repeats those
+    of the next step.
 
     Args:
         obs: Observations before each step.
-        next_obs: Observations after each step. ``None`` if ``obs`` has them: then it has for each
-            episode one row more than the episode has steps, the last being what the last step led
-            to.
-        actions: What was done.
-        rewards: A number for each step: float32, or float64 if they are so and the observations
-            are not flat.
+        next_obs: Observations after each step. ``None`` if ``obs`` has one row more than steps for
+            each episode: the observation after its last step.
+        actions: The action of each step.
+        rewards: A number for each step: float32, or float64 if they are float64 and the
+            observations are not flat.
         terminated: Whether the step led to a terminal state: booleans, or numbers that are 0 or 1.
         truncated: Whether the episode was cut off after the step.
-        normalize: Give observations mean 0 and standard deviation 1, element by element, as
-            :meth:`normalize_obs` does. An element that is always the same is only shifted. Leaves
-            that are not float32 or float64 stay as they are, but there must be one that is.
-        gamma: The discount of returns-to-go.
-        seed: Of the buffer's own stream of random numbers; random when ``None``.
-        copy: Copies arrays, or leaves them where they are: then nobody may change them, and drawing
-            small steps takes a few times longer. ``None`` copies if no array is mapped from a file.
-        extras: More columns, by name, that batches are to have.
+        normalize: Whether to give observations mean 0 and standard deviation 1, element by
+            element, as :meth:`normalize_obs` does. Constant elements are only shifted. Only
+            float32 and float64 leaves are normalized, and at least one is required.
+        gamma: The discount of returns-to-go, from 0 to 1. Default: 1.
+        seed: Seed of the buffer's own draws; random when ``None``.
+        copy: Whether to copy arrays. If not, they must not be changed, and sampling small steps
+            takes a few times longer. ``None`` copies if no array is mapped from a file.
+        extras: More columns for batches, by name.
 
     Raises:
-        SpecError: Lengths or dtypes do not fit together; the message says which. A reward, or with
+        SpecError: If lengths or dtypes do not match; the message says which. If a reward, or with
             ``normalize`` an observation, is not finite.
-        ReplayError: ``gamma`` is out of range.
-        MemoryError: The machine could not hold a copy.
+        ReplayError: If ``gamma`` is out of range.
+        MemoryError: If there is not enough memory for a copy.
 
     Examples:
         >>> import numpy as np
@@ -91,7 +89,7 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
         >>> buffer.n_episodes(), buffer.stats()["mean_return"]
         (2, 3.0)
 
-        Stretches of episodes, for models of sequences:
+        Sequences of steps of one episode:
 
         >>> windows = buffer.sample_trajectories(2, length=4, seed=1)
         >>> windows["obs"].shape
@@ -99,6 +97,8 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
         >>> windows["timesteps"][windows["mask"]], windows["returns_to_go"][windows["mask"]]
         (array([1, 2, 1, 2]), array([2., 1., 2., 1.], dtype=float32))
     """
+
+    _seed: int
 
     def __new__(
         cls,
@@ -115,7 +115,6 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
         copy: bool | None = None,
         extras: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Take the columns; see the class for the arguments."""
         if not 0.0 <= gamma <= 1.0:
             raise ReplayError(f"gamma: expected a number from 0 to 1, got {gamma}")
         leaves = _trees.tree_leaves(obs)
@@ -145,7 +144,8 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
         step, window = _examples(data, extras or {})
         if copy is None:
             copy = not _columns.is_mapped(data)
-        return super().__new__(
+        seed = seed_of(seed)
+        self = super().__new__(
             cls,
             data,
             step,
@@ -153,8 +153,10 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
             normalize=normalize,
             gamma=gamma,
             copied=copy,
-            seed=seed_of(seed),
+            seed=seed,
         )
+        self._seed = seed
+        return self
 
     @classmethod
     def from_npz(
@@ -171,22 +173,22 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
         Columns have the names of this class, of Minari (``observations``, ``terminations``,
         ``truncations``) or of D4RL (``next_observations``, ``terminals``, ``timeouts``). Names
         with slashes, such as ``obs/position``, are trees. Without ``truncated`` episodes end where
-        they are terminated. Where there are no next observations, and just one observation for
-        each step, they are those of the next step; steps of which the next observation is not
-        known, since their episode was cut off, are left out.
+        they are terminated. Without next observations, and with one observation for each step,
+        they are the observations of the next step; the last step of an episode that was cut off is
+        dropped, since its next observation is unknown.
 
         Args:
             path: The archive or folder. Nothing in it is executed: arrays of objects are refused.
-            mmap: Leave arrays in the archive, which must not be compressed, and map them: for data
-                larger than memory. Then the archive must stay as it is, and its checksums are not
-                looked at. A folder is always mapped.
-            names: What columns are called in the file, where they have none of the usual names:
+            mmap: Whether to map the arrays of an uncompressed archive instead of reading them, for
+                data larger than memory. The archive must then not be changed, and its checksums
+                are not verified. A folder is always mapped. Default: ``False``.
+            names: Names of columns in the file that differ from the usual ones:
                 ``{"obs": "state"}``.
-            extras: Names of more columns that batches are to have.
+            extras: Names of more columns for batches.
             options: Arguments of the class: ``normalize``, ``gamma``, ``seed``, ``copy``.
 
         Raises:
-            SpecError: The file is damaged, is none, or does not have the columns.
+            SpecError: If the file is damaged, is not an archive, or does not have the columns.
         """
         source = Path(path)
         arrays = read_folder(source) if source.is_dir() else read_npz(source, mapped=mmap)
@@ -205,20 +207,19 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
         """Read a data set from Parquet files, with the ``parquet`` extra.
 
         A row is a step. Columns are numbers, lists of one length (also of lists), or tensors, with
-        names as for :meth:`from_npz`. Files follow each other in the order given, those of a folder
-        by name.
+        names as for :meth:`from_npz`. Files are read in the given order, those of a folder by name.
 
         Args:
             path: A file or folder, or several.
-            cache_dir: A folder to which the columns are written as arrays, if it is not there, and
-                from which they are then mapped: for data larger than memory. If it is there it is
-                used, if it was made from these files as they are now.
+            cache_dir: Folder for the columns as mapped arrays, for data larger than memory. It is
+                written if it does not exist, and used again if it was made from the same files.
             names: As for :meth:`from_npz`.
             extras: As for :meth:`from_npz`.
             options: Arguments of the class.
 
         Raises:
-            SpecError: A file is damaged, has nulls, or does not have the columns.
+            SpecError: If a file is damaged, has nulls, or does not have the columns, or if
+                ``cache_dir`` was made from other files.
         """
         given = [path] if isinstance(path, (str, os.PathLike)) else path
         paths = [Path(item) for item in given]
@@ -250,11 +251,11 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
         extras: Sequence[str] = (),
         **options: Any,
     ) -> Self:
-        """Read what was recorded of Gymnasium's environments, without the package that recorded it.
+        """Read a recording of a Gymnasium environment, without the package that recorded it.
 
-        Gymnasium has no format of its own for steps. This reads HDF5 files, with the h5py package:
-        those of ``minari.DataCollector``, which have a group for each episode, or their folder; and
-        flat ones, as of D4RL, with names as for :meth:`from_npz`. An ``.npz`` file is read as by
+        Gymnasium has no file format for steps. This reads HDF5 files, with the h5py package: those
+        of ``minari.DataCollector``, which have a group for each episode, or their folder; and flat
+        ones, as of D4RL, with names as for :meth:`from_npz`. An ``.npz`` file is read as by
         :meth:`from_npz`.
 
         Args:
@@ -265,7 +266,7 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
             options: Arguments of the class.
 
         Raises:
-            SpecError: The file is damaged, or has none of these forms.
+            SpecError: If the file is damaged or has another form.
         """
         source = Path(path)
         if source.suffix == ".npz":
@@ -282,30 +283,30 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
         source: str,
         options: dict[str, Any],
     ) -> Self:
-        """A data set of arrays by the names that their source gives them."""
+        """Make a data set of arrays with the names of their source."""
         columns = with_successors(arrange(arrays, names, extras, source))
         buffer = cls(**columns, **options)
-        # Only now: the columns were read in order.
+        # After the columns were read in order.
         advise_random(dict(arrays))
         return buffer
 
     def stats(self) -> dict[str, Any]:
-        """Numbers about the data set.
+        """Return statistics of the data set.
 
         Returns:
             ``n_transitions``, ``n_episodes``, ``last_episode_complete`` (whether the last step is
             terminated or truncated), ``mean_return``, ``std_return``, ``min_return`` and
             ``max_return`` (undiscounted, over episodes), ``mean_episode_length``,
-            ``min_episode_length`` and ``max_episode_length``, ``memory_bytes`` (what the buffer
-            holds in memory), ``obs_mean`` and ``obs_std`` (float64, each like an observation, of
-            what was given; ``None`` for what are no floats), and, where there is one array of
-            observations or of actions, their number of elements as ``obs_dim`` and ``act_dim``.
+            ``min_episode_length`` and ``max_episode_length``, ``memory_bytes`` (bytes in memory),
+            ``obs_mean`` and ``obs_std`` (float64, each like an observation, before normalization;
+            ``None`` for leaves that are not floats), ``seed``, and, if observations or actions are
+            one array, their number of elements as ``obs_dim`` and ``act_dim``.
         """
         mean, std, _ = self.moments()
-        return {**self.numbers(), "obs_mean": mean, "obs_std": std}
+        return {**self.numbers(), "seed": self._seed, "obs_mean": mean, "obs_std": std}
 
     def normalize_obs(self, obs: Any) -> Any:
-        """Observations as ``normalize=True`` has them in batches: to act with what was learned.
+        """Normalize observations as ``normalize=True`` does, for a policy that was trained on them.
 
         Args:
             obs: A tree like an observation, with any axes in front.
@@ -321,18 +322,18 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
         return _trees.tree_map(apply, obs, mean, scale, none_is_leaf=True)
 
     def __repr__(self) -> str:
-        """Show how much there is."""
+        """Show its size."""
         return f"OfflineDataset({len(self)} transitions, {self.n_episodes()} episodes)"
 
 
 def _episodes(data: dict[str, Any]) -> int:
-    """How many episodes there are, by their ends."""
+    """Count the episodes by their ends."""
     ends = data["terminated"] | data["truncated"]
     return int(np.count_nonzero(ends)) + int(ends.size > 0 and not ends[-1])
 
 
 def _examples(data: dict[str, Any], extras: Mapping[str, Any]) -> tuple[Any, Any]:
-    """What one step of either kind of batch looks like."""
+    """Return examples of a step and of a step of a sequence."""
     example = _columns.example_of(data)
     more = {name: example[name] for name in ("terminated", "truncated", *extras)}
     step = {"obs": example["obs"], "next_obs": example["obs"], "actions": example["actions"]}

@@ -21,7 +21,7 @@ __all__ = ["PrioritizedReplayBuffer", "ReplayBuffer"]
 
 
 class _Views(_native.ReplayBuffer, Common):
-    """What both buffers add to the native ones: it does not run for every transition."""
+    """Methods of both buffers that are not called for each transition."""
 
     _seed: int
 
@@ -34,21 +34,24 @@ class _Views(_native.ReplayBuffer, Common):
         burn_in: int = 0,
         out: _native.BufferBatch | None = None,
     ) -> _native.BufferBatch:
-        """Windows of ``length`` consecutive steps, each of one episode, as R2D2 replays them.
+        """Sample windows of ``length`` consecutive steps of one episode each, as R2D2 does.
 
-        A window begins at a step drawn as :meth:`sample` draws, or so much earlier that it is full.
-        An episode shorter than ``length`` comes whole, with zeros behind its end.
+        A window begins at a step drawn as in :meth:`sample`, or earlier if the episode would end
+        within it. An episode shorter than ``length`` is followed by zeros.
 
         Args:
-            n: How many windows.
-            length: Steps of each, those of ``burn_in`` included.
-            seed: Of this draw; the buffer's own stream goes on when ``None``.
-            burn_in: So many first steps of each window only warm up a recurrent state.
-            out: An earlier result to be written into.
+            n: Number of windows.
+            length: Steps of a window, including ``burn_in``.
+            seed: Seed of this draw; ``None`` continues the buffer's own random numbers.
+            burn_in: Number of first steps of a window that only warm up a recurrent state.
+            out: An earlier result to write into.
 
         Returns:
             A batch with every field as an array of shape ``(n, length, ...)``; ``mask``, true for
-            steps that are there; and ``learn``, true for those of them behind the burn-in.
+            steps of the episode; and ``learn``, true for those after the burn-in.
+
+        Raises:
+            ReplayError: If ``burn_in`` is not less than ``length``.
 
         >>> example = {"obs": np.zeros(1, np.float32), "terminated": False}
         >>> buffer = ReplayBuffer(example, 100, episodes=True, seed=0)
@@ -77,7 +80,7 @@ class _Views(_native.ReplayBuffer, Common):
         share: float = 0.8,
         compute_terminated: Callable[[Any, Any, dict[str, Any]], Any] | None = None,
     ) -> _native.BufferBatch:
-        """A batch in which some steps have goals that were reached later: hindsight replay.
+        """Sample a batch in which some steps have goals that were reached later (HER).
 
         Observations are dicts with ``achieved_goal`` and ``desired_goal``, as Gymnasium's goal
         environments have them. For ``share`` of the steps, the desired goal is replaced by what was
@@ -85,17 +88,21 @@ class _Views(_native.ReplayBuffer, Common):
         (Andrychowicz et al., "Hindsight Experience Replay", 2017).
 
         Args:
-            n: How many transitions.
-            compute_reward: ``(achieved_goal, desired_goal, info) -> rewards``, for many at once;
-                the environment's own ``compute_reward``, if it takes arrays. ``info`` is empty.
-            seed: Of this draw; the buffer's own stream goes on when ``None``.
-            strategy: Whose achievement becomes the goal: that of the step or a later one
-                (``"future"``), of the last one (``"final"``), or of any (``"episode"``).
-            share: How likely a step gets another goal.
-            compute_terminated: As ``compute_reward``, for ``terminated``, which otherwise stays.
+            n: Number of transitions.
+            compute_reward: ``(achieved_goal, desired_goal, info) -> rewards`` for arrays; the
+                environment's own ``compute_reward`` if it takes arrays. ``info`` is empty.
+            seed: Seed of this draw; ``None`` continues the buffer's own random numbers.
+            strategy: The step whose achieved goal is used: this or a later one of the episode
+                (``"future"``), the last one (``"final"``), or any (``"episode"``).
+            share: Probability that a step gets another goal. Default: 0.8.
+            compute_terminated: As ``compute_reward``, for ``terminated``, which is otherwise not
+                changed.
 
         Returns:
-            What :meth:`sample` returns, and ``relabeled``, true for steps with another goal.
+            A batch as of :meth:`sample`, with ``relabeled``, true for steps with another goal.
+
+        Raises:
+            SpecError: If ``obs`` or ``next_obs`` is not a dict with both goals.
         """
         both, marks = self._sample_goals(n, seed, strategy, share)
         batch = {name: _first(value) for name, value in both.items()}
@@ -120,84 +127,84 @@ class _Views(_native.ReplayBuffer, Common):
         return _native.BufferBatch({**batch, "relabeled": relabeled}, n)
 
     def stats(self) -> BufferStats:
-        """Return the buffer's numbers."""
+        """Return the buffer's statistics."""
         return BufferStats(len(self), self.capacity, self.nbytes, self._seed, self.n_episodes)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the buffer holds, copied: arrays by path, numbers and strings, nothing else.
+        """Return a copy of the contents: arrays by path, numbers and strings.
 
-        Writers wait when they get a sixteenth of the capacity ahead of the copy.
+        Calls of ``add`` wait when they get a sixteenth of the capacity ahead of the copy.
         """
         return _keeping.state_of(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replaces what the buffer holds by what another one, of the same fields, held.
+        """Replace the contents by those of another buffer with the same fields.
 
-        The draws go on as the other's would have. Of more rows than there is room for the last are
-        kept. Nothing is changed if anything is wrong.
+        Random draws continue as the other's would have. If there are more rows than ``capacity``,
+        the last ones are kept. After an error nothing is changed.
 
         Raises:
-            ReplayError: the state is not one, or of other transitions; the text says which.
+            ReplayError: If ``state`` is not a buffer's state, or has other fields.
         """
         _keeping.load(self, state)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes :meth:`state_dict` to a file, which appears whole or not at all.
+        """Write :meth:`state_dict` to a file, which appears complete or not at all.
 
         It is an ``.npz`` archive of plain arrays, which numpy reads without pickle.
         """
         _keeping.save(self, path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Replaces what the buffer holds by what a file has, as :meth:`load_state_dict`.
+        """Replace the contents by those of a file, as :meth:`load_state_dict` does.
 
         Raises:
-            ReplayError: the file is not one, or of other transitions.
+            ReplayError: If the file is not a saved buffer, or has other fields.
+            FileNotFoundError: If there is no such file.
         """
         _keeping.load(self, _keeping.read(path))
 
 
 def _first(tree: Any) -> Any:
-    """The first half of each array of a batch that has two rows for each step."""
+    """Return the first half of each array of a batch with two rows for each step."""
     import optree
 
     return optree.tree_map(lambda array: array[0], tree)
 
 
 class ReplayBuffer(_Views):
-    """The last transitions, drawn evenly.
+    """Keep the last transitions in memory, and sample them uniformly.
 
-    A transition is a dict. Its fields are those of the example, and each has the dtype and shape
-    that it has there: vectors of floats, images of bytes, dicts, whole numbers. Fields with a
-    meaning are ``obs``, ``actions``, ``rewards``, ``terminated``, ``truncated`` and ``next_obs``;
-    any of them may be missing, and others may be added. See ``cast`` for values of other dtypes,
-    and :meth:`from_spaces` for the example of a Gymnasium environment.
+    A transition is a dict with the fields of the example, each of the example's dtype and shape:
+    vectors of floats, images of bytes, dicts, integers. Fields with a meaning are ``obs``,
+    ``actions``, ``rewards``, ``terminated``, ``truncated`` and ``next_obs``; any of them may be
+    missing, and others may be added. See ``cast`` for values of other dtypes, and
+    :meth:`from_spaces` for the example of a Gymnasium environment.
 
     All methods may be called from several threads. No lock is held while rows are copied, and the
-    GIL is released for batches of 256 KiB and more. Batches lie in memory that is used again when
-    none of their arrays is left: keep a batch for as long as it is needed, and no longer.
+    GIL is released for batches of 256 KiB and more. The memory of a batch is used again when none
+    of its arrays is referenced, so do not keep batches longer than needed.
 
     Args:
-        example: One transition, as a dict. Its values don't matter.
-        capacity: Transitions that fit. The oldest is removed when another is added.
-        seed: Of the buffer's own draws; random when ``None``.
-        next_obs: ``"shared"`` stores an observation once where it is both what one step led to and
-            what the next began with, found by comparing bytes. What is read is the same; memory for
-            observations is halved, and an addition copies half as much.
-        stack: Observations are stacks of so many frames on their first axis, as Gymnasium's
-            ``FrameStackObservation`` gives them; each frame is stored once. Includes ``"shared"``.
-        n_step: Rewards of so many steps are summed, discounted by ``gamma``, as long as the episode
-            lasts; ``next_obs``, ``terminated`` and ``truncated`` are those of the last of them, and
-            ``discounts`` has the factor of its value, ``gamma`` to the power of the steps summed.
-        gamma: The discount of ``n_step``.
-        episodes: Keep track of which transitions follow each other, for :meth:`sample_sequences`
-            and :meth:`sample_hindsight`. Costs 16 bytes a transition. Always on with ``n_step``
+        example: One transition, as a dict. Only dtypes and shapes matter.
+        capacity: Number of transitions that fit. The oldest is removed when another is added.
+        seed: Seed of the buffer's own draws; random when ``None``.
+        next_obs: ``"shared"`` stores an observation once if it is the ``next_obs`` of one step and
+            the ``obs`` of the next, found by comparing bytes. Batches are the same; memory for
+            observations is halved, and ``add`` copies half as much. Default: ``"stored"``.
+        stack: Number of frames that observations have on their first axis, as those of Gymnasium's
+            ``FrameStackObservation``; each frame is stored once. Implies ``"shared"``.
+        n_step: Number of steps whose rewards are summed, discounted by ``gamma``, up to the end of
+            the episode. ``next_obs``, ``terminated`` and ``truncated`` are those of the last step,
+            and ``discounts`` is ``gamma`` to the power of the number of steps. Default: 1.
+        gamma: The discount for ``n_step``. Default: 0.99.
+        episodes: Whether to keep track of episodes, for :meth:`sample_sequences` and
+            :meth:`sample_hindsight`. Costs 16 bytes per transition. Always on if ``n_step`` is
             above 1.
-        cast: Values of another dtype are cast where that keeps their kind: floats of any width to
-            the field's, as float64 observations to float32, and integers to wider ones. Where a
-            float is too large for a narrower one it becomes infinite. ``False`` refuses all but the
-            field's own dtype and Python numbers. No other dtypes are converted, but for numbers as
-            flags.
+        cast: Whether to cast values of another dtype of the same kind: floats of any width to the
+            field's, such as float64 observations to float32, and integers to wider ones. A float
+            that is too large becomes infinite. ``False`` accepts only the field's own dtype and
+            Python numbers. Flags may be numbers; no other dtypes are converted. Default: ``True``.
 
     >>> import numpy as np
     >>> obs = np.zeros(4, np.float32)
@@ -242,21 +249,20 @@ class ReplayBuffer(_Views):
 
 
 class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer, _Views):
-    """The last transitions, drawn in proportion to a power of their priorities.
+    """Keep the last transitions in memory, and sample them by priority.
 
     The probability of a transition is ``p**alpha / sum(p**alpha)``, and its weight in an update
     ``(N * P)**-beta``, divided by that of the least likely one, so at most 1 (Schaul et al.,
     "Prioritized Experience Replay", 2016). ``beta`` is an argument of :meth:`sample`. Everything
     else is as in :class:`ReplayBuffer`.
 
-    A batch has ``weights``, and ``keys`` for :meth:`update_priorities`. A key is never given to
-    another transition, so the update of one that is not there any more is left out instead of
-    hitting its successor.
+    A batch has ``weights``, and ``keys`` for :meth:`update_priorities`. A key is never used for
+    another transition, so updates of removed transitions are ignored.
 
     Args:
         example: As in :class:`ReplayBuffer`.
         capacity: As in :class:`ReplayBuffer`.
-        alpha: The exponent of priorities: 0 draws evenly.
+        alpha: Exponent of priorities: 0 samples uniformly. Default: 0.6.
         seed: As in :class:`ReplayBuffer`.
         next_obs: As in :class:`ReplayBuffer`.
         stack: As in :class:`ReplayBuffer`.

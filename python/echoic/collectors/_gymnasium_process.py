@@ -1,4 +1,4 @@
-"""The worker processes of a :class:`~echoic.collectors.GymnasiumCollector`, as it sees them."""
+"""Start and stop the worker processes of a :class:`~echoic.collectors.GymnasiumCollector`."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ __all__ = ["RolloutWorker", "by_value", "end_all"]
 
 
 class RolloutWorker(Worker):
-    """A worker process with what was asked of it and what came."""
+    """A worker process with its requested and received rollouts."""
 
     def __init__(self, setup: Setup, folder: Path, version: int) -> None:
         super().__init__(run, setup, folder, name=f"worker {setup.worker}")
         self.setup = setup
-        self.groups: deque[dict[str, Any]] = deque()
-        # The versions of the rollouts that were asked for and have not come.
-        self.asked: deque[int] = deque()
+        self.rollouts: deque[dict[str, Any]] = deque()
+        # Versions of the weights of the rollouts that were requested and have not arrived.
+        self.requested: deque[int] = deque()
         self.ready = False
-        # The version of the weights with which it is asked what a step looks like.
+        # The version of the weights for the example of a step.
         self.first = version
 
 
 def end_all(workers: list[RolloutWorker], folder: Path, process: int) -> None:
-    """End all workers and remove what they read; not in a forked child, whose they are not."""
+    """End all workers and remove their files; in a forked child do nothing."""
     if os.getpid() == process:
         stop_all(workers)
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def by_value(thing: Any) -> bytes:
-    """Pickle a function with its code, where it could not be imported."""
+    """Pickle a function, with its code if cloudpickle is installed."""
     try:
         import cloudpickle
     except ImportError:

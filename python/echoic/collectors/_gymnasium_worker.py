@@ -1,7 +1,7 @@
-"""A worker process of :class:`~echoic.collectors.GymnasiumCollector`: it steps some environments.
+"""The worker process of :class:`~echoic.collectors.GymnasiumCollector`, which steps environments.
 
-It knows the collector by one connection: it says what its environments look like, is told where to
-send rollouts, and makes one for each message that asks for one. When the connection ends, it ends.
+Over one connection it sends an example of a step, receives the address to which it sends rollouts,
+and makes a rollout for each request. When the connection ends, the process ends.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from multiprocessing.connection import Connection
 
-__all__ = ["Ask", "Envs", "Form", "Setup", "run"]
+__all__ = ["Envs", "Form", "Request", "Setup", "run"]
 
-# Seconds after which the end of a connection is known to be the death of the collector, if it is.
+# Seconds from the end of the connection until the death of the collector can be detected.
 _PATIENCE = 0.05
 
 
@@ -37,54 +37,57 @@ _NAMES = {
 
 
 class Setup(NamedTuple):
-    """What a worker is to do."""
+    """The arguments of a worker process."""
 
-    # Pickled by value, so that functions of a script or a notebook can be had.
+    # Pickled by value, so that functions of a script or a notebook can be used.
     env: bytes
     policy: bytes
-    n_steps: int
+    num_steps: int
     seeds: Sequence[int]
     next_observations: bool
     worker: int
-    life: int
+    generation: int
 
 
 class Form(NamedTuple):
-    """What one environment's steps look like: an example of each part."""
+    """An example of each part of one environment's step."""
 
     observation: Any
     action: Any
     extras: dict[str, Any]
 
-    def rollout(self, n_steps: int, n_envs: int, *, following: bool) -> dict[str, Any]:
-        """What a worker sends: arrays with an axis of steps and one of environments."""
+    def rollout(self, num_steps: int, num_envs: int, *, following: bool) -> dict[str, Any]:
+        """Make an empty rollout: arrays with an axis of steps and one of environments."""
 
         def steps(tree: Any, *axes: int) -> Any:
             return _trees.tree_map(lambda leaf: np.zeros((*axes, *leaf.shape), leaf.dtype), tree)
 
-        both, numbers = (n_steps, n_envs), {"rewards": np.float32, "episode_returns": np.float32}
+        both, numbers = (
+            (num_steps, num_envs),
+            {"rewards": np.float32, "episode_returns": np.float32},
+        )
         flags = dict.fromkeys(("terminated", "truncated", "episode_starts"), np.bool_)
-        who = dict.fromkeys(("worker", "life", "version"), np.int64(0))
+        origin = dict.fromkeys(("worker", "generation", "version"), np.int64(0))
         return {
             "observations": steps(self.observation, *both),
             **({"next_observations": steps(self.observation, *both)} if following else {}),
-            "last_observations": steps(self.observation, n_envs),
+            "last_observations": steps(self.observation, num_envs),
             "actions": steps(self.action, *both),
             "extras": steps(self.extras, *both),
             **{name: np.zeros(both, dtype) for name, dtype in {**numbers, **flags}.items()},
-            **who,
+            **origin,
         }
 
 
-class Ask(NamedTuple):
-    """A rollout is wanted, under the weights of a file."""
+class Request(NamedTuple):
+    """A request for a rollout with the weights of a file."""
 
     version: int
     weights: str | None
 
 
 class Envs:
-    """Environments that are stepped one after the other, and where each of them is."""
+    """Environments that are stepped one after the other, and their current observations."""
 
     def __init__(self, setup: Setup) -> None:
         make: Any = pickle.loads(setup.env)
@@ -94,13 +97,13 @@ class Envs:
             name = make
             make = lambda: gymnasium.make(name)  # noqa: E731
         self.policy: Callable[..., Any] | None = pickle.loads(setup.policy)
-        self.rng = np.random.default_rng([setup.life, *setup.seeds])
+        self.rng = np.random.default_rng([setup.generation, *setup.seeds])
         self.envs = [make() for _ in setup.seeds]
         first = []
         for env, seed in zip(self.envs, setup.seeds, strict=True):
             env.action_space.seed(seed)
             first.append(env.reset(seed=seed)[0])
-        # The observations that the environments are at, leaf by leaf.
+        # The current observations, leaf by leaf.
         self.tree = _trees.tree_structure(first[0])
         self.plain = _trees.treespec_is_leaf(self.tree)
         leaves = zip(*[_trees.tree_leaves(obs) for obs in first], strict=True)
@@ -109,10 +112,10 @@ class Envs:
         self.returns = np.zeros(len(self.envs))
 
     def act(self, weights: Any) -> tuple[Any, dict[str, Any]]:
-        """What the policy does in each environment, and what else it says of it."""
+        """Return the policy's action in each environment, and its extras."""
         if self.policy is None:
             return np.stack([np.asarray(env.action_space.sample()) for env in self.envs]), {}
-        # Copies, which the policy may keep.
+        # Copied, since the policy may keep them.
         obs = [leaf.copy() for leaf in self.obs]
         acted = self.policy(weights, obs[0] if self.plain else self.tree.unflatten(obs), self.rng)
         actions, extras = acted if isinstance(acted, tuple) else (acted, {})
@@ -125,7 +128,7 @@ class Envs:
         return actions, named
 
     def form(self, weights: Any) -> Form:
-        """What a step looks like, of a policy that is asked once, with a generator of its own."""
+        """Return an example of a step, by calling the policy once with another generator."""
         rng, self.rng = self.rng, np.random.default_rng(0)
         actions, extras = self.act(weights)
         self.rng = rng
@@ -136,21 +139,21 @@ class Envs:
         observation = self.tree.unflatten([np.zeros_like(leaf[0]) for leaf in self.obs])
         return Form(observation, np.zeros_like(actions[0]), example)
 
-    def roll(self, rollout: dict[str, Any], weights: Any, look: Callable[[], None]) -> None:
-        """Make as many steps as the rollout has, into its arrays."""
+    def roll(self, rollout: dict[str, Any], weights: Any, check: Callable[[], None]) -> None:
+        """Write steps into the arrays of the rollout; call ``check``, which may raise, at each."""
         after: Any = rollout.get("next_observations")
         following = _trees.tree_leaves(after)
         seen = _trees.tree_leaves(rollout["observations"])
         rollout["episode_returns"].fill(np.nan)
         for step in range(len(rollout["rewards"])):
-            look()
+            check()
             rollout["episode_starts"][step] = self.starts
             _put(seen, step, self.obs)
             actions, extras = self.act(weights)
             rollout["actions"][step] = actions
             for name, values in extras.items():
                 rollout["extras"][name][step] = values
-            # What has no axes is for spaces of numbers, which want one of Python's.
+            # Spaces of single numbers take Python numbers.
             each = actions.tolist() if actions.ndim == 1 else actions
             first = self._step(rollout, step, each)
             _put(following, step, self.obs)
@@ -159,7 +162,7 @@ class Envs:
         _put(_trees.tree_leaves(rollout["last_observations"]), ..., self.obs)
 
     def _step(self, rollout: dict[str, Any], step: int, actions: Any) -> list[tuple[int, Any]]:
-        """Step all environments; the first observations of those that had to be reset."""
+        """Step all environments; return the first observations of those that were reset."""
         first = []
         rewards, returns = rollout["rewards"][step], self.returns
         for index, env in enumerate(self.envs):
@@ -185,24 +188,24 @@ class Envs:
 
 
 def _put(arrays: Sequence[Any], at: Any, values: Sequence[Any]) -> None:
-    """Write a value into each array; none where there are no arrays."""
+    """Write a value into each array, if there are arrays."""
     if arrays:
         for array, value in zip(arrays, values, strict=True):
             array[at] = value
 
 
 def run(connection: Connection, setup: Setup, folder: Path) -> None:
-    """Make a rollout for each message of the collector, until it ends the connection."""
+    """Make a rollout for each request of the collector, until the connection ends."""
     try:
         _work(connection, setup)
     except EOFError:
         return
     finally:
         try:
-            # The signal that follows the death of the collector may come now, and once.
+            # The death of the collector may send this signal now.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         finally:
-            # A process that is killed closes its connections just before its children are orphans.
+            # Connections of a killed process are closed shortly before its children are orphans.
             time.sleep(_PATIENCE)
             if orphaned():
                 shutil.rmtree(folder, ignore_errors=True)
@@ -214,19 +217,20 @@ def _load(path: str) -> Any:
 
 def _work(connection: Connection, setup: Setup) -> None:
     envs = Envs(setup)
-    ask: Ask = connection.recv()
-    version, weights = ask.version, None if ask.weights is None else _load(ask.weights)
+    request: Request = connection.recv()
+    version, weights = request.version, None if request.weights is None else _load(request.weights)
     form = envs.form(weights)
     connection.send(form)
     address = connection.recv()
-    size = (setup.n_steps, len(setup.seeds))
+    size = (setup.num_steps, len(setup.seeds))
     rollout = form.rollout(*size, following=setup.next_observations)
     client = connect(address, rollout, deadline=1.0)
-    rollout["worker"], rollout["life"] = np.int64(setup.worker), np.int64(setup.life)
+    rollout["worker"] = np.int64(setup.worker)
+    rollout["generation"] = np.int64(setup.generation)
     while True:
-        ask = connection.recv()
-        if ask.version != version:
-            version, weights = ask.version, _load(str(ask.weights))
+        request = connection.recv()
+        if request.version != version:
+            version, weights = request.version, _load(str(request.weights))
         envs.roll(rollout, weights, lambda: None)
         rollout["version"] = np.int64(version)
         try:

@@ -23,8 +23,8 @@ class CandleCollector:
 
     A native thread steps the environments, evaluates the policy, samples actions and computes
     advantages; :meth:`recv` returns complete rollouts. When ``capacity`` rollouts are waiting, the
-    thread waits too. The class keeps the name that such a collector has elsewhere, but does not use
-    the Candle library, whose calls alone would take longer than our networks do.
+    thread waits too. The class has the name of rlox's collector, but does not use the Candle
+    library, whose calls alone take longer than these networks.
 
     The policy is an actor and a critic of two hidden layers of tanh units each;
     :func:`~echoic.collectors.parameter_shapes` returns the layout of their weights, and
@@ -34,26 +34,26 @@ class CandleCollector:
     clips what is beyond its bounds, while the batch has the unclipped values.
 
     Initial weights are orthogonal with biases of 0, hidden layers times √2, the actor's outputs
-    times 0.01, and ``log_std`` 0. The seed decides them and everything else that is random: without
-    new weights the same seed gives the same rollouts, and environment ``i`` starts as environment
-    ``i`` of ``VectorEnv(...).reset(seed=seed)``. (Sines and cosines are the system's, so the last
-    digits may differ on another system.)
+    times 0.01, and ``log_std`` 0. They and all other random choices depend on the seed: without new
+    weights the same seed gives the same rollouts, and environment ``i`` starts as environment ``i``
+    of ``VectorEnv(...).reset(seed=seed)``. (Sines and cosines are the system's, so the last digits
+    may differ on another system.)
 
     After a fork, the thread stays in the parent: in the child every method raises
     :class:`ClosedError`.
 
     Args:
         env_id: ``"CartPole-v1"``, ``"Pendulum-v1"``, ``"MountainCar-v0"`` or ``"Acrobot-v1"``.
-        n_envs: How many environments step together.
-        obs_dim: How many numbers an observation has; checked against the environment.
-        n_actions: How many actions there are, or how many numbers one has; checked too.
-        n_steps: How many steps of each environment a rollout has.
-        hidden: The width of the hidden layers.
-        seed: Decides all that is random.
-        gamma: The discount of rewards.
-        lam: The λ of generalised advantage estimation.
-        capacity: How many rollouts may wait. With 0 a rollout is begun when :meth:`recv` waits for
-            one, so that it always has the weights that were set by then.
+        n_envs: Number of environments that are stepped together.
+        obs_dim: Number of elements of an observation; checked against the environment.
+        n_actions: Number of discrete actions, or of elements of a continuous one; checked too.
+        n_steps: Number of steps of each environment in a rollout.
+        hidden: Width of the hidden layers. Default: 64.
+        seed: Seed of all random choices. Default: 42, as in rlox.
+        gamma: The discount of rewards. Default: 0.99.
+        lam: The λ of generalised advantage estimation. Default: 0.95.
+        capacity: Number of rollouts that may wait. 0 begins a rollout when :meth:`recv` waits for
+            one, so that it always has the latest weights. Default: 2.
 
     Raises:
         SpecError: If there is no such environment, its dimensions differ, or a number is out of
@@ -116,21 +116,21 @@ class CandleCollector:
         - ``actions`` (T, N) int64, or (T, N, n_actions) float32 when they are continuous.
         - ``rewards`` (T, N) float32.
         - ``terminated`` and ``truncated`` (T, N) bool: the task ended, or its time ran out.
-        - ``dones`` (T, N) float32: 1 where either is so.
+        - ``dones`` (T, N) float32: 1 for either.
         - ``log_probs`` (T, N) float32: of the actions, under the policy that drew them.
         - ``values`` (T, N) float32: the critic's, of the observations.
         - ``advantages`` and ``returns`` (T, N) float32: generalised advantage estimates, and their
-          sum with the values. After a truncation, the value of the last observation stands in for
-          future rewards; after a termination they are zero.
+          sum with the values. After a truncation, the value of the last observation replaces future
+          rewards; after a termination they are zero.
         - ``last_values`` (N,) float32: of the observations after the last step.
         - ``episode_returns`` float32 and ``episode_lengths`` int64: of the episodes that ended.
-        - ``n_steps``, ``n_envs`` and ``version``, the version of the weights at its begin: ints.
+        - ``n_steps``, ``n_envs`` and ``version``, the version of the weights at its start: ints.
 
         The next rollout continues where this one ended. Arrays stay valid for as long as they are
-        referenced; their memory is used again when all arrays of a rollout are gone.
+        referenced; their memory is used again when no array of a rollout is referenced.
 
         Args:
-            timeout: Seconds to wait; ``None`` waits for ever.
+            timeout: Seconds to wait; ``None`` waits forever.
             min_version: Drop rollouts that were begun with weights older than this version, a
                 result of :meth:`sync_weights`.
             flat: Whether to make steps and environments one axis, of T · N rows.
@@ -139,7 +139,7 @@ class CandleCollector:
             WaitTimeoutError: If no rollout was complete in time; its ``reason`` is ``"EMPTY"``.
             ClosedError: If the collector was stopped, or its weights gave actions that are not
                 finite.
-            SpecError: If there has not been such a version.
+            SpecError: If ``min_version`` is above the version of the latest weights.
         """
         return self._native.recv(timeout, min_version, flat)
 
@@ -164,10 +164,11 @@ class CandleCollector:
             flat: As many numbers as :meth:`get_weights` returns, in that order.
 
         Returns:
-            The version of these weights: how many times weights were set.
+            The version of these weights: the number of times that weights were set.
 
         Raises:
-            SpecError: If there are too few or too many, or one is not finite. The old ones stay.
+            SpecError: If there are too few or too many, or one is not finite. The old ones are
+                kept.
             ClosedError: If the collector was stopped.
         """
         given = np.asarray(flat)
@@ -196,7 +197,7 @@ class CandleCollector:
         """
         given = np.asarray(observations, np.float32)
         if given.ndim not in {1, 2}:
-            raise SpecError(f"observations: expected rows of them, got shape {given.shape}")
+            raise SpecError(f"observations: expected 1 or 2 axes, got shape {given.shape}")
         outputs, values = self._native.evaluate(np.atleast_2d(given))
         return (outputs[0], values[0]) if given.ndim == 1 else (outputs, values)
 
@@ -211,12 +212,14 @@ class CandleCollector:
         return self._native.stopped
 
     def stop(self) -> None:
-        """Stop the thread, which takes as long as one step of all environments.
+        """Stop the thread, after the current step of all environments.
 
         Waiting and later calls of :meth:`recv` raise :class:`ClosedError`. Waiting rollouts are
         dropped; arrays that were returned stay valid. Calling it again does nothing.
         """
         self._native.stop()
+
+    close = stop
 
     def __enter__(self) -> Self:
         """Return the collector."""

@@ -56,7 +56,7 @@ class ClassicControl:
 
         Args:
             seed: Environment ``i`` draws from the stream of ``seed + i``, or of element ``i``.
-                ``None`` continues the streams; those that never had a seed get a random one.
+                ``None`` continues the streams; a stream without a seed gets a random one.
             options: ``"reset_mask"`` is true for the environments to reset. ``"low"`` and
                 ``"high"`` are the bounds of initial states, and Pendulum's are ``"x_init"`` and
                 ``"y_init"``, all as in Gymnasium. ``"state"`` has rows of states to start from, in
@@ -89,8 +89,8 @@ class ClassicControl:
 
         Args:
             actions: Integers (num_envs,), or numbers (num_envs, n) for a ``Box``. In the mode
-                ``NextStep`` the actions of environments that start an episode are ignored, but have
-                to be there.
+                ``NextStep`` the actions of environments that start an episode are ignored, but must
+                be given.
 
         Returns:
             Observations, rewards, terminated, truncated and infos. In the mode ``SameStep`` infos
@@ -98,7 +98,7 @@ class ClassicControl:
             ``_final_obs`` and ``_final_info``.
 
         Raises:
-            SpecError: If an action is not in the action space. No environment was stepped.
+            SpecError: If an action is not in the action space. No environment is stepped.
             ClosedError: If an environment's episode is over, or the environments were closed.
         """
         self._check_open()
@@ -121,7 +121,7 @@ class ClassicControl:
 
     @property
     def state(self) -> npt.NDArray[np.float64]:
-        """Return a copy of the states, a row for each environment, as ``reset`` takes them."""
+        """A copy of the states, with a row for each environment, as ``reset`` takes them."""
         return self._native.states()
 
     def close(self) -> None:
@@ -196,7 +196,7 @@ class ClassicControl:
         )
         if low > high:
             raise SpecError(f"options: expected low <= high, got low={low} and high={high}")
-        # A number that is constant stays constant.
+        # Constant elements stay constant.
         return [(low, high) if own[0] < own[1] else own for own in start]
 
     def _final_infos(

@@ -1,9 +1,9 @@
 """Collect rollouts of any Gymnasium environments, in worker processes on this machine.
 
-The collector asks each worker for rollouts, a few ahead of the learner, over a connection that is
-otherwise idle. Rollouts come through the stream of a server, over shared memory where that is
-available. So no call waits for room, the end of its connection shows that a worker died, and
-closing all connections stops the workers.
+The collector requests rollouts from each worker, a few ahead of the learner, over a connection that
+is otherwise idle. Rollouts arrive through the stream of a server, over shared memory if available.
+So no call waits for room, the end of its connection shows that a worker died, and closing all
+connections stops the workers.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from echoic import _trees
+from echoic.buffers._common import seed_of
 from echoic.collectors._gymnasium_process import RolloutWorker, by_value, end_all
-from echoic.collectors._gymnasium_worker import Ask, Form, Setup
+from echoic.collectors._gymnasium_worker import Form, Request, Setup
 from echoic.errors import (
     ClosedError,
     CollectorError,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["GymnasiumCollector"]
 
 # Seconds between two checks of the workers while no rollout arrives.
-_LOOK = 0.1
+_POLL = 0.1
 
 
 class GymnasiumCollector:
@@ -66,25 +67,25 @@ class GymnasiumCollector:
         env: The id of an environment, or a function that makes one, without arguments. Functions,
             also those of a script or a notebook, are sent to the workers by ``cloudpickle``, which
             comes with Gymnasium.
-        n_envs: How many environments there are.
-        n_steps: How many steps of each environment a rollout has.
+        num_envs: Number of environments.
+        num_steps: Number of steps of each environment in a rollout.
         policy: ``policy(weights, observations, rng)`` returns the actions for all environments of a
             worker, or ``(actions, extras)`` with a dict of more arrays to put into batches, such as
             ``log_probs`` or ``values``. ``observations`` and all results have an axis of
             environments; ``rng`` is a ``numpy.random.Generator``. ``None`` draws from the action
             space.
-        n_workers: How many processes; it must divide ``n_envs``. ``None``: as many as environments
-            or cores, whichever are fewer.
+        num_workers: Number of processes, a divisor of ``num_envs``. ``None``: the largest divisor
+            that is at most the number of cores.
         weights: The policy's initial weights: anything that can be pickled.
-        seed: Decides all that is random: the same seed and number of workers give the same
-            rollouts. ``None`` is random.
-        capacity: How many rollouts are made ahead. With 0 one is begun when :meth:`recv` waits for
-            it, so that it always has the weights that were set by then.
+        seed: Seed of all random choices; random when ``None``. The same seed and number of workers
+            give the same rollouts.
+        capacity: Number of rollouts that are made ahead. 0 begins one when :meth:`recv` waits for
+            it, so that it always has the latest weights. Default: 1.
         next_observations: Whether batches have the observation after each step, which doubles their
-            size if observations are large.
-        max_restarts: How many times a worker is replaced before :meth:`recv` raises
-            :class:`~echoic.errors.CollectorError`.
-        start_timeout: Seconds that workers may take to make their environments.
+            size if observations are large. Default: ``True``.
+        max_restarts: Number of times that a worker is replaced before :meth:`recv` raises
+            :class:`~echoic.errors.CollectorError`. Default: 3.
+        start_timeout: Seconds that workers may take to make their environments. Default: 60.
 
     Raises:
         SpecError: If a number is out of range.
@@ -94,7 +95,7 @@ class GymnasiumCollector:
 
     Examples:
         >>> from echoic.collectors.gymnasium import GymnasiumCollector
-        >>> with GymnasiumCollector("CartPole-v1", n_envs=2, n_steps=8, n_workers=1) as collector:
+        >>> with GymnasiumCollector("CartPole-v1", num_envs=2, num_steps=8) as collector:
         ...     batch = collector.recv()
         >>> batch["observations"].shape, batch["actions"].shape
         ((8, 2, 4), (8, 2))
@@ -103,11 +104,11 @@ class GymnasiumCollector:
     def __init__(
         self,
         env: str | Callable[[], Any],
-        n_envs: int,
-        n_steps: int,
+        num_envs: int,
+        num_steps: int,
         policy: Callable[[Any, Any, np.random.Generator], Any] | None = None,
         *,
-        n_workers: int | None = None,
+        num_workers: int | None = None,
         weights: Any = None,
         seed: int | None = None,
         capacity: int = 1,
@@ -115,19 +116,22 @@ class GymnasiumCollector:
         max_restarts: int = 3,
         start_timeout: float = 60.0,
     ) -> None:
-        if n_workers is None:
-            most = min(n_envs, os.cpu_count() or 1)
-            n_workers = max([count for count in range(1, most + 1) if n_envs % count == 0] or [1])
-        least = {"n_envs": 1, "n_steps": 1, "n_workers": 1, "capacity": 0, "max_restarts": 0}
-        numbers = (n_envs, n_steps, n_workers, capacity, max_restarts)
+        if num_workers is None:
+            most = min(num_envs, os.cpu_count() or 1)
+            num_workers = max(
+                [count for count in range(1, most + 1) if num_envs % count == 0] or [1]
+            )
+        least = {"num_envs": 1, "num_steps": 1, "num_workers": 1, "capacity": 0, "max_restarts": 0}
+        numbers = (num_envs, num_steps, num_workers, capacity, max_restarts)
         for (name, bound), number in zip(least.items(), numbers, strict=True):
             if number < bound:
                 raise SpecError(f"{name}: expected at least {bound}, got {number}")
-        if n_envs % n_workers:
-            text = f"expected a divisor of the {n_envs} environments"
-            raise SpecError(f"n_workers: {text}, got {n_workers}")
+        if num_envs % num_workers:
+            text = f"expected a divisor of the {num_envs} environments"
+            raise SpecError(f"num_workers: {text}, got {num_workers}")
         self._capacity = capacity
-        self._sizes = (n_steps, n_envs // n_workers)
+        self._seed = seed_of(seed)
+        self._sizes = (num_steps, num_envs // num_workers)
         self._following = next_observations
         # One thread receives at a time; the other lock is for workers and their connections.
         self._receiving = threading.Lock()
@@ -143,24 +147,25 @@ class GymnasiumCollector:
         self._setups: list[Setup] = []
         me = weakref.proxy(self)
         self._supervisor = Supervisor[RolloutWorker](
-            lambda worker, life: me._start(worker, life),  # noqa: PLW0108 - a weak reference
-            n_workers,
+            lambda worker, generation: me._start(worker, generation),  # noqa: PLW0108 - weak
+            num_workers,
             max_restarts,
         )
         self._workers = self._supervisor.members
         self._finish = weakref.finalize(self, end_all, self._workers, self._folder, self._owner)
         try:
             self._write(0, weights)
-            entropy = secrets.randbits(64) if seed is None else seed
-            seeds = np.random.SeedSequence(entropy).generate_state(n_envs).reshape(n_workers, -1)
-            made, asked = by_value(env), by_value(policy)
+            seeds = (
+                np.random.SeedSequence(self._seed).generate_state(num_envs).reshape(num_workers, -1)
+            )
+            pickled = by_value(env), by_value(policy)
             self._setups = [
-                Setup(made, asked, n_steps, own.tolist(), next_observations, worker, 0)
+                Setup(*pickled, num_steps, own.tolist(), next_observations, worker, 0)
                 for worker, own in enumerate(seeds)
             ]
             self._supervisor.start()
             self._wait_for_workers(start_timeout)
-            self._ask_ahead(capacity)
+            self._request_ahead(capacity)
         except BaseException:
             self.stop()
             raise
@@ -173,19 +178,27 @@ class GymnasiumCollector:
         return self._server.addresses[0]
 
     @property
+    def seed(self) -> int:
+        """The seed of all random choices, also if it was drawn at random."""
+        return self._seed
+
+    @property
     def version(self) -> int:
-        """How many times weights were set; 0 for the first."""
+        """The version of the weights: the number of calls of :meth:`sync_weights`."""
         return self._version
 
     def sync_weights(self, weights: Any) -> int:
         """Set the policy's weights, and return their version.
 
-        Rollouts that are begun from now on have them. Those that were begun or requested before do
-        not: up to ``capacity`` of each worker, and one if that is 0.
+        Rollouts that are requested from now on use them. Those that were requested before do not:
+        up to ``capacity`` of each worker, and one if that is 0.
+
+        Raises:
+            ClosedError: If the collector was stopped, or belongs to another process.
         """
         with self._lock:
             if self._closed or os.getpid() != self._owner:
-                raise ClosedError("the collector was stopped, or is another process's")
+                raise ClosedError("the collector was stopped, or belongs to another process")
             self._write(self._version + 1, weights)
             self._version += 1
             return self._version
@@ -195,24 +208,26 @@ class GymnasiumCollector:
 
         The keys, with T steps and N environments in a fixed order:
 
-        - ``observations`` (T, N, ...): the one before each step, a tree if the environment's are.
-        - ``next_observations`` (T, N, ...): the one after each step, also where an episode ended.
-        - ``last_observations`` (N, ...): the ones that the next rollout begins with.
+        - ``observations`` (T, N, ...): before each step; a tree if the environment's are.
+        - ``next_observations`` (T, N, ...): after each step, also at the end of an episode.
+        - ``last_observations`` (N, ...): with which the next rollout begins.
         - ``actions`` (T, N, ...), ``rewards`` (T, N) float32.
-        - ``terminated``, ``truncated`` (T, N) bool, ``dones`` (T, N) float32: 1 where either is so.
+        - ``terminated``, ``truncated`` (T, N) bool, ``dones`` (T, N) float32: 1 for either.
         - ``episode_starts`` (T, N) bool: whether the observation is the first of an episode.
-        - ``episode_returns`` (T, N) float32: the sum of rewards where an episode ended, else NaN.
+        - ``episode_returns`` (T, N) float32: the sum of rewards of an episode at its last step,
+          otherwise NaN.
         - ``versions`` (N,) int64: of the weights, and ``version``, the lowest of them.
         - the policy's extras, each (T, N, ...).
 
         Args:
-            timeout: Seconds to wait; ``None`` waits for ever.
+            timeout: Seconds to wait; ``None`` waits forever.
             min_version: Drop rollouts that were made with earlier weights.
 
         Raises:
             WaitTimeoutError: If none was complete in time. Nothing is lost: call it again.
             ClosedError: If the collector was stopped.
             CollectorError: If a worker failed. The collector is stopped.
+            SpecError: If ``min_version`` is above :attr:`version`.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         if min_version > self._version:
@@ -223,14 +238,14 @@ class GymnasiumCollector:
         try:
             while True:
                 groups = self._take(deadline)
-                self._ask_ahead(self._capacity)
+                self._request_ahead(self._capacity)
                 if min(int(group["version"]) for group in groups) >= min_version:
                     return self._joined(groups)
         finally:
             self._receiving.release()
 
     def stop(self) -> None:
-        """Stop all workers; a waiting :meth:`recv` raises ClosedError. It may be called again."""
+        """Stop all workers; a waiting :meth:`recv` raises ClosedError. Safe to call again."""
         if os.getpid() != self._owner:
             return
         with self._lock:
@@ -254,7 +269,7 @@ class GymnasiumCollector:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop."""
+        """Stop the collector."""
         self.stop()
 
     def __repr__(self) -> str:
@@ -266,17 +281,18 @@ class GymnasiumCollector:
             f"GymnasiumCollector({workers} workers of {envs} environments, {steps} steps, {state})"
         )
 
-    def _start(self, worker: int, life: int) -> RolloutWorker:
-        """Start a worker; ``life`` is how many workers were replaced before."""
+    def _start(self, worker: int, generation: int) -> RolloutWorker:
+        """Start a worker; ``generation`` is the number of workers that were replaced before."""
         setup = self._setups[worker]
-        if life:
-            # Its environments start again, from other seeds, so that they do not repeat themselves.
-            seeds = np.random.SeedSequence([life, *setup.seeds]).generate_state(len(setup.seeds))
-            setup = setup._replace(life=life, seeds=seeds.tolist())
+        if generation:
+            # Its environments start again, with other seeds, so that episodes are not repeated.
+            entropy = np.random.SeedSequence([generation, *setup.seeds])
+            seeds = entropy.generate_state(len(setup.seeds))
+            setup = setup._replace(generation=generation, seeds=seeds.tolist())
         started = RolloutWorker(setup, self._folder, self._version)
-        started.send(self._ask())
-        if life:
-            started.groups = self._workers[worker].groups
+        started.send(self._request())
+        if generation:
+            started.rollouts = self._workers[worker].rollouts
         return started
 
     def _wait_for_workers(self, timeout: float) -> None:
@@ -286,40 +302,40 @@ class GymnasiumCollector:
                 late = sum(not worker.ready for worker in self._workers)
                 text = f"{late} of {len(self._workers)} workers have not started after {timeout} s"
                 raise self._late(text)
-            self._look(0.02)
+            self._poll(0.02)
 
     def _write(self, version: int, weights: Any) -> None:
-        """Write the weights for the workers, and remove those that no request names any more."""
+        """Write the weights for the workers, and remove those that no request uses any more."""
         (self._folder / f"weights-{version}").write_bytes(pickle.dumps(weights))
-        asked = {version for worker in self._workers for version in worker.asked}
-        asked |= {worker.first for worker in self._workers if not worker.ready}
+        used = {version for worker in self._workers for version in worker.requested}
+        used |= {worker.first for worker in self._workers if not worker.ready}
         for file in self._folder.glob("weights-*"):
-            if int(file.name.removeprefix("weights-")) not in {version, *asked}:
+            if int(file.name.removeprefix("weights-")) not in {version, *used}:
                 file.unlink()
 
-    def _ask(self) -> Ask:
-        return Ask(self._version, str(self._folder / f"weights-{self._version}"))
+    def _request(self) -> Request:
+        return Request(self._version, str(self._folder / f"weights-{self._version}"))
 
-    def _ask_ahead(self, count: int) -> None:
-        """Ask each worker for this many rollouts ahead."""
+    def _request_ahead(self, count: int) -> None:
+        """Request rollouts of each worker until this many are requested or waiting."""
         with self._lock:
             self._check()
             for worker in self._workers:
-                while worker.ready and len(worker.asked) + len(worker.groups) < count:
-                    worker.asked.append(self._version)
-                    worker.send(self._ask())
+                while worker.ready and len(worker.requested) + len(worker.rollouts) < count:
+                    worker.requested.append(self._version)
+                    worker.send(self._request())
 
     def _take(self, deadline: float | None) -> list[dict[str, Any]]:
         """Wait for one rollout of each worker, and return them."""
         while True:
             self._check()
-            self._look(0.0)
-            self._ask_ahead(max(self._capacity, 1))
-            if all(worker.groups for worker in self._workers):
-                return [worker.groups.popleft() for worker in self._workers]
-            left = _LOOK if deadline is None else deadline - time.monotonic()
-            if not self._receive(max(0.0, min(left, _LOOK))) and left <= 0:
-                late = sum(not worker.groups for worker in self._workers)
+            self._poll(0.0)
+            self._request_ahead(max(self._capacity, 1))
+            if all(worker.rollouts for worker in self._workers):
+                return [worker.rollouts.popleft() for worker in self._workers]
+            left = _POLL if deadline is None else deadline - time.monotonic()
+            if not self._receive(max(0.0, min(left, _POLL))) and left <= 0:
+                late = sum(not worker.rollouts for worker in self._workers)
                 text = f"{late} of {len(self._workers)} workers have made no rollout"
                 raise self._late(text)
 
@@ -341,39 +357,40 @@ class GymnasiumCollector:
         except ClosedError:
             self._check()
             raise
-        group: Any = _trees.tree_map(lambda leaf: leaf[0], batch)
-        worker = self._workers[int(group["worker"])]
+        rollout: Any = _trees.tree_map(lambda leaf: leaf[0], batch)
+        worker = self._workers[int(rollout["worker"])]
         with self._lock:
-            # Rollouts of a process that is gone are requested again.
-            if int(group["life"]) == worker.setup.life and worker.asked:
-                worker.asked.popleft()
-                worker.groups.append(group)
+            # Rollouts of a process that has died are requested again.
+            if int(rollout["generation"]) == worker.setup.generation and worker.requested:
+                worker.requested.popleft()
+                worker.rollouts.append(rollout)
         return True
 
     def _check(self) -> None:
         if os.getpid() != self._owner:
-            raise ClosedError("the collector was made before a fork, and is the parent's")
+            raise ClosedError("the collector belongs to the parent of this forked process")
         if self._failure is not None:
             raise CollectorError(self._failure)
         if self._closed:
             raise ClosedError("the collector was stopped")
 
-    def _look(self, timeout: float) -> None:
-        """Read messages of workers, and replace those that are gone."""
+    def _poll(self, timeout: float) -> None:
+        """Read messages of workers, and replace those that have died."""
         replaced = []
         with self._lock:
             self._check()
             for worker in self._workers:
                 alive = worker.alive
                 for form in worker.messages(timeout):
-                    self._hear(worker, form)
+                    self._accept(worker, form)
                 if not alive:
                     replaced.append(self._replace(worker))
-        # Only now, since warnings may be raised as errors.
+        # After all were replaced, since warnings may be raised as errors.
         for text in replaced:
             warnings.warn(CollectorWarning(text), stacklevel=4)
 
-    def _hear(self, worker: RolloutWorker, form: Form) -> None:
+    def _accept(self, worker: RolloutWorker, form: Form) -> None:
+        """Compare a worker's example of a step with the others', and send it the address."""
         if self._form is None:
             self._form = form
             self._open(form)
@@ -385,7 +402,7 @@ class GymnasiumCollector:
             worker.ready = True
 
     def _open(self, form: Form) -> None:
-        """Open the stream, with room for all requested rollouts and for those still referenced."""
+        """Start the stream, with room for all requested rollouts and for those still referenced."""
         example = form.rollout(*self._sizes, following=self._following)
         ahead = max(self._capacity, 1) * len(self._workers)
         door: Transport
@@ -393,14 +410,14 @@ class GymnasiumCollector:
             door = ShmTransport(f"collector-{os.getpid()}-{secrets.token_hex(4)}")
         else:
             door = UnixTransport(str(self._folder / "door"))
-        # Rollouts ahead, those being joined, and some of processes that are gone.
+        # Rollouts ahead, those being joined, and some of processes that have died.
         room = ahead + len(self._workers) + 2
         server = Server(example, batch_size=1, capacity=room, transport=door)
         server.start()
         self._server = server
 
     def _replace(self, worker: RolloutWorker) -> str:
-        """Start a worker in place of one that is gone; return the text of the warning."""
+        """Replace a worker that has died; return the text of the warning."""
         if worker.traceback is not None:
             self._fail(f"{worker.name} {worker.ending()}")
         try:
@@ -418,7 +435,7 @@ class GymnasiumCollector:
         """Join the rollouts of all workers."""
         versions = [np.full(self._sizes[1], int(group.pop("version"))) for group in groups]
         for group in groups:
-            del group["worker"], group["life"]
+            del group["worker"], group["generation"]
         lasts: list[Any] = [group.pop("last_observations") for group in groups]
         all_of: list[Any] = list(groups)
         batch: Any = _trees.tree_map(lambda *leaves: np.concatenate(leaves, axis=1), *all_of)

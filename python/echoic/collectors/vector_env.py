@@ -30,22 +30,22 @@ class VectorEnv(ClassicControl, _Base):  # type: ignore[misc]
 
     A ``gymnasium.vector.VectorEnv`` that replaces ``gymnasium.make_vec``: the same dynamics,
     limits, rewards, modes and infos, at millions of steps per second. Without Gymnasium (1.1 or
-    later) it does the same, but has no spaces and is not a subclass.
+    later) it has no spaces and is not a subclass.
 
     Two things differ. Initial states are drawn from the same ranges by another generator
     (xoshiro256++ seeded with SplitMix64, one draw of 53 bits for each number), so a seed gives
-    other states than Gymnasium's; it gives these on every machine and in every release. And only
-    initial states are random, so an environment's episodes depend on its seed and its actions
+    other states than in Gymnasium, but the same on every machine and in every release. And only
+    initial states are random, so an environment's episodes depend on its own seed and actions
     alone, not on other environments.
 
     Args:
         env_id: ``"CartPole-v1"``, ``"Pendulum-v1"``, ``"MountainCar-v0"`` or ``"Acrobot-v1"``.
-        num_envs: How many there are.
-        autoreset_mode: When the next episode starts: ``"NextStep"`` in a step of its own,
-            ``"SameStep"`` at once, ``"Disabled"`` when ``reset`` is called; or a
+        num_envs: Number of environments. Default: 1.
+        autoreset_mode: When the next episode starts: ``"NextStep"`` in a step of its own, the
+            default, ``"SameStep"`` at once, ``"Disabled"`` when ``reset`` is called; or a
             ``gymnasium.vector.AutoresetMode``.
-        max_episode_steps: The number of steps after which episodes are truncated; by default 500,
-            200, 200 and 500 for the four.
+        max_episode_steps: Number of steps after which episodes are truncated. ``None``: 500, 200,
+            200 and 500 for the four environments.
 
     Raises:
         SpecError: If there is no such environment or mode, or a number is out of range.

@@ -1,7 +1,7 @@
-"""The mathematics of reinforcement learning on arrays.
+"""Compute returns, advantages, losses and packings of reinforcement learning on arrays.
 
 Functions take numpy arrays, sequences of numbers, and tensors of PyTorch and JAX on the CPU, and
-return what they were given. Nothing is copied that lies in memory without gaps.
+return the same kind. Contiguous arrays are not copied.
 """
 
 from echoic._native import (

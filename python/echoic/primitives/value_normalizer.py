@@ -1,7 +1,7 @@
-"""Targets of a value function at one scale, whatever the returns are.
+"""Normalize returns to one scale, as targets of a value function.
 
-Mean and standard deviation are floats here, and arrays are only added to and multiplied with them,
-so values may be of any library and on any device, and gradients pass.
+Mean and standard deviation are floats, and arrays are only added to and multiplied with them, so
+values may be of any library and on any device, and gradients flow through.
 """
 
 from __future__ import annotations
@@ -17,19 +17,22 @@ __all__ = ["ValueNormalizer"]
 
 
 class ValueNormalizer:
-    """Returns as targets of a value function, and its outputs as values.
+    """Normalize returns by running statistics, and denormalize the outputs of a value function.
 
-    The function learns ``normalize(returns)`` by running statistics, and ``denormalize(outputs)``
-    are values. When statistics change, so do the values; :meth:`rescale` changes the last layer
-    such that they do not (PopArt, van Hasselt et al. 2016, arXiv:1602.07714).
+    The function is trained on ``normalize(returns)``, and ``denormalize(outputs)`` are its values.
+    When statistics change, so do the values, unless :meth:`rescale` also changes the last layer
+    (PopArt, van Hasselt et al. 2016, arXiv:1602.07714).
 
     Safe to use from several threads; can be pickled and copied.
 
     Args:
-        decay: ``None``: every return counts the same, for ever. Between 0 and 1: with each update,
-            what was there before keeps this part of its weight (0.99999 in MAPPO,
-            arXiv:2103.01955), and the bias towards the first update is taken out as in Adam.
-        min_std: The smallest standard deviation that is divided by.
+        decay: ``None`` gives all returns the same weight. A number between 0 and 1 multiplies the
+            weight of earlier returns with each update (0.99999 in MAPPO, arXiv:2103.01955); the
+            bias towards the first update is corrected as in Adam.
+        min_std: Lower bound of the standard deviation. Default: 1e-4.
+
+    Raises:
+        ArgumentError: If an argument is out of range.
 
     Examples:
         >>> from echoic.primitives import ValueNormalizer
@@ -52,11 +55,11 @@ class ValueNormalizer:
         self._weight = self._mean = self._squares = 0.0
 
     def update(self, returns: Any) -> None:
-        """Take in returns, in an array of any shape.
+        """Update the statistics with returns, in an array of any shape.
 
         Raises:
-            ArgumentError: One of them is not finite. Nothing was taken in.
-            DtypeError: Not real numbers, or not on the CPU.
+            ArgumentError: If one of them is not finite. Nothing is changed.
+            DtypeError: If they are not real numbers, or not on the CPU.
         """
         if self._decay is None:
             self._stats.batch_update(returns)
@@ -76,34 +79,34 @@ class ValueNormalizer:
 
     @property
     def mean(self) -> float:
-        """The mean of the returns; 0 before the first."""
+        """The mean of the returns; 0 before the first update."""
         return self._moments()[0]
 
     @property
     def std(self) -> float:
-        """Their standard deviation, at least ``min_std``; 1 before the first."""
+        """The standard deviation of the returns, at least ``min_std``; 1 before the first."""
         return self._moments()[1]
 
     def normalize(self, values: Any) -> Any:
-        """``(values - mean) / std``, of a number or any array that can be calculated with."""
+        """Return ``(values - mean) / std``, of a number or any array."""
         mean, std = self._moments()
         return (values - mean) / std
 
     def denormalize(self, values: Any) -> Any:
-        """``values * std + mean``: the opposite of :meth:`normalize`."""
+        """Return ``values * std + mean``: the inverse of :meth:`normalize`."""
         mean, std = self._moments()
         return values * std + mean
 
     def rescale(self, returns: Any, weight: Any, bias: Any) -> tuple[Any, Any]:
-        """Take in returns, and give the last layer whose values are what they were.
+        """Update the statistics, and adapt the last layer so that its values stay the same.
 
         Args:
             returns: As for :meth:`update`.
-            weight: Of the last layer, an array that can be calculated with.
-            bias: Of the last layer.
+            weight: Weight of the last layer, a number or any array.
+            bias: Bias of the last layer.
 
         Returns:
-            The new weight and bias, for ``denormalize(x @ weight + bias)`` to stay the same.
+            The new weight and bias, with the same ``denormalize(x @ weight + bias)``.
 
         Examples:
             >>> normalizer = ValueNormalizer()
@@ -117,16 +120,16 @@ class ValueNormalizer:
         return weight * (std / new_std), (bias * std + (mean - new_mean)) / new_std
 
     def state_dict(self) -> dict[str, Any]:
-        """What :meth:`load_state_dict` takes."""
+        """Return the statistics, for :meth:`load_state_dict`."""
         with self._lock:
             sums = {"weight": self._weight, "mean": self._mean, "squares": self._squares}
         return {"stats": self._stats.state_dict(), **sums}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become what :meth:`state_dict` was taken from; the arguments of the constructor stay.
+        """Replace the statistics; the arguments of the constructor are not changed.
 
         Raises:
-            ArgumentError: A part is missing, or can't be. Nothing changes then.
+            ArgumentError: If a part is missing or invalid. Nothing is changed.
         """
         try:
             sums = [float(state[name]) for name in ("weight", "mean", "squares")]
@@ -140,9 +143,9 @@ class ValueNormalizer:
             self._weight, self._mean, self._squares = sums
 
     def _moments(self) -> tuple[float, float]:
-        """Mean and standard deviation to normalise with."""
+        """Return the mean and the standard deviation."""
         if self._decay is None:
-            # One look at both, which another thread can't part.
+            # Both from one state, since another thread may update them in between.
             state = self._stats.state_dict()
             count, mean = state["count"], float(state["mean"])
             if not count:

@@ -1,9 +1,8 @@
-"""Rollouts of language-model agents: groups of token sequences in, fresh batches out.
+"""Collect rollouts of language-model agents and deliver batches of bounded age.
 
-A :class:`RolloutTable` stands between producers and the learner. Producers *reserve* a group and
-add its items, whole or in segments, from whatever version of the
-policy; the learner *publishes* versions and *samples* batches in which nothing is older than the
-table allows. See ``docs/guides/rollouts.md``.
+A :class:`RolloutTable` connects producers with a learner. Producers *reserve* a group and add its
+items, whole or in segments, from any version of the policy. The learner *publishes* versions and
+*samples* batches in which no token is older than the table allows. See ``docs/guides/rollouts.md``.
 """
 
 from echoic.rollouts.batch import RolloutBatch

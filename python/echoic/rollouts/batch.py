@@ -1,4 +1,4 @@
-"""What a learner gets: whole groups, and how old everything in them is."""
+"""Batches of complete groups, with the age of each token, item and group."""
 
 from __future__ import annotations
 
@@ -27,42 +27,41 @@ __all__ = ["RolloutBatch"]
 
 
 class RolloutBatch:
-    """A batch, or one rank's share of it.
+    """A batch of groups, or one rank's share of it.
 
-    Columns are arrays of tokens: of one axis when they lie *flat*, of rows when they are *padded*
-    (a row for each item) or *packed* (several items in a row). Items of a group follow each other.
+    Columns are arrays of tokens: with one axis if the form is *flat*, with rows if it is *padded*
+    (a row for each item) or *packed* (several items in a row). Items of a group are adjacent.
 
-    Versions are the learner's. With t = :attr:`target`, the version that this batch will update, a
-    group's lags are, in versions:
+    Versions are the learner's. With t = :attr:`target`, the version that this batch will update,
+    the lags of a group are, in versions:
 
     ================  ==============================================================
-    ``lag_oldest``    t − version of its oldest token: what ``max_lag`` bounds
+    ``lag_oldest``    t − version of its oldest token: bounded by ``max_lag``
     ``lag_newest``    t − version of its youngest token
-    ``span``          youngest − oldest: how many updates came in between
-    ``lag_dispatch``  t − version that its producer had when it reserved the group; it is the sum of
+    ``span``          youngest − oldest: the number of updates in between
+    ``lag_dispatch``  t − version that its producer had when it reserved the group; the sum of
     ``publish_lag``   learner's version at the reservation − the producer's,
     ``in_flight``     learner's version when it was complete − when it was reserved, and
     ``in_queue``      t − learner's version when it was complete
     ================  ==============================================================
 
-    A batch that was sampled with a lease is the consumer's until it says :meth:`ack`; as a context
-    manager it does so at the end of the block, and :meth:`nack` after an exception. The arrays stay
-    valid whatever becomes of the lease.
+    A batch that was sampled with a lease has to be acknowledged by :meth:`ack`. As a context
+    manager it does that at the end of the block, or calls :meth:`nack` after an exception. Its
+    arrays stay valid when the lease ends.
     """
 
     def __init__(self, table: NativeTable | None, native: NativeBatch, form: str) -> None:
-        """Be made by a table, or by its history, which has none."""
-        self._lender = table
+        # `None` for a batch of a history.
+        self._source = table
         self._native = native
-        # Whether the consumer has said what became of it.
         self._is_over = False
         #: ``"flat"``, ``"padded"`` or ``"packed"``.
         self.form = form
         #: The version of the policy that this batch will update: t.
         self.target: int = native.target
-        #: The batch, the rank, and how often this share was delivered.
+        #: The number of the batch, the rank, and how often this share was delivered.
         self.lease: tuple[int, int, int] = native.lease
-        #: For how many seconds it is the consumer's; ``None`` without a lease.
+        #: Length of the lease in seconds; ``None`` without a lease.
         self.lease_seconds: float | None = native.lease_seconds
         columns = native.columns
         #: The arrays of tokens, by the names of the table's columns.
@@ -88,12 +87,12 @@ class RolloutBatch:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no lease, or the consumer has said what became of it."""
+        """Whether there is no lease, or :meth:`ack` or :meth:`nack` was called."""
         return self.lease_seconds is None or self._is_over
 
     @property
     def number(self) -> int:
-        """Which batch of the table it is, from 1 on."""
+        """The number of the batch in its table, from 1 on."""
         return self.lease[0]
 
     def _numbers(self, name: str) -> Array:
@@ -102,49 +101,49 @@ class RolloutBatch:
 
     @property
     def group_ids(self) -> Array:
-        """The number of each group; lower ones were reserved before."""
+        """The number of each group, in the order of their reservations."""
         return self._numbers("group_ids")
 
     @property
     def group_sizes(self) -> Array:
-        """How many items each group has."""
+        """The number of items of each group."""
         return self._numbers("group_sizes")
 
     @property
     def keys(self) -> list[str]:
-        """What its producer calls each group."""
+        """The producers' name for each group."""
         return self._native.keys
 
     @property
     def sources(self) -> list[str]:
-        """Who made each group."""
+        """The name of the producer of each group."""
         return self._native.sources
 
     @property
     def group(self) -> Array:
-        """The place of each item's group in this batch, from 0 on."""
+        """The index of each item's group in this batch, from 0 on."""
         return self._numbers("group")
 
     @property
     def index(self) -> Array:
-        """The place of each item in its group."""
+        """The index of each item in its group."""
         return self._numbers("index")
 
     @property
     def lengths(self) -> Array:
-        """How many tokens each item has."""
+        """The number of tokens of each item."""
         return self._numbers("lengths")
 
     @cached_property
     def offsets(self) -> Array:
-        """Where each item begins when all lie flat, and where the last one ends: ``cu_seqlens``."""
+        """Offsets of the items in flat tokens, and the end of the last one: ``cu_seqlens``."""
         offsets = np.zeros(len(self.lengths) + 1, np.int64)
         np.cumsum(self.lengths, out=offsets[1:])
         return offsets
 
     @property
     def starts(self) -> Array:
-        """The first cell of each item: row × width + column, as the tokens lie."""
+        """The flat index of each item's first token: row × width + column."""
         return self._numbers("starts")
 
     @property
@@ -155,11 +154,11 @@ class RolloutBatch:
 
     @property
     def tokens(self) -> int:
-        """How many tokens there are, without those that fill rows up."""
+        """The number of tokens, without padding."""
         return int(self.lengths.sum())
 
     def cells(self, item: int) -> slice:
-        """Return where an item's tokens are: in ``column.reshape(-1)[cells]``."""
+        """Return the slice of an item's tokens in ``column.reshape(-1)``."""
         start = int(self.starts[item])
         return slice(start, start + int(self.lengths[item]))
 
@@ -169,15 +168,15 @@ class RolloutBatch:
         return {name: column.reshape(-1)[cells] for name, column in self.columns.items()}
 
     def blobs(self, item: int) -> dict[str, Blob]:
-        """Return what an item carries beside its tokens."""
+        """Return the blobs of an item: bytes, text and arrays by name."""
         return {name: unpack(blob) for name, blob in self.packed_blobs(item).items()}
 
     def packed_blobs(self, item: int) -> dict[str, bytes]:
-        """Return what an item carries, as it is stored."""
+        """Return the blobs of an item as the bytes that are stored."""
         return self._native.blobs.get(item, {})
 
     def _spread(self, values: Array, fill: int) -> Array:
-        """Give each cell its item's value out of a flat array."""
+        """Put a flat array of token values into the form of the columns."""
         if self.form == "flat":
             return values
         out = np.full(self.shape, fill, values.dtype)
@@ -187,31 +186,31 @@ class RolloutBatch:
 
     @cached_property
     def _token_cells(self) -> Array:
-        """The cell of each token, item after item."""
+        """The flat index of each token, item after item."""
         shift = np.repeat(self.starts - self.offsets[:-1], self.lengths)
         cells: Array = np.arange(self.tokens) + shift
         return cells
 
     @cached_property
     def versions(self) -> Array:
-        """The version that made each token; -1 in cells without one."""
+        """The policy version that made each token; -1 for padding."""
         made = np.repeat(self._numbers("run_versions"), self._numbers("run_lengths"))
         return self._spread(made, -1)
 
     @cached_property
     def items_of_cells(self) -> Array:
-        """The item of each cell; -1 in cells without one."""
+        """The item of each token; -1 for padding."""
         return self._spread(np.repeat(np.arange(len(self)), self.lengths), -1)
 
     @cached_property
     def positions(self) -> Array:
-        """The place of each token in its item, from 0 on; 0 in cells without one."""
+        """The index of each token in its item, from 0 on; 0 for padding."""
         places = np.arange(self.tokens) - np.repeat(self.offsets[:-1], self.lengths)
         return self._spread(places, 0)
 
     @cached_property
     def is_token(self) -> Array:
-        """Whether each cell has a token."""
+        """Whether each element is a token and not padding."""
         return self._spread(np.ones(self.tokens, np.bool_), 0)
 
     @property
@@ -231,22 +230,22 @@ class RolloutBatch:
 
     @property
     def span(self) -> Array:
-        """How many versions lie between the oldest and the youngest token of each group."""
+        """The difference of the youngest and the oldest version of each group."""
         return self._numbers("newest") - self._numbers("oldest")
 
     @property
     def publish_lag(self) -> Array:
-        """How far each group's producer was behind the learner when it reserved the group."""
+        """Versions that each producer was behind the learner when it reserved the group."""
         return self._numbers("reserved") - self._numbers("dispatched")
 
     @property
     def in_flight(self) -> Array:
-        """How many versions were published while each group was made."""
+        """Versions that were published while each group was made."""
         return self._numbers("completed") - self._numbers("reserved")
 
     @property
     def in_queue(self) -> Array:
-        """How many versions each group waited for this batch, once it was complete."""
+        """Versions for which each complete group waited for this batch."""
         return self.target - self._numbers("completed")
 
     @property
@@ -261,17 +260,17 @@ class RolloutBatch:
 
     @property
     def _table(self) -> NativeTable:
-        if self._lender is None:
-            raise LeaseError("a batch of the past has no lease")
-        return self._lender
+        if self._source is None:
+            raise LeaseError("a batch of a history has no lease")
+        return self._source
 
     def ack(self) -> None:
-        """Say that the batch was learned from, so that it is not delivered again.
+        """Acknowledge the batch, so that it is not delivered again.
 
-        Without a lease there is nothing to say: it was used up when it was sampled.
+        Does nothing for a batch without a lease, which was acknowledged when it was sampled.
 
         Raises:
-            LeaseError: The lease was over, and somebody else has the batch now.
+            LeaseError: If the lease has ended; the batch may have been delivered again.
         """
         if self.lease_seconds is None:
             return
@@ -279,16 +278,16 @@ class RolloutBatch:
         self._is_over = True
 
     def nack(self) -> None:
-        """Give the batch back unused.
+        """Return the batch unused.
 
         Raises:
-            LeaseError: The lease was over, or there was none.
+            LeaseError: If the lease has ended, or the batch has none.
         """
         self._table.nack(self.lease)
         self._is_over = True
 
     def extend(self, seconds: float) -> None:
-        """Keep the batch for so many seconds from now on."""
+        """Extend the lease to this many seconds from now."""
         self._table.extend(self.lease, seconds)
 
     def __enter__(self) -> Self:
@@ -301,22 +300,22 @@ class RolloutBatch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Say what became of the batch, if it was sampled with a lease."""
+        """Acknowledge the batch, or return it unused after an exception."""
         if self.is_over:
             return
         if kind is None:
             self.ack()
         else:
-            # What ended the block matters more than that the lease is over.
+            # The exception that ended the block must not be replaced by another.
             with contextlib.suppress(EchoicError):
                 self.nack()
 
     def __iter__(self) -> Iterator[dict[str, Array]]:
-        """Go through the items."""
+        """Yield the columns of each item."""
         return (self.item(item) for item in range(len(self)))
 
     def __repr__(self) -> str:
-        """Say how large it is."""
+        """Show its size."""
         return (
             f"RolloutBatch(number={self.number}, groups={len(self.group_ids)}, items={len(self)}, "
             f"tokens={self.tokens}, form={self.form!r}, target={self.target})"

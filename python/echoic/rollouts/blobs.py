@@ -1,6 +1,7 @@
-"""What an item carries beside its tokens: bytes, text and arrays, as bytes and back.
+"""Encode the blobs of an item as bytes, and decode them.
 
-The first byte says what the rest is. Arrays are in numpy's file format, which has no code in it.
+The first byte says whether bytes, text or an array follow. Arrays are in numpy's file format,
+without pickle.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _BYTES, _TEXT, _ARRAY = b"\x00", b"\x01", b"\x02"
 
 
 def pack(blobs: Mapping[str, Blob] | None) -> dict[str, bytes] | None:
-    """Return the blobs as bytes."""
+    """Encode blobs by name."""
     if not blobs:
         return None
     return {name: _pack(name, blob) for name, blob in blobs.items()}
@@ -44,7 +45,7 @@ def _pack(name: str, blob: Blob) -> bytes:
 
 
 def unpack(blob: bytes) -> Blob:
-    """Return what :func:`pack` was given."""
+    """Decode a blob of :func:`pack`."""
     kind, rest = blob[:1], blob[1:]
     if kind == _BYTES:
         return rest
@@ -52,4 +53,4 @@ def unpack(blob: bytes) -> Blob:
         return rest.decode()
     if kind == _ARRAY:
         return np.asarray(np.lib.format.read_array(io.BytesIO(rest), allow_pickle=False))
-    raise ValueError(f"a blob begins with {kind!r}, which no release of Echoic has written")
+    raise ValueError(f"a blob must begin with the byte 0, 1 or 2, got {kind!r}")

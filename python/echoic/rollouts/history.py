@@ -1,4 +1,4 @@
-"""What was done with a rollout table, once more."""
+"""Replay the journal of a rollout table: its batches and statistics at any time."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Point = tuple[Literal["record", "batch"], int] | tuple[Literal["time"], float]
 
 
 def _point(what: str, value: float) -> tuple[str, int]:
-    """Return a point as the core names it: its times are whole milliseconds."""
+    """Return a point as the core takes it, with times in whole milliseconds."""
     if not value >= 0:
-        raise ValueError(f"a {what} to go to must be at least 0, got {value}")
+        raise ValueError(f"{what} must be at least 0, got {value}")
     if what == "time":
         return what, round(value * 1000)
     number: Any = value
@@ -34,31 +34,31 @@ def _point(what: str, value: float) -> tuple[str, int]:
 class Delivered(NamedTuple):
     """A batch as it was delivered."""
 
-    #: The number of the record in the journal that tells of it.
+    #: The number of its record in the journal.
     record: int
-    #: When that was, in seconds of the table's time.
+    #: The table's time of the delivery, in seconds.
     time: float
-    #: What was delivered, bit for bit. Its lease is over.
+    #: The batch, bit for bit. Its lease has ended.
     batch: RolloutBatch
 
 
 class History:
-    """The past of a table whose directory nobody has open. Nothing in it is changed.
+    """Replay the journal of a table that no process has open. The files are not changed.
 
-    It begins with the first change, if the table was made with ``history=True``, else with the
-    oldest checkpoint. Every decision is taken again from the changes and their times, and each
-    batch is compared with what the journal says of it.
+    It begins with the first change if the table was made with ``history=True``, otherwise with the
+    oldest checkpoint. All decisions are computed again from the changes and their times, and each
+    batch is compared with its record in the journal.
 
     Args:
-        directory: The table's.
-        at: Where to begin: ``("batch", 7)`` when the batch of this number was just made,
+        directory: The directory of the table.
+        at: Where to begin: ``("batch", 7)`` after the batch of this number was made,
             ``("record", n)`` before a record of the journal, ``("time", seconds)`` at a time of
-            the table, as :attr:`time` and :attr:`Delivered.time` tell it.
+            the table, in the unit of :attr:`time` and :attr:`Delivered.time`.
 
     Raises:
-        JournalError: The files are damaged, do not have that point, or something else came of a
-            change than then.
-        OSError: They can't be read, or somebody has the table open.
+        JournalError: If the files are damaged or do not have that point, or a change had another
+            result than the journal says.
+        OSError: If the files can't be read, or a process has the table open.
 
     Examples:
         >>> import tempfile
@@ -77,33 +77,32 @@ class History:
     """
 
     def __init__(self, directory: str | os.PathLike[str], at: Point | None = None) -> None:
-        """Open it; see the class for the arguments."""
         self._native = _native.RolloutHistory(directory, None if at is None else _point(*at))
 
     def batches(
         self, form: Form = "flat", *, width: int = 0, left: bool = False
     ) -> Iterator[Delivered]:
-        """Go on through the batches that were delivered; the arguments are those of ``sample``."""
+        """Yield the next batches that were delivered; the arguments are those of ``sample``."""
         while (found := self._native.next_batch((form, width, left))) is not None:
             record, time, native = found
-            # Nobody can acknowledge a batch of the past, so it needs no table.
+            # Without a table, since it can't be acknowledged.
             yield Delivered(record, time, RolloutBatch(None, native, form))
 
     def __iter__(self) -> Iterator[Delivered]:
-        """Go on through the batches that were delivered."""
+        """Yield the next batches that were delivered."""
         return self.batches()
 
     def go_to(self, what: Literal["record", "batch", "time"], value: float) -> bool:
-        """Go on to a later point, or to the end; whether it is there."""
+        """Go to a later point, or to the end; return whether the point exists."""
         return self._native.at(*_point(what, value))
 
     def stats(self) -> RolloutStats:
-        """Return what the table had counted by then, without waits and sources."""
+        """Return the statistics at this point, without waits and sources."""
         return RolloutStats._of(self._native.stats())
 
     @property
     def settings(self) -> dict[str, Any] | None:
-        """What the table was told, as arguments of it; ``None`` before the first record."""
+        """The settings of the table, as its arguments; ``None`` before the first record."""
         settings = self._native.settings
         return None if settings is None else as_arguments(settings)
 
@@ -114,7 +113,7 @@ class History:
 
     @property
     def end(self) -> int:
-        """The number behind the last record."""
+        """The number of the last record, plus 1."""
         return self._native.end
 
     @property

@@ -1,4 +1,4 @@
-"""The right to make a group."""
+"""Add the items of a reserved group to a rollout table."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ __all__ = ["ItemProgress", "Reservation"]
 
 
 class ItemProgress(NamedTuple):
-    """What a resumed group has of an item."""
+    """An unfinished or finished item of a resumed group."""
 
-    #: How many segments it has.
+    #: Number of its segments.
     segments: int
     #: Whether it is complete.
     finished: bool
-    #: Its tokens by column, and under ``"versions"`` the version that made each.
+    #: Its tokens by column, and under ``"versions"`` the policy version of each token.
     columns: dict[str, np.ndarray]
 
 
 class _Sent(NamedTuple):
-    """What a call asked for, as it has to be known if it comes to nothing."""
+    """A request that may have to be undone if it fails."""
 
-    #: The first of its places.
+    #: Index of the first item.
     item: int
-    #: How many there are.
-    places: int
-    #: The number of its segment in the first.
+    #: Number of items.
+    items: int
+    #: Number of the segment in the first item.
     sequence: int
-    #: Which place was the next one before.
+    #: Index of the next free item before the request.
     next: int
 
 
 class Reservation:
-    """The right to make a group. It ends after ``ttl`` seconds without a call.
+    """The right to make one group, which ends after ``ttl`` seconds without a call.
 
-    :meth:`RolloutTable.reserve` returns one. Every call renews it, and returns the status of the
-    group: ``"running"``; ``"complete"``; ``"filtered"`` (it was complete, and the table's filter
-    does not want it); or, when there is no use in going on, ``"rejected"``, ``"expired"``,
-    ``"stale"`` or ``"over"``. The producer then asks for another reservation. A group that a server
-    has forgotten, as it was started anew without a directory, is ``"expired"``.
+    :meth:`RolloutTable.reserve` returns one. Every call renews it and returns the status of the
+    group: ``"running"``; ``"complete"``; ``"filtered"`` (complete, but removed by the table's
+    filter); or ``"rejected"``, ``"expired"``, ``"stale"`` or ``"over"``, after which the producer
+    should make another reservation. A group of a server that was restarted without a directory is
+    ``"expired"``.
 
-    In a ``with`` block, a group that is left by an exception is given up, and another may be made
-    for it.
+    As a context manager it gives the group up if an exception ends the block, so that another can
+    be made.
 
     Examples:
         >>> import numpy as np
@@ -84,23 +84,22 @@ class Reservation:
         segments: Mapping[int, int] | None = None,
         status: str = "running",
     ) -> None:
-        """Take what a table knows; :meth:`RolloutTable.reserve` makes a reservation."""
         self._table = table
         self._hold = hold
-        #: What the producer calls the group; empty, if nothing.
+        #: The producer's name for the group; may be empty.
         self.key = key
-        #: The version of tokens that are added without one: what the producer passed to
-        #: :meth:`RolloutTable.reserve`, or else the learner's.
+        #: The version of tokens that are added without one: the argument of
+        #: :meth:`RolloutTable.reserve`, or the learner's version.
         self.version = version
-        #: Seconds without a call after which it ends.
+        #: Seconds without a call after which the reservation ends.
         self.ttl = ttl
-        #: Items that the producers before have added to, by their place, after :meth:`resume`.
+        #: After :meth:`resume`, the items that other producers have added to, by their index.
         self.progress = dict(progress or {})
         self._status = status
-        # What is on its way: the call, and what it asked for.
-        self._ahead: deque[tuple[RolloutCall, _Sent]] = deque()
-        # Of every place that something was sent to.
-        self._segments = {place: item.segments for place, item in self.progress.items()}
+        # Requests without an answer yet.
+        self._pending: deque[tuple[RolloutCall, _Sent]] = deque()
+        # Segments that were sent of each item, by its index.
+        self._segments = {index: item.segments for index, item in self.progress.items()}
         self._segments.update(segments or {})
         self._next = max(self._segments, default=-1) + 1
 
@@ -123,25 +122,25 @@ class Reservation:
         ttl: float | None = None,
         timeout: float | None = None,
     ) -> Self:
-        """Resume a suspended group of a table: wait for one, and return a reservation for it.
+        """Wait for a suspended group of a table, and return a reservation for it.
 
-        The oldest goes first. :attr:`progress` has the tokens that its items have.
+        The oldest is resumed first. :attr:`progress` has the tokens of its items.
 
         Args:
             table: The table.
             source: As for :meth:`RolloutTable.reserve`.
             ttl: As for :meth:`RolloutTable.reserve`.
-            timeout: Seconds to wait; ``None`` waits for ever.
+            timeout: Seconds to wait; ``None`` waits forever.
 
         Raises:
-            WaitTimeoutError: No group was suspended in time.
-            ClosedError: The table is closed.
+            WaitTimeoutError: If no group was suspended in time.
+            ClosedError: If the table is closed.
         """
         native = table._native
         given, items = native.resume_reservation(source, ttl, timeout)
         progress = {
-            place: ItemProgress(segments, finished, columns)
-            for place, segments, _, finished, columns in items
+            index: ItemProgress(segments, finished, columns)
+            for index, segments, _, finished, columns in items
         }
         return cls._of(native, given, progress)
 
@@ -152,22 +151,20 @@ class Reservation:
 
     @property
     def status(self) -> str:
-        """The status of the group, as far as this producer knows.
-
-        It waits for the answers to what was added without waiting for them.
+        """The status of the group, after waiting for the answers to all earlier calls.
 
         Raises:
-            EchoicError: One of them is an error, which is raised once.
+            EchoicError: If one of those calls failed. Each error is raised once.
         """
-        self._look(at_all=True)
+        self._collect(everything=True)
         return self._status
 
     @property
     def ticket(self) -> tuple[int, int]:
-        """What another process needs to make the same group: give it to ``table.reservation``.
+        """Identifies the reservation in another process: pass it to ``table.reservation``.
 
-        Whoever opens it goes on where its items are then. Processes that share a group at the
-        same time make items of their own.
+        The other process continues with the items as they are then. Processes that share a group at
+        the same time must add different items.
         """
         return self._hold
 
@@ -182,35 +179,35 @@ class Reservation:
         priority: float = 1.0,
         wait: bool = True,
     ) -> str:
-        """Add an item as a whole, or its last segment.
+        """Add a whole item, or the last segment of one.
 
         Args:
             columns: For each column of the table, a value of every token.
             fields: For each field of the table, a value.
-            item: Its place in the group, from 0 on; the next one of this reservation when ``None``.
-                Producers that share a group give their own.
-            versions: The policy version that made the tokens, or one for each; :attr:`version` when
-                ``None``.
-            blobs: Bytes, text or arrays that the item carries, by name.
-            priority: How much more likely than others the group is to be drawn, in the weighted
-                order.
-            wait: Whether to wait for the answer of a server elsewhere. Without, the tokens are
-                copied and on their way when this returns, with what is known so far;
-                :attr:`status` waits for the answer, and so does :meth:`RolloutTable.flush`. At most
-                32 calls of a connection are on their way, and the next one waits for the first of
-                them. An error is raised by whichever of these comes first, or by the next call
-                of the reservation; by that of another reservation with a note that names the group,
-                and then nothing was sent for the other.
+            item: Index of the item in the group, from 0 on; the next free one when ``None``.
+                Producers that share a group must pass it.
+            versions: The policy version that made the tokens, or one for each token;
+                :attr:`version` when ``None``.
+            blobs: Bytes, text or arrays to store with the item, by name.
+            priority: Weight of the group in the weighted order. Default: 1.
+            wait: Whether to wait for the answer of a remote server. With ``False`` the tokens are
+                copied and queued, and the last known status is returned; :attr:`status` and
+                :meth:`RolloutTable.flush` wait for the answer. A connection has at most 32 calls
+                without an answer; the next one waits for the first of them. An error is raised by
+                the first of these calls, or by the next call of the reservation. If the next call
+                of another reservation raises it, a note names the group, and that call sent
+                nothing.
 
-        After a :exc:`KeyboardInterrupt` or a lost connection it is not known whether the item was
-        taken. The same call once more is: segments are numbered, and none is taken twice.
+        After a :exc:`KeyboardInterrupt` or a lost connection it is unknown whether the item was
+        added. Repeating the call is safe: segments are numbered, and none is added twice.
 
         Raises:
-            SpecError: A column or field is missing, or of another dtype or length.
-            RolloutError: The item has too many tokens, is finished already, or has no such place.
+            SpecError: If a column or field is missing, or has another dtype or length.
+            RolloutError: If the item has too many tokens or is finished, or ``item`` is out of
+                range.
         """
-        place = self._free(1) if item is None else item
-        return self._append(place, columns, versions, fields or {}, blobs, priority, wait=wait)
+        index = self._free(1) if item is None else item
+        return self._append(index, columns, versions, fields or {}, blobs, priority, wait=wait)
 
     def extend(
         self,
@@ -219,10 +216,10 @@ class Reservation:
         *,
         versions: int | Any | None = None,
     ) -> str:
-        """Add tokens to an item of which there is more to come.
+        """Add a segment to an item that is not complete yet.
 
-        A producer that stops in the middle can :meth:`suspend` the group; another one, with another
-        version of the policy, can :meth:`resume` it.
+        A producer that has to stop can :meth:`suspend` the group. Another producer, also with
+        another version of the policy, can :meth:`resume` it.
         """
         return self._append(item, columns, versions, None, None, 1.0)
 
@@ -234,7 +231,7 @@ class Reservation:
         blobs: Mapping[str, Blob] | None = None,
         priority: float = 1.0,
     ) -> str:
-        """Say that an item has all of its tokens."""
+        """Mark an item as complete."""
         return self._append(item, None, None, fields or {}, blobs, priority)
 
     def add_items(
@@ -247,24 +244,24 @@ class Reservation:
         priority: float = 1.0,
         wait: bool = True,
     ) -> str:
-        """Add several whole items at once, the quickest way.
+        """Add several whole items in one call, which is the fastest way.
 
         Args:
-            lengths: How many tokens each has.
-            columns: For each column, the values of all their tokens, item after item.
+            lengths: Number of tokens of each item.
+            columns: For each column, the values of all tokens, item after item.
             fields: For each field, a value of each item.
             versions: As for :meth:`add`.
             priority: As for :meth:`add`.
             wait: As for :meth:`add`.
         """
-        # A call that waits raises no error but its own once something was sent.
-        self._look(at_all=wait)
+        # Raise errors of earlier calls before this call sends anything.
+        self._collect(everything=wait)
         count = len(lengths)
         sent = _Sent(first := self._free(count), count, 0, self._next)
         version = self.version if versions is None else versions
-        told: str | RolloutCall
+        answer: str | RolloutCall
         try:
-            told = self._table.append_flat(
+            answer = self._table.append_flat(
                 self._hold,
                 first,
                 lengths,
@@ -275,13 +272,13 @@ class Reservation:
                 wait,
             )
         except GroupNotFoundError:
-            told = "expired"
+            answer = "expired"
         self._next = max(self._next, first + count)
         self._segments.update(dict.fromkeys(range(first, first + count), 1))
-        return self._note(told, sent)
+        return self._note(answer, sent)
 
     def at(self, table: NativeTable) -> Reservation:
-        """Return the same reservation of a table that was made anew."""
+        """Return this reservation for another connection to its table, or a restarted table."""
         moved = Reservation(
             table,
             self._hold,
@@ -291,26 +288,26 @@ class Reservation:
             progress=self.progress,
         )
         moved._segments, moved._next = dict(self._segments), self._next
-        # Of what has no answer it is not known whether it was taken: it may be added once more.
-        for _, sent in reversed(self._ahead):
-            moved._go_back(sent)
+        # Requests without an answer may have failed, so they may be repeated.
+        for _, sent in reversed(self._pending):
+            moved._undo(sent)
         return moved
 
     def renew(self) -> bool:
-        """Keep the reservation for another ``ttl`` seconds; return whether it still stands."""
+        """Keep the reservation for another ``ttl`` seconds; return whether it is still valid."""
         return bool(self._table.renew([self._hold]))
 
     def fail(self) -> None:
-        """Give the group up, so that another may be made for it."""
-        # Errors of what is on its way make no difference any more.
-        while self._ahead:
-            self._ahead.popleft()[0].forget()
+        """Give the group up, so that another can be made."""
+        # Errors of pending requests do not matter any more.
+        while self._pending:
+            self._pending.popleft()[0].forget()
         self._table.fail([self._hold])
         self._status = "rejected"
 
     def suspend(self) -> None:
-        """Give the group back, so that another producer can :meth:`resume` it."""
-        self._look(at_all=True)
+        """End the reservation, so that another producer can :meth:`resume` the group."""
+        self._collect(everything=True)
         self._table.suspend([self._hold])
         self._status = "expired"
 
@@ -325,12 +322,12 @@ class Reservation:
         *,
         wait: bool = True,
     ) -> str:
-        # A call that waits raises no error but its own once something was sent.
-        self._look(at_all=wait)
+        # Raise errors of earlier calls before this call sends anything.
+        self._collect(everything=wait)
         sequence = self._segments.get(item, 0)
-        told: str | RolloutCall
+        answer: str | RolloutCall
         try:
-            told = self._table.append(
+            answer = self._table.append(
                 self._hold,
                 item,
                 sequence,
@@ -342,61 +339,61 @@ class Reservation:
                 wait,
             )
         except GroupNotFoundError:
-            # Its table is no more: the server was started anew without a directory.
-            told = "expired"
+            # The server was restarted without a directory, so the table is empty.
+            answer = "expired"
         sent = _Sent(item, 1, sequence, self._next)
         self._next = max(self._next, item + 1)
-        # Tokens that there are none of make no segment.
+        # A call without tokens adds no segment.
         has_tokens = columns is not None and any(len(column) for column in columns.values())
         self._segments[item] = sequence + has_tokens
-        return self._note(told, sent)
+        return self._note(answer, sent)
 
     def _free(self, count: int) -> int:
-        """Find the first of so many places that nothing was sent to."""
+        """Return the index of the first of ``count`` consecutive items that were never sent."""
         first = self._next
-        # Behind items that were refused there may be some that were taken.
-        while taken := [place for place in range(first, first + count) if place in self._segments]:
-            first = taken[-1] + 1
+        # Items behind a refused one may have been added.
+        while used := [index for index in range(first, first + count) if index in self._segments]:
+            first = used[-1] + 1
         return first
 
-    def _note(self, told: str | RolloutCall, sent: _Sent) -> str:
-        """Take note of what came of a call, or that it is on its way."""
-        if not isinstance(told, str):
-            self._ahead.append((told, sent))
+    def _note(self, answer: str | RolloutCall, sent: _Sent) -> str:
+        """Keep the status that a call returned, or the pending call."""
+        if not isinstance(answer, str):
+            self._pending.append((answer, sent))
             return self._status
-        self._status = told
-        return told
+        self._status = answer
+        return answer
 
-    def _look(self, *, at_all: bool = False) -> None:
-        """Look at answers that came, or wait for all."""
-        while (entry := next(iter(self._ahead), None)) is not None:
+    def _collect(self, *, everything: bool = False) -> None:
+        """Process the answers that have arrived, or wait for all."""
+        while (entry := next(iter(self._pending), None)) is not None:
             call, sent = entry
-            if not at_all and not call.is_ready:
+            if not everything and not call.is_ready:
                 return
             try:
                 self._status = call.wait()
             except GroupNotFoundError:
                 self._status = "expired"
             except Exception:
-                # What was not taken may be added once more.
-                self._go_back(sent)
+                # Refused items may be added again.
+                self._undo(sent)
                 self._drop(entry)
                 raise
             self._drop(entry)
 
     def _drop(self, entry: tuple[RolloutCall, _Sent]) -> None:
-        """Forget the first of what is on its way, unless another thread has."""
-        if next(iter(self._ahead), None) is entry:
-            self._ahead.popleft()
+        """Remove the first pending request, unless another thread has."""
+        if next(iter(self._pending), None) is entry:
+            self._pending.popleft()
 
-    def _go_back(self, sent: _Sent) -> None:
-        """Forget that something was sent: what is refused takes no place."""
+    def _undo(self, sent: _Sent) -> None:
+        """Free the indices of a request that failed."""
         self._next = min(self._next, sent.next)
-        for place in range(sent.item, sent.item + sent.places):
+        for index in range(sent.item, sent.item + sent.items):
             if sent.sequence == 0:
-                self._segments.pop(place, None)
-            elif place in self._segments:
-                self._segments[place] = min(sent.sequence, self._segments[place])
+                self._segments.pop(index, None)
+            elif index in self._segments:
+                self._segments[index] = min(sent.sequence, self._segments[index])
 
     def __enter__(self) -> Self:
         """Return the reservation."""
@@ -408,18 +405,18 @@ class Reservation:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Give the group up, if an exception ends the block while it is made."""
+        """Give the group up if an exception ends the block before it is complete."""
         if kind is None:
             return
-        # What ended the block matters more than that nobody is there to be told.
+        # The exception that ended the block must not be replaced by another.
         with contextlib.suppress(EchoicError):
-            self._look(at_all=True)
+            self._collect(everything=True)
         if self._status == "running":
             with contextlib.suppress(EchoicError):
                 self.fail()
 
     def __repr__(self) -> str:
-        """Name the group."""
+        """Show the group."""
         key = f", key={self.key!r}" if self.key else ""
         return (
             f"Reservation(group={self.group}{key}, version={self.version}, status={self._status!r})"

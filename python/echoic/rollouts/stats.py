@@ -1,4 +1,4 @@
-"""The numbers of a rollout table."""
+"""Statistics of a rollout table."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["RolloutStats", "SourceStats", "SourceWaits", "WaitStats"]
 class WaitStats(NamedTuple):
     """Calls that wait, or waited, for one reason."""
 
-    #: How many calls wait now.
+    #: Number of calls that wait now.
     waiting: int
-    #: How many calls had to wait since the table was new.
+    #: Number of calls that had to wait since the table was created.
     limited: int
-    #: How many seconds they waited in total.
+    #: Seconds that they waited in total.
     seconds: float
 
 
@@ -44,13 +44,13 @@ class SourceStats:
 class SourceWaits:
     """How the producers with one name wait for reservations."""
 
-    #: How many calls wait now.
+    #: Number of calls that wait now.
     waiting: int
     #: Seconds that the oldest of these has waited.
     oldest: float
-    #: How many groups others reserved meanwhile.
+    #: Number of groups that others reserved meanwhile.
     passed: int
-    #: Seconds of the longest wait there ever was.
+    #: Seconds of the longest wait since the table was created.
     longest: float
     #: Whether the oldest has waited for over a minute while others reserved groups.
     starving: bool
@@ -58,21 +58,21 @@ class SourceWaits:
 
 @dataclass(frozen=True)
 class RolloutStats:
-    """A snapshot of the numbers of a rollout table; :meth:`RolloutTable.stats` returns one.
+    """A snapshot of the statistics of a rollout table; :meth:`RolloutTable.stats` returns one.
 
-    Counts start when the table is new. Always, ``submitted == running + accepted + rejected +
-    filtered``.
+    Counts start when the table is created. ``submitted == running + accepted + rejected +
+    filtered`` always holds.
     """
 
     #: Groups that were reserved.
     submitted: int = 0
-    #: Groups that are made now, and suspended groups.
+    #: Groups with a reservation, and suspended groups.
     running: int = 0
     #: Groups that were complete and passed the filter, delivered or not.
     accepted: int = 0
     #: Groups that were never complete: given up, expired, late, or too old before.
     rejected: int = 0
-    #: Groups that were complete and not wanted.
+    #: Groups that were complete and removed by the filter.
     filtered: int = 0
     #: Rejected groups whose reservation ended.
     expired: int = 0
@@ -84,13 +84,13 @@ class RolloutStats:
     removed: int = 0
     #: Groups that were complete at their deadline with fewer than ``group_size`` items.
     short: int = 0
-    #: Items that were started and not needed for their group.
+    #: Items that were started beyond the size of their group.
     surplus: int = 0
     #: Batches that were made.
     batches: int = 0
-    #: Groups in these.
+    #: Groups in batches.
     delivered: int = 0
-    #: Tokens in these.
+    #: Tokens in batches.
     delivered_tokens: int = 0
     #: Delivered groups that were older than ``max_lag``.
     overdue: int = 0
@@ -152,6 +152,6 @@ class RolloutStats:
             for side in ("producer_waits", "consumer_waits")
         }
         sources = {one["name"]: SourceStats(**one) for one in numbers.get("sources", ())}
-        longing = numbers.get("source_waits", {})
-        source_waits = {name: SourceWaits(**one) for name, one in longing.items()}
+        waiting = numbers.get("source_waits", {})
+        source_waits = {name: SourceWaits(**one) for name, one in waiting.items()}
         return cls(**{**numbers, **waits, "sources": sources, "source_waits": source_waits})

@@ -1,4 +1,4 @@
-"""A table of rollouts: reservations of groups in, batches of complete groups out."""
+"""Collect groups of token sequences from producers and deliver batches of them to a learner."""
 
 from __future__ import annotations
 
@@ -38,86 +38,83 @@ def _numbers(limiter: Limiter) -> tuple[str, list[float]]:
 
 
 class RolloutTable:
-    """Groups of token sequences on their way from those who generate to the one who learns.
+    """Collect groups of token sequences from producers and deliver batches of them to a learner.
 
-    Versions count the learner's updates. V is the version that it has published last, t the version
-    that the next batch will update, B = ``batch_groups`` × ``batches_per_version`` the groups that
-    a
-    version uses up. The table keeps three promises:
+    Versions count the learner's updates. V is the version that it published last, t the version
+    that the next batch will update, and B = ``batch_groups`` × ``batches_per_version`` the number
+    of groups for one version. Three rules bound how old data can be:
 
     - *Reservation.* At most min(``max_running`` − running, (``pipeline_depth`` + V + 1) · B −
-      (accepted + running), ``capacity`` − those there) more groups are reserved, so that what is
-      made
-      is used before it is too old.
+      (accepted + running), ``capacity`` − stored) more groups are reserved, so that a group is used
+      before it is too old.
     - *Selection.* A complete group is delivered if t − v ≤ ``max_lag``, where v is the version of
-    its
-      oldest token.
-    - *Shipping.* The batch that updates t leaves when V ≥ t − ``target_lag``.
+      its oldest token.
+    - *Shipping.* The batch that updates t is delivered when V ≥ t − ``target_lag``.
 
     Args:
-        name: What it is called.
+        name: The name of the table, unique in a server.
         columns: The name and dtype of each column; every token has a value in each.
         fields: The name and dtype of each number that an item has as a whole.
         mask: The column that says which tokens count, for ``on_stale="mask"``.
-        group_size: How many finished items make a group complete: n.
-        redundancy: How many items may be started beyond these. The first n that are finished count.
-        group_deadline: After this many seconds a group is complete with what it has ...
-        min_group_size: ... if that is at least this much; n when ``None``. Else it is rejected.
-        batch_groups: How many groups make a batch.
-        batches_per_version: How many batches the learner takes for each version that it publishes.
-            It may take them in parts: what counts are groups.
-        max_lag: How many versions old a token may be. ``None`` bounds nothing, and versions pace
-            nobody.
-        pipeline_depth: How many versions ahead groups are reserved: at most, and by default,
-            ``max_lag``.
-        auto_tune: Whether that moves, below ``max_lag``, with how long the learner waits for
-            groups.
-        max_running: How many groups may be made at the same time.
-        capacity: How many groups may be there; (``max_lag`` + 1) · B + ``max_running`` when
-            ``None``.
-        max_tokens: How many tokens an item may have.
-        max_blob_bytes: How many bytes an item's blobs may have together, as they are stored: one
-            more than the bytes or the text, and an array with its header.
-        order: Which complete group goes first: the one complete first (``"ready"``), reserved first
-            (``"submission"``, which waits for it), the first complete one of the ``window``
-            reserved first (``"window"``), of the youngest (``"freshest"``) or oldest (``"oldest"``)
-            tokens, or one drawn by priority / (lag + 1) (``"weighted"``).
+        group_size: Number of finished items that make a group complete: n. Default: 1.
+        redundancy: Number of items that may be started beyond n. The first n that are finished
+            count. Default: 0.
+        group_deadline: Seconds after which a group with at least ``min_group_size`` finished items
+            is complete, and any other is rejected. ``None`` is no limit.
+        min_group_size: See ``group_deadline``; n when ``None``.
+        batch_groups: Number of groups in a batch.
+        batches_per_version: Number of batches that the learner takes for each version that it
+            publishes. It may take them in parts: groups are counted.
+        max_lag: Largest age of a token, in versions. ``None`` is no limit; versions then limit
+            neither reservations nor batches.
+        pipeline_depth: Number of versions ahead for which groups are reserved, at most ``max_lag``,
+            which is also the default.
+        auto_tune: Whether to adapt ``pipeline_depth``, below ``max_lag``, to the time that the
+            learner waits for groups.
+        max_running: Number of groups that may be made at the same time.
+        capacity: Number of groups that fit; (``max_lag`` + 1) · B + ``max_running`` when ``None``.
+        max_tokens: Largest number of tokens in an item.
+        max_blob_bytes: Largest size of an item's blobs together, in bytes, as they are stored: one
+            byte more than the bytes or text, and an array with its header.
+        order: Which complete group is delivered first: the first to be complete (``"ready"``), the
+            first reserved (``"submission"``, which waits for it), the first to be complete of the
+            ``window`` that were reserved first (``"window"``), the one with the youngest
+            (``"freshest"``) or oldest (``"oldest"``) tokens, or one drawn with a probability
+            proportional to priority / (lag + 1) (``"weighted"``).
         window: See ``order``.
-        on_stale: What becomes of a group that is too old: it goes, and another one may be made for
-            it (``"drop"``); batches wait for groups so that none gets too old (``"wait"``); it is
-            delivered and counted (``"keep"``), or its tokens that are too old are masked
-            (``"mask"``).
-        target_lag: See *Shipping*; ``None`` lets batches leave as soon as they are complete.
-        max_mean_lag: How old the groups of a batch may be on average.
-        max_uses: How often a group is delivered; 0: until it is too old. Other than 1 needs the
-            weighted order.
-        delivery: Whether a batch whose consumer is gone is delivered again.
+        on_stale: What to do with a group that is too old: remove it, so that another can be made
+            (``"drop"``); let batches wait for groups so that none gets too old (``"wait"``);
+            deliver and count it (``"keep"``); or mask its tokens that are too old (``"mask"``).
+        target_lag: See *Shipping*; ``None`` delivers batches as soon as they are complete.
+        max_mean_lag: Largest mean age of the groups of a batch, in versions.
+        max_uses: Number of times that a group is delivered; 0 delivers it until it is too old.
+            Values other than 1 need ``order="weighted"``.
+        delivery: Whether a batch is delivered again if its consumer fails.
         reservation_ttl: Seconds without a call after which a reservation ends. Default: 60.
-        on_expiry: Whether its group is rejected then (``"reject"``), or waits for another producer
-            to resume it (``"suspend"``).
-        filter: Which complete groups are kept: a condition on their items' fields and ``length``,
+        on_expiry: Whether to reject the group of a reservation that ended (``"reject"``), or to
+            suspend it until another producer resumes it (``"suspend"``).
+        filter: Which complete groups to keep: a condition on their items' fields and ``length``,
             such as ``"spread(reward) > 0 and max(length) < 4096"``.
-        limiter: How often groups are delivered on average, on top of all that.
-        seed: Of all random choices.
-        directory: Where the table is kept, so that it survives its process; it is made if it is not
-            there. A table that was there goes on, with the same settings but for those that bound
-            it (``max_running``, ``reservation_ttl`` and the like). The error names one that may not
-            change.
-        durability: What a change must survive before its caller is told: ``"none"``, ``"async"``
+        limiter: How often groups are delivered on average, in addition to the other limits.
+        seed: Seed of all random choices. Default: 0.
+        directory: Folder in which the table survives its process; created if it does not exist.
+            An existing table is continued. Its settings must be the same, except for limits such as
+            ``max_running`` and ``reservation_ttl``; an error names a setting that differs.
+        durability: What a change must survive before its call returns: ``"none"``, ``"async"``
             (the end of the process) or ``"sync"`` (a failure of the machine).
-        history: Whether the whole journal stays in the directory, for :class:`History` and ``echoic
-            replay``; else each :meth:`checkpoint` cuts off what it covers.
+        history: Whether to keep the whole journal in the directory, for :class:`History` and
+            ``echoic replay``. Otherwise each :meth:`checkpoint` removes the part that it covers.
 
     Raises:
-        RolloutError: The settings can't work together, with the arithmetic, or with those of the
-            directory.
-        SpecError: A dtype can't be stored.
-        JournalError: The directory's files are damaged, or belong to something else.
-        OSError: They can't be read or written, or another process has them.
+        RolloutError: If the settings contradict each other, or differ from those in the directory.
+            The message has the arithmetic.
+        SpecError: If a dtype can't be stored.
+        JournalError: If the directory's files are damaged, or belong to something else.
+        OSError: If they can't be read or written, or another process has the table open.
 
     Warns:
-        JournalWarning: The end of the journal was no whole record and was dropped. The message says
-            how many acknowledged changes may be lost.
+        JournalWarning: If the journal ends in an incomplete record, which was dropped. The message
+            says how many acknowledged changes may be lost.
 
     Examples:
         >>> from echoic.rollouts import RolloutTable
@@ -173,7 +170,6 @@ class RolloutTable:
         durability: Literal["none", "async", "sync"] = "async",
         history: bool = False,
     ) -> None:
-        """Make an empty table; see the class for the arguments."""
         if capacity is None:
             capacity = ((max_lag or 0) + 1) * batch_groups * batches_per_version + max_running
         settings = {
@@ -211,9 +207,9 @@ class RolloutTable:
         if (dropped := self._native.dropped) is not None:
             count, what, lost = dropped
             warnings.warn(
-                f"the journal of rollout table {name!r} ends in {count} bytes that are no whole "
-                f"record ({what}), which were dropped. A crash in the middle of a write leaves "
-                "such an end, and then nothing acknowledged is lost. If the disk or the machine "
+                f"the journal of rollout table {name!r} ends in an incomplete record of {count} "
+                f"bytes ({what}), which was dropped. After a crash in the middle of a write this "
+                "is expected, and nothing acknowledged is lost. If the disk or the machine "
                 f"failed, up to {lost} acknowledged changes may be lost",
                 JournalWarning,
                 stacklevel=2,
@@ -221,21 +217,21 @@ class RolloutTable:
 
     @classmethod
     def _of(cls, native: _native.RolloutTable) -> Self:
-        """Wrap a table that there is, here or at a server."""
+        """Wrap a native table, of this process or of a server."""
         self = cls.__new__(cls)
         self._native = native
         return self
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the table."""
         return self._native.name
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What it was told: ``RolloutTable(**settings)`` makes another like it.
+        """The settings of the table: ``RolloutTable(**settings)`` makes another like it.
 
-        Where it is kept, by ``directory``, ``durability`` and ``history``, is not among them.
+        ``directory``, ``durability`` and ``history`` are not included.
         """
         return as_arguments(self._native.settings)
 
@@ -253,19 +249,20 @@ class RolloutTable:
         """Reserve a group: wait until one may be made, and return the reservation for it.
 
         Args:
-            key: What the producer calls the group, for example its prompt. It is in batches, and
-                need not be unique: each reservation is a group of its own. Producers share a group
-                by its :attr:`Reservation.ticket`.
-            source: Who the producer is: in counters, and beside the group in batches.
+            key: The producer's name for the group, for example its prompt. Batches have it. It need
+                not be unique: each reservation is a group of its own. Producers share a group by
+                its :attr:`Reservation.ticket`.
+            source: The name of the producer, in statistics and batches.
             version: The version of the policy that the producer has; the learner's when ``None``.
             ttl: Seconds without a call after which the reservation ends; the table's
                 ``reservation_ttl`` when ``None``.
-            timeout: Seconds to wait; ``None`` waits for ever.
+            timeout: Seconds to wait; ``None`` waits forever.
 
         Raises:
-            WaitTimeoutError: There was no room in time; ``reason`` is ``"STALENESS"`` (the learner
-                has to publish its next version), ``"CAPACITY"``, ``"RATIO"`` or ``"PAUSED"``.
-            ClosedError: The table is closed.
+            WaitTimeoutError: If there was no room in time. ``reason`` is ``"STALENESS"`` (the
+                learner has to publish its next version), ``"CAPACITY"``, ``"RATIO"`` or
+                ``"PAUSED"``.
+            ClosedError: If the table is closed.
         """
         (given,) = self._native.reserve(1, source, key, version, ttl, timeout)
         return Reservation._of(self._native, given)
@@ -279,7 +276,7 @@ class RolloutTable:
         ttl: float | None = None,
         timeout: float | None = None,
     ) -> list[Reservation]:
-        """Reserve up to ``count`` groups: wait for room for one, and take what room there is."""
+        """Reserve up to ``count`` groups: wait for room for one, and reserve all that fit."""
         reservations = self._native.reserve(count, source, "", version, ttl, timeout)
         return [Reservation._of(self._native, given) for given in reservations]
 
@@ -291,7 +288,7 @@ class RolloutTable:
         ttl: float | None = None,
         timeout: float | None = None,
     ) -> Reservation:
-        """Resume a suspended group if there is one; else :meth:`reserve` another."""
+        """Resume a suspended group if one exists; otherwise :meth:`reserve` a new one."""
         try:
             return Reservation.resume(self, source=source, ttl=ttl, timeout=0)
         except WaitTimeoutError:
@@ -300,18 +297,18 @@ class RolloutTable:
     def reservation(
         self, ticket: tuple[int, int] | Reservation, *, version: int | None = None
     ) -> Reservation:
-        """Open the reservation that another process was given, from its :attr:`Reservation.ticket`.
+        """Open the reservation of another process by its :attr:`Reservation.ticket`.
+
+        Items of the group that have tokens are continued, and :attr:`Reservation.status` says how
+        a group has ended.
 
         Args:
-            ticket: What the other process has; or a reservation from before this table, or the
-                connection to it, was made anew.
+            ticket: The ticket; or a reservation of this table from before it was restarted or
+                connected again.
             version: The version of tokens that are added without one; the learner's when ``None``.
 
-        The table is asked for the progress of the group: items that have tokens go on from there,
-        and :attr:`Reservation.status` says how a group has ended.
-
         Raises:
-            GroupNotFoundError: The table never had such a group.
+            GroupNotFoundError: If the table never had such a group.
         """
         if isinstance(ticket, Reservation):
             return ticket.at(self._native)
@@ -321,15 +318,19 @@ class RolloutTable:
         return Reservation(self._native, ticket, version=version, segments=segments, status=status)
 
     def renew(self, reservations: Iterable[Reservation]) -> int:
-        """Give a sign of life for many reservations; how many of them still stand."""
+        """Renew many reservations at once; return how many of them are still valid."""
         return self._native.renew([reservation.ticket for reservation in reservations])
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until what was added without waiting, here or over the connection, has arrived.
+        """Wait until the table has everything that was added with ``wait=False``.
+
+        Args:
+            timeout: Seconds to wait; ``None`` waits forever.
 
         Raises:
-            WaitTimeoutError: It was not in time; it is still on its way.
-            EchoicError: An error of a group whose reservation has not raised it yet; one at a time.
+            WaitTimeoutError: If it was not in time. Items are still being sent.
+            EchoicError: If an item was refused and its reservation has not raised the error yet.
+                Each call raises one.
         """
         self._native.flush(timeout)
 
@@ -337,19 +338,19 @@ class RolloutTable:
 
     @property
     def version(self) -> int:
-        """The version that the learner has published last."""
+        """The version that the learner published last."""
         return self._native.version()
 
     def publish_version(self, version: int) -> None:
-        """Say that the learner has a later version of the policy.
+        """Set the version of the policy that the learner has.
 
         Raises:
-            RolloutError: It is below the one before.
+            RolloutError: If it is below the version before.
         """
         self._native.publish_version(version)
 
     def wait_version(self, newer_than: int, timeout: float | None = None) -> int:
-        """Wait until the learner's version is above one, and return it."""
+        """Wait until the learner's version is above ``newer_than``, and return it."""
         return self._native.wait_version(newer_than, timeout)
 
     def sample(
@@ -369,31 +370,31 @@ class RolloutTable:
         """Wait until a batch can be delivered, and return it, or one rank's share of it.
 
         Args:
-            groups: How many groups the batch has; ``batch_groups`` when ``None``.
-            tokens: Instead, how many tokens each rank's share may have: as many groups as fit, and
-                at most ``batch_groups``.
-            lease: For how many seconds the batch is the caller's. If it does not say
-                :meth:`RolloutBatch.ack` by then, the batch is delivered again, or lost, as the
-                table's ``delivery`` says. Without a lease it is used up at once.
-            rank: Which share of the batch, from 0 on. All ranks ask in the same way, and whichever
-                comes first has the batch made; asked again after a failure, each gets the same
-                share.
-            ranks: How many share a batch. The groups of a batch are theirs in equal numbers.
-            balance: What they have alike: the number of groups (``"count"``), and with it the
-                tokens (``"tokens"``) or the sum of squares of items' lengths (``"squares"``).
-            form: How tokens lie: ``"flat"``, item after item; ``"padded"``, a row of each; or
-                ``"packed"``, several in a row.
-            width: Tokens of a row; of padded rows, those of the longest item when 0.
+            groups: Number of groups in the batch; ``batch_groups`` when ``None``.
+            tokens: Instead, the largest number of tokens in each rank's share: as many groups as
+                fit, and at most ``batch_groups``.
+            lease: Seconds within which the caller has to call :meth:`RolloutBatch.ack`. After them
+                the batch is delivered again, or lost, as the table's ``delivery`` says. ``None``
+                acknowledges the batch at once.
+            rank: The share of the batch to return, from 0 on. All ranks pass the same arguments.
+                The first to ask has the batch made, and a rank that asks again after a failure gets
+                the same share.
+            ranks: Number of ranks that share a batch. Each gets the same number of groups.
+            balance: What the shares have in common: the number of groups (``"count"``), and with it
+                the tokens (``"tokens"``) or the sum of squares of items' lengths (``"squares"``).
+            form: The layout of tokens: ``"flat"``, item after item; ``"padded"``, one item in a
+                row; or ``"packed"``, several in a row.
+            width: Tokens of a row; 0 is the length of the longest item, for padded rows.
             left: Whether padded rows are filled up on the left.
-            timeout: Seconds to wait; ``None`` waits for ever.
+            timeout: Seconds to wait; ``None`` waits forever.
 
         Raises:
-            WaitTimeoutError: There was no batch in time; ``reason`` is ``"GROUP"`` (too few groups
-                are complete), ``"STALENESS"``, ``"LEASED"``, ``"MIN_SIZE"``, ``"RATIO"`` or
+            WaitTimeoutError: If there was no batch in time. ``reason`` is ``"GROUP"`` (too few
+                groups are complete), ``"STALENESS"``, ``"LEASED"``, ``"MIN_SIZE"``, ``"RATIO"`` or
                 ``"PAUSED"``.
-            RolloutError: The arguments can't work, or an item is longer than ``width``. A batch
-                that was made is delivered again.
-            ClosedError: The table is closed.
+            RolloutError: If the arguments contradict each other, or an item is longer than
+                ``width``. A batch that was made is delivered again.
+            ClosedError: If the table is closed.
         """
         native = self._native.sample(
             groups, tokens, rank, ranks, balance, lease, (form, width, left), timeout
@@ -401,7 +402,7 @@ class RolloutTable:
         return RolloutBatch(self._native, native, form)
 
     def batches(self, **how: Any) -> Iterator[RolloutBatch]:
-        """Go through batches for ever; the arguments are those of :meth:`sample`.
+        """Yield batches without end; the arguments are those of :meth:`sample`.
 
         With a lease, each batch is acknowledged when the next one is asked for.
         """
@@ -412,38 +413,38 @@ class RolloutTable:
                 batch.ack()
 
     def remove(self, groups: Iterable[int]) -> int:
-        """Remove complete groups by their numbers; others may be reserved for them.
+        """Remove complete groups by their numbers, so that others can be reserved.
 
         Returns:
-            How many were removed. Groups that are with consumers stay.
+            The number of groups that were removed. Groups with a lease stay.
         """
         return self._native.remove([int(group) for group in groups])
 
     def update_priorities(self, groups: Any, priorities: Any) -> int:
-        """Say how much more likely than others groups are to be drawn; how many there were."""
+        """Set priorities of groups, for the weighted order; return how many groups were found."""
         return self._native.update_priorities(groups, priorities)
 
     def restore(self, version: int) -> None:
-        """Go on from the version of a learner that came back from its own checkpoint.
+        """Continue from the version of a learner that was restored from its own checkpoint.
 
-        All batches that are out are over, and their groups are queued again. Room for reservations
-        is counted as if just so many versions had been made, and what is complete here belonged to
-        the next.
+        All leases end, and their groups are queued again. Room for reservations is counted as if
+        the learner had published ``version`` versions, and all complete groups belonged to the
+        next.
         """
         self._native.restore(version)
 
     def set_pipeline_depth(self, depth: int) -> None:
-        """Reserve groups so many versions ahead from now on, at most ``max_lag``."""
+        """Set the number of versions ahead for which groups are reserved, at most ``max_lag``."""
         self._native.set_pipeline_depth(depth)
 
     def checkpoint(self) -> Path:
-        """Write the table to its directory as it is now; return where that is.
+        """Write the table to its directory and return the path.
 
-        It is brought back from there, and does again what the journal tells since.
+        A restart loads it from there and applies the later changes of the journal.
 
         Raises:
-            JournalError: It has no directory.
-            OSError: The files can't be written.
+            JournalError: If the table has no directory.
+            OSError: If the files can't be written.
         """
         return self._native.checkpoint()
 
@@ -454,7 +455,7 @@ class RolloutTable:
         return RolloutStats._of(self._native.stats())
 
     def pause(self) -> None:
-        """Stop reservations and batches until :meth:`resume`. Groups that are reserved go on."""
+        """Stop reservations and batches until :meth:`resume`. Reserved groups continue."""
         self._native.pause()
 
     def resume(self) -> None:
@@ -462,12 +463,12 @@ class RolloutTable:
         self._native.resume()
 
     def close(self) -> None:
-        """End it: whoever waits gets a :class:`~echoic.errors.ClosedError`."""
+        """Close the table; waiting calls raise :class:`~echoic.errors.ClosedError`."""
         self._native.close()
 
     @property
     def closed(self) -> bool:
-        """Whether it is closed."""
+        """Whether the table is closed."""
         return self._native.closed
 
     def __enter__(self) -> Self:
@@ -480,19 +481,19 @@ class RolloutTable:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Close the table."""
         self.close()
 
     def __repr__(self) -> str:
-        """Name it."""
+        """Show its name."""
         return f"RolloutTable({self.name!r})"
 
 
 def as_arguments(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return what the core was told as arguments of :class:`~echoic.rollouts.RolloutTable`."""
+    """Return settings of the core as arguments of :class:`~echoic.rollouts.RolloutTable`."""
     limiter = settings["limiter"]
     if limiter is not None:
-        # Whatever it was made as, the core knows it by its four numbers.
+        # The core keeps four numbers of a limiter, whatever its class was.
         _, (min_size, *ratio) = limiter
         limiter = RateLimiter(int(min_size), *ratio)
     return {
@@ -505,12 +506,12 @@ def as_arguments(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _some(tables: Collection[RolloutTable]) -> Collection[RolloutTable]:
     if not tables:
-        raise RolloutError("the server has no rollout tables, so there is no version of them")
+        raise RolloutError("the server has no rollout tables, and so no version")
     return tables
 
 
 def publish_everywhere(tables: Collection[RolloutTable], version: int) -> None:
-    """Publish a version in all tables; in none, if one of them has a later one."""
+    """Publish a version in all tables; if one of them has a later version, change none."""
     for table in _some(tables):
         if table.version > version:
             raise RolloutError(

@@ -102,7 +102,7 @@ class Shard:
 
     @property
     def pending(self) -> int:
-        """How many inserts it has not acknowledged."""
+        """The number of inserts that it has not acknowledged."""
         return 0 if self._connection is None else int(self._connection.pending)
 
     def join(self, client: TableClient) -> None:

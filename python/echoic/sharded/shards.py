@@ -1,4 +1,4 @@
-"""Track which of several servers are there, and choose the next one."""
+"""Track which of several servers are connected, and choose the next one."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _T = TypeVar("_T")
 
 
 class Shards:
-    """All shards.
+    """The shards of a client, their connections and their addresses.
 
-    Every call checks which shards are there, and warns if one went or came; nothing else watches
-    them. A thread runs while a shard has no connection that is restored by itself, and always if a
-    function returns the addresses.
+    Every call checks which shards are connected, and warns if that changed. A thread runs while a
+    shard has no connection that is restored by itself, and always if a function returns the
+    addresses.
 
     Args:
         where: The addresses, or a function that returns them: called at the start, then every
@@ -82,7 +82,7 @@ class Shards:
         # Those that get inserts; replaced as a whole, too.
         self._takers: list[Shard] = []
         self.deadline = deadline
-        # A connection retries for ever, whichever server is at the address meanwhile: a shard that
+        # A connection retries forever, whichever server is at the address meanwhile: a shard that
         # comes back is used again, however late, and gets what it had not acknowledged.
         self._options = {**options, "deadline": None, "steadfast": True}
         self._connect = connect
@@ -100,11 +100,11 @@ class Shards:
         # Guards which are there, and the thread.
         self._lock = threading.RLock()
         # Held while shards are connected or moved.
-        self._mending = threading.Lock()
+        self._reconnecting = threading.Lock()
         self._ended = threading.Event()
         # Ends a pause of the thread: a shard has gone, or the client is closed.
         self._gone = threading.Event()
-        self._mender: threading.Thread | None = None
+        self._reconnector: threading.Thread | None = None
         self._connect_all()
 
     def _connect_all(self) -> None:
@@ -126,7 +126,7 @@ class Shards:
                 self._complain(f"{shard} can't be reached; it is used as soon as it can be")
         self.look()
         if self._locate is not None:
-            self._mend()
+            self._start_reconnecting()
 
     def _join_all(self) -> list[Exception]:
         """Connect to all of them at once; return the errors."""
@@ -153,8 +153,8 @@ class Shards:
             elif not shard.there:
                 if shard.seen and not shard.missed:
                     self._miss(shard)
-                if self._mender is None and self._needs_mending(shard):
-                    self._mend()
+                if self._reconnector is None and self._needs_reconnecting(shard):
+                    self._start_reconnecting()
 
     def _note(self, shard: Shard) -> None:
         with self._lock:
@@ -301,29 +301,29 @@ class Shards:
 
     # Shards without a connection, with another address, or removed.
 
-    def _needs_mending(self, shard: Shard) -> bool:
+    def _needs_reconnecting(self, shard: Shard) -> bool:
         if shard.removed:
             return shard.client is not None and (not shard.lent or shard.pending > 0)
         # Report when another server answers at this address.
         return shard.over or (not shard.connected and not shard.closed and bool(shard.trouble))
 
-    def _mend(self) -> None:
+    def _start_reconnecting(self) -> None:
         with self._lock:
-            if self._mender is None and not self._ended.is_set():
-                self._mender = threading.Thread(
-                    target=_keep_mending,
+            if self._reconnector is None and not self._ended.is_set():
+                self._reconnector = threading.Thread(
+                    target=_keep_reconnecting,
                     args=(weakref.ref(self), self._ended, self._gone),
                     name="echoic-shards",
                     daemon=True,
                 )
-                self._mender.start()
+                self._reconnector.start()
 
-    def mend(self) -> float | None:
+    def reconnect(self) -> float | None:
         """Connect and move shards as needed; return the seconds to the next check, if any."""
         self.refresh()
         with self._lock:
             away = any(not shard.connected and not shard.removed for shard in self.all)
-            if any(self._needs_mending(shard) for shard in self.all):
+            if any(self._needs_reconnecting(shard) for shard in self.all):
                 return _RETRY
             if self._locate is not None and away:
                 return _RETRY
@@ -331,16 +331,16 @@ class Shards:
                 # Not all clients at the same moment.
                 return self._refresh * random.uniform(0.75, 1.25)
             # The next call that finds one away starts it again.
-            self._mender = None
+            self._reconnector = None
             return None
 
-    def note_mender_gone(self) -> None:
+    def note_thread_ended(self) -> None:
         """Let the next call start the thread again."""
-        self._mender = None
+        self._reconnector = None
 
     def refresh(self) -> None:
         """Ask for the addresses, if a function knows them, and apply them."""
-        with self._mending:
+        with self._reconnecting:
             if self._locate is not None:
                 try:
                     self._adopt(read_places(self._locate()))
@@ -447,7 +447,7 @@ class Shards:
         Inserts that it had not acknowledged are sent there.
         """
         shard = self.all[number]
-        with self._mending:
+        with self._reconnecting:
             self._follow(shard, address)
             if shard.over:
                 return self._join(shard)
@@ -455,7 +455,7 @@ class Shards:
         deadline = time.monotonic() + timeout
         while not shard.arrived and time.monotonic() < deadline:
             if shard.trouble is not None:
-                self._mend()
+                self._start_reconnecting()
                 return False
             time.sleep(LOOK / 5)
         return shard.arrived
@@ -469,10 +469,10 @@ class Shards:
         """Remove a shard; send what it had not acknowledged to another."""
         if not any(one.there for one in self.all if one.number != number):
             raise ValueError(f"no other shard is there, so shard {number} can't be removed")
-        with self._mending:
+        with self._reconnecting:
             self._strike(self.all[number])
             self._wind_up(self.all[number])
-        self._mend()
+        self._start_reconnecting()
 
     def _complain(self, text: str) -> None:
         """Warn, but only once of the same."""
@@ -486,7 +486,7 @@ class Shards:
         """Wait until everything that was inserted before is in the tables of its shards."""
         deadline = deadline_in(timeout)
         if any(shard.removed and shard.pending for shard in self.all):
-            self._mend()
+            self._start_reconnecting()
         # Shards that are away last, so that they do not delay the others.
         for shard in sorted(self.all, key=lambda shard: not shard.reaches):
             client = shard.client
@@ -496,7 +496,7 @@ class Shards:
     def close(self, timeout: float | None = None) -> None:
         """Deliver what is left, and close the connections."""
         if not self._ended.is_set():
-            with self._mending:
+            with self._reconnecting:
                 for shard in self.all:
                     if shard.removed:
                         self._wind_up(shard)
@@ -513,9 +513,9 @@ class Shards:
                     shard.client.close(0.0 if shard.pending else _GRACE)
                 except EchoicError as error:
                     late = late or error
-        mender = self._mender
-        if mender is not None:
-            mender.join()
+        reconnector = self._reconnector
+        if reconnector is not None:
+            reconnector.join()
         if late is not None:
             raise late
 
@@ -535,16 +535,16 @@ def _placed(number: int, place: Place) -> Shard:
     return shard
 
 
-def _keep_mending(
+def _keep_reconnecting(
     reference: weakref.ref[Shards], ended: threading.Event, gone: threading.Event
 ) -> None:
     """Run in the thread. It keeps no reference: a client that is no longer used ends it."""
     while (shards := reference()) is not None and not ended.is_set():
         try:
-            pause = shards.mend()
+            pause = shards.reconnect()
         except BaseException:
             # A warning was raised as an error. The next call starts the thread again.
-            shards.note_mender_gone()
+            shards.note_thread_ended()
             raise
         if pause is None:
             return

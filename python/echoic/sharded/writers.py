@@ -140,12 +140,12 @@ class _Episodes(Generic[_W]):
 
     @property
     def pending(self) -> int:
-        """How many items were created and are not yet in a table."""
+        """The number of items that were created and are not yet in a table."""
         return sum(writer.pending for _, (_, writer) in self._all())
 
     @property
     def episode_steps(self) -> int:
-        """How many steps of this episode are complete."""
+        """The number of complete steps of this episode."""
         return 0 if self._shard is None else self._current()[1].episode_steps
 
     def __enter__(self) -> Self:

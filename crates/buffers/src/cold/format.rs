@@ -122,7 +122,7 @@ impl Header {
         bytes
     }
 
-    /// The header that a file begins with. `text` is asked for so many bytes behind the fixed part.
+    /// The header that a file begins with. `text` is asked for this many bytes behind the fixed part.
     pub(super) fn read(
         bytes: &[u8],
         text: impl FnOnce(usize) -> Result<Vec<u8>, Error>,

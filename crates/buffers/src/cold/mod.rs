@@ -1,4 +1,4 @@
-//! A file that holds the last so many records of equal size, by position.
+//! A file that holds the last this many records of equal size, by position.
 //!
 //! - [`ColdFile`]: the file. Records are appended at positions 0, 1, 2, … and the one at position `p`
 //!   lies in slot `p % slots`, where it stays until the one at `p + slots` takes its place.

@@ -16,7 +16,7 @@ const MOST_PIECES: usize = 1024;
 /// Room for a record, in as many pieces as it has parts.
 pub type Pieces<'a> = SmallVec<[&'a mut [u8]; 8]>;
 
-/// Records of up to so many bytes are read in one piece and divided here: the system takes longer for many
+/// Records of up to this many bytes are read in one piece and divided here: the system takes longer for many
 /// pieces than a copy of so few bytes takes.
 const SHORT_RECORD: usize = 4096;
 

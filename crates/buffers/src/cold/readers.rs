@@ -1,4 +1,4 @@
-//! Who reads records that could be overwritten.
+//! Readers of records that could be overwritten.
 
 use echoic_memory::sync::{Condvar, Mutex};
 

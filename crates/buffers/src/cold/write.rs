@@ -10,7 +10,7 @@ use crate::error::Error;
 const MOST_ROWS: usize = 512;
 /// How many bytes of short rows are written at once.
 const STAGED_BYTES: u64 = 1 << 20;
-/// Rows in slots of up to so many bytes are put behind each other first: the system takes longer for two
+/// Rows in slots of up to this many bytes are put behind each other first: the system takes longer for two
 /// pieces than a copy of so few bytes takes.
 const SHORT_SLOT: u64 = 4096;
 /// How many bytes are written at once, unless one record has more: what a reader may have to be waited for.

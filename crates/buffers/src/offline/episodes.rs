@@ -14,7 +14,7 @@ pub struct Episodes {
 }
 
 impl Episodes {
-    /// The episodes of so many steps, each with a byte for either flag.
+    /// The episodes of this many steps, each with a byte for either flag.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ mod tests {
     }
 
     proptest! {
-        /// The sums are those of a loop that starts anew at each step.
+        /// The sums are those of a loop that starts over at each step.
         #[test]
         fn returns_to_go_reach_to_the_end_of_the_episode(
             flags in prop::collection::vec((0u8..2, 0u8..2, -9i8..9), 0..40), gamma in 0.0f64..1.0,

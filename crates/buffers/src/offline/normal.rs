@@ -59,7 +59,7 @@ pub struct Normal {
 }
 
 impl Normal {
-    /// Of these rows, each of so many elements.
+    /// Of these rows, each of this many elements.
     ///
     /// # Errors
     ///

@@ -24,7 +24,7 @@ const ASKED_FOR: usize = 512;
 /// A cache line.
 const LINE: usize = 64;
 
-/// From so many bytes on it pays to tell the system which parts of a file come.
+/// From this many bytes on it pays to tell the system which parts of a file come.
 const ANNOUNCED: usize = 64 << 10;
 
 /// See the [module](self).
@@ -58,7 +58,7 @@ impl fmt::Debug for Part {
 
 impl Part {
     /// Rows of `stride` bytes that lie in borrowed bytes; `on_disk` when these are a mapped file. `None` when
-    /// there are not so many bytes.
+    /// there are fewer bytes.
     pub fn borrowed(bytes: Borrowed, stride: usize, rows: usize, on_disk: bool) -> Option<Self> {
         let enough = rows.checked_mul(stride)? <= (*bytes).as_ref().len();
         enough.then_some(Self { bytes: Bytes::Borrowed { bytes, on_disk }, stride, rows })
@@ -198,7 +198,7 @@ impl Part {
 /// How many bytes of rows are packed at a time.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// How far apart rows of so many bytes are: so that a row has as few lines as it can, where that costs at
+/// How far apart rows of this many bytes are: so that a row has as few lines as it can, where that costs at
 /// most three fifths more memory.
 fn stride_of(row_bytes: usize) -> usize {
     let lines = if row_bytes <= LINE {

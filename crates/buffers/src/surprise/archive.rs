@@ -1,14 +1,14 @@
 //! The bytes of cold experiences in a file, which is written from front to end and again.
 //!
 //! Experiences go in any order, the file overwrites the oldest record. So whatever is still wanted is written
-//! anew before its turn comes. The file has room for twice as many records as there are cold experiences, so
+//! again before its turn comes. The file has room for twice as many records as there are cold experiences, so
 //! that at worst each is written twice as often as it would have to be.
 //!
 //! # Invariants
 //!
 //! 1. The next [`BLOCK`] records to be overwritten belong to nobody, and twice as many before new ones are
 //!    appended: so a block of those that are in the way can be appended too, and no record that somebody
-//!    wants is ever overwritten before it was written anew.
+//!    wants is ever overwritten before it was written again.
 //! 2. Only one thread at a time appends: the one that moves experiences.
 
 use std::path::Path;
@@ -40,7 +40,7 @@ struct RecordOwners {
 }
 
 impl Archive {
-    /// For so many experiences.
+    /// For this many experiences.
     pub(super) fn new(
         path: &Path,
         overwrite: bool,
@@ -79,7 +79,7 @@ impl Archive {
         appended.map(|()| first)
     }
 
-    /// Up to a block of records that must be written anew before more is appended: their positions and the
+    /// Up to a block of records that must be written again before more is appended: their positions and the
     /// slots that they were written for, of which `is_there` says whether they still mean anything.
     pub(super) fn in_the_way(&self, is_there: impl Fn(u32, u64) -> bool) -> Vec<(u32, u64)> {
         let mut state = self.state.lock();

@@ -43,9 +43,9 @@ pub struct Counts {
     pub expired: u64,
     /// Those that went because there were too many, the lowest first.
     pub evicted: u64,
-    /// Scores that were computed anew.
+    /// Scores that were computed again.
     pub refreshed: u64,
-    /// How often all weights were computed anew.
+    /// How often all weights were computed again.
     pub rescaled: u64,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Entry {
     pub(super) generation: u32,
     /// Its tier, if it is there.
     pub(super) tier: Option<u8>,
-    /// Whether its score was given, not computed: then it is not computed anew.
+    /// Whether its score was given, not computed: then it is not computed again.
     pub(super) given: bool,
 }
 
@@ -107,7 +107,7 @@ pub(super) struct Index {
     moments: Moments,
     /// What the weights in the sums were computed with; `None` when those are not to be used.
     scale: Option<Scale>,
-    /// Up to which slot scores were computed anew.
+    /// Up to which slot scores were computed again.
     pub(super) cursor: u32,
     found: Vec<Found>,
     /// Rows of experiences that went.
@@ -454,7 +454,7 @@ impl Index {
         }
     }
 
-    /// Computes all weights anew.
+    /// Computes all weights again.
     fn rescale(&mut self, temperature: f64) {
         let live = || self.entries.iter().filter(|entry| entry.tier.is_some());
         self.moments = Moments::of(live().map(|entry| entry.score));

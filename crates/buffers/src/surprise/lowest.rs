@@ -1,4 +1,4 @@
-//! Who goes first when there are too many: the lowest score, and of equal ones the oldest.
+//! Which experience is removed first when there are too many: the one with the lowest score; of equal ones, the oldest.
 //!
 //! To keep all in order would cost a walk through memory for each that comes, goes or gets another score. So only the
 //! *front* is in order: those that are not behind a *fence*, found and sorted at once. Whoever comes in behind the
@@ -72,7 +72,7 @@ pub struct Lowest {
 }
 
 impl Lowest {
-    /// Of all these, with so many in its front: one at least.
+    /// Of all these, with this many in its front: one at least.
     pub fn of(mut all: Vec<Ranked>, front: usize) -> Self {
         let front = front.max(1);
         if all.len() > front {
@@ -105,7 +105,7 @@ impl Lowest {
         }
     }
 
-    /// Who may go after so many others; a guess, for who wants to have its memory at hand.
+    /// Who may go after this many others; a guess, for who wants to have its memory at hand.
     pub fn ahead(&self, others: usize) -> Option<u32> {
         let at = self.front.len().checked_sub(others + 1)?;
         self.front.get(at).map(|node| node.slot)

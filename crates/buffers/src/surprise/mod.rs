@@ -1,7 +1,7 @@
 //! Experiences of two tiers, drawn by how much they surprise: what is young is *hot*, what is older *cold*.
 //!
 //! - [`scale`]: from a score to a weight: what a temperature means, and why draws do not collapse.
-//! - [`lowest`]: who goes first when there are too many. `tier`: one side: its sums, its order by age, and
+//! - [`lowest`]: which experience is removed first. `tier`: one side: its sums, its order by age, and
 //!   its lowest. `index`: all that is known of experiences besides their bytes.
 //! - [`rows`]: the bytes, in memory that grows. `archive`: those of cold experiences, in a file.
 //! - [`replay`]: all of it together: [`SurpriseReplay`].

@@ -20,9 +20,9 @@ use crate::priorities::Priorities;
 
 /// Rows that are filled at once, at most; as many more than may stay have room.
 pub const MOST_AT_ONCE: usize = 4096;
-/// Of long rows so many bytes are filled at once: what was written is read again for its score while it is in the cache.
+/// Of long rows this many bytes are filled at once: what was written is read again for its score while it is in the cache.
 const BYTES_AT_ONCE: usize = 512 << 10;
-/// But so many rows.
+/// But this many rows.
 const LEAST_AT_ONCE: usize = 64;
 
 /// How long a wait for a row is before something else is looked at.
@@ -47,7 +47,7 @@ pub struct SurpriseSettings {
     pub plan: usize,
     /// See above.
     pub reward: usize,
-    /// How many scores are computed anew for each update of the learner.
+    /// How many scores are computed again for each update of the learner.
     pub refresh: usize,
     /// Whether experiences move the mean of plans. Where another part does so, they are only compared.
     pub moves_mean: bool,
@@ -65,7 +65,7 @@ pub struct SurpriseSettings {
 pub struct Ask {
     /// How many.
     pub count: usize,
-    /// The temperature of the softmax. Another one than before has all weights computed anew.
+    /// The temperature of the softmax. Another one than before has all weights computed again.
     pub temperature: f64,
     /// The share of hot ones.
     pub hot_share: f64,
@@ -119,7 +119,7 @@ pub struct Ticked {
     pub migrated: usize,
     /// Those that went because of their age.
     pub expired: usize,
-    /// Scores that were computed anew.
+    /// Scores that were computed again.
     pub refreshed: usize,
 }
 
@@ -235,7 +235,7 @@ impl SurpriseReplay {
         (self.layout.row_bytes(), known, self.rows.used_bytes(), archived)
     }
 
-    /// Room for up to so many experiences, at least one of them, and at most [`MOST_AT_ONCE`].
+    /// Room for up to this many experiences, at least one of them, and at most [`MOST_AT_ONCE`].
     ///
     /// # Errors
     ///
@@ -499,7 +499,7 @@ impl SurpriseReplay {
         }
     }
 
-    /// Writes anew what would be overwritten next.
+    /// Writes again what would be overwritten next.
     fn make_room(&self, archive: &Archive, _moving: &MutexGuard<'_, ()>) -> Result<(), Error> {
         loop {
             let index = self.index.lock();
@@ -528,7 +528,7 @@ impl SurpriseReplay {
         }
     }
 
-    /// Computes some scores anew, of those in memory, in turns.
+    /// Computes some scores again, of those in memory, in turns.
     fn refresh(&self, count: usize) -> usize {
         let Some(rule) = self.settings.rule.filter(|_| count > 0) else { return 0 };
         let mut index = self.index.lock();

@@ -45,7 +45,7 @@ fn start_of(slab: usize) -> u32 {
 }
 
 impl Rows {
-    /// Up to so many rows.
+    /// Up to this many rows.
     pub fn new(most: u32, row_bytes: usize) -> Self {
         Self { row_bytes, most, slabs: RwLock::default() }
     }
@@ -184,7 +184,7 @@ impl Held {
     ///
     /// # Panics
     ///
-    /// When there are not so many rows.
+    /// When there are fewer rows.
     pub fn row(&self, index: usize) -> &[u8] {
         let (pin, at) = self.places[index];
         match &self.pins[pin as usize] {

@@ -10,9 +10,9 @@
 /// What of a score counts in a draw.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Mode {
-    /// By how many standard deviations of all scores it is away from their mean, but at most so many.
+    /// By how many standard deviations of all scores it is away from their mean, but at most this many.
     Standard {
-        /// At most so many, in both directions.
+        /// At most this many, in both directions.
         clip: f64,
     },
     /// The score itself.
@@ -46,7 +46,7 @@ impl ScoreRule {
 /// A score of zero has this in its place where its logarithm is taken.
 const LEAST_SCORE: f64 = 1e-6;
 
-/// Weights above `e` to the power of this ask for all to be computed anew.
+/// Weights above `e` to the power of this ask for all to be computed again.
 const MOST_EXPONENT: f64 = 500.0;
 
 /// No exponent is further from zero, so that their differences are numbers.

@@ -8,7 +8,7 @@ use super::lowest::{Lowest, Ranked};
 
 /// Of how many experiences one is in the front of those who go. More of them cost more memory, fewer more time.
 const FRONT: usize = 8;
-/// A front has so many, if they are there.
+/// A front has this many, if they are there.
 const LEAST_FRONT: usize = 64;
 
 /// Changes of weights that wait for each other: a tree takes many at once for less.
@@ -79,7 +79,7 @@ impl Tier {
         self.lowest.insert(Lowest::of(all(self.list), front)).first(is_there)
     }
 
-    /// Who may go after so many others.
+    /// Who may go after this many others.
     pub(super) fn ahead(&self, others: usize) -> Option<u32> {
         self.lowest.as_ref()?.ahead(others)
     }

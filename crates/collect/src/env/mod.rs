@@ -24,7 +24,7 @@ pub const IDS: [&str; 4] =
 /// What an environment may be told to do.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Space {
-    /// One of so many actions, counted from 0.
+    /// One of this many actions, counted from 0.
     Discrete(usize),
     /// So many numbers between two bounds. What is beyond them counts as the bound.
     Box {

@@ -17,7 +17,7 @@ const STREAM: u64 = 0x7765_6967_6874_7300;
 ///
 /// # Errors
 ///
-/// When a dimension is zero, or there is no memory for so many.
+/// When a dimension is zero, or there is no memory for this many.
 pub fn initial(layout: &Layout, seed: u64) -> Result<Vec<f32>, Error> {
     let dimensions =
         [("obs_dim", layout.observation), ("n_actions", layout.outputs), ("hidden", layout.hidden)];

@@ -85,7 +85,7 @@ pub(super) trait Pipeline: Send + 'static {
     /// These rows, where they are.
     fn rows<'a>(&'a self, _pieces: &mut Vec<IoSlice<'a>>) {}
 
-    /// One system call took so many bytes, and so many of them were of rows.
+    /// One system call took this many bytes, and this many of them were of rows.
     fn wrote(&mut self, _bytes: usize, _of_rows: usize, _now: Instant) {}
 
     /// The largest payload of a frame that the server may send, beside those that every pipeline has.

@@ -25,7 +25,7 @@ pub enum LinkError {
     /// The server said no.
     #[error("the server refused: {} ({})", .0.text, .0.code.name())]
     Refused(Refused),
-    /// What the server said makes no sense.
+    /// What the server said is invalid.
     #[error("the server sent nonsense: {0}")]
     Wire(#[from] WireError),
     /// Encryption could not be agreed on, or the certificate is not the right one.

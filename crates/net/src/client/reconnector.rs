@@ -156,7 +156,7 @@ impl Reconnector {
         self.moves.load(Ordering::Acquire)
     }
 
-    /// A connection is about to stand to where the server was after so many moves.
+    /// A connection is about to stand to where the server was after this many moves.
     pub(super) fn note_reached(&self, moves: u64) {
         self.reached.store(moves, Ordering::Release);
     }

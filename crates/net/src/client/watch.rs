@@ -1,4 +1,4 @@
-//! Watching a server: all there is to see of it, as often as somebody looks.
+//! Watching a server: all its statistics, whenever they are asked for.
 //!
 //! It has no thread. Between two looks nothing is read, so a server that hears nothing for three heartbeats
 //! ends the connection; whoever looks so seldom connects again.

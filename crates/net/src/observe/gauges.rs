@@ -1,4 +1,4 @@
-//! Numbers that a server's own program tells, such as those of a training run.
+//! Numbers that a server's own program sets, such as those of a training run.
 //!
 //! They are shown wherever the server's are, in one family, by name.
 //!

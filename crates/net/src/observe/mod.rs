@@ -1,4 +1,4 @@
-//! What a server tells those who watch it.
+//! What a server reports to the processes that watch it.
 //!
 //! - [`Numbers`]: all numbers of a stream, of tables and of listeners, each with its name and what it means.
 //!   Whatever shows numbers takes them from here, so that one number has one name.

@@ -24,7 +24,7 @@ pub struct HttpError {
 }
 
 impl HttpError {
-    /// It makes no sense.
+    /// It is invalid.
     pub const MALFORMED: Self = Self { code: 400, text: "Bad Request" };
     /// The token is missing, or another.
     pub const UNAUTHORIZED: Self = Self { code: 401, text: "Unauthorized" };

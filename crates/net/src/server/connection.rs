@@ -591,7 +591,7 @@ impl Connection {
         self.deadline.is_some_and(|deadline| deadline <= Instant::now())
     }
 
-    /// Starts the client's patience anew, after a time in which we did not listen.
+    /// Starts the client's patience again, after a time in which we did not listen.
     pub(crate) fn excuse(&mut self, now: Instant) {
         self.last_heard = now;
         if let Some(session) = &mut self.session {

@@ -471,7 +471,7 @@ impl InsertSession {
         Ok(())
     }
 
-    /// Takes note that so many more rows are in a table.
+    /// Takes note that this many more rows are in a table.
     fn note_filled(
         &mut self,
         number: u32,

@@ -1,4 +1,4 @@
-//! What a listener can tell about itself and its connections.
+//! Statistics of a listener and its connections.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};

@@ -6,7 +6,7 @@
 //!   `insert_session`: inserts. `request_session`: requests, `rollout_session` those about rollout tables,
 //!   and `delivery` shares of their batches.
 //!   `weights_session`: weights. `ring_session`: clients that write into the ring's memory.
-//! - `wait_queue`: those who wait. `loop_wakers`: what wakes an event loop. `pool`: who does what takes long.
+//! - `wait_queue`: waiting requests. `loop_wakers`: what wakes an event loop. `pool`: threads for long work.
 //!   `disk_queue`: answers that wait for the disk.
 //! - `producers`: what each producer has delivered, so that nothing is stored twice.
 //! - `meter`: the numbers.
@@ -192,7 +192,7 @@ pub enum OpenError {
     /// A sample is larger than a frame.
     #[error("a sample of {0} bytes does not fit into a frame of 4 GiB")]
     SampleTooLarge(usize),
-    /// A setting makes no sense.
+    /// A setting is invalid.
     #[error("{what} must be at least {least}")]
     TooSmall {
         /// Which setting.

@@ -32,7 +32,7 @@ pub(crate) const MOST_SENT: usize = 2 << 20;
 /// How a session takes frames of a kind.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Accepts {
-    /// All of one at once, with a payload of up to so many bytes.
+    /// All of one at once, with a payload of up to this many bytes.
     Whole(u32),
     /// So many bytes of the payload with [`Session::frame`], and the rest as it comes with [`Session::part`].
     Start(u32),
@@ -51,7 +51,7 @@ pub(crate) enum Stop {
     Heavy,
     /// The client says what it wants.
     Opened,
-    /// What came makes no sense.
+    /// What came is invalid.
     Malformed(WireError),
     /// It makes sense, and is not to be had.
     Refused(RefusalCode, String),
@@ -184,7 +184,7 @@ pub(crate) trait Session: Send {
         false
     }
 
-    /// Starts the client's patience anew, after a time in which nobody listened.
+    /// Starts the client's patience again, after a time in which nobody listened.
     fn excuse(&mut self, _now: Instant) {}
 
     /// Gives up memory that is only of use while something comes.

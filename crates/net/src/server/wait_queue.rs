@@ -1,4 +1,4 @@
-//! Those who wait, of all connections of an event loop.
+//! The waiting requests of all connections of an event loop.
 //!
 //! Each thing that can be waited for has a row, and a waker that is called when it happens. In a row are connections,
 //! which then have another turn, and requests, which are then tried again.
@@ -516,9 +516,9 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Step {
-        /// A request of a connection for so many items.
+        /// A request of a connection for this many items.
         Come(usize, usize),
-        /// As many items come; the client of a connection does not read; and so many requests are tried until one panics.
+        /// As many items come; the client of a connection does not read; and this many requests are tried until one panics.
         Serve(usize, usize, usize),
         Cancel(u64),
         Leave(usize),

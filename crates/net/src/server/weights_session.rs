@@ -1,4 +1,4 @@
-//! A connection about weights: who is told of publications, and who publishes from elsewhere.
+//! A connection about weights: subscriptions and remote publishers.
 //!
 //! A client is told when it asks, so one that is slow skips versions and has nothing queued. Chunks are sent
 //! from where they are, as far as there is room for them. A client that shares our memory is given the file of

@@ -3,7 +3,7 @@
 //! A transport is two small things: something that [listens](Listen) and something that
 //! [dials](Dial). Both give [`Link`]s: reliable, ordered byte streams that never block. The rest of
 //! this crate knows nothing else about sockets, so a transport of your own (RDMA, QUIC, …) is these
-//! three traits, and [`conformance::check`] tells whether it keeps their promises.
+//! three traits, and [`conformance::check`] checks whether it keeps their promises.
 
 pub mod conformance;
 mod socket;

@@ -4,7 +4,7 @@
 //! - [`frame`]: what is sent once a connection stands, and the header that every frame has.
 //! - [`handshake`]: how a connection comes to stand.
 //! - [`spec`]: the contract of a sample, and what two of them differ in.
-//! - [`observed`]: what is told to those who watch a server.
+//! - [`observed`]: what is sent to processes that watch a server.
 //! - [`tables`]: requests, their answers, and items on their way into tables.
 //! - [`weights`]: publications on their way to the workers, and from a learner elsewhere.
 //! - [`rollouts`]: what requests and answers say about rollout tables.

@@ -1,4 +1,4 @@
-//! What a server tells those who watch it: families of numbers, and its connections.
+//! What a server sends to the processes that watch it: families of numbers, and its connections.
 
 use std::borrow::Cow;
 
@@ -82,7 +82,7 @@ pub struct Connected {
 /// A server at one moment.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Observation {
-    /// Another number after the server was started anew.
+    /// Another number after the server was restarted.
     pub incarnation: u64,
     /// For how many seconds the server has been there.
     pub age: f64,

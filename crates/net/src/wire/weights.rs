@@ -1,4 +1,4 @@
-//! What goes between a store of weights and those who are told of it, or publish in it from elsewhere.
+//! Frames between a store of weights and its remote subscribers and publishers.
 //!
 //! Who is told asks with a [`Want`] and gets one [`Announcement`], when there is something newer than it has:
 //! a version alone, or bytes as CHUNK frames up to an END, or where they are in memory that came with a REGION.

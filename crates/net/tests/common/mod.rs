@@ -1,4 +1,4 @@
-//! What several files of tests share: certificates, made anew for each test.
+//! What several files of tests share: certificates, made again for each test.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -185,7 +185,7 @@ impl Share<'_> {
         count.max(needed)
     }
 
-    /// The micro-batch of each sequence, with so many as [`Share::fewest`] found, or more.
+    /// The micro-batch of each sequence, with this many as [`Share::fewest`] found, or more.
     fn split(&self, count: usize) -> Vec<usize> {
         let len = self.lengths.len();
         let assigned = if len <= count {

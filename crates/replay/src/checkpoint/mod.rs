@@ -2,12 +2,12 @@
 //!
 //! A directory, the *root*, has numbered checkpoints. A [`Writer`] adds one: [sections](Writer::section)
 //! are streams of bytes under a name, [blobs](Writer::blob) are bytes under an id that no checkpoint of
-//! the root stores again. A [`Reader`] opens one, [`list`] tells which there are, and [`retain`] removes
+//! the root stores again. A [`Reader`] opens one, [`list`] returns all, and [`retain`] removes
 //! old ones. What the bytes mean is for others to know.
 //!
 //! ```text
 //! root/
-//!   echoic-checkpoints.lock     held by whoever changes the root
+//!   echoic-checkpoints.lock     held by the process that changes the root
 //!   packs/pack-0000000001-0000.bin
 //!   checkpoint-0000000001/
 //!     manifest.json             names and checksums of all files, those in packs/ included

@@ -1,4 +1,4 @@
-//! A directory of checkpoints: what is in it, who may change it, and what the dead have left.
+//! A directory of checkpoints: its contents, its lock, and the remains of processes that died.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};

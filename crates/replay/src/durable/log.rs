@@ -40,7 +40,7 @@ impl Log {
         &self.journal
     }
 
-    /// Room for records of so many bytes. Without any, waiters are notified when there may be some.
+    /// Room for records of this many bytes. Without any, waiters are notified when there may be some.
     pub(crate) fn try_room(&self, bytes: usize) -> Result<Option<Room>, Error> {
         if let Some(room) = self.journal.try_room(bytes)? {
             return Ok(Some(room));

@@ -67,7 +67,7 @@ const RENEWED: u32 = 32;
 /// every form, fastest first. A form is used when it saves a fifth, and a slower one instead when
 /// it leaves a fifth less and that is a hundredth of all bytes. A choice serves the next 31 chunks
 /// too, unless one of them does not become a fifth smaller: that one is kept as it is, and the next
-/// is tried anew.
+/// is tried again.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -59,7 +59,7 @@ impl Chunk {
         Self::read_as(bytes, Arc::new)
     }
 
-    /// About how many bytes [`Chunk::read`] has to copy and decode. Nothing is checked: what makes no sense is found
+    /// About how many bytes [`Chunk::read`] has to copy and decode. Nothing is checked: what is invalid is found
     /// soon.
     pub fn read_cost(bytes: &[u8]) -> usize {
         let Some([format, encoding, _, axes, s0, s1, s2, s3, l0, l1, l2, l3]) = bytes.first_chunk()

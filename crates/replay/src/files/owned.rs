@@ -1,4 +1,4 @@
-//! A directory that is marked as ours, and that nobody else has meanwhile.
+//! A directory that is marked as ours, and locked against other processes.
 
 use std::path::Path;
 

@@ -143,7 +143,7 @@ impl Journal {
         self.max_record
     }
 
-    /// Refuses a record of so many bytes if that is too large.
+    /// Refuses a record of this many bytes if that is too large.
     pub(crate) fn check_record(&self, got: usize) -> Result<(), Error> {
         if got <= self.max_record {
             return Ok(());

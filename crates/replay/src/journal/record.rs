@@ -1,4 +1,4 @@
-//! Records that are put together before they are appended, by who must be quick when it is done.
+//! Records that are put together before they are appended, so that appending under a lock is quick.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// An empty record that will have so many bytes.
+    /// An empty record that will have this many bytes.
     pub fn with_capacity(bytes: usize) -> Self {
         let mut frame = Vec::with_capacity(HEAD_BYTES.saturating_add(bytes));
         frame.resize(HEAD_BYTES, 0);

@@ -248,7 +248,7 @@ impl<R: Read> Scan<R> {
         }
     }
 
-    /// The next so many bytes, which the file has: they are of it, and not passed by.
+    /// The next this many bytes, which the file has: they are of it, and not passed by.
     fn have(&mut self, bytes: usize) -> Result<&[u8], Error> {
         if self.end.saturating_sub(self.start) < bytes {
             self.fetch(bytes)?;
@@ -257,7 +257,7 @@ impl<R: Read> Scan<R> {
         Ok(self.buffer.get(self.start..end).unwrap_or_default())
     }
 
-    /// Reads until so many bytes are there, and as many more as there is room for. What was passed by goes.
+    /// Reads until this many bytes are there, and as many more as there is room for. What was passed by goes.
     #[cold]
     fn fetch(&mut self, bytes: usize) -> Result<(), Error> {
         self.buffer.copy_within(self.start..self.end, 0);

@@ -28,7 +28,7 @@ pub enum Form {
         /// Whether tokens are at the end of the row.
         left: bool,
     },
-    /// Several items in a row of so many tokens.
+    /// Several items in a row of this many tokens.
     Packed {
         /// How wide.
         width: u32,
@@ -173,7 +173,7 @@ impl Encode for Head {
 }
 
 impl Head {
-    /// Reads it, of arrays that have at most so many bytes: so no more items are believed than there are.
+    /// Reads it, of arrays that have at most this many bytes: so no more items are believed than there are.
     pub fn read(from: &mut Reader<'_>, most: usize) -> Result<Self, CodecError> {
         let (lease, lease_ms, target) =
             (from.get("lease")?, from.get("lease")?, from.get("target")?);

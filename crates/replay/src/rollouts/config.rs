@@ -1,4 +1,4 @@
-//! What a rollout table is told at its birth.
+//! The settings of a rollout table.
 
 use std::num::NonZeroU64;
 

@@ -217,7 +217,7 @@ impl fmt::Display for Filter {
 pub struct BoundFilter(Vec<(Condition, usize)>);
 
 impl BoundFilter {
-    /// Whether a group of so many items is kept; `value` is given the index of a field and of an item.
+    /// Whether a group of this many items is kept; `value` is given the index of a field and of an item.
     ///
     /// A value is asked for as often as it is needed, and must be the same each time.
     pub fn keeps(&self, items: usize, value: impl Fn(usize, usize) -> f64) -> bool {

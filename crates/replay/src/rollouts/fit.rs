@@ -1,4 +1,4 @@
-//! What a table may be told otherwise when it is brought back.
+//! Which settings of a table may differ when it is opened again.
 //!
 //! `max_running`, `capacity`, `pipeline_depth`, `auto_tune`, `target_lag`, `max_mean_lag`, `reservation_ttl`,
 //! `on_expiry`, `group_deadline` and `delivery` may be others: they say what is done from now on. The rest says what

@@ -1,4 +1,4 @@
-//! What those who wait wait for, and for how long, reason by reason.
+//! Why calls wait, and for how long, reason by reason.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,13 +1,13 @@
 //! Rollouts: groups of token sequences that producers make with some version of a policy, and batches of them
 //! that a learner uses up while they are fresh.
 //!
-//! - [`config`] and [`schema`]: what a table is told. [`filter`]: which groups are kept.
+//! - [`config`] and [`schema`]: the settings of a table. [`filter`]: which groups are kept.
 //! - [`item`]: segments of tokens, items, groups.
 //! - [`ledger`]: all decisions, without clocks and threads.
 //! - [`batch`]: a share of a batch as memory that a consumer looks at.
 //! - [`codec`]: all of these values as bytes.
-//! - [`durable`]: tables that survive a crash, and their past; `fit`: what may be told them otherwise then.
-//! - [`table`]: a ledger that threads share, and wait for; [`idle`]: for what, and how long; [`starvation`]: who;
+//! - [`durable`]: tables that survive a crash, and their history; `fit`: settings that may change then.
+//! - [`table`]: a ledger that threads share, and wait for; [`idle`]: why, and for how long; [`starvation`]: which producers;
 //!   `tuner`: how far ahead producers may be.
 //!
 //! # Invariants

@@ -1,4 +1,4 @@
-//! Producers that wait for a reservation, by name: who waits for how long, and whether others get reservations meanwhile.
+//! Producers that wait for a reservation, by name: for how long, and whether others get reservations meanwhile.
 //!
 //! That is no decision, so the ledger knows nothing of it. Only who waits anyway comes here, so a lock costs nothing.
 //!
@@ -135,7 +135,7 @@ mod tests {
         }
     }
 
-    /// How many groups others than one reserved, if these reserved so many.
+    /// How many groups others than one reserved, if these reserved this many.
     fn others(sources: &[(&str, u64)], name: &str) -> u64 {
         sources.iter().filter(|(other, _)| *other != name).map(|(_, count)| count).sum()
     }

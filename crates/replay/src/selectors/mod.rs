@@ -1,4 +1,4 @@
-//! Who is picked: one small file for each way, behind one trait.
+//! Selectors: one small file for each, behind one trait.
 //!
 //! A table has two selectors, one that says what is sampled and one that says what goes when the table
 //! is full; any kind can be either. A selector knows the items of its table by [`Slot`], a small number

@@ -15,7 +15,7 @@ use crate::rng::Rng;
 /// How long the runs of each level are, as powers of two: 8 words, and then 64 runs of the level before.
 const RUNS: [u32; 3] = [9, 15, 21];
 
-/// A set is sparse when fewer than one in so many slots below its end are members.
+/// A set is sparse when fewer than one in this many slots below its end are members.
 const SPARSE: usize = 4;
 
 /// See the [module](self).

@@ -1,4 +1,4 @@
-//! Weights by index, their sum, and who lies at a given place of that sum.
+//! Weights by index, their sum, and the index at a given place of that sum.
 //!
 //! Eight siblings share a line of the processor's cache, so that a way down a million leaves touches
 //! seven lines. Draws and updates come in batches: what several of them do at
@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //!
-//! 1. A node is the sum of its eight children, added in one order. It is computed anew whenever a child
+//! 1. A node is the sum of its eight children, added in one order. It is computed again whenever a child
 //!    changes, never corrected by a difference: errors don't pile up, and two trees with the same
 //!    weights are the same bit by bit, whatever happened to them before.
 //! 2. Weights are not negative and not NaN, and their sum is finite.
@@ -116,7 +116,7 @@ pub struct SumTree {
 }
 
 impl SumTree {
-    /// An empty tree that will have so many weights: a large one is quicker when this is known.
+    /// An empty tree that will have this many weights: a large one is quicker when this is known.
     pub fn with_room(weights: u32) -> Self {
         Self { room: weights, ..Self::default() }
     }

@@ -1,4 +1,4 @@
-//! Samples that nobody took yet, out of a stream for a checkpoint and back into one.
+//! Unread samples of a stream: into a checkpoint and back.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ pub enum UnreadError {
     /// No memory for a copy.
     #[error("no memory for a copy of {0} bytes of unread samples")]
     Memory(usize),
-    /// Not so many samples.
+    /// Not this many samples.
     #[error("{samples} samples of {sample} bytes each do not have {got} bytes")]
     Torn {
         /// How many they should be.
@@ -106,7 +106,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether [`Stream::restore`] would store so many samples that have so many bytes.
+    /// Whether [`Stream::restore`] would store this many samples that have this many bytes.
     pub fn check_restore(&self, samples: usize, got: usize) -> Result<(), UnreadError> {
         let sample = self.spec.nbytes();
         if samples.checked_mul(sample) != Some(got) {

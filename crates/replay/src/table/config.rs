@@ -1,4 +1,4 @@
-//! What a table is told at its birth.
+//! The settings of a table.
 
 use std::num::NonZeroU64;
 

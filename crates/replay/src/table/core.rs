@@ -168,7 +168,7 @@ impl Core {
         origin.map_or(Ok(false), |origin| self.sessions.has(origin))
     }
 
-    /// Takes note that so many operations are in the table, which has no journal to be told.
+    /// Takes note that this many operations are in the table, which has no journal to be told.
     pub(super) fn take_note(&mut self, sent: Option<(&Origin, usize)>) {
         if let Some((origin, count)) = sent {
             self.sessions.advance(origin, count as u64);

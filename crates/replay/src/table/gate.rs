@@ -1,4 +1,4 @@
-//! When inserts and samples may go on, and who is woken when they may.
+//! When inserts and samples may continue, and which waiters are woken then.
 //!
 //! A call that inserts or samples, and waits, looks at nothing but the [`Gate`], the rows of the table's slab, and the room in its
 //! journal. Each of the three wakes those who wait for it, whoever changed it:

@@ -1,15 +1,15 @@
 //! Items with priorities: many in, many out, in an order that selectors choose, at a rate that a limiter
 //! allows.
 //!
-//! A [`Table`] is a lock over numbers (`core`: who is where, who is next) beside memory that is written
+//! A [`Table`] is a lock over numbers (`core`: which item is where, which is next) beside memory that is written
 //! and read without it. To insert, room is [reserved](Table::try_reserve), filled, and committed; to
 //! sample, items are [drawn](Table::try_sample) and pinned, and then gathered from the [`Sampled`].
 //!
-//! - `config`, `error`: what it is told, and what it can't do.
+//! - `config`, `error`: its settings, and its errors.
 //! - `key`, `items`: names of items, and what is known of them.
-//! - `gate`: when calls may go on, and who is woken then.
+//! - `gate`: when calls may continue, and which are woken then.
 //! - `insertion`, `sampled`: bytes on their way in and out.
-//! - `waits`: calls that had to wait. `sessions`: how far those have come who insert from elsewhere.
+//! - `waits`: calls that had to wait. `sessions`: how far remote producers have come.
 //! - `pinned`: trajectories that a checkpoint wants, while the table goes on.
 //! - `registry`: the tables of a server. [`saved`]: tables in checkpoints. `durable`: tables that survive a crash.
 //!
@@ -341,7 +341,7 @@ impl Table {
     }
 
     /// The first operation of a producer's life that is not in the table, of those that are for it: all before
-    /// are, however often the server was started anew since, as far as the table comes back.
+    /// are, however often the server was restarted since, as far as the table comes back.
     ///
     /// # Errors
     ///
@@ -503,7 +503,7 @@ impl Table {
         self.items_from(0, usize::MAX).0
     }
 
-    /// As [`Table::items`], of at most so many items: from a place on, 0 for the first ones. Also the
+    /// As [`Table::items`], of at most this many items: from a place on, 0 for the first ones. Also the
     /// place of the next one.
     pub fn items_from(&self, place: u32, most: usize) -> (Infos, Option<u32>) {
         self.lock().list(place, most)

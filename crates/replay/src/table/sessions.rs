@@ -62,7 +62,7 @@ pub(super) struct Sessions {
     /// Places of those that were forgotten.
     free: Vec<u32>,
     touches: u64,
-    /// How often all were to be told anew.
+    /// How often all were to be told again.
     generation: u64,
 }
 
@@ -94,7 +94,7 @@ impl Sessions {
         Ok(self.next(&origin.producer, origin.epoch)? > origin.number)
     }
 
-    /// Takes note of so many operations that went in, and of the telling, which the caller sees to.
+    /// Takes note of this many operations that went in, and of the telling, which the caller sees to.
     pub(super) fn advance(&mut self, origin: &Origin, count: u64) -> Called {
         let Origin { producer, epoch, number } = *origin;
         self.touches += 1;
@@ -139,7 +139,7 @@ impl Sessions {
         }
     }
 
-    /// Has the journal told anew of each before it is named again: it is another one, or the part that
+    /// Has the journal told again of each before it is named again: it is another one, or the part that
     /// told is no longer needed.
     pub(super) fn report_anew(&mut self) {
         self.generation += 1;

@@ -1,17 +1,17 @@
 //! The parameters of a policy on their way from the learner to the workers: the latest counts.
 //!
 //! A learner makes a [`PublicationBuilder`] in a [`WeightStore`], writes its leaves there and publishes it. Whoever waits
-//! gets the [`Publication`], which never changes and is there for as long as somebody has it. A publication
-//! may also be a version alone, for those who carry the bytes themselves.
+//! gets the [`Publication`], which never changes and exists for as long as it is referenced. A publication
+//! may also be a version alone, for programs that send the bytes themselves.
 //!
-//! - `store`: who may publish, who waits, how many publications there may be, and what is on its way to somebody.
-//! - `plan`: where each leaf lies. `publication`: what was published. `sums`: how chunks are told apart.
+//! - `store`: publishing, waiting, how many publications there may be, and which are on their way.
+//! - `plan`: where each leaf lies. `publication`: what was published. `sums`: how chunks are distinguished.
 //! - `builder`: what is about to be published.
 //!
 //! # Invariants
 //!
 //! 1. The bytes of a publication do not change while anyone has it.
-//! 2. At most so many publications and builders of them have bytes at a time as was said when the store was made.
+//! 2. At most this many publications and builders of them have bytes at a time as was said when the store was made.
 //! 3. Versions rise. In a store that follows another they are that one's concern.
 
 mod builder;

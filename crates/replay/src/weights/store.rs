@@ -1,4 +1,4 @@
-//! Who may publish, who waits, and how many publications there may be.
+//! Publishing: turns, waits, and how many publications there may be.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

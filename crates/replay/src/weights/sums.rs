@@ -1,4 +1,4 @@
-//! How chunks are told apart: XXH64 with the seed 0, of 256 KiB each.
+//! How chunks are distinguished: XXH64 with the seed 0, of 256 KiB each.
 //!
 //! Equal sums are taken for equal bytes, so 32 bits would be too few: of a run that publishes a hundred
 //! megabytes a million times, one chunk would go stale by chance. It is no protection against malice, which is

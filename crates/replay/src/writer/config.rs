@@ -15,7 +15,7 @@ use crate::encoding::Policy;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ColumnConfig {
-    /// How many of the latest values of the column new items may still name. The writer holds so many,
+    /// How many of the latest values of the column new items may still name. The writer holds this many,
     /// plus at most one chunk, plus what items that are not handed over yet name.
     pub keep_alive: u32,
     /// How many values a chunk gets.

@@ -79,7 +79,7 @@ pub enum WriterError {
         /// Steps kept.
         keep_alive: u64,
     },
-    /// Append so many steps before they are named together.
+    /// Append this many steps before they are named together.
     #[error("the last {last} steps: the history of column `{path}` has {found}")]
     Short {
         /// Which column.

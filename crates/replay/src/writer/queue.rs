@@ -18,7 +18,7 @@ use super::column::{Column, Part};
 use super::sink::{ChunkId, ItemNumber};
 use crate::trajectory::{Signature, Trajectory};
 
-/// An item may join one of so many groups, the latest ones: as many as there are kinds of items at a step.
+/// An item may join one of this many groups, the latest ones: as many as there are kinds of items at a step.
 const OPEN_GROUPS: usize = 8;
 
 /// An item that waits.

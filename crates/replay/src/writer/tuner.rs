@@ -54,7 +54,7 @@ struct Prompt {
 }
 
 impl Tuner {
-    /// The rule for a column whose steps have so many bytes.
+    /// The rule for a column whose steps have this many bytes.
     pub(super) fn new(config: &ColumnConfig, step_bytes: usize) -> Self {
         let (length, most) = match config.chunk_length {
             ChunkLength::Fixed(length) => (length, None),
@@ -77,7 +77,7 @@ impl Tuner {
             .map_or(length, |prompt| length.min(prompt.least.into()).saturating_sub(values))
     }
 
-    /// A chunk with so many values was cut.
+    /// A chunk with this many values was cut.
     pub(super) fn cut(&mut self, values: u32) {
         let Some(prompt) = &mut self.prompt else { return };
         if values > prompt.least || prompt.least == PROMPT_STEPS {

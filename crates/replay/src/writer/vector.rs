@@ -79,7 +79,7 @@ pub struct VectorWriter {
 }
 
 impl VectorWriter {
-    /// A writer without columns for so many environments.
+    /// A writer without columns for this many environments.
     ///
     /// # Errors
     ///

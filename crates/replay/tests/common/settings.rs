@@ -1,4 +1,4 @@
-//! Settings of rollout tables from which those of tests begin: each test file tells what is different for it.
+//! Settings of rollout tables from which those of tests begin: each test file changes what it needs.
 
 use echoic_replay::Dtype;
 use echoic_replay::rollouts::{Column, RolloutConfig, Schema};

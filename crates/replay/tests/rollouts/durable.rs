@@ -1,4 +1,4 @@
-//! Rollout tables with a directory: what is there again, what is refused, and what their history tells.
+//! Rollout tables with a directory: what is restored, what is refused, and what their history has.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -246,7 +246,7 @@ fn what_the_lost_end_of_a_journal_gave_is_given_to_nobody_else() {
     }
 }
 
-/// Producers and consumers in threads of their own, until so many batches were delivered; what they looked like.
+/// Producers and consumers in threads of their own, until this many batches were delivered; what they looked like.
 fn race(table: &RolloutTable, batches: u64) -> Vec<(u64, u32, u32, Vec<u8>)> {
     let (seen, over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
     let (config, seen_by, is_over) = (table.config(), &seen, &over);
@@ -398,7 +398,7 @@ fn a_history_goes_on_in_small_steps() {
         first = past.next_share(1).unwrap().map(Option::unwrap);
     }
     assert_eq!(first.unwrap().record + 1, past.record());
-    // A point that is further away than so many records is not reached, and then it is.
+    // A point that is further away than this many records is not reached, and then it is.
     let mut past = History::open(dir.path(), None).unwrap();
     assert_eq!(past.at(Point::Record(5), 3).unwrap(), None);
     assert_eq!(past.record(), 3);

@@ -1,4 +1,4 @@
-//! Rollout tables: who may make groups, what makes a batch, what comes back, and what is kept on disk.
+//! Rollout tables: reservations, batches, deliveries, and what is kept on disk.
 
 mod crowd;
 mod durable;

@@ -161,7 +161,7 @@ impl World {
         }
     }
 
-    /// What came of a change must be what it may be, where so many could be reserved and this was counted before.
+    /// What came of a change must be what it may be, where this many could be reserved and this was counted before.
     fn observe(
         &mut self,
         change: &Change,

@@ -1,4 +1,4 @@
-//! Reservations: who may make groups, and when.
+//! Reservations: when producers may make groups.
 
 use echoic_replay::WaitReason;
 use echoic_replay::limiter::Parameters;

@@ -1,4 +1,4 @@
-//! A ledger with a clock that stands still until it is told otherwise; all lists are recounted after each change.
+//! A ledger with a clock that tests advance; all lists are recounted after each change.
 //! And what is put into it.
 
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub fn segment(version: i64, tokens: u32, mark: u32) -> Arc<Segment> {
     Arc::new(Segment { runs: runs.into(), tokens, bytes })
 }
 
-/// The end of an item: its reward, and a blob of so many bytes.
+/// The end of an item: its reward, and a blob of this many bytes.
 pub fn finish(reward: f64, blob: u32) -> Option<Arc<Finish>> {
     let blobs = match blob {
         0 => Vec::new(),

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from echoic import Server, Table
     from echoic.agents.training.actors import Transcript
     from echoic.agents.training.config import TrainingConfig
-    from echoic.integrations.ray.doors import Doors
+    from echoic.integrations.ray.addresses import Addresses
     from echoic.weights import WeightStore
 
 __all__ = ["ProcessCrew", "RayCrew", "ThreadCrew"]
@@ -322,9 +322,9 @@ class RayCrew:
             self._ray.shutdown()
 
 
-def _open_doors(server: Server, host: str) -> tuple[Doors, str]:
+def _open_doors(server: Server, host: str) -> tuple[Addresses, str]:
     """Let the actors of all nodes in, who have the token."""
-    from echoic.integrations.ray.doors import Doors, this_host
+    from echoic.integrations.ray.addresses import Addresses, this_host
 
     token = secrets.token_hex(16)
     tcp = TcpTransport(0, host, token=token).open(server)
@@ -332,7 +332,7 @@ def _open_doors(server: Server, host: str) -> tuple[Doors, str]:
     if sys.platform == "linux":
         name = f"training-{os.getpid()}-{secrets.token_hex(4)}"
         shm = ShmTransport(name, token=token).open(server)
-    return Doors(this_host(), tcp, shm), token
+    return Addresses(this_host(), tcp, shm), token
 
 
 class _RayActor:
@@ -340,7 +340,7 @@ class _RayActor:
 
     def act(self, task: dict[str, Any]) -> None:
         """Act until the server is gone."""
-        from echoic.integrations.ray.doors import nearest
+        from echoic.integrations.ray.addresses import nearest
         from echoic.integrations.ray.roster import own_restarts
 
         prepare(task)

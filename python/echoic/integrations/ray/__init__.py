@@ -1,8 +1,8 @@
 """Run Echoic on a Ray cluster: Ray places, names and restarts servers; data uses our transports.
 
 - ``cluster``: :class:`ReplayCluster`, which starts shards and manages them. ``shard``: one of them,
-  a server in an actor. ``roster``: the actor that knows their addresses. ``manifest``: which shards
-  a directory has.
+  a server in an actor. ``registry``: the actor that has their addresses. ``manifest``: the list of
+  the shards in a directory.
 - ``collectors``: :class:`Collectors`, workers that step environments. ``worker``: one of them.
   ``envs``: the environments, and the items that their rollouts become.
 - ``learners``: :func:`torch_batches`, for the ranks of a training.
@@ -10,8 +10,8 @@
   :class:`EchoicMultiAgentEpisodeReplayBuffer`, for several agents. ``transitions``: the transitions
   that they store, and :func:`transition_table`. ``nsteps``: makes transitions of n steps.
 - ``stream_server``: :class:`StreamServer`, a stream in its learner's process. ``stream_client``:
-  :class:`StreamClient`, which sends to it. ``stream_roster``: the actor that knows its address.
-- ``client``: :class:`Client`, which finds them by name. ``doors``: chooses the nearest address.
+  :class:`StreamClient`, which sends to it. ``stream_registry``: the actor that has its address.
+- ``client``: :class:`Client`, which finds them by name. ``addresses``: chooses the nearest address.
 
 A module is imported when it is first used. It needs Ray: ``pip install "echoic[ray]"``.
 """

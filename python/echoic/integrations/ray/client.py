@@ -12,20 +12,20 @@ from ray.exceptions import RayError
 
 from echoic.client import _options as link_options
 from echoic.errors import ArgumentError, DisconnectedError, EchoicError
-from echoic.integrations.ray.doors import nearest
+from echoic.integrations.ray.addresses import nearest
 from echoic.sharded import ShardedClient
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from echoic.integrations.ray.roster import Entry, Sheet
+    from echoic.integrations.ray.registry import ClusterState, Entry
     from echoic.rollouts import RolloutClient, RolloutTable
     from echoic.sharded.places import Named
     from echoic.weights import WeightClient
 
 __all__ = ["Client"]
 
-# Seconds that the roster may take to answer: Ray may be restarting it.
+# Seconds that the registry may take to answer: Ray may be restarting it.
 _PATIENCE = 15.0
 # Seconds between two requests while the cluster is starting.
 _PAUSE = 0.1
@@ -44,7 +44,7 @@ class Client(ShardedClient):
     Args:
         name: The cluster's name.
         namespace: Ray's namespace of the cluster; that of this process if ``None``.
-        doors: ``"nearest"``, or ``"tcp"`` to use no shared memory.
+        transport: ``"nearest"``, the default, or ``"tcp"`` to use no shared memory.
         deadline: Seconds that a call waits while it needs a shard that is away; ``None`` waits for
             ever.
         seed: Seed of the choice of shards when sampling; random if ``None``.
@@ -62,20 +62,20 @@ class Client(ShardedClient):
         name: str = "echoic",
         namespace: str | None = None,
         *,
-        doors: Literal["nearest", "tcp"] = "nearest",
+        transport: Literal["nearest", "tcp"] = "nearest",
         deadline: float | None = 60.0,
         seed: int | None = None,
         refresh: float | None = 5.0,
         **options: Any,
     ) -> None:
         """Keep the name; see the class for the arguments."""
-        if doors not in {"nearest", "tcp"}:
-            raise ArgumentError(f"doors must be 'nearest' or 'tcp', got {doors!r}")
+        if transport not in {"nearest", "tcp"}:
+            raise ArgumentError(f"transport must be 'nearest' or 'tcp', got {transport!r}")
         link_options(**options)  # Report a wrong one here, not at the first use.
         self._name = name
         self._namespace = namespace
         named = {"deadline": deadline, "seed": seed, "refresh": refresh}
-        self._given = {"doors": doors, **named, **options}
+        self._given = {"transport": transport, **named, **options}
         self._connecting = threading.RLock()
         self._token = ""
         # The chosen addresses, by the shards' numbers.
@@ -93,25 +93,25 @@ class Client(ShardedClient):
 
     def _connect(self) -> None:
         options = dict(self._given)
-        del options["doors"]
+        del options["transport"]
         named = {key: options.pop(key) for key in ("deadline", "seed", "refresh")}
-        sheet = self._wait_until_open(options.get("connect_timeout", 10.0))
-        self._token = sheet.token
-        known = link_options(token=sheet.token, **options)
+        state = self._wait_until_open(options.get("connect_timeout", 10.0))
+        self._token = state.token
+        known = link_options(token=state.token, **options)
         super().__init__(self._locate, known, **named)
 
-    def _wait_until_open(self, timeout: float) -> Sheet:
+    def _wait_until_open(self, timeout: float) -> ClusterState:
         """Ask until the address of every shard is known."""
         deadline = time.monotonic() + timeout
         while True:
-            sheet = self._ask()
+            state = self._ask()
             silent = [
                 number
-                for number, entry in enumerate(sheet.shards)
-                if entry.doors is None and not entry.removed
+                for number, entry in enumerate(state.shards)
+                if entry.addresses is None and not entry.removed
             ]
-            if sheet.shards and not silent:
-                return sheet
+            if state.shards and not silent:
+                return state
             if time.monotonic() >= deadline:
                 what = f"its shards {silent} have not reported an address" if silent else "no shard"
                 raise DisconnectedError(
@@ -119,43 +119,43 @@ class Client(ShardedClient):
                 )
             time.sleep(_PAUSE)
 
-    def _ask(self) -> Sheet:
-        """Ask the roster for the addresses of the shards."""
+    def _ask(self) -> ClusterState:
+        """Ask the registry for the addresses of the shards."""
         if not ray.is_initialized():
             raise DisconnectedError(
                 f"the cluster {self._name!r} is found through Ray, to which this process is not "
                 "connected: call ray.init(address=...) first"
             )
         try:
-            roster = ray.get_actor(self._name, self._namespace)
+            registry = ray.get_actor(self._name, self._namespace)
         except ValueError as error:
             where = "this namespace" if self._namespace is None else f"namespace {self._namespace}"
             raise DisconnectedError(
                 f"there is no ReplayCluster {self._name!r} in {where} of Ray"
             ) from error
         try:
-            sheet: Sheet = ray.get(roster.state.remote(), timeout=_PATIENCE)
+            state: ClusterState = ray.get(registry.state.remote(), timeout=_PATIENCE)
         except (RayError, TimeoutError) as error:
             raise DisconnectedError(
-                f"the roster of the cluster {self._name!r} did not answer within {_PATIENCE} s: "
+                f"the registry of the cluster {self._name!r} did not answer within {_PATIENCE} s: "
                 f"{error}"
             ) from error
-        return sheet
+        return state
 
     def _locate(self) -> list[Named]:
         """Return the addresses now; called when the client connects, and at intervals."""
-        sheet = self._ask()
-        return [self._place(number, entry) for number, entry in enumerate(sheet.shards)]
+        state = self._ask()
+        return [self._place(number, entry) for number, entry in enumerate(state.shards)]
 
     def _place(self, number: int, entry: Entry) -> Named:
         """Return the address of a shard for this process, as a sharded client takes it."""
         if entry.removed:
             return None
-        used, doors = self._addresses.get(number), entry.doors
+        used, offered = self._addresses.get(number), entry.addresses
         # A chosen address is kept while the shard still has it.
-        if doors is not None and used not in {doors.tcp, doors.shm}:
-            is_near = self._given["doors"] == "nearest"
-            used = nearest(doors, self._token) if is_near else doors.tcp
+        if offered is not None and used not in {offered.tcp, offered.shm}:
+            is_near = self._given["transport"] == "nearest"
+            used = nearest(offered, self._token) if is_near else offered.tcp
             self._addresses[number] = used
         if used is None:
             raise DisconnectedError(f"shard {number} of {self._name!r} has reported no address")

@@ -27,7 +27,7 @@ from echoic.errors import (
 )
 from echoic.integrations.ray import manifest
 from echoic.integrations.ray.client import Client
-from echoic.integrations.ray.roster import MAX_SHARDS, Roster, Sheet, shard_name
+from echoic.integrations.ray.registry import MAX_SHARDS, ClusterState, Registry, shard_name
 from echoic.integrations.ray.shard import Shard, ShardSettings
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ _THREADS = 8
 # Seconds that a shard that stops leaves clients to receive acknowledgements.
 _GRACE = 1.0
 _PAUSE = 0.2
-# Seconds that the roster and the shards may take to answer a request that costs little.
+# Seconds that the registry and the shards may take to answer a request that costs little.
 _PATIENCE = 30.0
 # Seconds that a task of ours may take on the node of a shard, where it may need a new process.
 _TASK_PATIENCE = 90.0
@@ -151,17 +151,17 @@ class ReplayCluster:
         self._free: list[_Bundle] = []
         self._count = 0
         self._session = _session()
-        self._roster = self._start_roster()
+        self._registry = self._start_registry()
         try:
             self._start_shards(num_shards, timeout, is_first=True)
         except BaseException:
             self._end_actors()
             raise
 
-    def _start_roster(self) -> Any:
+    def _start_registry(self) -> Any:
         # It dies with the node of this program if possible, and then it is not needed.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-        options = ray.remote(Roster).options(
+        options = ray.remote(Registry).options(
             name=self._name,
             namespace=self._namespace,
             num_cpus=0,
@@ -202,7 +202,7 @@ class ReplayCluster:
             if new:
                 self._change_manifest(used[new[0]], manifest.add_shards, new)
             total = first_new + len(new)
-            self._ask_roster("grow", total, [*self._shards, *started])
+            self._ask_registry("grow", total, [*self._shards, *started])
         except BaseException:
             for shard in started.values():
                 ray.kill(shard)
@@ -274,12 +274,12 @@ class ReplayCluster:
                 f"or changed on the node of a shard: {error}"
             ) from error
 
-    def _ask_roster(self, method: str, *arguments: Any) -> Any:
+    def _ask_registry(self, method: str, *arguments: Any) -> Any:
         try:
-            return ray.get(getattr(self._roster, method).remote(*arguments), timeout=_PATIENCE)
+            return ray.get(getattr(self._registry, method).remote(*arguments), timeout=_PATIENCE)
         except RayError as error:
             raise DisconnectedError(
-                f"the roster of the cluster {self._name!r} did not answer {method!r} within "
+                f"the registry of the cluster {self._name!r} did not answer {method!r} within "
                 f"{_PATIENCE} s: {error}"
             ) from error
 
@@ -306,7 +306,7 @@ class ReplayCluster:
         for number, shard in shards.items():
             left = max(0.1, deadline - time.monotonic())
             try:
-                ray.get(shard.tell.remote(), timeout=left)
+                ray.get(shard.report.remote(), timeout=left)
             except GetTimeoutError as error:
                 raise WaitTimeoutError(
                     f"timed out: shard {number} was placed and did not serve within {timeout} s"
@@ -330,8 +330,8 @@ class ReplayCluster:
 
         A removed shard's is empty. Clients need :attr:`token`.
         """
-        entries = self._sheet().shards
-        return ["" if entry.doors is None else entry.doors.tcp for entry in entries]
+        entries = self._state().shards
+        return ["" if entry.addresses is None else entry.addresses.tcp for entry in entries]
 
     @property
     def token(self) -> str:
@@ -343,10 +343,10 @@ class ReplayCluster:
         """The numbers of the shards."""
         return sorted(self._shards)
 
-    def _sheet(self) -> Sheet:
+    def _state(self) -> ClusterState:
         self._check_open()
-        sheet: Sheet = self._ask_roster("state")
-        return sheet
+        state: ClusterState = self._ask_registry("state")
+        return state
 
     def client(self, **options: Any) -> Client:
         """Return a client of the tables, which can be given to any task or actor.
@@ -417,7 +417,7 @@ class ReplayCluster:
         self._check_open()
         deadline = time.monotonic() + timeout
         self._check_drain(number)
-        self._ask_roster("drain", number)
+        self._ask_registry("drain", number)
         self._call(number, "drain", deadline, timeout)
         if move:
             moved = self._move(number, "move_items", deadline, timeout)
@@ -430,7 +430,7 @@ class ReplayCluster:
                 self._call(other, "secure", deadline, timeout)
         bundle = self._bundles[number]
         self._change_manifest(bundle, manifest.remove_shard, number)
-        self._ask_roster("remove", number)
+        self._ask_registry("remove", number)
         ray.kill(self._shards.pop(number))
         self._clear(number)
         self._give_up([self._bundles.pop(number)])
@@ -474,11 +474,11 @@ class ReplayCluster:
         return dict.fromkeys(sizes, 0)
 
     def _others(self, number: int) -> list[Any]:
-        entries = self._sheet().shards
+        entries = self._state().shards
         return [
-            entry.doors
+            entry.addresses
             for other, entry in enumerate(entries)
-            if other != number and entry.doors is not None and not entry.draining
+            if other != number and entry.addresses is not None and not entry.draining
         ]
 
     def _call(
@@ -523,10 +523,10 @@ class ReplayCluster:
         Args:
             drain: Seconds that clients have to deliver what they have.
         """
-        if self._roster is None:
+        if self._registry is None:
             return
         if not self._is_connected():
-            self._roster = None
+            self._registry = None
             return
         deadline = time.monotonic() + drain + _PATIENCE
         closing = {number: shard.close.remote(drain) for number, shard in self._shards.items()}
@@ -545,15 +545,15 @@ class ReplayCluster:
             remove_placement_group(group)
         self._bundles.clear()
         self._free.clear()
-        roster, self._roster = self._roster, None
-        ray.kill(roster)
+        registry, self._registry = self._registry, None
+        ray.kill(registry)
 
     def _is_connected(self) -> bool:
         """Return whether this program is still connected to Ray as when it made the cluster."""
         return ray.is_initialized() and _session() == self._session
 
     def _check_open(self) -> None:
-        if self._roster is None:
+        if self._registry is None:
             raise ClosedError(f"the cluster {self._name!r} is closed")
         if not self._is_connected():
             raise ClosedError(

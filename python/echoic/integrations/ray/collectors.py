@@ -14,7 +14,7 @@ from echoic.client import _options as link_options
 from echoic.collectors._gymnasium_process import by_value
 from echoic.errors import ArgumentError, ClosedError, CollectorError, WaitTimeoutError
 from echoic.integrations.ray.envs import transitions
-from echoic.integrations.ray.roster import restarts_of
+from echoic.integrations.ray.registry import restarts_of
 from echoic.integrations.ray.stream_client import StreamClient
 from echoic.integrations.ray.worker import Task, Worker
 
@@ -156,7 +156,7 @@ class Collectors:
         self._workers = [remote.remote(task, number) for number in range(num_workers)]
         # The counts of each worker's earlier processes, as last reported, and its last report.
         self._before = [dict.fromkeys(_COUNTS, 0) for _ in self._workers]
-        self._heard: list[dict[str, Any]] = [{} for _ in self._workers]
+        self._reports: list[dict[str, Any]] = [{} for _ in self._workers]
         try:
             ray.get([worker.ready.remote() for worker in self._workers], timeout=timeout)
         except RayActorError as error:
@@ -175,7 +175,7 @@ class Collectors:
 
     @property
     def restarts(self) -> int:
-        """How many times workers were restarted."""
+        """The number of restarts of workers."""
         self._check_open()
         return sum(map(restarts_of, self._workers))
 
@@ -208,36 +208,37 @@ class Collectors:
         episodes of each worker, ``None`` before one has ended; ``restarts`` is how many times
         workers were restarted. ``workers`` has the report of each: those counts for its present
         process, ``version`` of its weights, the seconds that it ``waited`` for the table, its
-        ``pid`` and ``node``, by which ``doors`` it reaches the shards, and whether it is ``there``.
+        ``pid`` and ``node``, the ``transports`` by which it reaches the shards, and whether it is
+        ``there``.
         """
         self._check_open()
         asked = [worker.stats.remote() for worker in self._workers]
         ray.wait(asked, num_returns=len(asked), timeout=_PATIENCE)
         for number, answer in enumerate(asked):
             self._hear(number, answer)
-        means = [one["mean_return"] for one in self._heard if one.get("mean_return") is not None]
+        means = [one["mean_return"] for one in self._reports if one.get("mean_return") is not None]
         return {
             **{
-                name: sum(one.get(name, 0) for one in (*self._heard, *self._before))
+                name: sum(one.get(name, 0) for one in (*self._reports, *self._before))
                 for name in _COUNTS
             },
             "mean_return": sum(means) / len(means) if means else None,
             "restarts": self.restarts,
-            "workers": [dict(one) for one in self._heard],
+            "workers": [dict(one) for one in self._reports],
         }
 
     def _hear(self, number: int, answer: Any) -> None:
-        last = self._heard[number]
+        last = self._reports[number]
         try:
-            told = ray.get(answer, timeout=0)
+            report = ray.get(answer, timeout=0)
         except (RayError, GetTimeoutError):
             # It is being restarted.
             last["there"] = False
             return
-        if last and (last.get("pid"), last.get("node")) != (told["pid"], told["node"]):
+        if last and (last.get("pid"), last.get("node")) != (report["pid"], report["node"]):
             for name in _COUNTS:
                 self._before[number][name] += last.get(name, 0)
-        self._heard[number] = {**told, "there": True}
+        self._reports[number] = {**report, "there": True}
 
     def close(self, timeout: float = 10.0) -> None:
         """Stop the workers; each delivers what it has if the table accepts it.
@@ -253,9 +254,9 @@ class Collectors:
             self._closed = True
             return
         deadline = time.monotonic() + timeout
-        told = [worker.stop.remote() for worker in self._workers]
+        stopped = [worker.stop.remote() for worker in self._workers]
         with contextlib.suppress(RayError):
-            ray.wait(told, num_returns=len(told), timeout=timeout)
+            ray.wait(stopped, num_returns=len(stopped), timeout=timeout)
             left = max(0.0, deadline - time.monotonic())
             ray.wait(self._running, num_returns=len(self._running), timeout=left)
         self._kill()

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["VectorSteps", "agent_environment", "segments", "transitions"]
 
-_WHO = ("worker", "life", "version")
-
 
 def transitions(rollout: dict[str, Any]) -> dict[str, Any]:
     """Make an item of each step: an observation, an action, and the result.

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from echoic.errors import StorageError
-from echoic.integrations.ray.roster import MAX_SHARDS
+from echoic.integrations.ray.registry import MAX_SHARDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -73,7 +73,7 @@ class Manifest:
 
     @property
     def count(self) -> int:
-        """How many numbers were used."""
+        """The number of shard numbers that were used."""
         return max((*self.shards, *self.removed), default=-1) + 1
 
 

@@ -18,13 +18,13 @@ import numpy as np
 import echoic
 from echoic import _trees
 from echoic.errors import WaitTimeoutError
-from echoic.integrations.ray.doors import nearest
+from echoic.integrations.ray.addresses import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from echoic._native import Batch
-    from echoic.integrations.ray.doors import Doors
+    from echoic.integrations.ray.addresses import Addresses
     from echoic.sharded import ShardedClient
     from echoic.table import Table
 
@@ -37,7 +37,7 @@ _TRAJECTORIES = 16
 
 
 def move_items(
-    tables: Sequence[Table], others: Sequence[Doors], token: str, timeout: float
+    tables: Sequence[Table], others: Sequence[Addresses], token: str, timeout: float
 ) -> dict[str, int]:
     """Move items to other servers while they may be sampled; return how many of each table.
 
@@ -68,7 +68,7 @@ def move_items(
 
 def move_rest(
     tables: Sequence[Table],
-    others: Sequence[Doors],
+    others: Sequence[Addresses],
     token: str,
     timeout: float,
     done: dict[str, int],
@@ -98,9 +98,9 @@ def move_rest(
     return moved
 
 
-def _connect(others: Sequence[Doors], token: str, timeout: float) -> ShardedClient:
+def _connect(others: Sequence[Addresses], token: str, timeout: float) -> ShardedClient:
     return echoic.connect(
-        [nearest(doors, token) for doors in others], token=token, deadline=timeout
+        [nearest(addresses, token) for addresses in others], token=token, deadline=timeout
     )
 
 

@@ -124,7 +124,7 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
 
     @property
     def waiting(self) -> int:
-        """How many transitions were left over by a timeout; they are inserted before new ones."""
+        """The number of transitions left over by a timeout; they are inserted before new ones."""
         return self._transitions.waiting
 
     def add(self, episodes: Any, weight: float | None = None) -> None:
@@ -153,9 +153,9 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
         try:
             self._transitions.add(episodes, weight)
         finally:
-            self._tell_of_added(self._transitions.made - before)
+            self._log_added(self._transitions.made - before)
 
-    def _tell_of_added(self, count: int) -> None:
+    def _log_added(self, count: int) -> None:
         self._num_timesteps_added += count
         if count:
             self.metrics.log_value(NUM_ENV_STEPS_ADDED, count, reduce="sum")
@@ -197,7 +197,7 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
         self._check(n_step, gamma, batch_length_T, rest)
         batch = self._transitions.draw(count, self._beta if beta is None else beta)
         self.sampled_timesteps += count
-        self._tell_of([batch])
+        self._log_sampled([batch])
         episodes = one_step_episodes(batch)
         return [episode.to_numpy() for episode in episodes] if to_numpy else episodes
 
@@ -230,7 +230,7 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
                 f"can't sample with {', '.join(asked)}: the table does not store what that needs"
             )
 
-    def _tell_of(self, batches: list[Any]) -> None:
+    def _log_sampled(self, batches: list[Any]) -> None:
         tell, window = self.metrics.log_value, self._metrics_num_episodes_for_smoothing
         there = sum(batch.info.table_size for batch in batches)
         count = sum(len(batch.keys) for batch in batches)

@@ -67,7 +67,7 @@ class EchoicMultiAgentEpisodeReplayBuffer(EchoicEpisodeReplayBuffer):
 
     @property
     def waiting(self) -> int:
-        """How many transitions were left over by timeouts; they are inserted before new ones."""
+        """The number of transitions left over by timeouts; they are inserted before new ones."""
         return sum(one.waiting for one in self._modules.values())
 
     def _module(self, name: str) -> Transitions:
@@ -101,7 +101,7 @@ class EchoicMultiAgentEpisodeReplayBuffer(EchoicEpisodeReplayBuffer):
             _each(shares, put)
         finally:
             made = {name: self._modules[name].made - before[name] for name in shares}
-            self._tell_of_added(sum(made.values()))
+            self._log_added(sum(made.values()))
             for name, count in made.items():
                 self.metrics.log_value((NUM_MODULE_STEPS_ADDED, name), count, reduce="sum")
 
@@ -169,7 +169,7 @@ class EchoicMultiAgentEpisodeReplayBuffer(EchoicEpisodeReplayBuffer):
         beta = self._beta if beta is None else beta
         batches = {name: self._modules[name].draw(count, beta) for name in chosen}
         self.sampled_timesteps += count
-        self._tell_of(list(batches.values()))
+        self._log_sampled(list(batches.values()))
         drawn: list[SingleAgentEpisode] = []
         for name, batch in batches.items():
             self.metrics.log_value((NUM_MODULE_STEPS_SAMPLED, name), count, reduce="sum")

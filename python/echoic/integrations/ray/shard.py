@@ -23,7 +23,7 @@ from ray.exceptions import RayError
 from echoic.checkpointer import Checkpointer
 from echoic.errors import StorageError
 from echoic.integrations.ray import manifest
-from echoic.integrations.ray.doors import Doors, open_doors
+from echoic.integrations.ray.addresses import Addresses, open_transports
 from echoic.integrations.ray.moving import move_items, move_rest
 from echoic.server import Server
 
@@ -44,8 +44,8 @@ _START_PATIENCE = 60.0
 # The first pause between two attempts, which doubles, and the longest.
 _PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
-# Seconds to wait for the roster, which Ray may be restarting as well.
-_ROSTER_PATIENCE = 5.0
+# Seconds to wait for the registry, which Ray may be restarting as well.
+_REGISTRY_PATIENCE = 5.0
 
 
 @dataclass(frozen=True)
@@ -115,24 +115,24 @@ class Shard:
         self._moved: dict[str, int] | None = None
         self._started = time.time()
         self._tables: list[Table] = []
-        self._server, self._doors = self._start(self._before())
+        self._server, self._addresses = self._start(self._before())
 
-    def _before(self) -> Doors | None:
+    def _before(self) -> Addresses | None:
         """Ask for the addresses of the earlier process."""
         try:
-            roster = ray.get_actor(self._settings.name, self._settings.namespace)
+            registry = ray.get_actor(self._settings.name, self._settings.namespace)
             asked = [
-                roster.last_doors.remote(self._number),
-                roster.is_draining.remote(self._number),
+                registry.last_addresses.remote(self._number),
+                registry.is_draining.remote(self._number),
             ]
-            before, self._draining = ray.get(asked, timeout=_ROSTER_PATIENCE)
+            before, self._draining = ray.get(asked, timeout=_REGISTRY_PATIENCE)
         except (RayError, ValueError, TimeoutError) as error:
-            _log.warning("shard %d takes another port: no roster (%s)", self._number, error)
+            _log.warning("shard %d takes another port: no registry (%s)", self._number, error)
             return None
-        found: Doors | None = before
+        found: Addresses | None = before
         return found
 
-    def _start(self, before: Doors | None) -> tuple[Server, Doors]:
+    def _start(self, before: Addresses | None) -> tuple[Server, Addresses]:
         """Start; after a restart, try until that succeeds.
 
         An error of ``__init__`` would end the actor for good; a process that dies is restarted.
@@ -158,7 +158,7 @@ class Shard:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _attempt(self, before: Doors | None) -> tuple[Server, Doors]:
+    def _attempt(self, before: Addresses | None) -> tuple[Server, Addresses]:
         settings, number = self._settings, self._number
         directory, folder = settings.directory, settings.folder(number)
         closed_with = None
@@ -190,9 +190,9 @@ class Shard:
         self._tables = list(settings.tables())
         return Server(tables=self._tables, **rest)
 
-    def _open(self, server: Server, before: Doors | None) -> Doors:
+    def _open(self, server: Server, before: Addresses | None) -> Addresses:
         settings = self._settings
-        return open_doors(
+        return open_transports(
             server,
             f"{settings.name}-{settings.identity}-{self._number}",
             token=settings.token,
@@ -200,9 +200,9 @@ class Shard:
             before=before,
         )
 
-    def tell(self) -> tuple[Doors, bool]:
+    def report(self) -> tuple[Addresses, bool]:
         """Return its addresses, and whether it gets no more inserts."""
-        return self._doors, self._draining
+        return self._addresses, self._draining
 
     def process(self) -> dict[str, Any]:
         """Return its process id, its node of Ray and its start time."""
@@ -214,17 +214,17 @@ class Shard:
         return {table.name: len(table) for table in self._tables}
 
     def drain(self) -> None:
-        """Remember that it gets no more inserts, in case the roster is restarted."""
+        """Remember that it gets no more inserts, in case the registry is restarted."""
         self._draining = True
 
-    def move_items(self, others: list[Doors], timeout: float) -> dict[str, int]:
+    def move_items(self, others: list[Addresses], timeout: float) -> dict[str, int]:
         """Move items to other shards; return how many of each table."""
         if self._moved is not None:
             # The transports are closed: `finish` moves the rest.
             return dict.fromkeys(self.sizes(), 0)
         return move_items(self._tables, others, self._settings.token, timeout)
 
-    def finish(self, others: list[Doors], drain: float, timeout: float) -> dict[str, int]:
+    def finish(self, others: list[Addresses], drain: float, timeout: float) -> dict[str, int]:
         """Close the transports, and move what is left to other shards; return how many of each.
 
         Nothing is acknowledged once they are closed, so no item is left behind.

@@ -2,7 +2,7 @@
 
 It holds one connection at a time, an :class:`echoic.Client`, which reconnects by itself to a server
 that was restarted at its address. Calls check now and then whether there is a connection. If not,
-the roster is asked for the address; if that changed, what was not acknowledged is sent there. A
+the registry is asked for the address; if that changed, what was not acknowledged is sent there. A
 thread asks and connects, so that a call keeps its timeout; a call starts it, and it ends with the
 answer. So pending samples move with the next call.
 
@@ -37,8 +37,8 @@ from echoic.errors import (
     SpecError,
     WaitTimeoutError,
 )
-from echoic.integrations.ray.doors import nearest
-from echoic.integrations.ray.stream_roster import find_roster
+from echoic.integrations.ray.addresses import nearest
+from echoic.integrations.ray.stream_registry import find_registry
 from echoic.integrations.ray.stream_server import check_name
 
 if TYPE_CHECKING:
@@ -46,17 +46,17 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from echoic.integrations.ray.stream_roster import Place
+    from echoic.integrations.ray.stream_registry import Place
 
 __all__ = ["StreamClient"]
 
 # Seconds between two checks for a connection, and the longest single wait of a call.
 _LOOK = 0.5
-# Seconds between two requests to the roster while there is no connection.
+# Seconds between two requests to the registry while there is no connection.
 _PAUSE = 0.2
-# Seconds that the roster may take to answer: Ray may be restarting it.
+# Seconds that the registry may take to answer: Ray may be restarting it.
 _PATIENCE = 15.0
-# Seconds that a server may take to accept a client before the roster is asked again.
+# Seconds that a server may take to accept a client before the registry is asked again.
 _CONNECT = 3.0
 # Seconds that the end of a `with` block waits if an exception ended it.
 _ERROR_TIMEOUT = 1.0
@@ -76,7 +76,7 @@ class StreamClient:
         namespace: Ray's namespace of the stream; that of this process if ``None``.
         rank: Which of several servers to use. ``None``: the one with the fewest clients, and
             another if that has left, or is away for ``move_after`` seconds.
-        doors: ``"nearest"``, or ``"tcp"`` to use no shared memory.
+        transport: ``"nearest"``, the default, or ``"tcp"`` to use no shared memory.
         deadline: Seconds that calls try to reconnect to a server that is away; ``None`` tries for
             ever.
         connect_timeout: Seconds that the first call waits for the stream to be there.
@@ -101,7 +101,7 @@ class StreamClient:
         namespace: str | None = None,
         *,
         rank: int | None = None,
-        doors: Literal["nearest", "tcp"] = "nearest",
+        transport: Literal["nearest", "tcp"] = "nearest",
         deadline: float | None = 60.0,
         connect_timeout: float = 60.0,
         move_after: float = 30.0,
@@ -109,8 +109,8 @@ class StreamClient:
     ) -> None:
         """Store the name; see the class for the arguments."""
         check_name(name)
-        if doors not in {"nearest", "tcp"}:
-            raise ArgumentError(f"doors must be 'nearest' or 'tcp', got {doors!r}")
+        if transport not in {"nearest", "tcp"}:
+            raise ArgumentError(f"transport must be 'nearest' or 'tcp', got {transport!r}")
         unknown = set(options) - {"window_bytes", "linger"}
         if unknown:
             raise TypeError(f"expected window_bytes or linger, got {sorted(unknown)}")
@@ -120,7 +120,7 @@ class StreamClient:
         self._rank = rank
         self._given = {
             "rank": rank,
-            "doors": doors,
+            "transport": transport,
             "deadline": deadline,
             "connect_timeout": connect_timeout,
             "move_after": move_after,
@@ -319,13 +319,13 @@ class StreamClient:
                 return
             before = None if link is None or link.closed else self._place
             # At its old address the connection is restored by itself.
-            if before is None or place.doors != before.doors:
+            if before is None or place.addresses != before.addresses:
                 self._move(place)
         except Exception as error:  # the next call raises it
             self._fault = error
 
     def _ask(self) -> Place | None:
-        """Ask the roster for the server; ``None`` if it is not known."""
+        """Ask the registry for the server; ``None`` if it is not known."""
         if not ray.is_initialized():
             raise DisconnectedError(
                 f"the stream {self._name!r} is found through Ray, to which this process is not "
@@ -333,10 +333,10 @@ class StreamClient:
             )
         wanted, chosen = self._given["rank"], self._rank
         try:
-            roster = find_roster(self._name, self._namespace)
-            place: Place | None = ray.get(roster.find.remote(chosen), timeout=_PATIENCE)
+            registry = find_registry(self._name, self._namespace)
+            place: Place | None = ray.get(registry.find.remote(chosen), timeout=_PATIENCE)
             if wanted is None and chosen is not None and self._is_gone(place):
-                other: Place | None = ray.get(roster.find.remote(None), timeout=_PATIENCE)
+                other: Place | None = ray.get(registry.find.remote(None), timeout=_PATIENCE)
                 place = place if other is None or self._is_gone(other) else other
         except ValueError:
             self._trouble = LookupError("Ray has no stream of this name")
@@ -358,20 +358,20 @@ class StreamClient:
             _give_up(link)
             with self._lock:
                 self._keep_left(link)
-        is_near = self._given["doors"] == "nearest"
-        address = nearest(place.doors, place.token) if is_near else place.doors.tcp
+        is_near = self._given["transport"] == "nearest"
+        address = nearest(place.addresses, place.token) if is_near else place.addresses.tcp
         try:
             link = Client(
                 address,
                 ray.cloudpickle.loads(place.example),
                 token=place.token,
-                # It is given up when the roster has another address, and not before.
+                # It is given up when the registry has another address, and not before.
                 deadline=None,
                 connect_timeout=_CONNECT,
                 **self._options,
             )
         except (DisconnectedError, RefusedError, SpecError) as error:
-            # If its spec has changed, the roster has a new one soon.
+            # If its spec has changed, the registry has a new one soon.
             self._trouble = error
             return
         with self._lock:

@@ -3,7 +3,7 @@
 # Invariants
 
 1. A server that has learned that another one has its rank accepts no samples any more.
-2. A server that the roster has not confirmed for :data:`_SURE` seconds begins no checkpoint: its
+2. A server that the registry has not confirmed for :data:`_SURE` seconds begins no checkpoint: its
    successor may write to the same directory.
 """
 
@@ -21,8 +21,8 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from echoic.errors import ArgumentError, DisconnectedError
-from echoic.integrations.ray.doors import open_doors
-from echoic.integrations.ray.stream_roster import BEAT, Entered, Place, open_roster
+from echoic.integrations.ray.addresses import open_transports
+from echoic.integrations.ray.stream_registry import BEAT, Entered, Place, open_registry
 from echoic.server import Server
 from echoic.transports import ShmTransport
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from echoic.checkpointer import Checkpointer
-    from echoic.integrations.ray.doors import Doors
+    from echoic.integrations.ray.addresses import Addresses
 
 __all__ = ["StreamServer", "check_name"]
 
@@ -41,9 +41,9 @@ _log = logging.getLogger(__name__)
 # It is part of the name of a socket's file, which may have 108 bytes.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 _MAX_RANK = 9999
-# Seconds that the roster may take to answer: Ray may be starting or restarting it.
+# Seconds that the registry may take to answer: Ray may be starting or restarting it.
 _PATIENCE = 30.0
-# Seconds for which the roster's answer, that this server has its rank, is relied on.
+# Seconds for which the registry's answer, that this server has its rank, is relied on.
 _SURE = 5.0
 
 
@@ -66,7 +66,7 @@ class StreamServer(Server):
         rank: Its number, if several learners have a stream each under one name. Each sample goes to
             one of them.
         checkpointer: Where and when unread samples are written to disk. After five seconds without
-            an answer of the roster a server writes nothing there until it gets one, since another
+            an answer of the registry a server writes nothing there until it gets one, since another
             may have replaced it: a :class:`~echoic.errors.CheckpointWarning` says so.
         threads: How many event loops each transport has; half the cores, at most 4, if ``None``.
         held_warning_after: Seconds for which a batch may be held, while producers wait for memory,
@@ -74,7 +74,7 @@ class StreamServer(Server):
 
     Raises:
         ArgumentError: If an argument is invalid; on start, if Ray is not initialized.
-        DisconnectedError: On start, if Ray did not start the roster.
+        DisconnectedError: On start, if Ray did not start the registry.
 
     Examples:
         In the process that learns::
@@ -90,11 +90,11 @@ class StreamServer(Server):
     _threads: int | None
     _example: bytes
     _entered: Entered | None
-    _doors: Doors | None
+    _addresses: Addresses | None
     _ended: threading.Event
-    # When the roster last confirmed that this server has its rank.
+    # When the registry last confirmed that this server has its rank.
     _sure: float
-    _teller: threading.Thread | None
+    _reporter: threading.Thread | None
 
     def __new__(
         cls,
@@ -123,7 +123,7 @@ class StreamServer(Server):
             checkpointer=checkpointer,
             held_warning_after=held_warning_after,
         )
-        # The roster's answer has the names of the transports.
+        # The registry's answer has the names of the transports.
         self._waiting.clear()
         self._name = name
         self._namespace = namespace
@@ -131,10 +131,10 @@ class StreamServer(Server):
         self._threads = threads
         self._example = ray.cloudpickle.dumps(example)
         self._entered = None
-        self._doors = None
+        self._addresses = None
         self._ended = threading.Event()
         self._sure = -math.inf
-        self._teller = None
+        self._reporter = None
         return self
 
     @property
@@ -154,58 +154,58 @@ class StreamServer(Server):
 
         Raises:
             ArgumentError: If Ray is not initialized.
-            DisconnectedError: If Ray did not start the roster in time.
+            DisconnectedError: If Ray did not start the registry in time.
         """
-        if self._teller is not None:
+        if self._reporter is not None:
             return self
         if not ray.is_initialized():
             raise ArgumentError("a StreamServer is found through Ray: call ray.init() first")
         self._namespace = self._namespace or ray.get_runtime_context().namespace
         try:
-            entered = ray.get(self._roster().enter.remote(self._rank), timeout=_PATIENCE)
+            entered = ray.get(self._registry().enter.remote(self._rank), timeout=_PATIENCE)
             self._entered = entered
-            self._doors = open_doors(
+            self._addresses = open_transports(
                 self,
                 f"{self._name}-{entered.identity}-{self._rank}",
                 token=entered.token,
                 threads=self._threads,
                 before=entered.before,
             )
-            self._tell()
+            self._report()
         except (RayError, GetTimeoutError, ValueError) as error:
             # No client could find it.
             super().close()
             raise DisconnectedError(
-                f"the roster of the stream {self._name!r} did not answer within {_PATIENCE} s: "
+                f"the registry of the stream {self._name!r} did not answer within {_PATIENCE} s: "
                 f"{error}"
             ) from error
         name = f"echoic-stream-{self._name}"
-        self._teller = threading.Thread(target=self._go_on_telling, name=name, daemon=True)
-        self._teller.start()
+        self._reporter = threading.Thread(target=self._keep_reporting, name=name, daemon=True)
+        self._reporter.start()
         return self
 
-    def _roster(self) -> Any:
+    def _registry(self) -> Any:
         entered = self._entered
         identity = secrets.token_hex(4) if entered is None else entered.identity
         token = secrets.token_hex(16) if entered is None else entered.token
         assert self._namespace is not None
-        return open_roster(self._name, self._namespace, identity, token)
+        return open_registry(self._name, self._namespace, identity, token)
 
-    def _tell(self) -> bool:
-        """Report to the roster; return whether this server has its rank."""
-        entered, doors = self._entered, self._doors
+    def _report(self) -> bool:
+        """Report to the registry; return whether this server has its rank."""
+        entered, addresses = self._entered, self._addresses
         assert entered is not None
-        assert doors is not None
+        assert addresses is not None
         place = Place(
             rank=self._rank,
-            life=entered.life,
-            doors=doors,
+            generation=entered.generation,
+            addresses=addresses,
             token=entered.token,
             example=self._example,
             load=int(self.metrics()["connections"]),
         )
         asked = time.monotonic()
-        counts: bool = ray.get(self._roster().tell.remote(place), timeout=_PATIENCE)
+        counts: bool = ray.get(self._registry().report.remote(place), timeout=_PATIENCE)
         if counts:
             self._sure = asked
         return counts
@@ -214,26 +214,26 @@ class StreamServer(Server):
         """Write unread samples to disk; see :meth:`echoic.Server.checkpoint`.
 
         Raises:
-            DisconnectedError: If the roster has not confirmed for five seconds that this server has
-                its rank. Nothing was written.
+            DisconnectedError: If the registry has not confirmed for five seconds that this server
+                has its rank. Nothing was written.
         """
         silent = time.monotonic() - self._sure
         if self._entered is not None and silent > _SURE:
             raise DisconnectedError(
-                f"the roster of the stream {self._name!r} has not answered for {silent:.0f} s, and "
-                f"another server may have rank {self._rank} and write to the same directory"
+                f"the registry of the stream {self._name!r} has not answered for {silent:.0f} s, "
+                f"and another server may have rank {self._rank} and write to the same directory"
             )
         return super().checkpoint()
 
-    def _go_on_telling(self) -> None:
+    def _keep_reporting(self) -> None:
         while not self._ended.wait(BEAT):
             if not ray.is_initialized():
                 # No new client can find it; those that are connected continue.
                 return
             try:
-                counts = self._tell()
+                counts = self._report()
             except (RayError, GetTimeoutError, ValueError) as error:
-                _log.warning("the roster of the stream %r does not answer: %s", self._name, error)
+                _log.warning("the registry of the stream %r does not answer: %s", self._name, error)
                 continue
             if not counts:
                 _log.warning(
@@ -245,23 +245,25 @@ class StreamServer(Server):
                 return
 
     def _leave(self) -> None:
-        """Leave the roster, which sends producers elsewhere, and end it if no server is left."""
+        """Leave the registry, which sends producers elsewhere, and end it if no server is left."""
         entered = self._entered
         if entered is None or not ray.is_initialized():
             return
         try:
-            roster = self._roster()
-            if not ray.get(roster.leave.remote(self._rank, entered.life), timeout=_PATIENCE):
-                ray.kill(roster)
+            registry = self._registry()
+            if not ray.get(
+                registry.leave.remote(self._rank, entered.generation), timeout=_PATIENCE
+            ):
+                ray.kill(registry)
         except (RayError, GetTimeoutError, ValueError) as error:
-            _log.warning("the roster of the stream %r does not answer: %s", self._name, error)
+            _log.warning("the registry of the stream %r does not answer: %s", self._name, error)
 
     def close(self, drain: float = 1.0, restart: bool | None = None) -> None:
         """Close as :meth:`Server.close` does; producers go to another rank if there is one."""
         if not self._ended.is_set():
             self._ended.set()
-            if self._teller is not None:
-                self._teller.join(_PATIENCE)
+            if self._reporter is not None:
+                self._reporter.join(_PATIENCE)
             self._leave()
         super().close(drain, restart)
 

@@ -114,7 +114,7 @@ class Transitions:
 
     @property
     def waiting(self) -> int:
-        """How many are kept because of a timeout."""
+        """The number of transitions kept because of a timeout."""
         return 0 if self._kept is None else len(self._kept[1])
 
     def deliver(self) -> None:

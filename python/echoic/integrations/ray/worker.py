@@ -26,7 +26,7 @@ from echoic.client import connect
 from echoic.collectors._gymnasium_worker import Envs, Setup
 from echoic.errors import ClosedError, DisconnectedError, WaitTimeoutError
 from echoic.integrations.ray.envs import VectorSteps
-from echoic.integrations.ray.roster import own_restarts
+from echoic.integrations.ray.registry import own_restarts
 from echoic.weights import WeightClient
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Worker:
         self._stopping = threading.Event()
         self._returns: deque[float] = deque(maxlen=_EPISODES)
         self._client: Any = None
-        self._told: dict[str, Any] = {
+        self._progress: dict[str, Any] = {
             "steps": 0,
             "episodes": 0,
             "items": 0,
@@ -168,13 +168,13 @@ class Worker:
         client, given = self._client, self._task.client
         # The client of one server has no list of addresses; its address was given.
         default = [given] if isinstance(given, str) else []
-        doors = [] if client is None else getattr(client, "addresses", default)
+        addresses = [] if client is None else getattr(client, "addresses", default)
         return {
-            **self._told,
+            **self._progress,
             "mean_return": float(np.mean(self._returns)) if self._returns else None,
             "pid": os.getpid(),
             "node": ray.get_runtime_context().get_node_id(),
-            "doors": [address.partition("://")[0] for address in doors],
+            "transports": [address.partition("://")[0] for address in addresses],
         }
 
     def run(self) -> None:
@@ -243,16 +243,16 @@ class Worker:
                 break
             except WaitTimeoutError:
                 continue
-        self._told["items"] += count
-        self._told["waited"] += time.monotonic() - began
+        self._progress["items"] += count
+        self._progress["waited"] += time.monotonic() - began
 
     def _note(self, rollout: dict[str, Any], version: int) -> None:
         ended = rollout["episode_returns"][~np.isnan(rollout["episode_returns"])]
         self._returns.extend(ended.tolist())
-        told = self._told
-        told["steps"] += rollout["rewards"].size
-        told["episodes"] += len(ended)
-        told["version"] = version
+        progress = self._progress
+        progress["steps"] += rollout["rewards"].size
+        progress["episodes"] += len(ended)
+        progress["version"] = version
 
     def _end_client(self) -> None:
         try:

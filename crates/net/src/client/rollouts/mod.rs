@@ -260,7 +260,7 @@ impl Rollouts {
     }
 
     /// As [`Rollouts::start_call`], of changes that are [bytes](echoic_replay::rollouts::codec) already, in one request.
-    /// None of them may wait. Their bulk, of so many bytes, is written by `fill` where the server reads it: where no memory
+    /// None of them may wait. Their bulk, of this many bytes, is written by `fill` where the server reads it: where no memory
     /// is shared with the server, it has at most the bytes of an item, or 16 MiB with the heads, less 64 bytes, if that is
     /// more. They are not [looked at](Change::check): a key, or the name of a source or a blob, of over 1024 bytes ends
     /// the connection. One that `may_linger` may be sent when there is an answer to what was asked before: so who does not wait

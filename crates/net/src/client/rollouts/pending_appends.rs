@@ -7,8 +7,8 @@
 //!
 //! 1. A call is in the queue until its answer is known: so there is room for many, and not for any number.
 //! 2. An error is returned to the producer, whenever that asks, and by the queue, unless the producer had it before. So
-//!    it is returned at least once, if somebody calls at all.
-//! 3. No lock is held while somebody waits.
+//!    it is returned at least once, if there is another call.
+//! 3. No lock is held while a thread waits.
 //! 4. A call is awaited while a thread waits for its answer, and no longer, whatever ends the wait.
 
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ use echoic_replay::stream::Wait;
 use super::Calls;
 use crate::client::tables::TablesError;
 
-/// How many calls of a connection may have no answer. With so many under way it is never idle.
+/// How many calls of a connection may have no answer. With this many under way it is never idle.
 const MOST: usize = 32;
 /// How many bytes they may have together, if they are several.
 const MOST_BYTES: usize = 64 << 20;
@@ -186,7 +186,7 @@ impl PendingAppend {
 pub struct PendingAppends(Mutex<VecDeque<Arc<Call>>>);
 
 impl PendingAppends {
-    /// Whether there is room for one more of so many bytes.
+    /// Whether there is room for one more of this many bytes.
     ///
     /// # Errors
     ///
@@ -195,7 +195,7 @@ impl PendingAppends {
         Ok(self.note_answers(|calls| is_few(calls, bytes))?.is_none())
     }
 
-    /// Waits until there is room for one more of so many bytes.
+    /// Waits until there is room for one more of this many bytes.
     ///
     /// # Errors
     ///
@@ -204,7 +204,7 @@ impl PendingAppends {
         self.settle(|calls| is_few(calls, bytes), wait)
     }
 
-    /// Takes note of one of a group, with so many bytes of tokens, that was asked for.
+    /// Takes note of one of a group, with this many bytes of tokens, that was asked for.
     pub fn push(&self, group: u64, bytes: usize, calls: Calls) -> PendingAppend {
         let progress = Mutex::new(Progress::Asked(calls));
         let (changed, is_reported) = (Event::default(), AtomicBool::new(false));
@@ -278,7 +278,7 @@ impl PendingAppends {
     }
 }
 
-/// Whether there is room behind these for one more of so many bytes.
+/// Whether there is room behind these for one more of this many bytes.
 fn is_few(calls: &VecDeque<Arc<Call>>, bytes: usize) -> bool {
     let all: usize = calls.iter().map(|call| call.bytes).sum();
     calls.len() < MOST && all + bytes <= MOST_BYTES

@@ -140,7 +140,7 @@ impl TableHandle {
         self.local().filter(|table| table.receipt().is_none())
     }
 
-    /// Room for up to `most` rows of so many bytes; `None` while there is no room.
+    /// Room for up to `most` rows of this many bytes; `None` while there is no room.
     #[inline]
     pub fn try_room(
         &self,
@@ -266,7 +266,7 @@ impl TableHandle {
         )
     }
 
-    /// What is known about up to so many items.
+    /// What is known about up to this many items.
     pub fn items(&self, most: usize, wait: Wait<'_>) -> Result<Infos, TablesError> {
         self.ask(
             wait,
@@ -385,7 +385,7 @@ impl TableHandle {
         )
     }
 
-    /// Whether so many items could be inserted now.
+    /// Whether this many items could be inserted now.
     pub fn can_insert(&self, count: usize, wait: Wait<'_>) -> Result<bool, TablesError> {
         self.ask(
             wait,

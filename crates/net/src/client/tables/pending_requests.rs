@@ -129,7 +129,7 @@ struct RequestState {
     cancels: Vec<u64>,
     /// Where the server may still write the answers to some of these, or read the rest of them.
     abandoned: HashMap<u64, AnswerBuffer>,
-    /// Which server it was last: one that is started anew is another.
+    /// Which server it was last: one that is restarted is another.
     instance: Option<[u8; 16]>,
 }
 
@@ -310,7 +310,7 @@ impl PendingRequests {
         state.send_again();
     }
 
-    /// A place for so many bytes in memory that is shared with the server, if there is such memory.
+    /// A place for this many bytes in memory that is shared with the server, if there is such memory.
     pub(in crate::client) fn take_place(&self, len: usize) -> Option<AnswerBuffer> {
         let arena = self.arena.lock().clone()?;
         arena.take(len)
@@ -452,7 +452,7 @@ struct Room<'a> {
 }
 
 impl Room<'_> {
-    /// Room in the arena for so many items, if they have many bytes.
+    /// Room in the arena for this many items, if they have many bytes.
     fn for_items(&self, table: u32, count: u32) -> Option<AnswerBuffer> {
         let (arena, number) = (self.arena?, table as usize);
         place(arena, self.tables.get(number)?, self.item_bytes.get(number).copied(), count)
@@ -492,7 +492,7 @@ struct Expected {
 }
 
 impl Expected {
-    /// A share of so many bytes has come.
+    /// A share of this many bytes has come.
     fn learn(&mut self, bytes: usize) {
         let fallen = |known: usize| known - known / 8;
         self.most = bytes.max(fallen(self.most));
@@ -635,7 +635,7 @@ impl RequestFrames {
 /// several servers; where exactly the two cost the same was not measured.
 pub(in crate::client) const PLACE_BYTES: usize = 16 << 10;
 
-/// Room in the arena for so many items, if they have many bytes.
+/// Room in the arena for this many items, if they have many bytes.
 fn place(
     arena: &Arc<ArenaView>,
     table: &TableEntry,

@@ -5,7 +5,7 @@
 //! 1. An update without an answer is in the queue, or in the hands of one thread that waits for its answer. So there
 //!    are at most as many as may be under way, and one for each thread that asks for more.
 //! 2. `awaited` counts the latter, whatever ends the wait, a panic of the caller's callback included.
-//! 3. No lock is held while somebody waits.
+//! 3. No lock is held while a thread waits.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -18,7 +18,7 @@ use echoic_replay::stream::Wait;
 
 use super::{PendingReply, Requests, TablesError};
 
-/// How many may be under way. With so many a connection is never idle.
+/// How many may be under way. With this many a connection is never idle.
 const MOST: usize = 64;
 
 /// Changes of priorities that were asked for over one connection and have no answer, in the order in which they were
@@ -134,7 +134,7 @@ impl PendingUpdates {
         self.settle(0, wait)
     }
 
-    /// Notes the answers that came to the oldest ones; whether at most so many updates have none.
+    /// Notes the answers that came to the oldest ones; whether at most this many updates have none.
     fn note_answers(&self, most: usize) -> Result<bool, TablesError> {
         loop {
             let mut unanswered = self.unanswered.lock();
@@ -149,7 +149,7 @@ impl PendingUpdates {
         }
     }
 
-    /// Waits until at most so many have no answer.
+    /// Waits until at most this many have no answer.
     fn settle(&self, most: usize, mut wait: Wait<'_>) -> Result<(), TablesError> {
         while !self.note_answers(most)? {
             match self.take() {
@@ -167,7 +167,7 @@ impl PendingUpdates {
         Some(Awaited { of: self, update: Some(update) })
     }
 
-    /// Waits until there is one to wait for again, or no more than so many are left.
+    /// Waits until there is one to wait for again, or no more than this many are left.
     fn wait_for_others(&self, most: usize, mut wait: Wait<'_>) -> Result<(), TablesError> {
         let poll = || {
             let unanswered = self.unanswered.lock();

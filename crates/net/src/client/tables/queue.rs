@@ -288,7 +288,7 @@ impl Queue {
             || self.tail.as_ref().is_some_and(|tail| tail.count() > 0)
     }
 
-    /// What lies from a place on, up to so many bytes and one more.
+    /// What lies from a place on, up to this many bytes and one more.
     pub(super) fn from(&mut self, place: u64, bytes: usize) -> Vec<Op> {
         self.seal();
         let mut weight = 0;

@@ -227,7 +227,7 @@ impl Requests {
         self.reconnector.address()
     }
 
-    /// From now on the server is to be found there: at another address, or where it was started anew. A connection that
+    /// From now on the server is to be found there: at another address, or where it was restarted. A connection that
     /// stands is left. What has no answer then is asked again there, but for one that
     /// [waits only while connected](Self::wait_only_while_connected).
     pub fn redirect(&self, dial: Box<dyn Dial>) {
@@ -261,7 +261,7 @@ impl Requests {
         self.reconnector.is_over()
     }
 
-    /// How often the server that it came back to was another than before: started anew.
+    /// How often the server that it came back to was another than before: restarted.
     pub fn incarnations(&self) -> u64 {
         self.pending.incarnations.load(Ordering::Acquire)
     }

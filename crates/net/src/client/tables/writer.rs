@@ -183,7 +183,7 @@ impl TableWriter {
         self.shared.reconnector.address()
     }
 
-    /// From now on the server is to be found there: at another address, or where it was started anew. A connection that
+    /// From now on the server is to be found there: at another address, or where it was restarted. A connection that
     /// stands is left when what was sent over it is acknowledged, or is not in time; all that is not acknowledged is
     /// sent there. A table that has what is known of this client, from memory or its files, takes it once; another one may be the
     /// second to have it, if it was stored and the acknowledgement took longer.
@@ -307,7 +307,7 @@ impl TableWriter {
         Ok(())
     }
 
-    /// Whether something of so many bytes would be taken now.
+    /// Whether something of this many bytes would be taken now.
     pub fn has_room(&self, bytes: usize) -> bool {
         self.shared.queue.lock().has_room(bytes, self.window())
     }

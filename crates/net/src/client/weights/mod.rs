@@ -1,4 +1,4 @@
-//! Weights of a server elsewhere: being told of them, and publishing them.
+//! Weights of a remote server: receiving and publishing them.
 //!
 //! - `subscriber`: keeps a store that follows the server's. `follower`: what it says and hears.
 //! - `subscription`: what a worker sees of a store, here or elsewhere.

@@ -199,7 +199,7 @@ impl WeightPublisher {
         let version = publication.version();
         let receipt = match self.try_publish(publication, &mut wait) {
             Err(PublishError::Link(error)) if again && error.is_temporary() => {
-                // Nothing was said for long, perhaps, or the server was started anew.
+                // Nothing was said for long, perhaps, or the server was restarted.
                 match self.try_publish(publication, &mut wait)? {
                     // It was published, only nobody told us. Another learner's of the same version is
                     // not ours: the server has compared them.

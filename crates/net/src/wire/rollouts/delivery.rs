@@ -1,4 +1,4 @@
-//! A share of a batch on its way to a consumer: what is told of it, then its arrays as one piece of memory.
+//! A share of a batch on its way to a consumer: its description, then its arrays as one piece of memory.
 //!
 //! That piece begins at a multiple of [`ALIGNMENT`] from the start of the payload, so that a payload that is read to
 //! such an address can be looked at where it is; or it is in the client's arena.
@@ -26,7 +26,7 @@ impl DeliveryHead {
         head.encode(out);
     }
 
-    /// Reads the start of a payload, of arrays that have at most so many bytes; how many bytes it has.
+    /// Reads the start of a payload, of arrays that have at most this many bytes; how many bytes it has.
     pub fn read(payload: &[u8], most: usize) -> Result<(Self, usize), WireError> {
         let mut reader = Reader::new(payload);
         let id = reader.u64("number of a request")?;
@@ -34,7 +34,7 @@ impl DeliveryHead {
         Ok((Self { id, head }, payload.len().saturating_sub(reader.left())))
     }
 
-    /// Where the arrays begin in a payload that begins with so many bytes, and where it ends.
+    /// Where the arrays begin in a payload that begins with this many bytes, and where it ends.
     ///
     /// # Errors
     ///

@@ -39,7 +39,7 @@ pub const MAX_LISTED: u32 = 1 << 19;
 pub const MAX_ITEMS: u32 = 1 << 20;
 /// The largest payload of a BATCH.
 pub const MAX_BATCH: u32 = 1 << 30;
-/// The largest payload of a PLACED: what is known of so many items, and how many steps they have.
+/// The largest payload of a PLACED: what is known of this many items, and how many steps they have.
 pub const MAX_PLACED: u32 = 128 << 20;
 /// The most bytes of an arena.
 pub const MAX_ARENA: u64 = 1 << 30;

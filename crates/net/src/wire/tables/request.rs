@@ -56,12 +56,12 @@ pub enum Operation<'a> {
     },
     /// Tell the numbers of a table, or of [`ALL_TABLES`]; answered by NUMBERS.
     Info,
-    /// Whether so many items may be sampled now: 1 or 0.
+    /// Whether this many items may be sampled now: 1 or 0.
     CanSample {
         /// How many.
         count: u32,
     },
-    /// Whether so many items may be inserted now: 1 or 0.
+    /// Whether this many items may be inserted now: 1 or 0.
     CanInsert {
         /// How many.
         count: u32,

@@ -153,7 +153,7 @@ impl History {
         Ok(Some((*record, time)))
     }
 
-    /// Goes on to the next share that was delivered, through at most so many records: who looks up now and then goes on
+    /// Goes on to the next share that was delivered, through at most this many records: who looks up now and then goes on
     /// after a few. `None` when nothing was delivered among them and there are more; `Some(None)` at the end.
     ///
     /// # Errors
@@ -169,9 +169,9 @@ impl History {
         Ok(None)
     }
 
-    /// Goes on to a point, or to the end if that comes before, through at most so many records; whether it is there,
+    /// Goes on to a point, or to the end if that comes before, through at most this many records; whether it is there,
     /// `None` when there are more before the point. What lies before the place where it is can't be gone to: open it
-    /// anew.
+    /// again.
     pub fn at(&mut self, point: Point, records: u64) -> Result<Option<bool>, Error> {
         for _ in 0..records {
             let is_there = match point {

@@ -19,7 +19,7 @@
 //! # Invariants
 //!
 //! 1. Records are in the journal in the order of the changes, which is why they are pushed under the table's lock.
-//!    They are put together and their checksums taken before, and nobody waits for the disk with the lock.
+//!    They are put together and their checksums taken before, and no thread waits for the disk with the lock.
 //! 2. A change of which a caller of `call` was told is kept, as the durability promises; whoever uses `apply` asks
 //!    [`is_durable`](super::RolloutTable::is_durable).
 //! 3. The time of the table never goes back. While nobody has it open, none passes: then reservations and leases have

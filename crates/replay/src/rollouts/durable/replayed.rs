@@ -1,4 +1,4 @@
-//! From the entries of a journal to the ledger that they tell of.
+//! From the entries of a journal to their ledger.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};

@@ -151,7 +151,7 @@ impl Append {
 pub enum Size {
     /// So many groups in all.
     Groups(u32),
-    /// As many groups as have at most so many tokens, for each rank.
+    /// As many groups as have at most this many tokens, for each rank.
     Tokens(u64),
 }
 
@@ -424,7 +424,7 @@ pub enum ChangeError {
     /// It may be done later.
     #[error("{0}")]
     Blocked(Blocked),
-    /// It makes no sense, and nothing changed.
+    /// It is invalid, and nothing changed.
     #[error("{what} must be {expected}, got {got}")]
     Value {
         /// Which value.

@@ -1,4 +1,4 @@
-//! What makes no sense in a change, whatever there is in a ledger. A client looks at it before it sends anything.
+//! What is invalid in a change, whatever there is in a ledger. A client looks at it before it sends anything.
 
 use std::fmt;
 

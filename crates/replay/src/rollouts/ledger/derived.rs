@@ -1,6 +1,6 @@
 //! What follows from what is saved of a ledger: what is due when, in which order groups go, and how old they are.
 //!
-//! It is kept up to date change by change, and made anew here where a ledger is loaded, and where all times are others
+//! It is kept up to date change by change, and made again here where a ledger is loaded, and where all times are others
 //! than they were. Tests compare the two.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -21,7 +21,7 @@ struct Slack {
 }
 
 impl Slack {
-    /// For a batch of so many groups, which may be more than a version's.
+    /// For a batch of this many groups, which may be more than a version's.
     fn new(ledger: &Ledger, count: usize) -> Option<Self> {
         let lag = i64::from(ledger.config.max_lag?);
         if ledger.config.on_stale != OnStale::Wait {
@@ -29,7 +29,7 @@ impl Slack {
         }
         let (per_version, left) = (ledger.config.per_version() as i64, ledger.places_left());
         let batch = count as i64;
-        // Places up to the version that comes so many after t. A large batch takes those of later versions, too.
+        // Places up to the version that comes this many after t. A large batch takes those of later versions, too.
         let up_to = |after: i64| (left + after * per_version).max(batch);
         let mut needed = 0;
         let queued = ledger.derived.queue.ages().map(|(age, count)| (age, count as i64));
@@ -84,7 +84,7 @@ impl Youth {
         Some(Self { most: mean * count as f64, sum: 0, left: count, lags })
     }
 
-    /// The least that the lags of so many groups that were not taken can be together.
+    /// The least that the lags of this many groups that were not taken can be together.
     fn least(&self, mut groups: usize) -> i64 {
         let mut sum = 0;
         for (lag, count) in &self.lags {
@@ -126,7 +126,7 @@ fn lag_of(target: i64, age: i64) -> i64 {
     (target - age).max(0)
 }
 
-/// A batch of as many groups as have so many tokens, while it is made.
+/// A batch of as many groups as have this many tokens, while it is made.
 struct Budget {
     draws: Vec<u64>,
     most: usize,
@@ -189,7 +189,7 @@ impl Ledger {
             .unwrap_or(Blocked::TooFew { complete: complete as u64, wanted: wanted as u64 })
     }
 
-    /// Whether only another version of the learner can bring so many groups.
+    /// Whether only another version of the learner can bring this many groups.
     fn unpublished(&self, wanted: u64) -> Option<Blocked> {
         // What is out comes back, or others may be made for it.
         let there = self.live();
@@ -329,7 +329,7 @@ impl Ledger {
         Blocked::Incomplete(oldest.map(|(id, _)| *id).next().unwrap_or(self.state.next_group))
     }
 
-    /// As many groups as have at most so many tokens for each rank: no more than a batch has by number, and at
+    /// As many groups as have at most this many tokens for each rank: no more than a batch has by number, and at
     /// least one for each rank.
     fn pick_tokens(&mut self, tokens: u64, want: &Want) -> Result<Vec<u64>, Blocked> {
         let most = self.config.batch_groups as usize;

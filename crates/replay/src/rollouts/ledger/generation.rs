@@ -14,7 +14,7 @@
 //! is counted would not do: of two tables that go on from one checkpoint, one after the other, each would be in the
 //! next one.
 //!
-//! A table without a directory begins with nothing, as the one did that its server had before it was started anew. Its
+//! A table without a directory begins with nothing, as the one did that its server had before it was restarted. Its
 //! groups and batches count from the beginning, as people like to see them. What tells a reservation from one of before is its
 //! attempt, of which nobody sees anything.
 //!
@@ -102,7 +102,7 @@ impl Generation {
 }
 
 impl Ledger {
-    /// Begins anew, `unix_ms` milliseconds after 1970, where another that had this name and is no more may have given
+    /// Begins again, `unix_ms` milliseconds after 1970, where another that had this name and is no more may have given
     /// reservations that are still around.
     pub(in crate::rollouts) fn begin_alone(&mut self, unix_ms: u64) {
         // 30 bits: those of generations, seconds since 1970, are above them.
@@ -201,7 +201,7 @@ mod tests {
     fn reservations_of_a_table_that_is_no_more_are_worth_nothing_in_the_next_one() {
         let config = Arc::new(RolloutConfig { on_expiry: OnExpiry::Suspend, ..config() });
         let mut given = Vec::new();
-        // However soon it was started anew.
+        // However soon it was restarted.
         for unix_ms in [1_763_000_000_000, 1_763_000_000_001, 1_763_000_000_002, 1_763_000_060_000]
         {
             let mut ledger = Ledger::new(Arc::clone(&config)).unwrap();

@@ -1,4 +1,4 @@
-//! Batches that are out, and who has which part of them.
+//! Leased batches, and which consumer has which part of them.
 //!
 //! A batch is made once. Each rank's share goes to one consumer at a time; when that one is gone, the next one
 //! of the rank gets the same groups. That ends when the learner has gone on to a later version: then the batch

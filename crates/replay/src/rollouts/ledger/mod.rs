@@ -1,4 +1,4 @@
-//! Who may make groups, which are complete, who gets them, and who waits: all decisions of a rollout table.
+//! All decisions of a rollout table: reservations, complete groups, deliveries and waits.
 //!
 //! A [`Ledger`] knows neither clocks nor threads nor files. Something [happens](Change) at a time that the
 //! caller tells, in milliseconds, and the ledger says what [came of it](Outcome) or [why not](ChangeError). So the
@@ -12,7 +12,7 @@
 //! for V, and one more for every B since. What was taken beyond V when it is published counts for the versions to come;
 //! what was not taken by then counts for none.
 //!
-//! - *Reservation*: so many more groups may be made: min(`max_running` − running, (d + V + 1)·B − (accepted +
+//! - *Reservation*: this many more groups may be made: min(`max_running` − running, (d + V + 1)·B − (accepted +
 //!   running), `capacity` − those that are there).
 //! - *Selection*: a complete group may be delivered if t − v ≤ η, where v is the version of its oldest token.
 //! - *Shipping*: the batch leaves when V ≥ t − `target_lag`.
@@ -25,7 +25,7 @@
 //!    consumer's lease was over; and what a sample that is refused has moved out of its way. Whatever changed something
 //!    says so: [`Ledger::take_changed`].
 //!
-//! - `change`: what happens, what comes of it, why not. `check`: what makes no sense, whatever there is.
+//! - `change`: what happens, what comes of it, why not. `check`: what is invalid, whatever there is.
 //!   `counts`: what is counted.
 //! - `open`: groups that are made. `queue`: complete ones, in order. `draws`: which of them make a batch.
 //!   `leases`: batches that are out. `steps`: which version the next batch updates. `generation`: numbers that

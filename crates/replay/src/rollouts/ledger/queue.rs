@@ -1,4 +1,4 @@
-//! Complete groups that nobody has, in the order in which they are to go.
+//! Complete groups that are not leased, in the order in which they are to be delivered.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

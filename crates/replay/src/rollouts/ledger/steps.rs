@@ -12,7 +12,7 @@ impl Ledger {
         self.config.per_version() as i64 - self.state.taken as i64
     }
 
-    /// A batch of so many groups was made: the next one may update a later version.
+    /// A batch of this many groups was made: the next one may update a later version.
     pub(super) fn step(&mut self, groups: u64) {
         let (per_version, before) = (self.config.per_version(), self.state.target);
         let taken = self.state.taken + groups;

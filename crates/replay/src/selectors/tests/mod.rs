@@ -79,7 +79,7 @@ fn build(kind: SelectorKind) -> Box<dyn Selector> {
     kind.build().expect("the kind is valid")
 }
 
-/// Takes a step on both, as a table would: whatever makes no sense is left out. Returns the draws.
+/// Takes a step on both, as a table would: whatever is invalid is left out. Returns the draws.
 fn take(
     step: &Step,
     selector: &mut dyn Selector,

@@ -1,4 +1,4 @@
-//! What a table's items are, in a plain list, and who may be picked from it how often. Tests of tables use it, too.
+//! A table's items in a plain list, and how often each may be selected. Tests of tables use it, too.
 
 use super::{DrawnItem, Entry, SelectorKind, Slot};
 

@@ -169,14 +169,14 @@ pub(super) enum Entry<'a> {
     },
 }
 
-/// Begins an entry that will have so many bytes.
+/// Begins an entry that will have this many bytes.
 pub(super) fn begin(kind: u8, bytes: usize) -> Record {
     let mut record = Record::with_capacity(bytes + 2);
     record.put(&[FORMAT, kind]);
     record
 }
 
-/// Bytes of an entry of so many rows.
+/// Bytes of an entry of this many rows.
 pub(super) fn rows_bytes(count: usize, row_bytes: usize) -> usize {
     10 + count * (8 + row_bytes + EFFECT_BYTES) + SENT_BYTES
 }

@@ -25,7 +25,7 @@ use crate::{Error, WaitReason};
 const ROWS_BYTES: usize = 4 << 20;
 /// The most keys in one entry.
 const MAX_KEYS: usize = 1 << 16;
-/// Chunks are told anew when those that were told have so many bytes, or are so many: whoever replays
+/// Chunks are told again when those that were told have this many bytes, or are this many: whoever replays
 /// keeps as many.
 const KNOWN_BYTES: usize = 64 << 20;
 const KNOWN_CHUNKS: usize = 1 << 16;
@@ -88,13 +88,13 @@ impl EffectLog {
         (self.id.clone(), self.log.journal().next())
     }
 
-    /// Room for entries of so many bytes.
+    /// Room for entries of this many bytes.
     fn room(&self, bytes: usize) -> Result<Room, Obstacle> {
         let room = self.log.try_room(bytes).map_err(TableError::from)?;
         room.ok_or_else(|| WaitReason::Capacity.into())
     }
 
-    /// Room for some rows of so many, and for how many.
+    /// Room for some rows of this many, and for how many.
     pub(in crate::table) fn rows_room(
         &self,
         count: usize,
@@ -105,7 +105,7 @@ impl EffectLog {
         Ok((room, count))
     }
 
-    /// Writes an entry when what so many inserts led to is to be added, and where they are from.
+    /// Writes an entry when what this many inserts led to is to be added, and where they are from.
     pub(in crate::table) fn push_traced(
         &self,
         core: &mut Core,
@@ -190,7 +190,7 @@ impl EffectLog {
         self.log.push(record, None);
     }
 
-    /// As [`EffectLog::try_insert`]; goes on when its chunks are to be told anew, so that the caller tries again.
+    /// As [`EffectLog::try_insert`]; goes on when its chunks are to be told again, so that the caller tries again.
     fn try_insert_once(
         &self,
         table: &Arc<Table>,

@@ -12,7 +12,7 @@
 //! # Invariants
 //!
 //! 1. Entries are in the journal in the order in which the changes were made, which is why they are
-//!    pushed under the table's lock. Payload is copied into them before, and nobody waits for the disk
+//!    pushed under the table's lock. Payload is copied into them before, and no thread waits for the disk
 //!    with the lock: room in the journal is taken before it.
 //! 2. What an item names, chunks and a form, is told before it, since the last *forget* and since the
 //!    last checkpoint.
@@ -24,7 +24,7 @@
 //! # Limitations
 //!
 //! Draws are told only as far as they change how often items may still be drawn: after a replay the random
-//! state is another one, an epoch begins anew, and `times_sampled` is that of the checkpoint unless
+//! state is another one, an epoch starts over, and `times_sampled` is that of the checkpoint unless
 //! `max_times_sampled` limits it. With [`Durability::Async`] a batch is handed on before its draws are kept, so
 //! items of the last batches before a crash may be drawn once more than that; with [`Durability::Sync`] it is
 //! handed on when they are. An item that was sampled before it was kept may be lost in a crash, and

@@ -1,4 +1,4 @@
-//! Tables as they were before a crash: what a checkpoint has, and what the journals tell since.
+//! Tables as they were before a crash: from a checkpoint and the journals written since.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! From the entries of a journal to the table that they tell of.
+//! From the entries of a journal to their table.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -264,7 +264,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
         Ok(())
     }
 
-    /// Takes note of whose operations so many items were.
+    /// Takes note of whose operations this many items were.
     fn credit(&mut self, sent: Option<Sent>, count: usize) -> Result<(), String> {
         let Some(Sent { session, number }) = sent else { return Ok(()) };
         let known = self.sessions.get(&session);

@@ -57,7 +57,7 @@ mod tests {
     use crate::chunk::ColumnKind;
     use crate::spec::Dtype;
 
-    /// A journal that tells of so many chunks, of which one in `kept` stays, and forgets after every 50.
+    /// A journal that tells of this many chunks, of which one in `kept` stays, and forgets after every 50.
     fn looks(chunks: usize, kept: usize) -> (usize, usize) {
         let kind = Arc::new(ColumnKind { dtype: Dtype::Bool, shape: vec![] });
         let (mut shared, mut items) = (ChunkDirectory::new(None), Vec::new());

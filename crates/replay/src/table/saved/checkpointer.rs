@@ -1,4 +1,4 @@
-//! Who writes the checkpoints of a server: one at a time, whoever asks.
+//! Writes the checkpoints of a server, one at a time for all callers.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

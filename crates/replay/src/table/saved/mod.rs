@@ -1,4 +1,4 @@
-//! Tables in checkpoints, and what nobody took yet of the stream beside them.
+//! Tables in checkpoints, and the unread samples of the stream beside them.
 //!
 //! [`save`] writes every table of a server, each as it was at one moment, while inserts and samples go
 //! on; [`load`] brings them back, all or none; [`open`] makes tables of them to look at. A [`Checkpointer`]
@@ -7,7 +7,7 @@
 //! - `stream.head`, `stream.samples`: see `unread`. `rollouts-N.*`: see `rollouts`.
 //! - `table-N.head`: JSON: name, form, settings, counts, the state of the generator ([`Head`]).
 //! - `table-N.items`: what is known about each slot: see `items::write`.
-//! - `table-N.sampler` and `.remover`: their states. `table-N.sessions`: how far those have come who insert
+//! - `table-N.sampler` and `.remover`: their states. `table-N.sessions`: how far those producers have come that insert
 //!   from elsewhere. Each of these is not there when it is empty.
 //! - `table-N.rows`: the bytes of the items, and `table-N.runs`: in which slots they were: the first of a run
 //!   and how many it has, u32 each; or

@@ -254,7 +254,7 @@ impl Moment {
     }
 }
 
-/// An empty vector whose memory for so many values is there.
+/// An empty vector whose memory for this many values is there.
 fn touched<T: Copy + Default>(len: usize) -> Vec<T> {
     let mut vector = roomy(len);
     vector.resize(len, T::default());

@@ -1,4 +1,4 @@
-//! The samples of a stream that nobody took yet, as sections: `stream.head`, JSON, and `stream.samples`.
+//! Unread samples of a stream, as sections: `stream.head`, JSON, and `stream.samples`.
 
 use std::io::{Read, Write};
 

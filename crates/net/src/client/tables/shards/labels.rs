@@ -2,7 +2,7 @@
 //!
 //! A server leaves the eight bits at the top of a key to its clients. A client of several servers writes
 //! there the number of the shard and, in the bits that are left, which life of it: a server that was
-//! started anew gives its first keys again, and an update that was meant for an item of its last life
+//! restarted gives its first keys again, and an update that was meant for an item of its last life
 //! must not change another item.
 //!
 //! The number of the shard is written from the top down, its lowest bit first, and the life from the bottom up. So

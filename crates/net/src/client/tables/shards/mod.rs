@@ -85,7 +85,7 @@ pub struct Gathered {
 pub struct Changed {
     /// How many of the items were there.
     pub done: u64,
-    /// How many keys are of shards that are away, or were started anew since they gave the keys: for
+    /// How many keys are of shards that are away, or were restarted since they gave the keys: for
     /// these nothing is known to have been done.
     pub lost: u64,
 }
@@ -135,7 +135,7 @@ pub struct Shards {
 }
 
 impl Shard<'_> {
-    /// One more for each time that its server was started anew.
+    /// One more for each time that its server was restarted.
     fn incarnation(&self) -> u64 {
         self.first_incarnation.wrapping_add(self.requests.incarnations())
     }
@@ -219,7 +219,7 @@ impl UnfinishedBatch {
 }
 
 impl Shards {
-    /// For so many shards at first, whose choices follow from the seed.
+    /// For this many shards at first, whose choices follow from the seed.
     ///
     /// # Panics
     ///
@@ -231,7 +231,7 @@ impl Shards {
         Self { state: Mutex::new(state) }
     }
 
-    /// Has room for so many shards from now on, if there was less. Those that were there keep their places, and keys
+    /// Has room for this many shards from now on, if there was less. Those that were there keep their places, and keys
     /// their meaning, but for those of lives that there is no room for any more: see the module `labels`.
     ///
     /// # Panics
@@ -273,7 +273,7 @@ impl Shards {
         match filled {
             Ok(()) => Ok(self.gather(partial)),
             Err(error) => {
-                // Also when nothing was given: to choose anew would favour shards that do not wait.
+                // Also when nothing was given: to choose again would favour shards that do not wait.
                 if !partial.whole.is_empty() {
                     let unfinished = &mut self.state.lock().unfinished;
                     unfinished.truncate(MAX_UNFINISHED - 1);

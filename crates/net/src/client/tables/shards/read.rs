@@ -9,7 +9,7 @@ use super::{
 };
 use crate::client::tables::{Requests, TablesError};
 
-/// Asks a shard that is there; `None` when it was not, or was started anew meanwhile.
+/// Asks a shard that is there; `None` when it was not, or was restarted meanwhile.
 fn ask<T>(
     shards: &[Option<Shard<'_>>],
     number: usize,

@@ -1,15 +1,15 @@
 """Track the servers of a stream, in an actor that servers report to and producers ask.
 
 A server of a stream is in the process of its learner, which Ray may restart anywhere. So servers
-report their addresses at intervals, and are not asked. The roster outlives every learner, since a
+report their addresses at intervals, and are not asked. The registry outlives every learner, since a
 restarted learner asks it for the addresses it had; it ends when the last server leaves, or when
-none has reported for long. When Ray restarts the roster itself, the servers report again.
+none has reported for long. When Ray restarts the registry itself, the servers report again.
 
 # Invariants
 
 1. Of two servers with one rank, the one that entered later counts; the other learns that it does
    not, and closes.
-2. A server that entered here is later than all that entered an earlier roster, whatever their
+2. A server that entered here is later than all that entered an earlier registry, whatever their
    clocks say.
 """
 
@@ -24,9 +24,17 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 if TYPE_CHECKING:
-    from echoic.integrations.ray.doors import Doors
+    from echoic.integrations.ray.addresses import Addresses
 
-__all__ = ["BEAT", "Entered", "Place", "StreamRoster", "find_roster", "open_roster", "roster_name"]
+__all__ = [
+    "BEAT",
+    "Entered",
+    "Place",
+    "StreamRegistry",
+    "find_registry",
+    "open_registry",
+    "registry_name",
+]
 
 # Seconds between two reports of a server.
 BEAT = 1.0
@@ -36,25 +44,25 @@ _SILENT = 5.0
 _STARTING = 30.0
 # Seconds that a producer may take to connect to its server, on a machine that is busy.
 _ARRIVAL = 5.0
-# Seconds without any report after which the roster ends.
+# Seconds without any report after which the registry ends.
 _IDLE = 600.0
 
 
 @dataclass(frozen=True)
 class Entered:
-    """The roster's answer to a server that enters.
+    """The registry's answer to a server that enters.
 
     Attributes:
         identity: Eight random letters, unique to this stream on this machine.
         token: The secret to require from clients.
-        life: Larger than that of any earlier server of this rank.
+        generation: Larger than that of any earlier server of this rank.
         before: The addresses of the last one.
     """
 
     identity: str
     token: str
-    life: int
-    before: Doors | None
+    generation: int
+    before: Addresses | None
 
 
 @dataclass(frozen=True)
@@ -63,8 +71,8 @@ class Place:
 
     Attributes:
         rank: Its number.
-        life: Which of the servers of this rank it is.
-        doors: Its addresses, or the last ones.
+        generation: Which of the servers of this rank it is.
+        addresses: Its addresses, or the last ones.
         token: The secret that it requires from clients.
         example: A sample, pickled with its code.
         load: How many clients it has.
@@ -72,15 +80,15 @@ class Place:
     """
 
     rank: int
-    life: int
-    doors: Doors
+    generation: int
+    addresses: Addresses
     token: str
     example: bytes
     load: int
     silent: float = 0.0
 
 
-class StreamRoster:
+class StreamRegistry:
     """Track the servers of one stream, as an actor.
 
     Args:
@@ -95,9 +103,9 @@ class StreamRoster:
         self._token = token
         self._idle = idle
         self._places: dict[int, Place] = {}
-        self._lives: dict[int, int] = {}
+        self._generations: dict[int, int] = {}
         # The ranks whose last server entered here.
-        self._own_lives: set[int] = set()
+        self._own_generations: set[int] = set()
         self._heard: dict[int, float] = {}
         # When a rank has entered that has not reported its address yet.
         self._entered: dict[int, float] = {}
@@ -110,29 +118,33 @@ class StreamRoster:
     def enter(self, rank: int) -> Entered:
         """Register a server, in place of any earlier one of its rank."""
         self._latest = time.monotonic()
-        # From the clock, so that it is larger than those of an earlier roster.
-        life = max(self._lives.get(rank, 0) + 1, time.time_ns())
-        self._lives[rank] = life
-        self._own_lives.add(rank)
+        # From the clock, so that it is larger than those of an earlier registry.
+        generation = max(self._generations.get(rank, 0) + 1, time.time_ns())
+        self._generations[rank] = generation
+        self._own_generations.add(rank)
         self._entered[rank] = self._latest
         before = self._places.get(rank)
-        return Entered(self._identity, self._token, life, None if before is None else before.doors)
+        return Entered(
+            self._identity, self._token, generation, None if before is None else before.addresses
+        )
 
-    def tell(self, place: Place) -> bool:
+    def report(self, place: Place) -> bool:
         """Store a server's report; return whether it is the one that counts."""
         self._latest = time.monotonic()
-        latest = self._lives.get(place.rank, 0)
-        if place.life < latest or (place.life != latest and place.rank in self._own_lives):
+        latest = self._generations.get(place.rank, 0)
+        if place.generation < latest or (
+            place.generation != latest and place.rank in self._own_generations
+        ):
             return False
-        self._lives[place.rank] = place.life
+        self._generations[place.rank] = place.generation
         self._entered.pop(place.rank, None)
         self._places[place.rank] = place
         self._heard[place.rank] = self._latest
         return True
 
-    def leave(self, rank: int, life: int) -> bool:
+    def leave(self, rank: int, generation: int) -> bool:
         """Remove a server, unless another has its rank by now; return whether any is left."""
-        if self._lives.get(rank) == life:
+        if self._generations.get(rank) == generation:
             self._places.pop(rank, None)
             self._entered.pop(rank, None)
         now = time.monotonic()
@@ -166,17 +178,17 @@ class StreamRoster:
         ray.kill(self._own)
 
 
-def roster_name(name: str) -> str:
-    """Return the name of a stream's roster."""
+def registry_name(name: str) -> str:
+    """Return the name of a stream's registry."""
     return f"{name}/stream"
 
 
-def open_roster(name: str, namespace: str, identity: str, token: str) -> Any:
-    """Return the roster of a stream; start it if there is none."""
+def open_registry(name: str, namespace: str, identity: str, token: str) -> Any:
+    """Return the registry of a stream; start it if there is none."""
     return (
-        ray.remote(StreamRoster)
+        ray.remote(StreamRegistry)
         .options(
-            name=roster_name(name),
+            name=registry_name(name),
             namespace=namespace,
             # It has to outlive the learner that starts it, which finds it again after a restart.
             lifetime="detached",
@@ -189,10 +201,10 @@ def open_roster(name: str, namespace: str, identity: str, token: str) -> Any:
     )
 
 
-def find_roster(name: str, namespace: str | None) -> Any:
-    """Return the roster of a stream.
+def find_registry(name: str, namespace: str | None) -> Any:
+    """Return the registry of a stream.
 
     Raises:
         ValueError: If there is none.
     """
-    return ray.get_actor(roster_name(name), namespace)
+    return ray.get_actor(registry_name(name), namespace)

@@ -24,7 +24,7 @@ from echoic.transports import ShmTransport, TcpTransport
 if TYPE_CHECKING:
     from echoic.server import Server
 
-__all__ = ["Doors", "nearest", "open_doors", "this_host"]
+__all__ = ["Addresses", "nearest", "open_transports", "this_host"]
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _PAUSE = 0.1
 
 
 @dataclass(frozen=True)
-class Doors:
+class Addresses:
     """The addresses of a server.
 
     Attributes:
@@ -59,21 +59,21 @@ def this_host() -> str:
         return platform.node()
 
 
-def nearest(doors: Doors, token: str | None) -> str:
+def nearest(addresses: Addresses, token: str | None) -> str:
     """Return the address by which this process reaches a server fastest."""
-    if doors.shm is None or doors.host != this_host():
-        return doors.tcp
+    if addresses.shm is None or addresses.host != this_host():
+        return addresses.tcp
     secret = None if token is None else token.encode()
     try:
-        _native.ping(doors.shm, {"token": secret}, _PATIENCE, 1)
+        _native.ping(addresses.shm, {"token": secret}, _PATIENCE, 1)
     except (EchoicError, OSError):
-        return doors.tcp
-    return doors.shm
+        return addresses.tcp
+    return addresses.shm
 
 
-def open_doors(
-    server: Server, name: str, *, token: str, threads: int | None, before: Doors | None
-) -> Doors:
+def open_transports(
+    server: Server, name: str, *, token: str, threads: int | None, before: Addresses | None
+) -> Addresses:
     """Open a server's transports; return the addresses.
 
     Args:
@@ -93,7 +93,7 @@ def open_doors(
     if tcp is None:
         tcp = TcpTransport(0, host, token=token, threads=threads).open(server)
     shm = _try_to_open(ShmTransport(name, token=token, threads=threads), server)
-    return Doors(this_host(), tcp, shm)
+    return Addresses(this_host(), tcp, shm)
 
 
 def _try_to_open(transport: TcpTransport | ShmTransport, server: Server) -> str | None:

@@ -1,7 +1,7 @@
 """Track the shards of a cluster and their addresses, in an actor.
 
 Clients ask it by its name, when they connect and at intervals. It asks the shards, since Ray may
-have restarted one elsewhere. When Ray restarts the roster itself, it finds the shards by their
+have restarted one elsewhere. When Ray restarts the registry itself, it finds the shards by their
 names; a shard also remembers that it is being drained.
 """
 
@@ -13,13 +13,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray._private.state import actors as told_of_actors
+from ray._private.state import actors as actor_state
 from ray.exceptions import RayError
 
 if TYPE_CHECKING:
-    from echoic.integrations.ray.doors import Doors
+    from echoic.integrations.ray.addresses import Addresses
 
-__all__ = ["MAX_SHARDS", "Entry", "Roster", "Sheet", "own_restarts", "restarts_of", "shard_name"]
+__all__ = [
+    "MAX_SHARDS",
+    "ClusterState",
+    "Entry",
+    "Registry",
+    "own_restarts",
+    "restarts_of",
+    "shard_name",
+]
 
 # The limit of a sharded client: a key has eight bits for its shard.
 MAX_SHARDS = 256
@@ -39,19 +47,19 @@ class Entry:
     """The state of a shard.
 
     Attributes:
-        doors: Its addresses, or the last ones; ``None`` until they were reported.
+        addresses: Its addresses, or the last ones; ``None`` until they were reported.
         draining: Whether it gets no more inserts.
         removed: Whether it is gone for good.
     """
 
-    doors: Doors | None
+    addresses: Addresses | None
     draining: bool = False
     removed: bool = False
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """The roster's answer to clients: the token, and all shards by number.
+class ClusterState:
+    """The registry's answer to clients: the token, and all shards by number.
 
     ``shards`` is empty while the cluster is still being started.
     """
@@ -60,7 +68,7 @@ class Sheet:
     shards: list[Entry]
 
 
-class Roster:
+class Registry:
     """Track the shards of one cluster.
 
     Args:
@@ -70,11 +78,11 @@ class Roster:
     """
 
     def __init__(self, name: str, namespace: str, token: str) -> None:
-        """Look for shards that are there already: the roster may have been restarted."""
+        """Look for shards that are there already: the registry may have been restarted."""
         self._name = name
         self._namespace = namespace
         self._token = token
-        self._doors: dict[int, Doors] = {}
+        self._addresses: dict[int, Addresses] = {}
         self._draining: set[int] = set()
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._asked = 0.0
@@ -88,7 +96,7 @@ class Roster:
         self._count = max(numbers, default=-1) + 1
         self._removed = set(range(self._count)) - numbers
 
-    async def state(self) -> Sheet:
+    async def state(self) -> ClusterState:
         """Return the state of all shards."""
         now = time.monotonic()
         if now - self._asked > _FRESH:
@@ -100,14 +108,14 @@ class Roster:
             # Requests to those that don't answer continue; until then their last answer counts.
             await asyncio.wait(self._asking.values(), timeout=_PATIENCE)
         entries = [
-            Entry(self._doors.get(number), number in self._draining, number in self._removed)
+            Entry(self._addresses.get(number), number in self._draining, number in self._removed)
             for number in range(self._count)
         ]
-        return Sheet(self._token, entries)
+        return ClusterState(self._token, entries)
 
     async def _ask(self, number: int) -> None:
         try:
-            doors, draining = await self._shard(number).tell.remote()
+            addresses, draining = await self._shard(number).report.remote()
         except (RayError, ValueError):
             # It is being restarted, or not there at all.
             return
@@ -116,16 +124,16 @@ class Roster:
         if number in self._removed:
             # It was removed meanwhile.
             return
-        self._doors[number] = doors
+        self._addresses[number] = addresses
         if draining:
             self._draining.add(number)
 
     def _shard(self, number: int) -> Any:
         return ray.get_actor(shard_name(self._name, number), self._namespace)
 
-    async def last_doors(self, number: int) -> Doors | None:
+    async def last_addresses(self, number: int) -> Addresses | None:
         """Return the last addresses of a shard, for its next process."""
-        return self._doors.get(number)
+        return self._addresses.get(number)
 
     async def is_draining(self, number: int) -> bool:
         """Return whether a shard gets no more inserts, for its next process."""
@@ -134,7 +142,7 @@ class Roster:
     async def grow(self, count: int, there: list[int]) -> None:
         """Set the number of shards, and which of them are there."""
         self._count = max(count, self._count)
-        # A restarted roster does not know of shards that were removed.
+        # A restarted registry does not know of shards that were removed.
         self._removed |= set(range(self._count)) - set(there)
         self._asked = 0.0
 
@@ -146,7 +154,7 @@ class Roster:
         """Mark a shard as removed."""
         self._removed.add(number)
         self._draining.discard(number)
-        self._doors.pop(number, None)
+        self._addresses.pop(number, None)
 
 
 def restarts_of(actor: Any) -> int:
@@ -162,5 +170,5 @@ def own_restarts() -> int:
 def _restarts(actor_id: str) -> int:
     # Ray shows this number in its dashboard, which may not run, and has no other public way to it:
     # this reads what Ray's `was_current_actor_reconstructed` reads.
-    told = told_of_actors(actor_id=actor_id)
-    return int(told["NumRestarts"]) if told else 0
+    state = actor_state(actor_id=actor_id)
+    return int(state["NumRestarts"]) if state else 0
