@@ -50,6 +50,12 @@ class BufferStats:
 class Drawn:
     """Batches of all buffers."""
 
+    def _repr_html_(self) -> str:
+        """Show the buffer in a notebook."""
+        from echoic.views.notebook import buffer_html
+
+        return buffer_html(self)
+
     def batches(self: Any, n: int, **options: Any) -> Iterator[BufferBatch]:
         """Yield batches of ``n`` transitions, each drawn when it is asked for.
 
