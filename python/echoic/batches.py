@@ -205,6 +205,12 @@ class Batches:
         self._batches.clear()
         self._asked.clear()
 
+    def __repr__(self) -> str:
+        """Return how many batches are fetched, and whether the iterator is closed."""
+        fetched = len(self._batches) + len(self._asked)
+        closed = ", closed" if self._closed else ""
+        return f"Batches(fetched={fetched}, prefetch={self._prefetch}{closed})"
+
     def __enter__(self) -> Self:
         """Return itself."""
         return self

@@ -307,6 +307,16 @@ class Server(_native.Server):
         except ClosedError:
             return
 
+    def __repr__(self) -> str:
+        """Return the addresses, and whether the server is closed."""
+        return f"Server({', '.join(self.addresses)}{', closed' if self.closed else ''})"
+
+    def _repr_html_(self) -> str:
+        """Show the server in a notebook."""
+        from echoic.views.notebook import server_html
+
+        return server_html(self)
+
     def __enter__(self) -> Self:
         """Start the server."""
         return self.start()

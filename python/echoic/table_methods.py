@@ -89,6 +89,12 @@ class TableMethods:
         """
         self._set_limiter(settings("limiter", Limiter, limiter))
 
+    def _repr_html_(self) -> str:
+        """Show the table in a notebook."""
+        from echoic.views.notebook import table_html
+
+        return table_html(self)
+
 
 def settings(name: str, kind: type[Selector | Limiter], value: Any) -> tuple[str, list[float]]:
     """Return a selector or a limiter in the form that the native core takes."""

@@ -218,6 +218,10 @@ class Watch:
         """Close the connection."""
         self._closed, self._watcher = True, None
 
+    def __repr__(self) -> str:
+        """Return the address, and whether the watch is closed."""
+        return f"Watch({self.address}{', closed' if self._closed else ''})"
+
     def __enter__(self) -> Self:
         """Return the watch."""
         return self

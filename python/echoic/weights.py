@@ -83,6 +83,18 @@ class WeightStore(_native.WeightStore):
         """Close the store."""
         self.close()
 
+    def __repr__(self) -> str:
+        """Return the version, and how much memory is taken."""
+        numbers = self.metrics()
+        held = f"{numbers['held_publications']} of {numbers['max_publications']}"
+        return f"WeightStore(version={self.version}, bytes={numbers['bytes']}, held={held})"
+
+    def _repr_html_(self) -> str:
+        """Show the weights in a notebook."""
+        from echoic.views.notebook import weights_html
+
+        return weights_html(self)
+
 
 class WeightClient(_native.WeightClient):
     """The weights of a remote server: for workers, and for a learner in another process.

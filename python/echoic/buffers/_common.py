@@ -51,6 +51,12 @@ class BufferStats:
 class Drawn:
     """Iterate over batches of any buffer."""
 
+    def _repr_html_(self) -> str:
+        """Show the buffer in a notebook."""
+        from echoic.views.notebook import buffer_html
+
+        return buffer_html(self)
+
     def batches(self: Any, n: int, **options: Any) -> Iterator[BufferBatch]:
         """Yield batches of ``n`` transitions, each drawn when it is asked for.
 

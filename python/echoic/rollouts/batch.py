@@ -320,3 +320,9 @@ class RolloutBatch:
             f"RolloutBatch(number={self.number}, groups={len(self.group_ids)}, items={len(self)}, "
             f"tokens={self.tokens}, form={self.form!r}, target={self.target})"
         )
+
+    def _repr_html_(self) -> str:
+        """Show the batch in a notebook."""
+        from echoic.views.notebook import batch_html
+
+        return batch_html(self)

@@ -485,8 +485,17 @@ class RolloutTable:
         self.close()
 
     def __repr__(self) -> str:
-        """Show its name."""
-        return f"RolloutTable({self.name!r})"
+        """Return name, sizes and whether it is closed."""
+        sizes = (
+            f"batch_groups={self.settings['batch_groups']}, capacity={self.settings['capacity']}"
+        )
+        return f"RolloutTable({self.name!r}, {sizes}{', closed' if self.closed else ''})"
+
+    def _repr_html_(self) -> str:
+        """Show the table in a notebook."""
+        from echoic.views.notebook import rollouts_html
+
+        return rollouts_html(self)
 
 
 def as_arguments(settings: dict[str, Any]) -> dict[str, Any]:

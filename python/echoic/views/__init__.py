@@ -5,6 +5,7 @@
 - :mod:`echoic.views.problems`: what is stuck, why, and what helps, in words.
 - :mod:`echoic.views.monitor`: asks a server again and again.
 - :mod:`echoic.views.plain`: an answer as plain text, or as data.
+- :mod:`echoic.views.notebook`: objects of this process as HTML, for notebooks.
 - :mod:`echoic.views.terminal` (``echoic top``) and :mod:`echoic.views.web` (``echoic dashboard``)
   show all of that.
 """
