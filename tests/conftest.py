@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import echoic
 import numpy as np
 import pytest
+from forks import Forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -129,6 +130,14 @@ def run_script() -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """Start programs in processes that need not import anything first."""
+    started = Forks()
+    yield started
+    started.close()
 
 
 @pytest.fixture

@@ -42,6 +42,8 @@ from typer.testing import CliRunner
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from forks import Forks
+
 ROOT = Path(__file__).resolve().parent.parent
 GUIDE = ROOT / "docs" / "guides" / "command-line.md"
 # For processes that import and connect, on a machine that does other things too.
@@ -801,17 +803,12 @@ def command(*arguments: str) -> list[str]:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., Serving]]:
+def serve(forks: Forks) -> Iterator[Callable[..., Serving]]:
     """Start `echoic serve` and wait until it listens."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str) -> Serving:
-        popen = subprocess.Popen(
-            command("serve", *arguments),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        popen = forks.start("echoic.cli.app:app", "serve", *arguments, errors_apart=True)
         started.append(popen)
         assert popen.stdout is not None
         words = popen.stdout.readline().split()

@@ -69,11 +69,15 @@ def test_nightly():
 
 def test_fast():
     assert tiers.size("fast", "full") == {size!r}
+
+@pytest.mark.parametrize("case", tiers.rotating("a", "b"))
+def test_in_turn(case):
+    assert {nightly} or case == "ab"[tiers.part % 2]
 """
     code, output = run({FILE: source}, *options)
     assert code == 0, output
     assert "::test_fast" in output
-    assert f"{2 if nightly else 1} passed" in output
+    assert f"{4 if nightly else 2} passed" in output
 
 
 def test_a_skip_that_is_not_listed_fails_the_run_which_says_how_long_it_took(run: Run) -> None:

@@ -11,16 +11,19 @@ tests are in the fast tier. `--tier` chooses:
 A test that does the same more often or for longer with `--tier all` says so with `size(3, 100)`.
 Ask for sizes in test modules and fixtures: when conftest.py files are imported, the tier is not
 known yet. Pass them to processes that a test starts, which do not know the tier either.
+
+A family of cases that take long and differ little is `rotating("a", "b", "c")`: the date chooses
+the one that the fast tier has, and the nightly tier has the others. The head of the report says
+which part of seven that was; `--part` repeats it.
 """
 
 from __future__ import annotations
 
 import time
 import zlib
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
 
 T = TypeVar("T")
 
@@ -29,11 +32,22 @@ PARTS = 7
 
 # Whether every test runs, at full size.
 full = False
+# The part that the date or `--part` has chosen.
+part = 0
 
 
 def size(fast: T, at_full_size: T) -> T:
     """Return the first value, or with `--tier all` the second one."""
     return at_full_size if full else fast
+
+
+def rotating(*cases: Any) -> list[Any]:
+    """Return cases for `parametrize`: that of today is in the fast tier, the others are nightly."""
+    today = part % len(cases)
+    return [
+        case if index == today else pytest.param(case, marks=pytest.mark.nightly)
+        for index, case in enumerate(cases)
+    ]
 
 
 def part_of(path: str) -> int:
@@ -58,17 +72,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--part",
         type=int,
         choices=range(PARTS),
-        help="with --tier check: the part of the nightly tests, which the date chooses otherwise",
+        help="the part of rotating cases, and with --tier check of the nightly tests; "
+        "the date chooses it otherwise",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    global full
+    global full, part
     config.addinivalue_line("markers", "nightly: left out unless --tier has it")
     full = config.option.tier == "all"
     if config.option.part is None:
         # Processes of pytest-xdist are given it, so a run that passes midnight has one part.
         config.option.part = part_of_today()
+    part = config.option.part
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -79,7 +95,10 @@ def pytest_report_header(config: pytest.Config) -> str:
             f"Run that part again: --tier check --part {part} -m nightly"
         )
     if tier == "fast":
-        return "tier: fast. Nightly tests are left out, named ones too: --tier all runs them"
+        return (
+            f"tier: fast, with the rotating cases of --part {part}. "
+            "Nightly tests are left out, named ones too: --tier all runs them"
+        )
     return "tier: all, at full size"
 
 

@@ -21,6 +21,8 @@ from workers import transport
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from forks import Forks
+
 
 @dataclass
 class Door:
@@ -85,9 +87,9 @@ def tcp(folder: Path, make_server: Any) -> Door:
 
 
 @pytest.fixture
-def processes(make_server: object) -> Iterator[Processes]:
+def processes(make_server: object, forks: Forks) -> Iterator[Processes]:
     """Start processes; they end before the servers of the test do."""
-    started = Processes()
+    started = Processes(forks)
     yield started
     started.end()
 

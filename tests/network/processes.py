@@ -15,22 +15,16 @@ from content import PATIENCE
 if TYPE_CHECKING:
     import signal
 
+    from forks import Forks
+
 PROGRAMS = Path(__file__).with_name("workers.py")
 
 
 class Process:
     """A running program: what it said, and signals for it."""
 
-    def __init__(self, *command: str, prefix: tuple[str, ...] = ()) -> None:
-        self.popen = subprocess.Popen(
-            [*prefix, sys.executable, *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            # Nothing here multiplies matrices, and its threads make the start twice as dear.
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-        )
+    def __init__(self, popen: subprocess.Popen[str]) -> None:
+        self.popen = popen
         # All that it said, but of the reports only the last: there are many.
         self.lines: list[str] = []
         self.acked = 0
@@ -120,15 +114,29 @@ class Process:
         self._reader.join(PATIENCE)
 
 
+def fresh(*command: str) -> subprocess.Popen[str]:
+    """Start a fresh interpreter."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # Nothing here multiplies matrices, and its threads make the start twice as dear.
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )
+
+
 class Processes:
     """Starts processes, and leaves none behind."""
 
-    def __init__(self) -> None:
+    def __init__(self, forks: Forks) -> None:
+        self._forks = forks
         self._all: list[Process] = []
 
     def script(self, source: str) -> Process:
         """Run Python source."""
-        return self._add(Process("-c", source))
+        return self._add(self._forks.run(source))
 
     def start(
         self, program: str, address: str, prefix: tuple[str, ...] = (), **options: Any
@@ -137,7 +145,7 @@ class Processes:
 
         What the prefix runs must become the program, and not start another process.
         """
-        command = [str(PROGRAMS), program, address]
+        command = [program, address]
         for name, value in options.items():
             flag = "--" + name.replace("_", "-")
             if value is True:
@@ -145,11 +153,13 @@ class Processes:
             else:
                 text = json.dumps(value) if isinstance(value, dict) else str(value)
                 command += [flag, text]
-        return self._add(Process(*command, prefix=prefix))
+        if prefix:
+            return self._add(fresh(*prefix, sys.executable, str(PROGRAMS), *command))
+        return self._add(self._forks.start(f"{PROGRAMS.stem}:main", *command))
 
-    def _add(self, process: Process) -> Process:
-        self._all.append(process)
-        return process
+    def _add(self, popen: subprocess.Popen[str]) -> Process:
+        self._all.append(Process(popen))
+        return self._all[-1]
 
     def end(self) -> None:
         """Kill all that still run."""

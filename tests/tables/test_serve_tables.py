@@ -28,6 +28,8 @@ from rich.console import Console
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from forks import Forks
+
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "command-line.md"
 # For processes that import and connect, on a machine that does other things too.
 PATIENCE = 60.0
@@ -541,14 +543,13 @@ def command(path: Path) -> list[str]:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Serving]]:
+def start(forks: Forks) -> Iterator[Callable[..., Serving]]:
     """Start `echoic serve` and wait until it listens."""
     started: list[subprocess.Popen[str]] = []
 
     def start(path: Path) -> Serving:
-        popen = subprocess.Popen(
-            command(path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        words = ["serve", "--config", str(path)]
+        popen = forks.start("echoic.cli.app:app", *words, errors_apart=True)
         started.append(popen)
         assert popen.stdout is not None
         words = popen.stdout.readline().split()

@@ -6,8 +6,6 @@ import contextlib
 import gc
 import pickle
 import random
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -23,6 +21,8 @@ from echoic.sharded.places import Place, read_places
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from forks import Forks
 
 PATIENCE = 30.0
 
@@ -435,14 +435,12 @@ with server:
 class Shard:
     """A server that can be killed, and started anew elsewhere with all that it had."""
 
-    def __init__(self, journal: Path) -> None:
-        self._journal = journal
+    def __init__(self, forks: Forks, journal: Path) -> None:
+        self._forks, self._journal = forks, journal
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-c", SERVE, str(self._journal)]
-        pipe = subprocess.PIPE
-        self._popen = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        self._popen = self._forks.run(SERVE, str(self._journal))
         assert self._popen.stdout is not None
         self.address = self._popen.stdout.readline().strip()
         assert self.address.startswith("tcp://")
@@ -454,12 +452,12 @@ class Shard:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[], Shard]]:
+def start(forks: Forks, tmp_path: Path) -> Iterator[Callable[[], Shard]]:
     """Start servers, and leave none behind."""
     shards: list[Shard] = []
 
     def make() -> Shard:
-        shards.append(Shard(tmp_path / f"shard-{len(shards)}"))
+        shards.append(Shard(forks, tmp_path / f"shard-{len(shards)}"))
         return shards[-1]
 
     yield make

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import pickle
 import signal
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -21,6 +19,8 @@ from echoic.sharded.shards import _score
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from forks import Forks
 
 PATIENCE = 20.0
 
@@ -405,16 +405,16 @@ with echoic.Server(tables=[table], transport=echoic.TcpTransport(port=port)) as 
 class Process:
     """A server that can be killed, and started anew at the same address."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, forks: Forks, name: str) -> None:
+        self._forks = forks
         self.name = name
         self.port = 0
         self.start()
 
     def start(self, port: int | None = None) -> None:
         """Start it, without waiting until it is there."""
-        command = [sys.executable, "-c", SERVE, self.name, str(self.port if port is None else port)]
-        pipe = subprocess.PIPE
-        self.popen = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        port = self.port if port is None else port
+        self.popen = self._forks.run(SERVE, self.name, str(port))
         self._address = ""
 
     @property
@@ -436,12 +436,12 @@ class Process:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Process]]:
+def start(forks: Forks) -> Iterator[Callable[..., Process]]:
     """Start servers, and leave none behind."""
     processes: list[Process] = []
 
     def make(name: str = "t") -> Process:
-        processes.append(Process(name))
+        processes.append(Process(forks, name))
         return processes[-1]
 
     yield make

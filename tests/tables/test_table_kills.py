@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -12,11 +10,15 @@ from typing import TYPE_CHECKING, Any
 import echoic
 import numpy as np
 import pytest
+import tiers
 from echoic import Table
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
     from pathlib import Path
+
+    from forks import Forks
 
 STEP = {"number": np.int64(0), "filling": np.zeros(700, np.uint8)}
 
@@ -61,7 +63,9 @@ def check_steps(data: Any) -> None:
 
 
 @pytest.mark.parametrize("door", ["tcp", pytest.param("unix", marks=pytest.mark.nightly), "shm"])
-def test_a_killed_client_leaves_whole_items_and_disturbs_nobody(door: str, tmp_path: Path) -> None:
+def test_a_killed_client_leaves_whole_items_and_disturbs_nobody(
+    forks: Forks, door: str, tmp_path: Path
+) -> None:
     transport: Any = {
         "tcp": lambda: echoic.TcpTransport(port=0),
         "unix": lambda: echoic.UnixTransport(tmp_path / "door"),
@@ -75,8 +79,7 @@ def test_a_killed_client_leaves_whole_items_and_disturbs_nobody(door: str, tmp_p
         running: list[subprocess.Popen[str]] = []
         try:
             for number in range(6):
-                command = [sys.executable, "-c", CLIENT, server.addresses[0], str(number)]
-                client = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+                client = forks.run(CLIENT, server.addresses[0], str(number))
                 assert client.stdout is not None
                 running.append(client)
                 assert client.stdout.readline() == "ready\n"
@@ -106,7 +109,7 @@ def test_a_killed_client_leaves_whole_items_and_disturbs_nobody(door: str, tmp_p
 
 
 PATIENCE = 60.0
-KILLS = 8
+KILLS = tiers.size(3, 8)
 
 # A server at one address, with a table that writes a journal, one of trajectories that does, and
 # one that comes back from checkpoints only; the ratio table is full as soon as nobody samples.
@@ -139,13 +142,12 @@ with server:
 class Place:
     """Where a server is, as often as it is killed."""
 
-    def __init__(self, root: Path, durability: str) -> None:
-        self._command = [sys.executable, "-c", SERVE, str(root), durability]
+    def __init__(self, forks: Forks, root: Path, durability: str) -> None:
+        self._forks, self._words = forks, (str(root), durability)
         self.start()
 
     def start(self) -> None:
-        pipe = subprocess.PIPE
-        self._popen = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, text=True)
+        self._popen = self._forks.run(SERVE, *self._words)
         assert self._popen.stdout is not None
         self.address = self._popen.stdout.readline().strip()
         assert self.address.startswith("unix://")
@@ -242,8 +244,8 @@ def numbers(client: echoic.TableClient, table: str) -> list[int]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
-    one = Place(tmp_path, request.param)
+def place(forks: Forks, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
+    one = Place(forks, tmp_path, request.param)
     yield one
     one.kill()
 
@@ -251,7 +253,8 @@ def place(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("place", ["async", "sync"], indirect=True)
 def test_what_workers_insert_is_there_once_however_often_the_server_is_killed(place: Place) -> None:
-    moments = random.Random(3)
+    # Other moments each day of a week.
+    moments = random.Random(3 + tiers.part)
     workers = [Worker(place.address, number) for number in range(3)]
     learner = Learner(place.address)
     for thread in (*workers, learner):

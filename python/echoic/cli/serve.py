@@ -151,11 +151,13 @@ class Serving:
     Attributes:
         server: Which listens.
         tables: Its tables.
+        loaded: How many items each table had before the server listened.
         sink: Where its batches go, if it has a stream.
     """
 
     server: echoic.Server
     tables: tuple[echoic.Table, ...]
+    loaded: tuple[int, ...]
     sink: Sink | None
 
     def look(self) -> Reading:
@@ -250,6 +252,7 @@ def open_all(config: Config) -> Serving:
         sink = open_sink(server, config) if config.spec else None
     except (ConfigError, echoic.EchoicError, ValueError, OSError, MemoryError) as error:
         fail(why(error))
+    loaded = tuple(map(len, tables))
     try:
         server.start()
         url = open_metrics(server, config)
@@ -261,7 +264,7 @@ def open_all(config: Config) -> Serving:
         fail(why(error))
     if url:
         say(f"numbers are at {url}")
-    return Serving(server, tables, sink)
+    return Serving(server, tables, loaded, sink)
 
 
 def open_metrics(server: echoic.Server, config: Config) -> str | None:
@@ -302,8 +305,8 @@ def describe(serving: Serving, config: Config) -> None:
     if config.spec:
         fate = f"saved in {config.save}" if config.save else "counted and dropped"
         say(f"{specs.text(config.spec)}: batches of {config.batch_size:,d} are {fate}")
-    for settings, table in zip(config.tables, serving.tables, strict=True):
-        say(described(settings, len(table)))
+    for settings, loaded in zip(config.tables, serving.loaded, strict=True):
+        say(described(settings, loaded))
     if checkpoints := config.checkpoints:
         when = "at the end" if checkpoints.every is None else f"every {duration(checkpoints.every)}"
         say(f"checkpoints are made in {checkpoints.path} {when}; {checkpoints.keep} are kept")
