@@ -25,23 +25,10 @@ NOT_YET = (
     "buffers/mmap.py",
     "buffers/offline.py",
     "buffers/replay.py",
-    "cli/__init__.py",
-    "cli/choices.py",
-    "cli/config.py",
-    "cli/dashboard.py",
-    "cli/demo.py",
     "cli/doors.py",
-    "cli/load.py",
-    "cli/make_tables.py",
-    "cli/options.py",
-    "cli/serve.py",
-    "cli/spec.py",
-    "cli/table_settings.py",
-    "cli/top.py",
     "client.py",
     "collectors/_gymnasium_process.py",
     "collectors/_gymnasium_worker.py",
-    "demo",
     "primitives",
     "remote_table.py",
     "rollouts",
@@ -51,7 +38,6 @@ NOT_YET = (
     "table_client.py",
     "table_methods.py",
     "transports.py",
-    "views",
 )
 
 # Words that stand for other words, or for parts of a program as if they were people.
@@ -89,12 +75,10 @@ NAMES_NOT_YET = (
     "agents/training/crews.py",
     "cli/doors.py",
     "collectors/_gymnasium_process.py",
-    "demo/crew.py",
     "integrations/ray",
     "rollouts",
     "sharded/shards.py",
     "transports.py",
-    "views",
 )
 
 
