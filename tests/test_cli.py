@@ -89,15 +89,15 @@ def test_spec_is_read(source: str, fields: list[Field]) -> None:
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
-        ("", "the sample: `` is no dtype"),
-        ("x=float31", "`x`: there is no dtype `float31`"),
-        ("x=float32[-1]", r"`x` .*no dtype\[shape\]|`x`: `float32\[-1\]` is no dtype"),
-        ("x=float32[4", "is no dtype"),
+        ("", r"the sample: expected dtype\[shape\] like float32\[4\], got ``"),
+        ("x=float31", "`x`: expected a dtype .*, got `float31`"),
+        ("x=float32[-1]", r"`x`: expected dtype\[shape\] like float32\[4\], got `float32\[-1\]`"),
+        ("x=float32[4", "expected dtype"),
         ("x=float32[4,,4]", "an axis without a length"),
-        ("x=float32,", "`` is no field"),
-        ("x=float32,y", "`y` is no field"),
-        ("=float32", "`=float32` is no field"),
-        ("x=int8,x=int8", "`x` is there twice"),
+        ("x=float32,", r"expected a field path=dtype\[shape\], got ``"),
+        ("x=float32,y", r"expected a field path=dtype\[shape\], got `y`"),
+        ("=float32", r"expected a field path=dtype\[shape\], got `=float32`"),
+        ("x=int8,x=int8", "`x` is given twice"),
         ("x=int8,x/y=int8", "`x` is a leaf and can't have `x/y` below it"),
     ],
 )
@@ -251,11 +251,17 @@ def test_toml_and_json_say_the_same(tmp_path: Path) -> None:
         ),
         ({"listen": [{"address": "x", "insecure": 1}]}, "`.*insecure` must be true or false"),
         ({"spec": []}, "`spec` must be a table or text"),
-        ({"spec": {"x": 3}}, "`x`: 3 is neither a table nor"),
-        ({"spec": {"x": {}}}, "`x`: an empty table"),
+        ({"spec": {"x": 3}}, r"`x`: expected a table or dtype\[shape\], got 3"),
+        ({"spec": {"x": {}}}, "`x`: expected a table with fields, got an empty one"),
         ({"spec": {"x": {"dtype": "int8", "size": 1}}}, "`x`: unknown key `size`; allowed are"),
-        ({"spec": {"x": {"dtype": "int8", "shape": [-1]}}}, r"`x`: shape \[-1\] is no list"),
-        ({"spec": {"x": "int9"}}, "`x`: there is no dtype `int9`"),
+        (
+            {"spec": {"x": {"dtype": "int8", "shape": [-1]}}},
+            r"`x`: shape must be a list of lengths, got \[-1\]",
+        ),
+        (
+            {"spec": {"x": "int9"}},
+            "`x`: expected a dtype such as float32, uint8 or bool, got `int9`",
+        ),
     ],
 )
 def test_mistake_in_a_file_is_named(tmp_path: Path, change: Any, complaint: str) -> None:
@@ -271,7 +277,7 @@ def test_mistake_in_a_file_is_named(tmp_path: Path, change: Any, complaint: str)
     [
         ("a.json", "{", "a.json: Expecting"),
         ("a.toml", "x", "a.toml: "),
-        ("a.yaml", "", "neither .toml nor .json"),
+        ("a.yaml", "", "must end in .toml or .json"),
         ("a.json", "[]", "the file must be a table"),
     ],
 )
@@ -588,7 +594,11 @@ def test_no_command_shows_what_there_is() -> None:
     ("arguments", "code", "complaint"),
     [
         ([], 2, "give --spec or a --config"),
-        (["--spec", "x=float31"], 2, "there is no dtype `float31`"),
+        (
+            ["--spec", "x=float31"],
+            2,
+            "expected a dtype such as float32, uint8 or bool, got `float31`",
+        ),
         (["--spec", "x=object"], 1, "leaf `x`"),
         (["--spec", SPEC, "--batch-size", "0"], 2, "--batch-size"),
         (["--spec", SPEC, "--address", "tcp://0.0.0.0:0"], 1, "--token-file, --insecure"),
@@ -837,7 +847,7 @@ def run_bench(*arguments: str) -> Any:
 def summary(errors: str) -> dict[str, int]:
     """The numbers of the last line."""
     found = re.search(
-        r"ended after .*: ([\d,]+) samples .* in ([\d,]+) batches and ([\d,]+) that fill none;"
+        r"ended after .*: ([\d,]+) samples .* in ([\d,]+) batches and ([\d,]+) in no batch;"
         r" ([\d,]+) came while draining; ([\d,]+) connections, ([\d,]+) refused",
         errors.splitlines()[-1],
     )
@@ -870,11 +880,16 @@ def test_numbers_are_where_serve_says(serve: Any, tmp_path: Path) -> None:
     secret.write_text("open sesame\n")
     server = serve("--spec", SPEC, "--metrics", "127.0.0.1:0", "--token-file", str(secret))
     said = server.popen.stderr.readline()
-    url = re.fullmatch(r"numbers are at (http://127\.0\.0\.1:\d+/metrics)\n", said)
+    url = re.fullmatch(r"metrics are at (http://127\.0\.0\.1:\d+/metrics)\n", said)
     assert url, said
     request = urllib.request.Request(url[1], headers={"Authorization": "Bearer open sesame"})
     with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-        assert "\nechoic_stream_inserted_samples_total 0\n" in answer.read().decode()
+        numbers = answer.read().decode()
+    assert "\nechoic_stream_inserted_samples_total 0\n" in numbers
+    assert re.search(
+        r'^echoic_gauge{name="process_cpu_seconds_total"} \d*\.\d+$', numbers, re.MULTILINE
+    )
+    assert 'name="process_resident_memory_bytes"' in numbers
     with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(url[1], timeout=PATIENCE)
     server.end()
@@ -1004,14 +1019,14 @@ def wait_for_load(server: Serving) -> None:
     pytest.fail("the server ended before any sample came")
 
 
-def test_an_end_that_a_signal_tells_does_not_wait_for_itself() -> None:
+def test_an_end_that_a_signal_sets_does_not_wait_for_itself() -> None:
     """A handler runs in the thread that waits, at any instruction of the wait."""
     ending, handled = Ending(), 0
 
     def handle(_kind: int, _frame: object) -> None:
         nonlocal handled
         handled += 1
-        ending.tell()
+        ending.set()
 
     # Another process sends, so that a signal can come at any moment. An event hung after thousands.
     code = (

@@ -108,7 +108,7 @@ def test_no_process_outlives_an_interrupt_or_the_learner(
             process.kill()
     if end == signal.SIGINT:
         assert process.returncode == INTERRUPTED
-        assert errors == "echoic: interrupted, and all workers have stopped\n"
+        assert errors == "echoic: interrupted; all workers have stopped\n"
     else:
         assert (process.returncode, errors) == (-end, "")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from echoic import _native
+from echoic._progress import working
 from echoic.checkpointer import Checkpointer, Schedule
 from echoic.errors import CheckpointWarning, ClosedError, EchoicError, JournalWarning
 from echoic.table_client import TableClient
@@ -202,9 +203,12 @@ class Server(_native.Server):
             root = checkpointer.root
         if journal is None:
             if root is not None:
-                self._load(root)
+                with working(f"loading the newest checkpoint in {root}"):
+                    self._load(root)
             return
-        for table, (_, torn) in self._recover(Path(journal), root).items():
+        with working(f"restoring from {journal}"):
+            recovered = self._recover(Path(journal), root)
+        for table, (_, torn) in recovered.items():
             if torn is not None:
                 count, what, lost = torn
                 warnings.warn(

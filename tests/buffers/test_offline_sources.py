@@ -318,17 +318,23 @@ def test_a_cache_is_written_once_and_mapped(tmp_path: Path) -> None:
 
 
 def test_a_terminal_gets_a_bar_and_the_same_data(monkeypatch: Any) -> None:
-    rich = pytest.importorskip("rich.progress")
     asked: list[Any] = []
 
-    def track(things: Any, text: str, total: Any, **_: Any) -> Any:
-        asked.append((text, total))
-        return things
+    class Shown:
+        def __init__(self, what: str, **_: Any) -> None:
+            asked.append(what)
 
-    monkeypatch.setattr(rich, "track", track)
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+        def start(self) -> None: ...
+
+        def update(self, done: int, total: int | None = None, /) -> None:
+            asked.append((done, total))
+
+        def stop(self) -> None: ...
+
+    monkeypatch.setattr("echoic._progress._is_watched", lambda: True)
+    monkeypatch.setattr("echoic._progress._Shown", Shown)
     same(OfflineDataset.from_minari(Episodes()), expected())
-    assert asked == [("Reading episodes", 5)]
+    assert asked == ["reading the data set", *((done, 5) for done in range(5))]
 
 
 def test_a_conversion_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:

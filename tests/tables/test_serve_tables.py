@@ -214,18 +214,18 @@ def test_kind_is_what_the_table_has_a_method_for(
     [
         ({"size": 3}, r"unknown key `tables\[1\].size`; allowed are name, capacity, kind, api"),
         ({"name": ""}, r"`tables\[1\].name` must be text, not ''"),
-        ({"name": "first"}, r"`tables\[1\].name`: there is a table `first` before"),
+        ({"name": "first"}, r"`tables\[1\].name`: another table is named `first`"),
         ({"capacity": 0}, r"`tables\[1\].capacity` must be a whole number from 1 on, not 0"),
         ({"capacity": "9"}, r"`tables\[1\].capacity` must be a whole number from 1 on, not '9'"),
         ({"max_times_sampled": -1}, r"`tables\[1\].max_times_sampled` must be .* from 0 on"),
         ({"seed": 2**64}, r"`tables\[1\].seed` must be a whole number from 0 to 18446744073709551"),
         (
             {"sampler": "best"},
-            r"`tables\[1\].sampler`: there is no selector `best`; there are unif",
+            r"`tables\[1\].sampler`: unknown selector `best`; known are unif",
         ),
         ({"sampler": 3}, r"`tables\[1\].sampler` must be the name of a selector, or a table with"),
         ({"sampler": {}}, r"`tables\[1\].sampler` must be the name .*, not \{\}"),
-        ({"sampler": {"fifo": 1}}, r"`tables\[1\].sampler.fifo` takes nothing: its name alone"),
+        ({"sampler": {"fifo": 1}}, r"`tables\[1\].sampler.fifo` takes no arguments: give its name"),
         (
             {"sampler": {"prioritized": "a"}},
             r"`tables\[1\].sampler.prioritized` must be a number, not 'a'",
@@ -237,7 +237,7 @@ def test_kind_is_what_the_table_has_a_method_for(
         ),
         ({"remover": "hot_cold"}, r"`tables\[1\].remover` needs age_threshold"),
         ({"limiter": {"min_size": 0}}, r"`tables\[1\].limiter.min_size` must be a whole number"),
-        ({"limiter": {"size": 1}}, r"there is no limiter `size`; there are min_size, sample_to_i"),
+        ({"limiter": {"size": 1}}, r"unknown limiter `size`; known are min_size, sample_to_i"),
         ({"limiter": {"queue": {}}}, r"`tables\[1\].limiter.queue` needs size"),
         (
             {"limiter": {"sample_to_insert_ratio": 4}},
@@ -254,22 +254,22 @@ def test_kind_is_what_the_table_has_a_method_for(
         ({"kind": "heap"}, r'`tables\[1\].kind` must be "queue" or "stack", not \'heap\''),
         (
             {"kind": "queue", "limiter": {"min_size": 1}},
-            r'`tables\[1\].limiter` does not go with kind = "queue"',
+            r"`tables\[1\].limiter` can't be set with kind = .queue.",
         ),
-        ({"kind": "stack", "seed": 1}, r'`tables\[1\].seed` does not go with kind = "stack"'),
+        ({"kind": "stack", "seed": 1}, r"`tables\[1\].seed` can't be set with kind = .stack."),
         ({"api": "dm"}, r'`tables\[1\].api` must be "echoic" or "reverb", not \'dm\''),
         ({"durability": "all"}, r'`tables\[1\].durability` must be "none", "async" or "sync"'),
         ({"durability": "async"}, r"`tables\[1\].durability` needs a `journal`"),
         ({"spec": 3}, r"`tables\[1\].spec` must be a table or text, not 3"),
-        ({"spec": "x=float31"}, r"`tables\[1\].spec`: `x`: there is no dtype `float31`"),
-        ({"spec": "x=int8[?]"}, r"`tables\[1\].spec`: `x`: `int8\[\?\]` has an axis of no known"),
+        ({"spec": "x=float31"}, r"`tables\[1\].spec`: `x`: expected a dtype .*, got `float31`"),
+        ({"spec": "x=int8[?]"}, r"`tables\[1\].spec`: `x`: every axis must have a length, got"),
         (
             {"trajectories": "x=int8[4,?]"},
             r"only the first axis may be of any length, not .*\[4,\?",
         ),
         ({"spec": "int8", "trajectories": "int8"}, r"`tables\[1\]` has a spec and trajectories"),
-        ({"signature": "int8"}, r'`tables\[1\].signature` is for tables with api = "reverb"'),
-        ({"api": "reverb", "spec": "int8"}, r'`tables\[1\].spec` does not go with api = "reverb"'),
+        ({"signature": "int8"}, r'`tables\[1\].signature` needs api = "reverb"'),
+        ({"api": "reverb", "spec": "int8"}, r"`tables\[1\].spec` can't be set with api = .reverb."),
         ({"api": "reverb", "sampler": "epoch"}, r"`tables\[1\].sampler`: Reverb has no such"),
         ({"api": "reverb", "remover": {"hot_cold": 1}}, r"`tables\[1\].remover`: Reverb has no"),
     ],
@@ -307,9 +307,9 @@ def test_mistake_in_a_file_of_tables_is_named(tmp_path: Path, config: Any, compl
 def test_text_of_a_spec_has_axes_of_any_length() -> None:
     source = "a=float32[?,4],b=int8[?]"
     assert text(parse(source, any_length=True)) == source
-    with pytest.raises(SpecTextError, match=r"`a`: .* has an axis of no known length"):
+    with pytest.raises(SpecTextError, match=r"`a`: every axis must have a length"):
         parse(source)
-    with pytest.raises(SpecTextError, match=r"the sample: .* has an axis of no known length"):
+    with pytest.raises(SpecTextError, match=r"the sample: every axis must have a length"):
         parse("float32[?]")
 
 
@@ -603,7 +603,7 @@ def test_a_server_may_have_a_stream_and_tables(start: Any, tmp_path: Path) -> No
     errors = server.end()
     assert len(list((tmp_path / "out").iterdir())) == 3
     assert "table replay: 1 items after 1 inserts" in errors
-    assert ": 5 samples (40 B) in 2 batches and 1 that fill none" in errors.splitlines()[-1]
+    assert ": 5 samples (40 B) in 2 batches and 1 in no batch" in errors.splitlines()[-1]
 
 
 def test_the_last_checkpoint_has_all_that_clients_know_to_be_stored(
@@ -623,14 +623,14 @@ def test_the_last_checkpoint_has_all_that_clients_know_to_be_stored(
         errors = server.end()
         last = tmp_path / "saved" / f"checkpoint-{run + 1:010}"
         assert f"the last checkpoint is {last}\n" in errors
-        assert ("are there again" in errors) == (run > 0)
+        assert ("were restored" in errors) == (run > 0)
     assert len(list((tmp_path / "saved").glob("checkpoint-*"))) == 2
     server = start(config)
     with echoic.connect(server.address) as client:
         rows = client.table("rows")
         assert rows.get(rows.items().keys).data.tolist() == [*range(30)]
         assert len(client.table("theirs").items().keys) == 3
-    assert "; 30 are there again\n" in server.end()
+    assert "; 30 were restored\n" in server.end()
 
 
 def test_inserts_that_come_while_the_server_ends_are_in_the_last_checkpoint(
@@ -672,7 +672,7 @@ def test_scheduled_checkpoints_survive_a_kill(start: Any, tmp_path: Path, eventu
         # A whole one that began after the insert: the one above may be the last that counts.
         eventually(lambda: any(path > first for path in first.parent.glob("checkpoint-*")))
         server.kill()
-    assert "; 10 are there again\n" in start(config).end()
+    assert "; 10 were restored\n" in start(config).end()
 
 
 def test_journalled_tables_of_both_kinds_survive_a_kill(start: Any, tmp_path: Path) -> None:
@@ -767,11 +767,11 @@ def test_reverb_clients_understand_the_tables_of_the_guide(
 @pytest.mark.parametrize(
     ("config", "code", "complaint"),
     [
-        ({}, 2, "there is nothing to serve: give --spec or a --config with a spec or tables"),
+        ({}, 2, "nothing to serve: give --spec or a --config with a spec or tables"),
         (
             {"tables": [{"name": "a", "capacity": 1}], "save": "out"},
             2,
-            "save is for batches of a stream, and there is none",
+            "--save needs a stream",
         ),
         (
             {"tables": [{"name": "a", "capacity": 1, "limiter": {"min_size": 2}}]},
@@ -809,4 +809,4 @@ def test_last_checkpoint_that_fails_is_exit_status_1(start: Any, tmp_path: Path)
     server.popen.send_signal(signal.SIGTERM)
     _, errors = server.popen.communicate(timeout=PATIENCE)
     assert server.popen.returncode == 1
-    assert errors.splitlines()[-1].startswith("echoic: could not make the last checkpoint: ")
+    assert errors.splitlines()[-1].startswith("echoic: could not write the last checkpoint: ")

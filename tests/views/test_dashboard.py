@@ -608,7 +608,7 @@ def test_command_says_where_the_page_is_and_an_interrupt_ends_it(serve: Any) -> 
         finally:
             running.kill()
     assert running.returncode == 0, errors
-    assert (output, errors) == ("", "Ctrl-C ends it\n")
+    assert (output, errors) == ("", "press Ctrl-C to stop\n")
 
 
 def test_command_says_in_a_line_why_it_can_not_begin(serve: Any, tmp_path: Any) -> None:

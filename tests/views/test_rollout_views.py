@@ -127,7 +127,7 @@ def test_a_learner_whose_workers_bring_nothing_is_told_to_look_at_them(roll: Any
     rolling.start(rolling.table.sample)
     problem = the_one(rolling, "GROUP")
     assert problem.text.endswith("3 groups are being made")
-    assert "look at the workers that hold the reservations" in problem.advice
+    assert "check the workers that hold the reservations" in problem.advice
     for reservation in reservations:
         reservation.fail()
 
@@ -242,7 +242,7 @@ def test_a_source_of_which_little_is_kept_is_blamed(roll: Any) -> None:
         ("note", "REJECTED"),
     ]
     assert "9 of 9 groups of source 'dull' were filtered out" in problems[0].text
-    assert "9 of 9 groups of source 'dying' were given up" in problems[1].text
+    assert "9 of 9 groups of source 'dying' were rejected" in problems[1].text
 
 
 def test_a_source_that_is_passed_over_is_said_to_starve() -> None:

@@ -420,7 +420,7 @@ def test_server_that_goes_is_missed_and_seen_again_when_it_is_back() -> None:
         await until_seen(pilot, "table 'replay'", "AWAY")
         port = int(server.addresses[0].rpartition(":")[2])
         with served(Table("other", STEP, capacity=5), port=port):
-            await until_seen(pilot, "LIVE", "the server has no such table any more")
+            await until_seen(pilot, "LIVE", "the server no longer has this table")
             press(pilot, "escape")
             assert "replay" not in await until_seen(pilot, "LIVE", "of 5")
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from echoic._progress import each, working
 from echoic.errors import ReplayError
 
 if TYPE_CHECKING:
@@ -73,13 +74,14 @@ def _text(leaves: list[tuple[str, str, tuple[int, ...]]], others: list[Any]) -> 
 
 def save(buffer: _native.ReplayBuffer, path: str | os.PathLike[str]) -> None:
     """Write the contents of a buffer to a file, which appears complete or not at all."""
-    state = state_of(buffer)
-    about = {key: state[key] for key in ("format", "leaves")}
-    arrays = {f"rows/{name}": array for name, array in state["rows"].items()}
-    arrays |= {
-        name: np.asarray(state[name]) for name in ("rng", "first", *OPTIONAL) if name in state
-    }
-    write(path, about, arrays)
+    with working(f"saving {path}"):
+        state = state_of(buffer)
+        about = {key: state[key] for key in ("format", "leaves")}
+        arrays = {f"rows/{name}": array for name, array in state["rows"].items()}
+        arrays |= {
+            name: np.asarray(state[name]) for name in ("rng", "first", *OPTIONAL) if name in state
+        }
+        write(path, about, arrays)
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -88,9 +90,11 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             about = json.loads(bytes(file[ABOUT]))
             state: dict[str, Any] = {"format": about["format"], "leaves": about["leaves"]}
-            state["rows"] = {
-                name.removeprefix("rows/"): file[name] for name in file if name.startswith("rows/")
-            }
+            names = [name for name in file if name.startswith("rows/")]
+            with working(f"loading {path}"):
+                state["rows"] = {
+                    name.removeprefix("rows/"): file[name] for name in each(names, len(names))
+                }
             for name in ("rng", "first", *OPTIONAL):
                 if name in file:
                     state[name] = file[name]

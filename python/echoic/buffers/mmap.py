@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from echoic import _native
+from echoic._progress import working
 from echoic.buffers._common import BufferStats, Common, seed_of
 
 if TYPE_CHECKING:
@@ -132,16 +133,17 @@ class MmapReplayBuffer(_native.MmapReplayBuffer, Common):
         """
         seed = seed_of(seed)
         # Not by the constructor of this class, which creates a new file.
-        self = _native.MmapReplayBuffer.__new__(
-            cls,
-            cold_path,
-            hot_capacity,
-            example=example,
-            cast=cast,
-            seed=seed,
-            keep=keep,
-            reopen=True,
-        )
+        with working(f"opening {cold_path}"):
+            self = _native.MmapReplayBuffer.__new__(
+                cls,
+                cold_path,
+                hot_capacity,
+                example=example,
+                cast=cast,
+                seed=seed,
+                keep=keep,
+                reopen=True,
+            )
         self._seed = seed
         return self
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from echoic import _native, _trees
+from echoic._progress import working
 from echoic.buffers import _columns
 from echoic.buffers._common import Drawn, seed_of
 from echoic.buffers._sources.episodes import read_minari
@@ -20,7 +22,7 @@ from echoic.buffers._sources.parquet import read_parquet
 from echoic.errors import ReplayError, SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from typing_extensions import Self
 
@@ -191,8 +193,11 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
             SpecError: If the file is damaged, is not an archive, or does not have the columns.
         """
         source = Path(path)
-        arrays = read_folder(source) if source.is_dir() else read_npz(source, mapped=mmap)
-        return cls._of(arrays, names, extras, str(source), options)
+
+        def read() -> dict[str, Any]:
+            return read_folder(source) if source.is_dir() else read_npz(source, mapped=mmap)
+
+        return cls._of(read, names, extras, str(source), options)
 
     @classmethod
     def from_parquet(
@@ -223,8 +228,8 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
         """
         given = [path] if isinstance(path, (str, os.PathLike)) else path
         paths = [Path(item) for item in given]
-        arrays = read_parquet(paths, cache_dir, names, extras)
-        return cls._of(arrays, names, extras, "the Parquet files", options)
+        read = partial(read_parquet, paths, cache_dir, names, extras)
+        return cls._of(read, names, extras, "the Parquet files", options)
 
     @classmethod
     def from_minari(
@@ -238,8 +243,8 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
             cache_dir: As for :meth:`from_parquet`.
             options: Arguments of the class.
         """
-        arrays = read_minari(dataset, cache_dir)
-        return cls._of(arrays, None, (), "the data set", options)
+        read = partial(read_minari, dataset, cache_dir)
+        return cls._of(read, None, (), "the data set", options)
 
     @classmethod
     def from_gymnasium_recording(
@@ -271,21 +276,23 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
         source = Path(path)
         if source.suffix == ".npz":
             return cls.from_npz(source, names=names, extras=extras, **options)
-        arrays = read_hdf5(source, cache_dir)
-        return cls._of(arrays, names, extras, str(source), options)
+        read = partial(read_hdf5, source, cache_dir)
+        return cls._of(read, names, extras, str(source), options)
 
     @classmethod
     def _of(
         cls,
-        arrays: Mapping[str, Any],
+        read: Callable[[], Mapping[str, Any]],
         names: Mapping[str, str] | None,
         extras: Sequence[str],
         source: str,
         options: dict[str, Any],
     ) -> Self:
         """Make a data set of arrays with the names of their source."""
-        columns = with_successors(arrange(arrays, names, extras, source))
-        buffer = cls(**columns, **options)
+        with working(f"reading {source}"):
+            arrays = read()
+            columns = with_successors(arrange(arrays, names, extras, source))
+            buffer = cls(**columns, **options)
         # After the columns were read in order.
         advise_random(dict(arrays))
         return buffer

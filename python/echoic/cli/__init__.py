@@ -1,15 +1,14 @@
-"""The command `echoic`: a stand-alone server, a ping and a load generator.
+"""The command `echoic`.
 
-`main` is what the command calls. The commands need typer and rich, which ``pip install
-'echoic[cli]'`` brings; they are imported only here, so that ``import echoic`` needs neither, and a
-missing one is one line that says how to get it.
+`main` runs it. The commands need typer and rich (``pip install 'echoic[cli]'``), which only this
+package imports. If one is missing, the command prints how to install it.
 """
 
 import sys
 
 __all__ = ["main"]
 
-# What `echoic[cli]` brings, by the names they are imported with.
+# The packages of `echoic[cli]`, by the names they are imported with.
 EXTRA = ("typer", "rich", "tomli")
 
 
@@ -24,5 +23,5 @@ def main() -> None:
             f"echoic: the command line needs {error.name}, which is not installed. "
             "Get it with: pip install 'echoic[cli]'"
         )
-    # Also when it was started as `python -m echoic`: completion goes by this name.
+    # Also for `python -m echoic`: shell completion uses this name.
     app(prog_name="echoic")

@@ -145,15 +145,15 @@ def by_task(given: list[str] | None) -> dict[str, dict[str, Any]]:
 
 def lines(result: "BenchmarkResult") -> list[str]:
     """Return the result as lines for people."""
-    told = []
+    text = []
     for one in result.tasks:
         ends = one.success_interval
         interval = f" ({ends[0]:.3f} … {ends[1]:.3f})" if ends else ""
-        told.append(
+        text.append(
             f"{one.task}: {one.arm}: success {one.success_rate:.3f}{interval},"
             f" reward {one.avg_reward:.3f}, {one.episodes} episodes"
         )
     for title, rows in (("skipped", result.skipped), ("failed", result.failed)):
         if rows:
-            told.append(f"{title}: {len(rows)} cells; the report says why")
-    return [*told, *(f"{name}: {path}" for name, path in result.files.items())]
+            text.append(f"{title}: {len(rows)} cells; the report says why")
+    return [*text, *(f"{name}: {path}" for name, path in result.files.items())]

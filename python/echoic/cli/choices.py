@@ -1,9 +1,8 @@
-"""Selectors and limiters as configuration files name them.
+"""Read selectors and limiters from configuration files.
 
-There is one notation for both: the name alone, `"uniform"`; the name with its first argument,
-`{prioritized = 0.6}`; or with all of them by name, `{hot_cold = {age_threshold = 4}}`. Names and
-arguments are those of `echoic.selectors` and `echoic.limiters`. Which numbers make sense is for
-the tables to say.
+Both have one notation: the name alone, `"uniform"`; the name with its first argument,
+`{prioritized = 0.6}`; or with all arguments by name, `{hot_cold = {age_threshold = 4}}`. Names and
+arguments are those of `echoic.selectors` and `echoic.limiters`. Tables check the ranges of numbers.
 """
 
 import math
@@ -19,13 +18,13 @@ __all__ = ["limiter", "selector"]
 
 @dataclass(frozen=True)
 class Kind:
-    """One of the things that can be chosen.
+    """A selector or limiter that can be chosen.
 
     Attributes:
-        make: What makes it of its arguments.
-        arguments: What each argument takes.
+        make: Makes it from its arguments.
+        arguments: The converter of each argument.
         needed: The arguments without a default.
-        first: The argument that may stand for all.
+        first: The argument that may be given without its name.
     """
 
     make: Any
@@ -35,7 +34,7 @@ class Kind:
 
 
 def error_buffer(value: object, name: str) -> float | tuple[float, float]:
-    """A distance, or a list of the least and the most."""
+    """Convert a distance, or a list of the least and the most."""
     if not isinstance(value, list):
         return number(value, name)
     if len(value) != 2:
@@ -49,7 +48,7 @@ def rate_limiter(
     min_diff: float = -math.inf,
     max_diff: float = math.inf,
 ) -> limiters.Limiter:
-    """The limiter of four numbers; JSON can't say that a difference has no bound."""
+    """Make a limiter from four numbers; JSON has no infinity for a missing bound."""
     return limiters.RateLimiter(min_size, samples_per_insert, min_diff, max_diff)
 
 
@@ -91,19 +90,19 @@ LIMITERS = {
 
 
 def selector(value: object, name: str) -> selectors.Selector:
-    """A selector."""
+    """Convert a selector."""
     made: selectors.Selector = choose(value, name, "selector", SELECTORS)
     return made
 
 
 def limiter(value: object, name: str) -> limiters.Limiter:
-    """A limiter."""
+    """Convert a limiter."""
     made: limiters.Limiter = choose(value, name, "limiter", LIMITERS)
     return made
 
 
 def choose(value: object, name: str, what: str, kinds: Mapping[str, Kind]) -> Any:
-    """Make what the notation says."""
+    """Make the selector or limiter that a value names."""
     given: object = {}
     if isinstance(value, str):
         chosen = value
@@ -115,13 +114,13 @@ def choose(value: object, name: str, what: str, kinds: Mapping[str, Kind]) -> An
             f" not {value!r}"
         )
     if chosen not in kinds:
-        raise ConfigError(f"`{name}`: there is no {what} `{chosen}`; there are {', '.join(kinds)}")
+        raise ConfigError(f"`{name}`: unknown {what} `{chosen}`; known are {', '.join(kinds)}")
     kind = kinds[chosen]
     key = name if isinstance(value, str) else f"{name}.{chosen}"
     if kind.first is not None and not isinstance(given, Mapping):
         return kind.make(kind.arguments[kind.first](given, key))
     if not kind.arguments and given != {}:
-        raise ConfigError(f"`{key}` takes nothing: its name alone is enough")
+        raise ConfigError(f"`{key}` takes no arguments: give its name alone")
     arguments = values(given, key, kind.arguments)
     for argument in kind.needed:
         if argument not in arguments:

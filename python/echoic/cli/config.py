@@ -1,8 +1,7 @@
-"""What `echoic serve` can be told, and how a TOML or JSON file tells it.
+"""Read the configuration of `echoic serve` from a TOML or JSON file.
 
-`read` makes a `Config` of a file. It knows every key by name: an unknown one is refused together
-with the allowed ones, and a value of the wrong kind by what was expected. Paths in a file are
-relative to its folder.
+`read` makes a `Config` from a file. Errors name unknown keys with the allowed ones, and values of
+the wrong kind with what was expected. Paths in a file are relative to its folder.
 """
 
 import json
@@ -37,9 +36,9 @@ __all__ = ["Config", "ConfigError", "Listen", "read"]
 
 @dataclass(frozen=True)
 class Listen:
-    """One address to listen at, with what its transport takes.
+    """An address to listen at, with the settings of its transport.
 
-    `None` leaves a choice to the transport. TLS needs a certificate with its key.
+    `None` is the transport's default. TLS needs a certificate with its key.
     """
 
     address: str = "tcp://127.0.0.1:0"
@@ -55,11 +54,11 @@ class Listen:
 
 @dataclass(frozen=True)
 class Config:
-    """A whole server: its stream if it has a spec, its tables, and where it listens.
+    """A whole server: its stream if it has a spec, its tables, and its addresses.
 
-    `save` is for the stream; `checkpoints` and `journal` are for the tables, and the first has also
-    what nobody took yet of the stream. `metrics` is where numbers are read over HTTP; the token and
-    `insecure` of the first address hold there too.
+    `save` is for the stream and `journal` for the tables; `checkpoints` have the tables and unread
+    stream samples. `metrics` is the HTTP address for Prometheus, which has the token and `insecure`
+    of the first address.
     """
 
     spec: tuple[Field, ...] = ()
@@ -76,10 +75,10 @@ class Config:
 
 
 def read(path: Path) -> Config:
-    """Read a configuration file; its ending says whether it is TOML or JSON.
+    """Read a configuration file whose name ends in .toml or .json.
 
     Raises:
-        ConfigError: It can't be read or used, and why.
+        ConfigError: If it can't be read, or a key or value in it is wrong.
     """
     try:
         table = load(path)
@@ -94,16 +93,16 @@ def read(path: Path) -> Config:
 
 
 def load(path: Path) -> object:
-    """The tables of a file."""
+    """Parse a file."""
     if path.suffix == ".toml":
         return tomllib.loads(path.read_text(encoding="utf-8"))
     if path.suffix == ".json":
         return json.loads(path.read_text(encoding="utf-8"))
-    raise ConfigError(f"neither .toml nor .json ends the name {path.name}")
+    raise ConfigError(f"the name of a configuration must end in .toml or .json, got {path.name}")
 
 
 class Reader:
-    """What each key takes, for a file in one folder."""
+    """Converts each key of a file; relative paths start at the file's folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,7 +1,7 @@
-"""`echoic dashboard`: running servers in a browser.
+"""`echoic dashboard`: show running servers in a browser.
 
-What serves the page is imported when there is a page: it takes a third as long as the rest of the
-command line, which every command would wait for.
+The page's server is imported by the command itself: importing it takes a third as long as the rest
+of the command line, for which every command would wait.
 """
 
 import signal
@@ -30,19 +30,19 @@ def dashboard(
         typer.Argument(
             metavar="[ADDRESS]...",
             help="Of each server: tcp://host:port, tls://host:port, unix:///path or shm://name."
-            "  [default: what ECHOIC_ADDRESSES names]",
+            "  [default: $ECHOIC_ADDRESSES]",
         ),
     ] = None,
     *,
     host: Annotated[
-        str, typer.Option(help="Where the page is; others than this machine need --insecure.")
+        str, typer.Option(help="Host of the page; any but this machine's needs --insecure.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="As above; 0 is any free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Its port; 0 is any free one.")] = 0,
     insecure: Annotated[
         bool,
         typer.Option(
             "--insecure",
-            help="Let every machine that can reach --host see all data, without login.",
+            help="Show all data, without login, to every machine that can reach --host.",
         ),
     ] = False,
     interval: Annotated[
@@ -58,10 +58,10 @@ def dashboard(
     key: Key = None,
     server_name: ServerName = None,
 ) -> None:
-    """Show running servers in a browser: why something waits, rates, connections, items.
+    """Show running servers in a browser: why calls wait, rates, connections, items.
 
-    Standard output gets one line, the page's address. Ctrl-C ends it. A server is asked once per
-    interval, however many browsers show the page, and need not be there all the time.
+    Standard output gets one line, the page's address. Ctrl-C ends the command. A server is asked
+    once per interval, however many browsers show the page, and may go away and come back.
     """
     from echoic.views.history import History
     from echoic.views.monitor import Monitor
@@ -82,8 +82,8 @@ def dashboard(
                 monitor = Monitor(watch, interval, History(*LENGTHS))
                 monitors.append(stack.enter_context(monitor))
             page = stack.enter_context(open_page(monitors, options, host, port, insecure))
-            # The address last: a program that reads it may end this at once.
-            say("Ctrl-C ends it")
+            # The address last: a program that reads it may end this command at once.
+            say("press Ctrl-C to stop")
             typer.echo(page.url)
             if open_:
                 import webbrowser
@@ -91,7 +91,7 @@ def dashboard(
                 webbrowser.open(page.url)
             threading.Event().wait()
     except KeyboardInterrupt:
-        # The only way to end it, so no failure.
+        # The usual way to end the command, so not a failure.
         return
 
 
@@ -107,6 +107,6 @@ def open_page(
         fail(f"can't listen at {host}:{port}: {why(error)}")
     except ValueError as error:
         fail(
-            f"{error}; forward a port with ssh -L, or give --insecure if everyone who can reach"
-            " it may see the data"
+            f"{error}; forward a port with ssh -L, or give --insecure if every machine that can"
+            " reach it may see the data"
         )

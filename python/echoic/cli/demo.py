@@ -1,4 +1,4 @@
-"""`echoic demo`: a policy that is learned while one looks."""
+"""`echoic demo`: learn CartPole, with a live view."""
 
 import importlib.util
 import os
@@ -36,8 +36,8 @@ def demo(
     if missing:
         fail(f"the demo needs {' and '.join(missing)}. Get it with: pip install 'echoic[demo]'")
     if THREADS not in os.environ:
-        # Anew: the networks are so small that threads inside a matrix product only get in the way
-        # of the workers, and numpy's library reads this when it is first imported.
+        # Start the process again: the networks are so small that threads inside a matrix product
+        # only slow down the workers, and numpy's library reads this when it is first imported.
         command = [sys.executable, "-m", "echoic", *sys.argv[1:]]
         os.execve(sys.executable, command, {THREADS: "1", **os.environ})
     from echoic.demo import Options, report, train
@@ -45,7 +45,7 @@ def demo(
     try:
         progress, learner = train(Options(seed, workers, steps, target, out))
     except KeyboardInterrupt:
-        say("echoic: interrupted, and all workers have stopped")
+        say("echoic: interrupted; all workers have stopped")
         raise typer.Exit(INTERRUPTED) from None
     report(progress, learner.evaluate(20, seed))
     raise typer.Exit(0 if progress.reached else 1)

@@ -1,7 +1,7 @@
-"""Load on a server: processes that send random samples as fast as it takes them.
+"""Put load on a server: processes that send random samples as fast as it takes them.
 
-`run` starts the processes, lets them begin together and gathers what each measured. Every one has
-its own client. A process that fails stops the others.
+`run` starts the processes, lets them begin together and collects their results. Each has its own
+client. A process that fails stops the others.
 """
 
 import time
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Load", "LoadError", "Result", "random_leaf", "run"]
 
-# Between two measured flushes of a client. Each lets its pipeline run empty, so they are rare.
+# Seconds between two measured flushes of a client. Each empties its pipeline, so they are rare.
 FLUSH_EVERY = 0.1
-# Between two looks for messages of the clients.
+# Seconds between two checks for messages of the clients.
 LOOK_EVERY = 0.05
-# How long the processes may take to start and connect, and how much longer for each of them.
+# Seconds in which the processes must start and connect, and further seconds for each of them.
 STARTING = 60.0
 STARTING_EACH = 1.0
-# Samples are made beforehand, since making them takes longer than sending them: so many, if they
-# stay below so many bytes.
+# Samples are made beforehand, since making them takes longer than sending them: at most this many,
+# and this many bytes.
 POOL = 64
 POOL_BYTES = 16 << 20
 
@@ -43,11 +43,11 @@ class Load:
     """What to send.
 
     Attributes:
-        address: Where to.
-        spec: What samples look like, in the server's order.
+        address: The server.
+        spec: The fields of a sample, in the server's order.
         options: Further options of `echoic.connect`.
-        seconds: For how long.
-        clients: From how many processes.
+        seconds: How long to send.
+        clients: The number of processes.
         batch: Samples per call; 1 for `add`, more for `extend`.
         rate: Samples per second of all clients together; `None` for as many as the server takes.
         timeout: Seconds without progress after which a client has failed.
@@ -73,11 +73,11 @@ class Result:
     """What one client measured.
 
     Attributes:
-        samples: Sent, and acknowledged by the server.
+        samples: Samples sent, and acknowledged by the server.
         seconds: From the common start to the acknowledgement of the last sample.
         cpu: Seconds of processor time, of all threads.
         flushes: Seconds that each flush took.
-        stats: What the client counted.
+        stats: The client's counts.
     """
 
     samples: int
@@ -95,8 +95,8 @@ def run(load: Load, watch: Callable[[int], None]) -> list[Result]:
         watch: Called several times a second with the samples that all clients have sent.
 
     Raises:
-        LoadError: A client failed; all have ended.
-        KeyboardInterrupt: All have ended.
+        LoadError: If a client failed; all have ended.
+        KeyboardInterrupt: If interrupted; all have ended.
     """
     clients = Supervisor(lambda i, _: Worker(work, load, i, name=f"client {i}"), load.clients)
     try:
@@ -136,7 +136,7 @@ def gather(load: Load, clients: list[Worker], watch: Callable[[int], None]) -> l
 
 
 def work(connection: "Connection", load: Load, index: int) -> None:
-    """Connect, wait for the others, send, and report: what a process does."""
+    """Connect, wait for the other clients, send, and report; run by each process."""
     try:
         connection.send(send(connection, load, index))
     except (echoic.EchoicError, OSError, MemoryError, LoadError) as error:
@@ -144,11 +144,11 @@ def work(connection: "Connection", load: Load, index: int) -> None:
 
 
 def send(connection: "Connection", load: Load, index: int) -> Result:
-    """Send for as long as is wanted."""
+    """Send for the given time, and return the result."""
     pool = make_pool(load, np.random.default_rng(index))
     example = mirror((field, field.zeros()) for field in load.spec)
     patience = {"connect_timeout": load.timeout, "deadline": load.timeout}
-    # Not in a `with` block, which would wait for ever for a server that takes nothing.
+    # Not in a `with` block, which would wait forever for a server that takes nothing.
     client = echoic.connect(load.address, example, **patience, **load.options)
     connection.send(0)
     connection.recv()
@@ -186,7 +186,7 @@ def pump(
         for samples in pool[:calls]:
             call(samples, timeout=load.timeout)
         sent += calls * load.batch
-        # Right after a send, so that there is something to wait for at any rate.
+        # Right after a send, so that a flush has something to wait for at any rate.
         if now >= next_flush:
             since = time.perf_counter()
             client.flush(load.timeout)
@@ -197,7 +197,7 @@ def pump(
 
 
 def make_pool(load: Load, rng: np.random.Generator) -> list[Any]:
-    """Different arguments for the calls, to be sent in turn."""
+    """Make different arguments for the calls, to be sent in turn."""
     nbytes = sum(field.nbytes for field in load.spec) * load.batch
     length = max(1, min(POOL, POOL_BYTES // max(nbytes, 1)))
     axis = () if load.batch == 1 else (load.batch,)
@@ -209,7 +209,7 @@ def make_pool(load: Load, rng: np.random.Generator) -> list[Any]:
 def random_leaf(
     field: Field, axis: tuple[int, ...], rng: np.random.Generator
 ) -> "np.ndarray[Any, Any]":
-    """Random values of a leaf, with further axes in front."""
+    """Make random values of a leaf, with further axes in front."""
     dtype = numpy_dtype(field.dtype)
     shape = (*axis, *field.shape)
     if dtype.kind in "iu":

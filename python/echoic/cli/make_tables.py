@@ -1,7 +1,7 @@
-"""The tables that a configuration tells of.
+"""Make the tables of a configuration.
 
-A table is one of Echoic, or one that clients of `echoic.reverb` understand: it then has a signature
-instead of a spec, and tells those clients of its settings as Reverb would.
+A table with `api = "reverb"` is made by `echoic.reverb`, so that its clients get the signature and
+settings that Reverb would send.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -23,8 +23,8 @@ def make_table(settings: TableSettings) -> echoic.Table:
     """Make a table.
 
     Raises:
-        ConfigError: The table can't be as it is said to be.
-        MemoryError: So many items can't be stored.
+        ConfigError: If its settings can't be used.
+        MemoryError: If there is not enough memory for its capacity.
     """
     try:
         return of_reverb(settings) if settings.api == "reverb" else of_echoic(settings)
@@ -35,7 +35,7 @@ def make_table(settings: TableSettings) -> echoic.Table:
 
 
 def of_echoic(settings: TableSettings) -> echoic.Table:
-    """A table for `echoic.connect`."""
+    """Make a table for `echoic.connect`."""
     return echoic.Table(
         settings.name,
         specs.example(settings.spec) if settings.spec else None,
@@ -48,7 +48,7 @@ def of_echoic(settings: TableSettings) -> echoic.Table:
 
 
 def common(settings: TableSettings) -> dict[str, Any]:
-    """What tables of both kinds are given."""
+    """Return the arguments of tables of both kinds."""
     return {
         "sampler": settings.sampler,
         "remover": settings.remover,
@@ -58,14 +58,14 @@ def common(settings: TableSettings) -> dict[str, Any]:
 
 
 def steps(field: Field) -> Any:
-    """A leaf of a trajectory."""
+    """Return the example of a leaf of trajectories."""
     if field.shape[:1] == (ANY,):
         return echoic.AnyLength(Field(field.path, field.dtype, field.shape[1:]).zeros())
     return field.zeros()
 
 
 def of_reverb(settings: TableSettings) -> echoic.Table:
-    """A table for `echoic.reverb`."""
+    """Make a table for `echoic.reverb`."""
     from echoic import reverb
 
     made: echoic.Table = reverb.Table(
@@ -79,7 +79,7 @@ def of_reverb(settings: TableSettings) -> echoic.Table:
     ).internal_table.table
     if settings.seed is None and settings.durability == "none":
         return made
-    # Reverb has no word for these two.
+    # Reverb has no such settings.
     info = made.stats()
     return echoic.Table(
         made.name,
@@ -94,10 +94,10 @@ def of_reverb(settings: TableSettings) -> echoic.Table:
 
 
 def reverb_selector(chosen: selectors.Selector) -> "reverb.reverb_types.SelectorType":
-    """The selector of this meaning."""
+    """Return Reverb's selector for one of ours."""
     from echoic import reverb
 
-    # The two have the same names.
+    # Both modules use the same names.
     make = getattr(reverb.selectors, type(chosen).__name__)
     made: reverb.reverb_types.SelectorType = (
         make(chosen.exponent) if isinstance(chosen, selectors.Prioritized) else make()
@@ -106,7 +106,7 @@ def reverb_selector(chosen: selectors.Selector) -> "reverb.reverb_types.Selector
 
 
 def reverb_limiter(chosen: limiters.Limiter) -> "reverb.rate_limiters.RateLimiter":
-    """The limiter of this meaning."""
+    """Return Reverb's limiter for one of ours."""
     from echoic import reverb
 
     known = reverb.rate_limiters
@@ -121,11 +121,11 @@ def reverb_limiter(chosen: limiters.Limiter) -> "reverb.rate_limiters.RateLimite
             return known.Stack(size)
         case limiters.RateLimiter(size, ratio, least, most):
             return known.RateLimiter(ratio, size, least, most)
-    raise TypeError(f"no limiter of Reverb is a {type(chosen).__name__}")
+    raise TypeError(f"Reverb has no limiter {type(chosen).__name__}")
 
 
 def tensor_spec(field: Field) -> Any:
-    """A leaf of a signature."""
+    """Return a leaf of a signature."""
     from echoic import reverb
 
     shape = tuple(None if axis == ANY else axis for axis in field.shape)

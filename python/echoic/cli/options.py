@@ -23,7 +23,7 @@ Address: TypeAlias = Annotated[
     str | None,
     typer.Argument(
         help="tcp://host:port, tls://host:port, unix:///path or shm://name.  "
-        "[default: what ECHOIC_ADDRESSES names]"
+        "[default: $ECHOIC_ADDRESSES]"
     ),
 ]
 AsJson: TypeAlias = Annotated[
@@ -32,22 +32,22 @@ AsJson: TypeAlias = Annotated[
 SpecText: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        metavar="SPEC", help="What samples look like: path=dtype[shape],… with / for nested dicts."
+        metavar="SPEC", help="Fields of a sample: path=dtype[shape],… with / for nested dicts."
     ),
 ]
 TokenFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="The file with the secret that server and clients share."),
+    typer.Option(metavar="FILE", help="A file with the secret that server and clients share."),
 ]
 Ca: TypeAlias = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="For tls://: the authority that signed the server's name."),
+    typer.Option(metavar="FILE", help="For tls://: the authority of the server's certificate."),
 ]
 Certificate: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="For tls://: the certificate to show.")
+    Path | None, typer.Option(metavar="FILE", help="For tls://: the client's certificate.")
 ]
 Key: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="For tls://: the key of the certificate.")
+    Path | None, typer.Option(metavar="FILE", help="For tls://: the key of that certificate.")
 ]
 ServerName: TypeAlias = Annotated[
     str | None,

@@ -50,7 +50,7 @@ def ping(
     address, options = reach(address, token_file, ca, certificate, key, server_name)
     answer = ask(address, options, count, timeout)
     if not as_json:
-        tell(address, answer)
+        show(address, answer)
     if wanted is not None:
         try:
             tree = specs.example(wanted)
@@ -60,7 +60,7 @@ def ping(
         if not as_json:
             typer.echo("a client with this spec is accepted")
     if as_json:
-        said = {
+        found = {
             "address": address,
             "release": answer.release,
             "protocol": answer.protocol,
@@ -68,10 +68,10 @@ def ping(
             "tables": answer.tables,
             "round_trips": answer.round_trips,
         }
-        typer.echo(json.dumps(said))
+        typer.echo(json.dumps(found))
 
 
-def tell(address: str, answer: Answer) -> None:
+def show(address: str, answer: Answer) -> None:
     """Print a server's answer."""
     typer.echo(f"{address} answers: echoic {answer.release}, protocol {answer.protocol}")
     if answer.spec is not None:

@@ -1,16 +1,18 @@
-"""`echoic serve`: a server of a stream, of tables, or of both, that needs no program around it.
+"""`echoic serve`: serve a stream, tables, or both from the command line.
 
-It takes the stream's batches itself, so workers are never held up by a missing learner; tables are
-for their clients. The life of one: the addresses go to standard output as soon as they are bound;
-SIGTERM or Ctrl-C ends the intake, clients get a while to finish what they are sending, all that
-came in is consumed, a last checkpoint is made if there are any, and a summary ends it.
+The command consumes the stream's batches itself, so workers need no learner. It prints the
+addresses to standard output once they are bound. After SIGTERM or Ctrl-C it accepts no new
+connections, gives clients time to finish sending, consumes what came in, writes a last checkpoint
+if checkpoints are configured, and prints a summary.
 """
 
+import os
 import queue
 import signal
+import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,6 +37,9 @@ from echoic.views.reading import read as read_server
 
 __all__ = ["run", "serve"]
 
+# Seconds between two reports of the process's own CPU time and memory.
+REPORT_EVERY = 2.0
+
 
 def serve(
     *,
@@ -42,7 +47,7 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A .toml or .json file with all of this, and tables; options given here win.",
+            help="A .toml or .json file with these settings, and tables; options override it.",
         ),
     ] = None,
     spec: SpecText = None,
@@ -77,14 +82,14 @@ def serve(
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write each batch there as an uncompressed .npz file."),
+        typer.Option(metavar="DIR", help="Write each batch to an .npz file in this directory."),
     ] = None,
     metrics: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Answer Prometheus and its like there, by the rules of the first --address; "
-            "port 0 is any free one.",
+            help="Serve metrics for Prometheus at this address, with the token and --insecure of "
+            "the first --address; port 0 is any free one.",
         ),
     ] = None,
     drain: Annotated[
@@ -92,7 +97,7 @@ def serve(
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="How long clients may take to finish after SIGTERM or Ctrl-C.  [default: 5]",
+            help="Time for clients to finish after SIGTERM or Ctrl-C.  [default: 5]",
         ),
     ] = None,
     interval: Annotated[
@@ -100,17 +105,17 @@ def serve(
         typer.Option(
             min=0.1,
             metavar="SECONDS",
-            help="Time between two log lines, where there is no terminal.  [default: 5]",
+            help="Time between two log lines, without a terminal.  [default: 5]",
         ),
     ] = None,
 ) -> None:
-    """Serve a stream of samples, or tables, or both, without a program around it.
+    """Serve a stream of samples, tables, or both.
 
-    Tables are told by a --config; clients insert into them and sample from them. Batches of a
-    stream are counted and dropped, which is what load tests and smoke tests need; with --save
-    each becomes a file. Standard output gets one line, `listening ADDRESS …`; a live status, or a
-    log line per interval, goes to standard error. SIGTERM and Ctrl-C drain, make a last checkpoint
-    if there are any, and end with status 0.
+    Configure tables with --config; clients insert into them and sample from them. Batches of a
+    stream are counted and dropped, as load tests and smoke tests need; with --save each becomes a
+    file. Standard output gets one line, `listening ADDRESS …`; a live status, or a log line per
+    interval, goes to standard error. SIGTERM and Ctrl-C drain, write a last checkpoint if
+    configured, and end with status 0.
     """
     try:
         settings = read(config) if config else Config()
@@ -129,9 +134,9 @@ def serve(
         settings, **{name: value for name, value in given.items() if value is not None}
     )
     if not settings.spec and not settings.tables:
-        fail("there is nothing to serve: give --spec or a --config with a spec or tables", code=2)
+        fail("nothing to serve: give --spec or a --config with a spec or tables", code=2)
     if settings.save and not settings.spec:
-        fail("save is for batches of a stream, and there is none: give a spec", code=2)
+        fail("--save needs a stream: give --spec", code=2)
     options: dict[str, Any] = {
         "token_file": token_file,
         "insecure": insecure or None,
@@ -146,13 +151,13 @@ def serve(
 
 @dataclass(frozen=True)
 class Serving:
-    """A server and what is done with it.
+    """A listening server.
 
     Attributes:
-        server: Which listens.
+        server: The server.
         tables: Its tables.
         loaded: How many items each table had before the server listened.
-        sink: Where its batches go, if it has a stream.
+        sink: Consumes its batches; `None` without a stream.
     """
 
     server: echoic.Server
@@ -160,76 +165,72 @@ class Serving:
     loaded: tuple[int, ...]
     sink: Sink | None
 
-    def look(self) -> Reading:
-        """The numbers of this moment."""
+    def read(self) -> Reading:
+        """Return the server's numbers now."""
         return read_server(self.server.stats())
 
 
 def run(config: Config) -> None:
     """Serve until a signal, then drain."""
     with warnings.catch_warnings():
-        # What the library warns of concerns who runs the server, as everything told here does.
+        # Warnings of the library are for the operator of the server, like all messages here.
         warnings.simplefilter("always")
-        warnings.showwarning = tell
+        warnings.showwarning = lambda message, *_: say(f"echoic: {message}")
         serving = open_all(config)
         serve_until_signal(serving, config)
 
 
-def tell(message: Warning | str, *_: object, **__: object) -> None:
-    """Say what was warned of."""
-    say(f"echoic: {message}")
-
-
 def serve_until_signal(serving: Serving, config: Config) -> None:
-    """Serve, drain, and save what there is to be saved."""
+    """Serve, drain, and write a last checkpoint if configured."""
     server, sink = serving.server, serving.sink
     ended = Ending()
-    consumer = Consumer(server, sink, failed=ended.tell) if sink else None
-    with on_signals(ended.tell):
+    consumer = Consumer(server, sink, failed=ended.set) if sink else None
+    with on_signals(ended.set):
         if consumer:
             consumer.start()
+        report_process(server)
         typer.echo(" ".join(["listening", *server.addresses]))
         describe(serving, config)
         last = watch(serving, config, ended)
-        # The consumer goes on meanwhile, or there might be no room for what clients have begun.
+        # The consumer continues meanwhile, or what clients have begun might find no room.
         server.close(drain=0.0 if consumer and consumer.error else config.drain)
         if consumer:
             consumer.join()
         saved = last_checkpoint(server) if config.checkpoints else None
-    reading = serving.look()
+    reading = serving.read()
     if consumer and consumer.error:
         lost = (reading.stream.samples if reading.stream else 0) - consumer.samples
         fail(f"could not save a batch: {why(consumer.error)}; {lost:,d} stored samples are lost")
     if isinstance(saved, Exception):
-        fail(f"could not make the last checkpoint: {why(saved)}")
+        fail(f"could not write the last checkpoint: {why(saved)}")
     summarise(server, consumer, reading, last, saved)
 
 
 class Ending:
-    """That the end is wanted, which a signal's handler may tell whoever waits for it.
+    """An event that a signal handler may set.
 
-    An event would not do: its lock is held for moments while somebody waits, and a handler that
-    runs in the thread that waits, in such a moment, would wait for that lock for ever.
+    `threading.Event` would deadlock: a waiting thread holds its lock for moments, and a handler
+    that runs in that thread at such a moment would wait for the lock forever.
     """
 
     def __init__(self) -> None:
-        self._told: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._set: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    def tell(self) -> None:
-        """Say that the end is wanted."""
-        self._told.put(None)
+    def set(self) -> None:
+        """Wake the thread that waits."""
+        self._set.put(None)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for that, for so long; whether it was said."""
+        """Wait at most this long; return whether the event was set."""
         try:
-            self._told.get(timeout=seconds)
+            self._set.get(timeout=seconds)
         except queue.Empty:
             return False
         return True
 
 
 def last_checkpoint(server: echoic.Server) -> Path | Exception:
-    """Save a server that was closed; what went wrong is told when all else is done."""
+    """Write a checkpoint of a closed server; return its path, or the error."""
     try:
         return server.checkpoint()
     except (echoic.EchoicError, OSError) as error:
@@ -237,7 +238,7 @@ def last_checkpoint(server: echoic.Server) -> Path | Exception:
 
 
 def open_all(config: Config) -> Serving:
-    """The server, listening, with what goes with it."""
+    """Make the server with its tables and sink, and listen."""
     try:
         tables = tuple(map(make_table, config.tables))
         server = echoic.Server(
@@ -257,18 +258,18 @@ def open_all(config: Config) -> Serving:
         server.start()
         url = open_metrics(server, config)
     except ValueError as error:
-        # The text has the names of Python's arguments.
+        # The message has the names of Python's arguments.
         names = " (here: --token-file, --insecure)" if "insecure=" in str(error) else ""
         fail(f"{error}{names}")
     except OSError as error:
         fail(why(error))
     if url:
-        say(f"numbers are at {url}")
+        say(f"metrics are at {url}")
     return Serving(server, tables, loaded, sink)
 
 
 def open_metrics(server: echoic.Server, config: Config) -> str | None:
-    """Where numbers can be read, if anywhere."""
+    """Serve metrics if configured; return their URL."""
     if config.metrics is None:
         return None
     first = config.listen[0]
@@ -277,7 +278,7 @@ def open_metrics(server: echoic.Server, config: Config) -> str | None:
 
 
 def open_sink(server: echoic.Server, config: Config) -> Sink:
-    """Where the batches go."""
+    """Make what consumes the batches."""
     paths = (leaf.path for leaf in server.spec.leaves)
     return Folder(config.save, paths) if config.save else Counter()
 
@@ -301,40 +302,53 @@ def on_signals(end: Callable[[], None]) -> Iterator[None]:
 
 
 def describe(serving: Serving, config: Config) -> None:
-    """Say what is served and what becomes of it."""
+    """Print what is served, and what is saved."""
     if config.spec:
-        fate = f"saved in {config.save}" if config.save else "counted and dropped"
-        say(f"{specs.text(config.spec)}: batches of {config.batch_size:,d} are {fate}")
+        use = f"saved in {config.save}" if config.save else "counted and dropped"
+        say(f"{specs.text(config.spec)}: batches of {config.batch_size:,d} are {use}")
     for settings, loaded in zip(config.tables, serving.loaded, strict=True):
         say(described(settings, loaded))
     if checkpoints := config.checkpoints:
         when = "at the end" if checkpoints.every is None else f"every {duration(checkpoints.every)}"
-        say(f"checkpoints are made in {checkpoints.path} {when}; {checkpoints.keep} are kept")
+        say(f"checkpoints are written to {checkpoints.path} {when}; {checkpoints.keep} are kept")
 
 
 def described(settings: TableSettings, loaded: int) -> str:
-    """What a table is."""
+    """Describe a table."""
     text = f"table {settings.name}: {settings.form}; at most {settings.capacity:,d} items"
     if settings.api == "reverb":
         text += ", for echoic.reverb"
     if settings.durability != "none":
         text += f", journalled ({settings.durability})"
-    return f"{text}; {loaded:,d} are there again" if loaded else text
+    return f"{text}; {loaded:,d} were restored" if loaded else text
 
 
 def watch(serving: Serving, config: Config, ended: Ending) -> Reading:
-    """Show what happens until the end is wanted; returns the last reading."""
+    """Show the server until `ended` is set; return the last reading."""
     details = [escape(address) for address in serving.server.addresses]
-    # Nothing of the stream was there before; of tables there may be what a checkpoint had.
+    # The stream starts empty; tables may have items of a checkpoint.
     stream = StreamReading() if serving.sink else None
-    start = Reading(0.0, stream=stream, tables=serving.look().tables)
+    start = Reading(0.0, stream=stream, tables=serving.read().tables)
     view = choose_view(Console(stderr=True), "echoic serve", details, config.interval, start)
+    reported = time.monotonic()
     with view:
         while not ended.wait(view.interval):
-            view.update(serving.look())
-        last = serving.look()
+            if time.monotonic() >= reported + REPORT_EVERY:
+                reported = time.monotonic()
+                report_process(serving.server)
+            view.update(serving.read())
+        last = serving.read()
         view.update(last)
     return last
+
+
+def report_process(server: echoic.Server) -> None:
+    """Set the gauges of the process that views show: CPU time in seconds, and memory in bytes."""
+    server.set_gauge("process_cpu_seconds_total", time.process_time())
+    # On Linux only.
+    with suppress(OSError):
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        server.set_gauge("process_resident_memory_bytes", pages * os.sysconf("SC_PAGE_SIZE"))
 
 
 def summarise(
@@ -344,7 +358,7 @@ def summarise(
     last: Reading,
     saved: Path | None,
 ) -> None:
-    """Say what came of it all."""
+    """Print the counts of the whole run."""
     for table in reading.tables:
         say(
             f"table {table.name}: {table.items:,d} items after {table.inserts:,d} inserts,"
@@ -361,6 +375,6 @@ def summarise(
     say(
         f"ended after {duration(reading.age)}: {consumer.samples:,d} samples"
         f" ({size(reading.stream.bytes)}) in {consumer.batches:,d} batches"
-        f" and {rest:,d} that fill none; {drained:,d} came while draining;"
+        f" and {rest:,d} in no batch; {drained:,d} came while draining;"
         f" {reading.server.accepted:,d} connections, {refused:,d} refused"
     )

@@ -1,13 +1,12 @@
 """Specs as text: `obs/image=uint8[84,84,4],reward=float32`.
 
-A spec is a tuple of fields, each a path, a dtype and a shape. Paths are Echoic's own: keys joined
-by `/`, in which `~1` stands for a slash inside a key and `~0` for a tilde. A sample that is a
-single array has one field, with an empty path; as text it is the dtype and shape alone.
+A spec is a tuple of fields, each a path, a dtype and a shape. A path has keys joined by `/`, with
+`~1` for a slash inside a key and `~0` for a tilde. A sample that is a single array has one field
+with an empty path; as text it is the dtype and shape alone.
 
-Where items may differ in length, an axis of any length is written `?`: `obs=float32[?,4]`. Only who
-asks for it gets such fields.
+An axis of any length is written `?`, as in `obs=float32[?,4]`; callers allow it by `any_length`.
 
-`example` makes of fields the tree that users have; `mirror` makes one whose leaves come in the
+`example` makes the tree that users have from fields; `mirror` makes one whose leaves are in the
 order of the fields, whatever kind of tree a server was made with.
 """
 
@@ -43,7 +42,7 @@ ANY = -1
 
 
 class SpecTextError(ValueError):
-    """A spec that can't be read; the message names the part."""
+    """Raised if a spec can't be read; the message names the part."""
 
 
 @dataclass(frozen=True)
@@ -56,32 +55,32 @@ class Field:
 
     @property
     def form(self) -> str:
-        """Dtype and shape, as they are written."""
+        """Dtype and shape as text."""
         axes = ",".join("?" if axis == ANY else str(axis) for axis in self.shape)
         return f"{self.dtype}[{axes}]" if self.shape else self.dtype
 
     @property
     def keys(self) -> list[str]:
-        """The keys that lead to the leaf; none when it is the whole sample."""
+        """The keys that lead to the leaf; empty if it is the whole sample."""
         if not self.path:
             return []
         return [key.replace("~1", "/").replace("~0", "~") for key in self.path.split("/")]
 
     def zeros(self) -> Tree:
-        """An array of this dtype and shape."""
+        """Return an array of this dtype and shape."""
         return np.zeros(self.shape, numpy_dtype(self.dtype))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the leaf in one sample."""
+        """Bytes of the leaf in a sample."""
         return math.prod(self.shape) * numpy_dtype(self.dtype).itemsize
 
 
 def parse(source: str, *, any_length: bool = False) -> tuple[Field, ...]:
-    """Read a spec; with `any_length` it may have axes of any length.
+    """Parse a spec; with `any_length` it may have axes of any length.
 
     Raises:
-        SpecTextError: It is no spec, and where.
+        SpecTextError: If a part is malformed, or the fields make no tree.
 
     Examples:
         >>> from echoic.cli.spec import parse
@@ -95,16 +94,16 @@ def parse(source: str, *, any_length: bool = False) -> tuple[Field, ...]:
     for part in parts:
         path, equals, form = part.partition("=")
         if not equals or not path.strip():
-            raise SpecTextError(f"`{part}` is no field; it has the form path=dtype[shape]")
+            raise SpecTextError(f"expected a field path=dtype[shape], got `{part}`")
         fields.append(read_form(path.strip(), form.strip()))
     return checked(fields, any_length=any_length)
 
 
 def read_form(path: str, form: str) -> Field:
-    """Read a dtype with its shape, such as `uint8[84,84]`."""
+    """Parse a dtype with its shape, such as `uint8[84,84]`."""
     match = FORM.fullmatch(form)
     if match is None:
-        raise SpecTextError(f"{named(path)} `{form}` is no dtype[shape], such as float32[4]")
+        raise SpecTextError(f"{named(path)} expected dtype[shape] like float32[4], got `{form}`")
     axes = (match["shape"] or "").split(",")
     try:
         shape = tuple(map(length, axes)) if match["shape"] else ()
@@ -114,7 +113,7 @@ def read_form(path: str, form: str) -> Field:
 
 
 def length(axis: str) -> int:
-    """The length of an axis."""
+    """Parse the length of an axis."""
     return ANY if axis.strip() == "?" else int(axis)
 
 
@@ -124,21 +123,21 @@ def read_field(path: str, dtype: str, shape: tuple[int, ...]) -> Field:
         known = numpy_dtype(dtype)
     except TypeError:
         raise SpecTextError(
-            f"{named(path)} there is no dtype `{dtype}`; there are float32, uint8, bool, …"
+            f"{named(path)} expected a dtype such as float32, uint8 or bool, got `{dtype}`"
         ) from None
     name = known.str[1:] if known.kind in "SU" else known.name
     return Field(path, name, shape)
 
 
 def named(path: str) -> str:
-    """The beginning of a message about a leaf."""
+    """Return the beginning of a message about a leaf."""
     return f"`{path}`:" if path else "the sample:"
 
 
 def numpy_dtype(name: str) -> "np.dtype[Any]":
-    """The dtype of this name."""
+    """Return the dtype of this name."""
     if name == "bfloat16":
-        # numpy learns about it when this is imported; only who uses it needs it.
+        # Importing it registers the dtype with numpy.
         import ml_dtypes  # type: ignore[import-not-found, unused-ignore]
 
         name = ml_dtypes.bfloat16
@@ -151,21 +150,21 @@ def from_table(table: Mapping[str, Any], *, any_length: bool = False) -> tuple[F
     With `any_length` it may have axes of any length, which are written "?".
 
     Raises:
-        SpecTextError: It is no spec, and where.
+        SpecTextError: If a part is malformed, or the fields make no tree.
     """
     return checked(list(leaves(table, "")), any_length=any_length)
 
 
 def leaves(node: object, path: str) -> Iterable[Field]:
-    """The fields below a node, which is a leaf if it has a `dtype` or is text."""
+    """Yield the fields below a node, which is a leaf if it has a `dtype` or is text."""
     if isinstance(node, str):
         yield read_form(path, node)
     elif not isinstance(node, Mapping):
-        raise SpecTextError(f"{named(path)} {node!r} is neither a table nor a dtype[shape]")
+        raise SpecTextError(f"{named(path)} expected a table or dtype[shape], got {node!r}")
     elif isinstance(node.get("dtype"), str):
         yield read_leaf(node, path)
     elif not node:
-        raise SpecTextError(f"{named(path)} an empty table")
+        raise SpecTextError(f"{named(path)} expected a table with fields, got an empty one")
     else:
         for key, child in node.items():
             escaped = key.replace("~", "~0").replace("/", "~1")
@@ -183,22 +182,22 @@ def read_leaf(table: Mapping[str, Any], path: str) -> Field:
     if not isinstance(shape, list) or not all(
         axis == "?" or (type(axis) is int and axis >= 0) for axis in shape
     ):
-        raise SpecTextError(f"{named(path)} shape {shape!r} is no list of lengths")
+        raise SpecTextError(f"{named(path)} shape must be a list of lengths, got {shape!r}")
     axes = tuple(ANY if axis == "?" else axis for axis in shape)
     return read_field(path, table["dtype"], axes)
 
 
 def checked(fields: list[Field], *, any_length: bool) -> tuple[Field, ...]:
-    """The fields, if they make a tree, no path twice and none below another, of known lengths."""
+    """Return the fields if they make a tree: each path once, and no path below another."""
     for field in fields:
         if ANY in field.shape and not any_length:
             raise SpecTextError(
-                f"{named(field.path)} `{field.form}` has an axis of no known length"
+                f"{named(field.path)} every axis must have a length, got `{field.form}`"
             )
     paths: set[str] = set()
     for field in fields:
         if field.path in paths:
-            raise SpecTextError(f"`{field.path}` is there twice")
+            raise SpecTextError(f"`{field.path}` is given twice")
         paths.add(field.path)
     for path in paths:
         above = path
@@ -210,12 +209,14 @@ def checked(fields: list[Field], *, any_length: bool) -> tuple[Field, ...]:
 
 
 def text(fields: Iterable[Field]) -> str:
-    """A spec as `parse` reads it."""
+    """Format a spec as `parse` reads it."""
     return ",".join(f"{field.path}={field.form}" if field.path else field.form for field in fields)
 
 
 def example(fields: Iterable[Field], leaf: Callable[[Field], Tree] = Field.zeros) -> Tree:
-    """A sample of zeros, or of other leaves: dicts, and tuples where the keys are 0, 1 and so on.
+    """Make a sample of zeros, or of other leaves.
+
+    Inner nodes are dicts, or tuples if their keys are 0, 1 and so on.
 
     Examples:
         >>> from echoic.cli.spec import example, parse
@@ -231,10 +232,10 @@ def example(fields: Iterable[Field], leaf: Callable[[Field], Tree] = Field.zeros
 
 
 def mirror(pairs: Iterable[tuple[Field, Tree]]) -> Tree:
-    """A tree with these leaves, which keeps their paths and order.
+    """Make a tree with these leaves, which keeps their paths and order.
 
-    The leaves of a dict come sorted by key; those of the dataclass that a server may have been made
-    with do not. So a node that is not sorted becomes an ordered dict, which takes longer to send.
+    The leaves of a dict are sorted by key; those of a server's dataclass may not be. So a node that
+    is not sorted becomes an ordered dict, which takes longer to send.
     """
 
     def node(children: dict[str, Tree]) -> Tree:
@@ -244,7 +245,7 @@ def mirror(pairs: Iterable[tuple[Field, Tree]]) -> Tree:
 
 
 def tree(pairs: Iterable[tuple[Field, Tree]], node: Callable[[dict[str, Tree]], Tree]) -> Tree:
-    """Put leaves where their paths say; `node` makes each inner node of its children."""
+    """Put leaves at their paths; `node` makes each inner node from its children."""
     root: dict[str, Any] = {}
     for field, leaf in pairs:
         if not field.keys:

@@ -1,7 +1,7 @@
-"""What a configuration says of each table.
+"""Read the settings of each table from a configuration.
 
-`tables` reads the list of them and refuses settings that do not go together; whether numbers make
-sense is found out when a table is made, by `make_tables`.
+`tables` reads the list and rejects settings that exclude each other. The ranges of numbers are
+checked when `make_tables` makes a table.
 """
 
 from collections.abc import Mapping
@@ -29,12 +29,12 @@ __all__ = ["TableSettings", "tables"]
 
 @dataclass(frozen=True)
 class TableSettings:
-    """A table; see `echoic.Table` for what each setting means.
+    """The settings of a table; see `echoic.Table`.
 
     Attributes:
-        api: Whose clients fully understand the table.
-        spec: What items look like, if it is known; with `trajectories` for items that share steps
-            and with `signature` for those of `echoic.reverb`. Only one of the three is there.
+        api: The module whose clients have all functions of the table.
+        spec: The fields of an item, if known; `trajectories` for items that share steps, and
+            `signature` for tables of `echoic.reverb`. At most one of the three is set.
     """
 
     name: str
@@ -52,17 +52,17 @@ class TableSettings:
 
     @property
     def form(self) -> str:
-        """What items look like."""
+        """The fields of an item, as text."""
         return specs.text(self.spec or self.trajectories or self.signature) or "items of any form"
 
 
 def signature(value: object, name: str) -> tuple[Field, ...]:
-    """What items look like to Reverb: any axis may be of any length."""
+    """Convert the signature of a table of Reverb: any axis may be of any length."""
     return spec(value, name, any_length=True)
 
 
 def trajectories(value: object, name: str) -> tuple[Field, ...]:
-    """What items look like: of axes only the first, that of steps, may be of any length."""
+    """Convert a spec of which only the first axis, that of steps, may be of any length."""
     fields = spec(value, name, any_length=True)
     for field in fields:
         if ANY in field.shape[1:]:
@@ -88,9 +88,9 @@ KEYS: dict[str, Convert] = {
     "trajectories": trajectories,
     "signature": signature,
 }
-# What a queue or a stack has decided.
+# Settings that a queue or a stack fixes.
 DECIDED = ("sampler", "remover", "limiter", "max_times_sampled", "seed")
-# The selectors that Reverb has too.
+# Selectors that Reverb has, too.
 REVERB_SELECTORS = (
     selectors.Uniform,
     selectors.Prioritized,
@@ -102,46 +102,44 @@ REVERB_SELECTORS = (
 
 
 def tables(value: object, name: str) -> tuple[TableSettings, ...]:
-    """The tables of a file."""
+    """Convert the tables of a file."""
     found: list[TableSettings] = []
     for index, given in enumerate(each(value, name, KEYS, "name", "capacity")):
         where = f"{name}[{index}]"
         if given["name"] in {one.name for one in found}:
-            raise ConfigError(f"`{where}.name`: there is a table `{given['name']}` before")
+            raise ConfigError(f"`{where}.name`: another table is named `{given['name']}`")
         check(given, where)
         found.append(TableSettings(**with_kind(given)))
     return tuple(found)
 
 
 def check(given: Mapping[str, Any], where: str) -> None:
-    """Refuse settings that do not go together."""
+    """Reject settings that exclude each other."""
     kind = given.get("kind")
     for key in DECIDED:
         if kind is not None and key in given:
-            raise ConfigError(f'`{where}.{key}` does not go with kind = "{kind}", which decides it')
+            raise ConfigError(f'`{where}.{key}` can\'t be set with kind = "{kind}", which fixes it')
     if given.get("api") != "reverb":
         if "signature" in given:
-            raise ConfigError(
-                f'`{where}.signature` is for tables with api = "reverb"; others have a spec'
-            )
+            raise ConfigError(f'`{where}.signature` needs api = "reverb"; other tables have a spec')
         if "spec" in given and "trajectories" in given:
-            raise ConfigError(f"`{where}` has a spec and trajectories; it can have one of them")
+            raise ConfigError(f"`{where}` has a spec and trajectories; give one of them")
         return
     for key in ("spec", "trajectories"):
         if key in given:
             raise ConfigError(
-                f'`{where}.{key}` does not go with api = "reverb"; such tables have a signature'
+                f'`{where}.{key}` can\'t be set with api = "reverb"; give a signature'
             )
     for key in ("sampler", "remover"):
         if not isinstance(given.get(key, selectors.Fifo()), REVERB_SELECTORS):
             raise ConfigError(
                 f"`{where}.{key}`: Reverb has no such selector; with api = "
-                '"reverb" there are uniform, prioritized, fifo, lifo, min_heap, max_heap'
+                '"reverb" use uniform, prioritized, fifo, lifo, min_heap or max_heap'
             )
 
 
 def with_kind(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with what a queue or a stack means."""
+    """Return the settings with those that a queue or a stack fixes."""
     settings = dict(given)
     kind = settings.pop("kind", None)
     if kind is None:

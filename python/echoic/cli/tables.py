@@ -10,16 +10,16 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 from rich.table import Table as Grid
 
 import echoic
 from echoic import _native
+from echoic._progress import working
 from echoic.cli.ask import UNREACHABLE, reach, unreachable
 from echoic.cli.console import fail
 from echoic.cli.options import AsJson, Ca, Certificate, Key, ServerName, TokenFile
 from echoic.cli.text import amount, size, why
-from echoic.table_stats import TableStats
+from echoic.views.web.items import first_items
 
 __all__ = ["export", "inspect", "verify"]
 
@@ -49,14 +49,14 @@ def inspect(
     server_name: ServerName = None,
 ) -> None:
     """List the tables of a server or of a checkpoint, with their sizes and specs."""
-    tell = tell_json if as_json else tell_people
+    show = show_json if as_json else show_text
     if source is not None and "://" not in source:
-        tell(opened(Path(source)), items)
+        show(opened(Path(source)), items)
         return
     address, options = reach(source, token_file, ca, certificate, key, server_name)
     try:
         with echoic.connect(address, connect_timeout=timeout, **options) as client:
-            tell([*client.tables.values()], items)
+            show([*client.tables.values()], items)
     except UNREACHABLE as error:
         fail(unreachable(address, error))
 
@@ -64,24 +64,18 @@ def inspect(
 def opened(path: Path) -> list[_native.Table]:
     """Open the tables of a checkpoint."""
     try:
-        return _native.open_checkpoint(path)
+        with working(f"opening {path}"):
+            return _native.open_checkpoint(path)
     except (echoic.errors.CheckpointError, OSError) as error:
         fail(why(error))
 
 
-def tell_people(tables: Sequence[_native.Table], items: int) -> None:
-    """Print a table of tables, and their first items."""
-    show([table.stats() for table in tables], {table.name: table.spec for table in tables})
-    for table in tables:
-        list_items(table, items)
-
-
-def tell_json(tables: Sequence[_native.Table], items: int) -> None:
-    """Print the same as one JSON object: the numbers of each table, by name."""
-    told = {}
+def show_json(tables: Sequence[_native.Table], items: int) -> None:
+    """Print the numbers of each table by name, and its first items, as one JSON object."""
+    found = {}
     for table in tables:
         stats, spec = table.stats(), table.spec
-        told[table.name] = {
+        found[table.name] = {
             **{name: plain(value) for name, value in stats.as_dict().items()},
             "spec": None
             if spec is None
@@ -91,17 +85,8 @@ def tell_json(tables: Sequence[_native.Table], items: int) -> None:
             ],
         }
         if items:
-            listed = table.items(items)
-            told[table.name]["first_items"] = [
-                {
-                    "key": int(listed.keys[at]),
-                    "priority": float(listed.info.priorities[at]),
-                    "times_sampled": int(listed.info.times_sampled[at]),
-                    "version": int(listed.info.versions[at]),
-                }
-                for at in range(len(listed))
-            ]
-    typer.echo(json.dumps(told))
+            found[table.name]["first_items"] = first_items(table, items)
+    typer.echo(json.dumps(found))
 
 
 def plain(value: Any) -> Any:
@@ -109,13 +94,13 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def show(each: list[TableStats], specs: dict[str, echoic.Spec | None]) -> None:
-    """Print a table of tables."""
+def show_text(tables: Sequence[_native.Table], items: int) -> None:
+    """Print a table of tables, and their first items."""
     grid = Grid(
         "table", "items", "capacity", "inserts", "samples", "deletions", "limiter", "items are"
     )
-    for stats in each:
-        spec = specs[stats.name]
+    for table in tables:
+        stats, spec = table.stats(), table.spec
         bounds = f"{stats.min_diff:g}…{stats.max_diff:g}"
         grid.add_row(
             stats.name,
@@ -129,16 +114,12 @@ def show(each: list[TableStats], specs: dict[str, echoic.Spec | None]) -> None:
         )
     # As wide as needed if the output is not a screen.
     Console(width=None if sys.stdout.isatty() else 200).print(grid)
-
-
-def list_items(table: _native.Table, count: int) -> None:
-    """Print the first items of a table."""
-    items = table.items(count)
-    for at in range(len(items)):
-        typer.echo(
-            f"{table.name} key {items.keys[at]} priority {items.info.priorities[at]:g}"
-            f" sampled {items.info.times_sampled[at]} version {items.info.versions[at]}"
-        )
+    for table in tables:
+        for item in first_items(table, items) if items else ():
+            typer.echo(
+                f"{table.name} key {item['key']} priority {item['priority']:g}"
+                f" sampled {item['times_sampled']} version {item['version']}"
+            )
 
 
 def verify(checkpoint: Checkpoint, *, as_json: AsJson = False) -> None:
@@ -146,20 +127,15 @@ def verify(checkpoint: Checkpoint, *, as_json: AsJson = False) -> None:
 
     The status is 1 if something is damaged or missing; a line says what, in which file.
     """
-    columns = ("[progress.description]{task.description}", BarColumn(), DownloadColumn())
-    bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
     try:
-        with bar:
-            task = bar.add_task("verifying", total=None)
-            known = _native.verify_checkpoint(
-                checkpoint, lambda done, total: bar.update(task, completed=done, total=total)
-            )
+        with working("verifying", of_bytes=True) as update:
+            known = _native.verify_checkpoint(checkpoint, update)
     except (echoic.errors.CheckpointError, OSError) as error:
         fail(why(error))
     if as_json:
         # The checkpoint's description of itself is text.
-        told = {**known, "path": str(known["path"]), "tables": int(known["tables"])}
-        typer.echo(json.dumps(told))
+        found = {**known, "path": str(known["path"]), "tables": int(known["tables"])}
+        typer.echo(json.dumps(found))
         return
     typer.echo(
         f"{known['path']} is whole: {known['tables']} tables, {known['chunks']} chunks,"
@@ -188,15 +164,13 @@ def export(
         fail(f"there is no table {table!r}; the checkpoint has {', '.join(map(repr, tables))}")
     source = tables[table]
     items = source.items()
-    leaves = flat(source.get(items.keys).data, "")
-    named: dict[str, Any] = {"key": items.keys, "priority": items.info.priorities}
-    named |= {"times_sampled": items.info.times_sampled, "version": items.info.versions}
-    columns = {f"@{name}": values for name, values in named.items()} | leaves
     try:
-        if file.suffix == ".npz":
-            save_npz(file, columns)
-        else:
-            save_parquet(file, columns)
+        with working(f"exporting {len(items):,d} items"):
+            leaves = flat(source.get(items.keys).data, "")
+            named: dict[str, Any] = {"key": items.keys, "priority": items.info.priorities}
+            named |= {"times_sampled": items.info.times_sampled, "version": items.info.versions}
+            save = save_npz if file.suffix == ".npz" else save_parquet
+            save(file, {f"@{name}": values for name, values in named.items()} | leaves)
     except OSError as error:
         fail(why(error))
     if as_json:

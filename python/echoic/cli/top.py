@@ -1,4 +1,4 @@
-"""`echoic top`: what happens in a server, and why something is stuck, in a terminal."""
+"""`echoic top`: watch a server in a terminal."""
 
 import json
 import sys
@@ -26,13 +26,13 @@ def top(
     ] = 1.0,
     once: Annotated[
         bool,
-        typer.Option("--once", help="Print one reading as text and leave; what is wrong is first."),
+        typer.Option("--once", help="Print one reading as text, problems first, and exit."),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one reading as a JSON object and leave.")
+        bool, typer.Option("--json", help="Print one reading as a JSON object and exit.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option(min=0.001, metavar="SECONDS", help="How long to wait for the server.")
+        float, typer.Option(min=0.001, metavar="SECONDS", help="Time to wait for the server.")
     ] = 5.0,
     token_file: TokenFile = None,
     ca: Ca = None,
@@ -40,10 +40,10 @@ def top(
     key: Key = None,
     server_name: ServerName = None,
 ) -> None:
-    """Watch a server: its stream, tables and connections, and why something is stuck.
+    """Watch a server: its stream, tables and connections, and why calls wait.
 
-    With --once or --json it asks twice, --interval apart, so that there are rates, and the status
-    is 0 also when something is stuck. It is 1 when no server answers, or it refuses.
+    With --once or --json it asks twice, --interval apart, to have rates. The status is 0 even if
+    something is stuck, and 1 if no server answers or it refuses.
     """
     address, options = reach(address, token_file, ca, certificate, key, server_name)
     try:
@@ -61,7 +61,7 @@ def top(
 
 
 def ask_twice(watch: echoic.Watch, interval: float) -> History:
-    """Make readings that rates can be computed of."""
+    """Take two readings, which give rates."""
     monitor = Monitor(watch)
     monitor.ask()
     time.sleep(interval)
@@ -77,12 +77,12 @@ def show(watch: echoic.Watch, interval: float) -> None:
         if (error.name or "").partition(".")[0] != "textual":
             raise
         fail(
-            "`echoic top` needs textual. Get it with: pip install 'echoic[top]'; `--once` does"
-            " without"
+            "`echoic top` needs textual. Get it with: pip install 'echoic[top]'; `--once` does not"
+            " need it"
         )
-    # It draws on standard error, as far as textual is concerned.
+    # Textual draws on standard error.
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        fail("`echoic top` needs a terminal; `--once` and `--json` do without")
+        fail("`echoic top` needs a terminal; `--once` and `--json` do not")
     app = Top(watch, interval)
     app.run()
     if app.return_code:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from echoic import _native
+from echoic._progress import working
 from echoic.errors import JournalWarning, RolloutError, WaitTimeoutError
 from echoic.limiters import RateLimiter
 from echoic.rollouts.batch import RolloutBatch
@@ -203,7 +204,8 @@ class RolloutTable:
             "limiter": None if limiter is None else _numbers(limiter),
             "seed": seed,
         }
-        self._native = _native.RolloutTable(settings, directory, durability, history)
+        with working(f"opening rollout table {name!r}"):
+            self._native = _native.RolloutTable(settings, directory, durability, history)
         if (dropped := self._native.dropped) is not None:
             count, what, lost = dropped
             warnings.warn(

@@ -1,11 +1,11 @@
-"""What people see of a server that runs elsewhere.
+"""Show the state of servers and stores.
 
-- :mod:`echoic.views.reading`: an answer of a server as things with numbers, the one model.
-- :mod:`echoic.views.history`: answers so far: rates of now, and the past as charts draw it.
+- :mod:`echoic.views.reading`: the numbers of a server at one moment, the model of all views.
+- :mod:`echoic.views.history`: past readings: current rates, and the series of charts.
 - :mod:`echoic.views.problems`: what is stuck, why, and what helps, in words.
-- :mod:`echoic.views.monitor`: asks a server again and again.
-- :mod:`echoic.views.plain`: an answer as plain text, or as data.
+- :mod:`echoic.views.monitor`: polls a server.
+- :mod:`echoic.views.plain`: a reading as plain text, or as data.
 - :mod:`echoic.views.notebook`: objects of this process as HTML, for notebooks.
-- :mod:`echoic.views.terminal` (``echoic top``) and :mod:`echoic.views.web` (``echoic dashboard``)
-  show all of that.
+- :mod:`echoic.views.terminal`: ``echoic top``.
+- :mod:`echoic.views.web`: ``echoic dashboard``.
 """

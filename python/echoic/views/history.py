@@ -1,7 +1,7 @@
-"""What a server answered so far: its rates, and the past as charts draw it.
+"""The past readings of a server: current rates, and the series of charts.
 
-Whole readings are kept for some seconds, which is what rates of now and problems need. Of what is
-older only the numbers that are drawn remain: each for a while, then the means of ten.
+Whole readings are kept for some seconds, which current rates and problems need. Of older readings
+only the numbers of charts remain: each for a while, then the means of ten.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ __all__ = ["WINDOW", "Client", "History", "Point"]
 
 #: Rates are those of this many seconds; those of single readings change too fast to be read.
 WINDOW = 3.0
-# Whole readings are kept for so many seconds.
+# Seconds for which whole readings are kept.
 _KEPT = 3 * WINDOW
-# Of a server with thousands of tables, only so many have charts.
+# The most things that have charts: a server may have thousands of tables.
 _CHARTED = 256
 _EACH = 10
 
 
 @dataclass(frozen=True)
 class Point:
-    """What is drawn of one moment: by thing, the values of its series. NaN is a gap."""
+    """The values of each thing's series at one moment. NaN is a gap."""
 
     age: float
     values: dict[Key, tuple[float, ...]]
@@ -42,7 +42,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Client:
-    """A connection, and what it did of late."""
+    """A connection, and its rates of the last seconds."""
 
     connection: Connection
     samples: float = 0.0  # Stored per second.
@@ -50,7 +50,7 @@ class Client:
     blocked: float = 0.0  # The share of the time for which its samples waited for room.
 
     def cells(self) -> dict[str, str]:
-        """Describe it, by the names of columns."""
+        """Return its numbers as text, by the names of columns."""
         one = self.connection
         return {
             "client": one.name or one.peer,
@@ -66,22 +66,22 @@ class Client:
 
 
 class History:
-    """What one server answered, since it was last started.
+    """The readings of one server since its last start.
 
     Args:
-        length: How many points are kept.
-        older: How many means of ten points are kept beyond these.
+        length: Points that are kept.
+        older: Means of ten points that are kept beyond these.
     """
 
     def __init__(self, length: int = 300, older: int = 0) -> None:
-        """Begin empty."""
+        """Make an empty history."""
         self.length = length
         self._readings: deque[Reading] = deque()
         self._points: deque[Point] = deque()
         self._older: deque[Point] = deque(maxlen=older)
 
     def add(self, reading: Reading) -> None:
-        """Add a reading. After one of a server that was started anew, nothing before it counts."""
+        """Add a reading. Drop all earlier ones if the server was restarted in between."""
         last = self.last
         if last is not None and last.incarnation not in {0, reading.incarnation}:
             for kept in (self._readings, self._points, self._older):
@@ -101,33 +101,33 @@ class History:
 
     @property
     def last(self) -> Reading | None:
-        """The newest."""
+        """The newest reading."""
         return self._readings[-1] if self._readings else None
 
     @property
     def is_long(self) -> bool:
-        """Whether it is long enough to say that nothing moves."""
+        """Whether it is long enough to conclude that nothing moves."""
         return (
             bool(self._readings) and self._readings[-1].age - self._readings[0].age >= WINDOW * 0.3
         )
 
     def rates(self, thing: Thing, seconds: float = WINDOW) -> dict[str, float]:
-        """Return how much each count of a thing grew per second, in the last seconds."""
+        """Return the growth per second of each count of a thing, in the last seconds."""
         return _rates(self._before(seconds), self._readings[-1], thing.key) if self.last else {}
 
     def clients(self, seconds: float = WINDOW) -> list[Client]:
-        """Return each connection, and what it did in the last seconds."""
+        """Return each connection with its rates of the last seconds."""
         return _clients(self._before(seconds), self._readings[-1]) if self.last else []
 
     def series(self, thing: Thing, name: str, most: int | None = None) -> list[float]:
-        """Return the values of a rate or gauge that is drawn: the newest `most` points, or all."""
+        """Return the values of a rate or gauge of a chart: the newest `most` points, or all."""
         at = thing.series().index(name)
         first = 0 if most is None else max(len(self._points) - most, 0)
         points = islice(self._points, first, None)
         return [point.values[thing.key][at] for point in points if thing.key in point.values]
 
     def past(self, seconds: float, most: int) -> list[Point]:
-        """Return the last seconds as at most about so many points, each the mean of its time."""
+        """Return the last seconds as about `most` points, each the mean of its interval."""
         groups: dict[int, list[Point]] = {}
         for point in chain(self._older, self._points):
             if self.last and point.age > self.last.age - seconds:
@@ -135,7 +135,7 @@ class History:
         return [_mean(group) for group in groups.values()]
 
     def _before(self, seconds: float) -> Reading:
-        """The newest reading that is older than that, or the first; never the last one."""
+        """Return the newest reading older than that, or the first; never the last one."""
         first = self._readings[0]
         for reading in islice(self._readings, len(self._readings) - 1):
             if reading.age > self._readings[-1].age - seconds:
@@ -150,7 +150,7 @@ def _rates(before: Reading, after: Reading, key: Key) -> dict[str, float]:
     if thing is None:
         return {}
     counts, first = thing.counts(), earlier.counts() if earlier else {}
-    # A reason to wait that is new began with nothing; a thing that is new has no rates yet.
+    # A new reason to wait starts at zero; a new thing has no rates yet.
     new = 0.0 if earlier else math.inf
     found = {
         name: max(value - first.get(name, new), 0.0) / seconds if seconds > 0 else 0.0
@@ -163,7 +163,7 @@ def _rates(before: Reading, after: Reading, key: Key) -> dict[str, float]:
 
 
 def _blocked(all_pushes: float, before: Reading, after: Reading) -> float:
-    """For which share of the time an average connection, or the server's process, had no room."""
+    """Return the share of time for which an average connection, or this process, had no room."""
     clients = _clients(before, after)
     pushing = [one.blocked for one in clients if one.connection.purpose == "push"]
     # What the stream counts includes the connections.
@@ -176,7 +176,7 @@ def _clients(before: Reading, after: Reading) -> list[Client]:
     found = []
     for one in after.connections:
         first = known.get((one.address, one.id))
-        # One that is new has counted since it came.
+        # A new connection has counted since it was opened.
         span = max(between if first else min(one.age, between), 1e-9)
         begun = (first.samples, first.bytes, first.blocked_time) if first else (0, 0, 0.0)
         ended = (one.samples, one.bytes, one.blocked_time)
@@ -196,7 +196,7 @@ def _point(before: Reading, after: Reading) -> Point:
 
 
 def _mean(points: list[Point]) -> Point:
-    """The mean of some points, of the things that the last one has."""
+    """Return the mean of some points, for the things of the last one."""
     last = points[-1]
     if len(points) == 1:
         return last

@@ -1,4 +1,4 @@
-"""Asking a server again and again, for all who want to see the answers."""
+"""Poll a server for its numbers, in a thread."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ __all__ = ["Away", "Monitor"]
 
 @dataclass(frozen=True)
 class Away:
-    """That a server does not answer, since when, and what the last attempt said."""
+    """A server that does not answer: the error of the last attempt, and the time of the first."""
 
     reason: str
     since: float = field(default_factory=time.time)
 
 
 class Monitor:
-    """Asks a server every so many seconds, in a thread, from ``__enter__`` on.
+    """Polls a server at an interval, in a thread, from ``__enter__`` to ``__exit__``.
 
-    An answer is waited for, for seconds when the server's machine is gone. So that is no work for
-    an event loop; and the thread is a daemon's, so that nothing waits for it at the end.
+    A request may wait for seconds if the server's machine is gone, so it must not run in an event
+    loop. The thread is a daemon: the end of the process does not wait for it.
 
     Args:
-        watch: How the server is asked. Nothing else may use it from now on.
+        watch: The connection. Nothing else may use it from now on.
         interval: Seconds between two requests.
-        history: What keeps the answers; read it with `lock` held.
-        changed: Is called in the thread after each answer, and after each that did not come.
+        history: Keeps the readings; read it with `lock` held.
+        changed: Called in the thread after each reading and each failed request.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Monitor:
         history: History | None = None,
         changed: Callable[[], object] = lambda: None,
     ) -> None:
-        """Ask nothing yet."""
+        """Make a monitor that does not poll yet."""
         self.address = watch.address
         self.interval = interval
         self.history = history or History()
@@ -63,27 +63,27 @@ class Monitor:
         self._wanted.set()
 
     def __enter__(self) -> Self:
-        """Begin to ask."""
+        """Start polling."""
         name = f"echoic-monitor {self.address}"
         threading.Thread(target=self._run, name=name, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop. An answer that is waited for is ignored."""
+        """Stop. The answer of a pending request is dropped."""
         self._stopped.set()
         self._wanted.set()
 
     @property
     def paused(self) -> bool:
-        """Whether nothing is asked, and nothing changes."""
+        """Whether polling is paused."""
         return not self._wanted.is_set()
 
     def pause(self) -> None:
-        """Stop for a while, or go on."""
+        """Pause polling, or resume it."""
         (self._wanted.set if self.paused else self._wanted.clear)()
 
     def ask(self) -> None:
-        """Ask once, and keep the answer.
+        """Ask once, and keep the reading.
 
         Raises:
             EchoicError: If the server can't be reached, or refuses.
@@ -97,13 +97,13 @@ class Monitor:
                 self.history.add(reading)
 
     def problems(self) -> list[Problem]:
-        """Find what is wrong, the worst first: that the server does not answer, and all else."""
+        """Return the problems, the worst first; a server that does not answer is one."""
         found = find_problems(self.history)
         if self.away is None:
             return found
         since = time.strftime("%H:%M:%S %Z", time.localtime(self.away.since))
         text = f"it has not answered since {since}: {self.away.reason}"
-        advice = f"what is shown is its last answer; it is asked every {duration(self.interval)}"
+        advice = f"the numbers are its last answer; retrying every {duration(self.interval)}"
         return [Problem("away", "the server", "AWAY", text, advice), *found]
 
     def _run(self) -> None:
@@ -111,7 +111,7 @@ class Monitor:
             while not self._stopped.is_set():
                 try:
                     self.ask()
-                except Exception as error:  # a view that stands still is worse
+                except Exception as error:  # shown in the view, which must not stop
                     self._miss(str(error).removeprefix(f"{self.address}: ") or repr(error))
                 if not self._stopped.is_set():
                     self._changed()

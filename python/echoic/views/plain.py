@@ -1,4 +1,4 @@
-"""What a server answered as plain text for people, or as data for programs."""
+"""Format a reading as plain text for people, or as data for programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LABEL = 22
 def as_data(address: str, history: History) -> dict[str, Any]:
     """Return the newest reading, its rates and its problems as dicts, lists and numbers.
 
-    Keys stay what they are from one release to the next; there may be more of them.
+    Keys do not change between releases; new ones may be added.
     """
     reading = latest(history)
 
@@ -51,7 +51,7 @@ def as_data(address: str, history: History) -> dict[str, Any]:
 
 
 def finite(value: Any) -> Any:
-    """Put None where a number is infinite or NaN, which JSON can't say."""
+    """Replace infinite numbers and NaN, which JSON does not have, by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -62,7 +62,7 @@ def finite(value: Any) -> Any:
 
 
 def as_text(address: str, history: History) -> str:
-    """Return the newest reading as lines, what is wrong first."""
+    """Return the newest reading as lines, problems first."""
     reading = latest(history)
     lines = [f"{address}: echoic {reading.release}, up {duration(reading.age)}", ""]
     problems = find_problems(history)
@@ -88,12 +88,16 @@ def as_text(address: str, history: History) -> str:
 
 
 def _cells(cells: dict[str, str]) -> str:
-    """Write cells with something in them behind the names of their columns."""
+    """Join the cells that are not empty, each behind the name of its column."""
     return ", ".join(f"{name} {value}" for name, value in cells.items() if value)
 
 
 def latest(history: History) -> Reading:
-    """Return the newest reading, which must be there."""
+    """Return the newest reading.
+
+    Raises:
+        ValueError: If there is no reading yet.
+    """
     if history.last is None:
-        raise ValueError("there is no reading yet")
+        raise ValueError("the history has no reading yet")
     return history.last

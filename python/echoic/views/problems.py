@@ -1,4 +1,4 @@
-"""What is stuck, why, and what helps: in words for people who have never seen the code."""
+"""Find what is stuck in a server, why, and what helps, in words for readers new to Echoic."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 __all__ = ["Problem", "find_problems"]
 
 Level: TypeAlias = Literal["away", "stuck", "slow", "note"]
-# A side that spends at least this share of the time waiting is worth a line.
+# A side that waits for at least this share of the time is reported.
 _NOTABLE = 0.5
-# A producer with so many groups is worth a line when this share of them came to nothing.
+# A producer with at least this many groups is reported if more than this share of them is lost.
 _MANY, _MOST = 8, 0.5
 _REFUSED = {
     "AUTH": "their token is not the server's",
-    "SPEC": "their samples are of another kind; their error says what differs",
+    "SPEC": "their samples differ from the server's example; their error says how",
     "LIMIT": "there are as many connections as max_connections allows",
     "VERSION": "they run another release",
     "STREAM": "they ask for a stream or tables that the server does not have",
@@ -43,16 +43,16 @@ _DROP = "drop the arrays of old batches (or copy them), or raise capacity"
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that makes calls wait, or went wrong.
+    """A reason why calls wait, or an error.
 
     Attributes:
-        level: ``"stuck"`` when calls wait because of it and nothing moved of late, ``"slow"``
-            when calls wait though things move, ``"note"`` when it is good to know; ``"away"``
-            when the server does not answer.
-        subject: What it is about, such as ``"table 'replay'"`` or ``"the stream"``.
-        reason: The same as in metrics and errors, such as ``"RATIO"``.
+        level: ``"stuck"`` if calls wait because of it and nothing moved in the last seconds,
+            ``"slow"`` if calls wait but things move, ``"note"`` for other facts, ``"away"`` if the
+            server does not answer.
+        subject: The thing concerned, such as ``"table 'replay'"`` or ``"the stream"``.
+        reason: The code in metrics and errors, such as ``"RATIO"``.
         text: What happens.
-        advice: What helps.
+        advice: What to do.
     """
 
     level: Level
@@ -63,7 +63,7 @@ class Problem:
 
 
 def find_problems(history: History) -> list[Problem]:
-    """Find what is wrong by the last readings, the worst first."""
+    """Return the problems that the last readings show, the worst first."""
     last = history.last
     if last is None:
         return []
@@ -89,13 +89,13 @@ def _of_server(server: ServerReading) -> Iterator[Problem]:
 def _of_table(table: TableReading, history: History) -> Iterator[Problem]:
     rates = history.rates(table)
     for call, side in table.sides.items():
-        # A table that is not sampled from yet makes no call wait.
+        # A reason alone is no problem: no call may be waiting.
         if not side.reason or not (side.waiting or table.paused):
             continue
         calls = "call waits" if side.waiting == 1 else "calls wait"
         begin = f"{side.waiting} {call} {calls}: " if side.waiting else ""
         text, advice = _why_table(table, call, side.reason, rates)
-        # What it waits for may come all the same; a short history does not show that.
+        # A short history does not show whether what the call waits for still comes.
         comes = rates["samples" if call == "sample" and side.reason != "MIN_SIZE" else "inserts"]
         moves = side.reason != "PAUSED" and (comes > 0 or not history.is_long)
         level: Level = "slow" if moves else "stuck"
@@ -103,7 +103,7 @@ def _of_table(table: TableReading, history: History) -> Iterator[Problem]:
 
 
 def _why_table(table: TableReading, call: str, reason: str, rates: Rates) -> tuple[str, str]:
-    """Say why calls of one side wait, and what helps."""
+    """Return why calls of one side wait, and what helps."""
     inserts, samples = f"{rates['inserts']:,.3g} inserts/s", f"{rates['samples']:,.3g} samples/s"
     if reason == "MIN_SIZE":
         return (
@@ -121,7 +121,7 @@ def _why_table(table: TableReading, call: str, reason: str, rates: Rates) -> tup
             " speed them up, or change samples_per_insert or error_buffer"
         )
     if reason == "PAUSED":
-        return "the table is paused", "it was paused on purpose: resume() ends that"
+        return "the table is paused", "pause() was called: resume() ends that"
     if reason == "CAPACITY":
         return f"there is no room: {table.items:,} of {table.max_items:,} items", (
             f"samples are the slow side ({samples}); a full queue waits for them, and a table with"
@@ -132,7 +132,7 @@ def _why_table(table: TableReading, call: str, reason: str, rates: Rates) -> tup
             "all free rows are still being read by batches that are being copied",
             "fewer or smaller samples at once, or a larger capacity",
         )
-    return f"because of {reason}", "see the guide to metrics"
+    return f"the reason is {reason}", "see the guide to metrics"
 
 
 # The stream.
@@ -148,7 +148,7 @@ def _of_stream(stream: StreamReading, history: History) -> Iterator[Problem]:
 def _of_pushes(
     stream: StreamReading, history: History, rates: Rates
 ) -> Iterator[tuple[Level, str, str, str]]:
-    """Say whether pushes wait for room."""
+    """Yield a problem if pushes wait for room."""
     if stream.free:
         return
     connections = history.last.connections if history.last else ()
@@ -162,7 +162,7 @@ def _of_pushes(
         # Workers that write into shared memory are not seen to wait.
         if stream.ready and history.is_long and not taken:
             text = f"{full}, and no batch is taken: a worker that pushes waits"
-            yield "note", "CAPACITY", text, "the learner stands still, or is gone"
+            yield "note", "CAPACITY", text, "the learner has stopped, or is gone"
         return
     level: Level = "slow" if taken else "stuck"
     pushes = count(waiting, "push") if waiting else "pushes"
@@ -179,7 +179,7 @@ def _of_pushes(
 def _of_learner(
     stream: StreamReading, history: History, rates: Rates
 ) -> Iterator[tuple[Level, str, str, str]]:
-    """Say whether the learner waits for batches."""
+    """Yield a problem if the learner waits for batches."""
     if stream.ready:
         return
     if stream.is_held:
@@ -189,9 +189,9 @@ def _of_learner(
         return
     comes = rates["samples"]
     if not stream.samples:
-        advice = "no sample has come yet: see whether workers are connected"
+        advice = "no sample has come yet: check that workers are connected"
     elif not comes:
-        advice = "no samples come any more: look at the workers"
+        advice = "samples have stopped coming: check the workers"
     else:
         advice = f"{comes:,.3g} samples/s come in: the workers are the slow side"
     there = f"{stream.stored:,} samples are there, a batch takes {stream.batch_size:,}"
@@ -200,7 +200,7 @@ def _of_learner(
         text = f"the learner waits for batches {rates['starved']:.0%} of the time: {there}"
         yield level, "EMPTY", text, advice
     elif history.is_long and not comes:
-        text = f"no samples come in ({there}): a learner that asks for a batch waits"
+        text = f"no samples come in ({there}): a learner that samples waits"
         yield "note", "EMPTY", text, advice
 
 
@@ -208,8 +208,8 @@ def _of_learner(
 
 _EITHER = {
     "PAUSED": (
-        "the table is paused: no group is reserved, and none is delivered",
-        "it was paused on purpose: resume() ends that",
+        "the table is paused: no group is reserved or delivered",
+        "pause() was called: resume() ends that",
     ),
     "RATIO": (
         "the limiter holds the table to its ratio of samples to inserts",
@@ -239,7 +239,7 @@ def _of_rollouts(table: RolloutReading, history: History) -> Iterator[Problem]:
         if reason == "PAUSED":
             level = "stuck"
         elif (side, reason) == ("producers", "GROUP"):
-            # To have nothing to resume is no fault.
+            # Having nothing to resume is normal.
             level = "note"
         yield Problem(level, title, reason, f"{calls}: {text}", advice)
     if table.paused and not any(reason == "PAUSED" for _, reason, _ in waiting):
@@ -266,7 +266,7 @@ def _groups(many: int, what: str) -> str:
 
 
 def _why_producers(table: RolloutReading, reason: str, rates: Rates) -> tuple[str, str]:
-    """Say why producers wait, and what helps."""
+    """Return why producers wait, and what helps."""
     slow = f"the learner is the slow side ({rates['delivered']:,.3g} groups/s are taken)"
     running = _groups(table.running, "being made")
     if reason == "STALENESS":
@@ -278,18 +278,18 @@ def _why_producers(table: RolloutReading, reason: str, rates: Rates) -> tuple[st
     if reason == "CAPACITY":
         if table.max_running and table.running >= table.max_running:
             return f"{running}, as many as max_running allows", (
-                "raise it, or look for workers that hold reservations and bring nothing"
+                "raise it, or look for workers that hold reservations and add nothing"
                 f" ({rates['tokens']:,.3g} tokens/s come in)"
             )
         room = f"there is no room for more than {table.capacity:,} groups, or the disk is behind"
         return room, f"{slow}; or raise capacity"
     if reason == "GROUP":
-        return "no group was left by its producer, so there is none to resume", "nothing is wrong"
-    return _EITHER.get(reason, (f"because of {reason}", "see the guide to rollouts"))
+        return "no group is suspended, so there is nothing to resume", "nothing is wrong"
+    return _EITHER.get(reason, (f"the reason is {reason}", "see the guide to rollouts"))
 
 
 def _why_consumers(table: RolloutReading, reason: str, rates: Rates) -> tuple[str, str]:
-    """Say why consumers wait, and what helps."""
+    """Return why consumers wait, and what helps."""
     if reason == "GROUP":
         there = f"{_groups(table.ready, 'ready')}, a batch takes {table.batch_groups:,}"
         return f"{there}; {_groups(table.running, 'being made')}", _why_few(table, rates)
@@ -305,29 +305,29 @@ def _why_consumers(table: RolloutReading, reason: str, rates: Rates) -> tuple[st
         ), "publish_version after each update, or allow a larger target_lag or max_mean_lag"
     if reason == "LEASED":
         return (
-            f"other consumers have what there is: {_groups(table.leased, 'with them')}",
-            "ack() sooner, or take shorter leases: those of dead consumers end by themselves",
+            f"other consumers have all groups: {_groups(table.leased, 'with them')}",
+            "ack() sooner, or take shorter leases: those of dead consumers expire",
         )
-    return _EITHER.get(reason, (f"because of {reason}", "see the guide to rollouts"))
+    return _EITHER.get(reason, (f"the reason is {reason}", "see the guide to rollouts"))
 
 
 def _why_few(table: RolloutReading, rates: Rates) -> str:
-    """Say why too few groups are ready."""
+    """Return why too few groups are ready."""
     if table.running and table.suspended == table.running:
-        return "all that run were left by their producers: resume() or acquire() them"
+        return "all running groups are suspended: resume() or acquire() them"
     if rates["tokens"]:
         return f"{rates['tokens']:,.3g} tokens/s come in: the workers are the slow side"
     if table.running:
-        return "no tokens come in: look at the workers that hold the reservations"
+        return "no tokens come in: check the workers that hold the reservations"
     if any(waits.waiting for waits in table.producers.values()):
-        return "producers wait too: see what for"
+        return "producers wait, too: see their reason"
     if not table.room:
         return "no more may be reserved: publish_version, or ask for smaller batches"
-    return "no worker asks for a reservation: see whether workers are connected"
+    return "no worker asks for a reservation: check that workers are connected"
 
 
 def _of_source(source: SourceReading) -> Iterator[tuple[Level, str, str, str]]:
-    """Say whether a producer is passed over, or what it makes comes to nothing."""
+    """Yield a problem if a producer starves, or most of its groups are lost."""
     name = repr(source.name) if source.name else "without a name"
     if source.is_starving:
         text = (
@@ -339,10 +339,10 @@ def _of_source(source: SourceReading) -> Iterator[tuple[Level, str, str, str]]:
         )
         yield "slow", "STARVING", text, advice
     ended = source.submitted - source.running
-    crash = "it crashes, or is silent for longer than reservation_ttl: renew() in between"
+    crash = "it crashes or fails them, or is silent for longer than reservation_ttl: renew() them"
     dull = "its prompts may be too easy or too hard, or its rewards broken"
     for lost, reason, verb, advice in (
-        (source.rejected, "REJECTED", "given up, or lost with it", crash),
+        (source.rejected, "REJECTED", "rejected", crash),
         (source.filtered, "FILTERED", "filtered out", dull),
     ):
         if ended >= _MANY and lost > ended * _MOST:

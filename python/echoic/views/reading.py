@@ -1,9 +1,9 @@
-"""What a server answered at one moment, as things with numbers.
+"""The numbers of a server at one moment, as things.
 
 :func:`read` turns an observation into a :class:`Reading`. Its things are the server itself, its
-stream, its tables and its rollout tables. A :class:`Thing` says which of its numbers only grow
-(``counts``), which are drawn over time (``CHARTS``), what its state is, and all its numbers as
-text, so that the terminal, the page and scripts show the same.
+stream, its tables and its rollout tables. A :class:`Thing` has its counts (numbers that only grow),
+its charts, its state, and all its numbers as text, so that terminal, page, notebook and scripts
+show the same.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 #: The kind and the name of a thing.
 Key: TypeAlias = tuple[str, str]
 Rates: TypeAlias = Mapping[str, float]
-#: A label, a value, and what else there is to say, or nothing.
+#: A label, a value, and a note, which may be empty.
 Line: TypeAlias = tuple[str, str, str]
 #: The value and the note of a line whose number the program does not report.
 UNKNOWN = ("?", "not reported by the program")
@@ -46,13 +46,13 @@ UNKNOWN = ("?", "not reported by the program")
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over time.
+    """A chart of lines over time.
 
     Attributes:
-        title: What they show.
+        title: What the lines show.
         lines: A label for each line, and the rate or gauge that it shows.
-        target: The attribute of the thing that the lines should come to, if there is one.
-        top: The attribute with the largest value that there can be.
+        target: The attribute with the target value of the lines, if there is one.
+        top: The attribute with the largest possible value.
     """
 
     title: str
@@ -63,11 +63,11 @@ class Chart:
 
 @dataclass(frozen=True)
 class Side:
-    """Calls of one side: those that bring something, or those that take it."""
+    """Calls of one side: those that add, or those that take."""
 
     waiting: int = 0  # Calls that wait now.
     wait_seconds: float = 0.0  # How long calls waited since the start, together.
-    reason: str = ""  # Why a call would have to wait now, such as "RATIO", or nothing.
+    reason: str = ""  # Why a call would have to wait now, such as "RATIO"; empty if it would not.
     waits: int = 0  # Calls that had to wait since the start, where that is counted.
 
     def line(self, label: str) -> Line:
@@ -86,7 +86,7 @@ class Waits:
 
 
 class Thing:
-    """Something on a server that has numbers."""
+    """A part of a server that has numbers."""
 
     KIND: ClassVar[str]
     CHARTS: ClassVar[tuple[Chart, ...]]
@@ -97,22 +97,22 @@ class Thing:
 
     @property
     def key(self) -> Key:
-        """What it is found by in readings."""
+        """The key in readings."""
         return self.KIND, self.name
 
     @property
     def title(self) -> str:
-        """What it is called in sentences."""
+        """The name in sentences."""
         return f"{self.KIND} {self.name!r}"
 
     @property
     def sides(self) -> dict[str, Side]:
-        """Both sides by the name of one of their calls: what comes in, and what goes out."""
+        """Both sides, in and out, by the name of one of their calls."""
         return {}
 
     @property
     def state(self) -> tuple[str, str]:
-        """Whether calls wait: ``"stuck"``, ``"slow"`` or ``"good"``, and that in words."""
+        """The level ``"stuck"``, ``"slow"`` or ``"good"``, and a description."""
         calls = [
             f"{count(side.waiting, call)} wait{'s' if side.waiting == 1 else ''}: {side.reason}"
             for call, side in self.sides.items()
@@ -128,11 +128,11 @@ class Thing:
         return tuple(name for chart in cls.CHARTS for name in chart.lines.values())
 
     def counts(self) -> dict[str, float]:
-        """Return the numbers that only grow, whose growth per second is shown."""
+        """Return the numbers that only grow; views show their growth per second."""
         return {}
 
     def lines(self, rates: Rates) -> list[Line]:
-        """Describe it in full, given the growth per second of its counts."""
+        """Return all numbers as lines, given the growth per second of its counts."""
         raise NotImplementedError
 
     def bars(self) -> list[tuple[str, list[tuple[str, float]]]]:
@@ -141,13 +141,13 @@ class Thing:
 
 
 def count(many: int, what: str) -> str:
-    """Write a number of things, such as `1 group`, `2 groups` or `2 batches`."""
+    """Format a number of things, such as `1 group`, `2 groups` or `2 batches`."""
     plural = "es" if what.endswith("h") else "s"
     return f"{many:,d} {what}{'' if many == 1 else plural}"
 
 
 def _of(number: str, kind: Callable[[float], Any] = int, **labels: str) -> Any:
-    """Define a field that holds the number of this name; of None when kind is `_maybe`."""
+    """Define a field that holds the number of this name; by default None if kind is `_maybe`."""
     metadata = {"number": number, "kind": kind, "labels": labels}
     return field(default=None if kind is _maybe else kind(0), metadata=metadata)
 
@@ -158,7 +158,7 @@ def _maybe(value: float) -> int:
 
 @dataclass(frozen=True)
 class ServerReading(Thing):
-    """All addresses of a server together, and its process."""
+    """The connections of a server, and its process."""
 
     KIND: ClassVar[str] = "server"
     CHARTS: ClassVar[tuple[Chart, ...]] = (
@@ -177,15 +177,15 @@ class ServerReading(Thing):
     bytes: int = _of("received_bytes_total")
     blocked_seconds: float = _of("connections_blocked_seconds_total", float)
     blocked: dict[str, int] = field(default_factory=dict)  # Connections that wait now, by reason.
-    memory: dict[str, float] = field(default_factory=dict)  # Bytes of data, by what holds them.
-    answer: float = 0.0  # Seconds until it had answered the request for these numbers.
-    # What the operating system says of the process, if the program reports it as gauges.
+    memory: dict[str, float] = field(default_factory=dict)  # Bytes of data, by their holder.
+    answer: float = 0.0  # Seconds until the server had answered the request for these numbers.
+    # Memory and CPU time of the process, if the program reports them as gauges.
     resident: float | None = None
     cpu_seconds: float | None = None
 
     @property
     def title(self) -> str:
-        """What it is called in sentences."""
+        """The name in sentences."""
         return "the server"
 
     @property
@@ -199,7 +199,7 @@ class ServerReading(Thing):
         return found if self.cpu_seconds is None else {**found, "cpu": self.cpu_seconds}
 
     def lines(self, rates: Rates) -> list[Line]:
-        """Describe it in full."""
+        """Return all numbers as lines."""
         parts = ", ".join(f"{size(held)} {by}" for by, held in self.memory.items() if held)
         refused = ", ".join(f"{many:,d} {code}" for code, many in sorted(self.refused.items()))
         cpu = UNKNOWN if self.cpu_seconds is None else (f"{rates['cpu']:.2f} cores", "")
@@ -230,7 +230,7 @@ class StreamReading(Thing):
     )
     FLOW: ClassVar[tuple[str, ...]] = ("samples", "taken")
     samples: int = _of("stream_inserted_samples_total")
-    bytes: int = 0  # What they hold.
+    bytes: int = 0  # Bytes of these samples.
     stored: int = _of("stream_stored_samples")  # In the ring and not yet taken.
     capacity: int = _of("stream_capacity_samples")
     batch_size: int = _of("stream_batch_samples")
@@ -251,7 +251,7 @@ class StreamReading(Thing):
 
     @property
     def title(self) -> str:
-        """What it is called in sentences."""
+        """The name in sentences."""
         return "the stream"
 
     @property
@@ -261,7 +261,7 @@ class StreamReading(Thing):
 
     @property
     def is_held(self) -> bool:
-        """Whether all buffers are held, so that none can be filled."""
+        """Whether all buffers are held, so that no sample fits."""
         return self.held * self.batch_size >= self.capacity
 
     @property
@@ -285,7 +285,7 @@ class StreamReading(Thing):
         }
 
     def lines(self, rates: Rates) -> list[Line]:
-        """Describe it in full."""
+        """Return all numbers as lines."""
         in_all = f"{size(rates['bytes'])}/s, {amount(self.samples)} in all"
         ring = f"{self.stored:,d} of {self.capacity:,d}, {size(self.memory)}"
         since = f", one for {duration(self.oldest_hold)}" if self.held else ""
@@ -308,7 +308,7 @@ class StreamReading(Thing):
 
 
 def percentiles(label: str, found: Mapping[str, float]) -> Line:
-    """Describe times by quantile: the middle one, and the others."""
+    """Return a line of times by quantile: the median, and the others as a note."""
     words = [f"p{float(q) * 100:g} {duration(value)}" for q, value in found.items()]
     return label, words[0], ", ".join(words[1:])
 
@@ -332,21 +332,21 @@ class TableReading(Thing):
     samples: int = _of("table_samples_total")
     deletions: int = _of("table_deletions_total")
     ratio: float = _of("table_samples_per_insert", float)  # Samples per insert so far.
-    target_ratio: float | None = None  # What the limiter holds it to, if it does.
-    min_items: int = _of("table_min_items")  # That the limiter wants before the first sample.
+    target_ratio: float | None = None  # The limiter's ratio, if it has one.
+    min_items: int = _of("table_min_items")  # The limiter's least number of items for a sample.
     paused: bool = _of("table_paused", bool)
     version: int = _of("table_policy_version")
     row_bytes: int = _of("table_row_bytes")
     insert: Side = Side()
     sample: Side = Side()
-    # Cumulative: how many have at most this value.
+    # Cumulative histograms: the number of items or samples up to each value.
     times_sampled: dict[str, float] = field(default_factory=dict)
     priorities: dict[str, float] = field(default_factory=dict)
     lags: dict[str, float] = field(default_factory=dict)
 
     @property
     def fill(self) -> float:
-        """How full it is, from 0 to 1."""
+        """The share of the capacity in use, from 0 to 1."""
         return min(self.items / max(self.max_items, 1), 1.0)
 
     @property
@@ -355,7 +355,7 @@ class TableReading(Thing):
         return {"insert": self.insert, "sample": self.sample}
 
     def counts(self) -> dict[str, float]:
-        """Return the numbers that only grow; of times, the growth is how many calls wait."""
+        """Return the numbers that only grow; the growth of times is the number of waiting calls."""
         return {
             "inserts": self.inserts,
             "samples": self.samples,
@@ -364,7 +364,7 @@ class TableReading(Thing):
         }
 
     def lines(self, rates: Rates) -> list[Line]:
-        """Describe it in full."""
+        """Return all numbers as lines."""
         target = "" if self.target_ratio is None else f"target {self.target_ratio:g}"
         return [
             ("items", amount(self.items), f"of {amount(self.max_items)} ({self.fill:.0%})"),
@@ -380,7 +380,7 @@ class TableReading(Thing):
         ]
 
     def bars(self) -> list[tuple[str, list[tuple[str, float]]]]:
-        """Return histograms that have something in them."""
+        """Return the histograms that are not empty."""
         known = (
             ("Items by how often they were sampled", self.times_sampled),
             ("Items by priority", self.priorities),
@@ -390,7 +390,7 @@ class TableReading(Thing):
 
 
 def buckets(cumulative: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Split counts that include those of all lower buckets; leave out empty ones at both ends."""
+    """Convert cumulative counts to one for each bucket; leave out empty buckets at both ends."""
     found, below, lowest = [], 0.0, ""
     for bound, many in sorted(cumulative.items(), key=lambda pair: float(pair[0])):
         # At most six characters, such as `6.1e-05`.
@@ -404,22 +404,22 @@ def buckets(cumulative: Mapping[str, float]) -> list[tuple[str, float]]:
 
 @dataclass(frozen=True)
 class SourceReading:
-    """What was counted for the producers of one name, or of none."""
+    """The counts of the producers with one name; the name may be empty."""
 
     name: str
-    submitted: int = 0  # Groups that it reserved.
-    running: int = 0  # Groups that it makes now.
-    accepted: int = 0  # Groups that were complete and kept.
-    rejected: int = 0  # Groups that it gave up, or that were lost with it.
-    filtered: int = 0  # Groups that the filter did not keep.
-    tokens: int = 0  # Of its groups that were accepted.
+    submitted: int = 0  # Reserved groups.
+    running: int = 0  # Groups in progress.
+    accepted: int = 0  # Complete groups that passed the filter.
+    rejected: int = 0  # Groups that were given up, or lost.
+    filtered: int = 0  # Complete groups that the filter dropped.
+    tokens: int = 0  # Tokens of accepted groups.
     waiting: int = 0  # Calls that wait now for a reservation.
     waited: float = 0.0  # Seconds for which the oldest of them has waited.
     passed: int = 0  # Groups that others reserved meanwhile.
     is_starving: bool = False  # Whether it waits for too long while others get reservations.
 
     def cells(self) -> dict[str, str]:
-        """Describe it, by the names of columns."""
+        """Return its numbers as text, by the names of columns."""
         names = ("submitted", "running", "accepted", "rejected", "filtered", "tokens")
         waits = f"{self.waiting:,d} for {age(self.waited)}" if self.waiting else ""
         return {
@@ -447,21 +447,21 @@ class RolloutReading(Thing):
     )
     FLOW: ClassVar[tuple[str, ...]] = ("reserved", "delivered")
     name: str
-    version: int = _of("rollouts_version")  # That the learner published last.
+    version: int = _of("rollouts_version")  # The learner's last published version.
     target: int = _of("rollouts_target")  # The version that the next batch will update.
-    running: int = _of("rollouts_running_groups")  # Being made, or left by their producers.
-    suspended: int = _of("rollouts_suspended_groups")  # Those of them that were left.
-    ready: int = _of("rollouts_queued_groups")  # Complete, and not with a consumer.
+    running: int = _of("rollouts_running_groups")  # In progress, or suspended.
+    suspended: int = _of("rollouts_suspended_groups")  # Suspended ones among them.
+    ready: int = _of("rollouts_queued_groups")  # Complete, and not leased.
     leased: int = _of("rollouts_leased_groups")  # With consumers.
-    room: int = _of("rollouts_room_groups")  # That could be reserved now.
+    room: int = _of("rollouts_room_groups")  # Groups that could be reserved now.
     batch_groups: int = _of("rollouts_batch_groups")
     max_running: int = _of("rollouts_max_running_groups")
     capacity: int = _of("rollouts_capacity_groups")
-    max_lag: int | None = _of("rollouts_max_lag", _maybe)  # Versions, if that is bounded.
+    max_lag: int | None = _of("rollouts_max_lag", _maybe)  # Versions, if bounded.
     depth: int | None = _of("rollouts_pipeline_depth", _maybe)  # Versions ahead, if bounded.
     ready_lag: int | None = _of("rollouts_oldest_lag", _maybe)  # Of the oldest ready group.
     lag_oldest: int | None = _of("rollouts_delivered_lag", _maybe, of="oldest")
-    lag_mean: float | None = None  # Of what was delivered last: its groups' oldest tokens.
+    lag_mean: float | None = None  # Of the last delivery: its groups' oldest tokens.
     lag_newest: int | None = _of("rollouts_delivered_lag", _maybe, of="newest")
     paused: bool = _of("rollouts_paused", bool)
     submitted: int = _of("rollouts_groups", outcome="submitted")
@@ -473,31 +473,31 @@ class RolloutReading(Thing):
     removed: int = _of("rollouts_losses_total", why="removed")
     overdue: int = _of("rollouts_losses_total", why="overdue")  # Delivered although too old.
     batches: int = _of("rollouts_batches_total")
-    delivered: int = _of("rollouts_groups", outcome="delivered")  # Each as often as it was.
+    delivered: int = _of("rollouts_groups", outcome="delivered")  # Repeated ones included.
     redelivered: int = _of("rollouts_groups", outcome="redelivered")
-    lost: int = _of("rollouts_groups", outcome="lost")  # With their consumer.
+    lost: int = _of("rollouts_groups", outcome="lost")  # Lost with their consumer.
     expired_leases: int = _of("rollouts_expired_leases_total")
     tokens: int = _of("rollouts_tokens_total")
     delivered_tokens: int = _of("rollouts_delivered_tokens_total")
     producers: dict[str, Waits] = field(default_factory=dict)  # By reason.
     consumers: dict[str, Waits] = field(default_factory=dict)
-    sources: tuple[SourceReading, ...] = ()  # Those that reserved most often.
+    sources: tuple[SourceReading, ...] = ()  # The ones with the most reservations.
 
     @property
     def fill(self) -> float:
-        """Which part of a batch is ready, from 0 to 1."""
+        """The share of a batch that is ready, from 0 to 1."""
         return min(self.ready / max(self.batch_groups, 1), 1.0)
 
     @property
     def lags(self) -> str:
-        """How old what was delivered last was: at least, on average, at most."""
+        """The age of the last delivery in versions: least, most and mean."""
         if self.lag_oldest is None or self.lag_mean is None or self.lag_newest is None:
             return "no group was delivered yet"
         return f"{self.lag_newest} to {self.lag_oldest}, {self.lag_mean:.3g} on average"
 
     @property
     def sides(self) -> dict[str, Side]:
-        """Both sides by the name of one of their calls; the reason is that of most."""
+        """Both sides by the name of one of their calls; the reason is the most frequent one."""
         found = {}
         for call, by_reason in (("producer", self.producers), ("consumer", self.consumers)):
             waiting = sum(one.waiting for one in by_reason.values())
@@ -507,7 +507,7 @@ class RolloutReading(Thing):
         return found
 
     def counts(self) -> dict[str, float]:
-        """Return the numbers that only grow; of times, the growth is how many calls wait."""
+        """Return the numbers that only grow; the growth of times is the number of waiting calls."""
         found: dict[str, float] = {
             "reserved": self.submitted,
             "delivered": self.delivered,
@@ -521,7 +521,7 @@ class RolloutReading(Thing):
         return found
 
     def lines(self, rates: Rates) -> list[Line]:
-        """Describe it in full."""
+        """Return all numbers as lines."""
         lag = "no bound" if self.max_lag is None else f"at most {self.max_lag}"
         ready_lag = "" if self.ready_lag is None else f", oldest ready {self.ready_lag}"
         depth = "" if self.depth is None else f", {self.depth} versions ahead"
@@ -557,7 +557,7 @@ class RolloutReading(Thing):
         ]
 
     def bars(self) -> list[tuple[str, list[tuple[str, float]]]]:
-        """Return for how many seconds calls waited, by reason."""
+        """Return the seconds that calls waited, by reason."""
         sides = (("producers", self.producers), ("consumers", self.consumers))
         return [
             (f"Seconds that {side} waited", [(why, one.seconds) for why, one in found.items()])
@@ -567,7 +567,7 @@ class RolloutReading(Thing):
 
 
 def _reasons(side: str, by_reason: Mapping[str, Waits], rates: Rates) -> str:
-    """Describe what calls of one side wait for."""
+    """Describe the waits of one side, by reason."""
     return "; ".join(
         f"{reason} {waits.waiting:,d} now, {rates.get(f'{side}.{reason}', 0.0):.2g} on average,"
         f" {duration(waits.seconds)} in all"
@@ -579,15 +579,15 @@ def _reasons(side: str, by_reason: Mapping[str, Waits], rates: Rates) -> str:
 class Reading:
     """A server at one moment."""
 
-    age: float  # Seconds since it was started; what rates are computed with.
-    incarnation: int = 0  # Another number after it was started anew; 0 is not known.
-    release: str = ""  # Of Echoic.
+    age: float  # Seconds since the server was started; the time axis of rates.
+    incarnation: int = 0  # Changes when the server is restarted; 0 if not known.
+    release: str = ""  # The server's release of Echoic.
     server: ServerReading = field(default_factory=ServerReading)
     stream: StreamReading | None = None
     tables: tuple[TableReading, ...] = ()
     rollouts: tuple[RolloutReading, ...] = ()
-    connections: tuple[Connection, ...] = ()  # Those that wait for something come first.
-    gauges: dict[str, float] = field(default_factory=dict)  # What the program reports.
+    connections: tuple[Connection, ...] = ()  # Connections that wait come first.
+    gauges: dict[str, float] = field(default_factory=dict)  # Set by the program.
 
     @cached_property
     def things(self) -> dict[Key, Thing]:
@@ -598,7 +598,7 @@ class Reading:
 
 
 def read(seen: Observation, answer: float = 0.0) -> Reading:
-    """Read an observation, for which the server took so many seconds."""
+    """Read an observation; `answer` is the seconds that the server took for it."""
     tables = _by_table(seen, "table_items")
     rollouts = _by_table(seen, "rollouts_version")
     gauges = {printable(name): value for name, value in seen.values("gauge", "name").items()}
@@ -625,11 +625,11 @@ def read(seen: Observation, answer: float = 0.0) -> Reading:
 
 
 def _by_table(seen: Observation, always: str) -> dict[str, Observation]:
-    """Split what is about tables, in one pass: there may be thousands.
+    """Split the numbers by table, in one pass: there may be thousands.
 
     Args:
         seen: All numbers.
-        always: What each table of their kind has a number of.
+        always: A number that each table of the wanted kind has.
     """
     found: dict[str, dict[str, tuple[Family, list[Number]]]] = {
         name: {} for name in seen.values(always, "table")
@@ -652,7 +652,7 @@ def _by_table(seen: Observation, always: str) -> dict[str, Observation]:
 
 
 def _numbers(kind: type[Any], seen: Observation) -> dict[str, Any]:
-    """Find the numbers that fields are defined by."""
+    """Return the values of fields that :func:`_of` defined."""
     found = {}
     for one in fields(kind):
         if one.metadata:
@@ -743,7 +743,7 @@ def _sources(seen: Observation) -> tuple[SourceReading, ...]:
         ("passed", "passed_groups"),
         ("is_starving", "starving"),
     ):
-        # One that waits for the first time has made no group yet.
+        # A source that waits for the first time has no groups yet.
         for source, value in seen.values(f"rollouts_source_{number_of}", "source").items():
             found.setdefault(source, {})[name] = value
     return tuple(

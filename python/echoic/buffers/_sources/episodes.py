@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from echoic import _trees
-from echoic.buffers._sources.folder import collect, shown
+from echoic._progress import each
+from echoic.buffers._sources.folder import collect
 from echoic.errors import SpecError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def read_minari(dataset: Any, cache_dir: str | os.PathLike[str] | None) -> dict[
 
     def episodes() -> Iterator[tuple[str, dict[str, Any]]]:
         total = getattr(dataset, "total_episodes", None)
-        for number, episode in enumerate(shown(dataset.iterate_episodes(), total, "episodes")):
+        for number, episode in enumerate(each(dataset.iterate_episodes(), total)):
             keys = ("observations", "actions", "rewards", "terminations", "truncations")
             yield f"episode {number}", {key: getattr(episode, key) for key in keys}
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -20,9 +19,9 @@ from echoic.buffers._sources.npy import map_npy
 from echoic.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["collect", "read_folder", "shown"]
+__all__ = ["collect", "read_folder"]
 
 _INDEX = "data.json"
 _HEADER = 256
@@ -148,17 +147,3 @@ def _header(example: np.ndarray[Any, Any], rows: int) -> bytes:
     start = b"\x93NUMPY\x01\x00" + (_HEADER - 10).to_bytes(2, "little")
     text = repr(fields).encode("latin1")
     return start + text.ljust(_HEADER - len(start) - 1) + b"\n"
-
-
-def shown(things: Iterable[Any], total: int | None, what: str) -> Iterator[Any]:
-    """Iterate with a progress bar, if rich is installed and stderr is a terminal."""
-    if not sys.stderr.isatty():
-        yield from things
-        return
-    try:
-        from rich.console import Console
-        from rich.progress import track
-    except ImportError:
-        yield from things
-        return
-    yield from track(things, f"Reading {what}", total, console=Console(stderr=True), transient=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from echoic._progress import each
 from echoic.buffers._sources.episodes import blocks_of
-from echoic.buffers._sources.folder import collect, shown
+from echoic.buffers._sources.folder import collect
 from echoic.errors import SpecError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def _number(name: str) -> int:
 
 
 def _episodes(file: Any, names: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name in shown(names, len(names), "episodes"):
+    for name in each(names, len(names)):
         keys = ("observations", "actions", "rewards", "terminations", "truncations")
         yield name, {key: _read(file, f"{name}/{key}") for key in keys}
 
@@ -62,7 +63,7 @@ def _flat(file: Any) -> Iterator[dict[str, Any]]:
     rows = max(counts.values(), default=0)
     if not arrays or set(counts.values()) != {rows}:
         raise SpecError(f"expected arrays with as many rows each, got {counts}")
-    for first in shown(range(0, rows, _FLAT_ROWS), -(-rows // _FLAT_ROWS), "rows"):
+    for first in each(range(0, rows, _FLAT_ROWS), -(-rows // _FLAT_ROWS)):
         yield {name: array[first : first + _FLAT_ROWS] for name, array in arrays.items()}
 
 

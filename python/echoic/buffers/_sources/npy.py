@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from echoic import _trees
+from echoic._progress import each
 from echoic.errors import SpecError
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def read_npz(path: Path, *, mapped: bool) -> dict[str, Any]:
     arrays = {}
     try:
         with zipfile.ZipFile(path) as archive:
-            for info in archive.infolist():
+            members = archive.infolist()
+            for info in each(members, len(members)):
                 name = f"{path.name}: `{info.filename.removesuffix('.npy')}`"
                 if not info.filename.endswith(".npy"):
                     continue

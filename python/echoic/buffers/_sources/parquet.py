@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from echoic._progress import each
 from echoic.buffers._sources import names as usual
-from echoic.buffers._sources.folder import collect, shown
+from echoic.buffers._sources.folder import collect
 from echoic.errors import SpecError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def read_parquet(
         columns = [name for name in there if _is_part(name, needed)]
 
         def blocks() -> Iterator[dict[str, Any]]:
-            for file in shown(files, len(files), "files"):
+            for file in each(files, len(files)):
                 with pq.ParquetFile(file) as parquet:
                     missing = [name for name in columns if name not in parquet.schema_arrow.names]
                     if missing:

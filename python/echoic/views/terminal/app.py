@@ -1,4 +1,4 @@
-"""The application: asks a server, and shows the answers on the screen that is on top."""
+"""The application of ``echoic top``: polls a server, and redraws the top screen."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["Top"]
 
 
 class Changed(Message):
-    """There is an answer, or none came."""
+    """Posted after each reading, and each failed request."""
 
 
 class Top(App[None]):
-    """What happens in a server, in a terminal.
+    """Shows a server in a terminal.
 
     Args:
-        watch: How the server is asked; it must not be used elsewhere meanwhile.
+        watch: The connection to the server; nothing else may use it.
         interval: Seconds between two requests.
     """
 
@@ -70,19 +70,19 @@ class Top(App[None]):
     """
 
     def __init__(self, watch: Watch, interval: float = 1.0) -> None:
-        """Ask from when it runs."""
+        """Make the application; it polls while it runs."""
         super().__init__()
         # The terminal's own sixteen colours on its own background.
         self.theme = "ansi-dark"
-        self.monitor = Monitor(watch, interval, changed=self._tell)
+        self.monitor = Monitor(watch, interval, changed=self._notify)
 
     def get_default_screen(self) -> Overview:
         """Make the first screen."""
         return Overview(self.monitor)
 
     def on_mount(self) -> None:
-        """Begin to ask."""
-        # While the server is away nothing else says how long that is.
+        """Start polling."""
+        # While the server is away, only this updates for how long.
         self.set_interval(1.0, self._redraw_when_away)
         self.monitor.__enter__()
 
@@ -91,8 +91,8 @@ class Top(App[None]):
         self.monitor.__exit__()
 
     def on_changed(self) -> None:
-        """Show what there is now."""
-        # There is no screen any more while the application ends.
+        """Redraw the top screen."""
+        # While the application ends there is no screen.
         for screen in self.screen_stack[-1:]:
             if isinstance(screen, LiveScreen):
                 screen.redraw()
@@ -103,12 +103,12 @@ class Top(App[None]):
             self.push_screen(Detail(self.monitor, (event.data_table.KIND, event.row_key.value)))
 
     def action_pause(self) -> None:
-        """Hold everything still, or go on."""
+        """Pause polling, or resume it."""
         self.monitor.pause()
         self.on_changed()
 
     def action_help(self) -> None:
-        """Say what keys and words mean."""
+        """Show what keys and words mean."""
         if not isinstance(self.screen, Help):
             self.push_screen(Help())
 
@@ -116,8 +116,8 @@ class Top(App[None]):
         if self.monitor.away and not self.monitor.paused:
             self.on_changed()
 
-    def _tell(self) -> None:
-        """Pass on what the thread that asks says."""
-        # The application may end at any moment; then its loop takes no more.
+    def _notify(self) -> None:
+        """Post a message from the polling thread."""
+        # The application may end at any moment; then its loop takes no messages.
         with contextlib.suppress(RuntimeError):
             self.post_message(Changed())

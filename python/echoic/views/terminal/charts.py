@@ -1,4 +1,4 @@
-"""Numbers as rows of blocks."""
+"""Draw numbers as rows of block characters."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ EIGHTHS = len(BLOCKS) - 1
 
 
 def bar(share: float, width: int) -> str:
-    """Draw a share from 0 to 1 as a bar of so many characters."""
+    """Draw a share from 0 to 1 as a bar of `width` characters."""
     filled = round(min(max(share, 0.0), 1.0) * width)
-    # Neither an empty thing nor a full one looks like one that is nearly so.
+    # Only 0 is drawn as empty, and only 1 as full.
     if 0 < share < 1:
         filled = min(max(filled, 1), max(width - 1, 1))
     return "█" * filled + "░" * (width - filled)
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw the last values in one line, a character each, the newest at the right end."""
+    """Draw the last values in a line, a character each, the newest at the right end."""
     return chart(values[-width:], width, 1)[0] if width > 0 else ""
 
 
@@ -31,14 +31,14 @@ def chart(values: Sequence[float], width: int, height: int, most: int = 0) -> li
     """Draw values as columns, the newest at the right end.
 
     The bottom is 0 and the top is the highest value: textual's own sparkline begins at the lowest
-    one, so that there noise looks like a crash.
+    value, where noise looks like a crash.
 
     Args:
-        values: What to draw. Several that share a column are averaged.
-        width: How many characters a line has.
-        height: How many lines there are.
-        most: For how many values there must be room, so that time does not change its scale while
-            they become more.
+        values: The values. Those that share a column are averaged.
+        width: Characters in a line.
+        height: Lines.
+        most: The number of values that must fit, so that the scale of time stays as values are
+            added.
     """
     each = max(-(-max(len(values), most) // width), 1)
     columns = [values[max(end - each, 0) : end] for end in range(len(values), 0, -each)]
@@ -47,7 +47,7 @@ def chart(values: Sequence[float], width: int, height: int, most: int = 0) -> li
     eighths = []
     for mean in means:
         share = mean / top if top > 0 else 0.0
-        # Zero has a line of its own: no value at all looks different.
+        # Zero is drawn as a low block, unlike a missing value.
         eighths.append(max(round(share * EIGHTHS * height), 2 if mean > 0 else 1))
     lines = []
     for line in reversed(range(height)):

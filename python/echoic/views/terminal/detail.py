@@ -1,4 +1,4 @@
-"""What screens are made of; the screen of one table of any kind, and that of keys and words."""
+"""Parts of screens; the screen of one table of any kind, and that of keys and words."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ HELP = {
         Enter:     open the table under the cursor
         Esc:       back
         Tab:       go to the next list
-        s:         sort the connections by something else
-        p:         hold everything still; again: go on
-        q:         leave""",
+        s:         change the order of the connections
+        p:         pause; again: resume
+        q:         quit""",
     "problems, the worst first": """
-        STUCK:     calls wait, and nothing moved of late
-        SLOW:      calls wait, though things move
-        NOTE:      good to know
-        AWAY:      the server does not answer; it is asked again and again""",
+        STUCK:     calls wait, and nothing moved in the last seconds
+        SLOW:      calls wait, but things move
+        NOTE:      no call waits
+        AWAY:      the server does not answer; it is polled further""",
     "what a call waits for": """
         MIN_SIZE:  the table has too few items to sample from
         RATIO:     samples are ahead of inserts, or inserts of samples
-        PAUSED:    the table was paused on purpose
-        STALENESS: what is under way would be too old, or the learner must publish
+        PAUSED:    pause() was called
+        STALENESS: new groups would become too old, or the learner must publish
         GROUP:     too few groups of rollouts are complete
         CAPACITY:  there is no room until something is taken
-        LEASED:    what would make room is still held
+        LEASED:    memory that would make room is still held
         EMPTY:     no batch is complete""",
     "columns": """
-        ratio:     samples per insert so far, and what the limiter holds it to
+        ratio:     samples per insert so far, and the limiter's target
         rate:      inserts and samples per second, over the last 3 seconds
-        tokens:    of rollouts that came, and that were delivered, in the same way
-        lag:       how many versions old the oldest token was that was delivered last
-        waiting:   calls that wait now: for inserts above, for samples below
-        of late:   the rates, one character for each answer
+        tokens:    tokens per second, received and delivered, over the last 3 seconds
+        lag:       age in versions of the oldest token of the last delivery
+        waiting:   calls that wait now: inserts above, samples below
+        of late:   the last rates, one character for each reading
         waited:    the share of the last seconds for which samples waited for room""",
 }
 
@@ -61,29 +61,29 @@ class Part(Static):
     """A part of a screen with a title."""
 
     def __init__(self, name: str, title: str = "") -> None:
-        """Show nothing yet; what is in a title is not markup."""
+        """Make an empty part; the title is plain text, not markup."""
         super().__init__(id=name, classes="part")
         self.border_title = escape(title)
 
 
 class LiveScreen(Screen[None]):
-    """A screen that shows what a monitor has."""
+    """A screen that shows the readings of a monitor."""
 
     def __init__(self, monitor: Monitor) -> None:
-        """Show nothing before it is on top."""
+        """Make the screen; it is drawn once it is on top."""
         super().__init__()
         self._monitor = monitor
 
     def on_screen_resume(self) -> None:
-        """Show what happened meanwhile."""
+        """Redraw after another screen was on top."""
         self.redraw()
 
     def on_resize(self) -> None:
-        """Make use of the room."""
+        """Redraw in the new size."""
         self.call_after_refresh(self.redraw)
 
     def redraw(self) -> None:
-        """Show what there is now."""
+        """Draw the current readings."""
         with self._monitor.lock:
             self.draw(self._monitor)
 
@@ -93,15 +93,15 @@ class LiveScreen(Screen[None]):
 
 
 class Detail(LiveScreen):
-    """All that is known of a table of any kind."""
+    """All numbers of a table of any kind."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "app.pop_screen", "back")]
 
     def __init__(self, monitor: Monitor, key: Key) -> None:
-        """Show the table with this key whenever `redraw` is called."""
+        """Make the screen of the table with this key."""
         super().__init__(monitor)
         self._key = key
-        # Kept here for the same reason as in the first screen.
+        # Attributes for the same reason as in the first screen.
         self._header = Static(id="header")
         self._problems = Part("problems", f"{key[0]} {key[1]!r}")
         self._charts = (Part("in"), Part("out"))
@@ -110,7 +110,7 @@ class Detail(LiveScreen):
         self._sources = Part("sources", "sources")
 
     def compose(self) -> ComposeResult:
-        """Put the parts below each other, in one page that scrolls."""
+        """Stack the parts in a page that scrolls."""
         yield self._header
         with VerticalScroll(id="page"):
             yield from (self._problems, *self._charts, self._numbers, self._bars, self._sources)
@@ -126,7 +126,7 @@ class Detail(LiveScreen):
         histograms, sources = thing.bars() if thing else [], getattr(thing, "sources", ())
         self._bars.display, self._sources.display = bool(histograms), bool(sources)
         if thing is None:
-            self._problems.update(Text("the server has no such table any more"))
+            self._problems.update(Text("the server no longer has this table"))
             return
         width = max(self.size.width - 4, 20)
         span = age(monitor.interval * history.length)
@@ -142,12 +142,12 @@ class Detail(LiveScreen):
 
 
 class Help(Screen[None]):
-    """What keys and words mean."""
+    """The meanings of keys and words."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "app.pop_screen", "back")]
 
     def compose(self) -> ComposeResult:
-        """Put the parts below each other, in one page that scrolls."""
+        """Stack the parts in a page that scrolls."""
         with VerticalScroll(id="page"):
             for number, (title, lines) in enumerate(HELP.items()):
                 text = Text()
@@ -161,5 +161,5 @@ class Help(Screen[None]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Give the keys to the page."""
+        """Focus the page, which handles the keys."""
         self.query_one("#page").focus()

@@ -1,4 +1,4 @@
-"""The first screen: what is wrong, the stream, tables of both kinds, the connections."""
+"""The first screen: problems, the stream, tables of both kinds, connections."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ __all__ = ["LiveGrid", "Overview", "Things"]
 
 Row: TypeAlias = "tuple[str, Sequence[Text | str]]"
 
-# More connections than can be read would only make the terminal slow.
+# The most connections shown; more would slow down the terminal.
 MOST_CONNECTIONS = 100
-# How wide columns are. All of a table fits into 80 characters; `of late` gets what is left.
+# Widths of columns. A table fits into 80 characters; `of late` gets the rest.
 SHORTEST_NAME, LONGEST_NAME = 5, 30
 WIDTHS = {"items": 13, "groups": 13, "ratio": 7, "version": 7, "rate": 12, "tokens": 12}
 WIDTHS |= {"waiting": 11}
@@ -38,7 +38,7 @@ CONNECTIONS = {"client": 24, "age": 6, "samples/s": 9, "bytes/s": 9, "waited": 7
 PEER = 21
 SPACE = 2  # Around each cell.
 
-# How connections may be sorted: what it is called, and what comes first.
+# The orders of connections: a title and a sort key.
 ORDERS: tuple[tuple[str, Callable[[Client], tuple[object, ...]]], ...] = (
     (
         "those that wait first",
@@ -55,7 +55,7 @@ class LiveGrid(DataTable["Text | str"]):
     """Rows with a cursor that stays with its row."""
 
     def __init__(self, *, lines: int, name: str) -> None:
-        """Make it empty; every row will have so many lines."""
+        """Make an empty grid; `lines` is the height of a row."""
         super().__init__(cursor_type="row", id=name, classes="part")
         self._lines = lines
         self._columns: dict[str, int] = {}
@@ -68,7 +68,7 @@ class LiveGrid(DataTable["Text | str"]):
         return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value
 
     def show(self, columns: dict[str, int], rows: Sequence[Row]) -> None:
-        """Show these rows; each has a key of its own and a cell for each column."""
+        """Show rows; each has a unique key and a cell for each column."""
         shown = [row.key.value for row in self.ordered_rows]
         if columns == self._columns and shown == [key for key, _ in rows]:
             for key, cells in rows:
@@ -88,7 +88,7 @@ class LiveGrid(DataTable["Text | str"]):
 
 
 class Things(LiveGrid):
-    """Tables of one kind, two lines each: what comes in, and what goes out."""
+    """Tables of one kind, two lines each: in and out."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("enter", "select_cursor", "open table")]
     KIND: ClassVar[str]
@@ -149,7 +149,7 @@ class Rollouts(Things):
 
 
 def _title(thing: TableReading | RolloutReading, width: int) -> Text:
-    """A name; a long one goes on in the second line, if that is free."""
+    """Return a name, of which a long one continues in the second line if that is free."""
     begin, rest = thing.name[:width], thing.name[width:]
     title = Text(f"{begin}\n", "bold", no_wrap=True, overflow="ellipsis")
     if thing.paused:
@@ -158,19 +158,19 @@ def _title(thing: TableReading | RolloutReading, width: int) -> Text:
 
 
 class Connections(LiveGrid):
-    """The connections, in an order of choice."""
+    """The connections, in a chosen order."""
 
     order = 0
 
     def refill(self, history: History, count: int) -> None:
-        """Show the connections, of which there are so many."""
+        """Show the connections; `count` is their number, which may exceed those known."""
         title, key = ORDERS[self.order]
         known = sorted(history.clients(), key=key)
         more = f", {MOST_CONNECTIONS} shown" if len(known) > MOST_CONNECTIONS else ""
         noun = "connection" if count == 1 else "connections"
         self.border_title = f"{count:,d} {noun}{more}, {title}"
         columns = dict(CONNECTIONS)
-        # Where it is, as far as there is room.
+        # The client's address, if there is room.
         taken = sum(width + SPACE for width in columns.values())
         if self.scrollable_content_region.width >= taken + PEER + SPACE:
             columns["from"] = PEER
@@ -194,9 +194,9 @@ class Connections(LiveGrid):
 
 
 class Overview(LiveScreen):
-    """All of a server at a glance."""
+    """An overview of a server."""
 
-    # The first list that has something in it.
+    # `draw` focuses the first list that is not empty.
     AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [
         ("tab", "app.focus_next", "next list"),
@@ -204,10 +204,10 @@ class Overview(LiveScreen):
     ]
 
     def __init__(self, monitor: Monitor) -> None:
-        """Show what the monitor has whenever `redraw` is called."""
+        """Make the parts, which are drawn once the screen is on top."""
         super().__init__(monitor)
-        # Kept here rather than looked up, because answers also come while a screen is being put
-        # together or taken down.
+        # Attributes rather than looked up by id: readings also come while a screen is mounted or
+        # removed.
         self._header = Static(id="header")
         self._problems = Static()
         self._stream = Part("stream", "stream")
@@ -219,7 +219,7 @@ class Overview(LiveScreen):
         self._rollouts.border_title = "rollout tables"
 
     def compose(self) -> ComposeResult:
-        """Put the parts below each other."""
+        """Stack the parts."""
         yield self._header
         with VerticalScroll(id="problems", classes="part") as problems:
             problems.border_title = "problems"
@@ -254,6 +254,6 @@ class Overview(LiveScreen):
             next(lists, self._connections).focus()
 
     def action_sort(self) -> None:
-        """Sort the connections by something else."""
+        """Change the order of the connections."""
         self._connections.order = (self._connections.order + 1) % len(ORDERS)
         self.redraw()

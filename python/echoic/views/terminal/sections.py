@@ -1,8 +1,7 @@
-"""The parts of a screen, each as text that fits into its width.
+"""Render the parts of a screen as text that fits its width.
 
-Colours are the sixteen of the terminal, on its own background, so that they suit light and dark
-ones; where a colour carries a meaning it is behind a word, since some yellows can't be read on
-white.
+Colours are the terminal's sixteen on its own background, to suit light and dark terminals. A colour
+with a meaning is the background of a word, since some yellows can't be read on white.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ STYLES = {
     "ok": "reverse green",
 }
 BAR = 20
-# More producers than can be read would only make the terminal slow.
+# The most producers shown; more would slow down the terminal.
 MOST_SOURCES = 50
 
 
 def header(monitor: Monitor) -> Text:
-    """Which server is watched, and whether what is shown is of now."""
+    """Show the server's address, and whether the numbers are current."""
     state, style = ("PAUSED", "slow") if monitor.paused else ("LIVE", "ok")
     if monitor.away:
         state, style = "AWAY", "away"
@@ -54,7 +53,7 @@ def header(monitor: Monitor) -> Text:
 
 
 def problem_list(monitor: Monitor, subject: str | None = None) -> RenderableType:
-    """What is wrong, or that nothing is; of one subject if it is given."""
+    """Show the problems of the server, or of one subject."""
     rows = [
         one for one in monitor.problems() if subject in {None, one.subject} or one.level == "away"
     ]
@@ -71,7 +70,7 @@ def problem_list(monitor: Monitor, subject: str | None = None) -> RenderableType
 
 
 def _grid(style: str = "") -> Table:
-    """Two columns, the second as wide as there is room."""
+    """Make a grid of two columns, of which the second gets the rest of the width."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(no_wrap=True, style=style)
     grid.add_column(ratio=1)
@@ -79,7 +78,7 @@ def _grid(style: str = "") -> Table:
 
 
 def stream(reading: StreamReading, history: History, width: int) -> RenderableType:
-    """The stream, in three lines."""
+    """Show the stream in three lines."""
     rates = history.rates(reading)
     rate = f"{amount(rates['samples']):>6} samples/s  {size(rates['bytes']):>8}/s  "
     room = max(width - len(rate), 0)
@@ -96,7 +95,7 @@ def stream(reading: StreamReading, history: History, width: int) -> RenderableTy
 
 
 def flow(thing: Thing, history: History, name: str, width: int, height: int) -> RenderableType:
-    """A rate over the last minutes."""
+    """Show a chart of a rate over the last minutes."""
     drawn = history.series(thing, name)
     most = f"  at most {amount(max(drawn, default=0.0))}/s"
     title = Text.assemble((f"{amount(history.rates(thing)[name])}/s", "bold"), (most, "dim"))
@@ -105,7 +104,7 @@ def flow(thing: Thing, history: History, name: str, width: int, height: int) -> 
 
 
 def numbers(lines: Iterable[Line]) -> RenderableType:
-    """All numbers of a thing."""
+    """Show all numbers of a thing."""
     grid = _grid("dim")
     for label, value, note in lines:
         grid.add_row(f"{label} ", Text.assemble(value, (f"  {note}", "dim")))
@@ -113,7 +112,7 @@ def numbers(lines: Iterable[Line]) -> RenderableType:
 
 
 def bars(histograms: list[tuple[str, list[tuple[str, float]]]], width: int) -> RenderableType:
-    """Histograms, below each other."""
+    """Show histograms below each other."""
     parts: list[RenderableType] = []
     for title, found in histograms:
         longest, most = max(len(label) for label, _ in found), max(many for _, many in found)
@@ -127,7 +126,7 @@ def bars(histograms: list[tuple[str, list[tuple[str, float]]]], width: int) -> R
 
 
 def sources(found: tuple[SourceReading, ...]) -> RenderableType:
-    """What was counted for each producer of a rollout table."""
+    """Show the counts of each producer of a rollout table."""
     grid = Table(box=None, pad_edge=False, header_style="dim")
     for heading in SourceReading("").cells():
         grid.add_column(heading, justify="left" if heading == "source" else "right", max_width=30)

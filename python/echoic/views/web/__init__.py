@@ -1,9 +1,9 @@
-"""Servers in a browser: ``echoic dashboard``.
+"""Show servers in a browser: ``echoic dashboard``.
 
-- :mod:`.state` is what the page shows, as JSON;
+- :mod:`.state` returns the content of the page as JSON;
 - :mod:`.items` reads single items of tables, and makes pictures of their leaves;
-- :mod:`.server` answers browsers; ``page`` is what runs in them.
+- :mod:`.server` is the HTTP server; ``page`` has the files that run in the browser.
 
-The server is the standard library's, and the page forbids, by its content security policy, all
-scripts, styles and connections but those of its own address.
+The server is the standard library's. The page's content security policy forbids all scripts, styles
+and connections but those of its own address.
 """

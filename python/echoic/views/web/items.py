@@ -1,4 +1,4 @@
-"""Single items of tables, read and put into words, numbers and pictures."""
+"""Read single items of tables, and show them as text, numbers and pictures."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ if TYPE_CHECKING:
 
     Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
-__all__ = ["ItemError", "Items", "frames", "png"]
+__all__ = ["ItemError", "Items", "first_items", "frames", "png", "summary"]
 
-# Items larger than this are not read, where that can be known: of tables with a spec. Others come
-# over the network as a whole, whatever they have.
+# The most bytes of an item that is read, from tables with a spec. The size of other items is not
+# known before they have come over the network.
 _ITEM_BYTES = 64 << 20
-# Of a leaf that is larger only so many elements, evenly spread, are looked at.
+# The most elements of a leaf, evenly spread, that statistics are computed from.
 _ELEMENTS = 1 << 20
 _FRAMES = 16
 _TEXT = 10_000
-# Leaves of at most so many elements are shown as numbers, larger ones by their ends.
+# The most elements of a leaf that are all shown; of larger ones only the ends are.
 _NUMBERS = 64
 _LEAVES = 500
 
 
 class ItemError(Exception):
-    """Why there is nothing to show."""
+    """Raised if an item can't be shown; the message says why."""
 
 
 class Items:
-    """Reads items at an address; that does not count as sampling.
+    """Reads items of a server, without counting them as sampled.
 
-    Each request has a connection of its own, so that none is open, and counts, between them.
+    Each request opens a connection, so that none stays open between requests.
 
     Args:
-        address: Of the server.
-        options: What else ``echoic.connect`` takes.
+        address: The server's address.
+        options: Further options of ``echoic.connect``.
     """
 
     def __init__(self, address: str, options: Mapping[str, Any]) -> None:
-        """Connect to nothing yet."""
+        """Keep the address; see the class for the arguments."""
         self._address = address
         self._options = {"connect_timeout": 5.0, "deadline": 5.0, **options}
-        # One item at a time, however many browsers ask.
+        # At most one connection, however many browsers ask.
         self._one_at_a_time = threading.Lock()
 
     def keys(self, table: str, count: int) -> dict[str, Any]:
@@ -63,22 +63,13 @@ class Items:
         """
         with self._one_at_a_time, self._client() as client:
             found: Any = client.table(table)
-            items = found.items(count)
             spec = found.spec
             return {
                 "table": table,
                 "spec": None if spec is None else str(spec),
                 "total": len(found),
-                "items": [
-                    {
-                        # As text: a browser's numbers have 53 bits.
-                        "key": str(items.keys[at]),
-                        "priority": float(items.info.priorities[at]),
-                        "times_sampled": int(items.info.times_sampled[at]),
-                        "version": int(items.info.versions[at]),
-                    }
-                    for at in range(len(items))
-                ],
+                # Keys as text: a browser's numbers have 53 bits.
+                "items": [{**one, "key": str(one["key"])} for one in first_items(found, count)],
             }
 
     def item(self, table: str, key: int) -> dict[str, Any]:
@@ -101,7 +92,7 @@ class Items:
 
     @contextmanager
     def _client(self) -> Iterator[echoic.TableClient]:
-        """Connect for one request; what goes wrong meanwhile becomes words."""
+        """Connect for one request; errors become an :class:`ItemError`."""
         try:
             client = echoic.connect(self._address, **self._options)
             try:
@@ -113,12 +104,20 @@ class Items:
             raise ItemError(str(error)) from error
 
 
+def first_items(table: Any, count: int) -> list[dict[str, Any]]:
+    """Return the first items of a table by name of column, without their data."""
+    items, names = table.items(count), ("key", "priority", "times_sampled", "version")
+    more = (items.info.priorities, items.info.times_sampled, items.info.versions)
+    rows = zip(items.keys.tolist(), *(column.tolist() for column in more), strict=True)
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
 def _tree(data: Any) -> dict[str, Any]:
     """Describe the leaves of a batch of one item."""
     paths, leaves, _ = _trees.tree_flatten_with_path(data)
     return {
         "leaves": [
-            # Not each[0], which would be a scalar of another length where texts are padded.
+            # Not each[0]: numpy would strip the padding of text.
             {"path": "/".join(map(str, path)), **leaf(each[:1].reshape(each.shape[1:]))}
             for path, each in zip(paths[:_LEAVES], leaves, strict=False)
         ],
@@ -127,7 +126,7 @@ def _tree(data: Any) -> dict[str, Any]:
 
 
 def leaf(value: Any) -> dict[str, Any]:
-    """Describe one leaf: what it is, and its values as they are best seen.
+    """Describe a leaf: dtype, shape, and its values as text, pictures or numbers.
 
     Examples:
         >>> import numpy as np
@@ -166,7 +165,7 @@ def leaf(value: Any) -> dict[str, Any]:
 
 
 def text(array: np.ndarray[Any, Any]) -> str | None:
-    r"""Return what a leaf says, if it is text: of bytes or str, or a row of bytes in UTF-8.
+    r"""Return the text of a leaf of bytes or str, or of a row of bytes in UTF-8; else None.
 
     Examples:
         >>> import numpy as np
@@ -194,7 +193,7 @@ def text(array: np.ndarray[Any, Any]) -> str | None:
 
 
 def summary(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Sum up a large leaf: its extremes and mean, of so many of its elements.
+    """Return extremes and mean of a leaf, as text; of a large leaf, those of a part.
 
     Examples:
         >>> import numpy as np
@@ -206,7 +205,7 @@ def summary(array: np.ndarray[Any, Any]) -> dict[str, Any]:
     flat = array.reshape(-1)
     step = -(-flat.size // _ELEMENTS)
     try:
-        # bfloat16 and its like, which have kind V, are numbers too.
+        # bfloat16 and similar dtypes, of kind V, are numbers, too.
         numbers = flat[::step].astype(np.float64)
     except (TypeError, ValueError):
         return {}
@@ -222,9 +221,9 @@ def summary(array: np.ndarray[Any, Any]) -> dict[str, Any]:
     return found
 
 
-# What is lower or narrower is a vector or a small matrix rather than a picture.
+# The least height and width of a picture; smaller leaves are shown as numbers.
 _SMALLEST = 8
-# What is larger is shown with every second pixel, every third, …
+# The largest height or width; of larger pictures pixels are left out.
 _LARGEST = 512
 # PNG's names for kinds of pixels, by their channels.
 _KINDS = {1: 0, 3: 2, 4: 6}
@@ -232,11 +231,11 @@ _OPAQUE = 255
 
 
 def frames(leaf: np.ndarray[Any, Any]) -> Pixels | None:
-    """Return a leaf as pictures one after the other, ``(N, H, W, channels)``, if it looks like any.
+    """Return a leaf of uint8 as pictures, ``(N, H, W, channels)``, or None if it has none.
 
-    Those are of uint8. The last axis is one of channels if it is 1, 3 or 4 long and the two before
-    it are not short: ``(…, H, W, C)``, otherwise ``(…, H, W)``. Four channels of which the last is
-    not all opaque are four grey pictures, as frames are stacked.
+    The last axis is one of channels if it has length 1, 3 or 4 and the two before it are not short:
+    ``(…, H, W, C)``, otherwise ``(…, H, W)``. Four channels of which the last is not all opaque are
+    four grey pictures: stacked frames.
     """
     if leaf.dtype != np.uint8 or leaf.size == 0:
         return None
@@ -253,11 +252,11 @@ def frames(leaf: np.ndarray[Any, Any]) -> Pixels | None:
 
 
 def png(picture: Pixels) -> bytes:
-    """Encode a picture ``(H, W, channels)``, of which 1, 3 and 4 channels are known."""
+    """Encode a picture ``(H, W, channels)`` of 1, 3 or 4 channels as PNG."""
     step = -(-max(picture.shape[:2]) // _LARGEST)
     picture = picture[::step, ::step]
     height, width, channels = picture.shape
-    # Each row begins with how it is filtered: not at all.
+    # Each row begins with the number of its filter; 0 does not filter.
     rows = np.zeros((height, 1 + width * channels), np.uint8)
     rows[:, 1:] = picture.reshape(height, -1)
     head = struct.pack(">IIBBBBB", width, height, 8, _KINDS[channels], 0, 0, 0)

@@ -1,11 +1,10 @@
-"""Answering browsers: the page, the state of servers, and items of their tables.
+"""Serve the page over HTTP: its files, the state of servers, and items of their tables.
 
-The address of the page has a secret in its path, since other users of this machine can reach it,
-too, and what it shows may be what only a token opens. It listens where only this machine can reach
-it, unless ``insecure`` is given: the secret goes over HTTP. All answers are to GET and change
-nothing. What a page elsewhere could do is prevented: other origins may not read answers, and a name
-that was pointed at this machine (DNS rebinding) is refused by the Host header, which must be an IP
-address, localhost, or a name of this machine.
+The address of the page has a secret in its path: other users of this machine can reach it, and it
+may show data that only a token gives access to. It listens on this machine alone unless
+``insecure`` is given, since the secret goes over HTTP. Only GET is answered; it changes nothing.
+Other origins may not read answers. Against DNS rebinding, the Host header must be an IP address,
+localhost, or a name of this machine.
 """
 
 from __future__ import annotations
@@ -52,24 +51,24 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-# Requests that are answered at once. A browser has six connections at most.
+# The most requests that are answered at once. A browser has six connections at most.
 _ANSWERS = 64
 _MOST_ITEMS = 1000
 
 
 class WebServer:
-    """Answers browsers at an address, in threads, from ``__enter__`` on.
+    """Serves the page at an address, in threads, from ``__enter__`` to ``__exit__``.
 
     Args:
-        monitors: Those of the servers that it shows.
-        options: What ``echoic.connect`` takes to read items of them.
-        host: Where to listen.
-        port: As above; 0 is any free one.
-        insecure: Listen although other machines can reach it.
+        monitors: The monitors of the servers to show.
+        options: Options of ``echoic.connect`` to read items.
+        host: The host to listen at.
+        port: The port; 0 is any free one.
+        insecure: Whether other machines may reach it.
 
     Raises:
-        ValueError: If other machines can reach it, and ``insecure`` was not given.
-        OSError: If the system refuses.
+        ValueError: If other machines can reach it, and ``insecure`` is not given.
+        OSError: If the address can't be used.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class WebServer:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin to answer."""
+        """Start answering."""
         self._thread.start()
         return self
 
@@ -106,7 +105,7 @@ class WebServer:
 
 
 class _Answers:
-    """What is answered."""
+    """The answers to requests."""
 
     def __init__(self, monitors: Sequence[Monitor], options: Mapping[str, Any], host: str) -> None:
         self._monitors = monitors
@@ -121,7 +120,7 @@ class _Answers:
         self._files["/"] = self._files["/index.html"]
 
     def is_for_us(self, host: str) -> bool:
-        """Whether a Host header names us."""
+        """Return whether a Host header names this machine."""
         try:
             name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
         except ValueError:
@@ -143,7 +142,7 @@ class _Answers:
         _, _, rest = parts.path.partition("/")
         secret, slash, path = rest.partition("/")
         if not slash or not secrets.compare_digest(secret.encode(), self.secret.encode()):
-            text = "the page has a secret in its address, which `echoic dashboard` printed"
+            text = "the address lacks the secret: open the one that `echoic dashboard` printed"
             return _json({"error": text}, HTTPStatus.FORBIDDEN)
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         return self._find("/" + path, query)
@@ -153,7 +152,7 @@ class _Answers:
             return HTTPStatus.OK, *self._files[path]
         find = {"/state": self._state, "/items": self._list, "/item": self._item}.get(path)
         if find is None:
-            return _json({"error": "there is nothing here"}, HTTPStatus.NOT_FOUND)
+            return _json({"error": "the page has no such path"}, HTTPStatus.NOT_FOUND)
         try:
             server = range(len(self._monitors))[int(query.get("server", "0"))]
             return _json(find(server, query))
@@ -180,7 +179,7 @@ def _json(value: dict[str, Any], status: int = HTTPStatus.OK) -> tuple[int, byte
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # A request that is being answered when all ends gets no answer.
+    # Closing does not wait for requests in progress.
     block_on_close = False
 
     def __init__(self, family: int, at: Any, answers: _Answers) -> None:
@@ -190,7 +189,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(at, _Handler)
 
     def server_bind(self) -> None:
-        # Not that of HTTPServer, which asks the DNS for a name that is not used here.
+        # Not that of HTTPServer, which asks the DNS for a name that is not needed.
         socketserver.TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -206,13 +205,13 @@ class _Server(ThreadingHTTPServer):
             self.turns.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        # That a browser went away is not worth a line.
+        # A browser that goes away is normal.
         if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    # How long a request may take to come.
+    # Seconds that a request may take to arrive.
     timeout: ClassVar[float] = 10.0
     server: _Server
     server_version = "echoic"
@@ -237,4 +236,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the base
-        """Say nothing: a page asks every second."""
+        """Log nothing: a page asks every second."""

@@ -1,6 +1,7 @@
-"""What the page shows, as JSON: an overview of all servers, and one of them in full.
+"""The content of the page as JSON: an overview of all servers, and one of them in full.
 
-Numbers are texts already, so the page says the same as the terminal; only charts have numbers.
+Numbers are formatted here, so that the page shows the same as the terminal; only charts have
+numbers.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["LENGTHS", "state"]
 
-#: How long the page's history is: so many answers, and then so many means of ten.
+#: The length of the page's history: readings, and means of ten older ones.
 LENGTHS = (600, 1200)
-# A chart has about so many points; things beyond so many have none; and connections are cut off.
+# The points of a chart, the most things that have charts, and the most connections shown.
 _POINTS, _CHARTED, _CONNECTIONS = 240, 50, 200
 _HEAD = ["server", "state", "up", "release", "connections", "in/s", "out/s"]
 _HEAD += ["answer p50", "p99", "data", "process", "CPU"]
 
 
 def state(monitors: Sequence[Monitor], chosen: int, seconds: float) -> dict[str, Any]:
-    """Describe all servers in a line each, and the chosen one with its last seconds."""
+    """Return a row for each server, and all of the chosen one with its last seconds."""
     monitor = monitors[chosen]
     found: dict[str, Any] = {"interval": monitor.interval, "chosen": chosen}
     rows = []
@@ -44,7 +45,7 @@ def state(monitors: Sequence[Monitor], chosen: int, seconds: float) -> dict[str,
 
 
 def _overview(monitor: Monitor, problems: list[Problem]) -> dict[str, Any]:
-    """One server in a line."""
+    """Return the row of a server."""
     reading, history = monitor.history.last, monitor.history
     level: str = problems[0].level if problems else "note"
     if level == "note":
@@ -74,7 +75,7 @@ def _in_full(monitor: Monitor, problems: list[Problem], seconds: float) -> dict[
     if reading is None:
         return found
     past = history.past(seconds, _POINTS)
-    # The server itself is the last: what is in it is of more interest.
+    # The server itself is the last: its stream and tables matter more.
     server, *things = reading.things.values()
     clients = history.clients()
     return found | {
@@ -96,13 +97,13 @@ def _gauges(gauges: dict[str, float]) -> dict[str, Any]:
 
 
 def _card(kind: str, title: str) -> dict[str, Any]:
-    """A thing without anything: each has these keys."""
+    """Return an empty card: every card has these keys."""
     found = {"kind": kind, "name": "", "title": title, "state": None, "fill": None}
     return {**found, "lines": [], "charts": [], "bars": [], "sources": _rows([])}
 
 
 def _rows(every: list[dict[str, str]]) -> dict[str, Any]:
-    """A table, of cells by the names of their columns."""
+    """Return a table of cells, given by the names of their columns."""
     return {"head": list(every[0]) if every else [], "rows": [list(one.values()) for one in every]}
 
 
