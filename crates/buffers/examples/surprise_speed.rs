@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     ];
     let layout = RowLayout::new(leaves.iter().map(Some))?;
     let row_bytes = layout.row_bytes();
-    // What is copied is not in the processor's cache, as a batch of somebody else is not.
+    // What is copied is not in the processor's cache, as a batch of another process is not.
     let mut rng = Rng::new(1);
     let floats = (0..BATCH * row_bytes / 4).map(|_| (rng.unit() as f32 * 2.0 - 1.0).to_ne_bytes());
     let source: Vec<u8> = floats.flatten().collect();
@@ -97,7 +97,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Seconds that this thread had a processor; those of the clock where nobody tells.
+/// Seconds that this thread had a processor; those of the clock where the system does not report them.
 fn busy(work: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<f64, Box<dyn Error>> {
     let on_processor = || {
         let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;

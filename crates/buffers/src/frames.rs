@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(frames.take(1).map(|(numbers, _)| numbers), Some(vec![a, a]));
         assert!(frames.take(1).is_none());
         assert_eq!(frames.take(2).map(|(numbers, _)| numbers), Some(vec![b, b]));
-        // Taken, they are still kept: each stands in its transition, and with whoever took it.
+        // Taken, they are still kept: each stands in its transition, and with its reader.
         assert_eq!(frames.counts, [6, 6]);
     }
 }

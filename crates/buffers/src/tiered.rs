@@ -13,7 +13,7 @@
 //! 2. `written` is the file's end, and changes only under the lock `spilling`.
 //! 3. The row ring is cleared, and the window looked at, under the lock `first`: what was cleared is in no
 //!    window.
-//! 4. No lock but `spilling` is held while the disk is waited for; those who put on rows ask for it only when
+//! 4. No lock but `spilling` is held while the disk is waited for; the threads that put on rows ask for it only when
 //!    there is no room.
 
 use std::ops::Range;
@@ -51,11 +51,11 @@ pub struct Tiered {
 /// Who may put on rows.
 #[derive(Debug)]
 struct Gate {
-    /// The position after the last row that somebody was given room for.
+    /// The position after the last row that a thread was given room for.
     promised: u64,
     /// The position after the last row that is in the file.
     written: u64,
-    /// Before this many are promised, nobody writes who need not: the disk has just refused.
+    /// Before this many are promised, no thread writes that need not: the disk has just refused.
     quiet: u64,
 }
 
@@ -68,7 +68,7 @@ pub struct SpillableRows<'a> {
 }
 
 impl SpillableRows<'_> {
-    /// Lets everybody read the rows. Says whether [`Tiered::spill_some`] is to be called then.
+    /// Lets all threads read the rows. Says whether [`Tiered::spill_some`] is to be called then.
     pub fn publish(self) -> bool {
         self.reservation.publish();
         self.due
@@ -221,7 +221,7 @@ impl Tiered {
         Ok(())
     }
 
-    /// Writes what is in memory only, unless somebody does so already. A disk that refuses is no error yet:
+    /// Writes what is in memory only, unless another thread does so already. A disk that refuses is no error yet:
     /// there is room left.
     pub fn spill_some(&self) {
         let Some(spilling) = self.spilling.try_lock() else { return };
@@ -233,7 +233,7 @@ impl Tiered {
 
     fn spill(&self, _spilling: &MutexGuard<'_, ()>) -> Result<(), Error> {
         loop {
-            // A new reader for each block: those who put on rows wait for the oldest.
+            // A new reader for each block: the threads that put on rows wait for the oldest.
             let reader = self.ring.read();
             let begin = self.gate.lock().written;
             let end = reader.window().end.min(begin + self.block);
@@ -266,7 +266,7 @@ impl Tiered {
         let _spilling = self.spilling.lock();
         let mut first = self.first.lock();
         self.ring.clear();
-        // By invariant 1, and as nobody writes, no more has been put on since than is kept: the window
+        // By invariant 1, and as no thread writes, no more has been put on since than is kept: the window
         // begins where it was cleared.
         *first = self.ring.window().start;
         let cleared = *first;

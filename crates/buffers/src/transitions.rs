@@ -240,7 +240,7 @@ impl Transitions {
         *self.rng.lock() = Rng::from_state(state);
     }
 
-    /// Lets everybody read the rows of a reservation, which have been written.
+    /// Lets all threads read the rows of a reservation, which have been written.
     ///
     /// # Panics
     ///
@@ -290,7 +290,7 @@ impl Transitions {
         }
     }
 
-    /// Forgets all rows, and gives the next one this position if nobody reads or writes.
+    /// Forgets all rows, and gives the next one this position if no thread reads or writes.
     pub fn restart(&self, position: u64) {
         // One lock for both steps: a row that is published between them would be known at a position that
         // is then no longer its own.

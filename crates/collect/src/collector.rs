@@ -95,7 +95,7 @@ impl DerefMut for Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        // After a stop nobody fills it any more.
+        // After a stop no thread fills it any more.
         if let Some(rollout) = self.rollout.take()
             && !self.shared.stopping.load(Ordering::Relaxed)
         {
@@ -109,7 +109,7 @@ impl Drop for Taken {
 }
 
 impl Collector {
-    /// Starts the thread. Up to `capacity` rollouts are made ahead; with 0 each is begun when somebody
+    /// Starts the thread. Up to `capacity` rollouts are made ahead; with 0 each is begun when a thread
     /// waits for it.
     ///
     /// # Errors
@@ -171,7 +171,7 @@ impl Collector {
     }
 
     /// Waits for a rollout until a time. Who breaks with anything waits no more when the lock is left,
-    /// or the thread would begin a rollout for nobody.
+    /// or the thread would begin a rollout for no consumer.
     fn attempt(
         &self,
         least: u64,
@@ -252,7 +252,7 @@ impl Collector {
     /// stay.
     pub fn stop(&self) {
         {
-            // Under the lock, so that nobody goes to sleep between a look at it and this.
+            // Under the lock, so that no thread goes to sleep between a look at it and this.
             let _state = self.shared.state.lock();
             self.shared.stopping.store(true, Ordering::Relaxed);
             self.shared.changed.notify_all();

@@ -38,7 +38,7 @@ pub struct Arena {
     claimed: Mutex<Vec<Range<usize>>>,
 }
 
-/// Some bytes of an [`Arena`], which nobody else in this process has while this is there.
+/// Some bytes of an [`Arena`], which nothing else in this process has while this is there.
 #[derive(Debug)]
 pub struct Claim {
     arena: Arc<Arena>,
@@ -63,7 +63,7 @@ impl Arena {
         self.region.file()
     }
 
-    /// Some of its bytes; `None` when they are not inside, or somebody has some of them.
+    /// Some of its bytes; `None` when they are not inside, or a thread has some of them.
     pub fn claim(self: &Arc<Self>, range: Range<usize>) -> Option<Claim> {
         if range.start > range.end || range.end > self.bytes() {
             return None;
@@ -113,7 +113,7 @@ impl Drop for Claim {
 #[derive(Debug)]
 pub struct ArenaView {
     region: Region,
-    /// Where nobody has a place: from where, and how many bytes.
+    /// Free room: from where, and how many bytes.
     free: Mutex<BTreeMap<usize, usize>>,
 }
 

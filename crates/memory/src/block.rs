@@ -241,7 +241,7 @@ mod tests {
         for bytes in [0, 1, 100, 3 * HUGE_PAGE] {
             let block = Untouched::new(bytes).unwrap();
             assert_eq!((block.len(), block.pointer().as_ptr() as usize % ALIGNMENT), (bytes, 0));
-            // SAFETY: the block has this many initialised bytes, and nobody else has it.
+            // SAFETY: the block has this many initialised bytes, and nothing else has it.
             let all = unsafe { std::slice::from_raw_parts(block.pointer().as_ptr(), bytes) };
             assert!(all.iter().all(|byte| *byte == 0));
         }

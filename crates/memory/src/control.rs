@@ -19,7 +19,7 @@
 //! # Invariants
 //!
 //! 1. The slices lie inside the region at the offsets that [`Shape`] computes, do not overlap, and
-//!    nobody refers to their bytes except as these atomics.
+//!    nothing refers to their bytes except as these atomics.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ impl Shape {
     }
 }
 
-/// Set in [`Header::taken`] while nobody may take a batch.
+/// Set in [`Header::taken`] while no thread may take a batch.
 pub(crate) const HELD: u64 = 1 << 63;
 
 /// What a ring has once.
@@ -329,7 +329,7 @@ impl Control {
     ///
     /// # Safety
     ///
-    /// From `offset` on, the region has `shape.bytes()` bytes that nobody else refers to, and
+    /// From `offset` on, the region has `shape.bytes()` bytes that nothing else refers to, and
     /// `offset` is a multiple of [`BLOCK_ALIGNMENT`].
     pub(crate) unsafe fn create(region: &Arc<Region>, offset: usize, shape: Shape) -> Self {
         // SAFETY: as promised by the caller.
@@ -430,7 +430,7 @@ impl Control {
 ///
 /// # Safety
 ///
-/// There is room for them, aligned, and nobody else refers to it.
+/// There is room for them, aligned, and nothing else refers to it.
 unsafe fn fill<T>(first: NonNull<T>, count: usize, value: impl Fn(usize) -> T) {
     for index in 0..count {
         // SAFETY: as promised by the caller.

@@ -26,7 +26,7 @@ use parking::Parking;
 /// cheaper spun out. Longer spinning would burn the core that the other side needs.
 const SPIN: Duration = Duration::from_micros(4);
 
-/// Somebody may be parked, or about to.
+/// A thread may be parked, or about to.
 const WAITING: u32 = 1;
 /// One notification: what is above the bit counts them, so that a waiter that is about to park
 /// sees that one came.
@@ -79,7 +79,7 @@ impl Event {
         }
     }
 
-    /// Wakes whoever is parked, announced or not: a notifier may have died half way.
+    /// Wakes the thread that is parked, announced or not: a notifier may have died half way.
     pub fn rouse(&self) {
         self.word.fetch_add(NOTIFIED, Ordering::AcqRel);
         self.parking.wake(&self.word);
@@ -146,7 +146,7 @@ mod parking {
             };
         }
 
-        /// Wakes all who sleep on `word`.
+        /// Wakes all threads that sleep on `word`.
         pub(super) fn wake(&self, word: &AtomicU32) {
             // SAFETY: the word's address is only looked up among those slept on.
             unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
@@ -192,7 +192,7 @@ mod parking {
             }
         }
 
-        /// Wakes all who sleep. Call it after `word` was changed.
+        /// Wakes all sleeping threads. Call it after `word` was changed.
         pub(super) fn wake(&self, _word: &AtomicU32) {
             drop(self.lock.lock());
             self.changed.notify_all();

@@ -1,7 +1,7 @@
 //! Memory in an anonymous file, which other processes of this host map when handed its descriptor.
 //!
 //! The invariants are those of [`crate::region`]: mapped for the whole of `len` until drop, and the
-//! file sealed against changes of its size before anybody else can have it.
+//! file sealed against changes of its size before any other process can have it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 
 use crate::block::{AllocError, check_available};
 
-/// What keeps the file as long as the mapping: without these, whoever has the descriptor could take
+/// What keeps the file as long as the mapping: without these, a process that has the descriptor could take
 /// the memory away under us, and the next access would kill the process.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
@@ -40,7 +40,7 @@ impl Mapping {
         Self::make(len, 0)
     }
 
-    /// As [`Mapping::new`], of a file that nobody else will ever write.
+    /// As [`Mapping::new`], of a file that nothing else will ever write.
     pub(crate) fn guarded(len: usize) -> Result<Self, AllocError> {
         check_available(len)?;
         let this = Self::make_with(len, libc::MAP_POPULATE, SEALS & !libc::F_SEAL_SEAL)?;
@@ -69,7 +69,7 @@ impl Mapping {
         // SAFETY: the name is a C string, which the kernel copies.
         let file = unsafe { libc::memfd_create(c"echoic-ring".as_ptr(), flags) };
         check(file).map_err(shared)?;
-        // SAFETY: a fresh descriptor that nobody else has.
+        // SAFETY: a fresh descriptor that nothing else has.
         let file = unsafe { OwnedFd::from_raw_fd(file) };
         // SAFETY: changes our own file only.
         check(unsafe { libc::ftruncate(file.as_raw_fd(), size) }).map_err(shared)?;

@@ -5,10 +5,10 @@
 //! between any two instructions. So whatever a producer does is one of three things:
 //!
 //! - **One compare-and-swap that says who made it.** A reservation puts its owner into the cursor of
-//!   the buffer; the commit of a peer puts its run into the tally. Before anybody replaces such a
+//!   the buffer; the commit of a peer puts its run into the tally. Before any thread replaces such a
 //!   word, it writes what the word says into the log. Hence at any moment the word and the log
 //!   together know every run and whether it was counted, and none of this is lost with a process.
-//! - **A step that anybody can do for another**, and more than once without harm: opening a batch,
+//! - **A step that any thread can do for another**, and more than once without harm: opening a batch,
 //!   which is a compare-and-swap on its turn, one on its cursor and one on `current`.
 //! - **A hint** (the set of free buffers, where holes may be), which may be wrong in one direction.
 //!
@@ -153,7 +153,7 @@ impl Producer {
             // Acquire, so that the cursor is one of this generation or of a later one.
             let generation = reserving.generation.load(Ordering::Acquire);
             let cursor = Cursor(reserving.cursor.load(Ordering::Acquire));
-            // It may even have been taken and released, if nobody asked for the next one.
+            // It may even have been taken and released, if no thread asked for the next one.
             if current.is(generation) && cursor.is_left_by(generation) {
                 return Look::Exhausted(generation);
             }
@@ -174,7 +174,7 @@ impl Producer {
             }
             let end = first.saturating_add(wanted).min(self.size());
             let next = Cursor::new(generation, self.owner, end);
-            // Acquire pairs with the release by whoever opened the buffer, and with that of the last
+            // Acquire pairs with the release by the thread that opened the buffer, and with that of the last
             // consumer through it; release, so that the next one may rely on what we recorded.
             let swapped = reserving.cursor.compare_exchange(
                 cursor.0,
@@ -208,7 +208,7 @@ impl Producer {
         let mut seen = Entry(place.load(Ordering::Acquire));
         // An entry of this generation is this run's own. If `seen` is an earlier one and still there
         // when it is replaced, a peer's run was neither committed nor given up in between, so its
-        // generation lasts; and of the server's runs nobody reads such an entry later.
+        // generation lasts; and of the server's runs no thread reads such an entry later.
         while seen.is_before(generation)
             && buffer.reserving.generation.load(Ordering::Acquire) == generation
         {
@@ -219,7 +219,7 @@ impl Producer {
         }
     }
 
-    /// Opens the batch after `generation`, which is exhausted and at `current`, or helps whoever is
+    /// Opens the batch after `generation`, which is exhausted and at `current`, or helps the thread that is
     /// at it. Afterwards `current` has changed, or it is worth another look.
     fn open_next(&self, current: Turn, generation: u64) -> Result<(), Unavailable> {
         let (header, next) = (self.control.header(), generation.wrapping_add(1));
@@ -264,7 +264,7 @@ impl Producer {
         let Some(Buffer { reserving, .. }) = self.control.buffers().get(turn.buffer()) else {
             return;
         };
-        // The greatest wins, so whoever comes late changes nothing.
+        // The greatest wins, so the thread that comes late changes nothing.
         if reserving.generation.load(Ordering::Acquire) < generation {
             reserving.generation.fetch_max(generation, Ordering::AcqRel);
         }
@@ -376,7 +376,7 @@ impl Producer {
         None
     }
 
-    /// Lets everybody know that `buffer` has holes from `slot` on.
+    /// Lets all threads know that `buffer` has holes from `slot` on.
     pub(crate) fn announce_holes(&self, buffer: &Buffer, slot: u32) {
         let mut search = buffer.done.search.load(Ordering::Relaxed);
         loop {
@@ -396,7 +396,7 @@ impl Producer {
         self.announce_room();
     }
 
-    /// Wakes whoever waits for room.
+    /// Wakes the thread that waits for room.
     pub(crate) fn announce_room(&self) {
         self.control.header().space.notify();
         self.wakers.wake();
@@ -592,7 +592,7 @@ impl Run<'_> {
         let changed =
             if state == RunState::Hole { Entry::hole(generation) } else { claimed.with(state) };
         let mut seen = Entry(place.load(Ordering::Relaxed));
-        // An earlier generation's: nobody has recorded the run yet.
+        // An earlier generation's: no thread has recorded the run yet.
         while seen == claimed || (seen.is_before(generation) && !fills_hole) {
             match place.compare_exchange(seen.0, changed.0, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Ok(()),

@@ -38,7 +38,7 @@
 //! 4. What a producer wrote before `commit` is visible to the consumer after `try_take`; what a
 //!    consumer read before `release` is over before a later producer's `try_reserve` returns.
 //! 5. While a [`Hold`] lives, no batch is taken and no row moved: committed slots that were not taken
-//!    before are written by nobody, and may be read.
+//!    before are not written, and may be read.
 //! 6. Once `current` is sealed it stays as it is, and no run on a fresh slot is handed out any more.
 //!
 //! # Limitations
@@ -110,7 +110,7 @@ pub struct Counts {
     pub committed: u64,
     /// Committed slots of batches that are not complete.
     pub partial: u64,
-    /// Committed slots that nobody took yet.
+    /// Committed slots that were not taken yet.
     pub stored: u64,
     /// Batches completed since the start.
     pub completed: u64,
@@ -118,7 +118,7 @@ pub struct Counts {
     pub taken: u64,
     /// Buffers that consumers hold.
     pub leased: usize,
-    /// Buffers that nobody uses.
+    /// Buffers that no thread uses.
     pub free: usize,
     /// Times a producer that was about to open a batch found that another was faster.
     pub contention: u64,
@@ -140,7 +140,7 @@ enum Next {
     Claim(Claim),
     /// No batch is complete.
     Incomplete,
-    /// Somebody [holds](Ring::hold) what there is.
+    /// A thread [holds](Ring::hold) what there is.
     Held,
 }
 
@@ -169,7 +169,7 @@ impl Ring {
         assert!(buffers > 0 && batch_size > 0, "a ring needs buffers and slots");
         let shape = Shape::new(buffers, batch_size).expect("the ring can count its slots");
         let region = Region::own(shape.bytes()).expect("there is memory for the ring");
-        // SAFETY: nobody else has this region, it has the size, and 0 is aligned.
+        // SAFETY: nothing else has this region, it has the size, and 0 is aligned.
         Self::start(unsafe { Control::create(&Arc::new(region), 0, shape) }, false)
     }
 
@@ -222,7 +222,7 @@ impl Ring {
         self.producer.try_reserve(len)
     }
 
-    /// Waits until a reservation may succeed, without making one: whoever waits holds nothing that
+    /// Waits until a reservation may succeed, without making one: the thread that waits holds nothing that
     /// others could want. Another producer may be faster, so try in a loop.
     ///
     /// # Errors
@@ -331,10 +331,10 @@ impl Ring {
         header.leased.fetch_sub(1, Ordering::Relaxed);
         tally.store(0, Ordering::Relaxed);
         let left_by = reserving.generation.load(Ordering::Relaxed);
-        // Release: whoever opens the buffer finds it reset, and us done with its bytes.
+        // Release: the thread that opens the buffer finds it reset, and us done with its bytes.
         reserving.cursor.store(Cursor::free(left_by).0, Ordering::Release);
         bitmap::insert(self.control().free(), claim.buffer);
-        // Release: whoever counts on a free buffer finds one.
+        // Release: the thread that counts on a free buffer finds one.
         header.released.fetch_add(1, Ordering::Release);
         self.producer.announce_room();
     }
@@ -432,7 +432,7 @@ impl Ring {
             return false;
         }
         // By invariant 6 no run is left and none will come: every slot is committed or a hole of
-        // ours, and nobody is about to publish, so moving rows races with nobody.
+        // ours, and no thread is about to publish, so moving rows races with no thread.
         let left = Self::bring_together(&unpublished, &holes, self.batch_size(), &mut move_row);
         *settled = Settled::Remainder(self.renumber(&unpublished, left));
         true
@@ -587,7 +587,7 @@ impl Ring {
         if !cursor.is(generation) {
             return 0;
         }
-        // If another run replaces this one meanwhile, then whoever reserved it recorded this.
+        // If another run replaces this one meanwhile, then the thread that reserved it recorded this.
         self.producer.record(index, buffer, generation, cursor);
         let log = self.control().log(index);
         let (mut after_last, mut given_back) = (0, 0);
@@ -627,7 +627,7 @@ impl Ring {
         given_back
     }
 
-    /// Publishes a batch that a dead peer completed, unless somebody did. The caller has the lock
+    /// Publishes a batch that a dead peer completed, unless another thread did. The caller has the lock
     /// under which this process's own threads complete such batches.
     fn publish_for(&self, owner: u16, generation: u64, index: usize, buffer: &Buffer) {
         let tally = Tally(buffer.tally.load(Ordering::Acquire));
@@ -642,7 +642,7 @@ impl Ring {
         }
     }
 
-    /// Keeps everything that nobody took yet from being taken, for as long as the [`Hold`] lives.
+    /// Keeps everything that was not taken yet from being taken, for as long as the [`Hold`] lives.
     /// Producers go on.
     pub fn hold(&self) -> Hold<'_> {
         // This lock keeps rows from being moved, and others from holding.
@@ -690,14 +690,14 @@ impl Ring {
     }
 }
 
-/// Keeps what nobody took as it is, to be read; see [`Ring::hold`].
+/// Keeps what was not taken as it is, to be read; see [`Ring::hold`].
 #[derive(Debug)]
 pub struct Hold<'a> {
     ring: &'a Ring,
     settled: MutexGuard<'a, Settled>,
 }
 
-/// Committed slots of one buffer that nobody took.
+/// Committed slots of one buffer that were not taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unread {
     /// Index of the buffer.
@@ -706,12 +706,12 @@ pub struct Unread {
     pub slots: Vec<Range<usize>>,
 }
 
-/// Somebody is writing into a batch, and which of its slots are committed can't be told.
+/// A thread is writing into a batch, and which of its slots are committed is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Busy;
 
 impl Hold<'_> {
-    /// What nobody took, in the order of the batches. They can be read until the hold ends.
+    /// What was not taken, in the order of the batches. They can be read until the hold ends.
     ///
     /// # Errors
     ///
@@ -836,7 +836,7 @@ mod tests {
             let claim = ring.try_take().unwrap();
             ring.release(claim);
         }
-        // The buffer is free, and nobody has asked for the next batch.
+        // The buffer is free, and no thread has asked for the next batch.
         for late in 1..=3 {
             ring.producer.open(Turn::new(late, 0), late);
         }

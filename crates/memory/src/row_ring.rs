@@ -74,7 +74,7 @@ struct RingPositions {
     early: Vec<Range<u64>>,
     /// The floor of each reader, in no order.
     floors: SmallVec<[u64; 4]>,
-    /// How many threads wait, so that nobody else pays for telling them.
+    /// How many threads wait, so that nothing else pays for telling them.
     waiting: u32,
 }
 
@@ -297,7 +297,7 @@ impl RowReservation<'_> {
     pub fn row_mut(&mut self, index: u64) -> &mut [u8] {
         assert!(index < self.positions.end - self.positions.start);
         let start = self.ring.start((self.positions.start + index) % self.ring.slots);
-        // SAFETY: inside the memory and initialised; by invariants 2 to 4 nobody else reads or writes the
+        // SAFETY: inside the memory and initialised; by invariants 2 to 4 nothing else reads or writes the
         // rows of these positions, and the reservation is borrowed for as long.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.ring.row_bytes) }
     }
@@ -323,7 +323,7 @@ impl RowReservation<'_> {
         (first, second)
     }
 
-    /// Lets everybody read the rows, once all earlier ones are published. Says which positions can now be
+    /// Lets all threads read the rows, once all earlier ones are published. Says which positions can now be
     /// read that could not before: none while an earlier reservation is being written, and that one's too when
     /// it was waited for.
     #[inline]
@@ -370,7 +370,7 @@ impl Reader<'_> {
     pub fn row(&self, position: u64) -> &[u8] {
         let start = self.ring.start(self.slot(position));
         // SAFETY: inside the memory and initialised. By invariants 3 and 5 the row was published when this
-        // reader was made, and nobody writes its slot while this lives; the writer's bytes are seen, since
+        // reader was made, and no thread writes its slot while this lives; the writer's bytes are seen, since
         // it published them under the lock under which the reader was made.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), self.ring.row_bytes) }
     }

@@ -1,7 +1,7 @@
 //! Memory that one process writes and others read.
 //!
-//! A [`SharedBuffer`] is written through `&mut` and read through `&`. One that was made [shared](SharedBuffer::shared) has a
-//! file, which other processes map as a [`SharedBufferView`]: to read, and never to write.
+//! A [`SharedBuffer`] is written through `&mut` and read through `&`. One that was made [shared](SharedBuffer::shared)
+//! has a file, which other processes map as a [`SharedBufferView`]: to read, and never to write.
 //!
 //! # Invariants
 //!
@@ -85,7 +85,7 @@ impl Deref for SharedBuffer {
 
 impl DerefMut for SharedBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; nobody else in this process has them, and no other process can write them.
+        // SAFETY: as in `deref`; nothing else in this process has them, and no other process can write them.
         unsafe { std::slice::from_raw_parts_mut(self.region.pointer().as_ptr(), self.region.len()) }
     }
 }
@@ -152,7 +152,7 @@ mod tests {
         buffer[4999] = 7;
         // SAFETY: inside the view.
         let last = unsafe { view.pointer().add(4999) };
-        // SAFETY: nobody writes now.
+        // SAFETY: no thread writes now.
         assert_eq!((unsafe { last.read() }, view.len()), (7, 8192));
     }
 

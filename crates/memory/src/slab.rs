@@ -15,7 +15,7 @@
 //!    stays out of `free` until the `Pinned`'s generation is gone.
 //! 4. A row of a [`Snapshot`] that has its bit in `kept` stays out of `free` when it is freed, until the
 //!    snapshot is done with it.
-//! 5. Whoever lets go of a row that may be lent again then notifies `room`: a [`RowWriter`], a [`Pinned`]
+//! 5. A thread that frees a row that may be used again then notifies `room`: a [`RowWriter`], a [`Pinned`]
 //!    and a [`Snapshot`] do it themselves, after the lock was given back. Only [`Slab::free_many`] does
 //!    not: its caller may hold a lock, and notifies once it is given back.
 
@@ -48,7 +48,7 @@ pub struct Slab {
     room: Arc<Signal>,
 }
 
-/// Whoever has one may be reading rows that were published while it was the current one.
+/// The thread that has one may be reading rows that were published while it was the current one.
 #[derive(Debug, Default)]
 struct Generation;
 
@@ -99,7 +99,7 @@ pub struct RowWriter {
 #[derive(Debug)]
 pub struct Pinned {
     rows: Vec<u32>,
-    // Dropped in this order: first the pin ends, then those who wait for its rows are woken.
+    // Dropped in this order: first the pin ends, then the threads that wait for its rows are woken.
     _generation: RefCounted<Generation>,
     slab: Rouses,
 }
@@ -216,7 +216,7 @@ impl Slab {
         pending && !recovered
     }
 
-    /// Publishes just these rows of a slab that was never used and that nobody else has, as they were in
+    /// Publishes just these rows of a slab that was never used and that nothing else has, as they were in
     /// another one of which `order` was told; [`Slab::place`] fills them. Whether they can be like that: if
     /// not, nothing has changed.
     pub fn adopt(&mut self, rows: impl Iterator<Item = u32>, order: &Order) -> bool {
@@ -246,14 +246,14 @@ impl Slab {
         state.published = published;
         state.free = order.free.clone();
         state.freed = order.freed.clone();
-        // Those that somebody was about to fill.
+        // Those that a thread was about to fill.
         let is_known = |row: &u32| known[*row as usize / 64] & bit(*row).1 != 0;
         state.freed.extend((0..order.used).filter(|row| !is_known(row)));
         state.fresh = order.used;
         true
     }
 
-    /// The bytes of `count` rows from the `first` on, at least one, of a slab that nobody else has: to put
+    /// The bytes of `count` rows from the `first` on, at least one, of a slab that nothing else has: to put
     /// rows where they were in another one. See [`Slab::adopt`] and [`Slab::settle`]. `None` when there are
     /// no such rows.
     pub fn place(&mut self, first: u32, count: u32) -> Option<&mut [u8]> {
@@ -266,7 +266,7 @@ impl Slab {
         Some(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) })
     }
 
-    /// Publishes just these rows of a slab that nobody else has; all others are free, and those from `used`
+    /// Publishes just these rows of a slab that nothing else has; all others are free, and those from `used`
     /// on were never used. Whether there are such rows: if not, nothing has changed.
     pub fn settle(&mut self, published: impl Iterator<Item = u32>, used: u32) -> bool {
         if used > self.rows {
@@ -289,7 +289,7 @@ impl Slab {
         // The last comes first: the rows in front, whose memory is there.
         state.free = (0..used).rev().filter(is_free).collect();
         state.freed.clear();
-        // Nobody is left who pinned anything.
+        // No thread is left that pinned anything.
         state.older.clear();
         state.fresh = used;
         true
@@ -304,7 +304,7 @@ impl Slab {
         self.free_many([row]);
     }
 
-    /// Frees published rows, in this order. Wakes nobody: notify the slab's room afterwards.
+    /// Frees published rows, in this order. Wakes no thread: notify the slab's room afterwards.
     ///
     /// # Panics
     ///
@@ -383,7 +383,7 @@ fn bit(row: u32) -> (usize, u64) {
 }
 
 impl RowLists {
-    /// Makes rows free that nobody reads any more; whether there were any.
+    /// Makes rows free that no thread reads any more; whether there were any.
     fn recover(&mut self) -> bool {
         if !self.freed.is_empty() {
             let generation = std::mem::take(&mut self.current);
@@ -533,7 +533,7 @@ impl RowWriter {
     /// When there are fewer rows.
     pub fn row_mut(&mut self, index: usize) -> &mut [u8] {
         let start = self.slab.start(self.rows[index]);
-        // SAFETY: the bytes are inside the memory and initialised; by invariants 1 to 3 nobody else
+        // SAFETY: the bytes are inside the memory and initialised; by invariants 1 to 3 nothing else
         // reads or writes this row while this writer has it, and it is borrowed for as long.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.slab.row_bytes) }
     }
@@ -547,7 +547,7 @@ impl RowWriter {
         }
     }
 
-    /// Lets everybody read the rows.
+    /// Lets all threads read the rows.
     pub fn publish(mut self) -> RowNumbers {
         let rows = std::mem::take(&mut self.rows);
         let mut state = self.slab.state.lock();
@@ -586,7 +586,7 @@ impl Pinned {
     /// When there are fewer rows.
     pub fn row(&self, index: usize) -> &[u8] {
         let start = self.slab.start(self.rows[index]);
-        // SAFETY: inside the memory and initialised; by invariants 2 and 3 nobody writes the row
+        // SAFETY: inside the memory and initialised; by invariants 2 and 3 no thread writes the row
         // while this pin lives. The writer's bytes are seen: it published them under the lock under
         // which the pin was made.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), self.slab.row_bytes) }

@@ -337,12 +337,12 @@ impl BatchStore {
         Ok(self.ring.take_remainder().map(|claim| self.lease(claim)))
     }
 
-    /// Calls `read` with every run of samples that nobody took, the oldest first: with how many they are
+    /// Calls `read` with every run of samples that were not taken, the oldest first: with how many they are
     /// and the bytes of each column. Nobody can take a batch meanwhile; producers go on.
     ///
     /// # Errors
     ///
-    /// [`Busy`] while somebody is writing into a batch that is not complete; then nothing was read.
+    /// [`Busy`] while a thread is writing into a batch that is not complete; then nothing was read.
     pub fn read_unread(&self, mut read: impl FnMut(usize, &[&[u8]])) -> Result<(), Busy> {
         let hold = self.ring.hold();
         let unread = hold.unread()?;
@@ -353,8 +353,8 @@ impl BatchStore {
                 columns.clear();
                 columns.extend(self.columns.columns.iter().enumerate().map(|(index, column)| {
                     let start = self.columns.slot_pointer(index, place);
-                    // SAFETY: inside the column by invariant 1; these slots are committed and nobody
-                    // took them, so nobody writes them as long as the hold lives.
+                    // SAFETY: inside the column by invariant 1; these slots are committed and were not
+                    // taken, so no thread writes them as long as the hold lives.
                     unsafe { std::slice::from_raw_parts(start, column.slot_bytes * run.len()) }
                 }));
                 read(run.len(), &columns);
@@ -497,7 +497,7 @@ impl Columns {
             let bytes = self.columns[column].slot_bytes;
             let (from, to) = (self.slot_pointer(column, from), self.slot_pointer(column, to));
             // SAFETY: both are slots of `bytes` bytes (invariant 1), distinct because `settle` moves
-            // rows into holes, and nobody else may touch them (invariant 2).
+            // rows into holes, and nothing else may touch them (invariant 2).
             unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
         }
     }

@@ -75,7 +75,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// The value, which `&mut self` shows nobody else has.
+    /// The value, which `&mut self` shows nothing else has.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
@@ -96,13 +96,13 @@ impl<T> RwLock<T> {
         Self(primitives::RwLock::new(value))
     }
 
-    /// Waits until nobody writes, and takes the lock to read.
+    /// Waits until no thread writes, and takes the lock to read.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nobody reads or writes, and takes the lock to write.
+    /// Waits until no thread reads or writes, and takes the lock to write.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -113,13 +113,13 @@ impl<T> RwLock<T> {
 pub struct Condvar(primitives::Condvar);
 
 impl Condvar {
-    /// A condition that nobody waits for.
+    /// A condition that no thread waits for.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self(primitives::Condvar::new())
     }
 
-    /// A condition that nobody waits for.
+    /// A condition that no thread waits for.
     #[cfg(loom)]
     pub fn new() -> Self {
         Self(primitives::Condvar::new())

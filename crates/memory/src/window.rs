@@ -124,7 +124,7 @@ impl Window {
         self.room.wait(deadline, None, poll)
     }
 
-    /// Wakes everyone who waits, because something that they look at has changed.
+    /// Wakes all waiting threads, because something that they look at has changed.
     pub fn notify(&self) {
         self.room.notify();
     }
@@ -220,7 +220,7 @@ impl Reader {
         let to_the_end = self.window.capacity - first % self.window.capacity;
         let len = (rows as u64).min(finished).min(to_the_end) as usize;
         let (pointer, bytes) = (self.window.pointer(first), len * self.window.row_bytes);
-        // SAFETY: these rows are finished and not released, so nobody writes to them while the reader
+        // SAFETY: these rows are finished and not released, so no thread writes to them while the reader
         // is borrowed (invariants 2 and 3), and they end where the memory does at the latest.
         (len, unsafe { std::slice::from_raw_parts(pointer, bytes) })
     }

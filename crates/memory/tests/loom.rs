@@ -1,5 +1,5 @@
-//! The ring, the rows of tables, the window, what wakes those who wait for them, and who drives a connection, under every
-//! interleaving that loom can find. Run with `make loom`.
+//! The ring, the rows of tables, the window, what wakes the threads that wait for them, and who drives a connection,
+//! under every interleaving that loom can find. Run with `make loom`.
 #![cfg(loom)]
 
 use echoic_memory::death;
@@ -187,14 +187,14 @@ fn an_aborted_run_blocks_nobody() {
     });
 }
 
-/// What nobody took, and its order, while nobody can take it; `None` while somebody writes.
+/// What was not taken, and its order, while it can't be taken; `None` while a thread writes.
 fn look(slots: &Slots) -> Option<Vec<u64>> {
     let hold = slots.ring.hold();
     let unread = hold.unread().ok()?;
     let places = unread
         .into_iter()
         .flat_map(|one| one.slots.into_iter().flatten().map(move |slot| (one.buffer, slot)));
-    // SAFETY: committed slots that nobody took, for as long as the hold lives.
+    // SAFETY: committed slots that were not taken, for as long as the hold lives.
     let read = |(buffer, slot)| slots.cell(buffer, slot).with(|cell| unsafe { *cell });
     Some(places.map(read).collect())
 }
@@ -684,7 +684,7 @@ struct WireState {
     /// The last one is answered first; or none is.
     is_reversed: bool,
     is_mute: bool,
-    /// Whoever drives sleeps; it is woken from that.
+    /// The thread that drives sleeps; it is woken from that.
     sleeps: bool,
     is_rung: bool,
     /// The connection broke; the next one is made by the background.
@@ -776,7 +776,7 @@ impl Caller {
         }
     }
 
-    /// Wakes whoever drives, if that sleeps.
+    /// Wakes the thread that drives, if that sleeps.
     fn ring(&self) -> bool {
         let mut state = self.wire.state.lock().unwrap();
         if state.sleeps {
@@ -790,7 +790,7 @@ impl Caller {
         self.ring();
     }
 
-    /// Has somebody look at a change.
+    /// Has a thread look at a change.
     fn announce(&self) {
         if !self.ring() {
             self.lead.call_background();

@@ -386,7 +386,7 @@ fn a_ring_without_slots_is_refused() {
     let _ = Ring::new(1, 0);
 }
 
-/// Everything that nobody took, in order; `None` while somebody writes.
+/// Everything that was not taken, in order; `None` while a thread writes.
 fn unread(store: &BatchStore) -> Option<Vec<u64>> {
     let mut all = Vec::new();
     let read = store.read_unread(|rows, columns| {

@@ -28,7 +28,7 @@ pub enum Address {
     },
     /// The ring's own memory, on one machine.
     Shm {
-        /// Chosen by whoever started the server.
+        /// Chosen by the user that started the server.
         name: String,
     },
 }

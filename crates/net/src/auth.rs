@@ -85,7 +85,7 @@ fn transcript(side: Side, client: &Nonce, server: &Nonce, message: &[u8]) -> Vec
     [label, client, server, message].concat()
 }
 
-/// Bytes that nobody can guess.
+/// Bytes that can't be guessed.
 ///
 /// # Errors
 ///

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use echoic_memory::sync::Mutex;
 
-/// Buffers that nobody uses now.
+/// Buffers that are not in use.
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     most: usize,
@@ -37,7 +37,7 @@ impl BufferPool {
     /// A buffer of `len` bytes.
     pub(crate) fn take(self: &Arc<Self>, len: usize) -> PooledBuffer {
         let mut shelf = self.shelf.lock();
-        // One that is far too large is left for who needs it.
+        // One that is far too large is left for larger requests.
         let fits = |buffer: &Vec<u8>| buffer.len() >= len && buffer.len() / 4 <= len;
         let bytes = shelf.buffers.iter().rposition(fits).map(|found| shelf.buffers.remove(found));
         shelf.bytes -= bytes.as_ref().map_or(0, Vec::len);

@@ -1,6 +1,6 @@
 //! What is to be sent over a connection: small frames one behind the other, and large ones where they are.
 //!
-//! Bytes leave in the order in which they came. A buffer takes what it is given, so whoever gives it more asks
+//! Bytes leave in the order in which they came. A buffer takes what it is given, so a writer that gives it more asks
 //! [`WriteBuffer::is_full`] before: nothing is read that would have to be answered, and nothing is loaded. Answers to
 //! PINGs, which a peer can have us give without end, are bounded here.
 
@@ -90,7 +90,7 @@ impl WriteBuffer {
         self.pieces.push_back(frame);
     }
 
-    /// Answers a PING. With that much unsent, the peer hears of us anyway.
+    /// Answers a PING. With that much unsent, the peer gets bytes from us anyway.
     pub(crate) fn pong(&mut self, number: u64) {
         if !self.is_full(MAX_CONTROL as usize) {
             self.write(|out| Control::Pong(number).write(out));
@@ -132,7 +132,7 @@ impl WriteBuffer {
         }
     }
 
-    /// Huge buffers that are sent, to be let go of by somebody who has the time.
+    /// Huge buffers that are sent, to be freed by a thread that has the time.
     pub(crate) fn take_spent(&mut self) -> Vec<PooledBuffer> {
         std::mem::take(&mut self.spent)
     }

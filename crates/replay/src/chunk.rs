@@ -100,7 +100,7 @@ pub struct Slice {
     pub len: u32,
 }
 
-/// A [`Slice`] of a chunk that somebody else holds.
+/// A [`Slice`] of a chunk that another owner holds.
 #[derive(Debug, Clone, Copy)]
 pub struct SliceRef<'a> {
     /// Where the values are.

@@ -23,7 +23,7 @@ pub(crate) struct Meter {
     per_batch: usize,
     /// When the sample in each timed slot was submitted.
     submitted: Box<[AtomicU64]>,
-    /// When each buffer was taken; 0 while nobody holds it.
+    /// When each buffer was taken; 0 while it is not held.
     taken: Box<[AtomicU64]>,
     pub(crate) submit_to_available: Histogram,
     pub(crate) copy_time: Histogram,

@@ -2,8 +2,8 @@
 //!
 //! A name is the number of a process and a number that it counts up. Sixteen that follow each other lie next
 //! to each other in a map, so that one of millions of them waits for memory once for all sixteen; where
-//! the sixteen lie is as good as random. A file that somebody made may have any names, so where they lie
-//! depends on a number that each map draws: nobody can choose names that are slow.
+//! the sixteen lie is as good as random. A crafted file may have any names, so where they lie
+//! depends on a number that each map draws: an attacker can't choose names that are slow.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -53,7 +53,7 @@ pub(crate) struct NameHasher {
 impl Hasher for NameHasher {
     fn write_u128(&mut self, name: u128) {
         let (process, number) = ((name >> 64) as u64, name as u64);
-        // Once is too little for names that are far apart by the same step; and whoever knows a sum of the two
+        // Once is too little for names that are far apart by the same step; and an attacker that knows a sum of the two
         // halves must not know the place.
         let block = fold(fold(number >> 4 ^ self.drawn).wrapping_add(process));
         let place = (block << 4 | number & 15) & ((1 << PLACE_BITS) - 1);

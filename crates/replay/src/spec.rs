@@ -187,7 +187,7 @@ pub enum SpecError {
     /// Give the example at least one array.
     #[error("the example has no leaves: there is nothing to store")]
     Empty,
-    /// Rename one of them: paths tell leaves apart in errors and on the wire.
+    /// Rename one of them: paths distinguish leaves in errors and on the wire.
     #[error("two leaves of the example have the path `{0}`")]
     Duplicate(String),
     /// Make the leaf smaller.

@@ -125,7 +125,7 @@ impl Waits {
     }
 }
 
-/// Counts the calls of one kind. Only who waits anyway comes here, so a lock costs nothing.
+/// Counts the calls of one kind. Only waiting calls come here, so a lock costs nothing.
 #[derive(Debug)]
 pub(crate) struct Tally {
     counts: Mutex<Counts>,
@@ -162,7 +162,7 @@ impl Tally {
         Waiting { tally: Arc::clone(self), since }
     }
 
-    /// A call waited for so long elsewhere, and is counted now.
+    /// A call waited for this long elsewhere, and is counted now.
     pub(crate) fn add(&self, time: Duration) {
         let mut counts = self.counts.lock();
         counts.limited += 1;

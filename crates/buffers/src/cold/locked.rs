@@ -42,7 +42,7 @@ impl LockedFile {
     }
 
     fn lock(file: File, path: &Path) -> Result<Self, Error> {
-        // Whoever changes the working directory means the same file later.
+        // After a change of the working directory it is still the same file.
         let absolute =
             std::path::absolute(path).map_err(|source| Error::io("find", path, source))?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -82,7 +82,7 @@ impl LockedFile {
             Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {
                 std::fs::remove_file(&self.path).map_err(failed)
             }
-            // Somebody removed it, or put something else there.
+            // Another process removed it, or put something else there.
             Ok(_) => Ok(()),
             Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(()),
             Err(source) => Err(failed(source)),

@@ -45,7 +45,7 @@ impl ColdFile {
     /// # Errors
     ///
     /// [`Error::Argument`] before anything is read; [`Error::File`]
-    /// when somebody else changed the file; or what the system says.
+    /// when another process changed the file; or what the system says.
     pub fn read(&self, reading: &Reading<'_>, wanted: &mut [Wanted<'_>]) -> Result<(), Error> {
         let (first, end) = (reading.oldest(), self.end());
         for record in &*wanted {

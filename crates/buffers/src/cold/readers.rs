@@ -31,7 +31,7 @@ impl Readers {
         self.state.lock().floor
     }
 
-    /// Raises the floor, and waits for those who may read what is below it.
+    /// Raises the floor, and waits for the threads that may read what is below it.
     pub(super) fn raise(&self, floor: u64) {
         let mut state = self.state.lock();
         state.floor = state.floor.max(floor);

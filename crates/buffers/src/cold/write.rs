@@ -19,7 +19,7 @@ const MOST_BYTES: u64 = 16 << 20;
 impl ColdFile {
     /// Appends rows at the next positions, in the place of the oldest ones when there is no other.
     ///
-    /// Other threads may read meanwhile; those who append wait for each other.
+    /// Other threads may read meanwhile; the threads that append wait for each other.
     ///
     /// # Errors
     ///

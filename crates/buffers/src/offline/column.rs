@@ -21,7 +21,7 @@ pub enum Axis {
     Observations,
 }
 
-/// Rows that somebody lends.
+/// Rows that their owner lends.
 pub struct Column {
     /// What it is called in errors.
     pub name: String,

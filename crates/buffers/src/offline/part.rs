@@ -1,6 +1,6 @@
 //! Rows of one width in one stretch of bytes, and copies of many of them into columns.
 //!
-//! The bytes are our own, packed and aligned, or borrowed from whoever keeps them: an array, or a file that is
+//! The bytes are our own, packed and aligned, or borrowed from their owner: an array, or a file that is
 //! mapped. Our own are asked for ahead of the copy, since small rows from all over the memory would wait for
 //! it one after the other. Those of a file are announced to the system and read in the order of the file.
 
@@ -9,7 +9,7 @@ use std::fmt;
 use echoic_memory::slab::Field;
 use echoic_memory::{AllocError, advice, prefetch, roomy};
 
-/// Bytes that somebody keeps for as long as this lives, and does not change.
+/// Bytes that their owner keeps for as long as this lives, and does not change.
 pub type Borrowed = Box<dyn AsRef<[u8]> + Send + Sync>;
 
 /// Stands for a row that is not there: it is copied as zeros.

@@ -41,7 +41,7 @@ pub(super) trait Pipeline: Send + 'static {
     /// Whether file descriptors may come over the connection.
     const TAKES_FILES: bool = false;
 
-    /// How to introduce ourselves to who is there.
+    /// How to introduce ourselves to the server.
     fn open(&mut self, address: &Address) -> Open;
 
     /// A connection stands: whatever was on its way over the last one is sent again from where the
@@ -161,7 +161,7 @@ struct Established {
     leaving: Option<Instant>,
 }
 
-/// How it ends for a client that did not deliver all: worth a word where it was not told to.
+/// How it ends for a client that did not deliver all: worth a word if it was not asked to end.
 fn given_up(reconnector: &Reconnector, failure: Failure) -> ConnectionState {
     let Failure { address, error, .. } = &failure;
     if reconnector.quits().is_some() {
@@ -293,7 +293,7 @@ impl<C: Pipeline> IoThread<C> {
     fn say_goodbye(&mut self, established: &mut Established) {
         Control::Goodbye { text: String::new() }.write(&mut established.control);
         established.finished = true;
-        // Everything is stored, so it does not matter whether the server hears it.
+        // Everything is stored, so it does not matter whether the server receives it.
         let _ = established.write(&mut self.outbound);
         let _ = established.link.finish();
     }
@@ -401,7 +401,7 @@ impl<C: Pipeline> Driver<C> {
 }
 
 /// Begins the thread. `lend` is called whenever it may let others drive, and returns when it is to drive again. `end` is
-/// called when nothing more will be carried, before anyone is told.
+/// called when nothing more will be carried, before any thread is notified.
 pub(super) fn spawn<C: Pipeline>(
     reconnector: &Arc<Reconnector>,
     wakes: WakeReceiver,

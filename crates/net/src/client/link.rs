@@ -223,7 +223,7 @@ impl ClientHandshake {
     /// Reads something, waiting for it.
     fn more(&mut self) -> Result<(), LinkError> {
         let mut bytes = [0; 16 << 10];
-        // Also of who always has something to say.
+        // Also of a peer that always sends something.
         if self.deadline <= Instant::now() {
             return Err(LinkError::Lost("the server did not answer in time".into()));
         }

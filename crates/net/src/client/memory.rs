@@ -7,7 +7,7 @@
 //! # Invariants
 //!
 //! 1. The socket of a mapping is closed only after the last writer in that mapping is done: for the
-//!    server, the end of the socket means that nobody writes any more.
+//!    server, the end of the socket means that no process writes any more.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -31,9 +31,9 @@ use crate::wire::WireError;
 use crate::wire::frame::{Control, HEADER_BYTES, MAX_CONTROL};
 use crate::wire::handshake::{ProducerId, Purpose};
 
-/// How often the server is told what was written.
+/// How often what was written is reported to the server.
 const REPORT: Duration = Duration::from_millis(100);
-/// How often whoever waits for room looks whether the server is still there.
+/// How often a thread that waits for room checks whether the server is still there.
 const LOOK: Duration = Duration::from_millis(50);
 
 struct MappedStream {
@@ -41,7 +41,7 @@ struct MappedStream {
     reconnector: Reconnector,
     /// The ring, while a connection stands.
     store: RwLock<Option<Arc<RemoteStore>>>,
-    /// Wakes whoever waits for a change of state.
+    /// Wakes the threads that wait for a change of state.
     turn: Arc<(Mutex<u64>, Condvar)>,
     samples: AtomicU64,
     blocked: AtomicU64,
@@ -95,7 +95,7 @@ impl MemoryClient {
         self.shared.reconnector.address()
     }
 
-    /// Who this is to the server.
+    /// How the server identifies this client.
     pub fn producer(&self) -> ProducerId {
         self.shared.reconnector.producer
     }
@@ -123,7 +123,7 @@ impl MemoryClient {
             let Ok(mut writer) = store.try_reserve(samples - *pushed) else { return Ok(false) };
             let len = writer.len();
             fill(&mut writer, *pushed);
-            // The time of completion is the server's to tell, whose clock this is not.
+            // The server sets the time of completion, by its own clock.
             if writer.try_commit(|| 0).is_err() {
                 // We were away for so long that our slots were given to others.
                 self.shared.abandon(&store);
@@ -327,7 +327,7 @@ impl MappedStream {
         Ok(handshake.link)
     }
 
-    /// Takes the ring away from whoever pushes, and waits until the last of them is done with it.
+    /// Takes the ring away from the pushing threads, and waits until the last of them is done with it.
     fn let_go(&self) {
         let store = self.store.write().take();
         let Some(mut store) = store else { return };

@@ -47,7 +47,7 @@ use crate::transport::Dial;
 use crate::wire::frame::{samples_per_frame, stall_number};
 use crate::wire::handshake::ProducerId;
 
-/// How long whoever claimed rows may write them after the client's end.
+/// How long threads that reserved rows may write them after the client's end.
 const WRITING: Duration = Duration::from_secs(5);
 
 /// How a client behaves.
@@ -65,11 +65,11 @@ pub struct Options {
     pub max_retry: Option<u32>,
     /// How long to try to reach the server at first.
     pub connect_timeout: Duration,
-    /// Who this is; chosen at random when `None`.
+    /// Identifies the client; chosen at random when `None`.
     pub producer: Option<ProducerId>,
     /// What people know it by; host and process when `None`.
     pub name: Option<String>,
-    /// Once there was a connection, not to give up whatever the server, or who is in its place, says: what waits to be
+    /// Once there was a connection, not to give up whatever the server, or another in its place, answers: what waits to be
     /// delivered may be wanted elsewhere.
     pub steadfast: bool,
 }
@@ -142,7 +142,7 @@ pub enum ClientError {
 
 echoic_replay::from_wait_over!(ClientError);
 
-/// What a client can tell about itself.
+/// Statistics of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ClientInfo {
     /// Samples put into the window.
@@ -169,7 +169,7 @@ pub struct ClientInfo {
     pub connected: bool,
 }
 
-/// When whoever sends has to wake the I/O thread.
+/// When a sending thread has to wake the I/O thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WakePolicy {
     /// It is awake, or waits for something else.
@@ -325,7 +325,7 @@ impl Client {
         self.shared.reconnector.address()
     }
 
-    /// Who this is to the server.
+    /// How the server identifies this client.
     pub fn producer(&self) -> ProducerId {
         self.shared.reconnector.producer
     }

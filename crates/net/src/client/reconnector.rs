@@ -71,7 +71,7 @@ pub(super) struct Reconnector {
     pub(super) producer: ProducerId,
     epoch: u64,
     state: Mutex<ConnectionState>,
-    /// Wakes whoever waits for a change of state.
+    /// Wakes the threads that wait for a change of state.
     changed: Box<dyn Fn() + Send + Sync>,
     /// No more samples are taken.
     closing: AtomicBool,
@@ -144,7 +144,7 @@ impl Reconnector {
                 return;
             }
             *current = dial.into();
-            // While the lock is held: who has read the number finds the place that belongs to it, or a later one.
+            // While the lock is held: a thread that has read the number finds the place that belongs to it, or a later one.
             self.moves.fetch_add(1, Ordering::Release);
         }
         self.ring();
@@ -166,9 +166,9 @@ impl Reconnector {
         self.stands() && self.reached.load(Ordering::Acquire) == self.moves()
     }
 
-    /// Whether an error need not be the end, because whoever has this client may know of another place.
+    /// Whether an error need not be the end, because the owner of this client may know another address.
     pub(super) fn bears(&self, error: &LinkError) -> bool {
-        // Who is closing will hardly be told of another place.
+        // A client that is closing hardly gets another address.
         error.is_temporary() || (self.options.steadfast && !self.is_closing())
     }
 
@@ -229,7 +229,7 @@ impl Reconnector {
 
     /// Wakes the thread.
     pub(super) fn ring(&self) {
-        // A full socket wakes already, and one that is broken has nobody to hear it.
+        // A full socket wakes already, and one that is broken has no reader.
         let _ = (&self.waker).write(&[1]);
     }
 
@@ -347,7 +347,7 @@ impl Reconnector {
         }
         self.note_trouble(&error);
         if !error.is_temporary() {
-            // Whoever is there now is not who was; to ask often would only annoy.
+            // Another server is there now; asking often would only annoy it.
             patience.pause = LAST_BACKOFF;
         }
         let began = Instant::now();

@@ -1,7 +1,7 @@
 //! Watching a server: all its statistics, whenever they are asked for.
 //!
 //! It has no thread. Between two looks nothing is read, so a server that hears nothing for three heartbeats
-//! ends the connection; whoever looks so seldom connects again.
+//! ends the connection; a watcher that looks less often connects again.
 
 use std::time::Instant;
 

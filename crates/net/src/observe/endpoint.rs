@@ -1,7 +1,7 @@
 //! Numbers over HTTP.
 //!
-//! A few threads, each with one connection at a time and little patience, so that nobody can take more of
-//! the machine than these. A connection gets one answer. Strangers who connect and say nothing can keep others
+//! A few threads, each with one connection at a time and little patience, so that no client can take more of
+//! the machine than these. A connection gets one answer. Strangers that connect and send nothing can keep others
 //! waiting, but not the server.
 
 use std::io::{self, Read, Write};
@@ -25,7 +25,7 @@ const THREADS: usize = 2;
 const PATIENCE: Duration = Duration::from_secs(2);
 const FIRST: Duration = Duration::from_millis(300);
 
-/// How long the rest of what somebody says is listened to after the answer, so that it gets there.
+/// How long the rest of a request is read after the answer, so that it gets there.
 const LINGER: Duration = Duration::from_millis(200);
 
 /// Why an endpoint can't be opened.
@@ -56,13 +56,13 @@ pub enum EndpointError {
     },
 }
 
-/// Who answers.
+/// The function that answers.
 #[derive(Debug)]
 pub struct Endpoint {
     address: SocketAddr,
     /// The process that has the threads: a forked child has none, and would wait for them for ever.
     process: u32,
-    /// Its end tells the threads to end.
+    /// Its end stops the threads.
     stop: Option<UnixStream>,
     threads: Vec<JoinHandle<()>>,
 }

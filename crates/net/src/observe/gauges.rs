@@ -5,7 +5,7 @@
 //! # Invariants
 //!
 //! 1. There are at most [`MAX_GAUGES`], and no name is empty or longer than [`MAX_GAUGE_NAME`].
-//! 2. What is told at once is seen at once, or not at all.
+//! 2. What is set at once is seen at once, or not at all.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub enum GaugeError {
     Many(usize),
 }
 
-/// The numbers that were told last.
+/// The numbers that were set last.
 #[derive(Debug, Default)]
 pub struct ProgramGauges(Mutex<BTreeMap<String, f64>>);
 

@@ -291,7 +291,7 @@ impl Numbers {
         );
         let help = "Items that the limiter wants before the first sample.";
         self.add("echoic_table_min_items", help, Kind::Gauge, of.clone(), min_size as f64);
-        // A limiter that holds nobody to a ratio has one too, which means nothing.
+        // A limiter without a ratio has one too, which means nothing.
         if min_diff.is_finite() || max_diff.is_finite() {
             let help = "Samples for each insert that the limiter holds the table to.";
             let name = "echoic_table_target_samples_per_insert";
@@ -390,7 +390,7 @@ impl Numbers {
         );
     }
 
-    /// Adds the numbers of who writes checkpoints.
+    /// Adds the numbers of the checkpointer.
     pub fn add_checkpointer(&mut self, past: &Past) {
         let Past { written, failed, bytes, time, last_time, last } = *past;
         self.add_all(
@@ -568,7 +568,7 @@ impl Numbers {
         }
     }
 
-    /// Adds what the server's own program tells.
+    /// Adds what the server's own program has set.
     pub fn add_gauges(&mut self, gauges: &ProgramGauges) {
         for (name, value) in gauges.all() {
             let help = "A number that the program sets with `set_gauge`.";

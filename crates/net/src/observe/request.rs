@@ -3,7 +3,7 @@
 /// The most bytes of a request's head.
 pub const MAX_HEAD: usize = 8 << 10;
 
-/// What somebody asks for.
+/// What a client asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// Where.

@@ -11,7 +11,7 @@ use echoic_replay::rollouts::{RolloutConfig, RolloutTable};
 use super::Numbers;
 use crate::wire::observed::Kind;
 
-/// The most producers whose numbers are told by name: those that reserved most often.
+/// The most producers whose numbers are listed by name: those that reserved most often.
 const MAX_SOURCES: usize = 64;
 
 type Labels = Vec<(Cow<'static, str>, String)>;
@@ -35,7 +35,7 @@ impl Numbers {
         hunger.iter().take(MAX_SOURCES).for_each(|hunger| self.add_hunger(&of, hunger));
     }
 
-    /// What it was told that numbers are compared with.
+    /// The settings that numbers are compared with.
     fn add_limits(&mut self, of: &Labels, config: &RolloutConfig) {
         self.add_all(
             Kind::Gauge,
@@ -207,7 +207,7 @@ impl Numbers {
         );
     }
 
-    /// Who waits for what: nothing for reasons that there never were.
+    /// Waiting calls by reason; without reasons that never occurred.
     fn add_waits(&mut self, of: &Labels, side: &str, sides: &Sides) {
         for (reason, waits) in REASONS.iter().zip(&sides.0) {
             if waits.waiting == 0 && waits.limited == 0 {

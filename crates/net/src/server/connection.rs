@@ -31,7 +31,7 @@ const LARGE: usize = 16 << 10;
 /// What a buffer for [`Connection::take_turn`] must hold: a frame that is not complete, and a chunk.
 pub(crate) const BUFFER: usize = LARGE + CHUNK;
 
-/// How long a client may take to say who it is.
+/// How long a client may take to identify itself.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// After how much silence a connection keeps no memory that it does not need.
 const REST: Duration = Duration::from_secs(1);
@@ -49,7 +49,7 @@ enum Phase {
     /// The event loop decides about this.
     Deciding(Box<Decision>),
     Established,
-    /// Was told why not; its bytes are thrown away until it goes.
+    /// Was refused with a reason; its bytes are discarded until it disconnects.
     Leaving,
 }
 
@@ -178,7 +178,7 @@ impl Connection {
         }
         self.note_stall(services);
         if matches!(turn, Ok(()) | Err(Stop::Again | Stop::Wait(..))) {
-            // What is stored is stored: whoever flushes need not wait for the rest.
+            // What is stored is stored: a client that flushes need not wait for the rest.
             let is_over = !self.is_readable || self.held.is_some();
             self.acknowledge(if is_over { AckDue::Any } else { AckDue::Much }, services);
         }
@@ -523,7 +523,7 @@ impl Connection {
         match self.out.send(&mut *self.link, MOST_SENT) {
             Ok(sent) => {
                 self.sends_on = sent >= MOST_SENT && !self.out.is_empty();
-                // Who takes large answers, however slowly, is there.
+                // A client that reads large answers, however slowly, is alive.
                 if sent > 0 && self.choked.is_some() {
                     self.last_heard = Instant::now();
                 }
@@ -573,7 +573,7 @@ impl Connection {
         is_gone.then_some(Ending::Silent)
     }
 
-    /// Gives up memory if nothing came for a while. Who sends now and then would not gain by it: memory that
+    /// Gives up memory if nothing came for a while. A client that sends now and then would not gain by it: memory that
     /// is given up has to be had again.
     pub(crate) fn rest(&mut self, now: Instant) {
         if self.rests || now.duration_since(self.last_heard) < REST {

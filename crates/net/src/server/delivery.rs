@@ -107,7 +107,7 @@ fn lay_out(
 }
 
 impl Delivery {
-    /// Answers. A share that can't be delivered in this form is given back: who had a lease may ask for it in another.
+    /// Answers. A share that can't be delivered in this form is given back: the owner of a lease may ask for it in another.
     pub(crate) fn send(self, session: &mut RequestSession, turn: &mut Turn<'_>) {
         let Self { id, table: number, lease, lease_ms, answer } = self;
         let Some(table) = turn.shared.rollout_table(number) else { return };

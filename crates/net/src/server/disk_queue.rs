@@ -1,6 +1,6 @@
 //! Answers of one connection that wait for the disk.
 //!
-//! A table that is kept on disk has changed before that is written. Whoever is told that something was done relies on
+//! A table that is kept on disk has changed before that is written. A client that gets an answer relies on
 //! it, so the answer waits here until the change survives what the table's durability says. Answers leave in the order
 //! in which they came, and of a client that asks for more than the disk can follow, no more is read.
 
@@ -53,7 +53,7 @@ impl Receipt {
     }
 }
 
-/// What a client is told.
+/// The answer to a client.
 #[derive(Debug)]
 pub(crate) enum Held {
     /// How many items were changed.

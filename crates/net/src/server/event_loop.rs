@@ -6,7 +6,7 @@
 //! that wait for a table wait in a row of that table; the others go on.
 //!
 //! A panic ends the connection that was being served, if it was one, and no other: the loop keeps its listener and its
-//! sessions, and looks at everybody again.
+//! sessions, and checks all of them again.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -53,7 +53,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const PANIC_PAUSE: Duration = Duration::from_millis(100);
 /// How long clients that could not finish in time are given to hear so.
 const FAREWELL: Duration = Duration::from_millis(200);
-/// How many refused connections may be told why at a time.
+/// How many refused connections may get a reason at a time.
 const MAX_LEAVING: usize = 64;
 
 /// See the [module](self).
@@ -75,7 +75,7 @@ pub(crate) struct EventLoop {
     waits: WaitQueue,
     /// The connection that is being served: the one to close if that panics.
     serving: Option<usize>,
-    /// Of those who fill the stream, and of those who insert into tables.
+    /// Of producers of the stream, and of those that insert into tables.
     producers: Producers,
     table_producers: Producers,
     buffer: Vec<u8>,
@@ -231,7 +231,7 @@ impl EventLoop {
             // Nobody is kept from anything any more.
             let deadline = Some(Instant::now() + FAREWELL);
             let wait = Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) };
-            // Who is not told that something is kept, sends it again elsewhere.
+            // A client without an acknowledgement sends it again elsewhere.
             let _ = table.keep(wait);
         }
         for table in &**self.shared.rollouts {
@@ -262,7 +262,7 @@ impl EventLoop {
 
     fn is_over(&self) -> bool {
         // Clients that have the ring's memory are waited for, by this thread alone, until they are gone:
-        // nobody else notices.
+        // no other thread notices.
         let late = self.deadline.is_some_and(|deadline| deadline + FAREWELL <= Instant::now());
         self.deadline.is_some()
             && self.connections.iter().flatten().all(|one| late && !one.has_memory())
@@ -299,13 +299,13 @@ impl EventLoop {
         }
     }
 
-    /// Begins to close: nobody new, and the others are asked to finish.
+    /// Begins to close: no new clients, and the others are asked to finish.
     fn close(&mut self, deadline: Instant) {
         self.listener = None;
         self.accept_again = None;
         self.deadline = Some(deadline);
         if self.shared.are_rollouts_closed() {
-            // Whoever waits is told so, and what was changed is durable by now: these answers come first.
+            // Waiting requests are answered, and what was changed is durable by now: these answers come first.
             self.resume_all();
             self.waits.stir_all();
             self.serve_requests();
@@ -341,7 +341,7 @@ impl EventLoop {
                         io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
                     ) => {}
                 Err(error) => {
-                    // Out of file descriptors, most likely. Who waits to be accepted keeps waiting.
+                    // Out of file descriptors, most likely. Clients that wait to be accepted keep waiting.
                     self.shared.meter.accept_errors.fetch_add(1, Ordering::Relaxed);
                     warn!(%error, "a connection can't be accepted");
                     self.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
@@ -475,7 +475,7 @@ impl EventLoop {
         if of_tables { &mut self.table_producers } else { &mut self.producers }
     }
 
-    /// Has those take turns who waited for what has happened.
+    /// Has requests take turns that waited for what has happened.
     fn hear(&mut self) {
         for (key, count) in self.waits.hear(&self.shared) {
             for _ in 0..count {
@@ -509,7 +509,7 @@ impl EventLoop {
         answered.into_iter().for_each(|index| self.take_turn(index));
     }
 
-    /// Answers a client that said who it is.
+    /// Answers a client that has identified itself.
     fn decide(&mut self, index: usize) {
         let Some(connection) = &mut self.connections[index] else { return };
         let Some(decision) = connection.take_open() else { return };
@@ -569,7 +569,7 @@ impl EventLoop {
         let shared = &*self.shared;
         let Some(connection) = &mut self.connections[index] else { return };
         connection.meter.set_client(open.purpose, open.name.clone());
-        // What comes with the welcome: who the client is there, what lies where, and the memory.
+        // What comes with the welcome: the identity of the client there, the layout, and the memory.
         let memory = match (&member, &arena, &shared.stream) {
             (Some(member), _, Some(stream)) => {
                 let owner = member.owner;
@@ -586,7 +586,7 @@ impl EventLoop {
                 Box::new(StreamSession::new(open.producer, stream, next, limit))
             }
             (Purpose::Insert, ..) => {
-                // What is done and perhaps not durable comes again, and is told from what is new.
+                // What is done and perhaps not durable comes again, and is distinguished from what is new.
                 let kept = if shared.is_all_durable() { next } else { open.first.min(next) };
                 let producer = (open.producer, open.epoch);
                 let session = InsertSession::new(producer, next, kept, shared);
@@ -795,7 +795,7 @@ impl EventLoop {
             let Some(connection) = &mut self.connections[index] else { continue };
             self.serving = Some(index);
             if connection.held.is_some() {
-                // We do not hear it now, so we tell it that we are there.
+                // We do not read from it now, so we report that we are alive.
                 if speaks {
                     let services = &mut Services { waits: &mut self.waits, shared: &self.shared };
                     connection.reassure(services);

@@ -33,7 +33,7 @@ use crate::wire::tables::{
     SignatureHead, bad_priority,
 };
 
-/// The greatest number of an operation: nobody comes there by counting, and what is counted on from there does not
+/// The greatest number of an operation: no client gets there by counting, and what is counted on from there does not
 /// begin again at 0.
 const LAST: u64 = u64::MAX >> 1;
 /// How many operations may be on their way. What they weigh is limited by what the sockets hold: the
@@ -109,10 +109,10 @@ pub(crate) struct InsertSession {
     next: u64,
     /// Number of the first operation that is not known to be kept: what is acknowledged.
     kept: u64,
-    /// The same when it was last told.
+    /// The same when it was last sent.
     acknowledged: u64,
     /// Number of the first operation that did not come through this connection: a client that sends some
-    /// again is not told of those that it has not sent again yet.
+    /// again gets no answer for those that it has not sent again yet.
     seen: u64,
     marks: VecDeque<Mark>,
     /// Number of the first operation that may not come yet.
@@ -168,7 +168,7 @@ impl Session for InsertSession {
             }
             Err(_) => self.waiting = None,
         }
-        // What a table without a journal has is kept at once. What never will be is told when the connection
+        // What a table without a journal has is kept at once. What never will be is reported when the connection
         // is looked at next.
         let _ = self.note_durable(turn.shared);
         used

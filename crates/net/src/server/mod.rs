@@ -88,12 +88,12 @@ pub struct Served {
     pub weights: Option<Arc<WeightStore>>,
     /// Where clients make groups of rollouts and take batches of them. Names are unique.
     pub rollouts: Arc<Vec<Arc<RolloutTable>>>,
-    /// Who writes the checkpoints that clients ask for.
+    /// Writes the checkpoints that clients ask for.
     pub checkpointer: Option<Arc<Checkpointer>>,
-    /// Who looks at all of the server for those who watch it; they see nothing without.
+    /// Collects the statistics of the server for watchers; without it they see nothing.
     pub observer: Option<Observer>,
-    /// Which life of the server this is, for clients to know whether what they have of it is still good. All listeners of one
-    /// server should say the same; chosen at random when `None`.
+    /// Which life of the server this is, for clients to know whether what they have of it is still good. All listeners
+    /// of one server should say the same; chosen at random when `None`.
     pub instance: Option<[u8; 16]>,
 }
 
@@ -205,7 +205,7 @@ pub enum OpenError {
     System(#[from] io::Error),
 }
 
-/// What event loops are told.
+/// The settings of event loops.
 pub(crate) enum Message {
     /// A client has come.
     Link(Box<dyn Link>),
@@ -409,7 +409,7 @@ impl Server {
         self.shared.meter.connections(&self.address.to_string())
     }
 
-    /// Lets nobody in any more, asks clients to finish what they are sending, and waits for that until
+    /// Accepts no more clients, asks clients to finish what they are sending, and waits for that until
     /// `deadline`. What is not stored by then stays with the clients.
     pub fn close(&mut self, deadline: Instant) {
         if !self.threads.is_empty() {
@@ -420,7 +420,7 @@ impl Server {
         }
         let own = std::thread::current().id();
         let wait_for = |thread: JoinHandle<()>| {
-            // An event loop that looks at the server while everybody else lets go of it ends after this.
+            // An event loop that looks at the server while all others drop it ends after this.
             if thread.thread().id() == own {
                 return;
             }

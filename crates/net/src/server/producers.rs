@@ -1,6 +1,6 @@
 //! What each producer has delivered, so that nothing is stored twice.
 //!
-//! What is known of a producer outlives its connections: a client that comes back is told where to go on. All
+//! What is known of a producer outlives its connections: a client that comes back learns where to continue. All
 //! connections of a producer are served by one event loop, whose table this is, so the answer is never
 //! out of date.
 //!

@@ -36,7 +36,7 @@ type Saved = Arc<Mutex<Option<Result<String, String>>>>;
 #[derive(Debug)]
 struct Gathering {
     sampled: Sampled,
-    /// What is told of it, before the columns.
+    /// Its description, before the columns.
     head: Vec<u8>,
     /// Where the columns belong: behind the head, in a frame.
     columns: Vec<Range<usize>>,
@@ -53,7 +53,7 @@ enum Target {
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct RequestSession {
-    /// Answers that tell of what is not durable yet.
+    /// Answers about what is not durable yet.
     disk: DiskQueue,
     /// How many of its requests are in the wait queue.
     waiting: usize,
@@ -288,7 +288,7 @@ impl RequestSession {
         let is_hasty = timeout_ms == Some(0);
         let mut waiter = Waiter::new(id, number as usize, turn.index, request);
         let of_items = matches!(waiter.request, WaitingRequest::Items { .. });
-        // Of items, who does not wait gets what is there.
+        // A request for items that does not wait gets what is there.
         let ahead = turn.waits.ahead(&waiter).filter(|_| !(is_hasty && of_items));
         let blocked = match ahead.map_or_else(|| self.serve(&waiter, turn), Err) {
             Ok(()) => return Ok(()),
@@ -615,7 +615,7 @@ enum Gathered {
 /// A batch of items as it is sent.
 #[derive(Debug)]
 enum Items {
-    /// What is told of one that lies in the arena.
+    /// The description of one that lies in the arena.
     Placed(Vec<u8>),
     Frame(PooledBuffer),
 }

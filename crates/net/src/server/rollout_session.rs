@@ -97,7 +97,7 @@ pub(crate) fn take(
                     }
                 });
             }
-            // What was refused has changed nothing that anybody relies on.
+            // What was refused has changed nothing that a client relies on.
             let is_changed = outcomes.iter().any(Result::is_ok);
             let answer = Piece::of(|out| Answer::RolloutOutcomes { id, outcomes }.write(out));
             let receipt = Receipt::of_rollouts(number as usize, table).filter(|_| is_changed);
@@ -205,7 +205,7 @@ fn try_to_serve(
     }
 }
 
-/// The outcome of a change that was alone; `None`, if it is too large to be told.
+/// The outcome of a change that was alone; `None`, if it is too large to be sent.
 fn outcome_frame(id: u64, outcome: Outcome) -> Option<Piece> {
     let mut frame = Vec::new();
     Answer::RolloutOutcomes { id, outcomes: vec![Ok(outcome)] }.write(&mut frame);

@@ -6,7 +6,7 @@
 //! # Invariants
 //!
 //! - S1: a session touches no other connection.
-//! - S2: whoever waits is in the [`WaitQueue`], and the waker of what it waits for is registered.
+//! - S2: a waiting request is in the [`WaitQueue`], and the waker of what it waits for is registered.
 //! - S3: nothing is read for a session that waits.
 //! - S4: a connection keeps one frame that is not used, or what its client may have on its way.
 
@@ -70,7 +70,7 @@ pub(crate) enum Ending {
     Silent,
     /// What came made no sense.
     Malformed,
-    /// It was told that it can't stay, and why.
+    /// It was refused, with a reason.
     Refused(RefusalCode),
     /// Serving it panicked, which says this.
     Panicked { text: String },
@@ -184,7 +184,7 @@ pub(crate) trait Session: Send {
         false
     }
 
-    /// Starts the client's patience again, after a time in which nobody listened.
+    /// Starts the client's patience again, after a time in which no thread read.
     fn excuse(&mut self, _now: Instant) {}
 
     /// Gives up memory that is only of use while something comes.

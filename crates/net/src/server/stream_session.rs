@@ -3,7 +3,7 @@
 //! Samples lie in a frame one after the other, their leaves in the order of the columns. A
 //! [`StreamSession`] takes bytes as they come, whole samples or not, and stores every sample as soon as it is
 //! complete. It reserves slots only for samples whose bytes are all there, so a client that stops in
-//! the middle of one keeps nobody waiting.
+//! the middle of one makes no other wait.
 
 use std::io::{self, IoSliceMut};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(crate) struct StreamSession {
     stream: Arc<Stream>,
     /// Sequence number of the first sample that is not stored.
     next: u64,
-    /// The same when it was last told.
+    /// The same when it was last sent.
     acknowledged: u64,
     /// Sequence number of the first sample that may not come yet.
     limit: u64,

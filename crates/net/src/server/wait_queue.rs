@@ -3,20 +3,20 @@
 //! Each thing that can be waited for has a row, and a waker that is called when it happens. In a row are connections,
 //! which then have another turn, and requests, which are then tried again.
 //!
-//! Connections have their turns in the order in which they came, but that whoever had the first turn has the last the
-//! next time, or nobody else would ever get what there is little of. Of those that wait for the ring, only as many have a
+//! Connections have their turns in the order in which they came, but that the one with the first turn has the last the
+//! next time, or no other would ever get what is scarce. Of those that wait for the ring, only as many have a
 //! turn as find room: all need the same.
 //!
 //! Requests are tried in the order in which they came. Once one is kept waiting, no later one that wants just the same
 //! is served before it: of reserves and resumes that is any other; of samples of rollouts, one for the same rank of batches
 //! of the same size; of samples of items, one of the same connection for as many items or more. Those with other wants
-//! are tried each time: a batch that was given back may be what only they can have. So who wants large batches may wait
+//! are tried each time: a batch that was given back may be what only they can have. So requests for large batches may wait
 //! for as long as others take small ones.
 //!
 //! # Invariants
 //!
 //! 1. A request is here until it is answered, given up, or its connection is gone.
-//! 2. Where somebody waits, what could help wakes the loop, or the time at which it happens is known.
+//! 2. While a request waits, what could help wakes the loop, or the time at which it happens is known.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
@@ -110,7 +110,7 @@ pub(crate) struct Waiter {
     pub(crate) deadline: Option<Instant>,
     /// What for, when it was last tried.
     pub(crate) blocked: Option<BlockedBy>,
-    /// It was not tried the last time, so it has nobody else wait.
+    /// It was not tried the last time, so it makes no other wait.
     pub(crate) is_passed_over: bool,
     /// Counts it among those that wait.
     counted: Option<Counted>,
@@ -122,7 +122,7 @@ enum Counted {
     Rollouts(rollout_table::Waiting),
 }
 
-/// Who wants the same.
+/// Requests for the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Class {
     /// Of a connection.
@@ -396,7 +396,7 @@ impl WaitQueue {
         heard
     }
 
-    /// Has those told who wait for a table that writes nothing more.
+    /// Answers the requests that wait for a table that writes nothing more.
     fn stir_if_failed(&mut self, shared: &ServerContext) {
         if shared.rollouts.iter().any(|table| failure(table).is_some()) {
             self.stir_all();

@@ -1,6 +1,6 @@
 //! A connection about weights: subscriptions and remote publishers.
 //!
-//! A client is told when it asks, so one that is slow skips versions and has nothing queued. Chunks are sent
+//! A client gets an answer when it asks, so one that is slow skips versions and has nothing queued. Chunks are sent
 //! from where they are, as far as there is room for them. A client that shares our memory is given the file of
 //! each region once, and says when it does not look any more.
 //!
@@ -8,7 +8,7 @@
 //!
 //! 1. A publication that was lent is kept until the client gives it back. When the client goes without having
 //!    done so, its memory is not written again.
-//! 2. An upload of which no chunk comes keeps its place only while nobody waits for it.
+//! 2. An upload of which no chunk comes keeps its place only while no other waits for it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -170,7 +170,7 @@ impl WeightsSession {
         }
     }
 
-    /// Answers who asked, if there is something newer.
+    /// Answers a request, if there is something newer.
     fn attend_want(&mut self, turn: &mut Turn<'_>) -> Result<(), Stop> {
         let Some(want) = &self.want else { return Ok(()) };
         let Some(latest) = self.store.latest().filter(|latest| latest.serial() > want.after) else {
@@ -205,7 +205,7 @@ impl WeightsSession {
         Ok(())
     }
 
-    /// The client has been told of this.
+    /// The client has been sent this.
     fn note_announced(&mut self, publication: &Publication) {
         self.want = None;
         if let Some(seat) = &self.seat {

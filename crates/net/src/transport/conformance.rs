@@ -45,7 +45,7 @@ use crate::server::{Options as ServerOptions, Server};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long one promise may take to check. Whoever takes longer waits for ever.
 const LIMIT: Duration = Duration::from_secs(60);
-/// What a link may take, at most, while nobody reads at the other end.
+/// What a link may take, at most, while the other end does not read.
 const MAX_UNREAD: usize = 64 << 20;
 
 /// Makes what connects to an address.
@@ -692,7 +692,7 @@ fn dialling(stage: &Stage) -> Found {
     let timeout = Duration::from_millis(300);
     let listener = stage.open()?;
     let address = listener.address();
-    // One that nobody accepts may succeed or not.
+    // One that is not accepted may succeed or not.
     let ended = stage.dialling(&address, timeout).recv_timeout(timeout + PATIENCE);
     let _ = ended.map_err(|_| format!("with nobody to accept, it took more than {PATIENCE:?}"))?;
     drop(listener);
@@ -797,7 +797,7 @@ fn flush(stage: &Stage) -> Found {
         if !pair.end(from).flush()? {
             return Err("flush said WouldBlock with nothing to do".into());
         }
-        // From here on, nobody touches the sender.
+        // From here on, the sender is not touched.
         while !flow.is_done() {
             if !flow.receive(pair.end(from.other()))? {
                 pair.wait(PATIENCE, false)?;
@@ -1009,7 +1009,7 @@ fn patient<T>(run: impl FnOnce(Wait<'_>) -> T) -> T {
     run(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
 }
 
-/// Sends samples `0..count`, each marked with who sends it.
+/// Sends samples `0..count`, each marked with its sender.
 fn produce(client: &Client, producer: u64, count: u64) -> Found {
     let told = |error: crate::client::ClientError| format!("a client failed: {error}");
     let mut number = 0;

@@ -19,18 +19,18 @@ use std::time::Duration;
 use crate::address::Address;
 
 /// How many connections may wait to be accepted; Linux allows no more unless `net.core.somaxconn` is raised.
-/// Who finds no place sends again after 1, 3 and 7 seconds, so it is for the crowd that comes at once.
+/// A client that finds no place sends again after 1, 3 and 7 seconds, so it is for the crowd that comes at once.
 const BACKLOG: i32 = 4096;
 
 /// A reliable, ordered stream of bytes that never blocks.
 ///
 /// `read` and `write` return [`io::ErrorKind::WouldBlock`] when they could only wait, and then the
 /// file descriptor becomes ready when they need not any more. It need not be ready before: a link may
-/// have bytes in store, so whoever waits to read has read until then. A `read` of zero bytes is the
+/// have bytes in store, so a waiting reader has read until then. A `read` of zero bytes is the
 /// peer's end.
 ///
 /// `flush` returns `WouldBlock` while bytes that `write` took are still on this side. A link that has
-/// yet to agree with its peer on something goes on with that in `read`; until it has, those who wait
+/// yet to agree with its peer on something goes on with that in `read`; until it has, threads that wait
 /// for a flush also read.
 pub trait Link: Read + Write + AsFd + Send {
     /// How many bytes a `read` with room for them would return at least, where that can be known
@@ -40,7 +40,7 @@ pub trait Link: Read + Write + AsFd + Send {
     }
 
     /// Whether nothing was left when a `read` has filled only a part of its room. Then a poll sees what comes later, so
-    /// whoever reads need not have `WouldBlock` to know.
+    /// readers need not have `WouldBlock` to know.
     fn drains_on_short_read(&self) -> bool {
         false
     }
@@ -58,7 +58,7 @@ pub trait Link: Read + Write + AsFd + Send {
     /// after a flush. Otherwise as the system says.
     fn finish(&mut self) -> io::Result<()>;
 
-    /// Who is at the other end, for people.
+    /// The address of the other end, for people.
     fn peer(&self) -> String;
 
     /// Sends bytes, as `write` does, and a file descriptor with them.

@@ -15,7 +15,7 @@ const MAX_PIECES: usize = 1024;
 /// signal, but the process need not be one.
 #[cfg(not(target_vendor = "apple"))]
 pub(super) const FLAGS: SendFlags = SendFlags::NOSIGNAL;
-/// Sockets are told not to signal when they are made.
+/// Sockets are set not to signal when they are made.
 #[cfg(target_vendor = "apple")]
 pub(super) const FLAGS: SendFlags = SendFlags::empty();
 

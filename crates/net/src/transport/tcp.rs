@@ -50,14 +50,14 @@ impl Tcp {
         let mut addresses = (self.host.as_str(), self.port).to_socket_addrs()?.collect::<Vec<_>>();
         addresses.reverse();
         while let Some(address) = addresses.pop() {
-            // A number that nobody answers at leaves time for the others.
+            // An address without an answer leaves time for the others.
             let left = deadline.saturating_duration_since(Instant::now());
             let share = left / (addresses.len() as u32 + 1);
             if share.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             match TcpStream::connect_timeout(&address, share) {
-                // A port that nobody listens at can be connected to itself.
+                // A port without a listener can be connected to itself.
                 Ok(stream) if stream.local_addr().ok() == stream.peer_addr().ok() => {
                     last = io::ErrorKind::ConnectionRefused.into();
                 }

@@ -22,10 +22,10 @@ use rustix::net::{
 use super::{BACKLOG, Dial, Link, Listen, Listener, at, socket};
 use crate::address::Address;
 
-/// How often to look whether the server has accepted some of those who wait.
+/// How often to look whether the server has accepted some of the waiting clients.
 const CROWD_PAUSE: Duration = Duration::from_millis(5);
 
-/// How old a socket is before it is removed because nobody listens: for a moment, nobody does at a new one either.
+/// How old a socket is before it is removed because it has no listener: for a moment, a new one has none either.
 const SETTLED: Duration = Duration::from_secs(60);
 
 /// A socket at a path.
@@ -128,7 +128,7 @@ impl Unix {
                 && path.extension().is_some_and(|ending| ending == "sock")
                 && Self::new(&path).is_stale().is_ok_and(|stale| stale)
             {
-                // What can't be removed is in nobody's way but its own name's.
+                // What can't be removed is in the way of its own name only.
                 let _ = fs::remove_file(path);
             }
         }

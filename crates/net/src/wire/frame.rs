@@ -94,7 +94,7 @@ pub mod kind {
     pub const CUT: u8 = 64;
     /// Server: memory comes with this frame.
     pub const REGION: u8 = 65;
-    /// Client: nobody looks at this publication any more.
+    /// Client: this publication is not in use any more.
     pub const RELEASE_WEIGHTS: u8 = 66;
     /// Client: something to be published.
     pub const PUBLISH: u8 = 67;
@@ -247,7 +247,7 @@ pub enum Control {
     },
     /// The ring's memory comes with this frame.
     Memory {
-        /// Who the client is in the ring.
+        /// The client's owner number in the ring.
         owner: u16,
         /// What lies where.
         layout: [u64; 4],

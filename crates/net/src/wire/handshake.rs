@@ -31,7 +31,7 @@ pub const MAX_CLIENT_NAME: u16 = 128;
 pub type Nonce = [u8; 32];
 /// An HMAC-SHA256; zeros where no token is in use.
 pub type Proof = [u8; 32];
-/// Who produces: random unless the user chose it.
+/// The producer: random unless the user chose it.
 pub type ProducerId = [u8; 16];
 
 /// Why a server refuses.
@@ -134,7 +134,7 @@ pub enum Purpose {
     Gather,
     /// To watch: as `Request`, of servers without tables too.
     Watch,
-    /// To be told of weights, or to publish them.
+    /// To receive weights, or to publish them.
     Weights,
 }
 
@@ -191,7 +191,7 @@ pub struct Open {
     pub proof: Proof,
     /// What it wants.
     pub purpose: Purpose,
-    /// Who it is.
+    /// Its identity.
     pub producer: ProducerId,
     /// Which incarnation: later ones have larger numbers.
     pub epoch: u64,
@@ -239,14 +239,14 @@ pub struct Welcome {
     pub heartbeat_ms: u32,
     /// Which release the server is.
     pub release: String,
-    /// What the server has, for who can't know it.
+    /// What the server has, for clients that can't know it.
     pub offer: Offer,
 }
 
 /// What a server has.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Offer {
-    /// The client knows: it has told its spec.
+    /// The client knows: it has sent its spec.
     Known,
     /// What samples of the stream look like: in the answer to a probe.
     Spec(Spec),

@@ -10,7 +10,7 @@ use super::handshake::check_name;
 
 /// The largest payload of an OBSERVED.
 pub const MAX_OBSERVED: u32 = 64 << 20;
-/// The most connections that are told of, those that wait for something first.
+/// The most connections that are listed, those that wait for something first.
 pub const MAX_CONNECTIONS: usize = 4096;
 
 /// How a number changes.
@@ -57,7 +57,7 @@ pub struct Connected {
     pub listener: String,
     /// Its number there, from 1 on.
     pub id: u64,
-    /// Who is at the other end.
+    /// The address of the other end.
     pub peer: String,
     /// What the client calls itself; nothing before it has said so.
     pub name: String,

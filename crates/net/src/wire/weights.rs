@@ -1,8 +1,8 @@
 //! Frames between a store of weights and its remote subscribers and publishers.
 //!
-//! Who is told asks with a [`Want`] and gets one [`Announcement`], when there is something newer than it has:
+//! A subscriber asks with a [`Want`] and gets one [`Announcement`], when there is something newer than it has:
 //! a version alone, or bytes as CHUNK frames up to an END, or where they are in memory that came with a REGION.
-//! Who publishes sends a [`Publish`], hears in a NEED which chunks the server lacks, sends these, and gets a
+//! A publisher sends a [`Publish`], learns from a NEED which chunks the server lacks, sends these, and gets a
 //! [`Receipt`].
 
 use std::ops::Range;
@@ -117,7 +117,7 @@ pub enum Receipt {
         /// Which is the latest.
         latest: u64,
     },
-    /// It is the latest, with the same bytes: who lost the receipt of its first attempt asks this way.
+    /// It is the latest, with the same bytes: a publisher that lost the receipt of its first attempt asks this way.
     Same,
     /// All places were held for too long.
     Leased,

@@ -54,7 +54,7 @@ pub struct FileEntry {
 /// A section.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SectionEntry {
-    /// What it is called by who wrote it.
+    /// The name that its writer gave it.
     pub name: String,
     /// Bytes that were written to it.
     pub data_bytes: u64,
@@ -179,7 +179,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Names that a writer would not give are nobody's but an attacker's.
+    /// Names that a writer would not give can only come from an attacker.
     fn check(&self) -> Result<(), (&'static str, String)> {
         let (mut names, mut files) = (HashSet::new(), HashSet::new());
         for section in &self.sections {

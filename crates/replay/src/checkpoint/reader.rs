@@ -16,7 +16,7 @@ use super::trail::Trail;
 use crate::Error;
 use crate::files::{Dir, Lock};
 
-/// A checkpoint whose files are all there in their full length. While it is open, nobody removes it.
+/// A checkpoint whose files are all there in their full length. While it is open, it is not removed.
 /// See the [module](super).
 #[derive(Debug)]
 pub struct Reader {

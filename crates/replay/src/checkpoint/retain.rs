@@ -14,7 +14,7 @@ pub struct Retained {
     pub removed: Vec<PathBuf>,
     /// Numbers of the checkpoints that are there.
     pub kept: Vec<u64>,
-    /// Numbers of those among them that would have been removed, but somebody reads them.
+    /// Numbers of those among them that would have been removed, but are being read.
     pub held: Vec<u64>,
 }
 

@@ -128,7 +128,7 @@ impl Root {
         self.remove_checkpoint_dir(number, DirectoryStatus::Partial)
     }
 
-    /// Removes a directory, unless somebody else has put something into it.
+    /// Removes a directory, unless another process has put something into it.
     fn remove_checkpoint_dir(&self, number: u64, state: DirectoryStatus) -> Result<(), Error> {
         match self.dir.remove_dir(&layout::checkpoint(number, state)) {
             Err(error) if error.source.kind() == std::io::ErrorKind::DirectoryNotEmpty => Ok(()),
@@ -144,13 +144,13 @@ impl Root {
         if old.is_empty() {
             return Ok(());
         }
-        // Should one of these not be readable, nobody knows which packs it needs.
+        // If one of these is not readable, the packs that it needs are unknown.
         let mut needed = HashSet::new();
         for number in self.numbers(DirectoryStatus::Complete)? {
             let manifest = read_manifest(&self.checkpoint(number, DirectoryStatus::Complete)?)?;
             needed.extend(manifest.packs.into_iter().map(|pack| pack.file));
         }
-        // The memory of a file is freed when nobody has it open any more, which takes nearly as long as to write it.
+        // The memory of a file is freed when no process has it open any more, which takes nearly as long as to write it.
         let mut open = Vec::new();
         let mut remove = |dir: &Dir, name: &str| {
             if open.len() < FREED_LATER {

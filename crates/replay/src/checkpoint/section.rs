@@ -117,7 +117,7 @@ impl SectionReader {
         self.entry.data_bytes
     }
 
-    /// The next bytes, which are none at the end.
+    /// The next bytes; empty at the end.
     pub fn next_bytes(&mut self) -> Result<&[u8], Error> {
         self.advance(&mut [])?;
         Ok(self.blocks.block().get(self.taken..).unwrap_or_default())

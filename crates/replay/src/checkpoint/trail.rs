@@ -7,7 +7,7 @@
 
 use super::index::Location;
 
-/// Processes that are told apart, most of the time.
+/// Processes that are distinguished, most of the time.
 const PROCESSES: usize = 64;
 
 /// See the [module](self).

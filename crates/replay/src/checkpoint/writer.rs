@@ -124,13 +124,13 @@ impl Writer {
         });
         let old = root.numbers(DirectoryStatus::Old)?;
         let last = [complete.last(), old.last()].into_iter().flatten().max();
-        // No number is given twice, and none of a checkpoint that somebody has left unfinished.
+        // No number is given twice, nor that of an unfinished checkpoint.
         let number = last.map_or(1, |last| last.saturating_add(1));
         let created = options.created.unwrap_or_else(SystemTime::now);
         let created = created.duration_since(UNIX_EPOCH).unwrap_or_default();
         let created_ms = u64::try_from(created.as_millis()).unwrap_or(u64::MAX);
         let dir = root.dir.make_dir(&layout::checkpoint(number, DirectoryStatus::Partial))?;
-        // By this name the next writer knows which packs are nobody's, so no pack is there before it.
+        // By this name the next writer knows which packs are not in use, so no pack is there before it.
         root.dir.sync()?;
         Ok(Self {
             root,

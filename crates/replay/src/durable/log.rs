@@ -17,7 +17,7 @@ pub struct Receipt(u64);
 #[derive(Debug)]
 pub(crate) struct Log {
     journal: Journal,
-    /// Wakes those who wait for room.
+    /// Wakes the threads that wait for room.
     waker: Waker,
 }
 

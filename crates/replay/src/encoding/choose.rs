@@ -148,7 +148,7 @@ impl Chooser {
 fn choose(kind: &ColumnKind, raw: &[u8]) -> Encoding {
     let Some(step @ 1..) = kind.step_bytes() else { return Encoding::Raw };
     let elements = Elements::of(kind.dtype);
-    // The middle of a step tells more than its start: the border of a frame never changes.
+    // The middle of a step says more than its start: the border of a frame never changes.
     let width = if step <= SAMPLE_STEP { step } else { SAMPLE_STEP };
     let start = (step - width) / 2 / elements.width() * elements.width();
     let steps = raw.chunks_exact(step).take((SAMPLE / width).max(1));

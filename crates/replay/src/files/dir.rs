@@ -173,7 +173,7 @@ impl Dir {
         Ok(output)
     }
 
-    /// Moves a name of this directory to another one in it, at once for all who look.
+    /// Moves a name of this directory to another one in it, at once for all readers.
     pub(crate) fn rename(&self, from: &str, to: &str) -> Result<(), FileError> {
         let path = self.at(from);
         self.step("rename", &path)?;
@@ -223,7 +223,7 @@ impl Dir {
             match entry.file_name().to_str() {
                 Ok("." | "..") => {}
                 Ok(name) => names.push(name.to_owned()),
-                // It is somebody's: the directory is not empty.
+                // It is in use: the directory is not empty.
                 Err(_) => names.push(entry.file_name().to_string_lossy().into_owned()),
             }
         }
@@ -255,7 +255,7 @@ impl Dir {
         Ok(Some(lock))
     }
 
-    /// Sees to it that nobody takes the lock file `name`, and changes nothing. `None` when somebody has it.
+    /// Locks the file `name` against other processes, and changes nothing. `None` when another has it.
     pub(crate) fn share(&self, name: &str) -> Result<Option<Lock>, FileError> {
         let (file, _) = self.file(name)?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
@@ -266,12 +266,12 @@ impl Dir {
     }
 
     /// Says to [`Dir::reserve`] that the directory is in use. `None` when it is reserved. Where a file
-    /// system has no locks on directories, nobody is told.
+    /// system has no locks on directories, this is not reported.
     pub(crate) fn hold(&self) -> Result<Option<Lock>, FileError> {
         self.lock_itself(FlockOperation::NonBlockingLockShared)
     }
 
-    /// Sees to it that nobody [holds](Dir::hold) the directory. `None` when somebody does.
+    /// Keeps other processes from [holding](Dir::hold) the directory. `None` when one does.
     pub(crate) fn reserve(&self) -> Result<Option<Lock>, FileError> {
         self.lock_itself(FlockOperation::NonBlockingLockExclusive)
     }

@@ -80,7 +80,7 @@ impl Output {
         Ok(())
     }
 
-    /// Waits for the last [`Output::begin_sync`]. The system tells an error once: the next sync would not know of it.
+    /// Waits for the last [`Output::begin_sync`]. The system reports an error once: the next sync would not know of it.
     fn join(&mut self) -> io::Result<()> {
         let Some(early) = self.early.take() else { return Ok(()) };
         early.join().unwrap_or_else(|_| Err(io::Error::other("the thread that did it panicked")))

@@ -46,7 +46,7 @@ impl Marker {
         }
     }
 
-    /// Has a directory together with others who only read it: nobody owns it meanwhile.
+    /// Shares a directory with other readers: no process owns it meanwhile.
     pub(crate) fn share(&self, path: &Path) -> Result<OwnedDir, Error> {
         let dir = Dir::open(path)?;
         self.check(&dir, &dir.names()?, false)?;

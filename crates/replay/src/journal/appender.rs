@@ -71,7 +71,7 @@ impl Appender {
             written = self.file.sync().map_err(Error::from);
         }
         if written.is_err() && self.first == before.0 {
-            // The error is told already.
+            // The error was reported already.
             let _ = self.file.cut(before.1);
         }
         written

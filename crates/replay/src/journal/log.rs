@@ -110,13 +110,13 @@ impl Journal {
     }
 
     /// Sets room in the queue aside for records that come later, if there is as much: what bounds the
-    /// memory of those who must not wait when they [push](Journal::push).
+    /// memory of callers that must not wait when they [push](Journal::push).
     pub fn try_room(&self, bytes: usize) -> Result<Option<Room>, Error> {
         let fits = self.queue.take_room(bytes)?;
         Ok(fits.then(|| Room { queue: Arc::clone(&self.queue), bytes }))
     }
 
-    /// Whether less waits to be written than the options allow, or nothing more is taken: for those who
+    /// Whether less waits to be written than the options allow, or nothing more is taken: for callers that
     /// [push](Journal::push) little without setting room aside for it, and wait before they do when there is
     /// none. See [`Journal::wake_on_progress`].
     pub fn has_room(&self) -> bool {
@@ -124,9 +124,9 @@ impl Journal {
     }
 
     /// Appends a record at once, without waiting and without a system call, whatever waits to be written:
-    /// for who holds a lock. Whether it was taken: not by a journal that has failed or is closed.
+    /// for callers that hold a lock. Whether it was taken: not by a journal that has failed or is closed.
     ///
-    /// The journal's thread hears of it from [`Journal::nudge`], when the lock is no longer held.
+    /// The journal's thread learns of it from [`Journal::nudge`], when the lock is no longer held.
     pub fn push(&self, record: Record, room: Option<&mut Room>) -> bool {
         let bytes = room.map_or(0, |room| room.take(record.frame.len()));
         let (frame, head) = record.seal();
@@ -165,7 +165,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`], [`Error::Failed`], or [`Error::Unfit`] for a record that nobody has
+    /// [`Error::TimedOut`], [`Error::Failed`], or [`Error::Unfit`] for a record that no caller has
     /// appended.
     pub fn wait(&self, sequence: u64, deadline: Option<Instant>) -> Result<(), Error> {
         self.queue.wait(sequence, false, deadline)
@@ -204,7 +204,7 @@ impl Journal {
         if lock.is_none() {
             return Err(Error::Closed("journal"));
         }
-        // Not held while files are removed: who only wants numbers must not wait for the disk. Nobody else
+        // Not held while files are removed: a caller that only wants numbers must not wait for the disk. No other
         // takes one out.
         let segments = || self.segments.lock();
         let oldest = || {
@@ -251,7 +251,7 @@ impl Journal {
         }
         self.queue.close();
         let thread = self.thread.lock().take();
-        // It tells of a panic itself.
+        // It reports a panic itself.
         thread.map_or(Ok(()), JoinHandle::join).unwrap_or_default();
         // Others may have it now.
         drop(self.lock.lock().take());
@@ -264,7 +264,7 @@ impl Journal {
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        // Who wants to know calls `close`.
+        // Callers that want to know call `close`.
         let _ = self.close();
     }
 }

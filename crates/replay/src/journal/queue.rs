@@ -41,7 +41,7 @@ struct QueueState {
     wanted: u64,
     failure: Option<Arc<Error>>,
     closing: bool,
-    /// Whether the thread sleeps, so that nobody wakes it for nothing.
+    /// Whether the thread sleeps, so that it is not woken for nothing.
     idle: bool,
     /// How many sleep for progress.
     waiting: usize,
@@ -186,7 +186,7 @@ impl Queue {
         Ok(fits)
     }
 
-    /// Whether less waits to be written than may. One that takes no more has room: whoever writes is told.
+    /// Whether less waits to be written than may. One that takes no more has room: the writer gets an error.
     pub(super) fn has_room(&self) -> bool {
         let state = self.state.lock();
         state.held < self.limit || state.check().is_err()

@@ -46,7 +46,7 @@ pub(super) struct Recovered {
 pub(super) fn recover(path: &Path, options: &Options) -> Result<Recovered, Error> {
     let OwnedDir { dir, lock, .. } = MARKER.own(path, true)?;
     let dir = Arc::new(dir);
-    // Not before the lock: the one who had it may have been at work.
+    // Not before the lock: its last owner may have been at work.
     let names = dir.names()?;
     let parts = names.iter().filter_map(|name| name.strip_suffix(".part"));
     for first in parts.filter_map(segment::read_name) {
@@ -130,7 +130,7 @@ fn find(dir: &Dir, names: &[String], from: u64) -> Result<Found, Error> {
     Ok(Found { firsts, segments, next, torn })
 }
 
-/// Reads a journal that nobody has open, and changes nothing: what a crash has left at its end stays there.
+/// Reads a journal that no process has open, and changes nothing: what a crash has left at its end stays there.
 /// Without a number, all records that there are.
 pub(super) fn inspect(path: &Path, from: Option<u64>) -> Result<(Replay, Lock), Error> {
     let OwnedDir { dir, lock, .. } = MARKER.share(path)?;

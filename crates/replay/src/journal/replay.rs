@@ -43,12 +43,12 @@ pub struct Replay {
     from: u64,
     end: u64,
     torn: Option<Torn>,
-    /// Of a journal that is only read: nobody may write to it meanwhile.
+    /// Of a journal that is only read: no process may write to it meanwhile.
     _held: Option<Lock>,
 }
 
 impl Replay {
-    /// The records of a journal that nobody has open, without a change to its files: from the one with this
+    /// The records of a journal that no process has open, without a change to its files: from the one with this
     /// number on, or all that there are.
     ///
     /// # Errors

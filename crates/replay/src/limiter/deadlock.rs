@@ -7,7 +7,7 @@
 //!
 //! 1. When `max_diff − min_diff ≥ 1 + spi` there is no such d, and nothing ever ends.
 //! 2. When it is less, there is no d where both may go. The way of a table is then forced, call by
-//!    call, whatever its clients do, and following it tells whether it ends. With `spi = p/q` it
+//!    call, whatever its clients do, and following it shows whether it ends. With `spi = p/q` it
 //!    comes back to where it was after p + q calls.
 //! 3. Items that go because they were sampled often enough may make inserts free again, so the way
 //!    is followed only as far as it is certain which items have gone: to the end when they go at their

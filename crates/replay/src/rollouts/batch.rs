@@ -21,7 +21,7 @@ pub enum Form {
     /// Item after item.
     #[default]
     Flat,
-    /// A row for each item, as wide as the longest, or as told.
+    /// A row for each item, as wide as the longest, or as requested.
     Padded {
         /// How wide; 0: as the longest.
         width: u32,
@@ -140,7 +140,7 @@ impl Shape {
 /// The names and lengths of an item's blobs.
 pub type Blobs = Vec<(String, u32)>;
 
-/// What is told of a share beside its arrays.
+/// The description of a share beside its arrays.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Head {
     /// The right to it.
@@ -283,7 +283,7 @@ impl<'a> Layout<'a> {
         self.arrays.bytes
     }
 
-    /// What is told beside the bytes.
+    /// The description beside the bytes.
     pub fn head(&self) -> Head {
         let Share { lease, lease_ms, target, groups } = self.share;
         let blobs = |item: &Item| {
@@ -313,7 +313,7 @@ impl<'a> Layout<'a> {
         let (mut rest, mut written) = (&mut out[..self.arrays.bytes], 0);
         let mut arrays = self.arrays.all.iter().map(|array| {
             let (gap, behind) = std::mem::take(&mut rest).split_at_mut(array.start - written);
-            // What is between arrays is nobody's; it must not tell what was there before.
+            // Bytes between arrays are not used; they must not show what was there before.
             gap.fill(0);
             let (here, behind) = behind.split_at_mut(array.len);
             (rest, written) = (behind, array.start + array.len);

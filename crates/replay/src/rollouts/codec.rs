@@ -1,7 +1,9 @@
-//! The values of rollout tables as bytes. Each is listed here once, and journals, checkpoints and connections have the same.
+//! The values of rollout tables as bytes. Each is listed here once, and journals, checkpoints and connections have the
+//! same.
 //!
-//! What is large, the tokens and blobs, is apart from the rest: a *head* that is read, and a [*bulk*](crate::codec::Bulk) that is only
-//! copied, and may lie in other memory. The bulk of several values is that of each, one after the other.
+//! What is large, the tokens and blobs, is apart from the rest: a *head* that is read, and a
+//! [*bulk*](crate::codec::Bulk) that is only copied, and may lie in other memory. The bulk of several values is that of
+//! each, one after the other.
 //!
 //! Whether a value makes sense is for [`Change::check`] and [`RolloutConfig::check`] to say, not for the reader.
 
@@ -360,8 +362,8 @@ impl Item {
 /// The fields of an item, and the names and lengths of its blobs.
 pub type FinishHead<'a> = (&'a [u8], &'a [(&'a str, u32)]);
 
-/// What is told of tokens whose bytes are in the bulk. It has the bytes of a [`Change::Append`], for who has no tokens of
-/// its own.
+/// The description of tokens whose bytes are in the bulk. It has the bytes of a [`Change::Append`], for callers without
+/// tokens of its own.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AppendHead<'a> {
     /// To which group.

@@ -47,7 +47,7 @@ pub enum OnStale {
 /// How often a group is delivered whose consumer is gone before it said that it is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Delivery {
-    /// Until somebody says so.
+    /// Until it is acknowledged.
     AtLeastOnce,
     /// Never again.
     AtMostOnce,
@@ -81,7 +81,7 @@ pub struct RolloutConfig {
     pub batch_groups: u32,
     /// Batches that make a version.
     pub batches_per_version: u32,
-    /// How many versions old the oldest token of a batch may be: η. Without a bound, versions pace nobody.
+    /// How many versions old the oldest token of a batch may be: η. Without a bound, versions limit nothing.
     pub max_lag: Option<u32>,
     /// How many versions ahead groups are reserved; at most, and at first, `max_lag`.
     pub pipeline_depth: Option<u32>,
@@ -120,8 +120,8 @@ pub struct RolloutConfig {
 }
 
 impl RolloutConfig {
-    /// A table whose other settings are the plain ones: versions pace nobody, groups come as they are complete,
-    /// each is delivered until somebody says that it is done, and reservations stand for a minute.
+    /// A table whose other settings are the plain ones: versions limit nothing, groups come as they are complete,
+    /// each is delivered until it is acknowledged, and reservations stand for a minute.
     #[must_use]
     pub fn new(name: &str, schema: Schema, group_size: u32, batch_groups: u32) -> Self {
         Self {

@@ -54,7 +54,7 @@ impl Idle {
     }
 }
 
-/// A call that waits; dropped when it does no more. It borrows nothing, so that who waits without a thread can
+/// A call that waits; dropped when it does no more. It borrows nothing, so that a request without a thread can
 /// keep it.
 #[derive(Debug)]
 #[must_use = "a wait ends when this is dropped"]

@@ -31,7 +31,7 @@ impl Segment {
     }
 }
 
-/// What is told of an item when it is finished.
+/// What a producer adds to an item when it is finished.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Finish {
     /// The fields, one after the other.
@@ -80,7 +80,7 @@ pub struct Group {
     pub id: u64,
     /// What its producer calls it; empty, if nothing.
     pub key: String,
-    /// Who reserved it.
+    /// The producer that reserved it.
     pub source: String,
     /// The learner's version when it was reserved.
     pub reserved: i64,

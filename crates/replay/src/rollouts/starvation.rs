@@ -1,11 +1,11 @@
 //! Producers that wait for a reservation, by name: for how long, and whether others get reservations meanwhile.
 //!
-//! That is no decision, so the ledger knows nothing of it. Only who waits anyway comes here, so a lock costs nothing.
+//! That is no decision, so the ledger knows nothing of it. Only waiting calls come here, so a lock costs nothing.
 //!
 //! # Invariants
 //!
-//! 1. Who waits is listed from the beginning of its wait until that ends, however it does.
-//! 2. As many names are told apart as [the ledger](super::ledger::MAX_SOURCES) tells; all others are one.
+//! 1. A waiting call is listed from the beginning of its wait until that ends, however it does.
+//! 2. As many names are distinguished as [by the ledger](super::ledger::MAX_SOURCES); all others are one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -63,7 +63,7 @@ struct Sources {
 pub(super) struct Starvation(Arc<Mutex<Sources>>);
 
 impl Starvation {
-    /// A producer waits from now on; others than it, and than those that are not told apart, reserved so
+    /// A producer waits from now on; others than it, and than those that are not distinguished, reserved so
     /// many groups before.
     pub(super) fn begin(&self, source: &str, [others, of_rest]: [u64; 2]) -> Hungry {
         let mut sources = self.0.lock();

@@ -31,19 +31,19 @@ use crate::journal::{self, Record, Torn};
 use crate::stream::{Wait, WaitOver};
 use crate::{Error, WaitReason};
 
-/// Which of those who wait.
+/// Which of the waiting calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// Producers, for a reservation or a group to go on with.
     Producers,
     /// Consumers, for a batch.
     Consumers,
-    /// Those who wait for the learner's next version. They are not counted: nothing is held up by that.
+    /// Calls that wait for the learner's next version. They are not counted: nothing is held up by that.
     Versions,
 }
 
 impl Change {
-    /// Who waits for this, if it can be kept waiting.
+    /// The kind of call that waits for this, if one can.
     pub fn side(&self) -> Option<Side> {
         match self {
             Self::Reserve(_) | Self::Resume { .. } => Some(Side::Producers),
@@ -53,7 +53,7 @@ impl Change {
         }
     }
 
-    /// Who wants a reservation, if somebody does.
+    /// The producer that wants a reservation, if there is one.
     pub fn applicant(&self) -> Option<&str> {
         match self {
             Self::Reserve(reserve) => Some(&reserve.source),
@@ -210,7 +210,7 @@ impl RolloutTable {
         }
     }
 
-    /// What it was told at its birth.
+    /// The settings with which it was created.
     pub fn config(&self) -> &Arc<RolloutConfig> {
         &self.config
     }
@@ -221,7 +221,7 @@ impl RolloutTable {
         self.began.saturating_add(u64::try_from(passed).unwrap_or(u64::MAX))
     }
 
-    /// Has something happen, if it can without waiting. In a table with a directory, its caller is told when
+    /// Has something happen, if it can without waiting. In a table with a directory, its caller gets the answer when
     /// what was changed [is kept](Self::is_durable).
     ///
     /// # Errors
@@ -230,7 +230,7 @@ impl RolloutTable {
     pub fn apply(&self, change: &Change) -> Result<Outcome, CallError> {
         let prepared = self.changes.as_ref().map(|log| log.prepare(change)).transpose();
         if prepared.is_err() {
-            // Nothing more is written: whoever waits is to hear of it too.
+            // Nothing more is written: waiting calls have to learn of it too.
             self.wake_all();
             self.versions.notify();
         }
@@ -255,7 +255,7 @@ impl RolloutTable {
         if let Ok(Outcome::Delivered(share)) = &applied {
             core.last_lags = Lags::of(share);
         }
-        // Whoever waits looks at the clock when the next thing is due, as it was told before.
+        // Waiting calls look at the clock when the next thing is due, which they know.
         let is_sooner = match (first_due, core.ledger.next_due()) {
             (Some(before), Some(after)) => after < before,
             (None, after) => after.is_some(),
@@ -378,7 +378,7 @@ impl RolloutTable {
         Ok(outcome)
     }
 
-    /// Gives back what a caller has got that will never hear of it, so that nobody waits for it: a leased share, a
+    /// Gives back what a caller has got that will never learn of it, so that no call waits for it: a leased share, a
     /// group to go on with, reservations. What is not leased is used up.
     pub fn take_back(&self, outcome: &Outcome) {
         let change = match outcome {
@@ -389,7 +389,7 @@ impl RolloutTable {
             },
             _ => return,
         };
-        // If it is over by now, or nothing is written any more, it is nobody's all the same.
+        // If it is over by now, or nothing is written any more, it is free all the same.
         let _ = self.apply(&change);
     }
 
@@ -397,7 +397,7 @@ impl RolloutTable {
         let Some(side) = change.side() else { return self.apply(change) };
         let signal = self.signal(side);
         let mut idling: Option<Waiting> = None;
-        // Who has no time does not wait.
+        // A call without time does not wait.
         let end = wait.deadline;
         let may_wait = || end.is_none_or(|end| end > Instant::now());
         let mut last = Blocked::Paused;
@@ -551,7 +551,7 @@ impl RolloutTable {
         self.core.lock().ledger.totals().version
     }
 
-    /// Ends it: whoever waits is told, and whoever comes. What was changed is kept, and others may open the
+    /// Ends it: waiting and later calls get an error. What was changed is kept, and others may open the
     /// directory.
     pub fn close(&self) {
         self.core.lock().is_closed = true;
@@ -560,7 +560,7 @@ impl RolloutTable {
         if let Some(log) = &self.changes {
             // A checkpoint that is being written needs the directory.
             let _writing = log.begin_checkpoint();
-            // Whoever waits for something to be kept is told if it is not.
+            // Calls that wait for something to be kept get an error if it is not.
             let _ = log.close();
         }
     }

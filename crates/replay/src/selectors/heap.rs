@@ -64,7 +64,7 @@ impl Heap {
     }
 
     fn key(&self, priority: f64) -> f64 {
-        // Adding zero makes a negative zero positive: the two are one priority, but not one key.
+        // Adding zero makes a negative zero positive: both are the same priority, but not the same key.
         match self.end {
             End::Lowest => priority + 0.0,
             End::Highest => -(priority + 0.0),

@@ -95,7 +95,7 @@ pub trait Selector: fmt::Debug + Send {
     /// Removes everything.
     fn clear(&mut self);
 
-    /// Begins many changes between which nothing is drawn and nobody asks for a weight: sums need not be right
+    /// Begins many changes between which nothing is drawn and no weight is asked for: sums need not be right
     /// until [`Selector::settle`].
     fn unsettle(&mut self) {}
 
@@ -139,7 +139,7 @@ pub trait Selector: fmt::Debug + Send {
     fn restore(&mut self, state: &[u64], entries: &dyn Entries) -> Result<(), Damaged>;
 }
 
-/// Slots, and what selectors may look at of each: shown one by one, so that whoever has ten million of them
+/// Slots, and what selectors may look at of each: shown one by one, so that a table with ten million of them
 /// need not make a list.
 pub trait Entries {
     /// How many there are.

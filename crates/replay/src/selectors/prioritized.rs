@@ -5,7 +5,7 @@
 //!
 //! A power that a double can't hold is brought to the nearest one that does no harm: from
 //! [`LEAST`], so that what is above zero stays so, to [`MOST`], of which four billion have a finite sum.
-//! Priorities that are this far apart can't be told from zero next to each other anyway.
+//! Priorities that are this far apart can't be distinguished from zero next to each other anyway.
 
 use super::slot_set::SlotSet;
 use super::sum_tree::{LANES, SumTree};
@@ -22,7 +22,7 @@ pub const MOST: f64 = f64::from_bits((1023 + 990) << 52);
 #[derive(Debug)]
 pub struct Prioritized {
     exponent: f64,
-    /// Which slots there are: the tree can't tell one of weight zero from none.
+    /// Which slots there are: the tree can't distinguish one of weight zero from a missing one.
     slots: SlotSet,
     weights: SumTree,
 }

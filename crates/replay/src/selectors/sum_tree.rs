@@ -11,7 +11,7 @@
 //!    weights are the same bit by bit, whatever happened to them before.
 //! 2. Weights are not negative and not NaN, and their sum is finite.
 //! 3. What is found has a weight above zero. Sums are rounded, so a place close to an edge may lead to
-//!    a neighbour, but never to nobody.
+//!    a neighbour, but never to a missing one.
 
 use echoic_memory::roomy;
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::{Stream, StreamError};
 
 /// For how long at most a producer that is writing a sample is waited for. To copy one takes
-/// microseconds; whoever takes longer was stopped.
+/// microseconds; one that takes longer was stopped.
 const PATIENCE: Duration = Duration::from_millis(200);
 const POLL: Duration = Duration::from_micros(100);
 
@@ -58,7 +58,7 @@ pub enum UnreadError {
 }
 
 impl Stream {
-    /// Copies the samples that nobody took yet, in order. Consumers wait while they are copied; producers
+    /// Copies the unread samples, in order. Consumers wait while they are copied; producers
     /// go on.
     pub fn unread(&self) -> Result<Unread, UnreadError> {
         let leaf_bytes = self.spec.leaf_bytes();
@@ -83,7 +83,7 @@ impl Stream {
         }
     }
 
-    /// Stores samples that [`Stream::unread`] gave, all or none, in a stream that nobody has used.
+    /// Stores samples that [`Stream::unread`] gave, all or none, in an unused stream.
     pub fn restore(&self, unread: &Unread) -> Result<(), UnreadError> {
         self.check_restore(unread.samples, unread.bytes.len())?;
         let (leaf_bytes, sample_bytes) = (self.spec.leaf_bytes(), self.spec.nbytes());

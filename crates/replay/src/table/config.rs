@@ -41,11 +41,11 @@ pub struct TableConfig {
     pub form: Form,
     /// The tree that the leaves of its spec belong to, in a notation of the layer above; opaque here.
     pub structure: String,
-    /// Who is sampled.
+    /// Chooses the items to sample.
     pub sampler: SelectorKind,
-    /// Who goes when the table is full.
+    /// Chooses the item to remove when the table is full.
     pub remover: SelectorKind,
-    /// Who must wait.
+    /// Decides which calls wait.
     pub limiter: Limiter,
     /// How many items there may be.
     pub capacity: u32,

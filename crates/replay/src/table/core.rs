@@ -100,7 +100,7 @@ pub(super) struct Core {
     pub(super) unique_samples: u64,
     /// How many versions old samples were.
     pub(super) lags: Lags,
-    /// How far those have come who insert from elsewhere.
+    /// How far remote producers have come.
     pub(super) sessions: Sessions,
     /// Of the trajectories in the payload.
     pub(super) episodes: EpisodeCounts,
@@ -152,7 +152,7 @@ impl Core {
         })
     }
 
-    /// Becomes `other`; what a running table was told since its birth stays.
+    /// Becomes `other`; settings of a running table that were changed stay.
     pub(super) fn replace(&mut self, other: Self) -> Self {
         let Gate { limiter, paused, closed, generation, .. } = self.gate;
         let gate = Gate { limiter, paused, closed, generation: generation + 1, ..other.gate };
@@ -168,7 +168,7 @@ impl Core {
         origin.map_or(Ok(false), |origin| self.sessions.has(origin))
     }
 
-    /// Takes note that this many operations are in the table, which has no journal to be told.
+    /// Takes note that this many operations are in the table, which has no journal to record them.
     pub(super) fn take_note(&mut self, sent: Option<(&Origin, usize)>) {
         if let Some((origin, count)) = sent {
             self.sessions.advance(origin, count as u64);
@@ -228,7 +228,7 @@ impl Core {
     }
 
     /// Counts an item in, and another out when there are too many: as in Reverb the newest is there
-    /// before somebody has to go, and may be who goes.
+    /// before one is removed, and may be removed itself.
     fn enter(
         &mut self,
         slot: Slot,
@@ -441,7 +441,7 @@ impl Core {
     }
 }
 
-/// How many rows a table has: one more than items because a newcomer is there before somebody goes, and
+/// How many rows a table has: one more than items because a new item is there before one is removed, and
 /// some for those that are being written, or were removed while they are read.
 pub(super) fn rows(capacity: u32) -> u32 {
     capacity.saturating_add(1).saturating_add((capacity / 32).clamp(2, 8192))

@@ -1,7 +1,7 @@
 //! When inserts and samples may continue, and which waiters are woken then.
 //!
-//! A call that inserts or samples, and waits, looks at nothing but the [`Gate`], the rows of the table's slab, and the room in its
-//! journal. Each of the three wakes those who wait for it, whoever changed it:
+//! A call that inserts or samples, and waits, looks at nothing but the [`Gate`], the rows of the table's slab, and the
+//! room in its journal. Each of the three wakes the calls that wait for it, whichever thread changed it:
 //!
 //! - the gate is compared with what it was when the table's lock is given back: see [`Locked`]. A new
 //!   condition is a new field, so its changes can't be forgotten;
@@ -137,11 +137,11 @@ struct Opened {
     room: bool,
 }
 
-/// The state of a table while nobody else has it. Given back, it wakes those whose calls may go on.
+/// The state of a table, locked. Given back, it wakes the calls that may continue.
 #[derive(Debug)]
 pub(super) struct Locked<'a> {
     before: Gate,
-    // Dropped in this order: nobody is woken to wait for the lock.
+    // Dropped in this order: no thread is woken to wait for the lock.
     core: MutexGuard<'a, Core>,
     wakes: Wakes<'a>,
 }

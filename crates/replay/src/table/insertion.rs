@@ -110,7 +110,7 @@ impl Insertion {
         let mut keys = SmallVec::new();
         let mut kept = Ok(());
         if let Some(mut writer) = self.writer.take() {
-            // While nobody waits for the lock.
+            // While no thread waits for the lock.
             let of_session = origin.is_some();
             let record =
                 self.room.is_some().then(|| EffectLog::rows(of_session, &mut writer, priorities));

@@ -7,7 +7,7 @@ use crate::selectors::Slot;
 const GENERATION_BITS: u32 = 24;
 
 /// The largest generation; the next is 0 again. A slot that is filled a hundred times a second gets
-/// there in two days, and by then nobody remembers its first items.
+/// there in two days, and by then its first items are forgotten.
 pub(super) const MAX_GENERATION: u32 = (1 << GENERATION_BITS) - 1;
 
 /// Names an item of a table, and no later item in the same slot.

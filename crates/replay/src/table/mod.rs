@@ -133,9 +133,9 @@ pub struct TableInfo {
 /// What would keep callers waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Obstacles {
-    /// Those who insert.
+    /// Calls that insert.
     pub insert: Option<WaitReason>,
-    /// Those who sample.
+    /// Calls that sample.
     pub sample: Option<WaitReason>,
 }
 
@@ -200,7 +200,7 @@ impl Table {
         self.log().map(|log| log.journal().info())
     }
 
-    /// What it was told at its birth.
+    /// The settings with which it was created.
     pub fn config(&self) -> &TableConfig {
         &self.config
     }
@@ -456,7 +456,7 @@ impl Table {
     }
 
     /// Whether there is room in the journal for changes of priorities, deletes, a reset or a version. They are
-    /// made all the same when there is none, so whoever makes many looks before each: otherwise they fill the
+    /// made all the same when there is none, so a caller that makes many looks before each: otherwise they fill the
     /// memory while the disk is stalled. After [`Table::wake_on_room`], look again.
     pub fn check_room(&self) -> Result<(), Obstacle> {
         let has_room = self.log().is_none_or(Log::has_room);
@@ -574,7 +574,7 @@ impl Table {
             Ok(false) => ControlFlow::Continue(WaitReason::Capacity),
             ended => ControlFlow::Break(ended),
         });
-        // What is lost without having been taken is told, too.
+        // What is lost without having been taken is reported, too.
         Ok(ended?.and_then(|_| match log.journal().check() {
             Err(Error::Closed(_)) => Ok(()),
             checked => checked,
@@ -635,11 +635,11 @@ impl Table {
         );
     }
 
-    /// Ends everything, and wakes everyone who waits. A journal is ended, too: what it has is on disk then.
+    /// Ends everything, and wakes all waiting calls. A journal is ended, too: what it has is on disk then.
     pub fn close(&self) {
         self.lock().gate.closed = true;
         if let Some(log) = self.log() {
-            // What was not kept is told to those who wait for it.
+            // What was not kept is reported to the calls that wait for it.
             let _ = log.journal().close();
         }
     }
@@ -715,7 +715,7 @@ impl Table {
     }
 
     /// Counts a call that has to wait until what this returns is dropped. [`Table::insert`] and those like it
-    /// see to it themselves; it is for those who wait in another way.
+    /// see to it themselves; it is for callers that wait in another way.
     pub fn begin_wait(&self, call: Call) -> Waiting {
         match call {
             Call::Insert => self.inserts.begin(),
@@ -734,7 +734,7 @@ impl Table {
             Call::Insert => &self.room,
             Call::Sample => &self.items,
         };
-        // Who has no time does not wait.
+        // A call without time does not wait.
         let end = wait.deadline;
         let may_wait = || end.is_none_or(|end| end > Instant::now());
         let mut waiting = None;

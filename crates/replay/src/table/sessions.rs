@@ -8,7 +8,7 @@
 //! # Invariants
 //!
 //! 1. Of the operations of a session that are for this table, those below its `next` are in, and no others:
-//!    each table gets them in the order of their numbers, whoever else gets those in between.
+//!    each table gets them in the order of their numbers, whichever table gets those in between.
 //! 2. There are at most [`MAX_SESSIONS`].
 //!
 //! # Limitations
@@ -27,13 +27,13 @@ const FORGOTTEN: usize = MAX_SESSIONS / 16;
 /// Bytes of a session in a checkpoint: producer, epoch, next.
 pub(super) const SESSION_BYTES: usize = 32;
 
-/// Who inserts: 16 bytes of its own choice.
+/// The producer: 16 bytes of its own choice.
 pub type Producer = [u8; 16];
 
 /// Which operation of whom an insert is; of several rows, the first is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
-    /// Who sent it.
+    /// The producer that sent it.
     pub producer: Producer,
     /// Which life of the producer: later ones have larger numbers.
     pub epoch: u64,
@@ -50,7 +50,7 @@ pub(super) struct Session {
     pub(super) next: u64,
     /// When it last grew, in a count of such events.
     touched: u64,
-    /// In which generation the journal was told of it.
+    /// In which generation the journal recorded it.
     told: u64,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Sessions {
     /// Places of those that were forgotten.
     free: Vec<u32>,
     touches: u64,
-    /// How often all were to be told again.
+    /// How often all were to be recorded again.
     generation: u64,
 }
 
@@ -94,7 +94,7 @@ impl Sessions {
         Ok(self.next(&origin.producer, origin.epoch)? > origin.number)
     }
 
-    /// Takes note of this many operations that went in, and of the telling, which the caller sees to.
+    /// Takes note of this many operations that went in, and of the recording, which the caller does.
     pub(super) fn advance(&mut self, origin: &Origin, count: u64) -> Called {
         let Origin { producer, epoch, number } = *origin;
         self.touches += 1;
@@ -139,7 +139,7 @@ impl Sessions {
         }
     }
 
-    /// Has the journal told again of each before it is named again: it is another one, or the part that
+    /// Has the journal record each again before it is named again: it is another one, or the part that
     /// told is no longer needed.
     pub(super) fn report_anew(&mut self) {
         self.generation += 1;

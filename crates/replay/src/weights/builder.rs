@@ -47,7 +47,7 @@ impl Drop for Claim {
     }
 }
 
-/// Bytes that nobody sees until they are published. Given back when dropped.
+/// Bytes that are not visible until they are published. Given back when dropped.
 pub struct PublicationBuilder {
     shelf: Arc<Shelf>,
     version: u64,
@@ -116,7 +116,7 @@ impl PublicationBuilder {
         }
     }
 
-    /// Shows it to everybody.
+    /// Makes it visible.
     ///
     /// # Errors
     ///

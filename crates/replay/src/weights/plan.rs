@@ -62,7 +62,7 @@ impl Plan {
         Ok(Self { structure, spec, offsets, nbytes: end })
     }
 
-    /// The form of the tree, for whoever builds it again.
+    /// The form of the tree, to build it again.
     pub fn structure(&self) -> &str {
         &self.structure
     }

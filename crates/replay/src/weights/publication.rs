@@ -54,14 +54,14 @@ impl AsRef<[u8]> for Publication {
 pub struct Content {
     plan: Arc<Plan>,
     bytes: Bytes,
-    /// Of each chunk, once somebody asked for it.
+    /// Of each chunk, once it was asked for.
     sums: Box<[OnceLock<u64>]>,
 }
 
 enum Bytes {
     /// In memory of this process.
     Held(Held),
-    /// In that of another, who is told by the end of the guard that nobody looks any more.
+    /// In that of another process, which the end of the guard notifies that it is not in use any more.
     Lent { view: Arc<SharedBufferView>, _guard: Box<dyn Any + Send + Sync> },
 }
 
@@ -69,7 +69,7 @@ enum Bytes {
 pub(super) struct Held {
     buffer: Option<SharedBuffer>,
     shelf: Arc<Shelf>,
-    /// Somebody may look at it of whom nobody will hear.
+    /// A process may read it that will not report its end.
     spoiled: AtomicBool,
 }
 
@@ -99,7 +99,7 @@ impl Content {
         Self { plan, bytes: Bytes::Held(held), sums }
     }
 
-    /// Bytes that another process wrote, of which `guard` is dropped when nobody looks any more. `None` when
+    /// Bytes that another process wrote, of which `guard` is dropped when they are not in use any more. `None` when
     /// the view is too small for the plan.
     pub fn lent(
         plan: Arc<Plan>,
@@ -159,7 +159,7 @@ impl Content {
         }
     }
 
-    /// Says that another process may go on looking at it without ever telling that it does no more: its
+    /// Says that another process may read it without ever reporting that it has stopped: its
     /// memory is not written again.
     pub fn spoil(&self) {
         if let Bytes::Held(held) = &self.bytes {

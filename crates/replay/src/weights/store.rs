@@ -30,7 +30,7 @@ pub struct WeightsConfig {
 
 impl Default for WeightsConfig {
     fn default() -> Self {
-        // The latest, one that somebody still looks at, and the one that is being written.
+        // The latest, one that is still in use, and the one that is being written.
         Self { most: 3, shared: cfg!(target_os = "linux"), follows: false }
     }
 }
@@ -93,11 +93,11 @@ pub struct WeightsInfo {
     pub blocked: u64,
     /// For how long they did, together.
     pub blocked_time: Duration,
-    /// Who is told of publications now.
+    /// Subscribers now.
     pub subscribers: usize,
     /// How many publications the last of them is behind.
     pub lag: u64,
-    /// Bytes sent to those who do not share our memory.
+    /// Bytes sent to subscribers that do not share our memory.
     pub sent_bytes: u64,
     /// Bytes that need not be sent, because the receiver had them.
     pub saved_bytes: u64,
@@ -110,7 +110,7 @@ struct ShelfState {
     alive: usize,
     /// Memory of earlier ones.
     spare: Vec<SharedBuffer>,
-    /// Who wants to publish and does not yet.
+    /// Publishers that wait.
     claims: usize,
     /// How many there are of each publication.
     transfers: BTreeMap<u64, usize>,
@@ -218,7 +218,7 @@ impl WeightStore {
         waited.unwrap_or_else(|over| Err(over.into()))
     }
 
-    /// Counts a publisher that had to wait for so long.
+    /// Counts a publisher that had to wait for this long.
     pub fn count_blocked(&self, time: Duration) {
         let mut state = self.shelf.state.lock();
         state.info.blocked += 1;
@@ -270,13 +270,13 @@ impl WeightStore {
         waited.unwrap_or_else(|over| Err(over.into()))
     }
 
-    /// Has everybody look again who waits.
+    /// Has all waiting calls look again.
     pub fn nudge(&self) {
         self.shelf.changed.notify();
     }
 
     /// Calls `waker` once when something was published, a place became free or is wanted, or the store was
-    /// closed. What was changed before is either seen by who looks after this call, or wakes.
+    /// closed. What was changed before is either seen by calls after this one, or wakes.
     pub fn wake_later(&self, waker: &Waker) {
         self.shelf.changed.wake_later(waker);
     }
@@ -287,30 +287,30 @@ impl WeightStore {
         state.alive < self.shelf.config.most
     }
 
-    /// Whether somebody waits for a place, and there is none.
+    /// Whether a publisher waits for a place, and there is none.
     pub fn is_wanted(&self) -> bool {
         let state = self.shelf.state.lock();
         state.claims > 0 && state.alive >= self.shelf.config.most
     }
 
-    /// Says that a publication is sent to somebody.
+    /// Says that a publication is sent to a subscriber.
     pub fn transfer(&self, publication: Arc<Publication>) -> Transfer {
         *self.shelf.state.lock().transfers.entry(publication.serial()).or_default() += 1;
         Transfer { shelf: Arc::clone(&self.shelf), publication }
     }
 
-    /// Counts somebody among those who are told of publications.
+    /// Counts a subscriber.
     pub fn subscribe(&self) -> Seat {
         let mut state = self.shelf.state.lock();
         let id = state.next_seat;
         state.next_seat += 1;
         let serial = state.latest.as_ref().map_or(0, |latest| latest.serial());
-        // Who has just come is not behind.
+        // A new subscriber is not behind.
         state.seats.insert(id, serial);
         Seat { shelf: Arc::clone(&self.shelf), id }
     }
 
-    /// Ends publishing, and wakes everyone. What is published is there for as long as somebody has it.
+    /// Ends publishing, and wakes all waiting calls. What is published stays for as long as it is referenced.
     pub fn close(&self) {
         let mut state = self.shelf.state.lock();
         state.closed = true;
@@ -346,7 +346,7 @@ impl WeightStore {
     }
 }
 
-/// Somebody who is told of publications, until it is dropped.
+/// A subscriber, until it is dropped.
 #[derive(Debug)]
 pub struct Seat {
     shelf: Arc<Shelf>,
@@ -368,11 +368,11 @@ impl Drop for Seat {
     }
 }
 
-/// Bytes of a publication on their way, in chunks, to somebody who does not share our memory.
+/// Bytes of a publication on their way, in chunks, to a subscriber that does not share our memory.
 ///
 /// A transfer keeps its publication, so that it can end although there are newer ones by then. Where a publisher
 /// waits for a place, all transfers are cut but those of the latest publication and of the oldest: so the slowest
-/// neither stops the learner nor is kept from ever having anything, since whoever is cut begins again with the
+/// neither stops the learner nor is kept from ever having anything, since a subscriber that is cut begins again with the
 /// latest, which is the oldest one day.
 pub struct Transfer {
     shelf: Arc<Shelf>,

@@ -108,7 +108,7 @@ pub struct TrajectoryWriter {
     queue: Queue,
     next_item: u64,
     next_chunk: u64,
-    /// Chunks to tell the sink about.
+    /// Chunks to report to the sink.
     released: Vec<ChunkId>,
     /// What the item that is being created is made of.
     slices: Parts,

@@ -8,7 +8,7 @@ const HEADER_BYTES: u64 = 128;
 /// At this length headers are few per cent of the smallest values, and an item waits for no more steps.
 const MOST_STEPS: u32 = 256;
 
-/// Who reads a part of an encoded chunk decodes all of it, which should stay in the processor's cache.
+/// A reader of a part of an encoded chunk decodes all of it, which should stay in the processor's cache.
 const MOST_BYTES: usize = 64 << 10;
 
 /// Chunks that are looked at before the length changes.

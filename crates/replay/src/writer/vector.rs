@@ -297,7 +297,7 @@ impl VectorWriter {
 /// What is done with the row of an environment.
 type Call<'a> = dyn FnMut(&mut TrajectoryWriter, &[Option<&[u8]>]) -> Result<(), WriterError> + 'a;
 
-/// The sink of one environment: its numbers are told apart from those of the others.
+/// The sink of one environment: its numbers are distinguished from those of the others.
 struct Lane<'a, S: ?Sized> {
     sink: &'a mut S,
     environment: usize,

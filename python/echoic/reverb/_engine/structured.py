@@ -8,7 +8,6 @@ numbers and truth values only.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 from typing import TYPE_CHECKING, Any
@@ -16,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from echoic import patterns as engine
-from echoic.errors import ClosedError, EchoicError, SpecError, TrajectoryError, WaitTimeoutError
+from echoic.errors import ClosedError, SpecError, TrajectoryError, WaitTimeoutError
 from echoic.reverb import _signature
 from echoic.reverb._engine.errors import as_reverb, gone, not_found
-from echoic.reverb._engine.trajectory import closed, on_their_way, timed_out, wrong_column
+from echoic.reverb._engine.trajectory import Writer, wrong_column
 from echoic.reverb._engine.values import array
 
 if TYPE_CHECKING:
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["Columns", "StructuredWriter", "engine_config", "history_length", "validate"]
 
 _log = logging.getLogger(__name__)
-
-# Seconds that a writer may take to send its items when no call waits for them.
-_GRACE = 0.05
 
 
 def validate(config: StructuredWriterConfig) -> None:
@@ -269,7 +265,7 @@ def _check_error(value: Any) -> None:
         raise ValueError("`priority` must not be nan.")
 
 
-class StructuredWriter:
+class StructuredWriter(Writer):
     """A structured writer: see the module.
 
     Args:
@@ -298,8 +294,6 @@ class StructuredWriter:
         self._columns = Columns(configs)
         # Columns that the current step has.
         self._open: set[int] = set()
-        # The error that ended the writer, if any.
-        self._broken: RuntimeError | None = None
         self.step_is_open = False
 
     def Append(self, data: Sequence[Any]) -> None:
@@ -334,7 +328,7 @@ class StructuredWriter:
         """Wait until all but ``ignore_last_num_items`` items are in their tables."""
         self._check()
         left = ignore_last_num_items
-        if left > 0 and on_their_way(self._native, self._tables) <= left:
+        if left > 0 and self._unacknowledged() <= left:
             # A flush would end a chunk early.
             return
         try:
@@ -356,25 +350,10 @@ class StructuredWriter:
             raise self._timed_out() from error
         self._check_tables()
 
-    def _check(self) -> None:
-        if self._broken is not None:
-            raise RuntimeError(*self._broken.args)
-
     def _check_tables(self) -> None:
         if self._missing is not None:
             self._broken = not_found(self._missing)
             raise self._broken
-
-    def _timed_out(self) -> RuntimeError:
-        waiting = self._native.pending
-        return timed_out(waiting, on_their_way(self._native, self._tables) - waiting)
-
-    def Close(self) -> None:
-        """Close; items that were not flushed may be lost."""
-        self._broken = closed()
-        self._native.close()
-        with contextlib.suppress(EchoicError, ClosedError):
-            self._tables.close(_GRACE)
 
 
 def _seconds(timeout_ms: int | None) -> float | None:

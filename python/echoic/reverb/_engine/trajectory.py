@@ -32,9 +32,7 @@ __all__ = [
     "AutoTunedChunkerOptions",
     "ConstantChunkerOptions",
     "TrajectoryWriter",
-    "closed",
-    "on_their_way",
-    "timed_out",
+    "Writer",
     "wrong_column",
 ]
 
@@ -76,23 +74,36 @@ def _length(options: ConstantChunkerOptions) -> ChunkLength:
     return "prompt" if options.max_chunk_length is None else options.max_chunk_length
 
 
-def closed() -> RuntimeError:
-    """Return the error of a closed writer."""
-    return RuntimeError(_CLOSED)
+class Writer:
+    """Closing and errors of all writers."""
 
+    _tables: TableClient
+    _native: TrajectoryWriter_ | StructuredWriter_
+    # The error that ended the writer, if any.
+    _broken: RuntimeError | None = None
 
-def on_their_way(writer: TrajectoryWriter_ | StructuredWriter_, tables: TableClient) -> int:
-    """Return how many items of a writer are not acknowledged."""
-    connection = tables._connection
-    return writer.pending + (0 if connection is None else connection.pending)
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise RuntimeError(*self._broken.args)
 
+    def _unacknowledged(self) -> int:
+        """Return the number of items that are not acknowledged."""
+        connection = self._tables._connection
+        return self._native.pending + (0 if connection is None else connection.pending)
 
-def timed_out(waiting: int, sent: int) -> RuntimeError:
-    """Return the error of a flush that timed out."""
-    return RuntimeError(
-        f"Timeout exceeded with {waiting} items waiting to be written and {sent} items awaiting "
-        "confirmation."
-    )
+    def _timed_out(self) -> RuntimeError:
+        waiting = self._native.pending
+        return RuntimeError(
+            f"Timeout exceeded with {waiting} items waiting to be written and "
+            f"{self._unacknowledged() - waiting} items awaiting confirmation."
+        )
+
+    def Close(self) -> None:
+        """Close; items that were not flushed may be lost."""
+        self._broken = RuntimeError(_CLOSED)
+        self._native.close()
+        with contextlib.suppress(EchoicError, ClosedError):
+            self._tables.close(_GRACE)
 
 
 def wrong_column(
@@ -118,7 +129,7 @@ def wrong_column(
     )
 
 
-class TrajectoryWriter:
+class TrajectoryWriter(Writer):
     """A trajectory writer: see the module. A cell is an :class:`echoic.Steps` of one step.
 
     Args:
@@ -127,6 +138,8 @@ class TrajectoryWriter:
             stored together.
         signatures: The signatures to check items against; ``None`` checks nothing.
     """
+
+    _native: TrajectoryWriter_
 
     def __init__(
         self,
@@ -142,17 +155,11 @@ class TrajectoryWriter:
         self.max_num_keep_alive_refs = options.num_keep_alive_refs
         # Forms that were found to match the signatures.
         self._allowed: set[Any] = set()
-        # The error that ended the writer, if any.
-        self._broken: RuntimeError | None = None
 
     @property
     def episode_steps(self) -> int:
         """How many steps of this episode are complete."""
         return self._native.episode_steps
-
-    def _check(self) -> None:
-        if self._broken is not None:
-            raise RuntimeError(*self._broken.args)
 
     def Append(self, data: list[Any]) -> list[Steps | None]:
         """Append a step, given as the value of each column, or ``None``; return the cells."""
@@ -253,7 +260,7 @@ class TrajectoryWriter:
     def _flush(self, left: int, timeout: float | None) -> None:
         """Wait, and check at intervals whether another thread has closed the writer."""
         self._check()
-        if left > 0 and on_their_way(self._native, self._tables) <= left:
+        if left > 0 and self._unacknowledged() <= left:
             # A flush would end a chunk early.
             return
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -276,23 +283,12 @@ class TrajectoryWriter:
         with as_reverb():
             self._native.end_episode(clear_buffers)
 
-    def _timed_out(self) -> RuntimeError:
-        waiting = self._native.pending
-        return timed_out(waiting, on_their_way(self._native, self._tables) - waiting)
-
     def ConfigureChunker(self, column: int, options: ConstantChunkerOptions) -> None:
         """Set the options of one column."""
         self._native.configure(str(column), options.num_keep_alive_refs, _length(options))
         self.max_num_keep_alive_refs = max(
             self.max_num_keep_alive_refs, options.num_keep_alive_refs
         )
-
-    def Close(self) -> None:
-        """Close; items that were not flushed may be lost."""
-        self._broken = closed()
-        self._native.close()
-        with contextlib.suppress(EchoicError, ClosedError):
-            self._tables.close(_GRACE)
 
 
 def check_trajectory(

@@ -11,8 +11,8 @@
 //!
 //! - an append is taken once, since its segments are numbered. So are a fail, a suspend, a remove: of the second
 //!   fewer groups are true. A publish, a renew, a pause, new priorities, a new depth are the same done twice;
-//! - a reserve has reserved groups that nobody makes: their reservations end with their time to live. A group whose resume was
-//!   not heard of is left again in the same way;
+//! - a reserve has reserved groups that no producer makes: their reservations end with their time to live. A group
+//!   whose resume was not heard of is left again in the same way;
 //! - a sample with a lease is delivered again when the lease is over. Without one, its groups are used up;
 //! - an ack or a nack that was heard the first time is refused the second time, as fenced: the lease is over;
 //! - a restore goes back to the same version, and takes back what was delivered in between.
@@ -174,9 +174,9 @@ impl Rollouts {
         self.requests.reconnects()
     }
 
-    /// Has changes happen, in their order: one that may wait, a reserve, a resume, or a wait for a version, alone; of others as many as you
-    /// like, which are sent in several requests if they have many bytes. A sample is no such change: see
-    /// [`Rollouts::sample`].
+    /// Has changes happen, in their order: one that may wait, a reserve, a resume, or a wait for a version, alone; of
+    /// others as many as you like, which are sent in several requests if they have many bytes. A sample is no such
+    /// change: see [`Rollouts::sample`].
     ///
     /// # Errors
     ///
@@ -260,11 +260,11 @@ impl Rollouts {
     }
 
     /// As [`Rollouts::start_call`], of changes that are [bytes](echoic_replay::rollouts::codec) already, in one request.
-    /// None of them may wait. Their bulk, of this many bytes, is written by `fill` where the server reads it: where no memory
-    /// is shared with the server, it has at most the bytes of an item, or 16 MiB with the heads, less 64 bytes, if that is
-    /// more. They are not [looked at](Change::check): a key, or the name of a source or a blob, of over 1024 bytes ends
-    /// the connection. One that `may_linger` may be sent when there is an answer to what was asked before: so who does not wait
-    /// for each has fewer and larger pieces sent.
+    /// None of them may wait. Their bulk, of this many bytes, is written by `fill` where the server reads it: where no
+    /// memory is shared with the server, it has at most the bytes of an item, or 16 MiB with the heads, less 64 bytes,
+    /// if that is more. They are not [looked at](Change::check): a key, or the name of a source or a blob, of over 1024
+    /// bytes ends the connection. One that `may_linger` may be sent when there is an answer to what was asked before:
+    /// so a caller that does not wait for each has fewer and larger pieces sent.
     ///
     /// # Errors
     ///
@@ -339,7 +339,7 @@ impl Rollouts {
         }
         self.requests.ask(when, |id| {
             let mut frame = Vec::with_capacity(64 + head.len() + len);
-            // What is behind the heads is told by the length of the frame, so it is made as if it were there.
+            // The length of the frame says what follows the heads, so it is made as if it were there.
             let (timeout_ms, head) = (Some(0), head.into());
             let changes = Changes { timeout_ms, count, head, bulk: Bulk::Inline((&[]).into()) };
             let operation = Operation::RolloutChanges(changes);

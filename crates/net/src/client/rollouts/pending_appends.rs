@@ -223,7 +223,7 @@ impl PendingAppends {
         self.settle(|_| false, wait)
     }
 
-    /// As [`PendingAppends::flush`], but waits for those behind an error too: for who can't call again.
+    /// As [`PendingAppends::flush`], but waits for those behind an error too: for a caller that can't call again.
     ///
     /// # Errors
     ///

@@ -69,7 +69,7 @@ impl TableConnection {
         &self.writer
     }
 
-    /// The number of the first chunk of someone who makes items over this connection, and numbers up to 2^40 of them.
+    /// The number of the first chunk of a writer that makes items over this connection, and numbers up to 2^40 of them.
     pub fn first_chunk(&self) -> u64 {
         self.ranges.fetch_add(1, Ordering::Relaxed).wrapping_mul(RANGE)
     }

@@ -126,7 +126,7 @@ impl InsertFrames {
         true
     }
 
-    /// The number of a signature, which the server is told first if it does not know it.
+    /// The number of a signature, which is sent to the server first if it does not know it.
     fn name(&mut self, signature: &Arc<Signature>, out: &mut WriteBuffer) -> u32 {
         match &self.signature {
             Some((last, id)) if Arc::ptr_eq(last, signature) => return *id,
@@ -220,7 +220,7 @@ impl Pipeline for InsertFrames {
     }
 
     fn fill(&mut self, out: &mut WriteBuffer) {
-        // Written without the lock: chunks are large, and those who insert should not wait for that.
+        // Written without the lock: chunks are large, and inserting threads should not wait for that.
         let ops = self.shared.queue.lock().from(self.place, LOAD_BYTES);
         let mut weight = 0;
         for op in &ops {

@@ -28,8 +28,8 @@ enum Entry {
 
 /// Tables, in this process or of one server, and the items that wait for them, in the order in which they were made.
 ///
-/// A writer gives it its items, as a [`Sink`]. It is for one thread; who shares it under a lock need not hold that while
-/// an item waits: see [`ItemQueue::take`].
+/// A writer gives it its items, as a [`Sink`]. It is for one thread; threads that share it under a lock need not hold
+/// that while an item waits: see [`ItemQueue::take`].
 ///
 /// ```no_run
 /// use echoic_net::client::tables::{ItemQueue, TablesError};
@@ -145,7 +145,7 @@ impl ItemQueue {
     /// [`TablesError`], of the oldest item; others wait behind it.
     pub fn pump(&mut self) -> Result<(), TablesError> {
         let tables = Arc::clone(&self.tables);
-        // What comes later may not overtake what somebody is waiting with.
+        // Later items may not overtake one that a thread is waiting to add.
         while self.taken == 0
             && let Some(item) = self.next()
         {

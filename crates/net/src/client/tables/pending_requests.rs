@@ -76,7 +76,7 @@ pub(in crate::client) enum When {
 /// What is asked.
 #[derive(Debug)]
 pub(in crate::client) enum Question {
-    /// Written when it is sent: the server is told how much time is left.
+    /// Written when it is sent: the server learns how much time is left.
     Sample { table: u32, count: u32, deadline: Option<Instant> },
     /// In the same way, a share of a batch of rollouts.
     Rollouts { table: u32, want: Want, form: RolloutForm, deadline: Option<Instant> },
@@ -210,7 +210,7 @@ impl PendingRequests {
         }
     }
 
-    /// Another thread drives while somebody waits for the answer to this. One that lingers is sent now: what it waits
+    /// Another thread drives while one waits for the answer to this. One that lingers is sent now: what it waits
     /// behind may take its time.
     pub(super) fn hurry(&self, reconnector: &Reconnector, id: u64) {
         let lingers = self.state.lock().pending.get(&id).is_some_and(|pending| !pending.sent);
@@ -219,14 +219,14 @@ impl PendingRequests {
         }
     }
 
-    /// Has whoever drives look for something to send, or the I/O thread if nobody does.
+    /// Has the driving thread look for something to send, or the I/O thread if there is none.
     fn announce(&self, reconnector: &Reconnector) {
         if !self.ring(reconnector) {
             self.lead.call_background();
         }
     }
 
-    /// Wakes whoever drives, if that sleeps. Whether it slept.
+    /// Wakes the driving thread, if it sleeps. Whether it slept.
     fn ring(&self, reconnector: &Reconnector) -> bool {
         // Pairs with the fence in `await_ring`.
         fence(Ordering::SeqCst);
@@ -238,7 +238,7 @@ impl PendingRequests {
         sleeps
     }
 
-    /// The I/O thread's part: lets callers drive while they wait, and nobody else needs it.
+    /// The I/O thread's part: lets callers drive while they wait, and no other thread needs it.
     pub(super) fn lend(&self, driver: Box<Driver<RequestFrames>>) -> Box<Driver<RequestFrames>> {
         self.lead.lend(driver, IDLE)
     }
@@ -287,7 +287,7 @@ impl PendingRequests {
         Ok(())
     }
 
-    /// Where an answer was written that somebody waits for.
+    /// Where an answer was written that a thread waits for.
     fn place_of(&self, id: u64) -> Result<Option<AnswerBuffer>, WireError> {
         let state = &mut *self.state.lock();
         state.check_sent(id)?;
@@ -719,7 +719,7 @@ impl Pipeline for RequestFrames {
 
     fn await_ring(&mut self, _now: Instant) -> Option<Instant> {
         self.pending.wake_policy.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `ring`: either who brings something sees the policy, or we see that.
+        // Pairs with the fence in `ring`: either the adding thread sees the policy, or we see what it added.
         fence(Ordering::SeqCst);
         None
     }
@@ -784,7 +784,7 @@ impl Pipeline for RequestFrames {
             Answer::RolloutOutcomes { outcomes, .. } => Ok(Box::new(outcomes)),
             Answer::RolloutNumbers { info, .. } => Ok(info),
             Answer::RolloutRefused { error, .. } => Err(error.into()),
-            // The one is for those who watch, who have connections of their own; the other came before all else.
+            // The one is for watchers, which have connections of their own; the other came before all else.
             Answer::Observed { .. } | Answer::RolloutTables { .. } => {
                 let expected = "an answer to a request of this client";
                 return Err(WireError::Unexpected { expected, got: header.kind }.into());

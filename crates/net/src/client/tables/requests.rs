@@ -43,7 +43,7 @@ pub struct Listed {
 ///
 /// When it breaks it comes back, within the options' `deadline`, and what has no answer is asked again.
 /// A request may thus be done twice, of which the first is not answered: a sample counts twice in the
-/// table, as if nobody had looked at the first; of a `delete` the second finds nothing, and counts zero;
+/// table, as if the first had been lost; of a `delete` the second finds nothing, and counts zero;
 /// a `reset` also removes what came in between; there may be a checkpoint more. All others are the same
 /// done twice.
 pub struct Requests {
@@ -184,7 +184,7 @@ impl Requests {
         Self::open(dial, options, false, wait)
     }
 
-    /// As [`Requests::connect`], for who may want to know which rollout tables there are.
+    /// As [`Requests::connect`], for callers that may want to know which rollout tables there are.
     pub(in crate::client) fn open(
         dial: Box<dyn Dial>,
         options: Options,
@@ -234,14 +234,14 @@ impl Requests {
         self.reconnector.redirect(dial);
     }
 
-    /// Why there is no connection, if that will not pass by itself: who is at the address is not who was. Only of one
+    /// Why there is no connection, if that will not pass by itself: another server is at the address. Only of one
     /// that is `steadfast`; others end with such an error.
     pub fn trouble(&self) -> Option<LinkError> {
         self.reconnector.trouble()
     }
 
     /// From now on, waits for answers end while there is no connection, as if they had timed out because
-    /// of that, and what has no answer then is not asked again: for who has other servers to ask.
+    /// of that, and what has no answer then is not asked again: for clients that have other servers to ask.
     pub fn wait_only_while_connected(&self) {
         self.pending.impatient.store(true, Ordering::Relaxed);
     }

@@ -61,7 +61,7 @@ pub struct TableWriter {
     io_thread: Mutex<Option<JoinHandle<InsertFrames>>>,
 }
 
-/// What a writer can tell about itself.
+/// Statistics of a writer.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct WriterInfo {
     /// Rows and items that were taken.
@@ -185,8 +185,8 @@ impl TableWriter {
 
     /// From now on the server is to be found there: at another address, or where it was restarted. A connection that
     /// stands is left when what was sent over it is acknowledged, or is not in time; all that is not acknowledged is
-    /// sent there. A table that has what is known of this client, from memory or its files, takes it once; another one may be the
-    /// second to have it, if it was stored and the acknowledgement took longer.
+    /// sent there. A table that has what is known of this client, from memory or its files, takes it once; another one
+    /// may be the second to have it, if it was stored and the acknowledgement took longer.
     pub fn redirect(&self, dial: Box<dyn Dial>) {
         self.shared.reconnector.redirect(dial);
     }
@@ -196,7 +196,7 @@ impl TableWriter {
         self.shared.reconnector.trouble()
     }
 
-    /// Who this is to the server.
+    /// How the server identifies this writer.
     pub fn producer(&self) -> ProducerId {
         self.shared.reconnector.producer
     }

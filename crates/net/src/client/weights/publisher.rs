@@ -94,7 +94,7 @@ pub struct WeightPublisher {
     token: Option<Token>,
     name: Option<String>,
     session: Option<Session>,
-    /// An attempt that nobody has waited for to its end.
+    /// An attempt whose end no thread has waited for.
     connecting: Option<Receiver<Result<Session, LinkError>>>,
 }
 
@@ -201,7 +201,7 @@ impl WeightPublisher {
             Err(PublishError::Link(error)) if again && error.is_temporary() => {
                 // Nothing was said for long, perhaps, or the server was restarted.
                 match self.try_publish(publication, &mut wait)? {
-                    // It was published, only nobody told us. Another learner's of the same version is
+                    // It was published, but the answer was lost. Another learner's of the same version is
                     // not ours: the server has compared them.
                     Receipt::Same => Receipt::Published,
                     receipt => receipt,

@@ -84,7 +84,7 @@ impl RemoteWeights {
         Ok(Subscription::new(WeightSource::Remote(follower)))
     }
 
-    /// Lets go of the server, and ends what is being published. What has come is there for as long as somebody has it.
+    /// Lets go of the server, and ends what is being published. What has come stays for as long as it is referenced.
     pub fn close(&self) {
         let follower = std::mem::replace(&mut *self.follower.lock(), Follower::Closed);
         if let Follower::Since(follower) = follower {

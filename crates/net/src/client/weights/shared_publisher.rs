@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. No lock is held while something is published: who waits for its turn does so until its own deadline.
-//! 2. After a close nobody gets a turn, and who has one ends it within a [`TICK`], or when its attempt to
+//! 1. No lock is held while something is published: a thread that waits for its turn does so until its own deadline.
+//! 2. After a close no thread gets a turn, and one that has it ends within a [`TICK`], or when its attempt to
 //!    connect is over.
 
 use std::ops::ControlFlow;
@@ -18,7 +18,7 @@ use echoic_replay::weights::Publication;
 
 use super::{PublishError, WeightPublisher};
 
-/// How often who publishes looks whether that is still wanted.
+/// How often a publishing thread checks whether that is still wanted.
 const TICK: Duration = Duration::from_millis(50);
 
 enum Turns {
@@ -42,7 +42,7 @@ impl SharedPublisher {
         Self { turns, changed: Signal::default() }
     }
 
-    /// Publishes something, once those are done who came before.
+    /// Publishes something, once earlier callers are done.
     pub fn publish(
         &self,
         publication: &Arc<Publication>,
@@ -79,7 +79,7 @@ impl SharedPublisher {
         matches!(*self.turns.lock(), Turns::Closed)
     }
 
-    /// The publisher, if nobody has it.
+    /// The publisher, if no thread has it.
     fn try_take(&self) -> Result<Option<Box<WeightPublisher>>, PublishError> {
         let mut turns = self.turns.lock();
         match std::mem::replace(&mut *turns, Turns::Taken) {

@@ -6,7 +6,7 @@
 //! # Invariants
 //!
 //! 1. Nothing is asked for while the store has no place for it, so nothing waits on its way.
-//! 2. A publication in the server's memory is given back when nobody here has it any more, over the connection
+//! 2. A publication in the server's memory is given back when it is not referenced here any more, over the connection
 //!    that it came by, or not at all.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,11 +24,11 @@ use crate::client::reconnector::Reconnector;
 use crate::client::{ClientError, Options, io_thread};
 use crate::transport::Dial;
 
-/// What the thread and those who ask share.
+/// What the thread and its callers share.
 pub(super) struct SubscriberState {
     pub(super) reconnector: Arc<Reconnector>,
     pub(super) store: Arc<WeightStore>,
-    /// Publications that nobody here has any more: on which connection they came, and their numbers.
+    /// Publications that are not referenced here any more: on which connection they came, and their numbers.
     released: Mutex<Vec<(u64, u64)>>,
     /// Which connection it is.
     pub(super) connection: AtomicU64,
@@ -74,7 +74,7 @@ impl SubscriberState {
     pub(super) fn releases(&self) -> Vec<u64> {
         let connection = self.connection.load(Ordering::Relaxed);
         let released = std::mem::take(&mut *self.released.lock());
-        // What came over another connection is not this server's to hear of.
+        // This server need not know what came over another connection.
         released.into_iter().filter(|(of, _)| *of == connection).map(|(_, serial)| serial).collect()
     }
 
@@ -167,7 +167,7 @@ impl WeightSubscriber {
         }
     }
 
-    /// Lets go of the server. What has come is there for as long as somebody has it.
+    /// Lets go of the server. What has come stays for as long as it is referenced.
     pub fn close(&self) {
         self.shared.reconnector.close();
         self.shared.store.close();

@@ -129,13 +129,13 @@ impl Subscription {
         }
     }
 
-    /// Ends it, and wakes who waits in it.
+    /// Ends it, and wakes the threads that wait in it.
     pub fn close(&self) {
         self.abandon();
         self.store().nudge();
     }
 
-    /// Ends it without a lock: in a forked child nobody waits, and a lock may never be free.
+    /// Ends it without a lock: in a forked child no thread waits, and a lock may never be free.
     pub fn abandon(&self) {
         self.is_closed.store(true, Ordering::Release);
     }

@@ -59,7 +59,7 @@ pub fn write_changes(
     Request { id, table, operation }.write(out);
 }
 
-/// A share of a batch that somebody wants.
+/// A share of a batch that a consumer wants.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Wish {
     /// Of what.
@@ -100,7 +100,7 @@ impl Wish {
         self.form.encode(out);
     }
 
-    /// What [`Wish::write`] wrote; timeout and area are told beside it.
+    /// What [`Wish::write`] wrote; timeout and area are sent beside it.
     pub(crate) fn read(
         reader: &mut Reader<'_>,
         timeout_ms: Option<u64>,

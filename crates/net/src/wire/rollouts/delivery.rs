@@ -15,7 +15,7 @@ use crate::wire::tables::{ALIGNMENT, MAX_BATCH};
 pub struct DeliveryHead {
     /// To which request.
     pub id: u64,
-    /// What is told of it.
+    /// Its description.
     pub head: Head,
 }
 
@@ -51,7 +51,7 @@ impl DeliveryHead {
         }
     }
 
-    /// How many bytes the arrays have, in a table that was told this; that is, that the sizes make sense together.
+    /// How many bytes the arrays have, in a table with these settings; checks that the sizes are consistent.
     pub fn bytes(&self, config: &RolloutConfig) -> Result<usize, WireError> {
         let Head { shape, blobs, .. } = &self.head;
         let told = blobs.iter().flatten().map(|(_, len)| u64::from(*len));

@@ -165,8 +165,8 @@ impl Request<'_> {
         self.write_with(out, |_| {});
     }
 
-    /// Appends the frame, with what `write` appends at the end of the payload: the bulk of changes, for who has it in
-    /// pieces.
+    /// Appends the frame, with what `write` appends at the end of the payload: the bulk of changes, for callers that
+    /// have it in pieces.
     pub fn write_with(&self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
         frame(out, kind::REQUEST, |out| {
             self.id.encode(out);

@@ -11,7 +11,7 @@ use super::tests::{call, item, open, reserve, sample};
 use crate::files::faults::{self, Armed};
 use crate::journal::Options;
 
-/// What callers were told.
+/// The answers that callers got.
 #[derive(Debug, Default)]
 struct ProgramGauges {
     reserved: u64,
@@ -88,7 +88,7 @@ fn stop_anywhere(durability: Durability, after: impl Fn(&Armed)) {
         let counts = table.info().counts;
         let sum = counts.running + counts.accepted + counts.rejected + counts.filtered;
         assert_eq!(counts.submitted, sum);
-        // At most the one change of which nobody was told is there, too.
+        // At most the one change without an answer is there, too.
         for (what, found, told) in [
             ("reserved", counts.submitted, told.reserved),
             ("complete", counts.accepted, told.complete),

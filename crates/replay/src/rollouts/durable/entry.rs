@@ -7,10 +7,10 @@
 //! | 3 opened again | as 1 |
 //!
 //! Every entry begins with its format, 5, and its kind, a byte each, and ends with the table's time in milliseconds.
-//! Numbers are little-endian. What came of a change is a byte: 0 something that is not told, 1 a share, with the
+//! Numbers are little-endian. What came of a change is a byte: 0 something that is not recorded, 1 a share, with the
 //! number of the batch: u64, the rank, the attempt and the [digest](digest) of the groups: u32 each; 2 it was
-//! refused, and changed something all the same. *Made* or *opened again* is the first entry of every opening. Where a table was opened again,
-//! a generation of its numbers [begins](super::super::ledger) at the milliseconds of the entry.
+//! refused, and changed something all the same. *Made* or *opened again* is the first entry of every opening. Where a
+//! table was opened again, a generation of its numbers [begins](super::super::ledger) at the milliseconds of the entry.
 //!
 //! Bytes from a file are parsed here without trust; whether they fit the table is for `replayed`.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
@@ -50,7 +50,7 @@ pub(super) enum Entry {
     Change(Change, Came),
 }
 
-/// What came of a change, as far as it is told.
+/// What came of a change, as far as it is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::rollouts) enum Came {
     /// It was done.

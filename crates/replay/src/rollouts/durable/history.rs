@@ -29,7 +29,7 @@ pub enum Point {
 /// A share as it was delivered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Delivered {
-    /// The record that tells of it.
+    /// Its record.
     pub record: u64,
     /// When that was, by the table's time.
     pub time: u64,
@@ -37,7 +37,7 @@ pub struct Delivered {
     pub share: Share,
 }
 
-/// The past of a table whose directory nobody has open. Files are only read: what a crash has left at the end of
+/// The history of a table whose directory no process has open. Files are only read: what a crash has left at the end of
 /// the journal is passed over, and stays.
 ///
 /// It begins with the first change, if the whole journal was [kept](super::DurableOptions::history), else with the oldest
@@ -126,7 +126,7 @@ impl History {
         }
     }
 
-    /// Does what the next record tells; `false` behind the last one. What was delivered, if something was.
+    /// Applies the next record; `false` behind the last one. What was delivered, if something was.
     fn step(&mut self) -> Result<Option<Option<Delivered>>, Error> {
         let done = match self.ahead.take() {
             Some((record, bytes)) => Some((record, self.replayed.apply(record, &bytes)?)),
@@ -153,8 +153,9 @@ impl History {
         Ok(Some((*record, time)))
     }
 
-    /// Goes on to the next share that was delivered, through at most this many records: who looks up now and then goes on
-    /// after a few. `None` when nothing was delivered among them and there are more; `Some(None)` at the end.
+    /// Goes on to the next share that was delivered, through at most this many records: a caller that checks for
+    /// signals now and then continues after a few. `None` when nothing was delivered among them and there are more;
+    /// `Some(None)` at the end.
     ///
     /// # Errors
     ///

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! [`RolloutTable::open`](super::RolloutTable::open) brings back the newest checkpoint and does again what the
-//! journal tells since; then it goes on. What is written are the changes themselves, with their times: the ledger
+//! journal has since; then it continues. What is written are the changes themselves, with their times: the ledger
 //! decides by nothing else, so it comes to the same groups and batches, bit by bit. So a journal that is kept whole
 //! is a [`History`]: what was delivered can be looked at again, and how the table was at any time.
 //!
@@ -20,10 +20,10 @@
 //!
 //! 1. Records are in the journal in the order of the changes, which is why they are pushed under the table's lock.
 //!    They are put together and their checksums taken before, and no thread waits for the disk with the lock.
-//! 2. A change of which a caller of `call` was told is kept, as the durability promises; whoever uses `apply` asks
+//! 2. A change that a caller of `call` got an answer for is kept, as the durability promises; callers of `apply` ask
 //!    [`is_durable`](super::RolloutTable::is_durable).
-//! 3. The time of the table never goes back. While nobody has it open, none passes: then reservations and leases have
-//!    their full time again.
+//! 3. The time of the table never goes back. While no process has it open, no time passes: then reservations and leases
+//!    have their full time again.
 //! 4. A checkpoint names only records that are durable before it is.
 //!
 //! # Limitations
@@ -51,7 +51,7 @@ pub use crate::journal::Durability;
 /// How a table with a directory is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DurableOptions {
-    /// What a change must survive before its caller is told.
+    /// What a change must survive before its caller gets the answer.
     pub durability: Durability,
     /// Whether the whole journal stays, so that all can be done again; else checkpoints cut off what they cover.
     pub history: bool,

@@ -53,8 +53,8 @@ pub(in crate::rollouts) fn unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// As [`unix_ms`], in a millisecond that begins after the call. Whoever holds the lock of a directory is told no
-/// millisecond that who held it before was told: two openings take less than one when nothing has to reach a disk, and
+/// As [`unix_ms`], in a millisecond that begins after the call. The holder of the lock of a directory gets no
+/// millisecond that an earlier holder got: two openings take less than one when nothing has to reach a disk, and
 /// would begin one [generation](super::super::ledger) twice.
 fn fresh_unix_ms() -> u64 {
     let called = unix_ms();
@@ -79,7 +79,7 @@ impl RolloutTable {
         Self::open_with(config, dir.as_ref(), durable, Options::default())
     }
 
-    /// As [`RolloutTable::open`], with a journal of which more is told.
+    /// As [`RolloutTable::open`], with more settings of the journal.
     pub(super) fn open_with(
         config: RolloutConfig,
         dir: &Path,
@@ -89,7 +89,7 @@ impl RolloutTable {
         config.check().map_err(|error| Error::Settings(error.to_string()))?;
         let (config, path) = (Arc::new(config), dir.to_owned());
         let OwnedDir { dir, lock, is_new } = MARKER.own(&path, true)?;
-        // Even if nothing is told of it any more: there was a table that may have given numbers. Another process may have
+        // Even if no record of it is left: there was a table that may have given numbers. Another process may have
         // made it since the names were read, and left it before we had the lock.
         let again = !is_new || dir.names()?.iter().any(|name| name != MARKER.file);
         dir.sync()?;

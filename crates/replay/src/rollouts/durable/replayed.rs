@@ -20,7 +20,7 @@ pub(super) fn nonsense(path: &Path, sequence: u64, what: impl Display) -> Error 
 pub(super) struct Replayed {
     /// For messages.
     pub(super) path: PathBuf,
-    /// None before anything was told.
+    /// `None` before the first record.
     pub(super) ledger: Option<Ledger>,
     /// When the last thing happened.
     pub(super) time: u64,
@@ -32,7 +32,7 @@ impl Replayed {
         Self { path, ledger: None, time: 0 }
     }
 
-    /// Does what a record tells; what was delivered by that, if something was.
+    /// Applies a record; what was delivered by that, if something was.
     ///
     /// # Errors
     ///

@@ -37,7 +37,7 @@ pub enum Change {
     },
     /// A producer goes on with a group that was left, the oldest first.
     Resume {
-        /// Who it is.
+        /// Its name.
         source: String,
         /// For how many milliseconds the reservation stands; as the table says, if `None`.
         ttl_ms: Option<u64>,
@@ -111,7 +111,7 @@ pub enum Change {
 pub struct Reserve {
     /// How many at most; one with a key.
     pub count: u32,
-    /// Who wants to make them.
+    /// The producer that wants to make them.
     pub source: String,
     /// What the producer calls the group. Others may be called the same: each reservation is a group of its own.
     pub key: String,
@@ -171,7 +171,7 @@ pub enum Balance {
 pub struct Want {
     /// Of the whole batch.
     pub size: Size,
-    /// Who asks, from 0 on.
+    /// The rank that asks, from 0 on.
     pub rank: u32,
     /// How many share a batch.
     pub ranks: u32,
@@ -179,9 +179,9 @@ pub struct Want {
     pub balance: Balance,
     /// For how many milliseconds it is the consumer's; it is done at once, if `None`.
     pub lease_ms: Option<u64>,
-    /// How many tokens an item of the share may have, for who lays it out [in rows](super::super::batch::Form::width); any
-    /// number, if 0. A share that does not fit is refused, and stays where it is, lease or not. On a connection the form
-    /// says it, whatever is here.
+    /// How many tokens an item of the share may have, for consumers that lay it out [in
+    /// rows](super::super::batch::Form::width); any number, if 0. A share that does not fit is refused, and stays where
+    /// it is, lease or not. On a connection the form says it, whatever is here.
     pub width: u32,
 }
 
@@ -225,7 +225,7 @@ pub struct Progress {
     pub is_finished: bool,
 }
 
-/// A group, and who makes it: another one since it was left.
+/// A group, and its producer: another one since it was suspended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Hold {
     /// The number of the group.
@@ -242,7 +242,7 @@ pub struct Reservation {
     pub hold: Hold,
     /// What it is called.
     pub key: String,
-    /// The version that its producer told, or else the learner's.
+    /// The version that its producer gave, or else the learner's.
     pub version: i64,
     /// For how many milliseconds it stands without a sign of life.
     pub ttl_ms: u64,
@@ -263,7 +263,7 @@ pub enum GroupStatus {
     Expired,
     /// It is too old.
     Stale,
-    /// It is over, for so long that it is not known how.
+    /// It is over, and its status is no longer known.
     Over,
 }
 
@@ -434,7 +434,7 @@ pub enum ChangeError {
         /// What it is.
         got: String,
     },
-    /// Another consumer has it now, or nobody.
+    /// Another consumer has it now, or none.
     #[error(
         "batch {}, rank {}, attempt {} is not this consumer's any more: {why}",
         .lease.batch, .lease.rank, .lease.attempt

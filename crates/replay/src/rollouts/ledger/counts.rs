@@ -48,7 +48,7 @@ counts! {
     late,
     /// Of those rejected and those filtered: they were too old.
     stale,
-    /// Of those filtered: somebody said that they are not wanted.
+    /// Of those filtered: removed by a call.
     removed,
     /// Groups that were complete at their deadline with fewer items than wanted.
     short,
@@ -66,7 +66,7 @@ counts! {
     masked_tokens,
     /// Shares that were delivered once more.
     redelivered,
-    /// Of the groups delivered: queued again, as nobody was done with them.
+    /// Of the groups delivered: queued again, as they were not acknowledged.
     returned,
     /// Groups that consumers said they are done with.
     acked,
@@ -117,7 +117,7 @@ pub struct Source {
     pub last_reserved: Option<u64>,
 }
 
-/// The most producers that are told apart; all others are one.
+/// The most producers that are distinguished; all others are one.
 pub const MAX_SOURCES: usize = 1 << 10;
 /// What all others are called.
 pub const OTHERS: &str = "(others)";

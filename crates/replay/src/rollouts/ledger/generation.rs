@@ -2,35 +2,35 @@
 //! is lost.
 //!
 //! Groups are reserved and batches made after a checkpoint, too. A table that goes on from it knows nothing of them,
-//! but producers and consumers do. If it gave their numbers to others, whoever comes back would bring its tokens to
+//! but producers and consumers do. If it gave their numbers to others, a returning producer would bring its tokens to
 //! another's group, or be done with another's batch. So a *generation* begins there: groups and batches go on at a number
 //! far above all that may have been given, and what the checkpoint has gets an attempt that none had before when it
-//! changes hands. Until then it is its producer's and its consumer's, who go on.
+//! changes hands. Until then its producer and its consumer continue with it.
 //!
 //! The same holds for a journal: unless it is synced at every record, a failure of the machine takes its last ones.
-//! So a generation begins whenever a directory is opened again, also where nothing was lost: who can tell?
+//! So a generation begins whenever a directory is opened again, also where nothing was lost, since that can't be known.
 //!
-//! The numbers come from the time of the day, in milliseconds; a directory is opened at most once in each. A generation that
-//! is counted would not do: of two tables that go on from one checkpoint, one after the other, each would be in the
+//! The numbers come from the time of the day, in milliseconds; a directory is opened at most once in each. A generation
+//! that is counted would not do: of two tables that go on from one checkpoint, one after the other, each would be in the
 //! next one.
 //!
 //! A table without a directory begins with nothing, as the one did that its server had before it was restarted. Its
-//! groups and batches count from the beginning, as people like to see them. What tells a reservation from one of before is its
-//! attempt, of which nobody sees anything.
+//! groups and batches count from the beginning, as people like to see them. What distinguishes a reservation from an
+//! earlier one is its attempt, which users do not see.
 //!
 //! # Invariants
 //!
-//! 1. Numbers from `groups`, or `batches`, up to `first` are nobody's: they were given after the checkpoint, or never.
-//! 2. Outside the first generation, no attempt is given that another generation has given, while fewer than a million groups or
-//!    batches a second are made, none of them changes hands once a second, and the clock does not go back.
-//! 3. Which numbers a generation of a journal has follows from what is saved of the ledger and from the time that is told,
+//! 1. Numbers from `groups`, or `batches`, up to `first` are not in use: they were given after the checkpoint, or never.
+//! 2. Outside the first generation, no attempt is given that another generation has given, while fewer than a million
+//!    groups or batches a second are made, none of them changes hands once a second, and the clock does not go back.
+//! 3. Which numbers a generation of a journal has follows from what is saved of the ledger and from the time that is given,
 //!    so a recording comes to the same.
 //!
 //! # Limitations
 //!
-//! Only the last gap in the numbers is known. Who comes from before an older one is told that its group is over, not
-//! that the table has forgotten it. A lease of a table without a directory is not told from the same one of a table
-//! before: a consumer that survives its server may be done with another's batch.
+//! Only the last gap in the numbers is known. A producer from before an older one learns that its group is over, not
+//! that the table has forgotten it. A lease of a table without a directory is not distinguished from the same one of a
+//! table before: a consumer that survives its server may be done with another's batch.
 
 use super::{Ledger, State};
 use crate::fields;
@@ -57,7 +57,7 @@ pub(super) struct Generation {
     pub(super) first: u64,
     /// The lowest attempt of what was there at the checkpoint and changes hands.
     pub(super) attempts: u32,
-    /// The highest that was given. It is not saved: who goes on from a checkpoint has a later clock.
+    /// The highest that was given. It is not saved: a table that continues from a checkpoint has a later clock.
     highest: u32,
 }
 
@@ -112,7 +112,7 @@ impl Ledger {
     /// Goes on from a checkpoint or a journal after which others may have been given numbers, `unix_ms` milliseconds
     /// after 1970. `replaced` is a ledger of this process that is known to have given some.
     pub(in crate::rollouts) fn begin_generation(&mut self, unix_ms: u64, replaced: Option<&Self>) {
-        // Without one, which attempt was given last is not known: who comes from a checkpoint does not know it.
+        // Without one, which attempt was given last is not known: a table from a checkpoint does not know it.
         let (next, highest) = replaced.map_or((0, 0), |Self { state, .. }| {
             let State { next_group, next_batch, generation, .. } = state;
             (*next_group.max(next_batch), generation.attempts.max(generation.highest))

@@ -2,7 +2,7 @@
 //!
 //! A batch is made once. Each rank's share goes to one consumer at a time; when that one is gone, the next one
 //! of the rank gets the same groups. That ends when the learner has gone on to a later version: then the batch
-//! is history, and its groups that nobody is done with are queued again.
+//! is history, and its groups that were not acknowledged are queued again.
 
 use std::sync::Arc;
 
@@ -189,7 +189,7 @@ impl Ledger {
         share
     }
 
-    /// The part that a lease is for, if it is the consumer's, who is about to change it.
+    /// The part that a lease is for, if it is the consumer's that is about to change it.
     fn held(&mut self, lease: Lease) -> Result<&mut Part, ChangeError> {
         let Lease { batch, rank, attempt } = lease;
         if batch >= self.state.next_batch || batch == 0 {
@@ -282,8 +282,9 @@ impl Ledger {
         self.tidy(number);
     }
 
-    /// Queues groups that wait for a consumer who asks for another size than this one, and may never come: those of
-    /// its own rank, of ranks that there are no more, and of batches of which nobody has anything. Whether there were some.
+    /// Queues groups that wait for a consumer that asks for another size than this one, and may never come: those of
+    /// its own rank, of ranks that there are no more, and of batches that no consumer has a part of. Whether there were
+    /// some.
     fn recall(&mut self, want: &Want) -> bool {
         let others = self.state.batches.iter().filter(|(_, batch)| !batch.want.is_like(want));
         let others: Vec<u64> = others.map(|(number, _)| *number).collect();
@@ -357,7 +358,7 @@ impl Ledger {
         }
     }
 
-    /// Queues groups again that nobody is done with.
+    /// Queues groups again that were not acknowledged.
     fn return_groups(&mut self, groups: &[u64]) {
         self.state.counts.returned += groups.len() as u64;
         self.queue_again(groups);

@@ -1,7 +1,7 @@
 //! All decisions of a rollout table: reservations, complete groups, deliveries and waits.
 //!
 //! A [`Ledger`] knows neither clocks nor threads nor files. Something [happens](Change) at a time that the
-//! caller tells, in milliseconds, and the ledger says what [came of it](Outcome) or [why not](ChangeError). So the
+//! caller gives, in milliseconds, and the ledger says what [came of it](Outcome) or [why not](ChangeError). So the
 //! same changes at the same times lead to the same ledger and the same batches, bit by bit.
 //!
 //! # Words
@@ -21,7 +21,7 @@
 //!
 //! 1. `submitted = running + accepted + rejected + filtered`.
 //! 2. A group is in one place: open, queued, or with consumers; or it is over.
-//! 3. A refusal changes nothing but what time itself has changed, which [`Ledger::is_due`] tells before; a count, if a
+//! 3. A refusal changes nothing but what time itself has changed, which [`Ledger::is_due`] reports before; a count, if a
 //!    consumer's lease was over; and what a sample that is refused has moved out of its way. Whatever changed something
 //!    says so: [`Ledger::take_changed`].
 //!
@@ -117,7 +117,7 @@ pub struct Ledger {
     changed: bool,
 }
 
-/// What is left of groups that are over, to be dropped by who holds no lock.
+/// What is left of groups that are over, to be dropped without a lock.
 #[derive(Debug, Default)]
 pub struct Dead {
     groups: Vec<Arc<Group>>,
@@ -135,7 +135,7 @@ pub struct GroupTotals {
     pub depth: Option<u32>,
     /// Groups that could be reserved now.
     pub room: u64,
-    /// Groups that are complete, and nobody has them.
+    /// Complete groups that are not leased.
     pub queued: u64,
     /// Groups that are with consumers.
     pub out: u64,
@@ -165,7 +165,7 @@ impl Ledger {
         })
     }
 
-    /// What it was told at its birth.
+    /// The settings with which it was created.
     pub fn config(&self) -> &Arc<RolloutConfig> {
         &self.config
     }
@@ -222,7 +222,7 @@ impl Ledger {
         std::mem::take(&mut self.dead)
     }
 
-    /// Whether anything was changed since the last call, time included: only then a journal needs to tell of it.
+    /// Whether anything was changed since the last call, time included: only then a journal needs a record of it.
     pub fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }

@@ -26,7 +26,7 @@ pub(super) struct Open {
     pub(super) finished: u32,
     pub(super) attempt: u32,
     pub(super) ttl_ms: u64,
-    /// When the reservation is over; `None` while nobody has it.
+    /// When the reservation is over; `None` while no producer has it.
     pub(super) expires: Option<u64>,
     /// When it is looked whether it is. That may be earlier: a sign of life moves only the one above.
     pub(super) looked_at: u64,
@@ -40,12 +40,12 @@ impl Open {
         self.oldest.map_or(self.dispatched, |oldest| oldest.min(self.dispatched))
     }
 
-    /// Whether a producer has it that was told this. Nobody has one that was left, whatever they tell.
+    /// Whether the producer with this attempt has it. No producer has a suspended one, whatever it sends.
     fn is_of(&self, hold: Hold) -> bool {
         self.attempt == hold.attempt && self.expires.is_some()
     }
 
-    /// About how many bytes it takes to tell somebody what is there of it.
+    /// About how many bytes it takes to send what is there of it.
     fn bytes(&self) -> u64 {
         let of_item = |item: &Item| {
             let segments = item.segments.iter();
@@ -143,7 +143,7 @@ impl Ledger {
     /// Takes a sign of life of the producer of an open group.
     fn touch(&mut self, now: u64, id: u64) {
         if let Some(open) = self.state.open.get_mut(&id)
-            // One that was left has nobody whose life there could be a sign of.
+            // A suspended one has no producer that could renew it.
             && let Some(expires) = &mut open.expires
         {
             *expires = now.saturating_add(open.ttl_ms);
@@ -151,7 +151,7 @@ impl Ledger {
         }
     }
 
-    /// Counts a producer who brought something for what is another one's by now, or nobody's.
+    /// Counts a producer that added to a group that is another one's by now, or of none.
     fn count_fenced(&mut self) {
         (self.state.counts.fenced, self.changed) = (self.state.counts.fenced + 1, true);
     }
@@ -239,7 +239,7 @@ impl Ledger {
             return Ok(Outcome::Appended(self.complete(id)));
         }
         self.touch(now, id);
-        // One token that is too old makes the group too old, so nobody need make the rest of it.
+        // One token that is too old makes the group too old, so the rest of it need not be made.
         if self.drops() && self.bound().is_some_and(|bound| after.1.is_some_and(|v| v < bound)) {
             self.state.counts.stale += 1;
             self.reject(id, GroupStatus::Stale);
@@ -377,7 +377,7 @@ impl Ledger {
     /// Has a group wait for another producer.
     fn leave(&mut self, id: u64) {
         let Some(open) = self.state.open.get_mut(&id) else { return };
-        // Whoever had it and wakes up is told from whoever goes on with it.
+        // A former owner that wakes up is distinguished from the one that continues with it.
         open.attempt = self.state.generation.attempt_after(id, open.attempt);
         (open.expires, self.changed) = (None, true);
         self.derived.due.remove(&(open.looked_at, Due::Reservation(id)));
@@ -461,7 +461,7 @@ impl Ledger {
         self.state.counts.expired += 1;
         match self.config.on_expiry {
             OnExpiry::Reject => self.reject(id, GroupStatus::Expired),
-            // One that nobody could be told of would never be gone on with.
+            // One that is too large to send could never be resumed.
             OnExpiry::Suspend if open.bytes() > MAX_SUSPENDED => {
                 self.reject(id, GroupStatus::Expired)
             }

@@ -537,8 +537,8 @@ impl Ledger {
     }
 
     /// Goes on at `now`, as if no time had passed since `then`: reservations and leases get their full time again,
-    /// since nobody could use it meanwhile, and groups keep what they had until their deadlines. Whoever paused it may be
-    /// gone, so that is over.
+    /// since no producer could use it meanwhile, and groups keep what they had until their deadlines. The client that
+    /// paused it may be gone, so that is over.
     pub fn wake(&mut self, then: u64, now: u64) {
         self.state.paused = false;
         for source in self.state.sources.all_mut() {
@@ -563,7 +563,7 @@ impl Ledger {
         self.derived = Derived::of(self.config.order, &self.state, arrangement);
     }
 
-    /// Is told other settings, which are such that [may change](RolloutConfig::goes_on).
+    /// Takes other settings, which are such that [may change](RolloutConfig::goes_on).
     ///
     /// # Errors
     ///

@@ -19,7 +19,7 @@
 //! Every entry begins with its format, 1, and its kind, a byte each. Numbers are little-endian. An effect
 //! is the item's key, its version, and the key of the item that had to go for it, or 2^64 - 1: u64 each.
 //! The highest bit of a sampled key says that its item has gone. After *forget* no entry names a chunk or
-//! a form that was told before. An origin is the number of a session, u32, as it was told last, and which
+//! a form that was recorded before. An origin is the number of a session, u32, as it was recorded last, and which
 //! operation of that the first item is: u64.
 //!
 //! Bytes from a file are parsed here without trust; whether they fit the table is for `replay`.
@@ -89,7 +89,7 @@ impl Sent {
 pub(in crate::table) struct Effect {
     pub(in crate::table) key: Key,
     pub(in crate::table) version: u64,
-    /// Who had to go.
+    /// The item that was removed.
     pub(in crate::table) gone: Option<Key>,
 }
 

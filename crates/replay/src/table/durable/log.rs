@@ -25,7 +25,7 @@ use crate::{Error, WaitReason};
 const ROWS_BYTES: usize = 4 << 20;
 /// The most keys in one entry.
 const MAX_KEYS: usize = 1 << 16;
-/// Chunks are told again when those that were told have this many bytes, or are this many: whoever replays
+/// Chunks are recorded again when those that were recorded have this many bytes, or are this many: a replay
 /// keeps as many.
 const KNOWN_BYTES: usize = 64 << 20;
 const KNOWN_CHUNKS: usize = 1 << 16;
@@ -40,7 +40,7 @@ pub(in crate::table) struct EffectLog {
     known: Mutex<Known>,
     /// Numbers of forms, each used once.
     forms: AtomicU32,
-    /// Samples that are not told yet, for lack of room.
+    /// Samples that are not recorded yet, for lack of room.
     untold: AtomicU64,
 }
 
@@ -80,7 +80,7 @@ impl EffectLog {
     }
 
     /// Which journal it is, and what a checkpoint that is taken now need not have replayed. Under the
-    /// table's lock. Later entries name nothing that was told before.
+    /// table's lock. Later entries name nothing that was recorded before.
     pub(in crate::table) fn cut(&self) -> (String, u64) {
         self.known.lock().clear();
         // The checkpoint has counted them.
@@ -162,7 +162,7 @@ impl EffectLog {
         if max_times == 0 {
             let count = infos.keys.len() as u64 + self.untold.swap(0, Ordering::Relaxed);
             let record = entry::sampled(count, std::iter::empty());
-            // Who samples does not wait for this room.
+            // Samples do not wait for this room.
             match self.log.journal().try_room(record.len() + 64) {
                 Ok(Some(mut room)) => drop(self.log.push(record, Some(&mut room))),
                 _ => self.untold.store(count, Ordering::Relaxed),
@@ -190,7 +190,7 @@ impl EffectLog {
         self.log.push(record, None);
     }
 
-    /// As [`EffectLog::try_insert`]; goes on when its chunks are to be told again, so that the caller tries again.
+    /// As [`EffectLog::try_insert`]; fails when its chunks are to be recorded again, so that the caller tries again.
     fn try_insert_once(
         &self,
         table: &Arc<Table>,
@@ -253,7 +253,7 @@ impl EffectLog {
         }
     }
 
-    /// Has later entries name nothing that was told before.
+    /// Has later entries name nothing that was recorded before.
     pub(super) fn forget(&self) {
         self.known.lock().clear();
         self.log.push(entry::begin(entry::kind::FORGET, 0), None);

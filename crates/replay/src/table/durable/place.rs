@@ -107,7 +107,7 @@ pub(super) fn dir_name(table: &str) -> String {
         }
     }
     if name.len() > MAX_NAME {
-        // Two that are alike up to there, and in their checksums, are told apart by their labels.
+        // Two that are alike up to there, and in their checksums, are distinguished by their labels.
         name.truncate(MAX_NAME);
         name.push_str(&format!("%%{:08x}", crc32c::crc32c(table.as_bytes())));
     }

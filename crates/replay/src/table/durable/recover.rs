@@ -43,7 +43,7 @@ struct Pending<'a> {
 
 /// Brings tables back as they were, and has those with a durability write journals below `root` from then
 /// on. `checkpoint` is a root of checkpoints, of which the newest is loaded, or one of them; what the
-/// journals tell since is replayed.
+/// journals have since is replayed.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -191,7 +191,7 @@ fn recover_one<'a>(
     }
     let (core, next_form) = if records > 0 {
         let (mut core, next_form) = replayer.finish().map_err(unfit)?;
-        // Draws were not told, so the generator is not where it was; it must not begin again either.
+        // Draws were not recorded, so the generator is not where it was; it must not begin again either.
         core.rng = Rng::new(config.seed ^ replay.end().wrapping_mul(0x9e37_79b9_7f4a_7c15));
         (core, next_form)
     } else {
@@ -199,7 +199,7 @@ fn recover_one<'a>(
     };
     let log = EffectLog::new(table, journal, label.id, next_form);
     if records > 0 {
-        // Whoever replays this once more need not keep what was told so far.
+        // A later replay need not keep what was recorded so far.
         log.forget();
     }
     let torn = replay.torn().cloned();

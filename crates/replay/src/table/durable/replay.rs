@@ -46,7 +46,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
         shared: &'a mut ChunkDirectory<'b>,
     ) -> Self {
         let used = core.items.slots();
-        // Draws are not repeated, only what came of them: nobody asks selectors before the end.
+        // Draws are not repeated, only what came of them: selectors are not asked before the end.
         core.sampler.unsettle();
         core.remover.unsettle();
         Self {
@@ -65,7 +65,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
         }
     }
 
-    /// Does what a record tells.
+    /// Applies a record.
     ///
     /// # Errors
     ///
@@ -156,7 +156,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
         Ok(())
     }
 
-    /// The table, and a number of which no form was told.
+    /// The table, and a number of which no form was recorded.
     ///
     /// # Errors
     ///
@@ -191,7 +191,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
     }
 
     fn settle(&mut self) {
-        // What the journal was told so far is of its last opening.
+        // What the journal has so far is of its last opening.
         self.core.sessions.report_anew();
         self.core.sampler.settle();
         self.core.remover.settle();
@@ -245,7 +245,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
         Ok(())
     }
 
-    /// Counts an item in whose payload is there, and out who had to go for it.
+    /// Counts an item in whose payload is there, and out the one that was removed for it.
     fn enter(&mut self, effect: &Effect, priority: f64) -> Result<(), String> {
         let Effect { key, version, gone } = *effect;
         if !self.core.items.place(key, priority, version) {

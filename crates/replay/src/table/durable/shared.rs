@@ -1,6 +1,6 @@
 //! Chunks of all tables that are brought back, so that those that share one share it again.
 //!
-//! A chunk that no item has any more is kept by nobody: only its name is here, until names are swept out.
+//! A chunk that no item has any more is not kept: only its name is here, until names are swept out.
 //! That is done when there are twice as many as the last sweep has left, so that all sweeps together look at
 //! no more than a few times as many names as there ever were, however often a journal forgets.
 
@@ -18,7 +18,7 @@ const FEW: usize = 1 << 12;
 pub(super) struct ChunkDirectory<'a> {
     /// Those of the checkpoint.
     saved: Option<Living<'a>>,
-    /// Those that journals told.
+    /// Those that journals recorded.
     told: ByName<Weak<Chunk>>,
     /// How many of these there may be until the next sweep.
     most: usize,
@@ -29,7 +29,7 @@ impl<'a> ChunkDirectory<'a> {
         Self { saved, told: ByName::default(), most: FEW }
     }
 
-    /// The chunk of this name, if an item has it, or a journal that is read has just told of it.
+    /// The chunk of this name, if an item has it, or a journal that is read has just recorded it.
     pub(super) fn get(&mut self, key: u128) -> Option<Arc<Chunk>> {
         let told = self.told.get(&key).and_then(Weak::upgrade);
         told.or_else(|| self.saved.as_mut()?.get(key))
@@ -57,7 +57,7 @@ mod tests {
     use crate::chunk::ColumnKind;
     use crate::spec::Dtype;
 
-    /// A journal that tells of this many chunks, of which one in `kept` stays, and forgets after every 50.
+    /// A journal with this many chunks, of which one in `kept` stays, and forgets after every 50.
     fn looks(chunks: usize, kept: usize) -> (usize, usize) {
         let kind = Arc::new(ColumnKind { dtype: Dtype::Bool, shape: vec![] });
         let (mut shared, mut items) = (ChunkDirectory::new(None), Vec::new());

@@ -42,7 +42,7 @@ fn inserts_wait_for_room_in_the_journal_and_samples_do_not() {
     table.try_sample(3).unwrap();
     table.try_sample(4).unwrap();
     assert_eq!(journal.next(), before, "counts wait for room");
-    // What somebody waits to hear of is not held up by others, and is little.
+    // What a caller waits for is not held up by others, and is little.
     assert_eq!(table.update_priorities(&table.items().keys, &[2.0]), Ok(1));
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {

@@ -49,7 +49,7 @@ pub struct Past {
     pub last: Option<Instant>,
 }
 
-/// Who asked for a checkpoint that has not begun, and whether a thread sees to them.
+/// Requests for a checkpoint that has not begun, and whether a thread serves them.
 #[derive(Default)]
 struct CheckpointRequests {
     asked: Vec<OnSaved>,
@@ -57,7 +57,7 @@ struct CheckpointRequests {
 }
 
 impl Checkpointer {
-    /// A checkpointer for the `keep` newest checkpoints of a root, who signs them with a release of the program.
+    /// A checkpointer for the `keep` newest checkpoints of a root, signed with a release of the program.
     pub fn new(
         tables: Arc<Tables>,
         stream: Option<Arc<Stream>>,
@@ -126,7 +126,7 @@ impl Checkpointer {
         load(self.contents(), path)
     }
 
-    /// Has a checkpoint written by another thread, which calls `on_saved` then. All who ask before it begins
+    /// Has a checkpoint written by another thread, which calls `on_saved` then. All that ask before it begins
     /// share it.
     pub fn ask(self: &Arc<Self>, on_saved: impl FnOnce(&Result<PathBuf, Error>) + Send + 'static) {
         let mut requests = self.requests.lock();
@@ -148,7 +148,7 @@ impl Checkpointer {
         }
     }
 
-    /// Writes one checkpoint for all who have asked; `false` when nobody has.
+    /// Writes one checkpoint for all requests; `false` when there are none.
     fn run(&self) -> bool {
         let mut requests = self.requests.lock();
         let asked = std::mem::take(&mut requests.asked);

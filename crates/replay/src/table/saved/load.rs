@@ -74,7 +74,7 @@ pub(in crate::table) fn read<'a>(
 /// # Errors
 ///
 /// Any [`Error`]; then everything is as it was. A table with a journal can't go back: what the journal
-/// tells would not follow. Such tables are loaded by [`recover`](crate::table::recover) alone.
+/// has would not follow. Such tables are loaded by [`recover`](crate::table::recover) alone.
 pub fn load<'a>(
     contents: impl Into<Contents<'a>>,
     path: impl AsRef<Path>,
@@ -374,7 +374,7 @@ fn read_core(
 }
 
 impl Head {
-    /// What the table was told at its birth; its seed does not matter any more.
+    /// The settings with which the table was created; its seed does not matter any more.
     fn config(&self) -> Result<TableConfig, String> {
         let spec = self.spec.as_ref().map(|leaves| {
             let leaves = leaves.iter().map(|leaf| {

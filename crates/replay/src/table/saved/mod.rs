@@ -51,7 +51,7 @@ const VERSION: u32 = 3;
 pub struct Contents<'a> {
     /// All of its tables.
     pub tables: &'a Tables,
-    /// Its stream, of which the samples that nobody took are saved.
+    /// Its stream, of which unread samples are saved.
     pub stream: Option<&'a Stream>,
     /// Its rollout tables.
     pub rollouts: &'a [Arc<RolloutTable>],

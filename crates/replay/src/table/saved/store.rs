@@ -71,8 +71,8 @@ impl Drop for Kept {
 }
 
 /// Writes all tables as a checkpoint of `root`, rollout tables among them, and the samples of a stream that
-/// nobody took yet, with something to be known about it. Files of journals that it makes superfluous are removed then: with older
-/// checkpoints the journals can't be replayed.
+/// were not read yet, with something to be known about it. Files of journals that it makes superfluous are removed
+/// then: with older checkpoints the journals can't be replayed.
 ///
 /// # Errors
 ///
@@ -168,7 +168,7 @@ impl Moment {
             items: core.items.len(),
             order,
             signatures: Vec::new(),
-            // In the same moment as the rest: what comes later is told after this record.
+            // In the same moment as the rest: what comes later is recorded after this.
             journal: table.effects().map(EffectLog::cut),
         };
         Ok(Self { head, items, sampler, remover, sessions, payload })

@@ -22,7 +22,7 @@ struct Head {
     samples: usize,
 }
 
-/// Writes the samples that nobody took.
+/// Writes the unread samples.
 pub(super) fn write(stream: &Stream, unread: &Unread, writer: &mut Writer) -> Result<(), Error> {
     let samples = unread.samples;
     writer.describe("unread samples", samples.to_string());

@@ -22,7 +22,7 @@ pub const MAX_SHARDS: usize = 1 << FREE;
 /// From the top, a key has the number of the shard with its bits in reverse, the life, and the key of the server.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Labels {
-    /// How many of the free bits tell the life.
+    /// How many of the free bits hold the life.
     incarnation_bits: u32,
 }
 
@@ -43,7 +43,7 @@ impl Labels {
         Self { incarnation_bits: FREE.saturating_sub(bits) }
     }
 
-    /// A life as labels tell it: a few lives later they say the same again.
+    /// A life as labels hold it: a few lives later they repeat.
     pub(super) fn incarnation(&self, incarnation: u64) -> u64 {
         incarnation & ((1 << self.incarnation_bits) - 1)
     }

@@ -285,7 +285,7 @@ impl Shards {
     }
 
     /// Goes on with a batch that was not finished. What was chosen for a shard that has nothing to sample
-    /// from any more, because somebody removed it, is chosen again among the others.
+    /// from any more, because it was removed, is chosen again among the others.
     fn resume(
         &self,
         partial: &mut UnfinishedBatch,
@@ -317,7 +317,7 @@ impl Shards {
         wait: &mut Wait<'_>,
     ) -> Result<(), ShardsError> {
         loop {
-            // An unfinished batch may be of more shards: who made it knew of one that has joined since.
+            // An unfinished batch may be of more shards: its maker knew of one that has joined since.
             for shard in 0..shards.len().max(partial.incarnations.len()) {
                 let same = incarnation(shards, shard) == partial.incarnations.get(shard).copied();
                 if !same && partial.choice.has(shard) {

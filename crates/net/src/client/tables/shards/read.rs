@@ -80,7 +80,7 @@ impl Shards {
         }
         let mut gathered = Gathered { parts: Vec::new(), infos: Infos::default() };
         for (number, keys) in own.iter().enumerate() {
-            // Of items that are nowhere the last shard still tells what they look like.
+            // Of items that are nowhere the last shard still has their form.
             let last = number + 1 == own.len() && gathered.parts.is_empty();
             if keys.is_empty() && !last {
                 continue;
