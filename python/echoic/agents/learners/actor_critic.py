@@ -1,4 +1,4 @@
-"""What PPO and IMPALA train: a policy, values, and, where there is a planner, its encoder.
+"""What PPO trains: a policy, values, and, where there is a planner, its encoder.
 
 One policy: with a planner, the policy is the planner's own, the one that acts, and plans are made
 again from their windows so that gradients reach the encoder. Without one, plans are inputs like any

@@ -14,10 +14,9 @@ acted and π' the one at the beginning of an update,
   is the one that was acted on, an input like any other: policy and values learn from a replayed
   step, the encoder from new ones, whose windows are there.
 - *IMPALA.* `A` and the values' targets are V-trace's along the segment, π' is the policy as it is,
-  and one step is made: so r is 1, and the gradient is exactly
-  :class:`~echoic.agents.learners.IMPALALearner`'s.
+  and one step is made: so r is 1.
 
-A minibatch is divided among `num_learners` parts, whose gradients are averaged by their rows. The
+A minibatch is divided among `num_learners` threads, whose gradients are averaged by their rows. The
 cost of plans' changes is a mean over the pairs of each part.
 """
 
@@ -25,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -93,7 +93,11 @@ class VectorLearner(PPOLearner):
             hidden_dim=config.planning_config.hidden_dim,
         )
         self.run_config = config
-        self.shards: Any = None
+        self._pool = (
+            ThreadPoolExecutor(config.num_learners, "echoic-learner")
+            if config.num_learners > 1
+            else None
+        )
         self._spread = 1.0
 
     # What is learned from.
@@ -329,31 +333,14 @@ class VectorLearner(PPOLearner):
             "approx_kl": float((log_ratio.exp() - 1.0 - log_ratio).mean()),
         }
 
-    def tensors(self) -> dict[str, Any]:
-        """All that a part needs to compute a gradient, by name."""
-        modules = {"policy": self.policy_network, "value": self.value_network}
-        if self.planner is not None:
-            modules |= {"encoder": self.planner.encoder, "divergence": self.planner.divergence}
-        return {
-            f"{part}/{name}": tensor
-            for part, module in modules.items()
-            for name, tensor in module.state_dict().items()
-        }
-
-    def load_tensors(self, tensors: dict[str, Any]) -> None:
-        """Become what :meth:`tensors` was of."""
-        mine = self.tensors()
-        for name, tensor in tensors.items():
-            mine[name].copy_(tensor)
-
     def _parts(self, index: Any) -> list[Any]:
         """The rows of a minibatch, divided; none of the parts is empty."""
         return [one for one in index.tensor_split(self.run_config.num_learners) if len(one)]
 
     def _gradients(self, parts: list[Any]) -> list[Any]:
-        if self.shards is None or len(parts) == 1:
+        if self._pool is None or len(parts) == 1:
             return [self.gradient(*part) for part in parts]
-        return list(self.shards.gradients(parts))
+        return list(self._pool.map(lambda part: self.gradient(*part), parts))
 
     def _step_along(self, slopes: list[list[Any]], counts: list[int]) -> float:
         """One step along the mean of gradients, by rows; parts are added in order."""
@@ -368,6 +355,11 @@ class VectorLearner(PPOLearner):
         return gradients.step(self.optimizer, self.networks.parameters(), self.config.max_grad_norm)
 
     # Keeping.
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
 
     def state_dict(self) -> dict[str, Any]:
         """All that learning changes."""
