@@ -168,11 +168,6 @@ class ActorCritic:
         chosen = log_probs.gather(-1, steps.actions.long()[:, None]).squeeze(-1)
         return Evaluation(log_probs, chosen, self.value(steps.states, plans), cost, divergence)
 
-    def after_step(self, evaluation: Evaluation) -> None:
-        """What a planner needs after each step of the optimizer."""
-        if self.planner is not None:
-            self.planner.after_step(evaluation.plan_divergence)
-
     def state_dict(self) -> dict[str, Any]:
         """Of the networks, the planner's whole state in it."""
         return {
