@@ -230,13 +230,13 @@ servers: build .venv/.installed-test .venv/.installed-agents .venv/.installed-sm
 		tests/agents/test_core/test_real_servers.py
 
 .PHONY: alfworld
-# Play ALFWorld and TextWorld themselves: compiles for minutes, and has GPL packages in a place of their own.
+# Play ALFWorld itself: compiles for minutes, and has GPL packages in a place of their own.
 alfworld: build .venv/.installed-test .venv/.installed-agents
 	@test -d target/alfworld || uv venv --quiet --python $(VENV)/bin/python target/alfworld
 	@uv pip install --quiet --python target/alfworld alfworld==0.4.2
-	@ECHOIC_ALFWORLD_PYTHON=target/alfworld/bin/python ECHOIC_TEXTWORLD_PYTHON=target/alfworld/bin/python \
+	@ECHOIC_ALFWORLD_PYTHON=target/alfworld/bin/python \
 		python -m pytest --tier all --check-skips \
-		tests/agents/test_environments/test_alfworld.py tests/agents/test_environments/test_textworld.py
+		tests/agents/test_environments/test_alfworld.py
 
 .PHONY: frameworks
 # Run the adapters with TRL, verl and verifiers, in an environment of their own (6 GB).

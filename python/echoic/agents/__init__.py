@@ -12,269 +12,49 @@ from typing import TYPE_CHECKING
 from echoic.agents._lazy import lazily
 
 if TYPE_CHECKING:
-    from echoic.agents.async_execution import (
-        AsyncExecutionEngine,
-        ExecutionConfig,
-        KVCacheManager,
-        LatencyScheduler,
-        RolloutResult,
-        SamplingParams,
-    )
-    from echoic.agents.backbones import Backbone
-    from echoic.agents.bandwidth import (
-        BandwidthAwareScheduler,
-        BandwidthConfig,
-        BandwidthEfficiencyTracker,
-        BandwidthMetrics,
-    )
-    from echoic.agents.environments import (
-        ALFWorldConfig,
-        ALFWorldEnvironment,
-        ARCConfig,
-        ARCEnvironment,
-        CRUXEvalConfig,
-        CRUXEvalEnvironment,
-        EchoRLEnvironment,
-        EnvironmentConfig,
-        EnvironmentState,
-        Game24Config,
-        Game24Environment,
-        MiniGridConfig,
-        MiniGridEnvironment,
-        ReasoningGymConfig,
-        ReasoningGymEnvironment,
-        RoomsConfig,
-        RoomsEnvironment,
-        TextWorldConfig,
-        TextWorldEnvironment,
-        WebShopConfig,
-        WebShopEnvironment,
-    )
-    from echoic.agents.evaluation import (
-        BenchmarkConfig,
-        BenchmarkResult,
-        EchoRLBenchmark,
-        TaskResult,
-    )
-    from echoic.agents.latent_planning import (
-        LatentPlanningOptimizer,
-        PlanEmbeddings,
-        PlanningConfig,
-        PlanWindows,
-        PolicyNetwork,
-        SoftPrefixAdapter,
-        TrajectoryEncoder,
-        TrajectoryPrior,
-    )
-    from echoic.agents.learners import (
-        GAECalculator,
-        GRPOConfig,
-        GRPOLearner,
-        IMPALAConfig,
-        IMPALALearner,
-        LoRAConfig,
-        PPOConfig,
-        PPOLearner,
-        PPOTrainingStep,
-        RLOOConfig,
-        RLOOLearner,
-        ValueNetwork,
-    )
-    from echoic.agents.monitoring import (
-        MetricsCollector,
-        MetricsLogger,
-        PerformanceMetrics,
-        PerformanceMonitor,
-        SystemMonitor,
-    )
-    from echoic.agents.prioritized_replay import (
-        AdaptiveReplayBuffer,
-        Experience,
-        HotColdBuffer,
-        PrioritizedReplayBuffer,
-        ReplayConfig,
-        SurpriseCalculator,
-    )
-    from echoic.agents.remote_execution import (
-        RemoteConfig,
-        RemoteEngine,
-        Replica,
-    )
-    from echoic.agents.training import (
-        EchoRLTrainer,
-        TrainingConfig,
-        TrainingMetrics,
-    )
-
-__all__ = [
-    "ALFWorldConfig",
-    "ALFWorldEnvironment",
-    "ARCConfig",
-    "ARCEnvironment",
-    "AdaptiveReplayBuffer",
-    "AsyncExecutionEngine",
-    "Backbone",
-    "BandwidthAwareScheduler",
-    "BandwidthConfig",
-    "BandwidthEfficiencyTracker",
-    "BandwidthMetrics",
-    "BenchmarkConfig",
-    "BenchmarkResult",
-    "CRUXEvalConfig",
-    "CRUXEvalEnvironment",
-    "EchoRLBenchmark",
-    "EchoRLEnvironment",
-    "EchoRLTrainer",
-    "EnvironmentConfig",
-    "EnvironmentState",
-    "ExecutionConfig",
-    "Experience",
-    "GAECalculator",
-    "GRPOConfig",
-    "GRPOLearner",
-    "Game24Config",
-    "Game24Environment",
-    "HotColdBuffer",
-    "IMPALAConfig",
-    "IMPALALearner",
-    "KVCacheManager",
-    "LatencyScheduler",
-    "LatentPlanningOptimizer",
-    "LoRAConfig",
-    "MetricsCollector",
-    "MetricsLogger",
-    "MiniGridConfig",
-    "MiniGridEnvironment",
-    "PPOConfig",
-    "PPOLearner",
-    "PPOTrainingStep",
-    "PerformanceMetrics",
-    "PerformanceMonitor",
-    "PlanEmbeddings",
-    "PlanWindows",
-    "PlanningConfig",
-    "PolicyNetwork",
-    "PrioritizedReplayBuffer",
-    "RLOOConfig",
-    "RLOOLearner",
-    "ReasoningGymConfig",
-    "ReasoningGymEnvironment",
-    "RemoteConfig",
-    "RemoteEngine",
-    "ReplayConfig",
-    "Replica",
-    "RolloutResult",
-    "RoomsConfig",
-    "RoomsEnvironment",
-    "SamplingParams",
-    "SoftPrefixAdapter",
-    "SurpriseCalculator",
-    "SystemMonitor",
-    "TaskResult",
-    "TextWorldConfig",
-    "TextWorldEnvironment",
-    "TrainingConfig",
-    "TrainingMetrics",
-    "TrajectoryEncoder",
-    "TrajectoryPrior",
-    "ValueNetwork",
-    "WebShopConfig",
-    "WebShopEnvironment",
-]
+    from echoic.agents.async_execution import *
+    from echoic.agents.backbones import *
+    from echoic.agents.bandwidth import *
+    from echoic.agents.environments import *
+    from echoic.agents.evaluation import *
+    from echoic.agents.latent_planning import *
+    from echoic.agents.learners import *
+    from echoic.agents.monitoring import *
+    from echoic.agents.prioritized_replay import *
+    from echoic.agents.remote_execution import *
+    from echoic.agents.training import *
 
 _MODULES = {
     "async_execution": (
-        "AsyncExecutionEngine",
-        "ExecutionConfig",
-        "KVCacheManager",
-        "LatencyScheduler",
-        "RolloutResult",
-        "SamplingParams",
+        "AsyncExecutionEngine ExecutionConfig KVCacheManager LatencyScheduler RolloutResult "
+        "SamplingParams"
     ),
-    "backbones": ("Backbone",),
+    "backbones": "Backbone",
     "bandwidth": (
-        "BandwidthAwareScheduler",
-        "BandwidthConfig",
-        "BandwidthEfficiencyTracker",
-        "BandwidthMetrics",
+        "BandwidthAwareScheduler BandwidthConfig BandwidthEfficiencyTracker BandwidthMetrics"
     ),
     "environments": (
-        "ALFWorldConfig",
-        "ALFWorldEnvironment",
-        "ARCConfig",
-        "ARCEnvironment",
-        "CRUXEvalConfig",
-        "CRUXEvalEnvironment",
-        "EchoRLEnvironment",
-        "EnvironmentConfig",
-        "EnvironmentState",
-        "Game24Config",
-        "Game24Environment",
-        "MiniGridConfig",
-        "MiniGridEnvironment",
-        "ReasoningGymConfig",
-        "ReasoningGymEnvironment",
-        "RoomsConfig",
-        "RoomsEnvironment",
-        "TextWorldConfig",
-        "TextWorldEnvironment",
-        "WebShopConfig",
-        "WebShopEnvironment",
+        "ALFWorldConfig ALFWorldEnvironment ARCConfig ARCEnvironment CRUXEvalConfig "
+        "CRUXEvalEnvironment EchoRLEnvironment EnvironmentConfig EnvironmentState Game24Config "
+        "Game24Environment MiniGridConfig MiniGridEnvironment ReasoningGymConfig "
+        "ReasoningGymEnvironment RoomsConfig RoomsEnvironment WebShopConfig WebShopEnvironment"
     ),
-    "evaluation": (
-        "BenchmarkConfig",
-        "BenchmarkResult",
-        "EchoRLBenchmark",
-        "TaskResult",
-    ),
+    "evaluation": "BenchmarkConfig BenchmarkResult EchoRLBenchmark TaskResult",
     "latent_planning": (
-        "LatentPlanningOptimizer",
-        "PlanEmbeddings",
-        "PlanWindows",
-        "PlanningConfig",
-        "PolicyNetwork",
-        "SoftPrefixAdapter",
-        "TrajectoryEncoder",
-        "TrajectoryPrior",
+        "LatentPlanningOptimizer PlanWindows PlanningConfig PolicyNetwork SoftPrefixAdapter "
+        "TrajectoryEncoder TrajectoryPrior"
     ),
     "learners": (
-        "GAECalculator",
-        "GRPOConfig",
-        "GRPOLearner",
-        "IMPALAConfig",
-        "IMPALALearner",
-        "LoRAConfig",
-        "PPOConfig",
-        "PPOLearner",
-        "PPOTrainingStep",
-        "RLOOConfig",
-        "RLOOLearner",
-        "ValueNetwork",
+        "GAECalculator GRPOConfig GRPOLearner LoRAConfig PPOConfig PPOLearner PPOTrainingStep "
+        "RLOOConfig RLOOLearner ValueNetwork"
     ),
     "monitoring": (
-        "MetricsCollector",
-        "MetricsLogger",
-        "PerformanceMetrics",
-        "PerformanceMonitor",
-        "SystemMonitor",
+        "MetricsCollector MetricsLogger PerformanceMetrics PerformanceMonitor SystemMonitor"
     ),
     "prioritized_replay": (
-        "AdaptiveReplayBuffer",
-        "Experience",
-        "HotColdBuffer",
-        "PrioritizedReplayBuffer",
-        "ReplayConfig",
-        "SurpriseCalculator",
+        "Experience HotColdBuffer PrioritizedReplayBuffer ReplayConfig SurpriseCalculator"
     ),
-    "remote_execution": (
-        "RemoteConfig",
-        "RemoteEngine",
-        "Replica",
-    ),
-    "training": (
-        "EchoRLTrainer",
-        "TrainingConfig",
-        "TrainingMetrics",
-    ),
+    "remote_execution": "RemoteConfig RemoteEngine Replica",
+    "training": "EchoRLTrainer TrainingConfig TrainingMetrics",
 }
-_, __getattr__, __dir__ = lazily(__name__, _MODULES)
+__all__, __getattr__, __dir__ = lazily(__name__, _MODULES)

@@ -6,27 +6,30 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
 __all__ = ["lazily"]
 
 
 def lazily(
-    package: str, modules: Mapping[str, Sequence[str]]
+    package: str, modules: Mapping[str, str]
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """``__all__``, ``__getattr__`` and ``__dir__`` of a package whose modules hold these names."""
-    homes = {name: module for module, names in modules.items() for name in names}
-    names = sorted(homes)
+    """Make ``__all__``, ``__getattr__`` and ``__dir__`` of a package.
+
+    Args:
+        package: Its ``__name__``.
+        modules: For each of its modules the names to take from it, with spaces between.
+    """
+    homes = {name: module for module, names in modules.items() for name in names.split()}
 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        home = importlib.import_module(f"{package}.{homes[name]}")
-        value = getattr(home, name)
+        value = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
         setattr(importlib.import_module(package), name, value)
         return value
 
     def known() -> list[str]:
-        return sorted({*vars(importlib.import_module(package)), *names})
+        return sorted({*vars(importlib.import_module(package)), *homes})
 
-    return names, get, known
+    return sorted(homes), get, known

@@ -31,7 +31,7 @@ from echoic.agents.backbones import (
     set_price,
     with_plan,
 )
-from echoic.agents.backbones.http import Allowance, JsonClient
+from echoic.agents.backbones.http import JsonClient
 from echoic.agents.episodes import Usage, used_by
 from echoic.errors import ArgumentError, BackboneError
 from vendors_server import KEY, WRITTEN, VendorsServer
@@ -208,7 +208,7 @@ def test_bare_texts_go_on_where_a_server_has_that(server):
     for make in VENDORS.values():
         with pytest.raises(BackboneError, match="has no complete: this backend can't do that"):
             asyncio.run(main(make(server)))
-    for capability in ("kv", "gradients", "soft_prefix", "tokens"):
+    for capability in ("kv", "gradients", "tokens"):
         with pytest.raises(BackboneError, match=f"gpt-4o has no {capability}"):
             openai(server).needs(capability)
 
@@ -420,37 +420,6 @@ def test_rest_that_a_server_asks_for_binds_all_requests(server):
     assert len(clock.slept) >= 1
 
 
-def test_no_minute_has_more_requests_than_is_allowed(server):
-    clock = Clock()
-    begun: list[float] = []
-    server.reply = lambda chat: begun.append(clock.now) or "yes"
-    post(client(server, clock, requests_per_minute=3, timeout=1000.0), times=8)
-    assert begun == [1000.0] * 3 + [1060.0] * 3 + [1120.0] * 2
-
-
-def test_tokens_of_a_minute_are_booked_and_put_right():
-    allowance = Allowance((None, 100))
-    first = allowance.book((1, 80), now=0.0)
-    assert allowance.book((1, 40), now=1.0).begin == 60.0
-    allowance = Allowance((None, 100))
-    first = allowance.book((1, 80), now=0.0)
-    first.amounts[1] = 10  # What the server counted.
-    assert allowance.book((1, 40), now=1.0).begin == 1.0
-    # What could never begin counts as a whole minute's.
-    assert allowance.book((1, 10_000), now=2.0).begin == 61.0
-
-
-def test_a_booking_that_is_taken_back_leaves_the_others():
-    allowance = Allowance((2, None))
-    for second in (0.0, 1.0):
-        allowance.book((1, 0), second)
-    late = allowance.book((1, 0), 2.0)
-    assert late.begin == 60.0
-    allowance.forget(late)
-    # Nothing begins before the first of the two is a minute old.
-    assert allowance.book((1, 0), 3.0).begin == 60.0
-
-
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_no_error_shows_a_key_or_a_part_of_it(vendor, server):
     async def said(answer):
@@ -546,34 +515,6 @@ def test_a_name_that_points_elsewhere_may_have_no_known_price(bare_environment):
     assert make_backbone("gpt-4o").price == price_of("gpt-4o-mini")
     assert registry.backbone_target("gpt-4o").moved
     assert registry.backbone_target("nobody").model == "nobody"
-
-
-def test_any_minute_keeps_both_limits():
-    import random
-
-    draw = random.Random(3)
-    allowance = Allowance((7, 500))
-    now, booked = 0.0, []
-    for _ in range(400):
-        now += draw.random() * 6
-        amount = draw.randrange(1, 200)
-        booked.append((allowance.book((1, amount), now).begin, amount))
-    begins = [begin for begin, _ in booked]
-    assert begins == sorted(begins)
-    for begin in begins:
-        within = [amount for at, amount in booked if begin <= at < begin + 60]
-        assert len(within) <= 7
-        assert sum(within) <= 500
-
-
-def test_who_would_wait_too_long_for_an_allowance_is_told(server):
-    clock = Clock()
-    one = client(server, clock, requests_per_minute=1, timeout=50.0)
-    with pytest.raises(BackboneError, match="could begin in 60 s, and it may take 50 s in all"):
-        post(one, times=2)
-    clock.now += 60.0
-    post(one)  # The refused one has used up nothing.
-    assert clock.slept == []
 
 
 # Prices.
@@ -703,7 +644,7 @@ def test_settings_are_checked(server):
     for bounds in (
         {"attempts": 0},
         {"timeout": math.inf},
-        {"requests_per_minute": 0},
+        {"max_concurrent": 0},
         {"backoff": -1},
     ):
         with pytest.raises(ArgumentError):

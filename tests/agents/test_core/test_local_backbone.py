@@ -15,7 +15,7 @@ from echoic.agents.async_execution import (
     TinyConfig,
     TinyTransformer,
 )
-from echoic.agents.backbones import LocalBackbone, Message, Price
+from echoic.agents.backbones import Capabilities, LocalBackbone, Message, Price
 from echoic.errors import ArgumentError, BackboneError
 
 torch.set_num_threads(1)
@@ -172,8 +172,9 @@ def test_what_it_can_do_is_said_and_the_rest_refused():
     backbone = make()
     for capability in ("complete", "score", "tokens", "log_probs", "kv", "gradients", "seed"):
         backbone.needs(capability)
-    with pytest.raises(BackboneError, match="local has no soft_prefix"):
-        backbone.needs("soft_prefix")
+    backbone.capabilities = Capabilities()
+    with pytest.raises(BackboneError, match="local has no kv"):
+        backbone.needs("kv")
     with pytest.raises(ArgumentError, match="do not fit"):
         ask(backbone, CHAT, max_tokens=100_000)
 

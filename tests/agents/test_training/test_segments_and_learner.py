@@ -1,15 +1,17 @@
 """What goes through the table is what was acted on, and what is learned of it is what is said."""
 
+import copy
 import dataclasses
 
 import numpy as np
 import pytest
 import torch
-from echoic.agents.learners import IMPALAConfig, IMPALALearner, IMPALASequences
 from echoic.agents.training.acting import published
 from echoic.agents.training.actors import ActorGroup
 from echoic.agents.training.learner import learner_of
 from echoic.agents.training.segments import batch_of, example_of
+from echoic.primitives import compute_vtrace
+from learner_tensors import tensors
 
 
 class Published:
@@ -51,50 +53,46 @@ def test_a_segment_is_like_the_spec_of_its_table(run):
         assert found.dtype == np.asarray(zeros).dtype, name
 
 
-def test_one_step_of_impala_is_that_of_its_learner(run):
+def test_one_step_of_impala_is_along_the_gradient_of_vtrace(run):
     config = run(algorithm="impala", use_plans=False, replay="none", num_learners=2)
     learner, (_, columns) = acted(config, rounds=2)
     batch = batch_of(columns, config)
-    settings = learner.config
-    peer = IMPALALearner(
-        config.state_dim,
-        config.action_dim,
-        1,
-        IMPALAConfig(settings.learning_rate, settings.gamma, max_grad_norm=settings.max_grad_norm),
-        "cpu",
-        hidden_dim=config.planning_config.hidden_dim,
-    )
-    peer.policy_network.load_state_dict(learner.policy_network.state_dict())
-    peer.value_network.load_state_dict(learner.value_network.state_dict())
     # Older actors: the weights have moved since.
     with torch.no_grad():
-        for networks in (peer, learner):
-            for one in networks.policy_network.parameters():
-                one.add_(0.05 * torch.sin(torch.arange(one.numel()).float()).view_as(one))
-    zeros = torch.zeros_like(batch.plans)
-    told = peer.update(
-        IMPALASequences(
-            states=batch.states,
-            latent_plans=zeros,
-            actions=batch.actions,
-            rewards=batch.rewards,
-            log_probs=batch.log_probs,
-            dones=batch.dones,
-            last_states=batch.next_states[-1],
-            last_plans=zeros[-1],
-            truncated=batch.truncated,
-            final_states=batch.next_states,
-            final_plans=zeros,
-        )
+        for one in learner.policy_network.parameters():
+            one.add_(0.05 * torch.sin(torch.arange(one.numel()).float()).view_as(one))
+    policy, value = copy.deepcopy((learner.policy_network, learner.value_network))
+    plans = torch.zeros_like(batch.plans)
+    logits = policy(batch.states, plans).masked_fill(~batch.allowed, -1e9).log_softmax(-1)
+    chosen = logits.gather(-1, batch.actions[..., None])[..., 0]
+    values, following = value(batch.states, plans), value(batch.next_states, plans).detach()
+    assert abs(float((chosen - batch.log_probs).detach().exp().mean()) - 1.0) > 1e-3
+    settings = learner.config
+    targets, advantages = compute_vtrace(
+        (chosen - batch.log_probs).detach(),
+        batch.rewards,
+        values.detach(),
+        batch.dones,
+        following[-1],
+        settings.gamma,
+        1.0,
+        1.0,
+        truncated=batch.truncated,
+        final_values=following,
+        time_axis=0,
     )
+    value_loss = 0.5 * (values - targets).square().mean()
+    entropy = -(logits.exp() * logits).sum(-1).mean()
+    loss = -(chosen * advantages).mean() + settings.value_loss_coef * value_loss
+    (loss - settings.entropy_coef * entropy).backward()
+    parameters = [*policy.parameters(), *value.parameters()]
+    norm = float(torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm))
+    torch.optim.Adam(parameters, lr=settings.learning_rate).step()
     found = learner.learn(batch, current=False)
-    assert abs(told["mean_ratio"] - 1.0) > 1e-3
-    assert found["policy_loss"] != 0.0
-    assert found["value_loss"] == pytest.approx(told["value_loss"], rel=1e-4)
-    assert found["grad_norm"] == pytest.approx(told["grad_norm"], rel=1e-4)
-    for one, other in zip(
-        learner.policy_network.parameters(), peer.policy_network.parameters(), strict=True
-    ):
+    assert found["value_loss"] == pytest.approx(float(value_loss.detach()), rel=1e-4)
+    assert found["grad_norm"] == pytest.approx(norm, rel=1e-4)
+    ours = [*learner.policy_network.parameters(), *learner.value_network.parameters()]
+    for one, other in zip(ours, parameters, strict=True):
         torch.testing.assert_close(one, other, atol=2e-6, rtol=0)
 
 
@@ -104,12 +102,12 @@ def test_a_step_that_broke_is_learned_from_by_nobody(run):
     columns["valid"][:, 3] = False
     columns["truncated"][:, 3] = True
     columns["rewards"][:, 3] = 1e6
-    before = {name: one.clone() for name, one in learner.tensors().items()}
+    before = {name: one.clone() for name, one in tensors(learner).items()}
     columns["valid"][:] = False
     columns["truncated"][:] = True
     learner.config = dataclasses.replace(learner.config, entropy_coef=0.0, kl_coef=0.0)
     learner.learn(batch_of(columns, config), current=True)
-    for name, one in learner.tensors().items():
+    for name, one in tensors(learner).items():
         assert torch.equal(one, before[name]), name
 
 

@@ -15,12 +15,13 @@ from echoic.agents.episodes import run_episode
 from echoic.agents.training import EchoRLTrainer, TrainingMetrics
 from echoic.agents.training.actors import HELD_OUT, episode_seed
 from echoic.errors import CheckpointError, ClosedError, CollectorError
+from learner_tensors import tensors
 
 
 def train(config, **options):
     with EchoRLTrainer(config, **options) as trainer:
         metrics = asyncio.run(trainer.train())
-        return metrics, trainer._parts.learner.tensors(), trainer.policy()
+        return metrics, tensors(trainer._parts.learner), trainer.policy()
 
 
 def test_a_plan_learns_what_needs_a_memory_and_the_same_networks_without_one_do_not(run):

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 
 import pytest
 from echoic.agents.training import EchoRLTrainer
@@ -10,9 +9,9 @@ from echoic.agents.training.crews import ProcessCrew
 from echoic.errors import CollectorError
 
 
-# Seven processes import torch, which takes half a minute of a processor.
+# Processes import torch, which takes half a minute of a processor.
 @pytest.mark.timeout(400)
-def test_a_run_outlives_its_actors_and_a_part_of_its_learner(run, tmp_path, monkeypatch):
+def test_a_run_outlives_its_actors(run, tmp_path, monkeypatch):
     mark = tmp_path / "die"
     mark.touch()
     monkeypatch.setenv("ECHOIC_TEST_DEADLY", str(mark))
@@ -20,30 +19,15 @@ def test_a_run_outlives_its_actors_and_a_part_of_its_learner(run, tmp_path, monk
         env_name="test-deadly",
         backend="processes",
         total_timesteps=1024,
-        # Nothing of the learner's part is lost, however often it dies.
         num_learners=2,
     )
-    killed = []
-
-    async def watched(trainer):
-        work = asyncio.create_task(trainer.train())
-        while not work.done():
-            parts = trainer._parts
-            if len(trainer.get_training_metrics().policy_losses) >= 2 and not killed:
-                killed.append(parts.shards.pids[0])
-                os.kill(killed[0], signal.SIGKILL)
-            await asyncio.sleep(0.002)
-        return await work
-
     with EchoRLTrainer(config) as trainer:
-        metrics = asyncio.run(watched(trainer))
-        pids = [*trainer._parts.crew.pids, *trainer._parts.shards.pids]
+        metrics = asyncio.run(trainer.train())
+        pids = trainer._parts.crew.pids
     # The environment of one has killed its process, in the middle of a segment.
     assert not mark.exists()
-    assert killed
     assert metrics.total_timesteps >= 1024
     assert metrics.execution_metrics["actor_restarts"] == 1
-    assert metrics.execution_metrics["learner_restarts"] == 1
     assert len(metrics.policy_losses) == metrics.total_timesteps // 128
     for pid in pids:
         with pytest.raises(ProcessLookupError):

@@ -2,8 +2,8 @@
 
 One interface for a model on this machine and for one at a vendor's. They can't do the same things:
 :class:`Capabilities` says which, and what a backbone can't do raises
-:class:`~echoic.errors.BackboneError`; nothing is emulated in silence. A plan in vectors, for one,
-goes into a model that we hold; for the others :func:`with_plan` says it in words.
+:class:`~echoic.errors.BackboneError`; nothing is emulated in silence. :func:`with_plan`
+gives a plan in words.
 
 Invariant: the :class:`~echoic.agents.episodes.Usage` of an answer is what the backend counted. A
 server that does not count is an error, since what it cost would be a guess.
@@ -124,7 +124,6 @@ class Capabilities:
         kv: Keys and values of prefixes are ours: shared between requests, and emptied when weights
             change. Elsewhere there is at most a count of cached tokens.
         gradients: Its weights are here and can be trained.
-        soft_prefix: Vectors can stand before tokens; see :func:`with_plan` for where they can't.
         score: Tell how likely given answers are.
     """
 
@@ -134,7 +133,6 @@ class Capabilities:
     seed: bool = False
     kv: bool = False
     gradients: bool = False
-    soft_prefix: bool = False
     score: bool = False
 
 

@@ -1,26 +1,51 @@
-"""What backbones at vendors have in common: a client, a price, and how an answer is counted."""
+"""Models at vendors and on servers: three wire formats over one client.
+
+- :class:`OpenAIBackbone`: any server with OpenAI's chat format, such as OpenAI, Mistral, DeepSeek,
+  vLLM, SGLang and llama.cpp. Newer OpenAI models want ``max_completion_tokens``, and Mistral calls
+  the seed ``random_seed``: arguments of the constructor name such fields. Cached tokens are
+  ``usage.prompt_tokens_details.cached_tokens``, or DeepSeek's ``usage.prompt_cache_hit_tokens``.
+- :class:`AnthropicBackbone`: it takes no seed and returns no log-probabilities. Its
+  ``input_tokens`` leave out what was read from the cache and written to it; ours include both.
+- :class:`GeminiBackbone`: thoughts are counted apart there and paid as output; our ``tokens_out``
+  has both. An answer that was withheld is a completion that is ``"filtered"``.
+
+A server that reports no cached tokens gives ``tokens_cached=None``, which is not 0.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from echoic.agents.backbones import prices
-from echoic.agents.backbones.base import Backbone, Completion
-from echoic.agents.backbones.http import JsonClient, guess_tokens
+from echoic.agents.backbones.base import Backbone, Capabilities, Completion, whole
+from echoic.agents.backbones.http import JsonClient
 from echoic.agents.episodes import Usage
-from echoic.errors import BackboneError
+from echoic.errors import ArgumentError, BackboneError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from typing_extensions import Unpack
 
     from echoic.agents.backbones.base import Message, Sampling
     from echoic.agents.backbones.http import HttpConfig
     from echoic.agents.backbones.prices import Price
 
-__all__ = ["Counted", "HostedBackbone", "Settings"]
+__all__ = ["AnthropicBackbone", "GeminiBackbone", "HostedBackbone", "OpenAIBackbone"]
+
+_OPENAI_FINISHES = {"stop": "stop", "length": "length", "content_filter": "filtered"}
+_ANTHROPIC_VERSION = "2023-06-01"
+_ANTHROPIC_FINISHES = {
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "filtered",
+}
+_GEMINI_ROLES = {"user": "user", "assistant": "model"}
+_GEMINI_FINISHES = {"STOP": "stop", "MAX_TOKENS": "length"}
 
 
 class Settings(TypedDict, total=False):
@@ -88,9 +113,7 @@ class HostedBackbone(Backbone):
 
     async def answer(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """Answer a chat."""
-        path, body = self._request(messages, sampling)
-        characters = sum(len(message.text) for message in messages)
-        return await self._ask(path, body, guess_tokens(characters, sampling.max_tokens))
+        return await self._ask(*self._request(messages, sampling))
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -112,8 +135,8 @@ class HostedBackbone(Backbone):
     def _read(self, answer: Mapping[str, Any], usage: Usage) -> Completion:
         """What was said."""
 
-    async def _ask(self, path: str, body: Mapping[str, Any], reserve: int) -> Completion:
-        answer = await self.client.post(path, body, reserve=reserve, used=self._total)
+    async def _ask(self, path: str, body: Mapping[str, Any]) -> Completion:
+        answer = await self.client.post(path, body)
         usage: Usage | None = None
         try:
             counted = self._counted(answer)
@@ -150,13 +173,250 @@ class HostedBackbone(Backbone):
             )
         return completion
 
-    def _total(self, answer: Any) -> int:
-        """For the allowance of tokens; an answer that can't be read is told about later."""
-        try:
-            counted = self._counted(answer)
-        except (KeyError, IndexError, TypeError, AttributeError, ValueError, BackboneError):
-            return 0
-        return counted.tokens_in + counted.tokens_out
+    def _counts(self, answer: Mapping[str, Any], field: str) -> Any:
+        """The part of an answer that counts tokens."""
+        usage = answer.get(field)
+        if not usage:
+            raise BackboneError(f"{self.client.url} did not count tokens, so its cost is unknown")
+        return usage
+
+
+class OpenAIBackbone(HostedBackbone):
+    """A model behind ``/chat/completions``.
+
+    Args:
+        model: Its name there.
+        key: Shown as a bearer token; None where a server wants none.
+        url: The API's root, with its ``/v1``.
+        log_probs: Whether to ask for them; not all servers know them.
+        completions: Whether the server has ``/completions`` for bare texts, as vLLM, SGLang and
+            llama.cpp have.
+        seed_field: What the request calls the seed; None if the server takes none.
+        limit_field: What it calls the most tokens of an answer.
+        extra: More fields of every request.
+        **settings: ``name``, ``price`` and ``http`` of
+            :class:`HostedBackbone`.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        key: str | None = None,
+        url: str = "https://api.openai.com/v1",
+        log_probs: bool = False,
+        completions: bool = False,
+        seed_field: str | None = "seed",
+        limit_field: str = "max_tokens",
+        extra: Mapping[str, Any] | None = None,
+        **settings: Unpack[Settings],
+    ) -> None:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        super().__init__(model, url=url, headers=headers, key=key, **settings)
+        self.capabilities = Capabilities(
+            complete=completions, log_probs=log_probs, seed=seed_field is not None
+        )
+        self._seed_field = seed_field
+        self._limit_field = limit_field
+        self._extra = dict(extra or {})
+
+    async def go_on(self, prompt: str, sampling: Sampling) -> Completion:
+        """Go on with a text."""
+        body = self._body(sampling) | {"prompt": prompt}
+        if self.capabilities.log_probs:
+            body["logprobs"] = 1
+        # The older format has the older name for everybody.
+        body["max_tokens"] = body.pop(self._limit_field)
+        return await self._ask("/completions", body)
+
+    def _body(self, sampling: Sampling) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            **self._extra,
+            "model": self.model,
+            self._limit_field: sampling.max_tokens,
+            "temperature": sampling.temperature,
+        }
+        if sampling.stop:
+            body["stop"] = list(sampling.stop)
+        if sampling.seed is not None and self._seed_field is not None:
+            body[self._seed_field] = sampling.seed
+        return body
+
+    def _request(
+        self, messages: Sequence[Message], sampling: Sampling
+    ) -> tuple[str, dict[str, Any]]:
+        body = self._body(sampling)
+        body["messages"] = [{"role": one.role, "content": one.text} for one in messages]
+        if self.capabilities.log_probs:
+            body["logprobs"] = True
+        return "/chat/completions", body
+
+    def _counted(self, answer: Mapping[str, Any]) -> Counted:
+        usage = self._counts(answer, "usage")
+        told = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        if told is None:
+            told = usage.get("prompt_cache_hit_tokens")
+        return Counted(
+            whole(usage["prompt_tokens"], "prompt_tokens"),
+            None if told is None else whole(told, "cached_tokens"),
+            whole(usage["completion_tokens"], "completion_tokens"),
+        )
+
+    def _read(self, answer: Mapping[str, Any], usage: Usage) -> Completion:
+        choice = answer["choices"][0]
+        # A message's content is None where all tokens went into thinking.
+        text = choice["text"] if "text" in choice else choice["message"].get("content") or ""
+        log_probs = None
+        if self.capabilities.log_probs:
+            log_probs = _log_probs(choice.get("logprobs"))
+            if log_probs is None:
+                raise BackboneError(f"{self.client.url} was asked for log-probabilities, told none")
+        return Completion(
+            str(text),
+            log_probs=log_probs,
+            usage=usage,
+            finish=_OPENAI_FINISHES.get(str(choice.get("finish_reason")), "stop"),
+        )
+
+
+class AnthropicBackbone(HostedBackbone):
+    """A model behind ``/v1/messages``.
+
+    Args:
+        model: Its name there.
+        key: Shown as ``x-api-key``.
+        url: The API's root, without ``/v1``.
+        cache: Whether to ask that instructions and all messages but the last be cached. Prompts
+            below a vendor's least length are not, and say so in their counts.
+        **settings: ``name``, ``price`` and ``http`` of
+            :class:`HostedBackbone`.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        key: str,
+        url: str = "https://api.anthropic.com",
+        cache: bool = True,
+        **settings: Unpack[Settings],
+    ) -> None:
+        headers = {"x-api-key": key, "anthropic-version": _ANTHROPIC_VERSION}
+        super().__init__(model, url=url, headers=headers, key=key, **settings)
+        self.capabilities = Capabilities()
+        self._cache = cache
+
+    def _request(
+        self, messages: Sequence[Message], sampling: Sampling
+    ) -> tuple[str, dict[str, Any]]:
+        if sampling.temperature > 1:
+            raise ArgumentError(
+                f"temperature is at most 1 at Anthropic's, not {sampling.temperature}"
+            )
+        # Stop texts of nothing but whitespace are refused there.
+        if any(not text.strip() for text in sampling.stop):
+            raise ArgumentError("a stop text at Anthropic's has more than whitespace")
+        chat = [message for message in messages if message.role != "system"]
+        said = [{"role": one.role, "content": [_text(one.text)]} for one in chat]
+        body: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "messages": said,
+        }
+        if sampling.stop:
+            body["stop_sequences"] = list(sampling.stop)
+        if messages[0].role == "system":
+            body["system"] = [_text(messages[0].text)]
+        if self._cache:
+            # A mark says: all up to here. The last message is new each time.
+            marked = [body["system"][-1]] if "system" in body else []
+            marked += said[-2]["content"][-1:] if len(said) > 1 else []
+            for block in marked:
+                block["cache_control"] = {"type": "ephemeral"}
+        return "/v1/messages", body
+
+    def _counted(self, answer: Mapping[str, Any]) -> Counted:
+        usage = self._counts(answer, "usage")
+        fresh = whole(usage["input_tokens"], "input_tokens")
+        told = usage.get("cache_read_input_tokens")
+        read = None if told is None else whole(told, "cache_read_input_tokens")
+        written = whole(
+            usage.get("cache_creation_input_tokens") or 0, "cache_creation_input_tokens"
+        )
+        out = whole(usage["output_tokens"], "output_tokens")
+        return Counted(fresh + (read or 0) + written, read, out, written)
+
+    def _read(self, answer: Mapping[str, Any], usage: Usage) -> Completion:
+        blocks = [block for block in answer["content"] if block.get("type") == "text"]
+        finish = _ANTHROPIC_FINISHES.get(str(answer.get("stop_reason")), "stop")
+        return Completion("".join(block["text"] for block in blocks), usage=usage, finish=finish)
+
+
+class GeminiBackbone(HostedBackbone):
+    """A model behind ``models/NAME:generateContent``.
+
+    Args:
+        model: Its name there.
+        key: Shown as ``x-goog-api-key``.
+        url: The API's root, with its version.
+        **settings: ``name``, ``price`` and ``http`` of
+            :class:`HostedBackbone`.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        key: str,
+        url: str = "https://generativelanguage.googleapis.com/v1beta",
+        **settings: Unpack[Settings],
+    ) -> None:
+        super().__init__(model, url=url, headers={"x-goog-api-key": key}, key=key, **settings)
+        self.capabilities = Capabilities(seed=True)
+
+    def _request(
+        self, messages: Sequence[Message], sampling: Sampling
+    ) -> tuple[str, dict[str, Any]]:
+        settings: dict[str, Any] = {
+            "maxOutputTokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+        }
+        if sampling.stop:
+            settings["stopSequences"] = list(sampling.stop)
+        if sampling.seed is not None:
+            # A signed number of 32 bits there.
+            settings["seed"] = sampling.seed % (1 << 31)
+        body: dict[str, Any] = {
+            "contents": [
+                {"role": _GEMINI_ROLES[one.role], "parts": [{"text": one.text}]}
+                for one in messages
+                if one.role != "system"
+            ],
+            "generationConfig": settings,
+        }
+        if messages[0].role == "system":
+            body["systemInstruction"] = {"parts": [{"text": messages[0].text}]}
+        return f"/models/{self.model}:generateContent", body
+
+    def _counted(self, answer: Mapping[str, Any]) -> Counted:
+        usage = self._counts(answer, "usageMetadata")
+        return Counted(
+            whole(usage["promptTokenCount"], "promptTokenCount"),
+            # Left out where there were none, as all zeros are in this format.
+            whole(usage.get("cachedContentTokenCount") or 0, "cachedContentTokenCount"),
+            whole(usage.get("candidatesTokenCount") or 0, "candidatesTokenCount")
+            + whole(usage.get("thoughtsTokenCount") or 0, "thoughtsTokenCount"),
+        )
+
+    def _read(self, answer: Mapping[str, Any], usage: Usage) -> Completion:
+        candidates = answer.get("candidates") or []
+        if not candidates:
+            return Completion("", usage=usage, finish="filtered")
+        parts = (candidates[0].get("content") or {}).get("parts") or []
+        text = "".join(part.get("text", "") for part in parts if not part.get("thought"))
+        finish = _GEMINI_FINISHES.get(str(candidates[0].get("finishReason")), "filtered")
+        return Completion(text, usage=usage, finish=finish)
 
 
 def _failed(why: str, usage: Usage | None) -> BackboneError:
@@ -164,3 +424,18 @@ def _failed(why: str, usage: Usage | None) -> BackboneError:
     error = BackboneError(why)
     error.usage = usage
     return error
+
+
+def _log_probs(told: Any) -> tuple[float, ...] | None:
+    """Of chats and of bare texts, which have different forms."""
+    if not told:
+        return None
+    if told.get("content") is not None:
+        return tuple(float(one["logprob"]) for one in told["content"])
+    if told.get("token_logprobs") is not None:
+        return tuple(math.nan if one is None else float(one) for one in told["token_logprobs"])
+    return None
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}

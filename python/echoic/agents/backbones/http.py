@@ -4,18 +4,12 @@ Every vendor's backbone speaks through a :class:`JsonClient`. We have thin clien
 for a wire format, rather than the vendors' packages: those bring some eighty distributions, each
 tries again and counts in its own way, and what we need of them is one request and one answer.
 
-Bounds, all from :class:`HttpConfig`: requests under way, requests and tokens a minute, attempts,
-seconds of an attempt and of the whole call with its waiting, and bytes of an answer. Tokens a
-minute are booked before a request by a guess (a token for four characters, and all that may be
-said), and put right by what the server counted; guesses never reach a report. What a vendor may
-bill for an attempt that broke off nobody tells us, and it is in no count.
+Bounds, all from :class:`HttpConfig`: requests under way, attempts, seconds of an attempt and of the
+whole call with its waiting, and bytes of an answer. What a vendor bills for an attempt that broke
+off is not known, and in no count.
 
-Invariants:
-
-1. In any 60 seconds no more requests begin than ``requests_per_minute`` says. What was booked of
-   tokens is bounded likewise.
-2. A key is in a header and nowhere else: no message of an error shows it, or a part of it. What a
-   server said is cut only after the key is hidden.
+Invariant: a key is in a header and nowhere else. No message of an error shows it, or a part of it.
+What a server said is cut only after the key is hidden.
 """
 
 from __future__ import annotations
@@ -27,7 +21,6 @@ import json
 import math
 import random
 import time
-from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,15 +29,13 @@ import httpx
 from echoic.errors import ArgumentError, BackboneError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping
 
-__all__ = ["Allowance", "Booking", "HttpConfig", "JsonClient", "guess_tokens"]
+__all__ = ["HttpConfig", "JsonClient"]
 
 WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _MAX_ERROR = 500
 _MAX_SHOWN = 80
-_MINUTE = 60.0
-_CHARACTERS_A_TOKEN = 4
 
 
 @dataclass(frozen=True)
@@ -59,8 +50,6 @@ class HttpConfig:
             so that clients that failed together do not come back together.
         max_backoff: The most seconds of a pause. A server that asks for more has failed.
         max_concurrent: How many requests are under way at a time.
-        requests_per_minute: None is no limit of ours.
-        tokens_per_minute: Of prompts and answers together. None is no limit of ours.
         max_answer: Bytes of an answer.
         seed: Of the drawn parts of pauses.
     """
@@ -71,8 +60,6 @@ class HttpConfig:
     backoff: float = 0.5
     max_backoff: float = 60.0
     max_concurrent: int = 16
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
     max_answer: int = 16 << 20
     seed: int = 0
 
@@ -86,63 +73,6 @@ class HttpConfig:
         for name in ("attempts", "max_concurrent", "max_answer"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("requests_per_minute", "tokens_per_minute"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ArgumentError(f"{name} must be at least 1, or None, not {value}")
-
-
-class Allowance:
-    """So much of each of some kinds in any 60 seconds, given out in the order of asking.
-
-    >>> allowance = Allowance((2, 100))
-    >>> [allowance.book((1, 10), now=0.0).begin for _ in range(3)]
-    [0.0, 0.0, 60.0]
-
-    Args:
-        limits: Of each kind; None is no limit.
-    """
-
-    def __init__(self, limits: Sequence[int | None]) -> None:
-        self._limits = [math.inf if limit is None else limit for limit in limits]
-        # In order of time.
-        self._booked: deque[Booking] = deque()
-
-    def book(self, amounts: Sequence[float], now: float) -> Booking:
-        """Book an amount of each kind.
-
-        What is more than a limit by itself counts as the limit: it could never begin otherwise.
-        """
-        fit = [min(pair) for pair in zip(amounts, self._limits, strict=True)]
-        while self._booked and self._booked[0].begin <= now - _MINUTE:
-            self._booked.popleft()
-        begin = max(now, self._booked[-1].begin) if self._booked else now
-        # Those that no longer count then still do if this booking is taken back.
-        counting = deque(self._booked)
-        while True:
-            while counting and counting[0].begin <= begin - _MINUTE:
-                counting.popleft()
-            taken = (sum(one.amounts[kind] for one in counting) for kind in range(len(fit)))
-            room = zip(taken, fit, self._limits, strict=True)
-            if all(before + more <= limit for before, more, limit in room):
-                break
-            # Taken off here: the sum may be rounded to less than a minute later.
-            begin = max(begin, counting.popleft().begin + _MINUTE)
-        self._booked.append(Booking(begin, fit))
-        return self._booked[-1]
-
-    def forget(self, booking: Booking) -> None:
-        """Take back the newest booking."""
-        if self._booked and self._booked[-1] is booking:
-            self._booked.pop()
-
-
-@dataclass
-class Booking:
-    """When something may begin, and how much was booked; amounts can be put right later."""
-
-    begin: float
-    amounts: list[float]
 
 
 class _Loop:
@@ -199,29 +129,17 @@ class JsonClient:
         self._clock = clock
         self._sleep = sleep
         self._random = random.Random(self.config.seed)
-        self._allowance = Allowance(
-            (self.config.requests_per_minute, self.config.tokens_per_minute)
-        )
         # Until when a server asked to be left alone; it binds all requests.
         self._rest_until = -math.inf
         self._loop: _Loop | None = None
         self.retries = 0
 
-    async def post(
-        self,
-        path: str,
-        body: Mapping[str, Any],
-        *,
-        reserve: int = 0,
-        used: Callable[[Any], int] | None = None,
-    ) -> Any:
+    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """Post a body and return the answer.
 
         Args:
             path: Behind the url.
             body: What becomes JSON.
-            reserve: Tokens to book; see :func:`guess_tokens`.
-            used: Reads from the answer how many tokens it really was.
 
         Raises:
             BackboneError: The server refused, or did not answer within the bounds.
@@ -230,8 +148,6 @@ class JsonClient:
         here = self._here()
         content = json.dumps(body).encode()
         try:
-            # A place is held while the request waits for its allowance, so that whoever came first
-            # also goes first.
             await asyncio.wait_for(here.places.acquire(), self.config.timeout)
         except asyncio.TimeoutError:
             raise BackboneError(
@@ -239,7 +155,7 @@ class JsonClient:
                 f"{self.config.timeout:g} s"
             ) from None
         try:
-            return await self._try(here, path, content, reserve, used, deadline)
+            return await self._try(here, path, content, deadline)
         finally:
             here.places.release()
 
@@ -266,20 +182,12 @@ class JsonClient:
             self._loop = _Loop(self.config, self._headers)
         return self._loop
 
-    async def _try(
-        self,
-        here: _Loop,
-        path: str,
-        content: bytes,
-        reserve: int,
-        used: Callable[[Any], int] | None,
-        deadline: float,
-    ) -> Any:
+    async def _try(self, here: _Loop, path: str, content: bytes, deadline: float) -> Any:
         for attempt in range(1, self.config.attempts + 1):
-            booking = await self._wait(reserve, deadline)
+            await self._rest(deadline)
             seconds = max(0.0, min(self.config.attempt_timeout, deadline - self._clock()))
             try:
-                answer = await asyncio.wait_for(self._once(here, path, content), seconds)
+                return await asyncio.wait_for(self._once(here, path, content), seconds)
             except asyncio.TimeoutError:
                 failure = _Again(f"there was no answer within {seconds:g} s")
             except httpx.HTTPError as error:
@@ -287,10 +195,6 @@ class JsonClient:
                 failure = _Again(f"the connection failed: {what}")
             except _Again as again:
                 failure = again
-            else:
-                if used is not None:
-                    booking.amounts[1] = used(answer)
-                return answer
             pause = self._pause(attempt, failure.after)
             over = self._clock() + pause > deadline
             if attempt == self.config.attempts or over or pause > self.config.max_backoff:
@@ -302,19 +206,16 @@ class JsonClient:
             await self._sleep(pause)
         raise BackboneError(f"{self.url}{path}: no attempt was made")
 
-    async def _wait(self, reserve: int, deadline: float) -> Booking:
-        """Wait until a request may begin."""
-        now = self._clock()
-        booking = self._allowance.book((1, reserve), max(now, self._rest_until))
-        if booking.begin > deadline:
-            self._allowance.forget(booking)
+    async def _rest(self, deadline: float) -> None:
+        """Wait until the server's wish for rest is over."""
+        pause = self._rest_until - self._clock()
+        if self._clock() + pause > deadline:
             raise BackboneError(
-                f"{self.url}: by its limits a minute this request could begin in "
-                f"{booking.begin - now:.0f} s, and it may take {self.config.timeout:g} s in all"
+                f"{self.url}: the server asks for {pause:.0f} s of rest, and a request may take "
+                f"{self.config.timeout:g} s in all"
             )
-        if booking.begin > now:
-            await self._sleep(booking.begin - now)
-        return booking
+        if pause > 0:
+            await self._sleep(pause)
 
     async def _once(self, here: _Loop, path: str, content: bytes) -> Any:
         headers = {"Content-Type": "application/json"}
@@ -355,11 +256,6 @@ class _Again(Exception):
     def __init__(self, reason: str, after: float | None = None) -> None:
         super().__init__(reason)
         self.after = after
-
-
-def guess_tokens(characters: int, max_tokens: int) -> int:
-    """What a request may come to, for its booking only."""
-    return characters // _CHARACTERS_A_TOKEN + max_tokens
 
 
 def _retry_after(headers: httpx.Headers) -> float | None:

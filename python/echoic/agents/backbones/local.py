@@ -9,9 +9,6 @@ A stop text may end in the middle of a token, and is seen when its last token wa
 may draw one more until it hears of it; that one is in ``usage.tokens_out``, since it was computed,
 and not in ``tokens``.
 
-The engine takes tokens and no vectors, so a soft prefix has no place in :meth:`chat`; who trains
-one puts it before the model's own embeddings (``echoic.agents.latent_planning.embeddings``).
-
 Importing this module imports torch.
 """
 

@@ -208,17 +208,13 @@ def _key(entry: _Hosted) -> str | None:
 
 
 def _class_of(form: str) -> Any:
-    if form == "anthropic":
-        from echoic.agents.backbones.anthropic import AnthropicBackbone
+    from echoic.agents.backbones import hosted
 
-        return AnthropicBackbone
-    if form == "gemini":
-        from echoic.agents.backbones.gemini import GeminiBackbone
-
-        return GeminiBackbone
-    from echoic.agents.backbones.openai import OpenAIBackbone
-
-    return OpenAIBackbone
+    return {
+        "anthropic": hosted.AnthropicBackbone,
+        "gemini": hosted.GeminiBackbone,
+        "openai": hosted.OpenAIBackbone,
+    }[form]
 
 
 def _reason(name: str) -> str | None:

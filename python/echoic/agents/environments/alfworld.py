@@ -20,13 +20,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from echoic.agents.environments._games import GameConfig, GameEnvironment, cache_folder
+from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome
+from echoic.agents.environments.processes import EnvironmentProcessError, JsonProcess
 from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["ALFWorldConfig", "ALFWorldEnvironment"]
 
@@ -41,10 +47,15 @@ _TASKS = {
 _GAMES = ("auto", "generated", "official")
 _SPLITS = ("train", "valid_seen", "valid_unseen")
 _DIM = 512
+_PYTHON = "ECHOIC_ALFWORLD_PYTHON"
+_INSTALL = (
+    "pip install alfworld==0.4.2, which compiles for some minutes, in a virtual environment of its "
+    "own if you don't want its GPL packages in yours"
+)
 
 
 @dataclass
-class ALFWorldConfig(GameConfig):
+class ALFWorldConfig(EnvironmentConfig):
     """Settings of ALFWorld.
 
     Attributes:
@@ -55,7 +66,7 @@ class ALFWorldConfig(GameConfig):
         room_size: How many receptacles a generated game has: more where the task needs more, fewer
             where the room has fewer.
         use_vision: Must be False: the simulator that draws the rooms does not come with ALFWorld's
-            package, and is none of text.
+            package.
         text_encoding_dim: Numbers of the vector: the same as ``state_encoding_dim``, and either
             can be given.
         games: ``"official"`` games, ``"generated"`` ones, or ``"auto"``: official where
@@ -83,6 +94,9 @@ class ALFWorldConfig(GameConfig):
     games: str = "auto"
     split: str = "train"
     num_games: int = 10_000
+    python: str | None = None
+    step_timeout: float = 60.0
+    reset_timeout: float = 300.0
 
     def __post_init__(self) -> None:
         if self.use_vision:
@@ -105,6 +119,10 @@ class ALFWorldConfig(GameConfig):
         for name, least in (("max_objects", 2), ("room_size", 2), ("num_games", 1)):
             if getattr(self, name) < least:
                 raise ArgumentError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        for name in ("step_timeout", "reset_timeout"):
+            seconds = getattr(self, name)
+            if not 0 < seconds < math.inf:
+                raise ArgumentError(f"{name} must be above 0 seconds and finite, not {seconds}")
         for name, known_ones in (("games", _GAMES), ("split", _SPLITS)):
             if getattr(self, name) not in known_ones:
                 known = ", ".join(known_ones)
@@ -118,7 +136,7 @@ class ALFWorldConfig(GameConfig):
         return [name] if name in _TASKS.values() else []
 
 
-class ALFWorldEnvironment(GameEnvironment):
+class ALFWorldEnvironment(EchoRLEnvironment):
     """A game of ALFWorld, played in a process of its own.
 
     Making one needs no ALFWorld; the first ``reset`` does.
@@ -138,20 +156,15 @@ class ALFWorldEnvironment(GameEnvironment):
         "<thing> to <place>, examine <thing>, use <lamp>, clean <thing> with <place>, heat <thing> "
         "with <place>, cool <thing> with <place>. Places and things have numbers, such as drawer 2."
     )
-    _worker_file = "alfworld_games.py"
-    _package = "ALFWorld"
-    _install = (
-        "pip install alfworld==0.4.2, which compiles for some minutes, in a virtual environment of "
-        "its own if you don't want its GPL packages in yours"
-    )
-    _variables = ("ECHOIC_ALFWORLD_PYTHON",)
 
     def __init__(self, config: ALFWorldConfig | None = None) -> None:
         self.game = config or ALFWorldConfig()
         super().__init__(self.game)
+        self._worker: JsonProcess | None = None
+        self._seen: dict[str, Any] = {}
 
-    def _game(self, options: dict[str, Any]) -> dict[str, Any]:
-        del options
+    def _game(self) -> dict[str, Any]:
+        """What the worker makes an episode's game from."""
         config = self.game
         games = config.games
         if games == "auto":
@@ -169,5 +182,81 @@ class ALFWorldEnvironment(GameEnvironment):
         return {
             "seed": int(self.np_random.integers(most)),
             "settings": {**made_from, "games": games, "split": config.split},
-            "folder": str(cache_folder("alfworld") / key),
+            "folder": str(_cache_folder() / key),
         }
+
+    @property
+    def python(self) -> str:
+        """The interpreter of the worker."""
+        return self.game.python or os.environ.get(_PYTHON) or sys.executable
+
+    def _expert(self) -> str | None:
+        """The next command of the game's own solver."""
+        command: str | None = self._ask("expert", self.game.reset_timeout)
+        return command
+
+    def close(self) -> None:
+        """End the worker; the environment can't be used after."""
+        super().close()
+        if self._worker is not None:
+            self._worker.close()
+
+    def _start(self, options: dict[str, Any]) -> str:
+        del options
+        game = self._game()
+        if self._worker is None:
+            self._worker = self._open()
+        self._seen = self._ask("reset", self.game.reset_timeout, **game)
+        return str(self._seen["text"])
+
+    def _apply(self, command: str) -> Outcome | None:
+        said = " ".join(command.split()).casefold()
+        known = {one.casefold(): one for one in self._seen["commands"]}
+        if said not in known:
+            return None
+        before = float(self._seen["score"])
+        self._seen = seen = self._ask("step", self.game.step_timeout, command=known[said])
+        score = float(seen["score"])
+        # A lost game earns nothing, however far it got.
+        final = 0.0 if seen["ended"] and not seen["won"] else score
+        reward = max(0.0, score - before)
+        return Outcome(seen["text"], reward, bool(seen["ended"]), final, seen["details"])
+
+    def _commands(self) -> Sequence[str]:
+        commands: list[str] = self._seen["commands"]
+        return commands
+
+    def _ask(self, do: str, timeout: float, **arguments: Any) -> Any:
+        if self._worker is None:
+            raise EnvironmentProcessError("ALFWorld's worker is gone, and reset starts another")
+        try:
+            return self._worker.ask(do, timeout, **arguments)
+        except EnvironmentProcessError:
+            # What it plays is of no more use, even if it lives.
+            self._worker.close()
+            self._worker = None
+            raise
+
+    def _open(self) -> JsonProcess:
+        file = Path(__file__).parent / "workers" / "alfworld_games.py"
+        worker = JsonProcess([self.python, str(file)], name="the worker of ALFWorld")
+        try:
+            worker.ask("hello", self.game.reset_timeout)
+        except BaseException as error:
+            worker.close()
+            if isinstance(error, ImportError):
+                raise ModuleNotFoundError(
+                    f"ALFWorld is not installed for {self.python} ({error}): {_INSTALL}; then give "
+                    f"its interpreter in {_PYTHON} or in the setting python"
+                ) from error
+            raise
+        return worker
+
+
+def _cache_folder() -> Path:
+    """Where games are kept: ``ECHOIC_CACHE``, or in the user's cache."""
+    own = os.environ.get("ECHOIC_CACHE")
+    if own:
+        return Path(own) / "alfworld"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "echoic" / "alfworld"

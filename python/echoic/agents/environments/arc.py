@@ -24,7 +24,6 @@ import numpy as np
 
 from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome
 from echoic.agents.environments.encoding import TextEncoder
-from echoic.agents.environments.images import above, beside, draw_grid
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -312,14 +311,6 @@ class ARCEnvironment(EchoRLEnvironment):
     def _expert(self) -> str | None:
         """The right answer."""
         return _written(self._task.test[self._test][1])
-
-    def image(self, cell: int = 16, *, reveal: bool = False) -> NDArray[np.uint8]:
-        """A picture for people: demonstrations, then test inputs, with outputs if ``reveal``."""
-        rows = [beside([draw_grid(one, cell) for one in pair]) for pair in self._task.train]
-        for given, wanted in self._task.test:
-            shown = (given, wanted) if reveal else (given,)
-            rows.append(beside([draw_grid(one, cell) for one in shown]))
-        return above(rows)
 
     def _tell(self) -> str:
         given = self._task.test[self._test][0]

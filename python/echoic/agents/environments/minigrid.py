@@ -239,10 +239,6 @@ class MiniGridEnvironment(EchoRLEnvironment):
         action = self._solver.next()
         return None if action is None else COMMANDS[action]
 
-    def image(self, tile_size: int = 32) -> NDArray[np.uint8]:
-        """The whole grid as a picture for people: height by width by three."""
-        return np.asarray(self._world.get_frame(highlight=True, tile_size=tile_size), np.uint8)
-
     def _look(self, seen: dict[str, Any]) -> None:
         image = seen["image"]
         self._image = image

@@ -3,8 +3,7 @@
 An :class:`EnvironmentProcess` acts as the environment that runs in it. One that takes too long for
 a step is killed, the episode ends with an
 :class:`~echoic.agents.environments.EnvironmentProcessError`, and the next ``reset`` starts another
-process. :class:`EnvironmentProcesses` are several, served in the order in which they are ready, so
-that nobody waits for the slowest.
+process.
 
 Decisions:
 
@@ -17,18 +16,23 @@ Decisions:
 
 from __future__ import annotations
 
+import builtins
+import contextlib
+import json
 import math
 import os
 import select
+import subprocess
 import sys
+import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from echoic import errors
 from echoic.agents.environments.base import (
     EchoRLEnvironment,
     EnvironmentConfig,
@@ -37,25 +41,209 @@ from echoic.agents.environments.base import (
 )
 from echoic.agents.environments.registry import make_environment
 from echoic.agents.environments.workers.environment import from_json
-from echoic.agents.environments.workers.process import EnvironmentProcessError, JsonProcess
 from echoic.errors import ArgumentError
+from echoic.workers import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
-    from typing_extensions import Self
 
 __all__ = [
     "EnvironmentProcess",
     "EnvironmentProcessError",
-    "EnvironmentProcesses",
-    "Ready",
+    "JsonProcess",
     "environment_of",
 ]
 
-
 _BEGINNING = 120.0
+_LONGEST_ANSWER = 64 << 20
+_KEPT_OF_STDERR = 4000
+_SHOWN_OF_STDERR = 1500
+_CHUNK = 1 << 16
+# Errors that mean the same on both sides. Others are told as they were.
+_KNOWN = (
+    "ImportError",
+    "FileNotFoundError",
+    "KeyError",
+    "ModuleNotFoundError",
+    "OSError",
+    "TypeError",
+    "ValueError",
+)
+
+
+class EnvironmentProcessError(errors.EchoicError, RuntimeError):
+    """An environment's worker process died, hung, or failed; the message says which and why.
+
+    The episode is over. The next ``reset`` starts another process.
+    """
+
+
+class JsonProcess(Process):
+    """A worker process. One request at a time; any thread may close it meanwhile.
+
+    Args:
+        command: What to run, and its arguments.
+        name: What errors call it.
+        environment: Variables beside those of this process.
+        hook: What to make of objects in answers, as ``object_hook`` of :func:`json.loads`.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        name: str,
+        environment: Mapping[str, str] | None = None,
+        hook: Callable[[dict[str, Any]], Any] | None = None,
+    ) -> None:
+        self._hook = hook
+        self._busy = threading.Lock()
+        self._read = bytearray()
+        self._said = b""
+        try:
+            pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+            super().__init__(command, name=name, env=environment, **pipes)
+        except OSError as error:
+            raise EnvironmentProcessError(f"{name} can't be started: {error}") from error
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self._in = self.process.stdin.fileno()
+        self._out = self.process.stdout.fileno()
+        self._err = self.process.stderr.fileno()
+        for descriptor in (self._in, self._out, self._err):
+            os.set_blocking(descriptor, False)
+
+    def ask(self, do: str, timeout: float, **arguments: Any) -> Any:
+        """Ask and wait for the answer."""
+        self.send(do, timeout, **arguments)
+        return self.receive(timeout)
+
+    def send(self, do: str, timeout: float, **arguments: Any) -> None:
+        """Ask without waiting for the answer, which must take no longer than so many seconds."""
+        line = json.dumps({"do": do, "with": arguments, "limit": timeout}).encode() + b"\n"
+        rest = memoryview(line)
+        deadline = time.monotonic() + timeout
+        with self._busy:
+            while rest:
+                self._wait(self._in, select.POLLOUT, deadline, timeout, do)
+                try:
+                    rest = rest[os.write(self._in, rest) :]
+                except BlockingIOError:
+                    continue
+                except OSError as error:
+                    raise self._lost(do) from error
+
+    def receive(self, timeout: float) -> Any:
+        """Wait so many seconds for the answer.
+
+        Raises:
+            EnvironmentProcessError: None came in time, or the process is dead; it is killed in
+                both cases. Or it failed with an error that means nothing here.
+        """
+        deadline = time.monotonic() + timeout
+        with self._busy:
+            while (end := self._read.find(b"\n")) < 0:
+                self._wait(self._out, select.POLLIN, deadline, timeout, "an answer")
+                try:
+                    came = os.read(self._out, _CHUNK)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    came = b""
+                if not came:
+                    raise self._lost("an answer")
+                self._read += came
+                if len(self._read) > _LONGEST_ANSWER:
+                    self.kill()
+                    raise EnvironmentProcessError(
+                        f"{self.name} was killed: its answer is longer than {_LONGEST_ANSWER} bytes"
+                    )
+            line = bytes(self._read[:end])
+            del self._read[: end + 1]
+        try:
+            answer = json.loads(line, object_hook=self._hook)
+        except ValueError as error:
+            self.close()
+            raise EnvironmentProcessError(
+                f"{self.name} was killed: it said what is no JSON: {line[:80]!r}"
+            ) from error
+        if "is" in answer:
+            return answer["is"]
+        raise self._error(answer["error"])
+
+    def close(self) -> None:
+        """Kill the process, and what it started. Safe to call at any time, and more than once."""
+        self.kill()
+        with self._busy:
+            for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+
+    def _wait(self, descriptor: int, event: int, deadline: float, limit: float, what: str) -> None:
+        """Wait for a pipe, and keep the end of what the worker prints meanwhile."""
+        if self.killed:
+            raise EnvironmentProcessError(f"{self.name} is closed")
+        poll = select.poll()
+        poll.register(descriptor, event)
+        poll.register(self._err, select.POLLIN)
+        while True:
+            left = deadline - time.monotonic()
+            ready = dict(poll.poll(max(0.0, left) * 1000))
+            if self._err in ready and not self._keep_stderr():
+                poll.unregister(self._err)
+            if descriptor in ready:
+                return
+            if not ready and left <= 0:
+                self.kill()
+                raise EnvironmentProcessError(
+                    f"{self.name} was killed: {what} took longer than {limit:g} s{self._told()}"
+                )
+
+    def _keep_stderr(self) -> bool:
+        try:
+            came = os.read(self._err, _CHUNK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self._said = (self._said + came)[-_KEPT_OF_STDERR:]
+        return bool(came)
+
+    def _told(self) -> str:
+        text = self._said.decode(errors="replace").strip()[-_SHOWN_OF_STDERR:]
+        return f"; it had printed:\n{text}" if text else ""
+
+    def _lost(self, what: str) -> EnvironmentProcessError:
+        """The process is gone."""
+        closed = self.killed
+        how = self.ending() if self.wait(1) else "closed its output"
+        self.kill()
+        if closed:
+            return EnvironmentProcessError(f"{self.name} is closed")
+        for _ in range(_KEPT_OF_STDERR):
+            before = self._said
+            if not self._keep_stderr() or self._said == before:
+                break
+        return EnvironmentProcessError(f"{self.name} {how} before {what}{self._told()}")
+
+    def _error(self, told: Mapping[str, str]) -> Exception:
+        kind, text = told["kind"], told["text"]
+        known: Any = None
+        if kind in _KNOWN:
+            known = getattr(builtins, kind)
+        elif kind == "ResetNeeded":
+            known = gymnasium.error.ResetNeeded
+        elif kind in errors.__all__:
+            known = getattr(errors, kind)
+        if known is not None:
+            error = known(text)
+            assert isinstance(error, Exception)
+            return error
+        return EnvironmentProcessError(f"{self.name} failed: {kind}: {text}\n{told['trace']}")
 
 
 class EnvironmentProcess(EchoRLEnvironment):
@@ -85,7 +273,6 @@ class EnvironmentProcess(EchoRLEnvironment):
         timeout: float = 60.0,
         reset_timeout: float = 120.0,
         imports: Sequence[str] = (),
-        _worker: JsonProcess | None = None,
     ) -> None:
         if not all(0 < seconds < math.inf for seconds in (timeout, reset_timeout)):
             raise ArgumentError(
@@ -101,15 +288,11 @@ class EnvironmentProcess(EchoRLEnvironment):
         }
         self._worker: JsonProcess | None = None
         self._replaced = 0
-        # Answers that are to come, the last of them to the user's question, and until when.
-        self._awaited: list[str] = []
-        self._deadline = self._limit = 0.0
         self._last_vector: NDArray[np.float32] | None = None
         # Whether a new worker has to be told where its random numbers begin.
         self._fresh = False
         try:
-            self._spawn(_worker)
-            hello = self._finish()
+            hello = self._spawn()
         except BaseException:
             self._drop()
             raise
@@ -139,26 +322,61 @@ class EnvironmentProcess(EchoRLEnvironment):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Begin an episode, in a new worker if the last one is gone."""
-        self._begin_reset(seed, options)
-        observation, info = self._finish_reset()
+        self._check_open()
+        if self._worker is None or not self._worker.alive:
+            self._drop()
+            self._replaced += 1
+            self._spawn()
+            self._fresh = True
+        if seed is None and self._fresh:
+            start = self.config.seed
+            entropy = None if start is None else [self._replaced, start]
+            seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+        if seed is None and not self._seeded:
+            seed = self.config.seed
+        self._seeded, self._fresh = True, False
+        gymnasium.Env.reset(self, seed=seed)
+        answer = self._ask("reset", self.reset_timeout, seed=seed, options=dict(options or {}))
+        self.instructions = answer["instructions"]
+        observation, info = self._take(answer)
+        self._state = EnvironmentState(answer["text"], 0.0, False, info, 0, 0.0)
         return observation, info
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Do a command: a text, or the index of a listed one."""
-        self._begin_step(action)
-        return self._finish_step()
-
-    def _expert(self) -> str | None:
-        """The next command of the environment's own solver."""
-        self._begin("expert", self.timeout)
-        command: str | None = self._finish()
-        return command
+        self._check_open()
+        before = self._state
+        if before is None or before.done:
+            raise gymnasium.error.ResetNeeded("reset comes before step, and after an episode's end")
+        if isinstance(action, np.ndarray) and action.ndim == 0:
+            action = action.item()
+        if isinstance(action, np.integer):
+            action = int(action)
+        if not isinstance(action, (str, int)):
+            raise ArgumentError(
+                f"an action is a text or an index of a listed command, not {type(action).__name__}"
+            )
+        answer = self._ask("step", self.timeout, action=action)
+        observation, info = self._take(answer)
+        reward, ended, cut = answer["reward"], answer["ended"], answer["cut"]
+        step, earned = before.step_count + 1, before.episode_reward + reward
+        self._state = EnvironmentState(answer["text"], reward, ended or cut, info, step, earned)
+        if ended or cut:
+            self._episodes += 1
+            self._successes += bool(info["success"])
+            self._steps += step
+            self._rewards += earned
+        return observation, reward, ended, cut, info
 
     def close(self) -> None:
         """End the worker; the environment can't be used after."""
         super().close()
         if self._worker is not None:
             self._worker.close()
+
+    def _expert(self) -> str | None:
+        command: str | None = self._ask("expert", self.timeout)
+        return command
 
     def _vector(self, text: str) -> NDArray[np.float32]:
         del text
@@ -171,63 +389,6 @@ class EnvironmentProcess(EchoRLEnvironment):
     def _apply(self, command: str) -> Outcome | None:
         raise NotImplementedError  # in the worker
 
-    # A question and its answer are apart, so that others can be asked meanwhile.
-
-    def _begin_reset(self, seed: int | None, options: dict[str, Any] | None = None) -> None:
-        self._check_open()
-        # What an answer is late for, the next episode must not get.
-        if self._awaited:
-            self._drop()
-        if self._worker is None or not self._worker.alive:
-            self._drop()
-            self._replaced += 1
-            self._spawn()
-        if seed is None and self._fresh:
-            start = self.config.seed
-            entropy = [self._replaced, *([] if start is None else [start])]
-            sequence = np.random.SeedSequence(entropy if start is not None else None)
-            seed = int(sequence.generate_state(1)[0])
-        if seed is None and not self._seeded:
-            seed = self.config.seed
-        self._seeded, self._fresh = True, False
-        gymnasium.Env.reset(self, seed=seed)
-        self._begin("reset", self.reset_timeout, seed=seed, options=dict(options or {}))
-
-    def _finish_reset(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        answer = self._finish()
-        self.instructions = answer["instructions"]
-        observation, info = self._take(answer)
-        self._state = EnvironmentState(answer["text"], 0.0, False, info, 0, 0.0)
-        return observation, info
-
-    def _begin_step(self, action: Any) -> None:
-        self._check_open()
-        if self._state is None or self._state.done:
-            raise gymnasium.error.ResetNeeded("reset comes before step, and after an episode's end")
-        if isinstance(action, np.ndarray) and action.ndim == 0:
-            action = action.item()
-        if isinstance(action, np.integer):
-            action = int(action)
-        if not isinstance(action, (str, int)):
-            raise ArgumentError(
-                f"an action is a text or an index of a listed command, not {type(action).__name__}"
-            )
-        self._begin("step", self.timeout, action=action)
-
-    def _finish_step(self) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        answer = self._finish()
-        before = self.state
-        observation, info = self._take(answer)
-        reward, ended, cut = answer["reward"], answer["ended"], answer["cut"]
-        step, earned = before.step_count + 1, before.episode_reward + reward
-        self._state = EnvironmentState(answer["text"], reward, ended or cut, info, step, earned)
-        if ended or cut:
-            self._episodes += 1
-            self._successes += bool(info["success"])
-            self._steps += step
-            self._rewards += earned
-        return observation, reward, ended, cut, info
-
     def _take(self, answer: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         info = answer["info"]
         info["commands"] = tuple(info["commands"])
@@ -235,204 +396,45 @@ class EnvironmentProcess(EchoRLEnvironment):
         self._last_vector = vector
         return {"text": answer["text"], "vector": vector}, info
 
-    def _spawn(self, worker: JsonProcess | None = None) -> None:
-        self._worker = worker or spawn(self.name)
-        self._fresh = self._replaced > 0
-        self._begin("make", self.reset_timeout, **self._make)
+    def _spawn(self) -> dict[str, Any]:
+        where = os.pathsep.join(one for one in sys.path if one)
+        self._worker = JsonProcess(
+            [sys.executable, "-m", "echoic.agents.environments.workers.environment"],
+            name=f"the worker of environment {self.name}",
+            environment={"PYTHONPATH": where},
+            hook=from_json,
+        )
+        hello: dict[str, Any] = self._ask("make", self.reset_timeout, **self._make)
+        return hello
 
-    def _begin(self, do: str, seconds: float, **arguments: Any) -> None:
-        if self._worker is None:
+    def _ask(self, do: str, seconds: float, **arguments: Any) -> Any:
+        """Ask the worker, and end it if it is late or the wait is interrupted."""
+        worker = self._worker
+        if worker is None:
             raise EnvironmentProcessError("the worker is gone, and reset starts another")
-        now = time.monotonic()
-        self._deadline = max(self._deadline, now) if self._awaited else now
-        self._deadline += seconds
-        self._limit = seconds
-        self._awaited.append(do)
         try:
-            self._worker.send(do, seconds, **arguments)
+            worker.send(do, seconds, **arguments)
         except (TypeError, ValueError, RecursionError) as error:
-            # Nothing was sent, and no answer will come.
-            self._awaited.pop()
-            raise ArgumentError(f"a worker can't be told what is no JSON: {error}") from error
+            # Nothing was sent.
+            raise ArgumentError(f"a worker can't be given what is no JSON: {error}") from error
         except BaseException:
             self._drop()
             raise
-
-    def _finish(self) -> Any:
-        """Wait for all answers that are to come; the last."""
-        if self._worker is None:
-            raise EnvironmentProcessError("the worker is gone, and reset starts another")
-        answer = None
         try:
-            while self._awaited:
-                left = max(0.0, self._deadline - time.monotonic())
-                answer = self._worker.receive(left, self._limit)
-                self._awaited.pop(0)
+            return worker.receive(seconds)
         except BaseException as error:
-            late = isinstance(error, EnvironmentProcessError) and not self._worker.alive
-            if late or not isinstance(error, Exception) or len(self._awaited) > 1:
+            # After an error of the environment itself, the worker is as good as before.
+            late = isinstance(error, EnvironmentProcessError) and not worker.alive
+            if late or not isinstance(error, Exception):
                 self._drop()
-            else:
-                # The environment raised, and the worker is as good as before.
-                self._awaited.clear()
             raise
-        return answer
 
     def _drop(self) -> None:
         """End the worker and what it played."""
-        self._awaited.clear()
         if self._worker is not None:
             self._worker.close()
             self._worker = None
         self._state = None
-
-
-@dataclass(frozen=True)
-class Ready:
-    """What came from one of several environments.
-
-    Attributes:
-        index: Which.
-        observation: What is seen now; None after an error.
-        info: What is told beside it.
-        reward: Of the step.
-        terminated: Whether the episode ended.
-        truncated: Whether it was cut off.
-        error: What went wrong; the next thing to do is a reset.
-    """
-
-    index: int
-    observation: dict[str, Any] | None
-    info: dict[str, Any]
-    reward: float = 0.0
-    terminated: bool = False
-    truncated: bool = False
-    error: Exception | None = None
-
-
-class EnvironmentProcesses:
-    """Several environments of one name, each in a process of its own, whoever is ready first.
-
-    Arguments are those of :class:`EnvironmentProcess`; with a ``count`` of them.
-
-    >>> from echoic.agents.environments import EnvironmentProcesses
-    >>> with EnvironmentProcesses("rooms", 2, {"num_rooms": 3}) as environments:
-    ...     for index in range(2):
-    ...         environments.reset_async(index, seed=index)
-    ...     came = {ready.index for _ in range(2) for ready in environments.ready(at_most=1)}
-    >>> came
-    {0, 1}
-    """
-
-    def __init__(
-        self,
-        name: str,
-        count: int,
-        settings: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> None:
-        if count < 1:
-            raise ArgumentError(f"count must be at least 1, not {count}")
-        # All at once, since a start is mostly waiting for imports.
-        workers = [spawn(f"{name} {index}") for index in range(count)]
-        self.environments: list[EnvironmentProcess] = []
-        try:
-            for worker in workers:
-                made = EnvironmentProcess(name, settings, _worker=worker, **options)
-                self.environments.append(made)
-        except BaseException:
-            for worker in workers:
-                worker.close()
-            raise
-        self._asked: dict[int, str] = {}
-        # Errors of those that could not be asked.
-        self._failed: dict[int, EnvironmentProcessError] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __len__(self) -> int:
-        return len(self.environments)
-
-    @property
-    def pending(self) -> tuple[int, ...]:
-        """Which have been asked and have not answered."""
-        return tuple(self._asked)
-
-    def reset_async(self, index: int, seed: int | None = None) -> None:
-        """Have one begin an episode; one that is still in a step is replaced."""
-        self._asked.pop(index, None)
-        self._failed.pop(index, None)
-        one = self.environments[index]
-        self._ask(index, "reset", lambda: one._begin_reset(seed))
-
-    def step_async(self, index: int, action: Any) -> None:
-        """Have one do a command. If its worker has died, it is ready with that error."""
-        if index in self._asked:
-            raise ArgumentError(f"environment {index} has not answered yet")
-        one = self.environments[index]
-        self._ask(index, "step", lambda: one._begin_step(action))
-
-    def ready(self, timeout: float | None = None, at_most: int | None = None) -> list[Ready]:
-        """Those that are ready, after waiting for the first of them.
-
-        Empty if none was within ``timeout`` seconds, or none was asked. One that is late is
-        killed, and is ready with an error.
-        """
-        until = None if timeout is None else time.monotonic() + timeout
-        came = [self._collect(index) for index in list(self._failed)[:at_most]]
-        while self._asked and not came:
-            poll = select.poll()
-            which: dict[int, int] = {}
-            soonest = until
-            for index in self._asked:
-                one = self.environments[index]
-                if one._worker is not None:
-                    which[one._worker.fileno()] = index
-                    poll.register(one._worker.fileno(), select.POLLIN)
-                deadline = one._deadline
-                soonest = deadline if soonest is None else min(soonest, deadline)
-            now = time.monotonic()
-            left = 0.0 if soonest is None else max(0.0, soonest - now)
-            indices = [which[fd] for fd, _ in poll.poll(left * 1000 + 1)]
-            now = time.monotonic()
-            late = [i for i in self._asked if self.environments[i]._deadline <= now]
-            for index in dict.fromkeys([*indices, *late]):
-                if at_most is None or len(came) < at_most:
-                    came.append(self._collect(index))
-            if until is not None and now >= until:
-                break
-        return came
-
-    def close(self) -> None:
-        """End all workers."""
-        self._asked.clear()
-        self._failed.clear()
-        for one in self.environments:
-            one.close()
-
-    def _ask(self, index: int, what: str, begin: Callable[[], None]) -> None:
-        try:
-            begin()
-        except EnvironmentProcessError as error:
-            self._failed[index] = error
-        self._asked[index] = what
-
-    def _collect(self, index: int) -> Ready:
-        asked = self._asked.pop(index)
-        if index in self._failed:
-            return Ready(index, None, {}, error=self._failed.pop(index))
-        one = self.environments[index]
-        try:
-            if asked == "reset":
-                return Ready(index, *one._finish_reset())
-            observation, reward, ended, cut, info = one._finish_step()
-        except Exception as error:  # told as a result
-            return Ready(index, None, {}, error=error)
-        return Ready(index, observation, info, reward, ended, cut)
 
 
 def environment_of(
@@ -456,16 +458,4 @@ def environment_of(
     longest = max(timeout, _BEGINNING)
     return EnvironmentProcess(
         name, settings, timeout=timeout, reset_timeout=longest, imports=imports
-    )
-
-
-def spawn(name: str) -> JsonProcess:
-    """Start a worker for an environment, of this interpreter."""
-    where = os.pathsep.join(one for one in sys.path if one)
-    command = [sys.executable, "-m", "echoic.agents.environments.workers.environment"]
-    return JsonProcess(
-        command,
-        name=f"the worker of environment {name}",
-        environment={"PYTHONPATH": where},
-        hook=from_json,
     )

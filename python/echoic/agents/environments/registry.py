@@ -28,7 +28,6 @@ _OURS = {
     "minigrid": ("minigrid", "MiniGridConfig", "MiniGridEnvironment"),
     "reasoning_gym": ("reasoning_gym", "ReasoningGymConfig", "ReasoningGymEnvironment"),
     "rooms": ("rooms", "RoomsConfig", "RoomsEnvironment"),
-    "textworld": ("textworld", "TextWorldConfig", "TextWorldEnvironment"),
     "webshop": ("webshop", "WebShopConfig", "WebShopEnvironment"),
 }
 _USERS: dict[str, Callable[..., Any]] = {}

@@ -7,65 +7,20 @@ from typing import TYPE_CHECKING
 from echoic.agents._lazy import lazily
 
 if TYPE_CHECKING:
-    from echoic.agents.evaluation.benchmark import (
-        EchoRLBenchmark,
-    )
-    from echoic.agents.evaluation.config import (
-        BenchmarkConfig,
-    )
-    from echoic.agents.evaluation.results import (
-        BenchmarkResult,
-        Comparison,
-        TaskResult,
-    )
-    from echoic.agents.evaluation.rows import (
-        Rows,
-        read_rows,
-    )
-    from echoic.agents.evaluation.statistics import (
-        bootstrap_interval,
-        holm,
-        interquartile_mean,
-        permutation_test,
-        steps_to_threshold,
-        wilcoxon_test,
-    )
-
-__all__ = [
-    "BenchmarkConfig",
-    "BenchmarkResult",
-    "Comparison",
-    "EchoRLBenchmark",
-    "Rows",
-    "TaskResult",
-    "bootstrap_interval",
-    "holm",
-    "interquartile_mean",
-    "permutation_test",
-    "read_rows",
-    "steps_to_threshold",
-    "wilcoxon_test",
-]
+    from echoic.agents.evaluation.benchmark import *
+    from echoic.agents.evaluation.config import *
+    from echoic.agents.evaluation.results import *
+    from echoic.agents.evaluation.rows import *
+    from echoic.agents.evaluation.statistics import *
 
 _MODULES = {
-    "benchmark": ("EchoRLBenchmark",),
-    "config": ("BenchmarkConfig",),
-    "results": (
-        "BenchmarkResult",
-        "Comparison",
-        "TaskResult",
-    ),
-    "rows": (
-        "Rows",
-        "read_rows",
-    ),
+    "benchmark": "EchoRLBenchmark",
+    "config": "BenchmarkConfig",
+    "results": "BenchmarkResult Comparison TaskResult",
+    "rows": "Rows read_rows",
     "statistics": (
-        "bootstrap_interval",
-        "holm",
-        "interquartile_mean",
-        "permutation_test",
-        "steps_to_threshold",
-        "wilcoxon_test",
+        "bootstrap_interval holm interquartile_mean permutation_test steps_to_threshold "
+        "wilcoxon_test"
     ),
 }
-_, __getattr__, __dir__ = lazily(__name__, _MODULES)
+__all__, __getattr__, __dir__ = lazily(__name__, _MODULES)

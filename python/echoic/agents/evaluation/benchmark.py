@@ -31,7 +31,7 @@ from echoic.agents.episodes import EnvironmentThread, run_episode
 from echoic.agents.evaluation.cells import NO_BACKBONE, CellName, cells_of
 from echoic.agents.evaluation.config import BenchmarkConfig
 from echoic.agents.evaluation.results import BenchmarkResult, all_errors, summarize
-from echoic.agents.evaluation.rows import Rows, finite, objects, read_rows, write_parquet
+from echoic.agents.evaluation.rows import Rows, finite, objects, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -341,8 +341,6 @@ class EchoRLBenchmark:
         from echoic.agents.evaluation.report import write_report
 
         result.files["rows"] = str(root / "rows.jsonl")
-        if write_parquet(rows, root / "rows.parquet"):
-            result.files["parquet"] = str(root / "rows.parquet")
         if self.config.generate_report:
             write_report(result, rows, root)
         path = root / "benchmark_results.json"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ["Rows", "finite", "objects", "read_rows", "write_parquet"]
+__all__ = ["Rows", "finite", "objects", "read_rows"]
 
 ROWS = "rows.jsonl"
 
@@ -154,24 +154,3 @@ class Rows:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def write_parquet(rows: tuple[dict[str, Any], ...], path: Path) -> bool:
-    """Write the rows of episodes as one table too; False without pyarrow."""
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ModuleNotFoundError:
-        return False
-    episodes = [row for row in rows if row["kind"] == "episode"]
-    if episodes:
-        told = [{name: _encodable(value) for name, value in row.items()} for row in episodes]
-        parquet.write_table(pa.Table.from_pylist(told), path)
-    return bool(episodes)
-
-
-def _encodable(value: Any) -> Any:
-    """The same; in text, what UTF-8 does not have is spelt out."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
-    return value

@@ -5,7 +5,6 @@ Importing this module imports torch.
 
 from echoic.agents.latent_planning.config import PlanningConfig
 from echoic.agents.latent_planning.divergence import PlanDivergence
-from echoic.agents.latent_planning.embeddings import PlanEmbeddings, PlannedInputs
 from echoic.agents.latent_planning.encoder import PlanPosterior, TrajectoryEncoder
 from echoic.agents.latent_planning.optimizer import LatentPlanningOptimizer
 from echoic.agents.latent_planning.policy import (
@@ -19,11 +18,9 @@ from echoic.agents.latent_planning.windows import PlanWindows, windows_of
 __all__ = [
     "LatentPlanningOptimizer",
     "PlanDivergence",
-    "PlanEmbeddings",
     "PlanPosterior",
     "PlanWindows",
     "PlannedAction",
-    "PlannedInputs",
     "PlanningConfig",
     "PolicyNetwork",
     "SoftPrefixAdapter",

@@ -23,9 +23,6 @@ __all__ = ["PlannedAction", "PolicyNetwork", "SoftPrefixAdapter", "TrajectoryPri
 class SoftPrefixAdapter(nn.Module):
     """Mixes states and plans.
 
-    For token policies, whose input is a sequence, see
-    :class:`~echoic.agents.latent_planning.PlanEmbeddings`.
-
     Args:
         state_dim: Numbers of a state.
         latent_dim: Numbers of a plan.

@@ -1,4 +1,4 @@
-"""What improves a policy: of vectors, by PPO and IMPALA, and of tokens, by GRPO and RLOO.
+"""What improves a policy: of vectors, by PPO, and of tokens, by GRPO and RLOO.
 
 Importing this module imports torch.
 """
@@ -6,7 +6,6 @@ Importing this module imports torch.
 from echoic.agents.learners.actor_critic import ValueNetwork
 from echoic.agents.learners.gae import GAECalculator
 from echoic.agents.learners.grpo import GRPOConfig, GRPOLearner
-from echoic.agents.learners.impala import IMPALAConfig, IMPALALearner, IMPALASequences
 from echoic.agents.learners.lora import LoRAConfig, add_lora, merge_lora, without_lora
 from echoic.agents.learners.ppo import PPOConfig, PPOLearner
 from echoic.agents.learners.rloo import RLOOConfig, RLOOLearner
@@ -18,9 +17,6 @@ __all__ = [
     "GAECalculator",
     "GRPOConfig",
     "GRPOLearner",
-    "IMPALAConfig",
-    "IMPALALearner",
-    "IMPALASequences",
     "LoRAConfig",
     "PPOConfig",
     "PPOLearner",

@@ -1,4 +1,4 @@
-"""What PPO and IMPALA train: a policy, values, and, where there is a planner, its encoder.
+"""What PPO trains: a policy, values, and, where there is a planner, its encoder.
 
 One policy: with a planner, the policy is the planner's own, the one that acts, and plans are made
 again from their windows so that gradients reach the encoder. Without one, plans are inputs like any
@@ -167,11 +167,6 @@ class ActorCritic:
         log_probs = masked(self.policy(steps.states, plans), steps.action_masks)
         chosen = log_probs.gather(-1, steps.actions.long()[:, None]).squeeze(-1)
         return Evaluation(log_probs, chosen, self.value(steps.states, plans), cost, divergence)
-
-    def after_step(self, evaluation: Evaluation) -> None:
-        """What a planner needs after each step of the optimizer."""
-        if self.planner is not None:
-            self.planner.after_step(evaluation.plan_divergence)
 
     def state_dict(self) -> dict[str, Any]:
         """Of the networks, the planner's whole state in it."""

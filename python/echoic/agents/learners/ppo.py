@@ -40,7 +40,6 @@ _AVERAGED = (
     "reference_kl",
     "plan_divergence",
     "clip_fraction",
-    "grad_norm",
 )
 
 
@@ -148,6 +147,8 @@ class PPOLearner:
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self._reference: Any = None
         self._metrics: dict[str, float] = {}
+        # Of the latest minibatch, also of one that was not stepped on.
+        self._looked: dict[str, float] = {}
 
     def set_reference(self, policy: Any = None) -> None:
         """Keep the policy near this one, or near a copy of itself as it is now."""
@@ -199,8 +200,12 @@ class PPOLearner:
             error = torch.maximum(error, (near - steps.returns).square())
         return 0.5 * _weighted(error, steps)
 
-    def update(self, steps: PPOTrainingStep) -> dict[str, float]:
+    def update(self, steps: PPOTrainingStep, *, epochs: int | None = None) -> dict[str, float]:
         """Learn from steps, in minibatches and epochs, and return what happened.
+
+        Args:
+            steps: What is learned from.
+            epochs: In place of ``num_epochs``.
 
         Returns:
             Means over minibatches stepped on of ``policy_loss``, ``value_loss``, ``entropy``,
@@ -222,22 +227,26 @@ class PPOLearner:
             raw = steps.advantages
             steps.advantages = (raw - raw.mean()) / (raw.std(correction=0) + 1e-8)
         anchor = self._anchor(steps)
-        found_of: dict[str, list[float]] = {name: [] for name in _AVERAGED}
+        found_of: dict[str, list[float]] = {name: [] for name in (*_AVERAGED, "grad_norm")}
         gaps: list[float] = []
-        done = epochs = 0
+        done = begun = 0
         approx_kl = 0.0
         stopped = False
-        while epochs < config.num_epochs and not stopped:
-            epochs += 1
+        while begun < (config.num_epochs if epochs is None else epochs) and not stopped:
+            begun += 1
             order = torch.randperm(len(steps), generator=self.generator, device=self.device)
             for index in order.split(config.batch_size):
-                some = steps[index]
-                found = self.networks.evaluate(some)
-                log_ratio = (found.chosen - some.log_probs).detach()
-                ratio = log_ratio.exp()
-                gaps.append(float((ratio - 1.0).abs().max()))
-                # Never negative, and of less variance than the mean of -log ratio (Schulman 2020).
-                approx_kl = float((ratio - 1.0 - log_ratio).mean())
+                parts = self._parts(index)
+                looked = self._gradients(
+                    [(steps[one], None if anchor is None else anchor[one]) for one in parts]
+                )
+                counts = [len(one) for one in parts]
+                self._looked = told = {
+                    name: _mean([one[1][name] for one in looked], counts)
+                    for name in (*_AVERAGED, "approx_kl")
+                }
+                gaps.append(max(one[1]["ratio_gap"] for one in looked))
+                approx_kl = told["approx_kl"]
                 if math.isnan(approx_kl):
                     raise FloatingPointError(
                         "the policy's distance from the one that acted, approx_kl, is NaN; no step "
@@ -246,13 +255,13 @@ class PPOLearner:
                 if not approx_kl <= config.target_kl:
                     stopped = True
                     break
-                parts = self._step(some, found, None if anchor is None else anchor[index])
-                parts["clip_fraction"] = float(
-                    ((ratio - 1.0).abs() > config.clip_epsilon).float().mean()
-                )
-                for name, value in parts.items():
+                norm = self._step_along([one[0] for one in looked], counts)
+                if self.planner is not None:
+                    self.planner.after_step(told["plan_divergence"])
+                for name, values in found_of.items():
+                    value = norm if name == "grad_norm" else told[name]
                     if math.isfinite(value):
-                        found_of[name].append(value)
+                        values.append(value)
                 done += 1
         self._metrics = {
             **{
@@ -263,10 +272,63 @@ class PPOLearner:
             "last_ratio_gap": gaps[-1],
             "approx_kl": approx_kl,
             "minibatches": float(done),
-            "epochs": float(epochs),
+            "epochs": float(begun),
             "stopped": float(stopped),
         }
         return dict(self._metrics)
+
+    def gradient(self, some: PPOTrainingStep, anchor: Any) -> tuple[list[Any], dict[str, float]]:
+        """The gradient of the loss on some steps, and what it is made of; nothing is changed.
+
+        Args:
+            some: The steps.
+            anchor: The reference's log-probabilities of their actions; None for no reference.
+        """
+        config = self.config
+        found = self.networks.evaluate(some)
+        log_ratio = (found.chosen - some.log_probs).detach()
+        ratio = log_ratio.exp()
+        policy_loss = self.compute_policy_loss(some, found)
+        value_loss = self.compute_value_loss(some, found)
+        entropy = _weighted(found.entropy, some)
+        loss = policy_loss + config.value_loss_coef * value_loss + found.plan_cost
+        loss = loss - config.entropy_coef * entropy
+        reference_kl = torch.zeros(())
+        if anchor is not None:
+            gap = (found.log_probs.exp() * (found.log_probs - anchor)).sum(dim=-1)
+            reference_kl = _weighted(gap, some)
+            loss = loss + config.kl_coef * reference_kl
+        slopes = torch.autograd.grad(loss, list(self.networks.parameters()), allow_unused=True)
+        return list(slopes), {
+            "policy_loss": float(policy_loss.detach()),
+            "value_loss": float(value_loss.detach()),
+            "entropy": float(entropy.detach()),
+            "reference_kl": float(reference_kl.detach()),
+            "plan_divergence": float(found.plan_divergence),
+            "clip_fraction": float(((ratio - 1.0).abs() > config.clip_epsilon).float().mean()),
+            "ratio_gap": float((ratio - 1.0).abs().max()),
+            # Never negative, and of less variance than the mean of -log ratio (Schulman 2020).
+            "approx_kl": float((ratio - 1.0 - log_ratio).mean()),
+        }
+
+    def _parts(self, index: Any) -> list[Any]:
+        """The rows of a minibatch, divided into parts whose gradients are averaged."""
+        return [index]
+
+    def _gradients(self, parts: list[Any]) -> list[tuple[list[Any], dict[str, float]]]:
+        return [self.gradient(*part) for part in parts]
+
+    def _step_along(self, slopes: list[list[Any]], counts: list[int]) -> float:
+        """One step along the mean of gradients, by rows; parts are added in order."""
+        total = sum(counts)
+        self.optimizer.zero_grad(set_to_none=True)
+        for i, parameter in enumerate(self.networks.parameters()):
+            for slope, count in zip(slopes, counts, strict=True):
+                if slope[i] is None:
+                    continue
+                share = slope[i] if count == total else slope[i] * (count / total)
+                parameter.grad = share if parameter.grad is None else parameter.grad + share
+        return gradients.step(self.optimizer, self.networks.parameters(), self.config.max_grad_norm)
 
     def get_training_metrics(self) -> dict[str, float]:
         """Those of the latest update."""
@@ -312,32 +374,6 @@ class PPOLearner:
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"])
 
-    def _step(self, some: PPOTrainingStep, found: Evaluation, anchor: Any) -> dict[str, float]:
-        """One step of the optimizer; ``anchor`` has the reference's log-probabilities."""
-        config = self.config
-        policy_loss = self.compute_policy_loss(some, found)
-        value_loss = self.compute_value_loss(some, found)
-        entropy = _weighted(found.entropy, some)
-        loss = policy_loss + config.value_loss_coef * value_loss + found.plan_cost
-        loss = loss - config.entropy_coef * entropy
-        reference_kl = torch.zeros(())
-        if anchor is not None:
-            gap = (found.log_probs.exp() * (found.log_probs - anchor)).sum(dim=-1)
-            reference_kl = _weighted(gap, some)
-            loss = loss + config.kl_coef * reference_kl
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        norm = gradients.step(self.optimizer, self.networks.parameters(), config.max_grad_norm)
-        self.networks.after_step(found)
-        return {
-            "policy_loss": float(policy_loss.detach()),
-            "value_loss": float(value_loss.detach()),
-            "entropy": float(entropy.detach()),
-            "reference_kl": float(reference_kl.detach()),
-            "plan_divergence": float(found.plan_divergence),
-            "grad_norm": norm,
-        }
-
     @torch.no_grad()
     def _anchor(self, steps: PPOTrainingStep) -> Any:
         """What the reference says of all steps, on the plans that were acted on."""
@@ -353,3 +389,10 @@ class PPOLearner:
 def _weighted(each: Any, steps: PPOTrainingStep) -> Any:
     """The mean over steps, each with its importance weight."""
     return (each if steps.importance_weights is None else each * steps.importance_weights).mean()
+
+
+def _mean(values: list[float], counts: list[int]) -> float:
+    """The mean by rows, of those that are numbers; NaN of none."""
+    known = [(v, n) for v, n in zip(values, counts, strict=True) if math.isfinite(v)]
+    total = sum(n for _, n in known)
+    return sum(v * n for v, n in known) / total if total else math.nan

@@ -1,8 +1,6 @@
 """Replay of what surprised: experiences drawn by how far their plans were from the usual.
 
-- :class:`PrioritizedReplayBuffer` scores, keeps and draws; :class:`AdaptiveReplayBuffer` also moves
-its
-  temperature and its share of young experiences with the performance.
+- :class:`PrioritizedReplayBuffer` scores, keeps and draws.
 - :class:`HotColdBuffer` is the same store for scores of your own.
 - :class:`SurpriseCalculator` has the moving mean of plans. One can serve several parts of an agent.
 - :class:`ReplayConfig` has all settings, :class:`Experience` is what comes back.
@@ -10,7 +8,6 @@ its
 Nothing here imports torch.
 """
 
-from echoic.agents.prioritized_replay.adaptive import AdaptiveReplayBuffer
 from echoic.agents.prioritized_replay.config import ReplayConfig
 from echoic.agents.prioritized_replay.experience import Aged, Experience
 from echoic.agents.prioritized_replay.hot_cold import HotColdBuffer
@@ -18,7 +15,6 @@ from echoic.agents.prioritized_replay.replay import PrioritizedReplayBuffer
 from echoic.agents.prioritized_replay.surprise import SurpriseCalculator
 
 __all__ = [
-    "AdaptiveReplayBuffer",
     "Aged",
     "Experience",
     "HotColdBuffer",

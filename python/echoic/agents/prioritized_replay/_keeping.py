@@ -34,7 +34,6 @@ def save(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -> None:
         "format": FORMAT,
         "latent_dim": buffer.latent_dim,
         "rules": {name: config[name] for name in RULES},
-        "adapted": buffer._adapted(),
         "leaves": None,
         "seed": buffer._store.seed,
     }
@@ -80,8 +79,6 @@ def load(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -> None:
                 store.begin(example, lambda made: _fill(made, path, leaves, arrays))
         if rows is not None:
             _fill(rows, path, leaves, arrays)
-    if about["adapted"]:
-        buffer._adapt(about["adapted"])
 
 
 def _fill(
@@ -109,7 +106,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]
         with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file}
         about = json.loads(bytes(arrays.pop(ABOUT)))
-        missing = {"format", "latent_dim", "rules", "adapted", "leaves"} - about.keys()
+        missing = {"format", "latent_dim", "rules", "leaves"} - about.keys()
         if missing or set(RULES) - about["rules"].keys():
             raise ValueError("it does not say what it has")
     except FileNotFoundError:

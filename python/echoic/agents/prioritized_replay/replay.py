@@ -155,10 +155,6 @@ class PrioritizedReplayBuffer:
         }
         return self._store.add(fields, many=True)
 
-    def _settings(self) -> tuple[float, float]:
-        """The temperature and the share of hot experiences where none is said."""
-        return self.config.temperature, self.config.hot_sample_ratio
-
     def sample_columns(
         self,
         batch_size: int,
@@ -189,11 +185,10 @@ class PrioritizedReplayBuffer:
         if rows is None or not self.ready:
             least = max(self.config.min_experiences, 1)
             raise ReplayError(f"the buffer has {len(self)} of min_experiences={least}")
-        own_temperature, own_ratio = self._settings()
         return rows.sample(
             batch_size,
-            temperature=own_temperature if temperature is None else temperature,
-            hot_ratio=own_ratio if hot_ratio is None else hot_ratio,
+            temperature=self.config.temperature if temperature is None else temperature,
+            hot_ratio=self.config.hot_sample_ratio if hot_ratio is None else hot_ratio,
             beta=self.config.importance_sampling_beta if beta is None else beta,
             seed=seed,
         )
@@ -257,22 +252,20 @@ class PrioritizedReplayBuffer:
         rows = self._store.rows
         if rows is None:
             return {"total": 0.0, "hot": 0.0, "cold": 0.0}
-        own_temperature, own_ratio = self._settings()
         total, hot, cold = rows.effective_sizes(
-            own_temperature if temperature is None else temperature,
-            own_ratio if hot_ratio is None else hot_ratio,
+            self.config.temperature if temperature is None else temperature,
+            self.config.hot_sample_ratio if hot_ratio is None else hot_ratio,
         )
         return {"total": total, "hot": hot, "cold": cold}
 
     def get_buffer_statistics(self) -> dict[str, Any]:
         """Sizes, what has happened, scores, bytes, and the mean of plans."""
-        temperature, hot_ratio = self._settings()
         ema = self.surprise_calculator.get_statistics()
         return {
             **self._store.statistics(),
             "ready": self.ready,
-            "temperature": temperature,
-            "hot_ratio": hot_ratio,
+            "temperature": self.config.temperature,
+            "hot_ratio": self.config.hot_sample_ratio,
             "ema_norm": ema["ema_norm"],
             "ema_count": ema["count"],
             "latent_dim": self.latent_dim,
@@ -286,13 +279,6 @@ class PrioritizedReplayBuffer:
         self._store.clear()
         if self._moves:
             self.surprise_calculator.reset()
-
-    def _adapted(self) -> dict[str, Any]:
-        """What a subclass has to remember besides."""
-        return {}
-
-    def _adapt(self, adapted: dict[str, Any]) -> None:
-        """Goes on from what a subclass remembered."""
 
     def save_buffer(self, path: str | os.PathLike[str]) -> None:
         """Writes everything to a file, which appears whole or not at all, without pickle."""

@@ -10,40 +10,17 @@ from typing import TYPE_CHECKING
 from echoic.agents._lazy import lazily
 
 if TYPE_CHECKING:
-    from echoic.agents.training.acting import (
-        TrainedPolicy,
-    )
-    from echoic.agents.training.config import (
-        TrainingConfig,
-    )
-    from echoic.agents.training.metrics import (
-        TrainingMetrics,
-    )
-    from echoic.agents.training.rewards import (
-        PreferenceReward,
-        RewardModel,
-    )
-    from echoic.agents.training.trainer import (
-        EchoRLTrainer,
-    )
-
-__all__ = [
-    "EchoRLTrainer",
-    "PreferenceReward",
-    "RewardModel",
-    "TrainedPolicy",
-    "TrainingConfig",
-    "TrainingMetrics",
-]
+    from echoic.agents.training.acting import *
+    from echoic.agents.training.config import *
+    from echoic.agents.training.metrics import *
+    from echoic.agents.training.rewards import *
+    from echoic.agents.training.trainer import *
 
 _MODULES = {
-    "acting": ("TrainedPolicy",),
-    "config": ("TrainingConfig",),
-    "metrics": ("TrainingMetrics",),
-    "rewards": (
-        "PreferenceReward",
-        "RewardModel",
-    ),
-    "trainer": ("EchoRLTrainer",),
+    "acting": "TrainedPolicy",
+    "config": "TrainingConfig",
+    "metrics": "TrainingMetrics",
+    "rewards": "PreferenceReward RewardModel",
+    "trainer": "EchoRLTrainer",
 }
-_, __getattr__, __dir__ = lazily(__name__, _MODULES)
+__all__, __getattr__, __dir__ = lazily(__name__, _MODULES)

@@ -14,10 +14,9 @@ acted and π' the one at the beginning of an update,
   is the one that was acted on, an input like any other: policy and values learn from a replayed
   step, the encoder from new ones, whose windows are there.
 - *IMPALA.* `A` and the values' targets are V-trace's along the segment, π' is the policy as it is,
-  and one step is made: so r is 1, and the gradient is exactly
-  :class:`~echoic.agents.learners.IMPALALearner`'s.
+  and one step is made: so r is 1.
 
-A minibatch is divided among `num_learners` parts, whose gradients are averaged by their rows. The
+A minibatch is divided among `num_learners` threads, whose gradients are averaged by their rows. The
 cost of plans' changes is a mean over the pairs of each part.
 """
 
@@ -25,12 +24,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from echoic.agents.latent_planning.optimizer import LatentPlanningOptimizer
-from echoic.agents.learners import checkpoint, gradients
+from echoic.agents.learners import checkpoint
 from echoic.agents.learners.gae import GAECalculator
 from echoic.agents.learners.ppo import PPOLearner
 from echoic.agents.learners.steps import PPOTrainingStep
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from echoic.agents.training.segments import Batch
 
 __all__ = ["VectorLearner", "learner_of"]
-
-_WEIGHTED = ("policy_loss", "value_loss", "entropy", "reference_kl", "plan_divergence", "approx_kl")
 
 
 def learner_of(config: TrainingConfig, seed: int, tracker: Any = None) -> VectorLearner:
@@ -93,7 +91,11 @@ class VectorLearner(PPOLearner):
             hidden_dim=config.planning_config.hidden_dim,
         )
         self.run_config = config
-        self.shards: Any = None
+        self._pool = (
+            ThreadPoolExecutor(config.num_learners, "echoic-learner")
+            if config.num_learners > 1
+            else None
+        )
         self._spread = 1.0
 
     # What is learned from.
@@ -261,113 +263,28 @@ class VectorLearner(PPOLearner):
 
     def update(self, steps: PPOTrainingStep, *, epochs: int | None = None) -> dict[str, float]:
         """Learn from steps as they are, in minibatches and epochs, each divided into parts."""
-        steps = steps.to(self.device)
-        anchor = self._anchor(steps)
-        seen: dict[str, list[float]] = {name: [] for name in (*_WEIGHTED, "grad_norm")}
-        done, stopped = 0, False
-        for _ in range(self.config.num_epochs if epochs is None else epochs):
-            order = torch.randperm(len(steps), generator=self.generator, device=self.device)
-            for index in order.split(self.config.batch_size):
-                parts = self._parts(index)
-                found = self._gradients(
-                    [(steps[one], None if anchor is None else anchor[one]) for one in parts]
-                )
-                counts = [len(one) for one in parts]
-                told = {name: _mean([one[1][name] for one in found], counts) for name in _WEIGHTED}
-                if math.isnan(told["approx_kl"]):
-                    raise FloatingPointError(
-                        "the policy's distance from the one that acted is NaN; no step was made"
-                    )
-                stopped = told["approx_kl"] > self.config.target_kl
-                if stopped:
-                    break
-                told["grad_norm"] = self._step_along([one[0] for one in found], counts)
-                if self.planner is not None:
-                    self.planner.after_step(told["plan_divergence"])
-                for name, value in told.items():
-                    if math.isfinite(value):
-                        seen[name].append(value)
-                done += 1
-            if stopped:
-                break
-        self._metrics = {
-            # Where none was stepped on, those of the one that was looked at.
-            **{
-                name: sum(v) / len(v) if v else told.get(name, math.nan) for name, v in seen.items()
-            },
-            "approx_kl": told["approx_kl"],
-            "minibatches": float(done),
-            "stopped": float(stopped),
-        }
-        return dict(self._metrics)
-
-    def gradient(self, some: PPOTrainingStep, anchor: Any) -> tuple[list[Any], dict[str, float]]:
-        """The gradient of the loss on some steps, and what it is made of; nothing is changed."""
-        found = self.networks.evaluate(some)
-        log_ratio = (found.chosen - some.log_probs).detach()
-        policy_loss = self.compute_policy_loss(some, found)
-        value_loss = self.compute_value_loss(some, found)
-        weight = torch.ones_like(log_ratio)
-        if some.importance_weights is not None:
-            weight = some.importance_weights
-        entropy = (found.entropy * weight).mean()
-        loss = policy_loss + self.config.value_loss_coef * value_loss + found.plan_cost
-        loss = loss - self.config.entropy_coef * entropy
-        reference_kl = torch.zeros(())
-        if anchor is not None:
-            gap = (found.log_probs.exp() * (found.log_probs - anchor)).sum(dim=-1)
-            reference_kl = (gap * weight).mean()
-            loss = loss + self.config.kl_coef * reference_kl
-        parameters = list(self.networks.parameters())
-        slopes = torch.autograd.grad(loss, parameters, allow_unused=True)
-        return list(slopes), {
-            "policy_loss": float(policy_loss.detach()),
-            "value_loss": float(value_loss.detach()),
-            "entropy": float(entropy.detach()),
-            "reference_kl": float(reference_kl.detach()),
-            "plan_divergence": float(found.plan_divergence),
-            "approx_kl": float((log_ratio.exp() - 1.0 - log_ratio).mean()),
-        }
-
-    def tensors(self) -> dict[str, Any]:
-        """All that a part needs to compute a gradient, by name."""
-        modules = {"policy": self.policy_network, "value": self.value_network}
-        if self.planner is not None:
-            modules |= {"encoder": self.planner.encoder, "divergence": self.planner.divergence}
+        found = super().update(steps, epochs=epochs)
+        # Where none was stepped on, those of the one that was looked at.
         return {
-            f"{part}/{name}": tensor
-            for part, module in modules.items()
-            for name, tensor in module.state_dict().items()
+            name: self._looked.get(name, value) if math.isnan(value) else value
+            for name, value in found.items()
         }
-
-    def load_tensors(self, tensors: dict[str, Any]) -> None:
-        """Become what :meth:`tensors` was of."""
-        mine = self.tensors()
-        for name, tensor in tensors.items():
-            mine[name].copy_(tensor)
 
     def _parts(self, index: Any) -> list[Any]:
         """The rows of a minibatch, divided; none of the parts is empty."""
         return [one for one in index.tensor_split(self.run_config.num_learners) if len(one)]
 
     def _gradients(self, parts: list[Any]) -> list[Any]:
-        if self.shards is None or len(parts) == 1:
+        if self._pool is None or len(parts) == 1:
             return [self.gradient(*part) for part in parts]
-        return list(self.shards.gradients(parts))
-
-    def _step_along(self, slopes: list[list[Any]], counts: list[int]) -> float:
-        """One step along the mean of gradients, by rows; parts are added in order."""
-        total = sum(counts)
-        self.optimizer.zero_grad(set_to_none=True)
-        for i, parameter in enumerate(self.networks.parameters()):
-            for slope, count in zip(slopes, counts, strict=True):
-                if slope[i] is None:
-                    continue
-                share = slope[i] * (count / total)
-                parameter.grad = share if parameter.grad is None else parameter.grad + share
-        return gradients.step(self.optimizer, self.networks.parameters(), self.config.max_grad_norm)
+        return list(self._pool.map(lambda part: self.gradient(*part), parts))
 
     # Keeping.
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
 
     def state_dict(self) -> dict[str, Any]:
         """All that learning changes."""
@@ -390,11 +307,3 @@ _CHUNK = 2048
 def _without_pairs(steps: PPOTrainingStep) -> PPOTrainingStep:
     """Steps whose plans' changes are not looked at."""
     return dataclasses.replace(steps, previous_windows=None, previous_masks=None, pairs=None)
-
-
-def _mean(values: list[float], counts: list[int]) -> float:
-    """The mean by rows, of those that are numbers."""
-    known = [(v, n) for v, n in zip(values, counts, strict=True) if math.isfinite(v)]
-    if not known:
-        return math.nan
-    return sum(v * n for v, n in known) / sum(n for _, n in known)

@@ -13,8 +13,7 @@ what is random has its own generators, what threads do has an order, and episode
 way are brought back. Else actors go on meanwhile, what they bring is some versions behind, and how
 far is in the metrics.
 
-A worker or a part of the learner that dies is replaced; its unfinished segments are lost, and
-nothing else.
+A worker that dies is replaced; its unfinished segments are lost, and nothing else.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ from echoic.agents.training.learner import learner_of
 from echoic.agents.training.metrics import TrainingMetrics
 from echoic.agents.training.records import Records, memory_mib
 from echoic.agents.training.segments import batch_of, example_of
-from echoic.agents.training.shards import ProcessShards, ThreadShards
 from echoic.agents.training.worker import TABLE
 from echoic.errors import CheckpointError, ClosedError, WaitTimeoutError
 from echoic.weights import WeightStore
@@ -401,7 +399,6 @@ class EchoRLTrainer:
             "replayed_steps": parts.replayed,
             "broken_steps": parts.lost,
             "actor_restarts": parts.crew.restarts,
-            "learner_restarts": 0 if parts.shards is None else parts.shards.restarts,
             "bandwidth": dataclasses.asdict(parts.tracker.snapshot()),
         }
 
@@ -524,18 +521,11 @@ class _Parts:
         self._closing.append(self.evaluator.close)
         self.replay, tracker = _replay(config, seed)
         self.learner = learner_of(config, seed, tracker)
+        self._closing.append(self.learner.close)
         self.tracker = BandwidthEfficiencyTracker(config.bandwidth_config)
         self.records = Records(config, goes_on_at=goes_on_at)
         self._closing.append(self.records.close)
         results = Path(config.results_dir)
-        self.shards: Any = None
-        if config.num_learners > 1:
-            if config.backend == "threads":
-                self.shards = ThreadShards(self.learner, config)
-            else:
-                self.shards = ProcessShards(self.learner, config, seed, results)
-            self.learner.shards = self.shards
-            self._closing.append(self.shards.close)
         self.table = Table.queue(TABLE, example_of(config), capacity=2 * config.num_actors)
         self.weights = WeightStore()
         # Whoever goes on draws otherwise, and has other episodes, than those before.

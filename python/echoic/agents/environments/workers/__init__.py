@@ -1,6 +1,6 @@
-"""Worker processes of environments: what runs in them, and how they are spoken to.
+"""Worker processes of environments: what runs in them.
 
-A worker is spoken to by lines of JSON over its standard input and output. ``loop`` is the worker's
-side and ``process`` is ours. The files whose names end in ``_games`` run in interpreters where
-Echoic may be missing, by their path; they import ``loop`` and otherwise only what they are about.
+A worker is asked by lines of JSON over its standard input and answers on its standard output, by
+``loop``. ``alfworld_games`` runs where Echoic may be missing, by its path; it imports ``loop`` and
+otherwise only what it is about.
 """

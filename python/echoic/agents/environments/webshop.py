@@ -1,0 +1,764 @@
+"""WebShop: search a shop, look at items, choose options, buy what the instruction asks for.
+
+Decisions:
+
+- Commands are upstream's: ``search[words]`` on the first page, ``click[what]`` elsewhere. What
+  can't be clicked here changes nothing. Texts of pages are upstream's, joined by its ``[SEP]``; an
+  item's page also says which options were chosen, which upstream shows by colour alone.
+- Only buying pays, once, and ends the episode: R of :func:`reward_of`, upstream's to the number.
+  The score is R, and success is R = 1, as in the papers.
+- Goods are those of :mod:`~echoic.agents.environments.webshop_goods`, or of upstream's three files,
+  which come with `WebShop <https://github.com/princeton-nlp/WebShop>`_ and are not shipped here.
+- A goal's upper price is one of the next steps of ten dollars above the item's. Upstream draws it
+  before it seeds anything; here the same seed gives the same goals.
+- Nouns of names are found by a rule of thumb, and plurals are made singular for the search, where
+  upstream has spaCy and Porter's stemmer: results do not compare with published ones.
+- WebShop has no cart. ``max_cart_items`` bounds how many items may be looked at.
+- Searches that upstream has for debugging (by query, by attribute) are words like all others.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import random
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome
+from echoic.agents.environments.webshop_goods import ALIASES, KINDS, LEVELS, Rows, rows_of
+from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["WebShopConfig", "WebShopEnvironment"]
+
+_COMMAND = re.compile(r"(search|click)\[(.+)\]", re.IGNORECASE | re.DOTALL)
+BACK, NEXT, PREVIOUS, BUY = "Back to Search", "Next >", "< Prev", "Buy Now"
+SUBPAGES = ("Description", "Features")
+_PER_PAGE = 10
+_FILES = ("items_shuffle*.json", "items_ins_v2*.json", "items_human_ins.json")
+_LONGEST_ID = 10
+_NO_PRICE = 100.0
+_STEPS = tuple(10.0 * i for i in range(1, 100))
+_NEAREST = 4
+_NO_LIMIT = 1_000_000.0
+# Upstream's order of goals, by which it splits them: 0-499 test, 500-1499 evaluation, the rest
+# training.
+_ORDER_SEED = 233
+
+
+@dataclass
+class WebShopConfig(EnvironmentConfig):
+    """Settings of WebShop.
+
+    Attributes:
+        success_threshold: 1.0 here, other than elsewhere: success is having bought exactly what was
+            asked for.
+        website_type: What the shop sells: ``"electronics"``, ``"fashion"`` (or ``"clothing"``),
+            ``"garden"`` (or ``"home"``), ``"beauty"``, ``"grocery"`` or ``"all"``.
+        max_search_results: What a search finds at most, ten to a page. Upstream has 50.
+        max_cart_items: How many different items may be looked at in an episode.
+        budget_limit: Goals whose item costs more are left out, and what costs more can't be bought.
+        num_products: Items of the generated shop.
+        path: A folder with WebShop's three files, instead of a generated shop.
+        goal_range: First and last (not included) goal, so that training and evaluation can have
+            different ones. The order is upstream's: of its goals (0, 500) is for tests.
+        catalogue_seed: Of the generated shop, of prices and of goals; not of episodes.
+    """
+
+    success_threshold: float = 1.0
+    action_space_size: int = 25
+    website_type: str = "electronics"
+    max_search_results: int = 20
+    max_cart_items: int = 10
+    budget_limit: float = 1000.0
+    num_products: int = 1000
+    path: str | None = None
+    goal_range: tuple[int, int] | None = None
+    catalogue_seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.website_type = ALIASES.get(self.website_type, self.website_type)
+        if self.website_type not in (*KINDS, "all"):
+            known = ", ".join([*KINDS, *ALIASES, "all"])
+            raise ArgumentError(f"website_type must be one of {known}, not {self.website_type!r}")
+        for name in ("max_search_results", "max_cart_items", "num_products"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not self.budget_limit > 0:
+            raise ArgumentError(f"budget_limit must be above 0, not {self.budget_limit}")
+        goals = self.goal_range
+        if goals is not None and not (len(goals) == 2 and 0 <= goals[0] < goals[1]):
+            raise ArgumentError(f"goal_range must be first and last, not {goals}")
+
+
+@dataclass(frozen=True)
+class Product:
+    """An item of the shop."""
+
+    asin: str
+    name: str
+    description: str
+    bullets: tuple[str, ...]
+    category: str
+    query: str
+    product_category: str
+    price: float
+    price_tag: str
+    attributes: tuple[str, ...]
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """What search looks at."""
+        options = " ".join(f"{name}: {', '.join(values)}" for name, values in self.options.items())
+        return " ".join([self.name, self.description, *self.bullets[:1], options])
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Something to buy. ``request`` is the instruction without the price."""
+
+    product: Product
+    instruction: str
+    request: str
+    attributes: tuple[str, ...]
+    options: tuple[str | tuple[str, str], ...]
+    price_upper: float
+
+
+def read_rows(folder: str | Path) -> Rows:
+    """Read upstream's three files of a folder."""
+    place = Path(folder)
+    if not place.is_dir():
+        raise ArgumentError(f"there is no folder {place}")
+    found = []
+    for pattern, kind in zip(_FILES, (list, dict, dict), strict=True):
+        files = sorted(place.glob(pattern))
+        if len(files) != 1:
+            had = ", ".join(one.name for one in files) or "none"
+            raise ArgumentError(f"{place} must have one file {pattern}; it has {had}")
+        try:
+            read = json.loads(files[0].read_text("utf-8"))
+        except ValueError as error:
+            raise ArgumentError(f"{files[0].name} is no JSON: {error}") from None
+        if not isinstance(read, kind):
+            raise ArgumentError(
+                f"{files[0].name} must hold a JSON {'list' if kind is list else 'object'}, not "
+                f"{type(read).__name__}"
+            )
+        found.append(read)
+    return found[0], found[1], found[2]
+
+
+def open_shop(rows: Rows, rng: random.Random) -> tuple[list[Product], list[Goal]]:
+    """Make items and goals of rows. Where a row has a range of prices, the price is drawn from it.
+
+    Raises:
+        ArgumentError: A row has another shape; the message says which.
+    """
+    items, told, human = rows
+    products: dict[str, Product] = {}
+    # A policy says identifiers without regard to case.
+    known: dict[str, str] = {}
+    for number, row in enumerate(items):
+        try:
+            asin = _text(row["asin"])
+            # Upstream leaves these out, too.
+            if asin == "nan" or len(asin) > _LONGEST_ID or asin in products:
+                continue
+            products[asin] = _product_of(row, told.get(asin) or {}, rng)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ArgumentError(f"item {number} has another shape: {error}") from error
+        other = known.setdefault(asin.lower(), asin)
+        if other != asin:
+            raise ArgumentError(f"item {number}: asin {asin!r} differs from {other!r} by case only")
+    if not products:
+        raise ArgumentError("there are no items")
+    goals = []
+    for product in products.values():
+        try:
+            goals += [
+                _goal_of(product, one, rng)
+                for one in human.get(product.asin) or ()
+                if one["instruction_attributes"]
+            ]
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ArgumentError(
+                f"an instruction for {product.asin} has another shape: {error}"
+            ) from error
+    random.Random(_ORDER_SEED).shuffle(goals)
+    return list(products.values()), goals
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.80} is no text")
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        raise TypeError(f"{value!r:.80} is no list of texts")
+    return tuple(map(_text, value))
+
+
+def _product_of(row: Mapping[str, Any], told: Mapping[str, Any], rng: random.Random) -> Product:
+    bullets = row.get("small_description") or []
+    prices = [
+        float(re.sub(r"[^\d.]", "", one)) for one in str(row.get("pricing") or "").split("$")[1:]
+    ]
+    if row.get("pricing") and not (prices and all(map(math.isfinite, prices))):
+        raise ValueError(f"there is no price like '$12.50', but {row['pricing']!r}")
+    prices = prices or [_NO_PRICE]
+    return Product(
+        asin=row["asin"],
+        name=_text(row["name"]),
+        description=_text(row["full_description"]),
+        bullets=_texts(bullets if isinstance(bullets, list) else [str(bullets)]),
+        category=_text(row["category"]),
+        query=row["query"].lower().strip(),
+        product_category=_text(row["product_category"]),
+        price=prices[0] if len(prices) == 1 else rng.uniform(prices[0], prices[1]),
+        price_tag=" to ".join(f"${one}" for one in prices[:2]),
+        attributes=_texts(told.get("attributes") or ["DUMMY_ATTR"]),
+        options={
+            name.lower(): tuple(
+                str(one["value"]).strip().replace("/", " | ").lower() for one in values
+            )
+            for name, values in (row.get("customization_options") or {}).items()
+            if values is not None
+        },
+    )
+
+
+def _goal_of(product: Product, row: Mapping[str, Any], rng: random.Random) -> Goal:
+    request = row["instruction"].strip(".")
+    options = row["instruction_options"]
+    steps = [one for one in _STEPS if one > product.price][:_NEAREST]
+    upper = max(rng.sample(steps, 2)) if len(steps) > 1 else _NO_LIMIT
+    limit = f", and price lower than {upper:.2f} dollars" if upper < _NO_LIMIT else ""
+    return Goal(
+        product,
+        request + limit,
+        request,
+        _texts(row["instruction_attributes"]),
+        tuple(options.items()) if isinstance(options, dict) else tuple(options),
+        upper,
+    )
+
+
+_WORD = re.compile(r"[^\W_]+")
+_MAX_QUERY = 256
+_GRAMMAR = (
+    "a an and are as at be but by for if in into is it no not of on or such that the their then "
+    "there these they this to was will with"
+)
+_DROPPED = frozenset(_GRAMMAR.split())
+
+
+def words_of(text: str) -> list[str]:
+    """The words that count.
+
+    >>> words_of("The boxes for 2 Batteries and a glass")
+    ['box', '2', 'battery', 'glass']
+    """
+    return [_singular(word) for word in _WORD.findall(text.lower()) if word not in _DROPPED]
+
+
+def _singular(word: str) -> str:
+    if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is")):
+        return word
+    if word.endswith("ies"):
+        return word[:-3] + "y"
+    if word.endswith(("xes", "ches", "shes", "sses")):
+        return word[:-2]
+    return word[:-1]
+
+
+class BM25:
+    """An index of texts, with Lucene's scores; items of equal scores keep their order.
+
+    >>> BM25(["red lamp", "blue lamp", "blue chair"]).search("blue lamps", 2)
+    [1, 0]
+    """
+
+    def __init__(self, texts: Sequence[str], k1: float = 0.9, b: float = 0.4) -> None:
+        if not texts:
+            raise ArgumentError("an index needs texts")
+        counts = [Counter(words_of(text)) for text in texts]
+        lengths = np.array([sum(one.values()) for one in counts], float)
+        norm = k1 * (1 - b + b * lengths / max(lengths.mean(), 1.0))
+        places: dict[str, tuple[list[int], list[int]]] = {}
+        for i, one in enumerate(counts):
+            for word, count in one.items():
+                where, often = places.setdefault(word, ([], []))
+                where.append(i)
+                often.append(count)
+        self._size = len(texts)
+        self._index: dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
+        for word, (where, often) in places.items():
+            found, tf = np.array(where, np.int64), np.array(often, float)
+            idf = np.log1p((self._size - len(where) + 0.5) / (len(where) + 0.5))
+            self._index[word] = (found, idf * tf / (tf + norm[found]))
+
+    def search(self, query: str, most: int) -> list[int]:
+        """Numbers of the texts that fit best, the best first; only such that fit at all."""
+        scores = np.zeros(self._size)
+        for word in words_of(query)[:_MAX_QUERY]:
+            if word in self._index:
+                found, parts = self._index[word]
+                scores[found] += parts
+        order = np.argsort(-scores, kind="stable")[:most]
+        return [int(i) for i in order if scores[i] > 0]
+
+
+@dataclass
+class Visit:
+    """Where somebody is in the shop.
+
+    Attributes:
+        page: ``"search"``, ``"results"``, ``"item"``, or one of :data:`SUBPAGES`.
+        results: What the last search found.
+        number: Which page of the results, from 1.
+        item: The item that is looked at.
+        chosen: Its options that were chosen.
+        opened: Identifiers of all items that were looked at.
+    """
+
+    page: str = "search"
+    results: Sequence[Product] = ()
+    number: int = 1
+    item: Product | None = None
+    chosen: dict[str, str] = field(default_factory=dict)
+    opened: set[str] = field(default_factory=set)
+
+    @property
+    def listed(self) -> Sequence[Product]:
+        """Items of this page of the results."""
+        return self.results[(self.number - 1) * _PER_PAGE : self.number * _PER_PAGE]
+
+    def buttons(self) -> list[str]:
+        """What can be clicked, but for items and options."""
+        if self.page == "search":
+            return []
+        if self.page == "results":
+            more = self.number * _PER_PAGE < len(self.results)
+            return [BACK, *[NEXT] * more, *[PREVIOUS] * (self.number > 1)]
+        if self.page == "item":
+            return [BUY, BACK, PREVIOUS, *SUBPAGES]
+        return [BACK, PREVIOUS]
+
+    def values(self) -> Mapping[str, str]:
+        """Values of options that can be clicked, and whose they are; of equal ones the first."""
+        if self.page != "item" or self.item is None:
+            return {}
+        found: dict[str, str] = {}
+        for name, values in self.item.options.items():
+            for value in values:
+                found.setdefault(value, name)
+        return found
+
+    def text(self, instruction: str) -> str:
+        """What is shown."""
+        parts = ["Instruction:", instruction]
+        item = self.item
+        if self.page == "search":
+            parts = ["WebShop", *parts, "Search"]
+        elif self.page == "results":
+            parts += [BACK, f"Page {self.number} (Total results: {len(self.results)})"]
+            parts += self.buttons()[1:]
+            for one in self.listed:
+                parts += [one.asin, one.name, one.price_tag]
+        elif item is not None and self.page == "item":
+            parts += [BACK, PREVIOUS]
+            for name, values in item.options.items():
+                parts += [name, *values]
+            if self.chosen:
+                said = ", ".join(f"{name}: {value}" for name, value in self.chosen.items())
+                parts.append(f"Chosen: {said}")
+            parts += [item.name, f"Price: {item.price_tag}", *SUBPAGES, BUY]
+        elif item is not None:
+            shown = [item.description] if self.page == "Description" else list(item.bullets)
+            parts += [BACK, PREVIOUS, *shown]
+        return " [SEP] ".join(parts)
+
+
+@dataclass(frozen=True)
+class _Shop:
+    """What does not change between episodes, and what environments of one process share."""
+
+    products: tuple[Product, ...]
+    by_id: dict[str, Product]
+    goals: tuple[Goal, ...]
+    index: BM25
+    queries: tuple[str, ...]
+
+
+@functools.lru_cache(maxsize=4)
+def _open(path: str | None, website_type: str, count: int, seed: int) -> _Shop:
+    rows = rows_of(website_type, count, seed) if path is None else read_rows(path)
+    found, goals = open_shop(rows, random.Random(seed))
+    products = [one for one in found if website_type in (one.category, "all")]
+    if not products:
+        raise ArgumentError(f"the shop has nothing of type {website_type!r}")
+    return _Shop(
+        tuple(products),
+        {one.asin.lower(): one for one in products},
+        tuple(one for one in goals if website_type in (one.product.category, "all")),
+        BM25([one.text for one in products]),
+        tuple(dict.fromkeys(one.query for one in products)),
+    )
+
+
+class WebShopEnvironment(EchoRLEnvironment):
+    """A shop in which to find and buy what an instruction asks for.
+
+    ``reset(options={"goal": 3})`` chooses a goal; otherwise the seed does. ``info`` of the step
+    that buys has ``asin`` and the parts of the reward.
+
+    >>> shop = WebShopEnvironment(WebShopConfig(num_products=60))
+    >>> seen, info = shop.reset(seed=1)
+    >>> ended = False
+    >>> while not ended:
+    ...     _, reward, ended, _, info = shop.step(shop.expert())
+    >>> reward, info["success"]
+    (1.0, True)
+    """
+
+    config: WebShopConfig
+    instructions = (
+        "You are in a web shop. Find the item that the instruction asks for, choose the options "
+        "that it asks for, and buy it. You may buy once. Say one command at a time: "
+        "search[some words] on the search page, click[what is to be clicked] elsewhere, for "
+        "example click[E00017AB], click[Next >], click[large] or click[Buy Now]."
+    )
+
+    def __init__(self, config: WebShopConfig | None = None) -> None:
+        config = config or WebShopConfig()
+        super().__init__(config)
+        self._shop = _open(
+            config.path, config.website_type, config.num_products, config.catalogue_seed
+        )
+        in_range = self._shop.goals[slice(*(config.goal_range or (None,)))]
+        self.goals = tuple(one for one in in_range if one.product.price <= config.budget_limit)
+        if not self.goals:
+            raise ArgumentError("no goal is left: look at goal_range, budget_limit and the files")
+        self._goal = self.goals[0]
+        self._visit = Visit()
+        self._tried = 0
+
+    def _start(self, options: dict[str, Any]) -> str:
+        index = options.get("goal")
+        drawn = int(self.np_random.integers(len(self.goals)))
+        if index is None:
+            index = drawn
+        elif not isinstance(index, int) or not 0 <= index < len(self.goals):
+            raise ArgumentError(f"goal must be from 0 to {len(self.goals) - 1}, not {index!r}")
+        self._goal = self.goals[index]
+        self._visit = Visit()
+        self._tried = 0
+        return self._look()
+
+    def _look(self) -> str:
+        return self._visit.text(self._goal.instruction)
+
+    def _apply(self, command: str) -> Outcome | None:
+        match = _COMMAND.fullmatch(command)
+        if match is None:
+            return None
+        verb, what = match[1].lower(), match[2].strip()
+        visit = self._visit
+        if verb == "search":
+            if visit.page != "search":
+                return None
+            found = self._shop.index.search(what, self.config.max_search_results)
+            results = tuple(self._shop.products[i] for i in found)
+            self._visit = Visit("results", results, opened=visit.opened)
+            return Outcome(self._look())
+        buttons = {one.lower(): one for one in visit.buttons()}
+        if what.lower() in buttons:
+            return self._press(buttons[what.lower()])
+        return self._choose(what.lower())
+
+    def _choose(self, what: str) -> Outcome | None:
+        """Click on an item, or on a value of an option."""
+        visit = self._visit
+        values = visit.values()
+        if what in values:
+            visit.chosen[values[what]] = what
+            return Outcome(self._look())
+        if visit.page != "results" or what not in {one.asin.lower() for one in visit.listed}:
+            return None
+        if what not in visit.opened and len(visit.opened) >= self.config.max_cart_items:
+            full = f"You have looked at {len(visit.opened)} items, which is as many as you may."
+            return Outcome(f"{full} [SEP] {self._look()}")
+        visit.opened.add(what)
+        visit.page, visit.item, visit.chosen = "item", self._shop.by_id[what], {}
+        return Outcome(self._look())
+
+    def _press(self, button: str) -> Outcome:
+        visit = self._visit
+        if button == BUY:
+            return self._buy()
+        if button == BACK:
+            self._visit = Visit(opened=visit.opened)
+        elif button == NEXT:
+            visit.number += 1
+        elif button in SUBPAGES:
+            visit.page = button
+        elif visit.page == "results":
+            visit.number -= 1
+        else:
+            visit.page = "results" if visit.page == "item" else "item"
+        return Outcome(self._look())
+
+    def _buy(self) -> Outcome:
+        visit, item = self._visit, self._visit.item
+        if item is None or item.price > self.config.budget_limit:
+            return Outcome(f"That is more than your budget. [SEP] {self._look()}")
+        reward = reward_of(item, self._goal, item.price, visit.chosen)
+        return Outcome(
+            f"Thank you for shopping with us! [SEP] Your score: {reward.total:.2f}",
+            reward.total,
+            True,
+            reward.total,
+            {"asin": item.asin, "parts": vars(reward), "chosen": dict(visit.chosen)},
+        )
+
+    def _commands(self) -> Sequence[str]:
+        visit = self._visit
+        if visit.page == "search":
+            words = dict.fromkeys([self._goal.request, *self._shop.queries])
+            return [f"search[{one}]" for one in words]
+        clicks = [*visit.buttons(), *visit.values()]
+        if visit.page == "results":
+            clicks = [*(one.asin for one in visit.listed), *clicks]
+        return [f"click[{one.lower()}]" for one in clicks]
+
+    def _expert(self) -> str | None:
+        """Search for the goal's item by its name, choose what is asked for, buy it."""
+        visit, goal = self._visit, self._goal
+        wanted_item = goal.product
+        if visit.page == "search":
+            searches = (wanted_item.name, goal.request, wanted_item.query)
+            self._tried += 1
+            return f"search[{searches[(self._tried - 1) % len(searches)]}]"
+        if visit.page == "results":
+            if wanted_item in visit.listed:
+                return f"click[{wanted_item.asin.lower()}]"
+            return f"click[{(NEXT if NEXT in visit.buttons() else BACK).lower()}]"
+        if visit.page != "item" or visit.item is not wanted_item:
+            return f"click[{PREVIOUS.lower()}]"
+        for option in goal.options:
+            if not is_met(option, visit.chosen.values()):
+                free = [v for v, name in visit.values().items() if name not in visit.chosen]
+                fits = [one for one in free if is_met(option, [one])]
+                wanted = option[1] if isinstance(option, tuple) else option
+                if fits:
+                    return f"click[{wanted if wanted in fits else fits[0]}]"
+        return f"click[{BUY.lower()}]"
+
+
+_ALIKE = 85
+# The first of these that a text contains is its colour: the order is part of the measure.
+_COLOURS_SAID = (
+    "alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown "
+    "burgundy camel camo caramel champagne charcoal cheetah chestnut chocolate christmas coffee "
+    "cognac copper coral cranberry cream crystal dark denim eggplant elephant espresso fuchsia "
+    "gold granite grape graphite grass gray green grey heather indigo ivory ivy khaki lavender "
+    "lemon leopard light lilac lime magenta maroon mauve merlot midnight mint mocha multicolor "
+    "mushroom mustard natural navy nude olive orange peach pewter pink plum purple rainbow red "
+    "rose royal rust sand sapphire seashell silver skull slate steel stone stonewash sunflower tan "
+    "taupe teal tiger turquoise violet walnut wheat white wine yellow"
+)
+_COLOURS = tuple(_COLOURS_SAID.split())
+
+
+@dataclass(frozen=True)
+class Reward:
+    """R and what it is made of."""
+
+    total: float
+    r_type: float
+    attributes: int
+    options: int
+    price: bool
+
+
+def reward_of(
+    product: Product,
+    goal: Goal,
+    price: float,
+    chosen: Mapping[str, str],
+) -> Reward:
+    """The reward for buying a product at a price with these options, as upstream has it.
+
+    R = r_type · (attributes met + options met + price met) / (attributes + options + 1)
+
+    - A goal's attribute counts if it is 85 % alike to one of the item's, or stands in its texts.
+    - A goal's option counts if what was chosen is 85 % alike, or has the same first colour name.
+    - ``r_type`` is 1 for items of the same query, of two common levels of category, or with more
+      than a fifth of the goal's nouns in the name; 0.5 for others; and 0.1 or 0 where the names
+      have next to nothing or nothing in common.
+    """
+    wanted = goal.product
+    r_type = type_reward(
+        title_score(product.name, wanted.name),
+        same_query=product.query == wanted.query,
+        levels=len(_levels(product.product_category) & _levels(wanted.product_category)),
+    )
+    attributes = sum(_has(product, one) for one in goal.attributes)
+    options = sum(is_met(one, chosen.values()) for one in goal.options)
+    in_price = price <= goal.price_upper
+    asked = len(goal.attributes) + len(goal.options) + 1
+    total = r_type * (attributes + options + in_price) / asked
+    return Reward(total, r_type, attributes, options, in_price)
+
+
+def type_reward(score: float, *, same_query: bool, levels: int) -> float:
+    """How much an item is of the kind that was asked for.
+
+    >>> type_reward(0.5, same_query=False, levels=0), type_reward(0.15, same_query=False, levels=1)
+    (1.0, 0.5)
+    >>> type_reward(0.05, same_query=True, levels=3), type_reward(0.0, same_query=True, levels=3)
+    (0.1, 0.0)
+    """
+    if score == 0.0:
+        return 0.0
+    if score < 0.1:
+        return 0.1
+    return 1.0 if same_query or levels >= 2 or score > 0.2 else 0.5
+
+
+def title_score(bought: str, wanted: str) -> float:
+    """How many of the wanted item's nouns the bought one's name has; 0.2 if it has none.
+
+    What is common counts once, and what is wanted as often as it is there, as upstream.
+    """
+    asked = nouns_of(wanted)
+    return len(set(nouns_of(bought)) & set(asked)) / len(asked) if asked else 0.2
+
+
+def is_met(option: str | tuple[str, str], chosen: Iterable[str]) -> bool:
+    """Whether one of the chosen values is what a goal's option asks for."""
+    wanted = _colour_or(option)
+    return any(token_set_ratio(_colour_or(one), wanted) > _ALIKE for one in chosen)
+
+
+@functools.lru_cache(maxsize=65536)
+def _colour_or(option: str | tuple[str, str]) -> str:
+    # Of a pair of name and value upstream looks for a member that is a colour; of a text, for a
+    # part of it.
+    return next((one for one in _COLOURS if one in option), str(option))
+
+
+def _has(product: Product, attribute: str) -> bool:
+    return (
+        any(token_set_ratio(one, attribute) > _ALIKE for one in product.attributes)
+        or attribute in product.name.lower()
+        or attribute in " ".join(product.bullets).lower()
+        or attribute in product.description.lower()
+    )
+
+
+def _levels(category: str) -> set[str]:
+    return {one.strip() for one in category.split(LEVELS)}
+
+
+_NOUN = re.compile(r"[^\W\d_]+")
+_ENDINGS = ("ful", "less", "ous", "ive", "ish", "est", "ly", "ed")
+_LONG_ENDINGS = ("able", "ible")
+_LONG = 7  # A table and a cable are things.
+_NO_NOUNS_SAID = (
+    "a an the and or but nor of for with without in on at by from to into onto over under up down "
+    "off out as is are be it its this that these those your our their my all any each no not per "
+    "plus via x new big small large long short high low wide slim thin thick heavy light deep soft "
+    "hard warm cool cold hot dry wet fresh clean clear easy safe free full extra super ultra mini "
+    "great good best more most less very double single natural organic classic modern portable "
+    "wireless digital manual round square flat black white red blue green grey gray brown yellow "
+    "orange pink purple"
+)
+_NO_NOUNS = frozenset(_NO_NOUNS_SAID.split())
+
+
+@functools.lru_cache(maxsize=65536)
+def nouns_of(text: str) -> tuple[str, ...]:
+    """Words that are likely nouns, lower-cased, in order, as often as they are there.
+
+    >>> nouns_of("Velmo Wireless Noise Cancelling Headphones with 2 Microphones")
+    ('velmo', 'noise', 'cancelling', 'headphones', 'microphones')
+    """
+    words = (word.lower() for word in _NOUN.findall(text))
+    return tuple(
+        word
+        for word in words
+        if len(word) > 1 and word not in _NO_NOUNS and not _is_adjective(word)
+    )
+
+
+def _is_adjective(word: str) -> bool:
+    return word.endswith(_ENDINGS) or (len(word) >= _LONG and word.endswith(_LONG_ENDINGS))
+
+
+_NO_WORD = re.compile(r"[\W_]")
+# The rest of Latin-1 is dropped, as upstream does, and what lies beyond it is kept.
+_NOT_ASCII = dict.fromkeys(range(128, 256))
+
+
+def token_set_ratio(one: object, other: object) -> int:
+    """How alike two texts are as sets of words, from 0 to 100: thefuzz's measure of this name.
+
+    >>> token_set_ratio("dark blue", "blue"), token_set_ratio("usb c", "usb-c cable")
+    (100, 100)
+    >>> token_set_ratio("wireless", "wired"), token_set_ratio("", "")
+    (62, 0)
+    """
+    a, b = _word_set(one), _word_set(other)
+    if not a or not b:
+        return 0
+    both = a & b
+    only_a, only_b = " ".join(sorted(a - b)), " ".join(sorted(b - a))
+    if both and not (only_a and only_b):
+        return 100
+    shared = len(" ".join(both))
+    gap = bool(shared)
+    long_a, long_b = shared + gap + len(only_a), shared + gap + len(only_b)
+    changes = len(only_a) + len(only_b) - 2 * _common(only_a, only_b)
+    ratios = [_ratio(changes, long_a + long_b)]
+    if shared:
+        ratios.append(_ratio(gap + len(only_a), shared + long_a))
+        ratios.append(_ratio(gap + len(only_b), shared + long_b))
+    return round(max(ratios))
+
+
+def _word_set(text: object) -> set[str]:
+    return set(_NO_WORD.sub(" ", str(text).translate(_NOT_ASCII)).lower().split())
+
+
+def _ratio(changes: int, length: int) -> float:
+    return 100.0 - 100.0 * changes / length if length else 100.0
+
+
+def _common(a: str, b: str) -> int:
+    """Length of the longest common subsequence: a row of the table is the bits of one integer."""
+    places: dict[str, int] = {}
+    for i, letter in enumerate(a):
+        places[letter] = places.get(letter, 0) | 1 << i
+    everything = (1 << len(a)) - 1
+    row = everything
+    for letter in b:
+        match = row & places.get(letter, 0)
+        row = (row + match | row - match) & everything
+    return len(a) - row.bit_count()
