@@ -73,7 +73,6 @@ class Batches:
             thread.start()
 
     def __iter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __next__(self) -> Batch:
@@ -206,9 +205,7 @@ class Batches:
         self._asked.clear()
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
         self.close()

@@ -217,7 +217,6 @@ class ClassicControl:
         return SpecError(f"actions: expected {what} of shape {shape}, got {got}")
 
     def __repr__(self) -> str:
-        """Show the environments."""
         return f"{type(self).__name__}({self._text})"
 
 

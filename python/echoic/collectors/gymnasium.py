@@ -260,7 +260,6 @@ class GymnasiumCollector:
     close = stop
 
     def __enter__(self) -> Self:
-        """Return the collector."""
         return self
 
     def __exit__(
@@ -269,11 +268,9 @@ class GymnasiumCollector:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop the collector."""
         self.stop()
 
     def __repr__(self) -> str:
-        """Show its size and state."""
         steps, envs = self._sizes
         state = "stopped" if self._closed else f"version {self._version}"
         workers = len(self._workers)

@@ -472,7 +472,6 @@ class RolloutTable:
         return self._native.closed
 
     def __enter__(self) -> Self:
-        """Return the table."""
         return self
 
     def __exit__(
@@ -481,11 +480,9 @@ class RolloutTable:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the table."""
         self.close()
 
     def __repr__(self) -> str:
-        """Show its name."""
         return f"RolloutTable({self.name!r})"
 
 
