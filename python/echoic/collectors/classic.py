@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
+    from typing_extensions import Self
 
 __all__ = ["ClassicControl"]
 
@@ -127,6 +128,12 @@ class ClassicControl:
     def close(self) -> None:
         """Close the environments; later calls raise :class:`ClosedError`."""
         self.closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _check_open(self) -> None:
         if self.closed:
