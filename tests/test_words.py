@@ -51,15 +51,13 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PAGES_NOT_YET = (
     "CHANGELOG.md",
     "docs/design",
-    "docs/guides/agents",
-    "docs/reference/agents",
     "docs/results",
 )
 PAGE_MARKS = {**MARKS, r"\b[Dd]oors?\b": "transport or address"}
 # Doors of games, persons, and rows that are copied from a running server.
 NOT_MARKED = re.compile(
     r"(?:attacker|user|person|reader)s?\b[^.|]*? who\b|^\| `echoic_.*"
-    r"|(?:locked|four)[ -]doors?|the door opens"
+    r"|(?:locked|four)[ -]doors?|the door opens|`nobody`|\"not told\""
 )
 
 # Lines that have a mark and are right, by the names of their files.
@@ -142,7 +140,8 @@ def test_pages_of_the_documentation_are_plain() -> None:
         for path in PAGES
         if not path.relative_to(ROOT).as_posix().startswith(PAGES_NOT_YET)
         for number, line in prose(path)
-        for mark, better in PAGE_MARKS.items()
+        # Agents walk through doors.
+        for mark, better in (MARKS if "agents" in path.parts else PAGE_MARKS).items()
         if re.search(mark, line)
     ]
     assert not found, "\n".join(found)

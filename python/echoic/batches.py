@@ -73,7 +73,6 @@ class Batches:
             thread.start()
 
     def __iter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __next__(self) -> Batch:
@@ -212,9 +211,7 @@ class Batches:
         return f"Batches(fetched={fetched}, prefetch={self._prefetch}{closed})"
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
         self.close()

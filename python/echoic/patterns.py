@@ -420,12 +420,10 @@ class StructuredWriter(_native.StructuredWriter):
         chunk_length: ChunkLength | None = None,
         encoding: Encoding = "none",
     ) -> Self:
-        """Make a writer; see the class for the arguments."""
         settings = [config._settings() for config in configs]
         return super().__new__(cls, list(tables), settings, chunk_length, encoding)
 
     def __enter__(self) -> Self:
-        """Return the writer."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -29,7 +29,6 @@ class AnyLength:
         self.step = step
 
     def __repr__(self) -> str:
-        """Show the example."""
         return f"AnyLength({self.step!r})"
 
 
@@ -185,5 +184,4 @@ class Table(_native.Table, TableMethods):
         )
 
     def __repr__(self) -> str:
-        """Show name, size and capacity."""
         return f"Table({self.name!r}, size={len(self)}, capacity={self.capacity})"

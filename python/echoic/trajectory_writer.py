@@ -58,7 +58,6 @@ class TrajectoryWriter(_native.TrajectoryWriter):
         chunk_length: ChunkLength | None = None,
         encoding: Encoding = "none",
     ) -> Self:
-        """Make a writer; see the class for the arguments."""
         return super().__new__(cls, list(tables), num_keep_alive_refs, chunk_length, encoding)
 
     def configure(
@@ -90,7 +89,6 @@ class TrajectoryWriter(_native.TrajectoryWriter):
         super().configure(column, num_keep_alive_refs, chunk_length, encoding)
 
     def __enter__(self) -> Self:
-        """Return the writer."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -91,7 +91,7 @@ def receive(collector: GymnasiumCollector, count: int) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def collect() -> Any:
-    """Make collectors that are stopped after the test, and whose workers are gone then."""
+    """Make collectors that are closed after the test, and whose workers are gone then."""
     made: list[GymnasiumCollector] = []
 
     def make(*arguments: Any, **options: Any) -> GymnasiumCollector:
@@ -102,7 +102,7 @@ def collect() -> Any:
     yield make
     for collector in made:
         workers = list(collector._workers)
-        collector.stop()
+        collector.close()
         assert all(worker.process.poll() is not None for worker in workers)
         assert not collector._folder.exists()
 
@@ -214,7 +214,7 @@ def test_a_forked_child_leaves_the_workers_to_its_parent(collect: Callable[..., 
     if child == 0:
         outcome = 1
         try:
-            collector.stop()
+            collector.close()
             collector.recv(1.0)
         except ClosedError:
             outcome = 0
@@ -308,7 +308,7 @@ def test_numbers_out_of_range_are_refused(options: dict[str, int], text: str) ->
         GymnasiumCollector(counting(), **{"num_envs": 4, "num_steps": 4, **options})
 
 
-def test_stopping_wakes_who_waits_and_ends_a_worker_that_hangs(
+def test_closing_wakes_waiting_calls_and_ends_a_worker_that_hangs(
     collect: Callable[..., Any], background: Any
 ) -> None:
     collector = collect(counting(sleep=100.0), 1, 5, told, weights=1)
@@ -317,12 +317,12 @@ def test_stopping_wakes_who_waits_and_ends_a_worker_that_hangs(
     assert late.value.reason == "EMPTY"
     waiting = background.start_and_let_block(collector.recv)
     began = time.monotonic()
-    collector.stop()
-    with pytest.raises(ClosedError, match="the collector was stopped"):
+    collector.close()
+    with pytest.raises(ClosedError, match="the collector is closed"):
         waiting()
     assert time.monotonic() - began < 20
-    collector.stop()
-    with pytest.raises(ClosedError, match="the collector was stopped"):
+    collector.close()
+    with pytest.raises(ClosedError, match="the collector is closed"):
         collector.recv()
 
 

@@ -295,7 +295,8 @@ def test_arguments_that_do_not_fit_are_refused_with_their_values() -> None:
 def test_closed_environments_are_closed() -> None:
     envs = VectorEnv("CartPole-v1", 2)
     envs.reset(seed=0)
-    envs.close()
+    with envs:
+        pass
     envs.close()
     assert envs.closed
     for call in (envs.reset, lambda: envs.step([0, 0])):

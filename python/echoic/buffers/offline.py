@@ -329,7 +329,6 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
         return _trees.tree_map(apply, obs, mean, scale, none_is_leaf=True)
 
     def __repr__(self) -> str:
-        """Show its size."""
         return f"OfflineDataset({len(self)} transitions, {self.n_episodes()} episodes)"
 
 

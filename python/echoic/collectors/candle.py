@@ -222,7 +222,6 @@ class CandleCollector:
     close = stop
 
     def __enter__(self) -> Self:
-        """Return the collector."""
         return self
 
     def __exit__(
@@ -231,9 +230,7 @@ class CandleCollector:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop the collector."""
         self.stop()
 
     def __repr__(self) -> str:
-        """Show the environments and the sizes."""
         return f"CandleCollector({self._text})"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
+    from typing_extensions import Self
 
 __all__ = ["ClassicControl"]
 
@@ -128,6 +129,12 @@ class ClassicControl:
         """Close the environments; later calls raise :class:`ClosedError`."""
         self.closed = True
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _check_open(self) -> None:
         if self.closed:
             raise ClosedError("the environments are closed")
@@ -217,7 +224,6 @@ class ClassicControl:
         return SpecError(f"actions: expected {what} of shape {shape}, got {got}")
 
     def __repr__(self) -> str:
-        """Show the environments."""
         return f"{type(self).__name__}({self._text})"
 
 

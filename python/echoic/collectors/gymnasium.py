@@ -60,7 +60,7 @@ class GymnasiumCollector:
 
     A worker that is killed is replaced, with a :class:`~echoic.errors.CollectorWarning`: its
     environments start again, and rollouts that it had not delivered are lost. An exception of an
-    environment or of the policy stops the collector; :meth:`recv` raises it as a
+    environment or of the policy closes the collector; :meth:`recv` raises it as a
     :class:`~echoic.errors.CollectorError` with the worker's traceback.
 
     Args:
@@ -167,14 +167,14 @@ class GymnasiumCollector:
             self._wait_for_workers(start_timeout)
             self._request_ahead(capacity)
         except BaseException:
-            self.stop()
+            self.close()
             raise
 
     @property
     def address(self) -> str:
         """The address of the stream that rollouts come through, for `echoic top`."""
         if self._server is None:
-            raise ClosedError("the collector was stopped")
+            raise ClosedError("the collector is closed")
         return self._server.addresses[0]
 
     @property
@@ -194,11 +194,11 @@ class GymnasiumCollector:
         up to ``capacity`` of each worker, and one if that is 0.
 
         Raises:
-            ClosedError: If the collector was stopped, or belongs to another process.
+            ClosedError: If the collector is closed, or belongs to another process.
         """
         with self._lock:
             if self._closed or os.getpid() != self._owner:
-                raise ClosedError("the collector was stopped, or belongs to another process")
+                raise ClosedError("the collector is closed, or belongs to another process")
             self._write(self._version + 1, weights)
             self._version += 1
             return self._version
@@ -225,8 +225,8 @@ class GymnasiumCollector:
 
         Raises:
             WaitTimeoutError: If none was complete in time. Nothing is lost: call it again.
-            ClosedError: If the collector was stopped.
-            CollectorError: If a worker failed. The collector is stopped.
+            ClosedError: If the collector is closed.
+            CollectorError: If a worker failed. The collector is closed.
             SpecError: If ``min_version`` is above :attr:`version`.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -244,7 +244,7 @@ class GymnasiumCollector:
         finally:
             self._receiving.release()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Stop all workers; a waiting :meth:`recv` raises ClosedError. Safe to call again."""
         if os.getpid() != self._owner:
             return
@@ -257,10 +257,7 @@ class GymnasiumCollector:
         with self._lock:
             self._finish()
 
-    close = stop
-
     def __enter__(self) -> Self:
-        """Return the collector."""
         return self
 
     def __exit__(
@@ -269,13 +266,11 @@ class GymnasiumCollector:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop the collector."""
-        self.stop()
+        self.close()
 
     def __repr__(self) -> str:
-        """Show its size and state."""
         steps, envs = self._sizes
-        state = "stopped" if self._closed else f"version {self._version}"
+        state = "closed" if self._closed else f"version {self._version}"
         workers = len(self._workers)
         return (
             f"GymnasiumCollector({workers} workers of {envs} environments, {steps} steps, {state})"
@@ -349,7 +344,7 @@ class GymnasiumCollector:
         """Take a rollout from the stream; return whether there was one."""
         server = self._server
         if server is None:
-            raise ClosedError("the collector was stopped")
+            raise ClosedError("the collector is closed")
         try:
             batch = server.sample(timeout=timeout).data
         except WaitTimeoutError:
@@ -372,7 +367,7 @@ class GymnasiumCollector:
         if self._failure is not None:
             raise CollectorError(self._failure)
         if self._closed:
-            raise ClosedError("the collector was stopped")
+            raise ClosedError("the collector is closed")
 
     def _poll(self, timeout: float) -> None:
         """Read messages of workers, and replace those that have died."""
@@ -428,7 +423,7 @@ class GymnasiumCollector:
 
     def _fail(self, text: str) -> NoReturn:
         self._failure = text
-        self.stop()
+        self.close()
         raise CollectorError(text)
 
     def _joined(self, groups: list[dict[str, Any]]) -> dict[str, Any]:

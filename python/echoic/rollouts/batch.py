@@ -291,7 +291,6 @@ class RolloutBatch:
         self._table.extend(self.lease, seconds)
 
     def __enter__(self) -> Self:
-        """Return the batch."""
         return self
 
     def __exit__(
@@ -315,7 +314,6 @@ class RolloutBatch:
         return (self.item(item) for item in range(len(self)))
 
     def __repr__(self) -> str:
-        """Show its size."""
         return (
             f"RolloutBatch(number={self.number}, groups={len(self.group_ids)}, items={len(self)}, "
             f"tokens={self.tokens}, form={self.form!r}, target={self.target})"

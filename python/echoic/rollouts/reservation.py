@@ -396,7 +396,6 @@ class Reservation:
                 self._segments[index] = min(sent.sequence, self._segments[index])
 
     def __enter__(self) -> Self:
-        """Return the reservation."""
         return self
 
     def __exit__(
@@ -416,7 +415,6 @@ class Reservation:
                 self.fail()
 
     def __repr__(self) -> str:
-        """Show the group."""
         key = f", key={self.key!r}" if self.key else ""
         return (
             f"Reservation(group={self.group}{key}, version={self.version}, status={self._status!r})"

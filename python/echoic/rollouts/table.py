@@ -474,7 +474,6 @@ class RolloutTable:
         return self._native.closed
 
     def __enter__(self) -> Self:
-        """Return the table."""
         return self
 
     def __exit__(
@@ -483,7 +482,6 @@ class RolloutTable:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the table."""
         self.close()
 
     def __repr__(self) -> str:

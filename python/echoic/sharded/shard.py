@@ -58,7 +58,6 @@ class Shard:
         self._connection: Any = None
 
     def __str__(self) -> str:
-        """Return its name for messages."""
         return f"shard {self.number} ({self.address or 'removed'})"
 
     @property

@@ -74,7 +74,6 @@ class Shards:
         deadline: float | None,
         refresh: float | None = None,
     ) -> None:
-        """Connect to all that can be reached; see the class for the arguments."""
         self._locate: Callable[[], Iterable[Named]] | None = where if callable(where) else None
         places = read_places(where() if callable(where) else where)
         # Replaced as a whole when one joins, so that readers need no lock.

@@ -149,7 +149,6 @@ class _Episodes(Generic[_W]):
         return 0 if self._shard is None else self._current()[1].episode_steps
 
     def __enter__(self) -> Self:
-        """Return the writer."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -124,7 +124,6 @@ class ReplayCluster:
         threads: int | None = None,
         timeout: float = 60.0,
     ) -> None:
-        """Place and start the shards, and wait until they serve; see the class."""
         _check(tables, num_shards, name, placement)
         if not ray.is_initialized():
             raise ArgumentError("a ReplayCluster is on Ray: call ray.init() first")
@@ -562,15 +561,12 @@ class ReplayCluster:
             )
 
     def __enter__(self) -> Self:
-        """Return the cluster."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the cluster."""
         self.close()
 
     def __repr__(self) -> str:
-        """Return the name and the shards' numbers."""
         return f"ReplayCluster({self._name!r}, shards={self.shards})"
 
 

@@ -106,7 +106,6 @@ class Collectors:
         timeout: float = 60.0,
         **options: Any,
     ) -> None:
-        """Start the workers; see the class."""
         counts = {
             "num_workers": num_workers,
             "envs_per_worker": envs_per_worker,
@@ -271,11 +270,9 @@ class Collectors:
             raise ClosedError("the collectors are closed")
 
     def __len__(self) -> int:
-        """Return the number of workers."""
         return len(self._workers)
 
     def __enter__(self) -> Self:
-        """Return the collectors."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -283,7 +280,6 @@ class Collectors:
         self.close()
 
     def __repr__(self) -> str:
-        """Return the number of workers and whether they are closed."""
         state = ", closed" if self._closed else ""
         return f"Collectors({len(self._workers)} workers{state})"
 

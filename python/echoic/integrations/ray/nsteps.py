@@ -54,7 +54,6 @@ class NSteps:
     def __init__(
         self, n_step: int | tuple[int, int] = 1, gamma: float = 0.99, seed: int | None = None
     ) -> None:
-        """Store the settings; see the class."""
         least, end = (n_step, n_step + 1) if isinstance(n_step, int) else n_step
         if not 1 <= least < end:
             raise ArgumentError(

@@ -92,7 +92,6 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
         batch_size_B: int = 16,
         metrics_num_episodes_for_smoothing: int = 100,
     ) -> None:
-        """Connect, if a client or an address is given; see the class."""
         # The base class would allocate memory for all of its capacity, which the table has.
         super().__init__(
             1,

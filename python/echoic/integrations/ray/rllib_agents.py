@@ -52,7 +52,6 @@ class EchoicMultiAgentEpisodeReplayBuffer(EchoicEpisodeReplayBuffer):
         modules: Collection[str] | None = None,
         **rest: Any,
     ) -> None:
-        """Connect, if a client or an address is given; see the class."""
         self._wanted = None if modules is None else frozenset(modules)
         super().__init__(capacity, table=table, **rest)
 

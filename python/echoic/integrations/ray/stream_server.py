@@ -109,7 +109,6 @@ class StreamServer(Server):
         threads: int | None = None,
         held_warning_after: float = 10.0,
     ) -> Self:
-        """Allocate the ring; see the class for the arguments."""
         check_name(name)
         if not 0 <= rank <= _MAX_RANK:
             raise ArgumentError(f"rank must be 0 to {_MAX_RANK}, got {rank}")
@@ -268,7 +267,6 @@ class StreamServer(Server):
         super().close(drain, restart)
 
     def __repr__(self) -> str:
-        """Return the name and the rank."""
         return f"StreamServer({self._name!r}, rank={self._rank})"
 
 
