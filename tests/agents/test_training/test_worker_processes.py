@@ -5,12 +5,13 @@ import os
 import signal
 
 import pytest
+import tiers
 from echoic.agents.training import EchoRLTrainer
 from echoic.agents.training.crews import ProcessCrew
 from echoic.errors import CollectorError
 
 
-# Seven processes import torch, which takes half a minute of a processor.
+# Five processes import torch, or seven, which takes half a minute of a processor.
 @pytest.mark.timeout(400)
 def test_a_run_outlives_its_actors_and_a_part_of_its_learner(run, tmp_path, monkeypatch):
     mark = tmp_path / "die"
@@ -20,6 +21,7 @@ def test_a_run_outlives_its_actors_and_a_part_of_its_learner(run, tmp_path, monk
         env_name="test-deadly",
         backend="processes",
         total_timesteps=1024,
+        num_workers=tiers.size(1, 2),
         # Nothing of the learner's part is lost, however often it dies.
         num_learners=2,
     )
@@ -56,7 +58,7 @@ def test_an_environment_that_hangs_is_killed_and_the_run_goes_on(run, tmp_path, 
     monkeypatch.setenv("ECHOIC_TEST_HANGING", str(mark))
     config = run(
         env_name="test-hanging",
-        environment_timeout=5.0,
+        environment_timeout=3.0,
         num_actors=2,
         num_workers=1,
         num_learners=1,
