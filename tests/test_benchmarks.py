@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import tiers
 
 from benchmarks import check, lines, payload, probes, report, runner, stream
 from benchmarks.child import ChildError
 from benchmarks.content import ContentError, Crowd, Receiver
 from benchmarks.engine import Echoic
+from benchmarks.limits import program
 from benchmarks.limits.program import built
 from benchmarks.lines import read
 from benchmarks.machine import machine, versions
@@ -40,15 +42,28 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-# Memory is that of a process; those of other suites start too many to wait for. The limits are
-# compiled for it, and the network has many doors.
+@pytest.fixture(autouse=True)
+def no_compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile the program of the limits for the nightly tier only: that takes ten seconds."""
+    if not tiers.full and request.node.get_closest_marker("nightly") is None:
+        monkeypatch.setattr(program, "_build", lambda: "it is built for the nightly tier")
+
+
+# The limits are compiled for it, and the network has many doors.
+NIGHTLY = {"limits", "net"}
+# They start many processes; other tests measure the workloads of tables, rollouts and model too.
+IN_TURN = ("tables", "rollouts", "weights", "model")
+
+
+# Memory is that of a process; those of other suites start too many to wait for.
 @pytest.mark.parametrize(
     "suite",
     [
-        pytest.param(suite, marks=pytest.mark.nightly) if suite in {"limits", "net"} else suite
+        pytest.param(suite, marks=pytest.mark.nightly) if suite in NIGHTLY else suite
         for suite in SUITES
-        if suite != "memory"
-    ],
+        if suite not in {"memory", *IN_TURN}
+    ]
+    + tiers.rotating(*IN_TURN),
 )
 def test_quick_run_writes_a_complete_record_of_every_workload(tmp_path: Path, suite: str) -> None:
     if suite == "limits" and not limits_are_built():
@@ -96,7 +111,8 @@ def assert_complete(folder: Path, suite: str, rounds: int) -> None:
         assert record["spread"].keys() == {"iqr", "q1", "q3", "min", "max"}
         assert 0 < record["spread"]["min"] <= record["median"] <= record["spread"]["max"]
         for name in ("bound", "limit"):
-            if getattr(workload, name) is None or (name == "limit" and not limits_are_built()):
+            is_built = limits_are_built() or (name == "bound" and suite != "scaling")
+            if getattr(workload, name) is None or not is_built:
                 assert record[f"ratio_to_{name}"] is None
             else:
                 assert record[name]["name"]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import multiprocessing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import tiers
 from echoic.errors import ClosedError
 
 from examples.grpo import compare, curve, task
@@ -140,7 +142,18 @@ def test_workers_in_threads_and_a_learner_learn(tmp_path: Path) -> None:
     assert result.events == []
 
 
+@pytest.fixture
+def quick_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork processes from one that has imported torch, which takes each of five seconds."""
+    pytest.importorskip("torch")
+    if not tiers.full:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["examples.grpo.job"])
+        monkeypatch.setattr(importlib.import_module("examples.grpo.job"), "SPAWN", context)
+
+
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("quick_starts")
 def test_killed_processes_change_no_rule(tmp_path: Path) -> None:
     result = run(tmp_path, door="shm", kill_worker=True, restart=True)
     check(result, rolled_back=RUN.save_every)

@@ -42,11 +42,15 @@ def size(fast: T, at_full_size: T) -> T:
 
 
 def rotating(*cases: Any) -> list[Any]:
-    """Return cases for `parametrize`: that of today is in the fast tier, the others are nightly."""
+    """Return cases for `parametrize`: that of today is in the fast tier, the others are nightly.
+
+    A case is a value or a `pytest.param`.
+    """
+    made = [case if hasattr(case, "marks") else pytest.param(case) for case in cases]
     today = part % len(cases)
     return [
-        case if index == today else pytest.param(case, marks=pytest.mark.nightly)
-        for index, case in enumerate(cases)
+        one if index == today else one._replace(marks=[*one.marks, pytest.mark.nightly])
+        for index, one in enumerate(made)
     ]
 
 

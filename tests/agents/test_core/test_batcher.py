@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+import tiers
 
 torch = pytest.importorskip("torch")
 
@@ -103,7 +104,7 @@ def greedy(model: Any, tokens: Any, count: int) -> list[int]:
 # The same numbers.
 
 
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", tiers.rotating(0, 1))
 def test_cached_decoding_gives_the_logits_of_a_full_pass_in_hundreds_of_trees(part: int) -> None:
     """Small pools, so that there are evictions; small budgets, so that prompts come in pieces."""
     model = TinyTransformer(SMALL, device="cpu")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiers
 from echoic.errors import ArgumentError
 
 torch = pytest.importorskip("torch")
@@ -253,13 +254,13 @@ def test_rows_must_fit() -> None:
 # Long random use.
 
 
-def test_invariants_hold_over_a_hundred_thousand_operations() -> None:
+def test_invariants_hold_over_many_thousands_of_operations() -> None:
     """Rollouts begin, take pages, publish, end or are dropped; what they read is what they wrote.
 
     A page is written with a number that its whole prefix determines, so that a page that two
     sequences share wrongly, or that was freed too early, is read as a wrong number.
     """
-    draw = random.Random(7)
+    draw = random.Random(7 + tiers.part)
     cache = KVCacheManager(ExecutionConfig(max_cache_size=256), "cpu", planes=PLANE)
     size = cache.pool.nbytes
     plane = cache.pool.planes[0].numpy()[:, 0]
@@ -273,7 +274,7 @@ def test_invariants_hold_over_a_hundred_thousand_operations() -> None:
         return values
 
     operations = 0
-    while operations < 100_000:
+    while operations < tiers.size(30_000, 100_000):
         operations += 1
         choice = draw.random()
         if choice < 0.35 or not live:

@@ -61,6 +61,8 @@ def test_a_plan_that_was_acted_on_says_what_the_cue_was(solved: tuple[int, tmaze
     assert tmaze.probe(run, seed=200 + seed) >= 0.95
 
 
+# Another whole training: that the junction tells nothing of the cue is tested above.
+@pytest.mark.nightly
 def test_no_memory_solves_nothing(solved: tuple[int, tmaze.Run]) -> None:
     seed, run = solved
     # As many parameters, episodes and updates, but plans that are made of the current state alone.

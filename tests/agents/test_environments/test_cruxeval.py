@@ -158,7 +158,7 @@ def test_a_function_that_never_ends_is_a_wrong_answer(tmp_path):
     row = {"code": "def f(n):\n    while n: pass\n    return 1", "input": "0", "output": "1"}
     path = tmp_path / "loop.jsonl"
     path.write_text(json.dumps({**row, "id": "loop"}))
-    environment = make(path=str(path), prediction="input", timeout_seconds=5.0)
+    environment = make(path=str(path), prediction="input", timeout_seconds=3.0)
     environment.reset()
     assert environment.step("answer: f(7)")[1:3] == (0.0, True)
     environment.reset()

@@ -240,7 +240,7 @@ def test_an_environment_that_hangs_is_killed_and_costs_one_episode(tmp_path, mon
         baselines=[],
         num_seeds=1,
         num_episodes=3,
-        environment_timeout=5.0,
+        environment_timeout=3.0,
         worker_imports=("hanging_guess",),
         task_configs={"guess": {"max_steps": 7}},
     )

@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
+import tiers
 from echoic.agents.backbones.hosted import OpenAIBackbone
 from echoic.agents.backbones.prices import Price
 from echoic.agents.baselines import Cell, method_names, method_of
@@ -57,14 +58,15 @@ def test_names_are_known():
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [
-        ("echo-rl", {}),
-        ("echo-rl", {"use_plans": False, "replay": "uniform"}),
+    tiers.rotating(
+        pytest.param("echo-rl", {}, id="echo-rl"),
+        pytest.param("echo-rl", {"use_plans": False, "replay": "uniform"}, id="no-plan-uniform"),
         # One step for each batch: longer ones.
-        ("impala", {"ppo_config": PPOConfig(learning_rate=1e-2), "steps": 4096}),
-        ("ppo-rlhf", {}),
-    ],
-    ids=["echo-rl", "no-plan-uniform", "impala", "ppo"],
+        pytest.param(
+            "impala", {"ppo_config": PPOConfig(learning_rate=1e-2), "steps": 4096}, id="impala"
+        ),
+        pytest.param("ppo-rlhf", {}, id="ppo"),
+    ),
 )
 def test_it_is_better_than_chance(cell, name, settings):
     made = cell(**settings)

@@ -4,12 +4,13 @@ import asyncio
 import os
 
 import pytest
+import tiers
 from echoic.agents.training import EchoRLTrainer
 from echoic.agents.training.crews import ProcessCrew
 from echoic.errors import CollectorError
 
 
-# Processes import torch, which takes half a minute of a processor.
+# Five processes import torch, or seven, which takes half a minute of a processor.
 @pytest.mark.timeout(400)
 def test_a_run_outlives_its_actors(run, tmp_path, monkeypatch):
     mark = tmp_path / "die"
@@ -19,6 +20,7 @@ def test_a_run_outlives_its_actors(run, tmp_path, monkeypatch):
         env_name="test-deadly",
         backend="processes",
         total_timesteps=1024,
+        num_workers=tiers.size(1, 2),
         num_learners=2,
     )
     with EchoRLTrainer(config) as trainer:
@@ -40,7 +42,7 @@ def test_an_environment_that_hangs_is_killed_and_the_run_goes_on(run, tmp_path, 
     monkeypatch.setenv("ECHOIC_TEST_HANGING", str(mark))
     config = run(
         env_name="test-hanging",
-        environment_timeout=5.0,
+        environment_timeout=3.0,
         num_actors=2,
         num_workers=1,
         num_learners=1,
