@@ -425,7 +425,7 @@ def test_item_that_is_a_trajectory_has_a_picture_for_each_step(serve: Any, page:
         )
         writer.flush()
     (one,) = asked(url, "items", table="sequences", count=10)["items"]
-    reward, rgb = asked(url, "item", table="sequences", key=one["key"])["leaves"]
+    rgb, reward = asked(url, "item", table="sequences", key=one["key"])["leaves"]
     assert (reward["path"], reward["values"]) == ("reward", "[1. 2.]")
     assert rgb["shape"] == [3, 8, 9, 3]
     assert [image["frame"] for image in rgb["images"]] == [0, 1, 2]

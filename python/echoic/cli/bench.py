@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from echoic.cli import spec as specs
 from echoic.cli.ask import ask, reach
-from echoic.cli.console import fail, say
+from echoic.cli.console import INTERRUPTED, fail
 from echoic.cli.load import Load, LoadError, Result, run
 from echoic.cli.options import (
     Address,
@@ -29,8 +29,6 @@ from echoic.cli.spec import Field
 from echoic.cli.text import amount, duration, size
 
 __all__ = ["Report", "bench", "report"]
-
-INTERRUPTED = 130
 
 
 def bench(
@@ -88,8 +86,7 @@ def bench(
     except LoadError as error:
         fail(error)
     except KeyboardInterrupt:
-        say("echoic: interrupted")
-        raise typer.Exit(INTERRUPTED) from None
+        fail("interrupted", INTERRUPTED)
     finally:
         signal.signal(signal.SIGTERM, terminate)
     found = report(load, results)

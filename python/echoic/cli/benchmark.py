@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from echoic.cli.console import fail, say
+from echoic.cli.console import INTERRUPTED, fail, say
 from echoic.cli.train import import_all, pairs
 from echoic.errors import EchoicError
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from echoic.agents.evaluation import BenchmarkResult
 
 __all__ = ["benchmark"]
-
-INTERRUPTED = 130
 
 
 def benchmark(
@@ -99,8 +97,7 @@ def benchmark(
             config.baseline_configs = {name: training for name in config.methods if trains(name)}
             result = asyncio.run(EchoRLBenchmark(config, tell=say).run_benchmark())
     except KeyboardInterrupt:
-        say("echoic: interrupted; run the same command to continue")
-        raise typer.Exit(INTERRUPTED) from None
+        fail("interrupted; run the same command to continue", INTERRUPTED)
     except (EchoicError, ImportError, OSError) as error:
         fail(error)
     if as_json:

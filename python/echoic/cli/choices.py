@@ -5,32 +5,17 @@ Both have one notation: the name alone, `"uniform"`; the name with its first arg
 arguments are those of `echoic.selectors` and `echoic.limiters`. Tables check the ranges of numbers.
 """
 
+import inspect
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from echoic import limiters, selectors
 from echoic.cli.convert import ConfigError, Convert, count, number, positive, values
 
 __all__ = ["limiter", "selector"]
 
-
-@dataclass(frozen=True)
-class Kind:
-    """A selector or limiter that can be chosen.
-
-    Attributes:
-        make: Makes it from its arguments.
-        arguments: The converter of each argument.
-        needed: The arguments without a default.
-        first: The argument that may be given without its name.
-    """
-
-    make: Any
-    arguments: Mapping[str, Convert]
-    needed: tuple[str, ...] = ()
-    first: str | None = None
+T = TypeVar("T")
 
 
 def error_buffer(value: object, name: str) -> float | tuple[float, float]:
@@ -52,56 +37,45 @@ def rate_limiter(
     return limiters.RateLimiter(min_size, samples_per_insert, min_diff, max_diff)
 
 
-SELECTORS = {
-    "uniform": Kind(selectors.Uniform, {}),
-    "prioritized": Kind(selectors.Prioritized, {"exponent": number}, first="exponent"),
-    "fifo": Kind(selectors.Fifo, {}),
-    "lifo": Kind(selectors.Lifo, {}),
-    "min_heap": Kind(selectors.MinHeap, {}),
-    "max_heap": Kind(selectors.MaxHeap, {}),
-    "epoch": Kind(selectors.Epoch, {}),
-    "hot_cold": Kind(
-        selectors.HotCold,
-        {"age_threshold": count, "hot_fraction": number, "exponent": number},
-        needed=("age_threshold",),
-        first="age_threshold",
-    ),
+SELECTORS: dict[str, Callable[..., selectors.Selector]] = {
+    "uniform": selectors.Uniform,
+    "prioritized": selectors.Prioritized,
+    "fifo": selectors.Fifo,
+    "lifo": selectors.Lifo,
+    "min_heap": selectors.MinHeap,
+    "max_heap": selectors.MaxHeap,
+    "epoch": selectors.Epoch,
+    "hot_cold": selectors.HotCold,
 }
-LIMITERS = {
-    "min_size": Kind(limiters.MinSize, {"min_size": positive}, first="min_size"),
-    "sample_to_insert_ratio": Kind(
-        limiters.SampleToInsertRatio,
-        {"samples_per_insert": number, "min_size": positive, "error_buffer": error_buffer},
-        needed=("samples_per_insert", "min_size", "error_buffer"),
-    ),
-    "queue": Kind(limiters.Queue, {"size": positive}, needed=("size",), first="size"),
-    "stack": Kind(limiters.Stack, {"size": positive}, needed=("size",), first="size"),
-    "rate_limiter": Kind(
-        rate_limiter,
-        {
-            "samples_per_insert": number,
-            "min_size": positive,
-            "min_diff": number,
-            "max_diff": number,
-        },
-        needed=("samples_per_insert",),
+LIMITERS: dict[str, Callable[..., limiters.Limiter]] = {
+    "min_size": limiters.MinSize,
+    "sample_to_insert_ratio": limiters.SampleToInsertRatio,
+    "queue": limiters.Queue,
+    "stack": limiters.Stack,
+    "rate_limiter": rate_limiter,
+}
+ARGUMENTS: dict[str, Convert] = {
+    "age_threshold": count,
+    "error_buffer": error_buffer,
+    "min_size": positive,
+    "size": positive,
+    **dict.fromkeys(
+        ("exponent", "hot_fraction", "samples_per_insert", "min_diff", "max_diff"), number
     ),
 }
 
 
 def selector(value: object, name: str) -> selectors.Selector:
     """Convert a selector."""
-    made: selectors.Selector = choose(value, name, "selector", SELECTORS)
-    return made
+    return choose(value, name, "selector", SELECTORS)
 
 
 def limiter(value: object, name: str) -> limiters.Limiter:
     """Convert a limiter."""
-    made: limiters.Limiter = choose(value, name, "limiter", LIMITERS)
-    return made
+    return choose(value, name, "limiter", LIMITERS)
 
 
-def choose(value: object, name: str, what: str, kinds: Mapping[str, Kind]) -> Any:
+def choose(value: object, name: str, what: str, kinds: Mapping[str, Callable[..., T]]) -> T:
     """Make the selector or limiter that a value names."""
     given: object = {}
     if isinstance(value, str):
@@ -115,14 +89,16 @@ def choose(value: object, name: str, what: str, kinds: Mapping[str, Kind]) -> An
         )
     if chosen not in kinds:
         raise ConfigError(f"`{name}`: unknown {what} `{chosen}`; known are {', '.join(kinds)}")
-    kind = kinds[chosen]
+    make = kinds[chosen]
+    known = inspect.signature(make).parameters
+    needed = [argument for argument, one in known.items() if one.default is one.empty]
     key = name if isinstance(value, str) else f"{name}.{chosen}"
-    if kind.first is not None and not isinstance(given, Mapping):
-        return kind.make(kind.arguments[kind.first](given, key))
-    if not kind.arguments and given != {}:
+    if known and set(needed) <= {first := next(iter(known))} and not isinstance(given, Mapping):
+        return make(ARGUMENTS[first](given, key))
+    if not known and given != {}:
         raise ConfigError(f"`{key}` takes no arguments: give its name alone")
-    arguments = values(given, key, kind.arguments)
-    for argument in kind.needed:
+    arguments = values(given, key, {argument: ARGUMENTS[argument] for argument in known})
+    for argument in needed:
         if argument not in arguments:
             raise ConfigError(f"`{key}` needs {argument}")
-    return kind.make(**arguments)
+    return make(**arguments)

@@ -4,7 +4,10 @@ from typing import NoReturn
 
 import typer
 
-__all__ = ["fail", "say"]
+__all__ = ["INTERRUPTED", "fail", "say"]
+
+# The status of a command that Ctrl-C ended, as shells report it.
+INTERRUPTED = 130
 
 
 def say(message: str) -> None:

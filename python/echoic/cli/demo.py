@@ -8,11 +8,10 @@ from typing import Annotated
 
 import typer
 
-from echoic.cli.console import fail, say
+from echoic.cli.console import INTERRUPTED, fail
 
 __all__ = ["demo"]
 
-INTERRUPTED = 130
 NEEDS = ("gymnasium", "matplotlib")
 THREADS = "OPENBLAS_NUM_THREADS"
 
@@ -45,7 +44,6 @@ def demo(
     try:
         progress, learner = train(Options(seed, workers, steps, target, out))
     except KeyboardInterrupt:
-        say("echoic: interrupted; all workers have stopped")
-        raise typer.Exit(INTERRUPTED) from None
+        fail("interrupted; all workers have stopped", INTERRUPTED)
     report(progress, learner.evaluate(20, seed))
     raise typer.Exit(0 if progress.reached else 1)

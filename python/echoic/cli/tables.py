@@ -19,7 +19,7 @@ from echoic.cli.ask import UNREACHABLE, reach, unreachable
 from echoic.cli.console import fail
 from echoic.cli.options import AsJson, Ca, Certificate, Key, ServerName, TokenFile
 from echoic.cli.text import amount, size, why
-from echoic.views.web.items import first_items
+from echoic.views.web.items import first_items, leaves_by_path
 
 __all__ = ["export", "inspect", "verify"]
 
@@ -166,10 +166,12 @@ def export(
     items = source.items()
     try:
         with working(f"exporting {len(items):,d} items"):
-            leaves = flat(source.get(items.keys).data, "")
+            leaves = leaves_by_path(source.get(items.keys).data, "")
             named: dict[str, Any] = {"key": items.keys, "priority": items.info.priorities}
             named |= {"times_sampled": items.info.times_sampled, "version": items.info.versions}
             save = save_npz if file.suffix == ".npz" else save_parquet
+            if "" in leaves:
+                leaves = {"value": leaves[""]}
             save(file, {f"@{name}": values for name, values in named.items()} | leaves)
     except OSError as error:
         fail(why(error))
@@ -177,25 +179,6 @@ def export(
         typer.echo(json.dumps({"table": table, "items": len(items), "file": str(file)}))
     else:
         typer.echo(f"{len(items)} items of {table!r} are in {file}")
-
-
-def flat(tree: Any, path: str) -> dict[str, Any]:
-    """Return the leaves of a batch by path."""
-    if isinstance(tree, (np.ndarray, echoic.Ragged)):
-        return {path or "value": tree}
-    children: dict[Any, Any] = {}
-    if isinstance(tree, dict):
-        children = tree
-    elif hasattr(tree, "_fields"):
-        children = tree._asdict()
-    elif isinstance(tree, (list, tuple)):
-        children = dict(enumerate(tree))
-    elif hasattr(tree, "__dict__"):
-        children = vars(tree)
-    leaves: dict[str, Any] = {}
-    for name, child in children.items():
-        leaves |= flat(child, f"{path}/{name}" if path else str(name))
-    return leaves
 
 
 def save_npz(file: Path, columns: dict[str, Any]) -> None:

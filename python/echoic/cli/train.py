@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from echoic.cli.console import fail, say
+from echoic.cli.console import INTERRUPTED, fail, say
 from echoic.errors import EchoicError
 
 if TYPE_CHECKING:
     from echoic.agents.training import TrainingMetrics
 
 __all__ = ["pairs", "train"]
-
-INTERRUPTED = 130
 
 
 def train(
@@ -98,8 +96,7 @@ def train(
                 }
                 outcome = asyncio.run(train_other(method, backbone, cell))
     except KeyboardInterrupt:
-        say("echoic: interrupted; --resume continues from the last checkpoint")
-        raise typer.Exit(INTERRUPTED) from None
+        fail("interrupted; --resume continues from the last checkpoint", INTERRUPTED)
     except (EchoicError, ImportError, OSError, TypeError) as error:
         fail(error)
     if as_json:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from echoic import _trees
 from echoic.cli.text import amount, duration, size
 from echoic.ragged import Ragged
 from echoic.views.history import History
@@ -37,7 +36,7 @@ from echoic.views.reading import (
     count,
     read,
 )
-from echoic.views.web.items import summary
+from echoic.views.web.items import leaves_by_path, summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -379,19 +378,15 @@ def server_html(server: Any) -> str:
 
 
 def connection_html(connection: Any) -> str:
-    """Show a connection: where it leads, and its counts by ``stats()``."""
+    """Show a connection: its addresses and the counts of this end, which need no request."""
     places = getattr(connection, "addresses", None) or [getattr(connection, "address", "")]
     title = f"{type(connection).__name__}{' at ' if any(places) else ''}{', '.join(places)}"
 
     def make() -> str:
-        numbers = _mapping(connection.stats())
-        rows = [(_label(name), _value(name, value)) for name, value in numbers.items()]
-        tables = getattr(connection, "tables", None)
-        if tables:
-            rows.insert(0, ("tables", ", ".join(tables)))
-        connected = numbers.get("connected")
-        words = ("good", "connected") if connected else ("stuck", "the server is away")
-        return card(title, rows, state=None if connected is None else words)
+        rows = _rows(connection.stats())
+        away = ("connected", "0") in rows
+        state = ("stuck", "not connected") if away else ("good", "connected")
+        return card(title, rows, state=state)
 
     return _shows(title, make)
 
@@ -404,8 +399,7 @@ def weights_html(store: Any) -> str:
         numbers = store.metrics()
         version = numbers.get("version")
         words = "nothing is published" if version is None else f"version {version:,d}"
-        rows = [(_label(name), _value(name, value)) for name, value in numbers.items()]
-        return card(title, rows, state=("note" if version is None else "good", words))
+        return card(title, _rows(numbers), state=("note" if version is None else "good", words))
 
     return _shows(title, make)
 
@@ -417,15 +411,11 @@ def buffer_html(buffer: Any) -> str:
     """Show a local buffer by its ``stats()``."""
     title = type(buffer).__name__
 
+    capacity = getattr(buffer, "capacity", None)
+
     def make() -> str:
-        numbers = _mapping(buffer.stats())
-        rows = [
-            (_label(name), _value(name, value))
-            for name, value in numbers.items()
-            if value is not None
-        ]
-        capacity = numbers.get("capacity")
-        return card(title, rows, fill=len(buffer) / capacity if capacity else None)
+        fill = len(buffer) / capacity if capacity else None
+        return card(title, _rows(buffer.stats()), fill=fill)
 
     return _shows(title, make)
 
@@ -433,51 +423,50 @@ def buffer_html(buffer: Any) -> str:
 def batch_html(batch: Any) -> str:
     """Show a batch of any store: each leaf with dtype, shape, memory and range of values."""
     data = {**batch.columns, **batch.fields} if hasattr(batch, "columns") else batch.data
-    paths, leaves, _ = _trees.tree_flatten_with_path(data)
+    leaves = leaves_by_path(data)
     rows: list[Sequence[str]] = [("field", "dtype", "shape", "bytes", "values")]
-    rows += [
-        ("/".join(map(str, path)) or "(the item itself)", *_leaf(leaf))
-        for path, leaf in zip(paths, leaves, strict=True)
-    ]
+    rows += [(path or "(the item itself)", *_leaf(leaf)) for path, leaf in leaves.items()]
     for name in ("keys", "weights"):
         found = getattr(batch, name, None)
         # Keys of rollouts are texts.
         if isinstance(found, np.ndarray):
             rows.append((name, *_leaf(found)))
-    total = sum(_array(leaf).nbytes for leaf in leaves)
-    title = f"{type(batch).__name__} of {count(len(batch), 'item')}, {size(total)}"
-    return card(title, rows)
+    total = sum(_values(leaf).nbytes for leaf in leaves.values())
+    return card(f"{type(batch).__name__} of {count(len(batch), 'item')}, {size(total)}", rows)
 
 
-def _array(leaf: Any) -> np.ndarray[Any, Any]:
-    return np.asarray(leaf.values if isinstance(leaf, Ragged) else leaf)
+def _values(leaf: Any) -> Any:
+    return leaf.values if isinstance(leaf, Ragged) else leaf
 
 
 def _leaf(leaf: Any) -> tuple[str, str, str, str]:
     """Return dtype, shape, memory and range of values of a leaf."""
-    array = _array(leaf)
-    shape = str(list(array.shape))
+    values = _values(leaf)
+    shape = str(list(values.shape))
     if isinstance(leaf, Ragged):
         shape = f"{len(leaf)} of different lengths, {shape} together"
-    found = summary(array) if array.size else {}
-    words = [f"{name} {found[name]}" for name in ("min", "mean", "max") if name in found]
-    if found.get("not_finite"):
-        words.append(f"{found['not_finite']:,d} are NaN or infinite")
-    return str(array.dtype), shape, size(array.nbytes), ", ".join(words)
+    words = []
+    if not isinstance(values, np.ndarray):
+        words.append(f"on {values.device}")
+    elif values.size:
+        found = summary(values)
+        words += [f"{name} {found[name]}" for name in ("min", "mean", "max") if name in found]
+        if "not_finite" in found:
+            words.append(f"{found['not_finite']:,d} are NaN or infinite")
+    return str(values.dtype), shape, size(values.nbytes), ", ".join(words)
 
 
-def _mapping(stats: Any) -> Mapping[str, Any]:
-    """Return numbers by name, of any kind of snapshot."""
-    if isinstance(stats, Mapping):
-        return stats
+def _rows(stats: Any) -> list[tuple[str, str]]:
+    """Return a row for each number of a snapshot that is not None."""
     if is_dataclass(stats):
-        return {one.name: getattr(stats, one.name) for one in fields(stats)}
-    numbers: Mapping[str, Any] = stats.as_dict()
-    return numbers
-
-
-def _label(name: str) -> str:
-    return name.replace("_", " ").removeprefix("n ")
+        stats = {one.name: getattr(stats, one.name) for one in fields(stats)}
+    elif not isinstance(stats, Mapping):
+        stats = stats.as_dict()
+    return [
+        (name.replace("_", " ").removeprefix("n "), _value(name, value))
+        for name, value in stats.items()
+        if value is not None
+    ]
 
 
 def _value(name: str, value: Any) -> str:

@@ -8,19 +8,20 @@ import struct
 import threading
 import zlib
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import echoic
-from echoic import _trees
+from echoic.ragged import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
-__all__ = ["ItemError", "Items", "first_items", "frames", "png", "summary"]
+__all__ = ["ItemError", "Items", "first_items", "frames", "leaves_by_path", "png", "summary"]
 
 # The most bytes of an item that is read, from tables with a spec. The size of other items is not
 # known before they have come over the network.
@@ -112,14 +113,33 @@ def first_items(table: Any, count: int) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
+def leaves_by_path(tree: Any, path: str = "") -> dict[str, Any]:
+    """Return the leaves of a batch by path; the path of a single array is empty."""
+    children: Mapping[Any, Any]
+    if isinstance(tree, dict):
+        children = tree
+    elif hasattr(tree, "_fields"):
+        children = tree._asdict()
+    elif isinstance(tree, (list, tuple)):
+        children = dict(enumerate(tree))
+    elif isinstance(tree, Ragged) or hasattr(tree, "dtype") or not hasattr(tree, "__dict__"):
+        return {} if tree is None else {path: tree}
+    else:
+        children = vars(tree)
+    found: dict[str, Any] = {}
+    for name, child in children.items():
+        found |= leaves_by_path(child, f"{path}/{name}" if path else str(name))
+    return found
+
+
 def _tree(data: Any) -> dict[str, Any]:
     """Describe the leaves of a batch of one item."""
-    paths, leaves, _ = _trees.tree_flatten_with_path(data)
+    leaves = leaves_by_path(data)
     return {
         "leaves": [
             # Not each[0]: numpy would strip the padding of text.
-            {"path": "/".join(map(str, path)), **leaf(each[:1].reshape(each.shape[1:]))}
-            for path, each in zip(paths[:_LEAVES], leaves, strict=False)
+            {"path": path, **leaf(each[:1].reshape(each.shape[1:]))}
+            for path, each in islice(leaves.items(), _LEAVES)
         ],
         "more_leaves": max(len(leaves) - _LEAVES, 0),
     }
