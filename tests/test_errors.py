@@ -79,7 +79,7 @@ def other_journal() -> None:
     table = echoic.Table("tests", 0, capacity=1, durability="async")
     with tempfile.TemporaryDirectory() as root:
         Path(root, "tests").mkdir()
-        Path(root, "tests", "echoic-table.json").write_text("[]")
+        Path(root, "tests", "echoic-table").write_text("[]")
         echoic.Server(tables=[table], journal=root)
 
 

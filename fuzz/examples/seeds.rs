@@ -17,9 +17,9 @@ use echoic_net::wire::observed::{Connected, Family, Kind, Number, Observation};
 use echoic_net::wire::rollouts::{Bulk, Changes, Outcomes, Wish};
 use echoic_net::wire::tables::{
     Answer, Area, BatchHead, FailureCode, ItemHead, Layout, Operation, Release, Request, RowsHead,
-    SignatureHead, SliceHead, TableEntry, write_chunk, write_list,
+    SignatureHead, SliceHead, TableEntry, write_chunk,
 };
-use echoic_net::wire::{VERSION, preface, spec as wire_spec};
+use echoic_net::wire::{VERSION, preface};
 use echoic_replay::WaitReason;
 use echoic_replay::chunk::{Chunk, ColumnKind};
 use echoic_replay::codec::Encode;
@@ -385,7 +385,7 @@ fn table_frames() -> Vec<Vec<u8>> {
         entry(Form::Trajectories(None)),
         entry(Form::Trajectories(Some(all_dtypes()))),
     ];
-    frames.push([&[7], &bytes(|out| write_list(out, &list))[..]].concat());
+    frames.push([&[7], &bytes(|out| list.encode(out))[..]].concat());
     frames.extend(rollout_asks().iter().map(|frame| behind(0, frame)));
     frames.extend(rollout_answers().iter().map(|(kind, frame)| behind(1 + 8 * kind, frame)));
     frames
@@ -495,7 +495,7 @@ fn main() -> io::Result<()> {
     handshake.extend(codes);
     save("handshake", &handshake)?;
     let two = |one: &Spec, other: &Spec| {
-        bytes(|out| [one, other].into_iter().for_each(|spec| wire_spec::write(out, spec)))
+        bytes(|out| [one, other].into_iter().for_each(|spec| spec.encode(out)))
     };
     save(
         "spec",

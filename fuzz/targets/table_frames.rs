@@ -4,9 +4,9 @@
 use echoic_net::wire::frame::{HEADER_BYTES, Header, kind};
 use echoic_net::wire::rollouts::DeliveryHead;
 use echoic_net::wire::tables::{
-    Answer, BatchHead, ItemHead, Release, Request, RowsHead, SignatureHead, read_list, write_list,
+    Answer, BatchHead, ItemHead, Release, Request, RowsHead, SignatureHead, read_list,
 };
-use echoic_replay::codec::Reader;
+use echoic_replay::codec::{Encode, Reader};
 use libfuzzer_sys::fuzz_target;
 
 /// Whether a frame has just this payload.
@@ -87,7 +87,7 @@ fuzz_target!(|bytes: &[u8]| {
             let mut reader = Reader::new(payload);
             let Ok(tables) = read_list(&mut reader) else { return };
             let mut written = Vec::new();
-            write_list(&mut written, &tables);
+            tables.encode(&mut written);
             assert_eq!(written, payload[..payload.len() - reader.left()]);
         }
     }

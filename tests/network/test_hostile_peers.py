@@ -55,11 +55,11 @@ BEFORE_OPENING = {
     "a name that is no text": wire.hello() + wire.opening(stream=b"\xff\xfe"),
     "4 billion leaves": wire.hello() + wire.opening(struct.pack("<I", 0xFFFF_FFFF)),
     "a spec of no leaves": wire.hello() + wire.opening(struct.pack("<I", 0)),
-    "a dtype without meaning": wire.hello() + wire.opening(struct.pack("<IHcIB", 1, 0, b"?", 8, 0)),
-    "a size without meaning": wire.hello() + wire.opening(struct.pack("<IHcIB", 1, 0, b"i", 7, 0)),
-    "too many axes": wire.hello() + wire.opening(struct.pack("<IHcIB", 1, 0, b"i", 8, 255)),
+    "a dtype without meaning": wire.hello() + wire.opening(struct.pack("<IIcII", 1, 0, b"?", 8, 0)),
+    "a size without meaning": wire.hello() + wire.opening(struct.pack("<IIcII", 1, 0, b"i", 7, 0)),
+    "too many axes": wire.hello() + wire.opening(struct.pack("<IIcII", 1, 0, b"i", 8, 255)),
     "a shape past all memory": wire.hello()
-    + wire.opening(struct.pack("<IHcIB3Q", 1, 0, b"i", 8, 3, 1 << 40, 1 << 40, 1 << 40)),
+    + wire.opening(struct.pack("<IIcII3Q", 1, 0, b"i", 8, 3, 1 << 40, 1 << 40, 1 << 40)),
     "bytes behind the spec": wire.hello() + wire.opening(wire.COUNTER + b"more"),
     "bytes behind the name": wire.hello()
     + wire.opening(wire.COUNTER + wire.text(b"me"), name=b"x"),
@@ -234,7 +234,7 @@ def test_frames_that_break_the_rules(
 def test_samples_past_the_credit(make_server: Any, eventually: Any) -> None:
     server = make_server(np.zeros(10_000), 2, transport=echoic.TcpTransport(0)).start()
     stranger = Wire(server.addresses[0])
-    spec = struct.pack("<IHcIBQ", 1, 0, b"f", 8, 1, 10_000)
+    spec = struct.pack("<IIcIIQ", 1, 0, b"f", 8, 1, 10_000)
     welcome = stranger.shake_hands(spec=spec)
     assert welcome is not None
     assert welcome.kind == wire.WELCOME

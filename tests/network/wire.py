@@ -21,7 +21,7 @@ REQUEST, OBSERVED = 32, 45
 PROTOCOL, WRONG_VERSION, AUTH, SPEC, STREAM = 1, 2, 3, 4, 5
 
 # The spec of `np.int64(0)`: one leaf without a path.
-COUNTER = struct.pack("<IHcIB", 1, 0, b"i", 8, 0)
+COUNTER = struct.pack("<IIcII", 1, 0, b"i", 8, 0)
 
 
 def preface(version: int = VERSION) -> bytes:

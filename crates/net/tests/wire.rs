@@ -1,7 +1,7 @@
 //! What the wire format says about bytes and specs that it does not take.
 
 use echoic_net::wire::{WireError, read_preface, spec};
-use echoic_replay::codec::CodecError;
+use echoic_replay::codec::{CodecError, Encode, Reader};
 use echoic_replay::{Dtype, Leaf, Spec};
 
 #[test]
@@ -10,6 +10,16 @@ fn strangers_are_described() {
     assert!(told(&[0x15, 3, 3, 0, 2, 2, 0x32]).contains("tls://"));
     assert!(told(b"HTTP/1.1 400 Bad Request").contains(r#"the text "HTTP/1.1 400 Bad""#));
     assert!(told(&[0, 0xff]).contains("the bytes [00, ff]"));
+}
+
+#[test]
+fn a_path_is_as_long_as_in_one_process() {
+    let path = "é".repeat(40_000);
+    let spec = Spec::new(vec![Leaf { path, dtype: Dtype::Float(4), shape: vec![1; 300] }]).unwrap();
+    let mut bytes = Vec::new();
+    assert_eq!(spec::check(&spec), Ok(()));
+    spec.encode(&mut bytes);
+    assert_eq!(Reader::new(&bytes).get("spec"), Ok(spec));
 }
 
 #[test]

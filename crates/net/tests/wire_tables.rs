@@ -8,11 +8,11 @@ use echoic_net::wire::handshake::{Offer, Welcome};
 use echoic_net::wire::observed::{Connected, Family, Kind, Number, Observation};
 use echoic_net::wire::tables::{
     ALIGNMENT, Answer, Area, BatchHead, FailureCode, ItemHead, Layout, Numbers, Operation, Release,
-    Request, RowsHead, SignatureHead, SliceHead, TableEntry, check_list, read_list, write_list,
+    Request, RowsHead, SignatureHead, SliceHead, TableEntry, check_list, read_list,
 };
 use echoic_replay::WaitReason;
 use echoic_replay::chunk::ColumnKind;
-use echoic_replay::codec::{CodecError, Reader};
+use echoic_replay::codec::{CodecError, Encode, Reader};
 use echoic_replay::limiter::{Counts, Parameters};
 use echoic_replay::spec::ANY_LENGTH;
 use echoic_replay::table::{Form, Infos, MAX_METADATA, Waits};
@@ -364,28 +364,23 @@ fn metadata_that_is_too_long_is_refused_on_both_sides() {
     let limit = MAX_METADATA as u64;
     let too_large = WireError::Codec(CodecError::TooLarge { field, limit, got: limit + 1 });
     assert_eq!(check_list(&[with(MAX_METADATA)]), Ok(()));
-    assert_eq!(check_list(&[with(MAX_METADATA + 1)]), Err(too_large));
+    assert_eq!(check_list(&[with(MAX_METADATA + 1)]), Err(too_large.clone()));
     let mut list = Vec::new();
-    write_list(&mut list, &[with(MAX_METADATA)]);
+    vec![with(MAX_METADATA + 1)].encode(&mut list);
+    assert_eq!(read_list(&mut Reader::new(&list)), Err(too_large));
+    list.clear();
+    vec![with(MAX_METADATA)].encode(&mut list);
     assert_eq!(read_list(&mut Reader::new(&list)), Ok(vec![with(MAX_METADATA)]));
-    // A length that says more than there may be, and one that says more than there is.
+    // Lengths that say more than there is.
     let at = list.len() - MAX_METADATA - 4;
-    list[at..at + 4].copy_from_slice(&u32::MAX.to_le_bytes());
-    let error = read_list(&mut Reader::new(&list)).unwrap_err();
-    assert_eq!(
-        error,
-        WireError::Codec(CodecError::TooLarge { field, limit, got: u32::MAX.into() })
-    );
-    list[at..at + 4].copy_from_slice(&(MAX_METADATA as u32).to_le_bytes());
-    list.pop();
-    let error = read_list(&mut Reader::new(&list)).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            WireError::Codec(CodecError::Truncated { field: "metadata of a table", .. })
-        ),
-        "{error}"
-    );
+    for told in [u32::MAX, MAX_METADATA as u32 + 1] {
+        list[at..at + 4].copy_from_slice(&told.to_le_bytes());
+        let error = read_list(&mut Reader::new(&list)).unwrap_err();
+        assert!(
+            matches!(error, WireError::Codec(CodecError::Truncated { field: "metadata", .. })),
+            "{error}"
+        );
+    }
     // Many tables that are good one by one, of which a WELCOME has no room.
     let error = check_list(&vec![with(MAX_METADATA); 256]).unwrap_err();
     let field = "length of the list of tables";

@@ -19,6 +19,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::codec::CodecError;
 use crate::encoding::{Chooser, Encoding, Policy, codec};
 use crate::episode::Episode;
+use crate::fields;
 use crate::spec::{Dtype, Leaf};
 
 /// Names a chunk for as long as there are files that have it: no other has the same, in any process.
@@ -53,6 +54,8 @@ pub struct ColumnKind {
     /// Shape of one step.
     pub shape: Vec<usize>,
 }
+
+fields! { ColumnKind { dtype: Dtype, shape: Vec<usize> } }
 
 impl PartialEq for ColumnKind {
     fn eq(&self, other: &Self) -> bool {

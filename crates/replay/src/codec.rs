@@ -4,8 +4,7 @@
 //! [`Encode`] and [`Decode`]; a struct or an enum lists its fields once, with [`fields!`](crate::fields) or
 //! [`variants!`](crate::variants), and has both.
 //!
-//! Numbers are little-endian. A list is its length in four bytes, then its values; a text likewise, of at most [`MAX_TEXT`]
-//! bytes. What may be missing is a byte, 0 or 1, and then the value if it is there. A variant is its number in a byte, and
+//! Numbers are little-endian. A list is its length in four bytes, then its values; a text likewise, in UTF-8. What may be missing is a byte, 0 or 1, and then the value if it is there. A variant is its number in a byte, and
 //! its fields.
 //!
 //! Bytes that are many and are only copied, as tokens, may be apart from the rest, in a [`Bulk`]: then the rest, the
@@ -25,8 +24,7 @@ use std::sync::Arc;
 
 use smallvec::{Array, SmallVec};
 
-/// The longest text; a longer one is cut when it is written.
-pub const MAX_TEXT: u32 = 1 << 10;
+use crate::spec::SpecError;
 
 /// Bytes that mean nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -68,6 +66,9 @@ pub enum CodecError {
         /// What came.
         got: u64,
     },
+    /// Leaves of which no sample could be.
+    #[error("the spec: {0}")]
+    Spec(#[from] SpecError),
     /// A text is not UTF-8.
     #[error("{field}: not UTF-8")]
     NotText {
@@ -330,19 +331,33 @@ impl<'a> Reader<'a> {
 
 /// Writes text as [`Reader::text`] reads it, cut to `limit` bytes at a character.
 pub fn write_text(out: &mut Vec<u8>, text: &str, limit: u16) {
-    let text = cut(text, limit.into());
-    let len = u16::try_from(text.len()).unwrap_or(limit);
-    out.extend_from_slice(&len.to_le_bytes());
-    out.extend_from_slice(text.as_bytes());
-}
-
-/// The longest start of a text that has at most `limit` bytes.
-fn cut(text: &str, limit: usize) -> &str {
-    let mut end = text.len().min(limit);
+    let mut end = text.len().min(limit.into());
     while !text.is_char_boundary(end) {
         end = end.saturating_sub(1);
     }
-    text.get(..end).unwrap_or_default()
+    let text = text.get(..end).unwrap_or_default();
+    u16::try_from(text.len()).unwrap_or(limit).encode(out);
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// A value behind the number of its format: what a file has that has nothing else.
+pub(crate) fn write_formatted(format: u32, value: &impl Encode) -> Vec<u8> {
+    let mut out = Vec::new();
+    format.encode(&mut out);
+    value.encode(&mut out);
+    out
+}
+
+/// Reads what [`write_formatted`] gave.
+pub(crate) fn read_formatted<T: Decode>(bytes: &[u8], format: u32) -> Result<T, CodecError> {
+    let mut reader = Reader::new(bytes);
+    match reader.u32("format")? {
+        got if got != format => Err(CodecError::Format { expected: format, got }),
+        _ => {
+            let value = reader.get("head")?;
+            reader.end("head").map(|()| value)
+        }
+    }
 }
 
 /// Appends how many there are, for [`Reader::count`] or [`Reader::piece`].
@@ -423,12 +438,9 @@ impl Decode for bool {
     }
 }
 
-/// Cut at a character.
 impl Encode for str {
     fn encode(&self, out: &mut Vec<u8>) {
-        let text = cut(self, MAX_TEXT as usize);
-        write_count(out, text.len());
-        out.extend_from_slice(text.as_bytes());
+        self.as_bytes().encode(out);
     }
 }
 
@@ -442,7 +454,7 @@ impl Decode for String {
     const LEAST: usize = 4;
 
     fn decode(from: &mut Reader<'_>, field: &'static str) -> Result<Self, CodecError> {
-        let len = from.u32_at_most(field, MAX_TEXT)?;
+        let len = from.u32(field)?;
         let bytes = from.bytes(field, len as usize)?;
         let text = std::str::from_utf8(bytes).map_err(|_| CodecError::NotText { field })?;
         Ok(text.to_owned())

@@ -13,6 +13,7 @@
 //! Numbers that let nothing go on are refused, with the arithmetic; how that is proven is in
 //! `deadlock`.
 
+use crate::codec::{CodecError, Decode, Encode, Reader};
 use crate::{WaitReason, fields};
 
 mod deadlock;
@@ -187,6 +188,22 @@ impl Default for Limiter {
     fn default() -> Self {
         let (min_diff, max_diff) = (f64::NEG_INFINITY, f64::INFINITY);
         Self(Parameters { min_size: 1, samples_per_insert: 1.0, min_diff, max_diff })
+    }
+}
+
+impl Encode for Limiter {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+    }
+}
+
+impl Decode for Limiter {
+    const LEAST: usize = Parameters::LEAST;
+
+    fn decode(from: &mut Reader<'_>, field: &'static str) -> Result<Self, CodecError> {
+        let parameters: Parameters = from.get(field)?;
+        let got = parameters.min_size;
+        Self::raw(parameters).map_err(|_| CodecError::Meaningless { field, got })
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::codec::{CodecError, Decode, Encode, Reader};
+use crate::fields;
 
 /// Type of the elements of a leaf. Two dtypes of equal size are still two dtypes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -61,8 +62,8 @@ impl Dtype {
             (b'f', 2 | 4 | 8) => Self::Float(short),
             (b'B', 2) => Self::BFloat16,
             (b'c', 8 | 16) => Self::Complex(short),
-            (b'S', _) => Self::Bytes(size),
-            (b'b' | b'i' | b'u' | b'f' | b'B' | b'c', _) => {
+            (b'S', 1..) => Self::Bytes(size),
+            (b'b' | b'i' | b'u' | b'f' | b'B' | b'c' | b'S', _) => {
                 let (field, got) = ("size of an element", size.into());
                 return Err(CodecError::Meaningless { field, got });
             }
@@ -147,6 +148,8 @@ pub struct Leaf {
     /// Shape without a batch axis.
     pub shape: Vec<usize>,
 }
+
+fields! { Leaf { path: String, dtype: Dtype, shape: Vec<usize> } }
 
 impl Leaf {
     /// Bytes of this leaf in one sample; `None` when that is past what an address can hold.
@@ -270,6 +273,31 @@ impl Spec {
     /// Bytes of one sample.
     pub fn nbytes(&self) -> usize {
         self.nbytes
+    }
+}
+
+/// For people.
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, leaf) in self.leaves.iter().enumerate() {
+            write!(f, "{}{leaf}", if index == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+impl Encode for Spec {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.leaves.encode(out);
+    }
+}
+
+impl Decode for Spec {
+    const LEAST: usize = Vec::<Leaf>::LEAST;
+
+    /// As [`Spec::new`]: no axis may have any length.
+    fn decode(from: &mut Reader<'_>, field: &'static str) -> Result<Self, CodecError> {
+        Ok(Self::new(from.get(field)?)?)
     }
 }
 

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use crate::chunk::{ColumnKind, Slice, SliceRef};
 use crate::encoding::Encoding;
 use crate::episode::Episode;
+use crate::fields;
 use crate::spec::{ANY_LENGTH, Leaf, Spec};
 pub(crate) use gather::Gather;
 
@@ -30,6 +31,11 @@ pub struct Signature {
     pub structure: String,
     /// The leaves in the order of the columns.
     pub columns: Vec<Column>,
+}
+
+fields! {
+    Column { path: String, kind: ColumnKind, squeezed: bool }
+    Signature { structure: String, columns: Vec<Column> }
 }
 
 impl Signature {

@@ -687,22 +687,23 @@ fn damage_in_the_middle_is_refused_and_nothing_is_loaded() {
 #[test]
 fn records_that_make_no_sense_are_refused() {
     for (record, what) in [
-        (&[1, 77][..], "kind: 77 has no meaning"),
+        (&[2, 77][..], "kind: 77 has no meaning"),
         (&[9, 8][..], "format: 9 has no meaning"),
-        (&[1, 8, 0][..], "entry: 1 bytes too many"),
-        (&[1, 1, 1, 0, 0, 0][..], "bytes of a row: expected 4 more bytes"),
-        (&[1, 2, 0, 0, 0, 0][..], "priority: expected 8 more bytes"),
-        (&[1, 11, 0, 0, 1, 0][..], "producer: expected 16 more bytes"),
-        (&[&[1, 11, 0, 0, 1, 0][..], &[0; 24]].concat(), "session 65536 is one of at most 65536"),
+        (&[2, 4, 1, 0, 0, 0][..], "structure: expected 4 more bytes"),
+        (&[2, 8, 0][..], "entry: 1 bytes too many"),
+        (&[2, 1, 1, 0, 0, 0][..], "bytes of a row: expected 4 more bytes"),
+        (&[2, 2, 0, 0, 0, 0][..], "priority: expected 8 more bytes"),
+        (&[2, 11, 0, 0, 1, 0][..], "producer: expected 16 more bytes"),
+        (&[&[2, 11, 0, 0, 1, 0][..], &[0; 24]].concat(), "session 65536 is one of at most 65536"),
         (
-            &[&[1, 12][..], &[0; 8], &[4, 0, 0, 0], &[0; 7]].concat(),
+            &[&[2, 12][..], &[0; 8], &[4, 0, 0, 0], &[0; 7]].concat(),
             "operation: expected 8 more bytes",
         ),
         (
-            &[&[1, 12][..], &[0; 4], &[24, 0, 0, 0], &[5], &[0; 11]].concat(),
+            &[&[2, 12][..], &[0; 4], &[24, 0, 0, 0], &[5], &[0; 11]].concat(),
             "session 5 was not told",
         ),
-        (&[1, 7, 1, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0][..], "there is no item 0x5"),
+        (&[2, 7, 1, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0][..], "there is no item 0x5"),
     ] {
         let dir = tempdir();
         let config = config(rows());

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use echoic_replay::Error;
 use echoic_replay::checkpoint::{Reader, Writer};
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
+use echoic_replay::codec::{self, Encode};
 use echoic_replay::encoding::{Encoding, Policy};
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::spec::ANY_LENGTH;
-use echoic_replay::table::saved::{load, open, save};
+use echoic_replay::table::saved::{Head, load, open, save};
 use echoic_replay::table::{Form, Obstacle, Table, TableConfig, Tables};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Episode, Leaf, Spec};
@@ -347,15 +348,14 @@ fn rewritten(from: &Path, change: impl Fn(&str, &mut Vec<u8>)) -> TempDir {
 }
 
 /// As [`rewritten`], with other heads of tables.
-fn with_heads(
-    from: &Path,
-    change: impl Fn(&mut serde_json::Map<String, serde_json::Value>),
-) -> TempDir {
+fn with_heads(from: &Path, change: impl Fn(&mut Head)) -> TempDir {
     rewritten(from, |name, bytes| {
         if name.ends_with(".head") {
-            let mut head = serde_json::from_slice(bytes).unwrap();
+            // Behind the number of the format.
+            let mut head = codec::Reader::new(&bytes[4..]).get("head").unwrap();
             change(&mut head);
-            *bytes = serde_json::to_vec(&head).unwrap();
+            bytes.truncate(4);
+            head.encode(bytes);
         }
     })
 }
@@ -434,8 +434,8 @@ fn more_slots_than_the_table_has_are_refused_first() {
     save(&saved, root.path(), &[]).unwrap();
     for name in ["rows", "trajectories"] {
         let lies = with_heads(root.path(), |head| {
-            if head["name"] == name {
-                head["slots"] = u32::MAX.into();
+            if head.config.name == name {
+                head.slots = u32::MAX;
             }
         });
         let error = load(&tables(), lies.path()).unwrap_err().to_string();
@@ -454,8 +454,8 @@ fn more_or_fewer_samples_than_there_can_have_been_are_refused() {
     assert_eq!(first.all()[1].info().unique_samples, 2);
     for lie in [0, 4] {
         let lies = with_heads(root.path(), |head| {
-            if head["name"] == "epoch" {
-                head["unique_samples"] = lie.into();
+            if head.config.name == "epoch" {
+                head.unique_samples = lie;
             }
         });
         let error = load(&tables(), lies.path()).unwrap_err().to_string();
@@ -467,10 +467,14 @@ fn more_or_fewer_samples_than_there_can_have_been_are_refused() {
 fn tables_of_another_format_say_so() {
     let root = tempfile::tempdir().unwrap();
     save(&tables(), root.path(), &[]).unwrap();
-    for other in [2, 4] {
-        let root = with_heads(root.path(), |head| head["version"] = other.into());
+    for other in [3_u32, 5] {
+        let root = rewritten(root.path(), |name, bytes| {
+            if name.ends_with(".head") {
+                bytes[..4].copy_from_slice(&other.to_le_bytes());
+            }
+        });
         let error = load(&tables(), root.path()).unwrap_err().to_string();
-        let what = format!("it has format {other}; this release reads format 3");
+        let what = format!("it has format {other}; this release reads format 4");
         assert!(error.ends_with(&what), "{error}");
     }
 }

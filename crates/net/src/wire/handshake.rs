@@ -14,9 +14,9 @@
 use echoic_replay::Spec;
 use echoic_replay::codec::{Encode, Reader, write_text};
 
+use super::WireError;
 use super::frame::{MAX_TEXT, frame, kind};
-use super::tables::{TableEntry, read_list, write_list};
-use super::{WireError, spec};
+use super::tables::{TableEntry, read_list};
 
 /// The largest payload of a frame of the handshake.
 pub const MAX_PAYLOAD: u32 = 1 << 20;
@@ -260,11 +260,11 @@ impl Offer {
             Self::Known => out.push(0),
             Self::Spec(spec) => {
                 out.push(1);
-                spec::write(out, spec);
+                spec.encode(out);
             }
             Self::Tables(tables) => {
                 out.push(2);
-                write_list(out, tables);
+                tables.encode(out);
             }
         }
     }
@@ -272,7 +272,7 @@ impl Offer {
     fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
         match reader.u8("what is offered")? {
             0 => Ok(Self::Known),
-            1 => Ok(Self::Spec(spec::read(reader)?)),
+            1 => Ok(Self::Spec(reader.get("spec")?)),
             2 => Ok(Self::Tables(read_list(reader)?)),
             got => Err(WireError::meaningless("what is offered", got.into())),
         }
@@ -332,7 +332,7 @@ impl Open {
         self.first.encode(&mut out);
         write_text(&mut out, &self.stream, MAX_NAME);
         if let Some(spec) = &self.spec {
-            spec::write(&mut out, spec);
+            spec.encode(&mut out);
         }
         write_text(&mut out, &self.name, MAX_CLIENT_NAME);
         out
@@ -356,7 +356,7 @@ impl Open {
         let first = reader.u64("first sample")?;
         let stream = reader.text("name of a stream", MAX_NAME)?.to_owned();
         let spec = match purpose {
-            Purpose::Produce | Purpose::Memory => Some(spec::read(&mut reader)?),
+            Purpose::Produce | Purpose::Memory => Some(reader.get("spec")?),
             _ => None,
         };
         let name = reader.text("bytes of a client's name", MAX_CLIENT_NAME)?.to_owned();

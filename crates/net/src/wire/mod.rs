@@ -3,7 +3,7 @@
 //!
 //! - [`frame`]: what is sent once a connection stands, and the header that every frame has.
 //! - [`handshake`]: how a connection comes to stand.
-//! - [`spec`]: the contract of a sample, and what two of them differ in.
+//! - [`spec`]: what two contracts of a sample differ in.
 //! - [`observed`]: what is sent to processes that watch a server.
 //! - [`tables`]: requests, their answers, and items on their way into tables.
 //! - [`weights`]: publications on their way to the workers, and from a learner elsewhere.
@@ -12,7 +12,8 @@
 //! # Invariants
 //!
 //! 1. Nothing here panics, whatever the bytes: no indexing, no unwrap, no unchecked arithmetic.
-//! 2. No length from outside decides how much memory is taken before it was compared with a limit.
+//! 2. No length from outside decides how much memory is taken before it was compared with a limit, or with the bytes that
+//!    are there.
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![deny(clippy::arithmetic_side_effects)]
 
@@ -24,7 +25,7 @@ pub mod spec;
 pub mod tables;
 pub mod weights;
 
-use echoic_replay::codec::{CodecError, Reader};
+use echoic_replay::codec::{CodecError, Encode, Reader};
 
 /// What both sides send first, so that a stranger is recognised by its first bytes. The first is
 /// no ASCII and the last a line feed, so text protocols and text-mode transfers do not look alike.
@@ -103,6 +104,17 @@ impl WireError {
             (limit, got) if got > limit => Err(Self::too_large(field, limit, got)),
             _ => Ok(()),
         }
+    }
+
+    /// That a value does not have more bytes than it may have.
+    pub(crate) fn check_bytes(
+        field: &'static str,
+        limit: u32,
+        value: &(impl Encode + ?Sized),
+    ) -> Result<(), Self> {
+        let mut written = Vec::new();
+        value.encode(&mut written);
+        Self::check_most(field, limit, written.len())
     }
 
     pub(crate) fn meaningless(field: &'static str, got: u64) -> Self {

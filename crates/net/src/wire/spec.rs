@@ -1,19 +1,12 @@
-//! The contract of a sample in bytes, and what two contracts differ in.
+//! How long the contract of a sample may be on a connection, and what two contracts differ in.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use echoic_replay::codec::{Encode, Reader, write_count, write_text};
-use echoic_replay::{Dtype, Leaf, Spec};
+use echoic_replay::{Leaf, Spec};
 
 use super::WireError;
 use super::handshake::MAX_PAYLOAD;
-
-/// The most leaves that a spec on the wire has.
-pub const MAX_LEAVES: u32 = 1 << 14;
-/// The longest path in bytes.
-pub const MAX_PATH: u16 = 4096;
-/// The most axes: what numpy allows.
-pub const MAX_AXES: u8 = 64;
 
 /// The most bytes: what leaves room for the rest of a frame of the handshake.
 pub const MAX_BYTES: u32 = MAX_PAYLOAD - 4096;
@@ -21,80 +14,17 @@ pub const MAX_BYTES: u32 = MAX_PAYLOAD - 4096;
 /// How many differences a refusal lists.
 const LISTED: usize = 8;
 
-/// Writes a spec: number of leaves, then of each its path, dtype kind, item size, axes, shape.
-pub fn write(out: &mut Vec<u8>, spec: &Spec) {
-    write_count(out, spec.leaves().len());
-    for leaf in spec.leaves() {
-        write_text(out, &leaf.path, MAX_PATH);
-        write_kind(out, leaf.dtype, &leaf.shape);
-    }
-}
-
-/// Writes what values are: dtype kind, item size, axes, shape.
-pub(super) fn write_kind(out: &mut Vec<u8>, dtype: Dtype, shape: &[usize]) {
-    dtype.encode(out);
-    out.push(u8::try_from(shape.len()).unwrap_or(u8::MAX));
-    for axis in shape {
-        out.extend_from_slice(&(*axis as u64).to_le_bytes());
-    }
-}
-
 /// What keeps a spec from going over the wire, although it is good in one process.
 ///
 /// # Errors
 ///
 /// [`WireError::Codec`] names the limit.
 pub fn check(spec: &Spec) -> Result<(), WireError> {
-    WireError::check_most("number of leaves", MAX_LEAVES, spec.leaves().len())?;
-    for leaf in spec.leaves() {
-        WireError::check_most("length of a path", MAX_PATH, leaf.path.len())?;
-        WireError::check_most("number of axes", MAX_AXES, leaf.shape.len())?;
-    }
-    let mut written = Vec::new();
-    write(&mut written, spec);
-    WireError::check_most("length of a spec", MAX_BYTES, written.len())
+    WireError::check_bytes("length of a spec", MAX_BYTES, spec)
 }
 
-/// Reads a spec.
-pub fn read(reader: &mut Reader<'_>) -> Result<Spec, WireError> {
-    Spec::new(read_leaves(reader)?).map_err(|error| WireError::Spec(error.to_string()))
-}
-
-/// Reads a spec of trajectories, whose leaves may have any length.
-pub fn read_of_trajectories(reader: &mut Reader<'_>) -> Result<Spec, WireError> {
-    let leaves = read_leaves(reader)?;
-    Spec::of_trajectories(leaves).map_err(|error| WireError::Spec(error.to_string()))
-}
-
-fn read_leaves(reader: &mut Reader<'_>) -> Result<Vec<Leaf>, WireError> {
-    let count = reader.u32_at_most("number of leaves", MAX_LEAVES)?;
-    let mut leaves = Vec::new();
-    for _ in 0..count {
-        let path = reader.text("path of a leaf", MAX_PATH)?.to_owned();
-        let (dtype, shape) = read_kind(reader)?;
-        leaves.push(Leaf { path, dtype, shape });
-    }
-    Ok(leaves)
-}
-
-/// Reads what [`write_kind`] writes.
-pub(super) fn read_kind(reader: &mut Reader<'_>) -> Result<(Dtype, Vec<usize>), WireError> {
-    let dtype: Dtype = reader.get("dtype of a leaf")?;
-    if dtype.itemsize() == 0 {
-        return Err(WireError::meaningless("size of an element", 0));
-    }
-    let axes = reader.u8("number of axes")?;
-    if axes > MAX_AXES {
-        let (limit, got) = (MAX_AXES.into(), axes.into());
-        return Err(WireError::too_large("number of axes", limit, got));
-    }
-    let axis = |reader: &mut Reader<'_>| {
-        let axis = reader.u64("length of an axis")?;
-        usize::try_from(axis)
-            .map_err(|_| WireError::too_large("length of an axis", usize::MAX as u64, axis))
-    };
-    let shape = (0..axes).map(|_| axis(reader)).collect::<Result<_, _>>()?;
-    Ok((dtype, shape))
+fn by_path(spec: &Spec) -> HashMap<&str, &Leaf> {
+    spec.leaves().iter().map(|leaf| (leaf.path.as_str(), leaf)).collect()
 }
 
 /// What a client's spec differs in from the server's, as a sentence; `None` when they are equal.
@@ -102,14 +32,12 @@ pub fn difference(server: &Spec, client: &Spec) -> Option<String> {
     if server.leaves() == client.leaves() {
         return None;
     }
-    let find = |spec: &'_ Spec, path: &str| -> Option<Leaf> {
-        spec.leaves().iter().find(|leaf| leaf.path == path).cloned()
-    };
+    let (known, theirs) = (by_path(server), by_path(client));
     let mut found: Vec<String> = Vec::new();
     for leaf in server.leaves() {
-        match find(client, &leaf.path) {
+        match theirs.get(leaf.path.as_str()) {
             None => found.push(format!("the client lacks `{leaf}`")),
-            Some(other) if other != *leaf => found.push(format!(
+            Some(other) if *other != leaf => found.push(format!(
                 "leaf `{}`: the server expects {}{:?}, the client has {}{:?}",
                 if leaf.path.is_empty() { "(root)" } else { &leaf.path },
                 leaf.dtype,
@@ -120,7 +48,7 @@ pub fn difference(server: &Spec, client: &Spec) -> Option<String> {
             Some(_) => {}
         }
     }
-    let extra = client.leaves().iter().filter(|leaf| find(server, &leaf.path).is_none());
+    let extra = client.leaves().iter().filter(|leaf| !known.contains_key(leaf.path.as_str()));
     found.extend(extra.map(|leaf| format!("the server does not know `{leaf}`")));
     if found.is_empty() {
         found.push("the leaves are in another order".into());

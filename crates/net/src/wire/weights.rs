@@ -7,8 +7,7 @@
 
 use std::ops::Range;
 
-use echoic_replay::Leaf;
-use echoic_replay::codec::{CodecError, Encode, Reader, write_count, write_text};
+use echoic_replay::codec::{Encode, Reader, write_text};
 use echoic_replay::weights::{CHUNK_BYTES, Content, Plan};
 
 use super::frame::{HEADER_BYTES, Header, MAX_TEXT, frame, kind};
@@ -128,19 +127,13 @@ pub enum Receipt {
 }
 
 fn write_plan(out: &mut Vec<u8>, plan: &Plan) {
-    let structure = plan.structure().as_bytes();
-    write_count(out, structure.len());
-    out.extend_from_slice(structure);
-    spec::write(out, plan.spec());
+    plan.structure().encode(out);
+    plan.spec().encode(out);
 }
 
 fn read_plan(reader: &mut Reader<'_>) -> Result<Plan, WireError> {
-    let field = "structure of a tree";
-    let len = reader.u32_at_most(field, MAX_STRUCTURE)?;
-    let structure = reader.bytes(field, len as usize)?;
-    let structure = std::str::from_utf8(structure).map_err(|_| CodecError::NotText { field })?;
-    let leaves: Vec<Leaf> = spec::read(reader)?.leaves().to_vec();
-    Plan::new(structure.to_owned(), leaves).map_err(|error| WireError::Spec(error.to_string()))
+    let (structure, leaves) = reader.get("structure of a tree")?;
+    Plan::new(structure, leaves).map_err(|error| WireError::Spec(error.to_string()))
 }
 
 /// What keeps a plan from going over the wire, although it is good in one process.

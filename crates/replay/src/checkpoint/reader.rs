@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use echoic_memory::sync::Mutex;
@@ -15,6 +16,9 @@ use super::section::{self, SectionReader};
 use super::trail::Trail;
 use crate::Error;
 use crate::files::{Dir, Lock};
+
+/// The most bytes of a head: more than any of ours has.
+const MAX_HEAD: u64 = 64 << 20;
 
 /// A checkpoint whose files are all there in their full length. While it is open, it is not removed.
 /// See the [module](super).
@@ -114,6 +118,20 @@ impl Reader {
         let known = self.manifest.sections.iter().find(|section| section.name == name);
         let entry = known.ok_or_else(|| self.has_no(format_args!("section {name:?}")))?;
         self.open_section(entry, &section::MAGIC)
+    }
+
+    /// All bytes of a section that is short.
+    pub(crate) fn head(&self, name: &str) -> Result<Vec<u8>, Error> {
+        let mut section = self.section(name)?;
+        let got = section.data_bytes();
+        if got > MAX_HEAD {
+            return Err(Error::unfit(self.path(), format_args!("{name} has {got} bytes")));
+        }
+        let mut bytes = Vec::new();
+        let unfit = |error| Error::unfit(self.path(), error);
+        let read = section.read_to_end(&mut bytes);
+        read.map_err(|error| error.downcast().unwrap_or_else(unfit))?;
+        Ok(bytes)
     }
 
     pub(super) fn open_section(

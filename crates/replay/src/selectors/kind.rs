@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{Epoch, Heap, HotCold, Order, Prioritized, Selector, Uniform};
+use crate::codec::{CodecError, Decode, Encode, Reader};
 
 /// A way to pick, with its parameters.
 ///
@@ -136,7 +137,7 @@ impl SelectorKind {
         matches!(self, Self::Fifo | Self::Lifo | Self::MinHeap | Self::MaxHeap)
     }
 
-    /// The kind as numbers, for checkpoints and the wire.
+    /// The kind as numbers, for checkpoints.
     pub fn to_words(&self) -> [u64; Self::WORDS] {
         match *self {
             Self::Uniform => [0, 0, 0, 0],
@@ -175,6 +176,22 @@ impl SelectorKind {
         };
         kind.check()?;
         Ok(kind)
+    }
+}
+
+impl Encode for SelectorKind {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.to_words().encode(out);
+    }
+}
+
+impl Decode for SelectorKind {
+    const LEAST: usize = <[u64; Self::WORDS]>::LEAST;
+
+    fn decode(from: &mut Reader<'_>, field: &'static str) -> Result<Self, CodecError> {
+        let words: [u64; Self::WORDS] = from.get(field)?;
+        let [got, ..] = words;
+        Self::from_words(words).map_err(|_| CodecError::Meaningless { field, got })
     }
 }
 

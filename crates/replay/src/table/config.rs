@@ -1,8 +1,11 @@
 //! The settings of a table.
 
+use std::fmt;
 use std::num::NonZeroU64;
 
 use super::TableError;
+use crate::codec::{CodecError, Decode, Encode, Reader};
+use crate::fields;
 use crate::limiter::{Bounds, Limiter};
 use crate::selectors::SelectorKind;
 use crate::spec::Spec;
@@ -20,6 +23,40 @@ pub enum Form {
     /// Items name slices of chunks, which they share. With a spec, the leaves that each must have; an
     /// axis of length [`ANY_LENGTH`](crate::spec::ANY_LENGTH) in front may have any length.
     Trajectories(Option<Spec>),
+}
+
+impl Encode for Form {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Rows(spec) => (0u8, spec).encode(out),
+            Self::Trajectories(None) => 1u8.encode(out),
+            Self::Trajectories(Some(spec)) => (2u8, spec).encode(out),
+        }
+    }
+}
+
+impl Decode for Form {
+    const LEAST: usize = 1;
+
+    fn decode(from: &mut Reader<'_>, field: &'static str) -> Result<Self, CodecError> {
+        Ok(match from.u8(field)? {
+            0 => Self::Rows(from.get("leaves")?),
+            1 => Self::Trajectories(None),
+            2 => Self::Trajectories(Some(Spec::of_trajectories(from.get("leaves")?)?)),
+            got => return Err(CodecError::Meaningless { field, got: got.into() }),
+        })
+    }
+}
+
+/// For people.
+impl fmt::Display for Form {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rows(spec) => write!(out, "rows of {spec}"),
+            Self::Trajectories(None) => out.write_str("items of any form"),
+            Self::Trajectories(Some(spec)) => write!(out, "trajectories of {spec}"),
+        }
+    }
 }
 
 impl Form {
@@ -54,6 +91,18 @@ pub struct TableConfig {
     /// Of all random choices.
     pub seed: u64,
 }
+
+fields! { TableConfig {
+    name: String,
+    form: Form,
+    structure: String,
+    sampler: SelectorKind,
+    remover: SelectorKind,
+    limiter: Limiter,
+    capacity: u32,
+    max_times_sampled: u32,
+    seed: u64,
+} }
 
 impl TableConfig {
     /// A table whose other settings are the plain ones: samples are uniform and wait for the first item, inserts

@@ -239,12 +239,13 @@ impl Answer {
     pub fn limit(kind: u8) -> Option<u32> {
         match kind {
             kind::DONE | kind::FAILED | kind::SAVED => Some(crate::wire::frame::MAX_CONTROL),
-            kind::NUMBERS | kind::LISTED | kind::ROLLOUT_TABLES | kind::ROLLOUT_NUMBERS => {
-                Some(MAX_REQUEST)
-            }
+            kind::NUMBERS
+            | kind::LISTED
+            | kind::ROLLOUT_TABLES
+            | kind::ROLLOUT_NUMBERS
+            | kind::ROLLOUT_REFUSED => Some(MAX_REQUEST),
             // A group that is gone on with comes with what is there of it.
             kind::ROLLOUT_OUTCOMES => Some(MAX_BATCH),
-            kind::ROLLOUT_REFUSED => Some(crate::wire::frame::MAX_CONTROL),
             kind::OBSERVED => Some(MAX_OBSERVED),
             _ => None,
         }

@@ -12,7 +12,7 @@ use echoic_replay::table::Infos;
 use echoic_replay::trajectory::Signature;
 
 use super::answer::check_weight;
-use super::{MAX_BATCH, MAX_ITEMS, signature};
+use super::{MAX_BATCH, MAX_ITEMS};
 use crate::wire::WireError;
 
 /// Where columns may begin.
@@ -60,7 +60,7 @@ impl BatchHead {
         u64::encode_all(versions, out);
         u32::encode_all(times_sampled, out);
         if let Layout::Trajectories { signature, steps } = layout {
-            signature::write(out, signature);
+            signature.encode(out);
             steps.iter().for_each(|steps| u64::encode_all(steps, out));
         }
     }
@@ -87,7 +87,7 @@ impl BatchHead {
             times_sampled: u32::decode_all(&mut reader, "times sampled", count as usize)?,
         };
         let layout = if of_trajectories {
-            let signature = Arc::new(signature::read(&mut reader)?);
+            let signature: Arc<Signature> = reader.get("signature")?;
             let steps = signature.columns.iter();
             let steps = steps.map(|_| u64::decode_all(&mut reader, "steps", count as usize));
             let steps = steps.collect::<Result<_, _>>()?;

@@ -1,11 +1,10 @@
 //! The tables of a server, as it introduces them.
 
-use echoic_replay::codec::{Encode, Reader, write_count, write_text};
-use echoic_replay::table::{Form, MAX_METADATA, MAX_NAME, Table};
+use echoic_replay::codec::Reader;
+use echoic_replay::fields;
+use echoic_replay::table::{Form, MAX_METADATA, Table};
 
-use super::MAX_STRUCTURE;
 use crate::wire::WireError;
-use crate::wire::spec;
 
 /// The most tables of a server.
 pub const MAX_TABLES: u32 = 1 << 12;
@@ -40,50 +39,25 @@ impl From<&Table> for TableEntry {
     }
 }
 
-/// Appends a list: how many, then of each name, form, size, structure, metadata, and its spec if there
-/// is one.
-pub fn write_list(out: &mut Vec<u8>, tables: &[TableEntry]) {
-    write_count(out, tables.len());
-    for table in tables {
-        write_text(out, &table.name, MAX_NAME as u16);
-        let (form, spec) = match &table.form {
-            Form::Rows(spec) => (0, Some(spec)),
-            Form::Trajectories(None) => (1, None),
-            Form::Trajectories(Some(spec)) => (2, Some(spec)),
-        };
-        out.push(form);
-        table.capacity.encode(out);
-        write_text(out, &table.structure, MAX_STRUCTURE);
-        write_count(out, table.metadata.len());
-        out.extend_from_slice(&table.metadata);
-        if let Some(spec) = spec {
-            spec::write(out, spec);
-        }
-    }
-}
+fields! { TableEntry {
+    name: String,
+    form: Form,
+    structure: String,
+    capacity: u32,
+    metadata: Vec<u8>,
+} }
 
 /// Reads a list.
 pub fn read_list(reader: &mut Reader<'_>) -> Result<Vec<TableEntry>, WireError> {
-    let count = reader.u32_at_most("number of tables", MAX_TABLES)?;
-    let mut tables = Vec::new();
-    for _ in 0..count {
-        let name = reader.text("name of a table", MAX_NAME as u16)?.to_owned();
-        let form = reader.u8("form of a table")?;
-        let capacity = reader.u32("size of a table")?;
-        let structure = reader.text("structure of a tree", MAX_STRUCTURE)?.to_owned();
-        let len = reader.u32_at_most("length of a table's metadata", MAX_METADATA as u32)?;
-        let metadata = reader.bytes("metadata of a table", len as usize)?.to_vec();
-        let form = match form {
-            0 => Form::Rows(spec::read(reader)?),
-            1 => Form::Trajectories(None),
-            2 => Form::Trajectories(Some(spec::read_of_trajectories(reader)?)),
-            got => {
-                return Err(WireError::meaningless("form of a table", got.into()));
-            }
-        };
-        tables.push(TableEntry { name, form, structure, capacity, metadata });
-    }
+    let tables: Vec<TableEntry> = reader.get("tables")?;
+    check_each(&tables)?;
     Ok(tables)
+}
+
+fn check_each(tables: &[TableEntry]) -> Result<(), WireError> {
+    WireError::check_most("number of tables", MAX_TABLES, tables.len())?;
+    let (field, limit) = ("length of a table's metadata", MAX_METADATA as u64);
+    tables.iter().try_for_each(|table| WireError::check_most(field, limit, table.metadata.len()))
 }
 
 /// What keeps tables from being introduced, although they are good in one process.
@@ -92,20 +66,6 @@ pub fn read_list(reader: &mut Reader<'_>) -> Result<Vec<TableEntry>, WireError> 
 ///
 /// [`WireError::Codec`] names the limit.
 pub fn check_list(tables: &[TableEntry]) -> Result<(), WireError> {
-    WireError::check_most("number of tables", MAX_TABLES, tables.len())?;
-    for table in tables {
-        WireError::check_most("structure of a tree", MAX_STRUCTURE, table.structure.len())?;
-        WireError::check_most(
-            "length of a table's metadata",
-            MAX_METADATA as u64,
-            table.metadata.len(),
-        )?;
-        match &table.form {
-            Form::Rows(spec) | Form::Trajectories(Some(spec)) => spec::check(spec)?,
-            Form::Trajectories(None) => {}
-        }
-    }
-    let mut written = Vec::new();
-    write_list(&mut written, tables);
-    WireError::check_most("length of the list of tables", MAX_BYTES, written.len())
+    check_each(tables)?;
+    WireError::check_bytes("length of the list of tables", MAX_BYTES, tables)
 }

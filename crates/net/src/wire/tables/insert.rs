@@ -7,10 +7,9 @@ use echoic_replay::codec::{Decode, Encode, Reader};
 use echoic_replay::fields;
 use echoic_replay::trajectory::Signature;
 
-use super::{MAX_INSERT, MAX_ROWS, MAX_SLICES, signature};
+use super::{MAX_INSERT, MAX_ITEM, MAX_ROWS, MAX_SLICES};
 use crate::wire::WireError;
 use crate::wire::frame::{HEADER_BYTES, Header, frame, kind};
-use crate::wire::spec::MAX_LEAVES;
 
 /// Bytes of a ROWS frame's payload before its priorities.
 const ROWS_BYTES: usize = 25;
@@ -168,7 +167,6 @@ impl ItemHead {
         let signature = reader.u32("number of a signature")?;
         let columns: Vec<Vec<SliceHead>> = reader.get("columns")?;
         let slices: usize = columns.iter().map(Vec::len).sum();
-        WireError::check_most("number of columns", MAX_LEAVES, columns.len())?;
         WireError::check_most("number of slices", MAX_SLICES, slices)?;
         reader.end("ITEM")?;
         Ok(Self { sequence, table, priority, version, signature, columns })
@@ -182,7 +180,7 @@ impl SignatureHead {
     pub fn write(out: &mut Vec<u8>, id: u32, signature: &Signature) {
         frame(out, kind::SIGNATURE, |out| {
             id.encode(out);
-            signature::write(out, signature);
+            signature.encode(out);
         });
     }
 
@@ -190,7 +188,7 @@ impl SignatureHead {
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let id = reader.u32("number of a signature")?;
-        let signature = signature::read(&mut reader)?;
+        let signature = reader.get("signature")?;
         reader.end("SIGNATURE")?;
         Ok(Self { id, signature })
     }
@@ -201,7 +199,7 @@ impl SignatureHead {
     ///
     /// [`WireError::Codec`] names the limit.
     pub fn check(signature: &Signature) -> Result<(), WireError> {
-        signature::check(signature)
+        WireError::check_bytes("length of a signature", MAX_ITEM - 64, signature)
     }
 }
 

@@ -10,7 +10,7 @@
 //! Both begin with the [list](TableEntry) of the server's tables, in the WELCOME frame. A table is called
 //! by its place in that list.
 //!
-//! - `entry`: the list. `signature`: what trajectories look like.
+//! - `entry`: the list.
 //! - `request`, `answer`, `batch`: of the first kind.
 //! - `insert`: of the second.
 
@@ -19,11 +19,10 @@ mod batch;
 mod entry;
 mod insert;
 mod request;
-mod signature;
 
 pub use answer::{Answer, FailureCode, Numbers};
 pub use batch::{ALIGNMENT, BatchHead, Layout};
-pub use entry::{MAX_TABLES, TableEntry, check_list, read_list, write_list};
+pub use entry::{MAX_TABLES, TableEntry, check_list, read_list};
 pub use insert::{
     ItemHead, Release, RowsHead, SignatureHead, SliceHead, rows_per_frame, write_chunk,
 };
@@ -59,8 +58,6 @@ pub const MAX_CHUNKS: usize = 1 << 17;
 pub const MAX_CHUNK_BYTES: usize = 4 << 30;
 /// See [`MAX_CHUNKS`].
 pub const MAX_SIGNATURES: usize = 1 << 12;
-/// The longest text that says what tree leaves belong to.
-pub const MAX_STRUCTURE: u16 = u16::MAX;
 
 /// The first value that is no priority.
 pub fn bad_priority(priorities: &[f64]) -> Option<usize> {

@@ -12,12 +12,10 @@ use super::super::config::RolloutConfig;
 use super::super::ledger::{Ledger, Moment, StateError};
 use crate::Error;
 use crate::checkpoint::{self, Writer};
-use crate::codec::{CodecError, Encode, Reader};
+use crate::codec::{Encode, read_formatted, write_formatted};
 use crate::fields;
 
 const FORMAT: u32 = 6;
-/// The most bytes of a head: more than any table of ours has.
-const MAX_HEAD: u64 = 64 << 20;
 
 /// A table at a moment.
 #[derive(Debug)]
@@ -57,9 +55,8 @@ fn name(number: usize, part: &str) -> String {
 pub(crate) fn write(writer: &mut Writer, number: usize, saved: &Saved) -> Result<(), Error> {
     let Saved { config, moment, time, next } = saved;
     let (config, last_batch) = (Arc::clone(config), moment.last_batch());
-    let (mut head, mut numbers) = (Vec::new(), Vec::new());
-    FORMAT.encode(&mut head);
-    Head { config, time: *time, next: *next, last_batch }.encode(&mut head);
+    let head = write_formatted(FORMAT, &Head { config, time: *time, next: *next, last_batch });
+    let mut numbers = Vec::new();
     moment.encode(&mut numbers);
     writer.put_section(&name(number, "numbers"), |out| out.write_all(&numbers))?;
     writer.put_section(&name(number, "bulk"), |out| {
@@ -94,38 +91,6 @@ pub(crate) fn read(reader: &checkpoint::Reader, number: usize) -> Result<Loaded,
 
 /// Reads the head of a number.
 pub(crate) fn read_head(reader: &checkpoint::Reader, number: usize) -> Result<Head, Error> {
-    let path = reader.path();
-    let state = |source: StateError| Error::unfit(path, source);
-    let mut section = reader.section(&name(number, "head"))?;
-    if section.data_bytes() > MAX_HEAD {
-        let what = format!("the head of a rollout table has {} bytes", section.data_bytes());
-        return Err(Error::unfit(path, what));
-    }
-    let mut bytes = Vec::new();
-    section.read_to_end(&mut bytes).map_err(|error| state(error.into()))?;
-    take_head(&bytes).map_err(state)
-}
-
-fn take_head(bytes: &[u8]) -> Result<Head, StateError> {
-    let mut reader = Reader::new(bytes);
-    let format = reader.u32("format")?;
-    if format != FORMAT {
-        return Err(CodecError::Format { expected: FORMAT, got: format }.into());
-    }
-    let head = reader.get("head")?;
-    reader.end("head")?;
-    Ok(head)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_head_of_another_format_says_so() {
-        for other in [5_u32, 7] {
-            let refused = take_head(&other.to_le_bytes()).unwrap_err().to_string();
-            assert_eq!(refused, format!("it has format {other}; this release reads format 6"));
-        }
-    }
+    let bytes = reader.head(&name(number, "head"))?;
+    read_formatted(&bytes, FORMAT).map_err(|error| Error::unfit(reader.path(), error))
 }

@@ -5,7 +5,7 @@
 //! | 1 rows | count: u32, bytes of a row: u32, a priority each: f64, the rows, an effect each |
 //! | 2 item | form: u32, priority: f64, columns: u32, for each column the number of its slices: u32, and for each slice chunk: u128, offset: u32, length: u32; an effect |
 //! | 3 chunk | key: u128, the chunk |
-//! | 4 form | number: u32, JSON |
+//! | 4 form | number: u32, a [`Signature`] |
 //! | 5 removed | keys: u64 each |
 //! | 6 updated | count: u32, keys: u64 each, priorities: f64 each |
 //! | 7 sampled | count: u64, keys: u64 each, if they matter |
@@ -16,7 +16,7 @@
 //! | 12 rows of a session | as 1, then an origin |
 //! | 13 item of a session | as 2, then an origin |
 //!
-//! Every entry begins with its format, 1, and its kind, a byte each. Numbers are little-endian. An effect
+//! Every entry begins with its format, 2, and its kind, a byte each. Numbers are little-endian. An effect
 //! is the item's key, its version, and the key of the item that had to go for it, or 2^64 - 1: u64 each.
 //! The highest bit of a sampled key says that its item has gone. After *forget* no entry names a chunk or
 //! a form that was recorded before. An origin is the number of a session, u32, as it was recorded last, and which
@@ -35,9 +35,9 @@ use super::super::key::Key;
 use crate::codec::{CodecError, Reader};
 use crate::journal::Record;
 use crate::table::sessions::{Called, Origin, Producer};
-use crate::trajectory::Trajectory;
+use crate::trajectory::{Signature, Trajectory};
 
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 const NOBODY: u64 = u64::MAX;
 /// Marks a sampled key whose item has gone.
 const GONE: u64 = 1 << 63;
@@ -145,7 +145,7 @@ pub(super) enum Entry<'a> {
     },
     Form {
         number: u32,
-        text: &'a [u8],
+        signature: Signature,
     },
     Removed {
         keys: Vec<u64>,
@@ -321,7 +321,10 @@ impl<'a> Entry<'a> {
                 let key = fields.array("chunk").map(u128::from_le_bytes)?;
                 Self::Chunk { key, bytes: fields.rest() }
             }
-            kind::FORM => Self::Form { number: fields.u32("form")?, text: fields.rest() },
+            kind::FORM => {
+                let (number, signature) = fields.get("form")?;
+                Self::Form { number, signature }
+            }
             kind::REMOVED => Self::Removed { keys: keys(fields)? },
             kind::UPDATED => {
                 let count = fields.u32("count")?;

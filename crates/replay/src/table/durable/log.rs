@@ -14,9 +14,9 @@ use super::super::key::Key;
 use super::super::{Infos, Table};
 use super::entry;
 use crate::chunk::Chunk;
+use crate::codec::Encode;
 use crate::durable::Log;
 use crate::journal::{Journal, Record, Room};
-use crate::table::saved::signature_text;
 use crate::table::sessions::Origin;
 use crate::trajectory::{Signature, Trajectory};
 use crate::{Error, WaitReason};
@@ -297,11 +297,8 @@ impl Plan {
     fn records(&self, trajectory: &Trajectory) -> Vec<Record> {
         let mut records = Vec::with_capacity(self.chunks.len() + 1);
         if self.is_new_form {
-            let text = signature_text(trajectory.signature());
-            let text = serde_json::to_vec(&text).unwrap_or_default();
-            let mut record = entry::begin(entry::kind::FORM, 4 + text.len());
-            record.put(&self.form.to_le_bytes());
-            record.put(&text);
+            let mut record = entry::begin(entry::kind::FORM, 64);
+            record.put_with(|bytes| (self.form, trajectory.signature()).encode(bytes));
             record.digest();
             records.push(record);
         }

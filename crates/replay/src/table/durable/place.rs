@@ -3,31 +3,30 @@
 //! ```text
 //! journals/
 //!   replay/                   the table's name, with %XX for what is no letter, digit, - or _
-//!     echoic-table.json       whose it is, which log counts, and what it goes on from
+//!     echoic-table            whose it is, which log counts, and what it goes on from
 //!     log-0123456789abcdef/   a journal
 //! ```
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
-
-use super::super::TableConfig;
+use super::super::{Form, TableConfig};
+use crate::codec::{CodecError, read_formatted, write_formatted};
+use crate::fields;
 use crate::files::{Dir, FileError};
-use crate::table::saved::{LeafText, form_text};
 
-/// The file in which a journal says what it is.
-pub(super) const FILE: &str = "echoic-table.json";
-const PART: &str = "echoic-table.json.part";
-/// The version of that file, and of the entries.
-pub(super) const VERSION: u32 = 1;
+/// The file in which a journal says what it is: a CRC-32C of the rest, the format, a [`Label`].
+const FILE: &str = "echoic-table";
+const PART: &str = "echoic-table.part";
+/// The format of that file, and of the entries.
+const FORMAT: u32 = 2;
 /// More than any of ours has.
 const MAX_BYTES: u64 = 64 << 20;
 /// Longer names are cut, so that they are names to every file system.
 const MAX_NAME: usize = 160;
 
 /// What a journal goes on from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Base {
     /// The checkpoint's number.
     pub(super) checkpoint: u64,
@@ -36,25 +35,27 @@ pub(super) struct Base {
 }
 
 /// What a journal says about itself.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Label {
-    pub(super) version: u32,
     /// The table's name.
     pub(super) table: String,
-    /// As in a checkpoint's head.
-    pub(super) rows: bool,
-    pub(super) spec: Option<Vec<LeafText>>,
+    /// How it keeps items.
+    pub(super) form: Form,
     /// Which journal it is; also the name of its directory.
     pub(super) id: String,
     /// None when it goes on from an empty table.
     pub(super) base: Option<Base>,
 }
 
+fields! {
+    Base { checkpoint: u64, head: u32 }
+    Label { table: String, form: Form, id: String, base: Option<Base> }
+}
+
 impl Label {
     /// Of a new journal.
     pub(super) fn new(config: &TableConfig, base: Option<Base>) -> Self {
-        let (rows, spec) = form_text(config);
-        Self { version: VERSION, table: config.name.clone(), rows, spec, id: fresh_id(), base }
+        Self { table: config.name.clone(), form: config.form.clone(), id: fresh_id(), base }
     }
 
     /// The directory of its records.
@@ -72,8 +73,14 @@ impl Label {
         let Some(bytes) = bytes else {
             return Ok(Some(Err(format!("{FILE} has more than {MAX_BYTES} bytes"))));
         };
-        let label: Result<Self, _> = serde_json::from_slice(&bytes);
-        Ok(Some(label.map_err(|error| format!("{FILE}: {error}"))))
+        let label = bytes.split_first_chunk().map(|(sum, rest)| {
+            match u32::from_le_bytes(*sum) == crc32c::crc32c(rest) {
+                true => read_formatted(rest, FORMAT).map_err(|error: CodecError| error.to_string()),
+                false => Err("its checksum is wrong".to_owned()),
+            }
+        });
+        let label = label.unwrap_or_else(|| Err("it is cut off".into()));
+        Ok(Some(label.map_err(|what| format!("{FILE}: {what}"))))
     }
 
     /// Writes it, durably and all at once.
@@ -83,7 +90,9 @@ impl Label {
             _ => {}
         }
         let mut file = dir.create(PART)?;
-        file.write(&serde_json::to_vec_pretty(self).unwrap_or_default())?;
+        let bytes = write_formatted(FORMAT, self);
+        file.write(&crc32c::crc32c(&bytes).to_le_bytes())?;
+        file.write(&bytes)?;
         file.sync()?;
         dir.rename(PART, FILE)?;
         dir.sync()

@@ -7,7 +7,7 @@ use super::super::core::Core;
 use super::super::{Durability, Table};
 use super::entry;
 use super::log::EffectLog;
-use super::place::{Base, Label, VERSION, dir_name};
+use super::place::{Base, Label, dir_name};
 use super::replay::Replayer;
 use super::shared::ChunkDirectory;
 use crate::Error;
@@ -15,7 +15,7 @@ use crate::checkpoint::Reader;
 use crate::files::Dir;
 use crate::journal::{Journal, Options, Torn};
 use crate::rng::Rng;
-use crate::table::saved::{self, Contents, SavedTable, describe_form, form_text};
+use crate::table::saved::{self, Contents, SavedTable};
 
 /// A table that was brought back.
 #[derive(Debug, Clone, PartialEq)]
@@ -108,7 +108,7 @@ pub fn recover<'a>(
     let mut pending = Vec::new();
     for table in tables.all() {
         let name = &table.config().name;
-        let base = read.iter().position(|one| one.head.name == *name);
+        let base = read.iter().position(|one| one.head.config.name == *name);
         let base = base.map(|index| read.swap_remove(index));
         if let Some(durability) = table.durability() {
             pending.push(recover_one(table, durability, &root, base, &mut shared)?);
@@ -214,17 +214,11 @@ fn recover_one<'a>(
 
 fn check_label(label: &Label, table: &Table) -> Result<(), String> {
     let config = table.config();
-    if label.version != VERSION {
-        let version = label.version;
-        return Err(format!("it has format {version}; this release reads format {VERSION}"));
-    }
     if label.table != config.name {
         return Err(format!("it is of table {:?}", label.table));
     }
-    let ours = form_text(config);
-    if (label.rows, &label.spec) != (ours.0, &ours.1) {
-        let (expected, got) =
-            (describe_form(ours.0, &ours.1), describe_form(label.rows, &label.spec));
+    if label.form != config.form {
+        let (expected, got) = (&config.form, &label.form);
         return Err(format!("the server's table has {expected}; the journal's has {got}"));
     }
     let is_hex = label.id.len() == 16 && label.id.bytes().all(|byte| byte.is_ascii_hexdigit());

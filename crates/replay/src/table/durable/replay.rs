@@ -14,7 +14,6 @@ use crate::chunk::{Chunk, ChunkKey, Slice};
 use crate::kinds::Kinds;
 use crate::names::ByName;
 use crate::selectors::{Entry as Member, Slot};
-use crate::table::saved::{SignatureText, read_signature};
 use crate::table::sessions::{MAX_SESSIONS, Origin, Producer};
 use crate::trajectory::{Sharing, Signature, Trajectory};
 
@@ -101,10 +100,8 @@ impl<'a, 'b> Replayer<'a, 'b> {
                 self.sessions.insert(number, (producer, epoch));
             }
             Entry::Chunk { key, bytes } => self.learn(key, bytes)?,
-            Entry::Form { number, text } => {
-                let text: SignatureText =
-                    serde_json::from_slice(text).map_err(|error| error.to_string())?;
-                self.forms.insert(number, read_signature(&text)?);
+            Entry::Form { number, signature } => {
+                self.forms.insert(number, Arc::new(signature));
                 self.next_form = self.next_form.max(number.saturating_add(1));
             }
             Entry::Removed { keys } => {

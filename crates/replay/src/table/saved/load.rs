@@ -5,28 +5,23 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
-use echoic_memory::slab::{Order, Slab};
+use echoic_memory::slab::Slab;
 
-use super::{
-    Contents, Head, LeafText, SignatureText, VERSION, form_text, rollouts as rollout_tables,
-    section, unread,
-};
+use super::{Contents, FORMAT, Head, rollouts as rollout_tables, section, unread};
 use crate::Error;
 use crate::checkpoint::{Reader, SectionReader, Trail};
-use crate::chunk::{Chunk, ChunkKey, ColumnKind, Slice};
+use crate::chunk::{Chunk, ChunkKey, Slice};
+use crate::codec::read_formatted;
 use crate::kinds::Kinds;
-use crate::limiter::{Counts, Limiter, Parameters};
+use crate::limiter::Counts;
 use crate::rng::Rng;
-use crate::selectors::SelectorKind;
-use crate::spec::{Leaf, Spec};
 use crate::table::core::{Core, Payload};
 use crate::table::items::{GROUP, Items, WORDS};
 use crate::table::sessions::{MAX_SESSIONS, SESSION_BYTES, Sessions};
-use crate::table::{Form, Table, TableConfig, Tables};
-use crate::trajectory::{Column, Signature, Trajectory};
+use crate::table::{Table, Tables};
+use crate::trajectory::{Signature, Trajectory};
 
-/// The most bytes of a head, and the most slices of a column: more than any table of ours has.
-const MAX_HEAD: u64 = 64 << 20;
+/// The most slices of a column: more than any table of ours has.
 const MAX_SLICES: u32 = 1 << 24;
 
 /// What was loaded.
@@ -59,8 +54,8 @@ pub(in crate::table) fn read<'a>(
     let mut chunks = Chunks::of(reader);
     let mut all = Vec::new();
     for number in 0..count {
-        let (head, digest) = read_head_and_digest(reader, number)?;
-        let table = tables.get(&head.name)?;
+        let (head, digest) = read_head(reader, number)?;
+        let table = tables.get(&head.config.name)?;
         let core = read_core(table, &head, number, &mut chunks)?;
         all.push(SavedTable { head, core, number: reader.number(), digest });
     }
@@ -93,8 +88,8 @@ pub fn load<'a>(
     }
     let mut loaded = Loaded { number: reader.number(), items: Vec::new(), groups: Vec::new() };
     for SavedTable { head, core, .. } in saved {
-        loaded.items.push((head.name.clone(), head.items));
-        tables.get(&head.name)?.replace(core);
+        tables.get(&head.config.name)?.replace(core);
+        loaded.items.push((head.config.name, head.items));
     }
     for (table, one) in rollouts {
         loaded.groups.push((table.config().name.clone(), one.ledger.groups()));
@@ -109,9 +104,8 @@ pub fn open(path: impl AsRef<Path>) -> Result<Tables, Error> {
     let mut chunks = Chunks::of(&reader);
     let mut tables = Vec::new();
     for number in (0..).take_while(|number| has(&reader, &section(*number, "head"))) {
-        let head = read_head(&reader, number)?;
-        let wrong = |what: String| Error::of_table(&head.name, what);
-        let table = Table::new(head.config().map_err(wrong)?)?;
+        let (head, _) = read_head(&reader, number)?;
+        let table = Table::new(head.config.clone())?;
         let core = read_core(&table, &head, number, &mut chunks)?;
         table.replace(core);
         tables.push(Arc::new(table));
@@ -123,26 +117,11 @@ fn has(reader: &Reader, name: &str) -> bool {
     reader.sections().any(|section| section == name)
 }
 
-/// The head of a table in a checkpoint.
-pub(crate) fn read_head(reader: &Reader, number: usize) -> Result<Head, Error> {
-    read_head_and_digest(reader, number).map(|(head, _)| head)
-}
-
-fn read_head_and_digest(reader: &Reader, number: usize) -> Result<(Head, u32), Error> {
-    let mut source = Source::open(reader, number, "head", format!("number {number}"))?;
-    let len = source.section.data_bytes();
-    if len > MAX_HEAD {
-        return Err(source.wrong(format!("its head has {len} bytes")));
-    }
-    let mut bytes = vec![0; len as usize];
-    source.fill(&mut bytes)?;
-    let head: Head =
-        serde_json::from_slice(&bytes).map_err(|error| source.wrong(error.to_string()))?;
-    if head.version != VERSION {
-        let version = head.version;
-        let what = format!("it has format {version}; this release reads format {VERSION}");
-        return Err(source.wrong(what));
-    }
+/// The head of a table in a checkpoint, and its checksum.
+fn read_head(reader: &Reader, number: usize) -> Result<(Head, u32), Error> {
+    let bytes = reader.head(&section(number, "head"))?;
+    let head = read_formatted(&bytes, FORMAT);
+    let head = head.map_err(|error| Error::of_table(&format!("number {number}"), error))?;
     Ok((head, crc32c::crc32c(&bytes)))
 }
 
@@ -242,17 +221,6 @@ impl Living<'_> {
     }
 }
 
-/// The form of a table, for people.
-pub(in crate::table) fn describe_form(rows: bool, spec: &Option<Vec<LeafText>>) -> String {
-    match spec {
-        None => "items of any form".to_owned(),
-        Some(leaves) => {
-            let kind = if rows { "rows" } else { "trajectories" };
-            format!("{kind} of {}", LeafText::list(leaves))
-        }
-    }
-}
-
 /// What a table was, checked against what it is now.
 fn read_core(
     table: &Table,
@@ -261,18 +229,17 @@ fn read_core(
     chunks: &mut Chunks<'_>,
 ) -> Result<Core, Error> {
     let config = table.config();
-    let wrong = |what: String| Error::of_table(&head.name, what);
-    let (rows, spec) = form_text(config);
-    if (rows, &spec) != (head.rows, &head.spec) {
-        let (expected, got) = (describe_form(rows, &spec), describe_form(head.rows, &head.spec));
+    let saved = &head.config;
+    let wrong = |what: String| Error::of_table(&saved.name, what);
+    if config.form != saved.form {
+        let (expected, got) = (&config.form, &saved.form);
         return Err(wrong(format!("the server's has {expected}; the checkpoint's has {got}")));
     }
-    for (what, kind, words, name) in [
-        ("sampler", &config.sampler, head.sampler, &head.selectors[0]),
-        ("remover", &config.remover, head.remover, &head.selectors[1]),
-    ] {
-        if kind.to_words() != words {
-            return Err(wrong(format!("its {what} is {kind}, the checkpoint's was {name}")));
+    for (what, kind, was) in
+        [("sampler", &config.sampler, &saved.sampler), ("remover", &config.remover, &saved.remover)]
+    {
+        if kind != was {
+            return Err(wrong(format!("its {what} is {kind}, the checkpoint's was {was}")));
         }
     }
     if head.items > config.capacity {
@@ -281,12 +248,12 @@ fn read_core(
     }
     let mut core = Core::new(config, &table.room)?;
     let reader = chunks.reader;
-    let open = |part: &str| Source::open(reader, number, part, head.name.clone());
+    let open = |part: &str| Source::open(reader, number, part, saved.name.clone());
     let no_room = || wrong("its items are where the table has no room".into());
     let room = match &core.payload {
         Payload::Rows(slab) => slab.rows() as usize,
         // Each that has no item is in the head.
-        Payload::Trajectories { .. } => head.items as usize + head.order.1.len(),
+        Payload::Trajectories { .. } => head.items as usize + head.order.free.len(),
     };
     if head.slots as usize > room {
         return Err(no_room());
@@ -301,11 +268,9 @@ fn read_core(
     }
     match &mut core.payload {
         Payload::Rows(slab) => {
-            let (used, free, freed) = head.order.clone();
-            let order = Order { used, free, freed };
             // Nobody else has it yet.
             let slab = Arc::get_mut(slab).ok_or_else(no_room)?;
-            if !slab.adopt(items.live(), &order) {
+            if !slab.adopt(items.live(), &head.order) {
                 return Err(no_room());
             }
             let runs = read_rows(slab, open("runs")?, open("rows")?)?;
@@ -314,15 +279,13 @@ fn read_core(
             }
         }
         Payload::Trajectories { slots, free } => {
-            let signatures = head.signatures.iter().map(read_signature);
-            let signatures: Vec<Arc<Signature>> =
-                signatures.collect::<Result<_, _>>().map_err(wrong)?;
             let mut source = open("trajectories")?;
             slots.resize(head.slots as usize, None);
             let mut parts = Parts::default();
             for _ in 0..head.items {
                 let slot = source.u32()?;
-                let trajectory = read_trajectory(&mut source, &signatures, chunks, &mut parts)?;
+                let trajectory =
+                    read_trajectory(&mut source, &head.signatures, chunks, &mut parts)?;
                 let place = slots.get_mut(slot as usize).filter(|place| place.is_none());
                 match place.filter(|_| items.is_taken(slot)) {
                     Some(place) => {
@@ -334,19 +297,19 @@ fn read_core(
             }
             source.end()?;
             let empty = (0..head.slots).filter(|slot| slots[*slot as usize].is_none());
-            let mut saved = head.order.1.clone();
-            saved.sort_unstable();
-            if !saved.iter().copied().eq(empty) {
+            let mut left = head.order.free.clone();
+            left.sort_unstable();
+            if !left.iter().copied().eq(empty) {
                 return Err(wrong("its free slots are not those without an item".into()));
             }
-            free.clone_from(&head.order.1);
+            free.clone_from(&head.order.free);
         }
     }
     let [never, ..] = *items.times().counts();
     let sampled = u64::from(items.len()) - never;
     core.unique_samples = head.unique_samples;
     core.items = items;
-    let [inserts, samples, deletions] = head.counts;
+    let Counts { inserts, deletions, .. } = head.counts;
     if inserts.checked_sub(deletions) != Some(head.items.into()) {
         return Err(wrong(format!("{inserts} inserts and {deletions} deletions")));
     }
@@ -356,7 +319,7 @@ fn read_core(
             "{told} of {inserts} items were sampled, {sampled} of them are there"
         )));
     }
-    core.gate.counts = Counts { inserts, samples, deletions };
+    core.gate.counts = head.counts;
     if has(chunks.reader, &section(number, "sessions")) {
         let mut source = open("sessions")?;
         let (most, got) = (MAX_SESSIONS * SESSION_BYTES, source.section.data_bytes());
@@ -371,51 +334,6 @@ fn read_core(
     core.rng = Rng::from_state(head.rng);
     core.version = head.policy_version;
     Ok(core)
-}
-
-impl Head {
-    /// The settings with which the table was created; its seed does not matter any more.
-    fn config(&self) -> Result<TableConfig, String> {
-        let spec = self.spec.as_ref().map(|leaves| {
-            let leaves = leaves.iter().map(|leaf| {
-                let dtype = leaf.dtype.parse().map_err(|error| format!("{error}"))?;
-                Ok(Leaf { path: leaf.path.clone(), dtype, shape: leaf.shape.clone() })
-            });
-            let leaves = leaves.collect::<Result<_, String>>()?;
-            let spec = if self.rows { Spec::new(leaves) } else { Spec::of_trajectories(leaves) };
-            spec.map_err(|error| error.to_string())
-        });
-        let form = match (self.rows, spec.transpose()?) {
-            (true, Some(spec)) => Form::Rows(spec),
-            (true, None) => return Err("it has rows and no spec".into()),
-            (false, spec) => Form::Trajectories(spec),
-        };
-        let [min_size, numbers @ ..] = self.limiter;
-        let [samples_per_insert, min_diff, max_diff] = numbers.map(f64::from_bits);
-        let parameters = Parameters { min_size, samples_per_insert, min_diff, max_diff };
-        let text = |error: &dyn std::fmt::Display| error.to_string();
-        Ok(TableConfig {
-            name: self.name.clone(),
-            form,
-            structure: self.structure.clone(),
-            sampler: SelectorKind::from_words(self.sampler).map_err(|error| text(&error))?,
-            remover: SelectorKind::from_words(self.remover).map_err(|error| text(&error))?,
-            limiter: Limiter::raw(parameters).map_err(|error| text(&error))?,
-            capacity: self.capacity,
-            max_times_sampled: self.max_times_sampled,
-            seed: 0,
-        })
-    }
-}
-
-pub(in crate::table) fn read_signature(text: &SignatureText) -> Result<Arc<Signature>, String> {
-    let columns = text.leaves.iter().map(|leaf| {
-        let dtype = leaf.dtype.parse().map_err(|error| format!("{error}"))?;
-        let kind = ColumnKind { dtype, shape: leaf.shape.clone() };
-        Ok(Column { path: leaf.path.clone(), kind, squeezed: leaf.squeezed })
-    });
-    let columns = columns.collect::<Result<_, String>>()?;
-    Ok(Arc::new(Signature { structure: text.structure.clone(), columns }))
 }
 
 fn read_trajectory(

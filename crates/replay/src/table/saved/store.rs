@@ -8,15 +8,13 @@ use std::sync::Arc;
 use echoic_memory::roomy;
 use echoic_memory::slab::{Order, Snapshot};
 
-use super::{
-    Contents, Head, VERSION, form_text, rollouts as rollout_tables, section, signature_text, unread,
-};
+use super::{Contents, FORMAT, Head, rollouts as rollout_tables, section, unread};
 use crate::Error;
 use crate::checkpoint::{Summary, Writer};
+use crate::codec::write_formatted;
 use crate::table::Table;
 use crate::table::core::Payload;
 use crate::table::durable::EffectLog;
-use crate::table::gate::Gate;
 use crate::table::items::{self, Item};
 use crate::table::pinned::{self, PinnedTrajectories};
 use crate::table::sessions::{Session, Sessions};
@@ -115,7 +113,6 @@ pub fn save<'a>(
 impl Moment {
     fn of(table: &Arc<Table>) -> Result<Self, Error> {
         let config = table.config();
-        let (rows, spec) = form_text(config);
         // Memory is had before the lock is: to get it from the system takes as long as to fill it.
         let slots = table.lock().items.slots() as usize;
         let mut sampler = touched::<u64>(slots / 2 + 1);
@@ -126,11 +123,12 @@ impl Moment {
         let (payload, order) = match &core.payload {
             Payload::Rows(slab) => {
                 let snapshot = slab.snapshot().ok_or_else(busy)?;
-                let Order { used, free, freed } = snapshot.order().clone();
-                (Saved::Rows(snapshot), (used, free, freed))
+                let order = snapshot.order().clone();
+                (Saved::Rows(snapshot), order)
             }
             Payload::Trajectories { slots, free } => {
-                let order = (slots.len() as u32, free.clone(), Vec::new());
+                let used = slots.len() as u32;
+                let order = Order { used, free: free.clone(), freed: Vec::new() };
                 if core.pinned.is_some() {
                     return Err(busy());
                 }
@@ -143,23 +141,9 @@ impl Moment {
         items.extend_from_slice(core.items.all());
         let sessions = core.sessions.all();
         core.sessions.report_anew();
-        let Gate { limiter, counts, .. } = &core.gate;
-        let limiter = limiter.parameters();
-        let numbers = [limiter.samples_per_insert, limiter.min_diff, limiter.max_diff];
-        let [ratio, min_diff, max_diff] = numbers.map(f64::to_bits);
         let head = Head {
-            version: VERSION,
-            name: config.name.clone(),
-            rows,
-            spec,
-            structure: config.structure.clone(),
-            sampler: config.sampler.to_words(),
-            remover: config.remover.to_words(),
-            selectors: [config.sampler.to_string(), config.remover.to_string()],
-            limiter: [limiter.min_size, ratio, min_diff, max_diff],
-            capacity: config.capacity,
-            max_times_sampled: config.max_times_sampled,
-            counts: [counts.inserts, counts.samples, counts.deletions],
+            config: config.clone(),
+            counts: core.gate.counts,
             unique_samples: core.unique_samples,
             deleted_episodes: core.episodes.deleted,
             rng: core.rng.state(),
@@ -244,11 +228,10 @@ impl Moment {
                         write_trajectory(out, one, signatures)
                     })
                 })?;
-                self.head.signatures =
-                    signatures.all.iter().map(|signature| signature_text(signature)).collect();
+                self.head.signatures = std::mem::take(&mut signatures.all);
             }
         }
-        let head = serde_json::to_vec(&self.head).unwrap_or_default();
+        let head = write_formatted(FORMAT, &self.head);
         writer.put_section(&section(number, "head"), |out| out.write_all(&head))?;
         Ok(())
     }

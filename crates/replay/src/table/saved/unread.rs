@@ -1,34 +1,30 @@
-//! Unread samples of a stream, as sections: `stream.head`, JSON, and `stream.samples`.
+//! Unread samples of a stream, as sections: `stream.head` and `stream.samples`.
 
 use std::io::{Read, Write};
 
-use serde::{Deserialize, Serialize};
-
-use super::{LeafText, VERSION, spec_text};
-use crate::Error;
+use super::FORMAT;
 use crate::checkpoint::{Reader, Writer};
+use crate::codec::{read_formatted, write_formatted};
+use crate::spec::Spec;
 use crate::stream::{Stream, Unread};
+use crate::{Error, fields};
 
 const HEAD: &str = "stream.head";
 const SAMPLES: &str = "stream.samples";
 
-/// The most bytes of a head: more than any stream of ours has.
-const MAX_HEAD: u64 = 64 << 20;
-
-#[derive(Debug, Serialize, Deserialize)]
 struct Head {
-    version: u32,
-    spec: Vec<LeafText>,
+    spec: Spec,
     samples: usize,
 }
+
+fields! { Head { spec: Spec, samples: usize } }
 
 /// Writes the unread samples.
 pub(super) fn write(stream: &Stream, unread: &Unread, writer: &mut Writer) -> Result<(), Error> {
     let samples = unread.samples;
     writer.describe("unread samples", samples.to_string());
     writer.put_section(SAMPLES, |out| out.write_all(&unread.bytes))?;
-    let head = Head { version: VERSION, spec: spec_text(stream.spec()), samples };
-    let head = serde_json::to_vec(&head).unwrap_or_default();
+    let head = write_formatted(FORMAT, &Head { spec: stream.spec().clone(), samples });
     writer.put_section(HEAD, |out| out.write_all(&head))?;
     Ok(())
 }
@@ -43,25 +39,11 @@ pub(in crate::table) fn read(
     }
     let stream =
         stream.ok_or_else(|| Error::of_stream("the checkpoint has one, the server has not"))?;
-    let mut section = reader.section(HEAD)?;
-    if section.data_bytes() > MAX_HEAD {
-        return Err(Error::of_stream(format!("its head has {} bytes", section.data_bytes())));
-    }
-    let mut bytes = Vec::new();
-    section.read_to_end(&mut bytes).map_err(Error::of_stream)?;
-    let head: Head = serde_json::from_slice(&bytes).map_err(Error::of_stream)?;
-    if head.version != VERSION {
-        let version = head.version;
-        return Err(Error::of_stream(format!(
-            "it has format {version}; this release reads format {VERSION}"
-        )));
-    }
-    let spec = spec_text(stream.spec());
-    if spec != head.spec {
-        let (expected, got) = (LeafText::list(&spec), LeafText::list(&head.spec));
-        return Err(Error::of_stream(format!(
-            "the server's has {expected}; the checkpoint's has {got}"
-        )));
+    let head: Head = read_formatted(&reader.head(HEAD)?, FORMAT).map_err(Error::of_stream)?;
+    let (expected, got) = (stream.spec(), &head.spec);
+    if expected != got {
+        let what = format!("the server's has {expected}; the checkpoint's has {got}");
+        return Err(Error::of_stream(what));
     }
     let mut section = reader.section(SAMPLES)?;
     let (samples, got) = (head.samples, section.data_bytes());
