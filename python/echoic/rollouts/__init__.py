@@ -7,7 +7,6 @@ table allows. See ``docs/guides/rollouts.md``.
 """
 
 from echoic.rollouts.batch import RolloutBatch
-from echoic.rollouts.client import RolloutClient, connect
 from echoic.rollouts.history import History
 from echoic.rollouts.reservation import Reservation
 from echoic.rollouts.stats import RolloutStats
@@ -17,8 +16,6 @@ __all__ = [
     "History",
     "Reservation",
     "RolloutBatch",
-    "RolloutClient",
     "RolloutStats",
     "RolloutTable",
-    "connect",
 ]

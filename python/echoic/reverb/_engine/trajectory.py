@@ -23,8 +23,8 @@ from echoic.reverb._engine.values import array
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from echoic import Connection
     from echoic import StructuredWriter as StructuredWriter_
-    from echoic import TableClient
     from echoic import TrajectoryWriter as TrajectoryWriter_
     from echoic.trajectory_writer import ChunkLength
 
@@ -81,9 +81,9 @@ def closed() -> RuntimeError:
     return RuntimeError(_CLOSED)
 
 
-def on_their_way(writer: TrajectoryWriter_ | StructuredWriter_, tables: TableClient) -> int:
+def on_their_way(writer: TrajectoryWriter_ | StructuredWriter_, tables: Connection) -> int:
     """Return how many items of a writer are not acknowledged."""
-    connection = tables._connection
+    connection = tables._link
     return writer.pending + (0 if connection is None else connection.pending)
 
 
@@ -130,7 +130,7 @@ class TrajectoryWriter:
 
     def __init__(
         self,
-        tables: TableClient,
+        tables: Connection,
         options: ConstantChunkerOptions,
         signatures: Mapping[str, Sequence[_signature.Column] | None] | None,
     ) -> None:

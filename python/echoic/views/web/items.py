@@ -51,7 +51,7 @@ class Items:
     def __init__(self, address: str, options: Mapping[str, Any]) -> None:
         """Connect to nothing yet."""
         self._address = address
-        self._options = {"connect_timeout": 5.0, "deadline": 5.0, **options}
+        self._options = {"timeout": 5.0, "reconnect": 5.0, **options}
         # One item at a time, however many browsers ask.
         self._one_at_a_time = threading.Lock()
 
@@ -100,7 +100,7 @@ class Items:
             return {"table": table, "key": str(key), **_tree(batch.data)}
 
     @contextmanager
-    def _client(self) -> Iterator[echoic.TableClient]:
+    def _client(self) -> Iterator[echoic.Connection]:
         """Connect for one request; what goes wrong meanwhile becomes words."""
         try:
             client = echoic.connect(self._address, **self._options)
