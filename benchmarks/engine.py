@@ -119,7 +119,7 @@ class Echoic:
         import echoic
 
         address, _, authority = address.partition("#")
-        client = echoic.connect(address, example, ca=authority or None)
+        client = echoic.connect(address, tls=echoic.Tls(ca=authority or None)).stream(example)
         return Sender(client.add, client.extend, client.flush, client.close)
 
     def _listen_with_tls(self, example: Tree, batch_size: int, num_buffers: int) -> Learner:

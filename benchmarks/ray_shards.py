@@ -69,7 +69,7 @@ def insert(client: Any, width: int, batches: int, *, sample: bool) -> None:
     numbers = np.arange(BATCH)
     items = {"n": numbers, "obs": np.repeat(numbers[:, None], width, 1).astype(np.float32)}
     for _ in range(batches):
-        client.extend(items, "replay")
+        client.table("replay").extend(items)
         if sample:
             take(client, 1)
     client.flush()
@@ -78,7 +78,7 @@ def insert(client: Any, width: int, batches: int, *, sample: bool) -> None:
 def take(client: Any, batches: int) -> None:
     """Sample batches, and look at what came."""
     for _ in range(batches):
-        data = client.sample("replay", BATCH).data
+        data = client.table("replay").sample(BATCH).data
         if not (data["n"] == data["obs"][:, -1]).all():
             raise AssertionError("an item came that nobody inserted")
 

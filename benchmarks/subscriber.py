@@ -94,9 +94,9 @@ def serve(megabytes: str, *address: str) -> None:
     with contextlib.ExitStack() as stack:
         subscription = None
         if address:
-            from echoic.weights import WeightClient
+            import echoic
 
-            client = stack.enter_context(WeightClient(address[0]))
+            client = stack.enter_context(echoic.connect(address[0]).weights())
             subscription = client.subscribe()
         answer_requests(Subscriber(int(megabytes), subscription).answer)
 

@@ -53,8 +53,7 @@ def train(options: Options) -> Outcome:
     game = Game(options.seed)
     scores = Scores(options)
     with echoic.Server(tables=[make_table(options.seed)]) as server:
-        client = server.client()
-        table = client.table("replay")
+        table = echoic.connect(server).table("replay")
         while not scores.done:
             obs = game.obs
             explores = rng.random() < epsilon(scores.steps)
@@ -68,9 +67,9 @@ def train(options: Options) -> Outcome:
                 "next_obs": step.next_obs,
                 "discount": 0.0 if step.fell else DISCOUNT,
             }
-            client.add(transition, {"replay": 1.0})
+            table.add(transition)
             while table.can_sample(BATCH):
-                learner.learn(client.sample("replay", BATCH).data)
+                learner.learn(table.sample(BATCH).data)
         numbers = table.stats()
     game.close()
     evaluation = evaluate(lambda: lambda obs: learner.greedy(learner.params, obs), options.seed)

@@ -92,7 +92,7 @@ class Surprise:
 
 
 def play(
-    client: echoic.TableClient,
+    table: echoic.Table,
     learner: QLearner,
     weights: WeightStore,
     scores: Scores,
@@ -115,7 +115,7 @@ def play(
         step = game.step(action)
         scores.add(step.reward, step.over)
         for item in steps.add(obs, action, step):
-            client.add(item, {"replay": surprise.largest})
+            table.add(item, surprise.largest)
     game.close()
 
 
@@ -126,19 +126,19 @@ def train(options: Options) -> Outcome:
     scores, surprise = Scores(options), Surprise()
     # The server is closed first: an actor that waits in `add` ends with an error then.
     with ThreadPoolExecutor(1) as pool, echoic.Server(tables=[make_table(options.seed)]) as server:
-        client = server.client()
-        playing = pool.submit(play, client, learner, weights, scores, surprise, options.seed)
+        table = echoic.connect(server).table("replay")
+        playing = pool.submit(play, table, learner, weights, scores, surprise, options.seed)
         # Also when the actor fails: nobody is to wait for steps that will not come.
         playing.add_done_callback(lambda _: server.close())
         with contextlib.suppress(echoic.errors.ClosedError):
             while True:
                 beta = FIRST_BETA + (1 - FIRST_BETA) * min(1.0, learner.updates / BETA_BATCHES)
-                batch = client.sample("replay", BATCH, beta=beta)
+                batch = table.sample(BATCH, beta=beta)
                 error = learner.learn(batch.data, batch.weights)
-                client.update_priorities("replay", batch.keys, error + LEAST_PRIORITY)
+                table.update_priorities(batch.keys, error + LEAST_PRIORITY)
                 surprise.largest = max(surprise.largest, float(error.max()))
                 weights.publish(learner.params, learner.updates)
-        numbers = client.table("replay").stats()
+        numbers = table.stats()
     playing.result()  # Raises what the actor failed with.
     evaluation = evaluate(lambda: lambda obs: learner.greedy(learner.params, obs), options.seed)
     return Outcome(scores, scores.reached, learner.updates, numbers, evaluation)

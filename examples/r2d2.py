@@ -292,7 +292,7 @@ def train(options: Options) -> Outcome:
     scores = Scores(options)
     largest = LEAST_PRIORITY
     with echoic.Server(tables=[make_table(options.seed)]) as server:
-        client = server.client()
+        client = echoic.connect(server)
         table = client.table("sequences")
         with client.trajectory_writer(num_keep_alive_refs=LENGTH) as writer:
             actor = Actor(writer, learner, options.seed)
@@ -302,9 +302,9 @@ def train(options: Options) -> Outcome:
                 if writer.pending:
                     writer.flush()
                 while table.can_sample(BATCH):
-                    batch = client.sample("sequences", BATCH, beta=BETA)
+                    batch = table.sample(BATCH, beta=BETA)
                     priorities = learner.learn(batch.data, batch.weights)
-                    client.update_priorities("sequences", batch.keys, priorities)
+                    table.update_priorities(batch.keys, priorities)
                     largest = max(largest, float(priorities.max()))
             actor.game.close()
         numbers = table.stats()

@@ -252,7 +252,7 @@ def train(options: argparse.Namespace, directory: str) -> bool:
         store.publish(learner.weights(), version=0)
         best = 0.0
         while learner.updates < options.updates:
-            learner.learn(client.sample("replay", BATCH, timeout=60.0).data)
+            learner.learn(client.table("replay").sample(BATCH, timeout=60.0).data)
             if learner.updates % PUBLISH_EVERY == 0:
                 store.publish(learner.weights(), version=learner.updates)
                 crew.check()

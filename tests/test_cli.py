@@ -897,7 +897,7 @@ def test_numbers_are_where_serve_says(serve: Any, tmp_path: Path) -> None:
 
 def test_drain_saves_exactly_what_clients_know_to_be_stored(serve: Any, tmp_path: Path) -> None:
     server = serve("--spec", "x=int64", "--batch-size", "1000", "--save", str(tmp_path / "out"))
-    client = echoic.connect(server.addresses[0], {"x": np.int64(0)}, deadline=0.5)
+    client = echoic.connect(server.addresses[0], reconnect=0.5).stream({"x": np.int64(0)})
     client.add({"x": 0})
     client.flush(PATIENCE)
     sent = 1
@@ -949,7 +949,7 @@ def test_options_win_over_the_configuration(serve: Any, tmp_path: Path) -> None:
     config = {"spec": {"x": "int8"}, "batch_size": 10, "listen": listen, "save": "out"}
     (tmp_path / "stream.json").write_text(json.dumps(config))
     server = serve("--config", str(tmp_path / "stream.json"), "--batch-size", "3")
-    with echoic.connect(server.addresses[0], {"x": np.int8(0)}, token="hunter2") as client:
+    with echoic.connect(server.addresses[0], token="hunter2").stream({"x": np.int8(0)}) as client:
         client.extend({"x": np.arange(7, dtype=np.int8)})
     assert summary(server.end())["batches"] == 2
     assert len(list((tmp_path / "out").iterdir())) == 3
@@ -959,7 +959,7 @@ def test_disk_that_takes_no_more_ends_the_server_with_status_1(serve: Any, tmp_p
     folder = tmp_path / "out"
     server = serve("--spec", "x=int8", "--batch-size", "1", "--save", str(folder))
     folder.rmdir()
-    with echoic.connect(server.addresses[0], {"x": np.int8(0)}) as client:
+    with echoic.connect(server.addresses[0]).stream({"x": np.int8(0)}) as client:
         client.add({"x": 1})
         _, errors = server.popen.communicate(timeout=PATIENCE)
         assert server.popen.returncode == 1

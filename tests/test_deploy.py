@@ -386,10 +386,10 @@ WORKER = """
 import numpy as np
 import echoic
 
-with echoic.connect(connect_timeout=60.0) as client:
+with echoic.connect(timeout=60.0) as client:
     for step in range(100):
         item = {"obs": np.full(4, step, np.float32), "action": step % 2, "reward": float(step)}
-        client.add(item, {"replay": 1.0})
+        client.table("replay").add(item)
 """
 
 
@@ -407,9 +407,9 @@ def test_a_job_on_slurm_finds_its_tables_and_has_them_again(
     for name, value in shards.environment.items():
         monkeypatch.setenv(name, value)
     started = time.monotonic()
-    with echoic.connect(connect_timeout=PATIENCE) as client:
+    with echoic.connect(timeout=PATIENCE) as client:
         assert [shard.size for shard in client.table("replay").stats().shards] == [50, 50]
-        batch = client.sample("replay", 64)
+        batch = client.table("replay").sample(64)
         assert np.array_equal(batch.data["obs"][:, 0], batch.data["reward"])
     assert time.monotonic() - started < PATIENCE
     assert shards.end() == [0, 0]

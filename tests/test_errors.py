@@ -60,7 +60,7 @@ def wrong_token() -> None:
     token = b"right"
     with server:
         address = echoic.TcpTransport(0, token=token).open(server)
-        echoic.connect(address, 0, token=b"wrong")
+        echoic.connect(address, token=b"wrong").stream(0)
 
 
 def closed_sample() -> None:
@@ -98,7 +98,7 @@ PROVOKED = {
         echoic.errors.WaitTimeoutError,
     ),
     "nobody there": (
-        lambda: echoic.connect("tcp://127.0.0.1:1", 0, connect_timeout=0.05),
+        lambda: echoic.connect("tcp://127.0.0.1:1", timeout=0.05).stream(0),
         echoic.errors.DisconnectedError,
     ),
     "the wrong token": (wrong_token, echoic.errors.RefusedError),
@@ -109,7 +109,7 @@ PROVOKED = {
         echoic.errors.TrajectoryError,
     ),
     "an unknown table": (
-        lambda: echoic.TableClient([]).sample("other"),
+        lambda: echoic.connect(echoic.Server(tables=[echoic.Table("t", 0, capacity=1)])).table("x"),
         echoic.errors.TableNotFoundError,
     ),
     "a priority below zero": (
@@ -151,14 +151,18 @@ ABUSES = {
     "a histogram made by hand": echoic.Histogram,
     "a spec made by hand": echoic.Spec,
     "an info that is assigned": lambda: setattr(echoic.Server(0, batch_size=1).info, "partial", 1),
-    "an address without a scheme": lambda: echoic.connect("localhost:1", 0),
-    "a window of no bytes": lambda: echoic.connect("tcp://localhost:1", 0, window_bytes=-1),
-    "a producer of 3 bytes": lambda: echoic.connect("tcp://localhost:1", 0, producer=b"abc"),
-    "an empty token": lambda: echoic.connect("tcp://localhost:1", 0, token=""),
-    "a linger of nan": lambda: echoic.connect("tcp://localhost:1", 0, linger=float("nan")),
-    "an authority without tls": lambda: echoic.connect("tcp://localhost:1", 0, ca="ca.pem"),
-    "an authority that is no file": lambda: echoic.connect("tls://localhost:1", 0, ca="/no.pem"),
-    "a name with a slash": lambda: echoic.connect("shm://a/b", 0),
+    "an address without a scheme": lambda: echoic.connect("localhost:1").stream(0),
+    "a window of no bytes": lambda: echoic.connect("tcp://localhost:1", window_bytes=-1).stream(0),
+    "a producer of 3 bytes": lambda: echoic.connect("tcp://localhost:1").stream(0, producer=b"abc"),
+    "an empty token": lambda: echoic.connect("tcp://localhost:1", token="").stream(0),
+    "a linger of nan": lambda: echoic.connect("tcp://localhost:1", linger=float("nan")).stream(0),
+    "an authority without tls": lambda: echoic.connect(
+        "tcp://localhost:1", tls=echoic.Tls(ca="ca.pem")
+    ).stream(0),
+    "an authority that is no file": lambda: echoic.connect(
+        "tls://localhost:1", tls=echoic.Tls(ca="/no.pem")
+    ).stream(0),
+    "a name with a slash": lambda: echoic.connect("shm://a/b").stream(0),
     "a door with no threads": lambda: echoic.TcpTransport(0, threads=0).open(echoic.Server(0, 1)),
     "a heart that stands": lambda: echoic.TcpTransport(0, heartbeat=0).open(echoic.Server(0, 1)),
     "an accumulator of no dict": lambda: echo.TrajectoryAccumulator([np.zeros(2)]),

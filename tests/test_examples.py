@@ -46,17 +46,17 @@ class Run(NamedTuple):
 @pytest.fixture(scope="module", params=EXAMPLES)
 def run(request: pytest.FixtureRequest) -> Run:
     """Train an example, once for all that is asserted of its run."""
-    update = echoic.TableClient.update_priorities
+    update = echoic.Table.update_priorities
     updated: list[int] = []
 
-    def count(client: echoic.TableClient, table: str, keys: Any, priorities: Any) -> int:
-        there = update(client, table, keys, priorities)
+    def count(table: echoic.Table, keys: Any, priorities: Any) -> int:
+        there = update(table, keys, priorities)
         assert there == len(keys)
         updated.append(there)
         return there
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(echoic.TableClient, "update_priorities", count)
+        patch.setattr(echoic.Table, "update_priorities", count)
         outcome = EXAMPLES[request.param](Options(steps=25_000, target=4 * UNTRAINED))
     return Run(request.param, outcome, updated)
 
@@ -157,14 +157,14 @@ def played_sequences(steps: int) -> tuple[r2d2.Learner, dict[str, NDArray[Any]]]
     learner = r2d2.Learner(np.random.default_rng(5))
     table = echoic.Table("sequences", sampler=selectors.Epoch(), capacity=1_000, seed=1)
     with echoic.Server(tables=[table]) as server:
-        client = server.client()
+        client = echoic.connect(server)
         with client.trajectory_writer(num_keep_alive_refs=r2d2.LENGTH) as writer:
             actor = r2d2.Actor(writer, learner, seed=7)
             for _ in range(steps):
                 actor.step(epsilon=0.5, priority=1.0)
             writer.flush()
             actor.game.close()
-        batch = client.sample("sequences", len(table))
+        batch = client.table("sequences").sample(len(table))
     order = np.argsort(batch.keys)
     assert len(set(batch.keys.tolist())) == len(table)
     return learner, {name: leaf[order] for name, leaf in batch.data.items()}

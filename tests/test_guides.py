@@ -63,10 +63,12 @@ def test_certificates_are_believed_when_made_as_the_guide_says(tmp_path: Path) -
     door = echoic.TlsTransport(0, **papers, client_ca=authority)
     with echoic.Server(example, batch_size=1, transport=door) as server:
         names = {"ca": str(authority), "server_name": "learner"}
+        tls = echoic.Tls(**names)
         with pytest.raises(echoic.errors.DisconnectedError, match="certificate"):
-            echoic.connect(server.addresses[0], example, connect_timeout=1.0, **names)
+            echoic.connect(server.addresses[0], timeout=1.0, tls=tls).stream(example)
         shown = {name: str(path) for name, path in papers.items()}
-        with echoic.connect(server.addresses[0], example, **names, **shown) as client:
+        tls = echoic.Tls(**names, **shown)
+        with echoic.connect(server.addresses[0], tls=tls).stream(example) as client:
             client.add(example)
         assert server.sample().data["obs"].shape == (1, 4)
 

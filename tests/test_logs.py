@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import echoic.logs
 import numpy as np
 import pytest
-from echoic import Checkpointer, Server, Table, TcpTransport, Watch
+from echoic import Checkpointer, Server, Table, TcpTransport, connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ def run_a_server(tmp_path: Path) -> str:
     table = Table("t", EXAMPLE, capacity=1)
     with Server(tables=[table], transport=door, checkpointer=keeper) as server:
         with pytest.raises(echoic.errors.RefusedError):
-            Watch(server.addresses[0], token=b"wrong")
+            connect(server.addresses[0], token=b"wrong").server_stats()
         server.checkpoint()
         return str(server.addresses[0])
 

@@ -241,14 +241,14 @@ def test_clients_come_back_to_a_real_server_as_soon_as_in_the_simulation(costs: 
     port = int(server.addresses[0].rpartition(":")[2])
     clients = [connect(f"tcp://127.0.0.1:{port}") for _ in range(count)]
     for client in clients:
-        client.add(example, {"replay": 1.0})
+        client.table("replay").add(example)
         client.flush()
     server.close()
     time.sleep(away)
     server = serve(port)
     back = time.monotonic()
     for client in clients:
-        client.add(example, {"replay": 1.0})
+        client.table("replay").add(example)
         client.flush(timeout=30)
     took = time.monotonic() - back
     for client in clients:

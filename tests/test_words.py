@@ -21,11 +21,9 @@ FILES = sorted([*PACKAGE.rglob("*.py"), PACKAGE / "_native.pyi"])
 NOT_YET = (
     "agents",
     "cli/doors.py",
-    "client.py",
     "remote_table.py",
     "rollouts/client.py",
     "server.py",
-    "table_client.py",
     "transports.py",
 )
 

@@ -78,7 +78,7 @@ class Client:
         self._names = sorted(example)
         self._client: Any = _reverb().Client(address)
         self._writer: Any = None
-        self.insert = self._client.insert
+        self.insert = lambda tree, priority: self._client.insert(tree, {TABLE: priority})
 
     def append(self, tree: Tree) -> None:
         """Make an item of one step."""

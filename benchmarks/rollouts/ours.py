@@ -70,12 +70,12 @@ class EchoicRollouts(Echoic):
 
     def _reached(self, address: str, plan: Plan) -> tuple[Any, Any]:
         """Return a table, and what is to be closed of it."""
-        from echoic import rollouts
+        from echoic import connect
 
         if plan.door == "local":
             return self._here[address], lambda: None
-        client = rollouts.connect(address)
-        return client[_TABLE], client.close
+        client = connect(address)
+        return client.rollouts(_TABLE), client.close
 
 
 def _table(plan: Plan) -> Any:

@@ -149,12 +149,13 @@ class Parts:
         columns = {
             name: np.stack([tree[name] for tree in samples(nbytes)]) for name in example(nbytes)
         }
-        client = self._server.client()
+        import echoic
+
+        table = echoic.connect(self._server).table(TABLE)
         for first in range(0, rows, _NUMBERS):
             count = min(_NUMBERS, rows - first)
             some = {name: column[:count] for name, column in columns.items()}
-            client.extend(some, TABLE, np.ones(count))
-        client.flush()
+            table.extend(some, np.ones(count))
 
     def take(self, batches: int) -> None:
         """Take batches of the stream, and look at the ends of rows of some."""
@@ -170,8 +171,9 @@ class Parts:
         for _ in range(count):
             if nbytes is None:
                 client: Any = echoic.connect(address)
+                client.table(TABLE)
             else:
-                client = echoic.connect(address, example(nbytes))
+                client = echoic.connect(address).stream(example(nbytes))
             self._clients.append(client)
 
     def disconnect(self) -> None:
@@ -193,11 +195,11 @@ class Parts:
 
     def insert(self, nbytes: int, calls: int) -> None:
         """Insert items through all clients in turn, as many through each, until they are stored."""
-        trees, priorities = itertools.cycle(samples(nbytes)), {TABLE: 1.0}
+        trees = itertools.cycle(samples(nbytes))
         for client in self._clients:
-            insert = client.add
+            insert = client.table(TABLE).add
             for tree in itertools.islice(trees, calls):
-                insert(tree, priorities)
+                insert(tree)
         for client in self._clients:
             client.flush()
 
@@ -205,7 +207,7 @@ class Parts:
         """Take batches of the first client's table, fetched ahead."""
         # What was fetched ahead would be dropped with it, so it is made once.
         if batch not in self._takes:
-            sampler = self._clients[0].batches(TABLE, batch, prefetch=_AHEAD)
+            sampler = self._clients[0].table(TABLE).batches(batch, prefetch=_AHEAD)
             self._takes[batch] = iter(sampler)
         take = self._takes[batch]
         for number, drawn in enumerate(itertools.islice(take, batches)):
@@ -214,10 +216,11 @@ class Parts:
 
     def subscribe(self, address: str, count: int) -> None:
         """Follow the weights of a server, several times."""
-        from echoic.weights import WeightClient
+        import echoic
 
         self._followers = [
-            self._stack.enter_context(WeightClient(address)).subscribe() for _ in range(count)
+            self._stack.enter_context(echoic.connect(address).weights()).subscribe()
+            for _ in range(count)
         ]
 
     def publish(self, nbytes: int, version: int) -> None:

@@ -58,8 +58,8 @@ class TableClient(Protocol):
     """A client of the table. What it offers may be the system's own calls."""
 
     @property
-    def insert(self) -> Callable[[Tree, dict[str, float]], Any]:
-        """The call that stores a tree with a priority for each table's name."""
+    def insert(self) -> Callable[[Tree, float], Any]:
+        """The call that stores a tree with a priority."""
         ...
 
     def append(self, tree: Tree, /) -> None:

@@ -40,7 +40,7 @@ class EchoicTables(Echoic):
         server = echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)).start()
         return TableServer(
             server.addresses[0],
-            lambda: Client(server.client()),
+            lambda: Client(echoic.connect(server)),
             server.close,
         )
 
@@ -56,8 +56,9 @@ class Client:
 
     def __init__(self, client: Any) -> None:
         """Wrap a client of the project."""
-        self.insert = client.add
         self._client = client
+        self._table = client.table(TABLE)
+        self.insert = self._table.add
         self._writer: Any = None
 
     def append(self, tree: Tree) -> None:
@@ -77,23 +78,23 @@ class Client:
     def fill(self, columns: Tree) -> None:
         """Insert all rows at once."""
         rows = len(next(iter(columns.values())))
-        self._client.extend(columns, TABLE, np.ones(rows))
+        self._table.extend(columns, np.ones(rows))
 
     def sample(self, size: int) -> Drawn:
         """Sample in one request."""
-        return cast("Drawn", self._client.sample(TABLE, size))
+        return cast("Drawn", self._table.sample(size))
 
     def batches(self, size: int) -> Iterator[Drawn]:
         """Sample ahead by two batches."""
-        return iter(self._client.batches(TABLE, size, prefetch=2))
+        return iter(self._table.batches(size, prefetch=2))
 
     def update(self, keys: Array, priorities: Array) -> None:
         """Update in one request."""
-        self._client.update_priorities(TABLE, keys, priorities)
+        self._table.update_priorities(keys, priorities)
 
     def post(self, keys: Array, priorities: Array) -> None:
         """Update in one request, and go on."""
-        self._client.update_priorities(TABLE, keys, priorities, wait=False)
+        self._table.update_priorities(keys, priorities, wait=False)
 
     def close(self) -> None:
         """Close the writer and the client."""

@@ -28,7 +28,6 @@ import numpy as np
 
 from benchmarks.content import ContentError
 from benchmarks.tables.draws import Draws
-from benchmarks.tables.engine import TABLE, Plan
 from benchmarks.tables.items import Items
 from benchmarks.tables.server import ServerProcess
 from benchmarks.timing import Measurement, UnavailableError
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from benchmarks.payload import Array, Tree
-    from benchmarks.tables.engine import Drawn, TableClient, TableEngine
+    from benchmarks.tables.engine import Drawn, Plan, TableClient, TableEngine
     from benchmarks.timing import Measure
 
 # How many samples a producer sends in turn: a prime number, as in `benchmarks.payload`.
@@ -52,7 +51,6 @@ _CHECKED_BATCHES = 4
 _CHECKED_SAMPLES = 256
 # Steps that wait together until they are in a table with a limiter.
 _APPENDED = 100
-_PRIORITIES = {TABLE: 1.0}
 
 
 @contextlib.contextmanager
@@ -437,7 +435,7 @@ def _put(client: TableClient, how: str) -> Callable[[Tree], Any]:
     if how == "append":
         return client.append
     insert = client.insert
-    return lambda tree: insert(tree, _PRIORITIES)
+    return lambda tree: insert(tree, 1.0)
 
 
 def _fill(client: TableClient, items: Items, rows: int) -> None:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 import echoic
 import torch
-from echoic import rollouts
-from echoic.weights import WeightClient, WeightStore
+from echoic.weights import WeightStore
 
 from examples.grpo.learner import POLICY, Learner, learn
 from examples.grpo.table import TABLE, make_table
@@ -182,10 +181,10 @@ def _work_in_process(settings: Settings, address: str, number: int) -> None:
     torch.set_num_threads(1)
     # A learner that is started again is there when it has imported torch.
     with (
-        rollouts.connect(address, connect_timeout=PATIENCE, deadline=PATIENCE) as client,
-        WeightClient(address, connect_timeout=PATIENCE, deadline=PATIENCE) as weights,
+        echoic.connect(address, timeout=PATIENCE, reconnect=PATIENCE) as learner,
     ):
-        Worker(number, client[TABLE], weights.subscribe(), settings).work()
+        table, weights = learner.rollouts(TABLE), learner.weights()
+        Worker(number, table, weights.subscribe(), settings).work()
 
 
 class Processes(Job):
@@ -216,8 +215,8 @@ class Processes(Job):
 
     def kill_worker(self) -> None:
         worker = self._workers.pop(0)
-        with rollouts.connect(self._address) as client:
-            wait_until_busy(client[TABLE])
+        with echoic.connect(self._address) as learner:
+            wait_until_busy(learner.rollouts(TABLE))
         worker.kill()
         worker.join()
 

@@ -31,25 +31,16 @@ from echoic.buffers import (
     ReplayBuffer,
 )
 from echoic.checkpointer import Checkpointer
-from echoic.client import Client, connect
+from echoic.connection import Connection, connect
 from echoic.errors import EchoicError
 from echoic.patterns import StructuredWriter
 from echoic.ragged import Ragged
-from echoic.remote_table import RemoteTable
 from echoic.server import Server
-from echoic.sharded import (
-    ShardedClient,
-    ShardedStructuredWriter,
-    ShardedTable,
-    ShardedTrajectoryWriter,
-)
 from echoic.table import AnyLength, Table
-from echoic.table_client import TableClient
 from echoic.tls import Tls
 from echoic.trajectory_writer import TrajectoryWriter
 from echoic.transports import ShmTransport, TcpTransport, TlsTransport, Transport, UnixTransport
 from echoic.vector_writer import VectorWriter
-from echoic.watch import Watch
 
 if _typing.TYPE_CHECKING:
     from echoic.rollouts import RolloutTable
@@ -60,8 +51,8 @@ __all__ = [
     "Batch",
     "BatchInfo",
     "Checkpointer",
-    "Client",
     "ColumnHistory",
+    "Connection",
     "EchoicError",
     "Histogram",
     "LeafSpec",
@@ -69,14 +60,9 @@ __all__ = [
     "OfflineDataset",
     "PrioritizedReplayBuffer",
     "Ragged",
-    "RemoteTable",
     "ReplayBuffer",
     "RolloutTable",
     "Server",
-    "ShardedClient",
-    "ShardedStructuredWriter",
-    "ShardedTable",
-    "ShardedTrajectoryWriter",
     "ShmTransport",
     "Spec",
     "Steps",
@@ -84,7 +70,6 @@ __all__ = [
     "StreamStats",
     "StructuredWriter",
     "Table",
-    "TableClient",
     "TcpTransport",
     "Tls",
     "TlsTransport",
@@ -92,7 +77,6 @@ __all__ = [
     "Transport",
     "UnixTransport",
     "VectorWriter",
-    "Watch",
     "WeightStore",
     "buffers",
     "collectors",

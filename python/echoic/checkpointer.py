@@ -30,15 +30,15 @@ class Checkpointer:
 
     Examples:
         >>> import tempfile
-        >>> from echoic import Checkpointer, Server, Table
+        >>> from echoic import Checkpointer, Server, Table, connect
         >>> with tempfile.TemporaryDirectory() as path:
         ...     with Server(tables=[Table("numbers", 0, capacity=10)],
         ...                 checkpointer=Checkpointer(path)) as server:
-        ...         server.client().add(7, {"numbers": 1.0})
+        ...         connect(server).table("numbers").add(7)
         ...         _ = server.checkpoint()
         ...     with Server(tables=[Table("numbers", 0, capacity=10)],
         ...                 checkpointer=Checkpointer(path)) as server:
-        ...         print(server.client().sample("numbers", 1).data)
+        ...         print(connect(server).table("numbers").sample(1).data)
         [7]
     """
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import echoic
+from echoic._links import link_options
 from echoic._native import StreamStats as SampleInfo
 from echoic._native import TrajectoryAccumulator
 from echoic.errors import ClosedError
 from echoic.errors import DisconnectedError as ConnectionClosedError
+from echoic.remote_stream import RemoteStream
 from echoic.transports import ShmTransport, TcpTransport, TlsTransport, Transport, UnixTransport
 
 if TYPE_CHECKING:
@@ -102,12 +104,22 @@ class Server(echoic.Server):
             return
 
 
-class Client(echoic.Client):
-    """Sends samples to a server in another process; see :class:`echoic.Client`."""
+class Client(RemoteStream):
+    """Sends samples to a server in another process.
 
-    send = echoic.Client.add
-    send_batch = echoic.Client.extend
-    wait = echoic.Client.flush
+    Args:
+        address: As of :func:`echoic.connect`.
+        example: A sample as all others will be, like the server's.
+        **options: Those of :func:`echoic.connect`.
+    """
+
+    def __new__(cls, address: str, example: Any, **options: Any) -> Self:
+        """Connect."""
+        return super().__new__(cls, address, example, link_options(**options))
+
+    send = RemoteStream.add
+    send_batch = RemoteStream.extend
+    wait = RemoteStream.flush
 
 
 class TcpClient(Client):
@@ -117,7 +129,7 @@ class TcpClient(Client):
         host: Name or number of the server's host.
         port: Where the server listens.
         example: A sample as all others will be, like the server's.
-        **options: Those of :class:`echoic.Client`.
+        **options: Those of :class:`Client`.
     """
 
     def __new__(cls, host: str, port: int, example: Any, **options: Any) -> Self:
@@ -127,5 +139,5 @@ class TcpClient(Client):
 
 
 def connect(address: str, example: Any, **options: Any) -> Client:
-    """Connect to the stream of a server at any kind of address; see :class:`echoic.Client`."""
+    """Connect to the stream of a server at any kind of address; see :class:`Client`."""
     return Client(address, example, **options)

@@ -6,7 +6,7 @@ the priority and the conditions under which an item is made.
 
 Examples:
     >>> import numpy as np
-    >>> from echoic import Server, Table
+    >>> from echoic import Server, Table, connect
     >>> from echoic import patterns
     >>> config = patterns.Config(
     ...     {"obs": patterns.column("obs")[-3:], "reward": patterns.column("reward")[-1]},
@@ -14,11 +14,11 @@ Examples:
     ...     conditions=[patterns.step_index() % 2 == 0],
     ... )
     >>> server = Server(tables=[Table.queue("steps", capacity=100)])
-    >>> with server, server.client().structured_writer([config]) as writer:
+    >>> with server, connect(server).structured_writer([config]) as writer:
     ...     for step in range(7):
     ...         writer.append({"obs": np.full(2, step), "reward": step / 10})
     ...     writer.end_episode()
-    ...     batch = server.client().sample("steps", 3)
+    ...     batch = connect(server).table("steps").sample(3)
     >>> batch.data["reward"]
     array([0.2, 0.4, 0.6])
     >>> batch.data["obs"].shape

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from echoic import _native
-from echoic.table_methods import TableMethods
+from echoic.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["RemoteTable"]
 
 
-class RemoteTable(_native.RemoteTable, TableMethods):
+class RemoteTable(_native.RemoteTable, Table):
     """A table of a server in another process; ``connect(address).table(name)`` returns one.
 
-    The methods and their arguments are those of :class:`echoic.Table`, but for ``close`` and
+    A :class:`~echoic.Table`, but for ``close`` and
     ``durability``, which raise. Inserts are on their way when they return: they are delivered in
-    the background, each exactly once, and ``client.flush()`` waits until they are in the table.
+    the background, each exactly once, and ``connection.flush()`` waits until they are in the table.
     Everything else is a request that waits for its answer.
     """
 
@@ -56,7 +56,7 @@ def no_close(name: str) -> str:
     """Say why a table of a server can't be closed by a client."""
     return (
         f"table {name!r} is on a server, and closing it would end it for every client: call close "
-        "of the client to leave it, of the table in the server's process to end it"
+        "of the connection to leave it, of the table in the server's process to end it"
     )
 
 

@@ -27,18 +27,19 @@ from __future__ import annotations
 import os
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from echoic.errors import ArgumentError, DisconnectedError
+from echoic.tls import Tls
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
 
     from echoic.sharded.places import Named
 
-__all__ = ["AddressFile", "address_for", "addresses", "options_for", "read_token"]
+__all__ = ["AddressFile", "address_for", "addresses", "only_address", "read_token", "secrets_for"]
 
 _ADDRESSES = "ECHOIC_ADDRESSES"
 _FILE = "ECHOIC_ADDRESSES_FILE"
@@ -55,8 +56,6 @@ _MOST_BYTES = 1 << 16
 # Seconds between two checks whether the file exists.
 _LOOK = 0.05
 
-_O = TypeVar("_O", bound="Mapping[str, Any]")
-
 
 @dataclass(frozen=True)
 class AddressFile:
@@ -68,7 +67,7 @@ class AddressFile:
     path: Path
 
     def __call__(self) -> list[Named]:
-        """Return what the file says of each server, as :class:`~echoic.ShardedClient` takes it.
+        """Return what the file says of each server, as :func:`echoic.connect` takes it.
 
         Raises:
             ArgumentError: If the file can't be read, or names no server.
@@ -93,11 +92,11 @@ class AddressFile:
                 return self
 
 
-def addresses(connect_timeout: float = 10.0) -> list[Named] | AddressFile:
+def addresses(timeout: float = 10.0) -> list[Named] | AddressFile:
     """Return the servers that the environment names, or the file that lists them.
 
     Args:
-        connect_timeout: How many seconds to wait for a file that does not exist yet.
+        timeout: Seconds to wait for a file that does not exist yet.
 
     Raises:
         ArgumentError: If no variable names servers, or both do.
@@ -109,50 +108,63 @@ def addresses(connect_timeout: float = 10.0) -> list[Named] | AddressFile:
     if listed:
         return _split(listed, _ADDRESSES)
     if file:
-        return AddressFile(Path(file)).wait(connect_timeout)
+        return AddressFile(Path(file)).wait(timeout)
     raise ArgumentError(
         f"expected an address, or one in the environment; neither {_ADDRESSES} nor {_FILE} is set"
     )
 
 
-def address_for(purpose: str, connect_timeout: float = 10.0) -> str:
-    """Return the address of the one server that the environment names.
+def only_address(purpose: str, found: Iterable[Named]) -> str:
+    """Return the address of the one server.
 
     Args:
         purpose: What the address is for, as error messages should say it.
-        connect_timeout: As of :func:`addresses`.
+        found: What is known of each server.
 
     Raises:
-        ArgumentError: If the environment names no server, or more than one.
-        DisconnectedError: If the file has no addresses in time.
+        ArgumentError: If there are several servers.
     """
-    found = addresses(connect_timeout)
-    named = found() if isinstance(found, AddressFile) else found
-    several = [one if isinstance(one, str) else one[0] for one in named if one is not None]
-    if len(several) > 1:
+    several = [one if isinstance(one, str) else one[0] for one in found if one]
+    if len(several) != 1:
         raise ArgumentError(
-            f"{purpose} needs one server, and the environment names {len(several)}: "
+            f"{purpose} needs one server, and there are {len(several)}: "
             f"give the address of one of {', '.join(several)}"
         )
     return several[0]
 
 
-def options_for(options: _O) -> _O:
-    """Return connection options, with missing ones filled in from the environment.
+def address_for(purpose: str, timeout: float = 10.0) -> str:
+    """Return the address of the one server that the environment names.
+
+    Args:
+        purpose: What the address is for, as error messages should say it.
+        timeout: As of :func:`addresses`.
+
+    Raises:
+        ArgumentError: If the environment names no server, or more than one.
+        DisconnectedError: If the file has no addresses in time.
+    """
+    found = addresses(timeout)
+    return only_address(purpose, found() if isinstance(found, AddressFile) else found)
+
+
+def secrets_for(
+    token: str | bytes | None, tls: Tls | None
+) -> tuple[str | bytes | None, Tls | None]:
+    """Return the token and the files for TLS, those that are ``None`` from the environment.
 
     Raises:
         ArgumentError: If the token's file can't be read, or is empty.
     """
-    added: dict[str, Any] = {
-        name: os.environ[variable] for name, variable in _PAPERS.items() if os.environ.get(variable)
+    file = os.environ.get(_TOKEN)
+    if file and token is None:
+        token = read_token(Path(file), _TOKEN)
+    added = {
+        name: os.environ[variable]
+        for name, variable in _PAPERS.items()
+        if os.environ.get(variable) and getattr(tls, name, None) is None
     }
-    token = os.environ.get(_TOKEN)
-    if token and options.get("token") is None:
-        added["token"] = read_token(Path(token), _TOKEN)
-    given = {
-        name: value for name, value in options.items() if value is not None or name not in added
-    }
-    return {**added, **given}  # type: ignore[return-value]
+    return token, replace(tls or Tls(), **added) if added else tls
 
 
 def read_token(path: Path, who: str) -> bytes:

@@ -11,9 +11,7 @@ from echoic import _native
 from echoic._progress import working
 from echoic.checkpointer import Checkpointer, Schedule
 from echoic.errors import CheckpointWarning, ClosedError, EchoicError, JournalWarning
-from echoic.table_client import TableClient
 from echoic.transports import ShmTransport, Transport
-from echoic.watch import observation
 
 if TYPE_CHECKING:
     import os
@@ -72,7 +70,7 @@ class Server(_native.Server):
     A server with an example has a stream. Producers call :meth:`add` from any number of
     threads; each sample is copied once, into its place in a pre-allocated ring. Consumers call
     :meth:`sample` and get numpy views of that place. The methods that run per sample live in the
-    native base class. With ``tables`` it has those, and :meth:`client` works with them.
+    native base class. With ``tables`` it has those.
 
     Args:
         example: A sample of the stream as all others will be: nested dicts, tuples, lists,
@@ -122,6 +120,7 @@ class Server(_native.Server):
     _waiting: list[Transport]
     _tables: list[Table]
     _rollouts: list[RolloutTable]
+    _weights: WeightStore | None
     _schedule: Schedule | None
     # Why the last scheduled checkpoint was not made.
     _checkpoint_error: Exception | None
@@ -183,6 +182,7 @@ class Server(_native.Server):
         self._waiting = transports
         self._tables = list(tables)
         self._rollouts = list(rollouts)
+        self._weights = weights
         self._schedule = None
         self._checkpoint_error = None
         self._bring_back(checkpointer, journal)
@@ -222,12 +222,10 @@ class Server(_native.Server):
                 )
 
     def stats(self) -> Observation:
-        """Return all numbers and connections, as :class:`~echoic.Watch` sees them."""
-        return observation(_release(), *self._stats())
+        """Return all numbers and connections, as ``Connection.server_stats`` has them."""
+        from echoic.watch import observation
 
-    def client(self) -> TableClient:
-        """Return a client of the tables, in this process."""
-        return TableClient(self._tables, server=self)
+        return observation(_release(), *self._stats())
 
     def version(self) -> int:
         """Return the version that the learner has published last, in all rollout tables.

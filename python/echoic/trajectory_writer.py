@@ -37,16 +37,16 @@ class TrajectoryWriter(_native.TrajectoryWriter):
 
     Examples:
         >>> import numpy as np
-        >>> from echoic import Server, Table
+        >>> from echoic import Server, Table, connect
         >>> server = Server(tables=[Table("pairs", capacity=100)])
-        >>> with server, server.client().trajectory_writer(num_keep_alive_refs=2) as writer:
+        >>> with server, connect(server).trajectory_writer(num_keep_alive_refs=2) as writer:
         ...     for step in range(3):
         ...         writer.append({"obs": np.full(4, step), "reward": float(step)})
         ...         if step > 0:
         ...             obs, reward = writer.history["obs"], writer.history["reward"]
         ...             writer.create_item("pairs", 1.0, {"obs": obs[-2:], "reward": reward[-1]})
         ...     writer.flush()
-        ...     batch = server.client().sample("pairs", 2)
+        ...     batch = connect(server).table("pairs").sample(2)
         >>> batch.data["obs"].shape, batch.data["reward"].shape
         ((2, 2, 4), (2,))
     """
@@ -81,9 +81,9 @@ class TrajectoryWriter(_native.TrajectoryWriter):
             ValueError: If a setting is out of range or unknown.
 
         Examples:
-            >>> from echoic import Server, Table
+            >>> from echoic import Server, Table, connect
             >>> with Server(tables=[Table("t", capacity=10)]) as server:
-            ...     writer = server.client().trajectory_writer(num_keep_alive_refs=50)
+            ...     writer = connect(server).trajectory_writer(num_keep_alive_refs=50)
             ...     writer.configure("image", encoding="auto")
         """
         super().configure(column, num_keep_alive_refs, chunk_length, encoding)

@@ -81,9 +81,9 @@ class TcpTransport(_Door):
         >>> from echoic import Server, TcpTransport, connect
         >>> example = {"reward": np.float32(0)}
         >>> with Server(example, batch_size=2, transport=TcpTransport(port=0)) as server:
-        ...     with connect(server.addresses[0], example) as client:
-        ...         client.add({"reward": np.float32(1)})
-        ...         client.add({"reward": np.float32(2)})
+        ...     with connect(server.addresses[0]).stream(example) as stream:
+        ...         stream.add({"reward": np.float32(1)})
+        ...         stream.add({"reward": np.float32(2)})
         ...     print(server.sample()["reward"])
         [1. 2.]
     """

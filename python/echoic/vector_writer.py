@@ -33,9 +33,9 @@ class VectorWriter(_native.VectorWriter):
 
     Examples:
         >>> import numpy as np
-        >>> from echoic import Server, Table
+        >>> from echoic import Server, Table, connect
         >>> server = Server(tables=[Table.queue("pairs", capacity=100)])
-        >>> with server, server.client().vector_writer(3, num_keep_alive_refs=2) as writer:
+        >>> with server, connect(server).vector_writer(3, num_keep_alive_refs=2) as writer:
         ...     for step in range(3):
         ...         writer.append_batch({"obs": np.array([0, 10, 20]) + step, "reward": np.ones(3)})
         ...         obs, reward = writer.history["obs"], writer.history["reward"]
@@ -43,7 +43,7 @@ class VectorWriter(_native.VectorWriter):
         ...         made = writer.create_items("pairs", 1.0, pair)
         ...         writer.end_episode(np.array([False, step == 1, False]))
         ...     writer.flush()
-        ...     batch = server.client().sample("pairs", 5)
+        ...     batch = connect(server).table("pairs").sample(5)
         >>> made
         array([ True, False,  True])
         >>> sorted(batch.data["next_obs"].tolist())

@@ -1,25 +1,24 @@
-"""Watch a running server from elsewhere: its metrics and connections.
+"""What a running server reports: its metrics and connections.
 
-Between two looks it costs the server nothing. It needs neither an example nor tables.
+``connection.server_stats()`` and ``server.stats()`` return it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from echoic import _native
-from echoic.errors import ClosedError, DisconnectedError
-from echoic.transports import secret
+from echoic.errors import DisconnectedError, EchoicError
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping
 
-    from typing_extensions import Self
-
-__all__ = ["Connection", "Family", "Number", "Observation", "Watch"]
+__all__ = ["Family", "Number", "Observation", "Peer"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Family:
 
 
 @dataclass(frozen=True)
-class Connection:
+class Peer:
     """A connection as it was at one moment.
 
     Attributes:
@@ -103,7 +102,7 @@ class Observation:
     life: int
     age: float
     families: Mapping[str, Family]
-    connections: tuple[Connection, ...]
+    connections: tuple[Peer, ...]
 
     def value(self, name: str, **labels: str) -> float | None:
         """Return the number with this name and these labels, or ``None``.
@@ -126,109 +125,57 @@ class Observation:
         }
 
 
-class Watch:
-    """Watch a server at any kind of address.
+class ServerWatch:
+    """Reads the state of one server, over a link of its own that it opens when it is needed."""
 
-    Use a watch in one thread at a time. If the connection was lost, the next look connects again.
+    def __init__(self, address: str, options: dict[str, Any]) -> None:
+        """Store the address, and the options as the native core takes them."""
+        self.address, self._options = address, options
+        self._lock = threading.Lock()
+        self._watcher: _native.Watcher | None = None
 
-    Args:
-        address: ``tcp://host:port``, ``tls://host:port``, ``unix:///path`` or ``shm://name``.
-        token: The secret that the server requires.
-        timeout: How many seconds a look may take.
-        ca: The authority that signed the server's certificate, a PEM file (``tls://``).
-        certificate: This client's certificate, a PEM file, for servers that require one.
-        key: The private key of the certificate, a PEM file.
-        server_name: The name in the server's certificate, if it is not the host's.
-        name: What the server's list of connections calls this one; host and process id if
-            ``None``.
+    def stats(self, timeout: float) -> Observation:
+        """Return the server's state now; see ``Connection.server_stats``."""
+        until = time.monotonic() + timeout
+        with self._lock:
+            watcher, self._watcher = self._watcher, None
+            if watcher is not None:
+                # A lost link is noticed only when it is used.
+                with contextlib.suppress(DisconnectedError):
+                    return self._look(watcher, until)
+            return self._look(_native.Watcher(self.address, self._options, _left(until)), until)
 
-    Raises:
-        RefusedError: If the server refuses the connection.
-        DisconnectedError: If no server answers in time.
-
-    Examples:
-        >>> from echoic import Server, Table, TcpTransport, Watch
-        >>> table = Table("replay", 0.0, capacity=10)
-        >>> with Server(tables=[table], transport=TcpTransport(port=0)) as server:
-        ...     table.add(1.5)
-        ...     with Watch(server.addresses[0]) as watch:
-        ...         seen = watch.stats()
-        >>> seen.value("table_items", table="replay")
-        1.0
-        >>> seen.families["table_items"].help
-        'Items in the table.'
-    """
-
-    def __init__(
-        self,
-        address: str,
-        *,
-        token: str | bytes | None = None,
-        timeout: float = 5.0,
-        ca: str | os.PathLike[str] | None = None,
-        certificate: str | os.PathLike[str] | None = None,
-        key: str | os.PathLike[str] | None = None,
-        server_name: str | None = None,
-        name: str | None = None,
-    ) -> None:
-        """Connect; see the class for the arguments."""
-        self.address = address
-        self._timeout = timeout
-        self._options: dict[str, Any] = {
-            "token": secret(token),
-            "ca": ca,
-            "certificate": certificate,
-            "key": key,
-            "server_name": server_name,
-            "name": name,
-        }
-        self._closed = False
-        self._watcher: _native.Watcher | None = self._connect(timeout)
-
-    def _connect(self, timeout: float) -> _native.Watcher:
-        return _native.Watcher(self.address, self._options, timeout)
-
-    def stats(self) -> Observation:
-        """Return the server's state now.
-
-        Raises:
-            RefusedError: If the server refuses the connection.
-            DisconnectedError: If it does not answer in time. The next call connects again.
-            ClosedError: If the watch is closed.
-        """
-        if self._closed:
-            raise ClosedError("the watch is closed")
-        until = time.monotonic() + self._timeout
-        # A lost connection is noticed only when it is used.
-        watcher, fresh = self._watcher, self._watcher is None
-        watcher = watcher or self._connect(self._timeout)
-        self._watcher = None
-        try:
-            seen = watcher.look(max(until - time.monotonic(), 0.0))
-        except DisconnectedError:
-            left = until - time.monotonic()
-            if fresh or left <= 0:
-                raise
-            watcher = self._connect(left)
-            seen = watcher.look(max(until - time.monotonic(), 0.0))
+    def _look(self, watcher: _native.Watcher, until: float) -> Observation:
+        seen = watcher.look(_left(until))
         self._watcher = watcher
         return observation(watcher.release, *seen)
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._closed, self._watcher = True, None
 
     def __repr__(self) -> str:
         """Return the address, and whether the watch is closed."""
         return f"Watch({self.address}{', closed' if self._closed else ''})"
 
-    def __enter__(self) -> Self:
-        """Return the watch."""
-        return self
+def stats_of(watches: list[ServerWatch], timeout: float) -> dict[str, Observation]:
+    """Return the states of the servers that answer; raise the first error if none does."""
 
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
+    def ask(watch: ServerWatch) -> Observation | EchoicError:
+        try:
+            return watch.stats(timeout)
+        except EchoicError as error:
+            return error
+
+    if len(watches) == 1:
+        return {watches[0].address: watches[0].stats(timeout)}
+    with ThreadPoolExecutor(len(watches)) as pool:
+        answers = dict(zip([one.address for one in watches], pool.map(ask, watches), strict=True))
+    seen = {key: one for key, one in answers.items() if isinstance(one, Observation)}
+    if not seen:
+        raise next(one for one in answers.values() if isinstance(one, EchoicError))
+    return seen
+
+
+def _left(until: float) -> float:
+    return max(until - time.monotonic(), 0.0)
 
 
 def observation(
@@ -243,4 +190,4 @@ def observation(
     for name, meaning, kind, values in families:
         numbers = tuple(Number(labels, value, suffix) for suffix, labels, value in values)
         named[name.removeprefix("echoic_")] = Family(meaning, kind, numbers)
-    return Observation(release, life, age, named, tuple(Connection(**one) for one in connections))
+    return Observation(release, life, age, named, tuple(Peer(**one) for one in connections))

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 from echoic import _native, _trees
 from echoic._native import Publication, Subscription
 from echoic.errors import DtypeError
-from echoic.links import LinkOptions, link_options
-from echoic.rendezvous import address_for, options_for
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Self
 
-__all__ = ["Publication", "Subscription", "WeightClient", "WeightStore"]
+__all__ = ["Publication", "RemoteWeightStore", "Subscription", "WeightStore"]
 
 
 def _arrays(tree: Any) -> Any:
@@ -96,58 +94,36 @@ class WeightStore(_native.WeightStore):
         return weights_html(self)
 
 
-class WeightClient(_native.WeightClient):
+class RemoteWeightStore(_native.WeightClient):
     """The weights of a remote server: for workers, and for a learner in another process.
 
-    It connects when it is first used. Over ``shm://`` the arrays of a publication are in the
-    server's memory; over other addresses the chunks are copied that changed since the last
-    publication. Either way arrays stay valid for as long as they are referenced.
-
-    Args:
-        address: ``tcp://host:port``, ``tls://host:port``, ``unix:///path`` or ``shm://name``; from
-            the environment if ``None``, see :mod:`echoic.rendezvous`.
-        max_publications: How many publications may be in memory of this process, at least 2. While
-            all are held, nothing newer is fetched. Those in the server's memory do not count.
-        **options: Options of the connection: see :class:`~echoic.links.LinkOptions`.
-
-    Raises:
-        ValueError: If the address is malformed.
+    ``connect(address).weights()`` returns one. It connects when it is first used. Over ``shm://``
+    the arrays of a publication are in the server's memory; over other addresses the chunks are
+    copied that changed since the last publication. Either way arrays stay valid for as long as they
+    are referenced.
 
     Examples:
         >>> import numpy as np
-        >>> from echoic import Server, ShmTransport
-        >>> from echoic.weights import WeightClient, WeightStore
+        >>> from echoic import Server, ShmTransport, connect
+        >>> from echoic.weights import WeightStore
         >>> store = WeightStore()
         >>> with Server(weights=store, transport=ShmTransport("learner")) as server:
-        ...     with WeightClient(server.addresses[0]) as client:
-        ...         subscription = client.subscribe()
+        ...     with connect(server.addresses[0]).weights() as weights:
+        ...         subscription = weights.subscribe()
         ...         store.publish({"w": np.ones(3)}, version=1)
         ...         publication = subscription.wait(timeout=10)
         >>> publication.tree["w"]
         array([1., 1., 1.])
     """
 
-    def __new__(
-        cls,
-        address: str | None = None,
-        *,
-        max_publications: int = 3,
-        **options: Unpack[LinkOptions],
-    ) -> Self:
-        """Keep the address; see the class for the arguments."""
-        if address is None:
-            options = options_for(options)
-            address = address_for("a client of weights", options.get("connect_timeout", 10.0))
-        return super().__new__(cls, address, max_publications, link_options(**options))
-
     def publish(self, tree: Any, version: int, *, timeout: float | None = None) -> None:
         """Publish a tree as the server's latest; see the native class."""
         super().publish(_arrays(tree), version, timeout=timeout)
 
     def __enter__(self) -> Self:
-        """Return the client."""
+        """Return the store."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the client."""
+        """Close the link."""
         self.close()

@@ -63,7 +63,7 @@ def make(durability: str = "none", **settings: Any) -> Callable[[], list[echoic.
     return tables
 
 
-def numbers(client: echoic.ShardedClient, table: str = "replay") -> list[int]:
+def numbers(client: echoic.Connection, table: str = "replay") -> list[int]:
     """All items of all shards."""
     keys = client.table(table).items().keys
     return sorted(client.table(table).get(keys).data["n"].tolist())
@@ -86,7 +86,7 @@ def cluster(ray_nodes: object) -> Iterator[ReplayCluster]:
 @pytest.fixture
 def client(cluster: ReplayCluster) -> Iterator[Client]:
     with cluster.client() as client:
-        client.clear("replay")
+        client.table("replay").clear()
         yield client
 
 
@@ -95,7 +95,7 @@ def test_a_client_is_found_by_name_in_a_task_and_uses_the_nearest_door(client: C
     def work(client: Client, worker: int) -> list[str]:
         with client:
             for n in range(50):
-                client.add({"n": 100 * worker + n}, {"replay": 1.0})
+                client.table("replay").add({"n": 100 * worker + n})
             client.flush()
             return client.addresses
 
@@ -105,19 +105,19 @@ def test_a_client_is_found_by_name_in_a_task_and_uses_the_nearest_door(client: C
     )
     assert all(one.startswith("shm://") for one in addresses[0] + addresses[1])
     assert numbers(client) == [*range(50), *range(100, 150)]
-    batch = client.sample("replay", 64)
+    batch = client.table("replay").sample(64)
     assert np.allclose(batch.info.probabilities, 1 / 100)
 
 
 def test_a_client_told_so_uses_tcp_with_the_token(cluster: ReplayCluster, client: Client) -> None:
     with cluster.client(transport="tcp") as far:
-        far.add({"n": 7}, {"replay": 1.0})
+        far.table("replay").add({"n": 7})
         far.flush()
         assert far.addresses == cluster.addresses
         assert all(address.startswith("tcp://") for address in far.addresses)
     assert numbers(client) == [7]
     with pytest.raises(echoic.errors.RefusedError):
-        echoic.connect(cluster.addresses[0], token="wrong")
+        echoic.connect(cluster.addresses[0], token="wrong").tables
     with echoic.connect(cluster.addresses, token=cluster.token) as plain:
         assert numbers(plain) == [7]
 
@@ -197,7 +197,7 @@ def test_shards_without_a_place_end_the_start_in_time(
 def test_a_registry_that_is_killed_knows_the_shards_again(
     cluster: ReplayCluster, client: Client
 ) -> None:
-    client.add({"n": 1}, {"replay": 1.0})
+    client.table("replay").add({"n": 1})
     client.flush()
     registry = ray.get_actor("shared")
     before = ray.get(registry.state.remote(), timeout=PATIENCE)
@@ -267,7 +267,7 @@ class Producers:
                 while not self._stop.is_set():
                     first = place * 10_000_000 + self.acked[place]
                     for n in range(first, first + self.BURST):
-                        client.add({"n": n}, {"replay": 1.0}, timeout=PATIENCE)
+                        client.table("replay").add({"n": n}, timeout=PATIENCE)
                     client.flush(PATIENCE)
                     self.acked[place] += self.BURST
         except BaseException as error:
@@ -313,7 +313,7 @@ def test_all_is_there_once_when_processes_and_nodes_are_killed_under_load(
                 after = cluster.processes(PATIENCE)[number]
             assert (after["node"] != before["node"]) == (victim == "node")
             wait_until(lambda: all(reader.shards_there))
-            batch = reader.sample("replay", 32, timeout=PATIENCE)
+            batch = reader.table("replay").sample(32, timeout=PATIENCE)
             assert len(batch) == 32
         sent = producers.stop()
         wait_until(lambda: all(reader.shards_there))
@@ -331,7 +331,7 @@ def test_a_cluster_that_is_started_again_has_what_it_had(ray_nodes: object, tmp_
         ):
             assert numbers(client) == list(range(100 * part))
             for n in range(100 * part, 100 * part + 100):
-                client.add({"n": n}, {"replay": 1.0})
+                client.table("replay").add({"n": n})
     with pytest.raises(ClosedError, match="the cluster 'again' is closed"):
         cluster.client()
 
@@ -356,7 +356,7 @@ def test_removed_shards_stay_removed_when_the_cluster_is_made_again(
     with again(2) as cluster, cluster.client(refresh=0.2) as client:
         for table in ("queue", "replay"):
             for n in range(100):
-                client.add({"n": n}, {table: 1.0})
+                client.table(table).add({"n": n})
         client.flush()
         held = groups()
         assert cluster.drain_shard(0, timeout=PATIENCE) == {"replay": 50, "queue": 50}
@@ -369,7 +369,7 @@ def test_removed_shards_stay_removed_when_the_cluster_is_made_again(
         assert cluster.add_shards(1) == [3]
         assert cluster.drain_shard(3, timeout=PATIENCE) == {"replay": 0, "queue": 0}
         wait_until(lambda: groups() == held)
-        taken = client.sample("queue", 100, timeout=PATIENCE).data["n"].tolist()
+        taken = client.table("queue").sample(100, timeout=PATIENCE).data["n"].tolist()
         assert sorted(taken) == list(range(100))
     for count, shards in [(1, [1, 2]), (3, [1, 2, 4])]:
         with again(count) as cluster, cluster.client() as client:
@@ -394,7 +394,7 @@ def test_a_shard_waits_for_its_directory_and_one_that_is_gone_for_good_is_named(
         cluster.client() as client,
     ):
         for n in range(100):
-            client.add({"n": n}, {"replay": 1.0})
+            client.table("replay").add({"n": n})
         client.flush()
         state.rename(away)
         os.kill(cluster.processes(PATIENCE)[1]["pid"], signal.SIGKILL)
@@ -446,12 +446,12 @@ def test_shards_join_and_are_emptied_while_probabilities_stay_true(ray_nodes: ob
         cluster.client(refresh=0.2) as client,
     ):
         priorities = np.linspace(1.0, 3.0, 600)
-        client.extend({"n": np.arange(600)}, "replay", priorities, version=5)
+        client.table("replay").extend({"n": np.arange(600)}, priorities, version=5)
         client.flush()
         assert cluster.add_shards(1) == [2]
         wait_until(lambda: len(client.addresses) == 3 and all(client.shards_there))
         for some in np.split(np.arange(600), 3):
-            client.extend({"n": 600 + some}, "replay", priorities[some], version=6)
+            client.table("replay").extend({"n": 600 + some}, priorities[some], version=6)
         client.flush()
         assert [shard.size for shard in client.table("replay").stats().shards] == [500, 500, 200]
 
@@ -469,7 +469,7 @@ def test_shards_join_and_are_emptied_while_probabilities_stay_true(ray_nodes: ob
         thread = threading.Thread(target=lambda: moved.append(drain()))
         thread.start()
         while not over.is_set():
-            batch = client.sample("replay", 64, timeout=PATIENCE)
+            batch = client.table("replay").sample(64, timeout=PATIENCE)
             counts.append(np.mean(1 / batch.info.probabilities))
             sums.append(np.mean(batch.data["n"] / batch.info.probabilities))
             assert np.allclose(
@@ -482,7 +482,7 @@ def test_shards_join_and_are_emptied_while_probabilities_stay_true(ray_nodes: ob
         assert cluster.addresses[0] == ""
         wait_until(lambda: client.addresses[0] == "")
         assert numbers(client) == list(range(1200))
-        batch = client.sample("replay", 256)
+        batch = client.table("replay").sample(256)
         expected = priorities[batch.data["n"] % 600] / (2 * priorities.sum())
         assert np.allclose(batch.info.probabilities, expected, rtol=1e-6, atol=0)
         assert np.array_equal(batch.info.versions, np.where(batch.data["n"] < 600, 5, 6))
@@ -526,7 +526,7 @@ def test_a_queue_is_used_up_where_it_is_and_what_is_left_of_all_tables_is_moved(
         cluster.client(refresh=0.2) as client,
     ):
         for n in range(100):
-            client.add({"n": n}, {"queue": 1.0})
+            client.table("queue").add({"n": n})
         with client.trajectory_writer(num_keep_alive_refs=3) as writer:
             for episode in range(6):
                 for step in range(3 + episode % 2):
@@ -540,14 +540,14 @@ def test_a_queue_is_used_up_where_it_is_and_what_is_left_of_all_tables_is_moved(
             cluster.drain_shard(0, move=False, timeout=1.0)
         wait_until(lambda: client.shards_drained[0])
 
-        taken = client.sample("queue", 80, timeout=PATIENCE).data["n"].tolist()
-        client.add({"n": 100}, {"queue": 1.0})
+        taken = client.table("queue").sample(80, timeout=PATIENCE).data["n"].tolist()
+        client.table("queue").add({"n": 100})
         client.flush()
         left = client.table("queue").stats().shards[0].size
         # What may be taken only once goes to the other when the transports are closed.
         assert cluster.drain_shard(0, timeout=PATIENCE) == {"queue": left, "windows": 3}
         wait_until(lambda: client.addresses[0] == "")
-        taken += client.sample("queue", 21, timeout=PATIENCE).data["n"].tolist()
+        taken += client.table("queue").sample(21, timeout=PATIENCE).data["n"].tolist()
         assert sorted(taken) == list(range(101))
 
         table = client.table("windows")

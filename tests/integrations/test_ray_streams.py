@@ -255,7 +255,7 @@ def test_mistakes_say_what_was_expected(ray_nodes: object) -> None:
     with pytest.raises(TypeError, match=r"expected window_bytes or linger, got \['colour'\]"):
         StreamClient("x", colour="red")
     with pytest.raises(DisconnectedError, match="expected the stream 'nobody' of Ray"):
-        StreamClient("nobody", connect_timeout=0.3).add({"n": 1})
+        StreamClient("nobody", timeout=0.3).add({"n": 1})
     with pytest.raises(WaitTimeoutError) as caught:
         StreamClient("nobody").add({"n": 1}, timeout=0.1)
     assert caught.value.reason == "AWAY"
@@ -459,7 +459,7 @@ def of_rank(crew: list[Any], rank: int) -> list[dict[str, Any]]:
 def test_producers_of_a_rank_that_leaves_go_to_another(ray_nodes: object) -> None:
     first = StreamServer(EXAMPLE, batch_size=2, name="leaving", rank=0).start()
     with StreamServer(EXAMPLE, batch_size=2, name="leaving", rank=1) as second:
-        client, fixed = StreamClient("leaving"), StreamClient("leaving", rank=0, deadline=0.5)
+        client, fixed = StreamClient("leaving"), StreamClient("leaving", rank=0, reconnect=0.5)
         client.add({"worker": 0, "n": 0})
         fixed.add({"worker": 1, "n": 0})
         assert (client.rank, fixed.rank) == (0, 0)
@@ -747,7 +747,7 @@ def test_a_registry_that_tells_of_other_samples_is_asked_until_the_deadline(
 ) -> None:
     learner = Placed({"x": np.int64(0)}, 4, generation=1)
     told = learner.place
-    client = client_of(lambda: told, deadline=0.5)
+    client = client_of(lambda: told, reconnect=0.5)
     with learner.server:
         client.extend({"x": np.arange(100)})
     learner = Placed({"x": np.zeros(2)}, 4, generation=2, port=learner.port)
@@ -762,7 +762,7 @@ def test_a_batch_that_is_cut_off_says_how_much_was_taken(
     example = {"x": np.zeros(1000)}
     learner = Placed(example, 4, generation=1)
     places = [learner.place]
-    client = client_of(lambda: places[0], deadline=0.5, window_bytes=64_000)
+    client = client_of(lambda: places[0], reconnect=0.5, window_bytes=64_000)
     with learner.server:
         closing = threading.Timer(0.5, learner.server.close)
         closing.start()

@@ -49,8 +49,8 @@ def shards(ray_nodes):
     with ReplayCluster(tables, num_shards=2, name="train", timeout=60.0) as made:
         with made.client() as client:
             numbers = np.arange(ITEMS)
-            client.extend({"x": numbers}, "queue")
-            client.extend({"x": numbers}, "drawn", 1.0 + numbers)
+            client.table("queue").extend({"x": numbers})
+            client.table("drawn").extend({"x": numbers}, 1.0 + numbers)
             client.flush(60.0)
         yield made
 
@@ -165,5 +165,5 @@ def test_ranks_that_are_started_anew_take_what_is_left(shards, tmp_path):
     taken = [item for batches in found.values() for batch in batches for item in batch]
     assert len(set(taken)) == len(taken) == (8 + 2 * (steps - done)) * BATCH
     with shards.client() as client:
-        left = client.sample("queue", ITEMS - len(taken), timeout=10.0).data["x"].tolist()
+        left = client.table("queue").sample(ITEMS - len(taken), timeout=10.0).data["x"].tolist()
     assert sorted(taken + left) == list(range(ITEMS))

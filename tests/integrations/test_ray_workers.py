@@ -96,7 +96,7 @@ def test_workers_fill_the_tables_of_a_cluster_and_one_that_is_killed_comes_back(
         assert stats["episodes"] > 0
         # CartPole under random actions.
         assert 10 < stats["mean_return"] < 60
-        batch = client.sample("steps", 512).data
+        batch = client.table("steps").sample(512).data
         # A step of CartPole moves the cart by 0.02 of its speed.
         moved = batch["observations"][:, 0] + 0.02 * batch["observations"][:, 1]
         np.testing.assert_allclose(batch["next_observations"][:, 0], moved, atol=1e-5)
@@ -117,7 +117,7 @@ def test_workers_wait_for_a_queue_that_is_full_and_go_on_when_it_is_not(served):
         num_steps=16,
         resources={"num_cpus": 0.5},
     ) as crew:
-        queue = server.client().table("queue")
+        queue = echoic.connect(server).table("queue")
         wait_until(lambda: len(queue) == 256, crew)
         steps = crew.stats()["steps"]
         assert steps <= 256
@@ -147,7 +147,7 @@ def test_workers_wait_for_weights_and_take_the_latest(served):
         weights=address,
         resources={"num_cpus": 0.5},
     ) as crew:
-        steps = server.client().table("steps")
+        steps = echoic.connect(server).table("steps")
         wait_until(lambda: crew.stats()["workers"][0]["transports"], crew)
         assert len(steps) == 0
         store.publish({"action": np.int64(0)}, version=3)
@@ -195,7 +195,7 @@ def test_agents_act_in_text_by_the_weights_of_their_cluster(ray_nodes):
             weights.publish({"last": np.bool_(version == 2)}, version=version)
             wait_until(lambda v=version: crew.stats()["workers"][0].get("version") == v, crew)
         wait_until(lambda: client.table("steps").stats().size >= 64, crew)
-        batch = client.sample("steps", 64)
+        batch = client.table("steps").sample(64)
     masks, actions = batch.data["observations"]["mask"], batch.data["actions"]
     assert masks[np.arange(64), actions].all()
     last = 19 - masks[:, ::-1].argmax(1)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from forks import Forks
 
+    from echoic.remote_stream import RemoteStream
+
 
 @dataclass
 class Door:
@@ -95,13 +97,13 @@ def processes(make_server: object, forks: Forks) -> Iterator[Processes]:
 
 
 @pytest.fixture
-def connect(make_server: object) -> Iterator[Callable[..., echoic.Client]]:
+def connect(make_server: object) -> Iterator[Callable[..., RemoteStream]]:
     """Connect clients of this process; they are closed before the servers are."""
-    clients: list[echoic.Client] = []
+    clients: list[RemoteStream] = []
 
-    def open_client(server: echoic.Server | str, words: int = SMALL, **rest: Any) -> echoic.Client:
+    def open_client(server: echoic.Server | str, words: int = SMALL, **rest: Any) -> RemoteStream:
         address = server if isinstance(server, str) else server.addresses[0]
-        clients.append(echoic.connect(address, example(words), **rest))
+        clients.append(echoic.connect(address, **rest).stream(example(words)))
         return clients[-1]
 
     yield open_client

@@ -74,13 +74,13 @@ def test_a_place_that_becomes_free_can_be_taken(door: Any, connect: Any, eventua
     server = door.open(max_connections=2)
     first, _second = connect(server), connect(server)
     with pytest.raises(echoic.errors.RefusedError, match="max_connections") as caught:
-        connect(server, connect_timeout=1.0)
+        connect(server, timeout=1.0)
     assert caught.value.code == "LIMIT"
     first.close(timeout=5)
 
     def enters() -> bool:
         try:
-            connect(server, connect_timeout=0.2)
+            connect(server, timeout=0.2)
         except (echoic.errors.RefusedError, echoic.errors.DisconnectedError):
             return False
         return True

@@ -36,7 +36,7 @@ def test_small_batches_from_many_producers_never_stall(
 def test_samples_without_bytes_are_counted(door: Any, make_server: Any) -> None:
     nothing = {"a": np.zeros((0, 3), np.float32)}
     server = make_server(nothing, 4, 32, transport=transport(door.address())).start()
-    with echoic.connect(server.addresses[0], nothing) as client:
+    with echoic.connect(server.addresses[0]).stream(nothing) as client:
         client.add(nothing)
         client.extend({"a": np.zeros((9, 0, 3), np.float32)})
     assert server.info.inserted_total == 10

@@ -17,7 +17,7 @@ def hand_on(server: Server, address: str) -> None:
     priorities = np.ones(BATCH)
     with connect(address) as client:
         for sample in server.batches():
-            client.extend(sample.data, "replay", priorities)
+            client.table("replay").extend(sample.data, priorities)
         client.flush()
 
 
@@ -30,7 +30,7 @@ def test_items_of_all_workers_come_over_one_client() -> None:
     ):
         thread = threading.Thread(target=hand_on, args=(gateway, tables.addresses[0]))
         thread.start()
-        workers = [connect(gateway.addresses[0], EXAMPLE) for _ in range(WORKERS)]
+        workers = [connect(gateway.addresses[0]).stream(EXAMPLE) for _ in range(WORKERS)]
         for number, worker in enumerate(workers):
             for step in range(BATCH):
                 worker.add({"obs": np.full(3, step, np.float32), "worker": np.int64(number)})

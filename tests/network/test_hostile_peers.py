@@ -93,7 +93,7 @@ class Bystander:
 
     def __init__(self, server: echoic.Server) -> None:
         self.server = server
-        self.client = echoic.connect(server.addresses[0], np.int64(0))
+        self.client = echoic.connect(server.addresses[0]).stream(np.int64(0))
         self.sent = 0
 
     def send(self) -> None:
@@ -359,8 +359,8 @@ def test_a_client_with_another_spec_is_told_what_differs(
     server = make_server(agreed, 2, transport=transport(door.address())).start()
     address = server.addresses[0]
     with pytest.raises(echoic.errors.SpecError, match=text):
-        echoic.connect(address, example)
-    with echoic.connect(address, agreed) as client:
+        echoic.connect(address).stream(example)
+    with echoic.connect(address).stream(agreed) as client:
         client.extend({"a": np.ones((2, 2, 3), np.float32), "b": np.arange(2, dtype=np.int32)})
         client.flush(timeout=10)
     assert server.sample(timeout=5).data["b"].tolist() == [0, 1]
@@ -390,8 +390,8 @@ def test_a_peer_that_is_no_server(folder: Any) -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(echoic.EchoicError) as caught:
-            echoic.connect(
-                f"tcp://127.0.0.1:{listener.getsockname()[1]}", np.int64(0), connect_timeout=2.0
+            echoic.connect(f"tcp://127.0.0.1:{listener.getsockname()[1]}", timeout=2.0).stream(
+                np.int64(0)
             )
         thread.join(10)
     assert isinstance(caught.value, ConnectionError)
@@ -401,7 +401,7 @@ def test_a_peer_that_accepts_and_says_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         start = time.monotonic()
         with pytest.raises(echoic.errors.DisconnectedError):
-            echoic.connect(
-                f"tcp://127.0.0.1:{listener.getsockname()[1]}", np.int64(0), connect_timeout=0.5
+            echoic.connect(f"tcp://127.0.0.1:{listener.getsockname()[1]}", timeout=0.5).stream(
+                np.int64(0)
             )
         assert time.monotonic() - start < 10

@@ -25,7 +25,7 @@ import sys
 sys.path.insert(0, {folder!r})
 import echoic
 from content import FRAME, example, rows
-client = echoic.connect({address!r}, example(FRAME), window_bytes=1 << 20, deadline=None)
+client = echoic.connect({address!r}, window_bytes=1 << 20, reconnect=None).stream(example(FRAME))
 many = rows(0, 0, 50, FRAME)
 one = {{name: leaf[0] for name, leaf in many.items()}}
 try:
@@ -58,7 +58,7 @@ with echoic.Server(np.int64(0), 2, transport=echoic.TcpTransport(0)) as server:
 LOST = """
 import numpy as np, echoic
 with echoic.Server(np.int64(0), 2, transport=echoic.TcpTransport(0)) as server:
-    client = echoic.connect(server.addresses[0], np.int64(0), deadline=None)
+    client = echoic.connect(server.addresses[0], reconnect=None).stream(np.int64(0))
 client.add(1)
 print("waiting", flush=True)
 try:
@@ -73,7 +73,7 @@ CONNECTING = """
 import numpy as np, echoic
 print("waiting", flush=True)
 try:
-    echoic.connect({address!r}, np.int64(0), connect_timeout=60.0)
+    echoic.connect({address!r}, timeout=60.0).stream(np.int64(0))
     print("not interrupted", flush=True)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
@@ -82,8 +82,8 @@ except KeyboardInterrupt:
 
 PUBLISHING = """
 import numpy as np
-from echoic.weights import WeightClient
-client = WeightClient({address!r})
+import echoic
+client = echoic.connect({address!r}).weights()
 print("waiting", flush=True)
 try:
     client.publish({{"w": np.zeros(4)}}, version=1)

@@ -42,7 +42,7 @@ class Lives:
                 rows=number * 5,
                 report=20,
                 pause=0.01,
-                options={"deadline": 40},
+                options={"reconnect": 40},
             )
             for number in range(PRODUCERS)
         ]

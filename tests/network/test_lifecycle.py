@@ -115,7 +115,7 @@ def test_settings_without_meaning_are_refused(tcp: Any, make_server: Any, settin
 @pytest.mark.parametrize("count", [1, 16_000])
 def test_close_without_flush_delivers_everything(door: Any, many: bool, count: int) -> None:
     server, intake = door.open_and_take()
-    with echoic.connect(server.addresses[0], example(SMALL)) as client:
+    with echoic.connect(server.addresses[0]).stream(example(SMALL)) as client:
         if many:
             client.extend(rows(0, 0, count, SMALL))
         else:
@@ -131,7 +131,7 @@ import os, sys
 sys.path.insert(0, {folder!r})
 import echoic
 from content import NOTHING, SMALL, example, rows
-client = echoic.connect({address!r}, example(SMALL))
+client = echoic.connect({address!r}).stream(example(SMALL))
 client.extend(rows({producer}, 0, 16_000, SMALL))
 client.flush()
 os.kill(os.getpid(), 9)
@@ -235,7 +235,7 @@ def test_ends_in_any_order_and_more_than_once(door: Any, connect: Any) -> None:
 def test_a_client_that_is_forgotten_leaves(door: Any, connect: Any, eventually: Any) -> None:
     server = door.open()
     kept = connect(server)
-    forgotten = echoic.connect(server.addresses[0], example(SMALL))
+    forgotten = echoic.connect(server.addresses[0]).stream(example(SMALL))
     assert len(server.connections()) == 2
     del forgotten
     eventually(lambda: len(server.connections()) == 1)
@@ -252,7 +252,7 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import echoic
 from content import NOTHING, SMALL, example, rows
-clients = [echoic.connect({server.addresses[0]!r}, example(SMALL)) for _ in range(2)]
+clients = [echoic.connect({server.addresses[0]!r}).stream(example(SMALL)) for _ in range(2)]
 for producer, client in enumerate(clients):
     client.extend(rows(producer, 0, 16_000, SMALL))
 """
@@ -273,8 +273,8 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import echoic
 from content import NOTHING, SMALL, example, rows
-echoic.client._EXIT_TIMEOUT = 2.0
-clients = [echoic.connect({server.addresses[0]!r}, example(SMALL)) for _ in range(4)]
+echoic._links._EXIT_TIMEOUT = 2.0
+clients = [echoic.connect({server.addresses[0]!r}).stream(example(SMALL)) for _ in range(4)]
 for client in clients:
     client.extend(rows(0, 0, 1_000, SMALL))
 print("over", flush=True)
@@ -342,7 +342,7 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(door: Any, connect: An
             except echoic.errors.ClosedError as error:
                 said.append(str(error))
         # A client of the child's own works.
-        with echoic.connect(server.addresses[0], example(SMALL)) as own:
+        with echoic.connect(server.addresses[0]).stream(example(SMALL)) as own:
             own.extend(rows(1, 0, 10, SMALL))
         os.write(writing, "\n".join(said).encode())
         os._exit(0)
@@ -419,7 +419,7 @@ def test_threads_that_share_a_client_do_not_mix_samples(
 # Giving up.
 
 
-@pytest.mark.parametrize("setting", [{"deadline": 0.5}, {"max_retry": 2, "deadline": 30.0}])
+@pytest.mark.parametrize("setting", [{"reconnect": 0.5}])
 def test_a_client_that_gives_up_says_how_many_and_keeps_them(
     socket_door: Any, processes: Any, connect: Any, setting: dict[str, Any]
 ) -> None:
@@ -444,7 +444,7 @@ def test_a_client_that_gives_up_says_how_many_and_keeps_them(
         client.close(timeout=5)
     # They can go to another server.
     other, intake = socket_door.open_and_take()
-    with echoic.connect(other.addresses[0], example(SMALL)) as heir:
+    with echoic.connect(other.addresses[0]).stream(example(SMALL)) as heir:
         heir.extend(rows(0, 0, 10, SMALL))
         heir.extend(kept)
     assert_exactly(intake.finish()[0], 100)
@@ -462,7 +462,7 @@ def test_a_send_that_waits_ends_when_the_client_gives_up(
     door: Any, processes: Any, connect: Any, background: Any
 ) -> None:
     server = processes.start("serve", door.address())
-    client = connect(server.wait_for("ready"), deadline=1.0, window_bytes=1 << 12)
+    client = connect(server.wait_for("ready"), reconnect=1.0, window_bytes=1 << 12)
     server.kill()
     many = background.start(client.extend, rows(0, 0, 10_000, SMALL))
     with pytest.raises(echoic.errors.DisconnectedError):
@@ -474,7 +474,7 @@ def test_nobody_at_the_address(door: Any) -> None:
     address = door.address().replace(":0", ":1")
     start = time.monotonic()
     with pytest.raises(echoic.errors.DisconnectedError) as caught:
-        echoic.connect(address, example(SMALL), connect_timeout=0.5)
+        echoic.connect(address, timeout=0.5).stream(example(SMALL))
     assert time.monotonic() - start < 5
     assert address.split("://")[1] in str(caught.value)
 
@@ -483,7 +483,7 @@ def test_a_shared_memory_client_that_gives_up_has_kept_nothing(
     processes: Any, connect: Any
 ) -> None:
     server = processes.start("serve", f"shm://echoic-test-{os.getpid()}-gone")
-    client = connect(server.wait_for("ready"), deadline=0.5)
+    client = connect(server.wait_for("ready"), reconnect=0.5)
     client.extend(rows(0, 0, 10, SMALL))
     server.kill()
     with pytest.raises(echoic.errors.DisconnectedError) as caught:

@@ -93,7 +93,7 @@ def everything(folder: Path | None = None) -> Server:
     if folder is not None:
         server.checkpoint()
     with pytest.raises(Exception, match="token"):
-        connect(server.addresses[0], EXAMPLE, token=b"wrong")
+        connect(server.addresses[0], token=b"wrong").stream(EXAMPLE)
     return server
 
 
@@ -170,7 +170,7 @@ def test_one_sees_which_side_is_ahead(side: str) -> None:
 def test_a_connection_that_waits_says_for_what() -> None:
     with Server(EXAMPLE, 4, 8, transport=TcpTransport(0, "127.0.0.1")) as server:
         url = server.serve_metrics()
-        with connect(server.addresses[0], EXAMPLE) as client:
+        with connect(server.addresses[0]).stream(EXAMPLE) as client:
             client.extend({"obs": np.zeros((100, 4), np.float32)})
             deadline = time.monotonic() + 10
             while not numbers(url).get("echoic_connections_blocked,reason=CAPACITY"):
@@ -295,7 +295,7 @@ def families(folder: Path) -> dict[str, tuple[str, str]]:
         server.set_gauge("success_rate", 0.5)
         url = server.serve_metrics()
         client_example = {"obs": np.zeros(4, np.float32)}
-        with connect(server.addresses[0], client_example, token=b"right") as client:
+        with connect(server.addresses[0], token=b"right").stream(client_example) as client:
             client.extend({"obs": np.zeros((128, 4), np.float32)})
             deadline = time.monotonic() + 10
             while "echoic_connections_blocked{" not in (text := read(url)):

@@ -74,7 +74,7 @@ def work(network: Network, processes: Processes) -> Callable[..., Process]:
 
     def start(**options: Any) -> Process:
         addresses = ",".join(f"tcp://{host.address}:{PORT}" for host in network.hosts[:2])
-        settings = {"window_bytes": WINDOW, "connect_timeout": PATIENCE, **options}
+        settings = {"window_bytes": WINDOW, "timeout": PATIENCE, **options}
         worker = processes.start(
             "insert",
             addresses,
@@ -177,7 +177,7 @@ def test_a_partition_of_one_shard_heals(
 def test_a_partition_beyond_the_deadline_is_told_and_loses_nothing(
     network: Network, shards: Any, work: Any, tmp_path: Path
 ) -> None:
-    worker = work(deadline=1.0)
+    worker = work(reconnect=1.0)
     wait_for_acked(worker, 100)
     network.part(network.hosts[2], *network.hosts[:2])
     worker.wait_for("gave-up")
@@ -216,7 +216,7 @@ def push(network: Network, processes: Processes) -> Callable[..., Process]:
             words=WORDS,
             report=10,
             pause=0.01,
-            options={"window_bytes": WINDOW, "connect_timeout": PATIENCE, **options},
+            options={"window_bytes": WINDOW, "timeout": PATIENCE, **options},
         )
         producer.wait_for("ready")
         return producer
@@ -248,7 +248,7 @@ def test_a_stream_that_is_given_up_has_all_that_its_producer_has_not(
     network: Network, stream: Process, push: Any, tmp_path: Path
 ) -> None:
     network.latency = 0.02
-    producer = push("despair", deadline=1.0)
+    producer = push("despair", reconnect=1.0)
     wait_for_acked(producer, 100)
     network.part(network.hosts[0], network.hosts[2])
     undelivered, _, told = producer.wait_for("gave-up").partition(" ")

@@ -11,10 +11,10 @@ import echoic
 import numpy as np
 import pytest
 from content import PATIENCE
-from echoic import rendezvous, rollouts
+from echoic import rendezvous
 from echoic.cli.app import app
 from echoic.rollouts import RolloutTable
-from echoic.weights import WeightClient, WeightStore
+from echoic.weights import WeightStore
 from typer.testing import CliRunner
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ def serve() -> Iterator[Callable[..., str]]:
 def test_one_address_is_one_server(say: Any, serve: Any) -> None:
     say(addresses=serve())
     with echoic.connect() as client:
-        assert not isinstance(client, echoic.ShardedClient)
-        client.add(np.int64(7), {"replay": 1.0})
+        assert client.addresses == ["tcp://" + os.environ["ECHOIC_ADDRESSES"]]
+        client.table("replay").add(np.int64(7))
         client.flush()
-        assert client.sample("replay", 1).data.tolist() == [7]
+        assert client.table("replay").sample(1).data.tolist() == [7]
 
 
 @pytest.mark.parametrize("between", [",", " , ", " ", "\n", ",\n"])
@@ -71,58 +71,54 @@ def test_several_addresses_are_shards_in_their_order(say: Any, serve: Any, betwe
     first, second = serve(), serve()
     say(addresses=f"{first}{between}tcp://{second}{between}")
     with echoic.connect() as client:
-        assert isinstance(client, echoic.ShardedClient)
         assert client.addresses == [f"tcp://{first}", f"tcp://{second}"]
+        assert client.shards_there == [True, True]
 
 
 def test_a_secret_is_taken_from_its_file(say: Any, serve: Any, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{SECRET}\n")
     address = serve(token=SECRET)
     say(addresses=address, token_file=tmp_path / "token")
-    with echoic.connect(connect_timeout=5.0) as client:
+    with echoic.connect(timeout=5.0) as client:
         assert client.table("replay").stats().size == 0
     with pytest.raises(echoic.errors.RefusedError):
-        echoic.connect(token="another one of some length")
+        echoic.connect(token="another one of some length").tables
     # With an address nothing is taken from the environment.
     with pytest.raises(echoic.errors.RefusedError):
-        echoic.connect(f"tcp://{address}")
+        echoic.connect(f"tcp://{address}").tables
 
 
 def test_papers_of_tls_are_taken_from_their_files(say: Any) -> None:
     say(ca_file="/ca.pem", certificate_file="/me.pem", key_file="/me.key")
-    found = rendezvous.options_for({"key": None, "ca": "/mine.pem", "deadline": None})
-    assert found == {
-        "ca": "/mine.pem",
-        "certificate": "/me.pem",
-        "key": "/me.key",
-        "deadline": None,
-    }
+    found = rendezvous.secrets_for("secret", echoic.Tls(ca="/mine.pem"))
+    tls = echoic.Tls(ca="/mine.pem", certificate="/me.pem", key="/me.key")
+    assert found == ("secret", tls)
 
 
 def test_a_stream_rollouts_and_weights_are_found(say: Any, serve: Any) -> None:
     store = WeightStore()
     table = RolloutTable("math", {"tokens": "int32"}, batch_groups=1)
     say(addresses=serve(example={"x": np.int64(0)}, batch_size=1, rollouts=[table], weights=store))
-    with echoic.connect(example={"x": np.int64(0)}) as client:
+    with echoic.connect().stream({"x": np.int64(0)}) as client:
         client.add({"x": np.int64(3)})
     assert serve.servers[0].sample(timeout=PATIENCE).data["x"].tolist() == [3]
-    with rollouts.connect() as client:
-        assert list(client) == ["math"]
+    with echoic.connect() as client:
+        assert client.rollouts("math").name == "math"
     store.publish({"w": np.ones(2)}, version=4)
-    with WeightClient() as client:
+    with echoic.connect().weights() as client:
         assert client.subscribe().wait(timeout=PATIENCE).version == 4
     store.close()
 
 
 def test_what_is_on_one_server_asks_which_of_several(say: Any) -> None:
     say(addresses="a:1,b:2")
-    wanted = "needs one server, and the environment names 2.*tcp://a:1, tcp://b:2"
+    wanted = "needs one server, and there are 2.*tcp://a:1, tcp://b:2"
     with pytest.raises(echoic.errors.ArgumentError, match=f"a stream {wanted}"):
-        echoic.connect(example=np.int64(0))
+        echoic.connect().stream(np.int64(0))
     with pytest.raises(echoic.errors.ArgumentError, match=f"rollouts {wanted}"):
-        rollouts.connect()
+        echoic.connect().rollouts("math")
     with pytest.raises(echoic.errors.ArgumentError, match=f"weights {wanted}"):
-        WeightClient()
+        echoic.connect().weights()
 
 
 @pytest.mark.parametrize(
@@ -143,7 +139,7 @@ def test_what_is_on_one_server_asks_which_of_several(say: Any) -> None:
 def test_what_the_environment_says_wrong_is_told(say: Any, values: Any, message: str) -> None:
     say(**values)
     with pytest.raises(ValueError, match=message):
-        echoic.connect()
+        echoic.connect().tables
 
 
 def test_a_file_is_waited_for_until_it_says_something(
@@ -152,7 +148,7 @@ def test_a_file_is_waited_for_until_it_says_something(
     file = tmp_path / "servers"
     say(addresses_file=file)
     with pytest.raises(echoic.errors.DisconnectedError, match=r"can't read .*servers.*for 0\.1 s"):
-        echoic.connect(connect_timeout=0.1)
+        echoic.connect(timeout=0.1)
     file.write_text("\n")
     connected = background.start_and_let_block(echoic.connect)
     write(file, serve())
@@ -184,9 +180,9 @@ def test_a_server_that_moved_is_found_in_the_file(say: Any, serve: Any, tmp_path
             assert time.monotonic() < until, "the shard was not found at its other address"
             time.sleep(0.01)
         assert client.addresses[0] == serve.servers[2].addresses[0]
-        client.extend(np.arange(600), "replay")
+        client.table("replay").extend(np.arange(600))
         client.flush()
-    assert serve.servers[2].client().table("replay").stats().size == 300
+    assert echoic.connect(serve.servers[2]).table("replay").stats().size == 300
     assert "shard 0" in str(told[0].message)
 
 
@@ -198,10 +194,10 @@ def test_servers_join_are_emptied_and_go_as_the_file_says(
     write(file, first)
     say(addresses_file=file)
     with echoic.connect(refresh=None) as client:
-        assert isinstance(client, echoic.ShardedClient)
+        client.tables
         write(file, f"{first} draining", second)
         client.refresh()
-        client.extend(np.arange(200), "replay")
+        client.table("replay").extend(np.arange(200))
         client.flush()
         assert [shard.size for shard in client.table("replay").stats().shards] == [0, 200]
         write(file, "removed", second, third)
@@ -229,6 +225,6 @@ def test_commands_without_an_address_ask_the_environment(
     say(addresses=f"{address},b:2")
     done = invoke("ping")
     assert done.exit_code == 2
-    assert "names 2: give the address of one of" in done.output
+    assert "there are 2: give the address of one of" in done.output
     say()
     assert "neither ECHOIC_ADDRESSES" in invoke("top", "--once").output

@@ -23,14 +23,14 @@ def open_shards(make_proxy: Any) -> Iterator[Callable[[], Any]]:
     """Make two servers with a table each, and a client that reaches the second by a proxy."""
     servers: list[echoic.Server] = []
 
-    def make() -> tuple[echoic.ShardedClient, Any, list[echoic.Table]]:
+    def make() -> tuple[echoic.Connection, Any, list[echoic.Table]]:
         tables = [echoic.Table("t", np.int64(0), capacity=100_000, seed=1) for _ in range(2)]
         for table in tables:
             transport = echoic.TcpTransport(port=0)
             servers.append(echoic.Server(tables=[table], transport=transport).start())
         proxy = make_proxy(servers[1])
         addresses = [servers[0].addresses[0], proxy.address]
-        return echoic.connect(addresses, seed=1, deadline=PATIENCE), proxy, tables
+        return echoic.connect(addresses, seed=1, reconnect=PATIENCE), proxy, tables
 
     yield make
     for server in servers:
@@ -47,16 +47,16 @@ def until(condition: Callable[[], bool]) -> None:
 def test_keys_are_good_after_a_connection_was_lost(open_shards: Any) -> None:
     client, proxy, _ = open_shards()
     with client:
-        client.extend(np.arange(600), "t")
+        client.table("t").extend(np.arange(600))
         client.flush(PATIENCE)
-        keys = np.unique(client.sample("t", 12_000).keys)
+        keys = np.unique(client.table("t").sample(12_000).keys)
         assert len(keys) == 600
         proxy.cut()
         # Both connections: a request on one whose loss is not known yet would do without the shard.
-        until(lambda: client.stats()["reconnects"] == 2)
+        until(lambda: client.stats().reconnects == 2)
         until(lambda: all(client.shards_there))
-        assert client.update_priorities("t", keys, np.full(600, 2.0)) == 600
-        assert client.remove("t", keys) == 600
+        assert client.table("t").update_priorities(keys, np.full(600, 2.0)) == 600
+        assert client.table("t").remove(keys) == 600
 
 
 def test_each_item_is_inserted_once_while_connections_are_cut(open_shards: Any) -> None:
@@ -74,9 +74,9 @@ def test_each_item_is_inserted_once_while_connections_are_cut(open_shards: Any) 
         try:
             sampled = 0
             for first in range(0, count, 50):
-                client.add(np.int64(first), {"t": 1.0}, timeout=PATIENCE)
-                client.extend(np.arange(first + 1, first + 50), "t", timeout=PATIENCE)
-                sampled += len(client.sample("t", 20, timeout=PATIENCE))
+                client.table("t").add(np.int64(first), timeout=PATIENCE)
+                client.table("t").extend(np.arange(first + 1, first + 50), timeout=PATIENCE)
+                sampled += len(client.table("t").sample(20, timeout=PATIENCE))
         finally:
             done.set()
             cutter.join(PATIENCE)

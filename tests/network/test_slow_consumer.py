@@ -90,7 +90,7 @@ def test_signs_of_life_do_not_fall_into_samples(socket_door: Any) -> None:
     intake.pause()
     count = 12
     window = (count + 1) * server.info.bytes_per_sample
-    with echoic.connect(server.addresses[0], example(HUGE), window_bytes=window) as client:
+    with echoic.connect(server.addresses[0], window_bytes=window).stream(example(HUGE)) as client:
         for step in range(count):
             client.add(sample(0, step, HUGE))
         time.sleep(4 * HEARTBEAT)

@@ -74,9 +74,16 @@ def serve(ours: Papers, make_server: Any) -> Callable[..., tuple[echoic.Server, 
     return start
 
 
+def with_tls(**options: Any) -> dict[str, Any]:
+    """Return options of a connection, with those of TLS as one object."""
+    names = ("ca", "certificate", "key", "server_name")
+    files = {name: options.pop(name) for name in names if name in options}
+    return {**options, "tls": echoic.Tls(**files)}
+
+
 def deliver(connect: Any, server: echoic.Server, intake: Intake, **options: Any) -> None:
     """Somebody who is believed sends 100 samples, which are all that the server ever got."""
-    client = connect(server, **options)
+    client = connect(server, **with_tls(**options))
     client.extend(rows(0, 0, 100, SMALL))
     client.close(timeout=10)
     steps = intake.finish()
@@ -88,7 +95,7 @@ def refuse(server: echoic.Server | str, kind: type[Exception], match: str, **opt
     """Somebody who is not believed is told why."""
     address = server if isinstance(server, str) else server.addresses[0]
     with pytest.raises(kind, match=match):
-        echoic.connect(address, example(SMALL), connect_timeout=1.0, **options)
+        echoic.connect(address, timeout=1.0, **with_tls(**options)).stream(example(SMALL))
 
 
 def test_samples_arrive_over_an_encrypted_connection(ours: Any, serve: Any, connect: Any) -> None:
@@ -118,7 +125,7 @@ def test_a_frame_that_is_larger_than_a_record_arrives(
     way = echoic.TlsTransport(0, "localhost", **ours.issue("localhost"))
     server = make_server(example(words), 2, 8, transport=way).start()
     intake = Intake(server)
-    client = connect(server, words, ca=ours.ca)
+    client = connect(server, words, tls=echoic.Tls(ca=ours.ca))
     client.extend(rows(0, 0, 20, words))
     client.close(timeout=20)
     assert_exactly(intake.finish()[0], 20)
@@ -182,7 +189,7 @@ def test_a_token_does_not_replace_a_certificate(ours: Any, serve: Any) -> None:
 
 def test_one_client_too_many_is_told_so(ours: Any, serve: Any, connect: Any) -> None:
     server, intake = serve(max_connections=1)
-    first = connect(server, ca=ours.ca)
+    first = connect(server, tls=echoic.Tls(ca=ours.ca))
     refuse(server, echoic.errors.RefusedError, "LIMIT", ca=ours.ca)
     first.extend(rows(0, 0, 10, SMALL))
     first.close(timeout=10)
@@ -220,7 +227,7 @@ def test_connections_that_break_anywhere_are_made_anew_and_nothing_is_lost(
     proxy.limits = iter(range(1_000, 30_000, 3_000))
     proxy.abruptly = abruptly
     address = proxy.address.replace("tcp://", "tls://")
-    client = connect(address, ca=ours.ca, server_name="localhost")
+    client = connect(address, tls=echoic.Tls(ca=ours.ca, server_name="localhost"))
     client.extend(rows(0, 0, 5_000, SMALL))
     client.close(timeout=30)
     assert client.stats()["reconnects"] >= 3
@@ -232,7 +239,7 @@ def test_what_is_missing_is_named(ours: Any, missing: str) -> None:
     files = {"ca": ours.ca, **ours.issue("worker")}
     del files[missing]
     with pytest.raises(ValueError, match=missing):
-        echoic.connect("tls://localhost:1", example(SMALL), **files)
+        echoic.connect("tls://localhost:1", tls=echoic.Tls(**files)).stream(example(SMALL))
 
 
 @pytest.mark.parametrize("file", ["certificate", "key", "client_ca"])
@@ -249,7 +256,7 @@ def test_a_file_that_is_no_pem_is_named(
 
 def test_certificates_have_no_use_without_encryption(ours: Any) -> None:
     with pytest.raises(ValueError, match="use tls://"):
-        echoic.connect("tcp://localhost:1", example(SMALL), ca=ours.ca)
+        echoic.connect("tcp://localhost:1", tls=echoic.Tls(ca=ours.ca)).stream(example(SMALL))
 
 
 def port_of(server: echoic.Server) -> int:

@@ -18,19 +18,25 @@ from echoic import (
     Table,
     TcpTransport,
     UnixTransport,
-    Watch,
     connect,
-    rollouts,
 )
 from echoic.errors import ClosedError, DisconnectedError, RefusedError
 from echoic.rollouts import RolloutTable
 from echoic.views.reading import read
-from echoic.weights import WeightClient, WeightStore
+from echoic.weights import WeightStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from echoic.watch import Observation
+
 EXAMPLE = {"obs": np.zeros(4, np.float32)}
+
+
+def observe(connection: echoic.Connection) -> Observation:
+    """Return what the one server of a connection says of itself."""
+    [seen] = connection.server_stats().values()
+    return seen
 
 
 def everything(tmp_path: Path, transport: echoic.Transport) -> Server:
@@ -51,12 +57,12 @@ def test_every_number_comes_with_its_name_and_meaning(kind: str, tmp_path: Path)
         transport = UnixTransport(tmp_path / "door.sock")
     elif kind == "shm":
         transport = ShmTransport(f"watched-{tmp_path.name}")
-    with everything(tmp_path, transport) as server, Watch(server.addresses[0]) as watch:
+    with everything(tmp_path, transport) as server, connect(server.addresses[0]) as watch:
         server.extend({"obs": np.zeros((6, 4), np.float32)})
-        with connect(server.addresses[0], EXAMPLE) as client:
+        with connect(server.addresses[0]).stream(EXAMPLE) as client:
             client.add(EXAMPLE)
             client.flush()
-            seen = watch.stats()
+            seen = observe(watch)
         flat = server.metrics()
         assert seen.release == echoic._native.ping(server.addresses[0], {})["server_version"]
         assert seen.age > 0
@@ -92,38 +98,45 @@ def test_connections_have_the_names_of_their_clients(tmp_path: Path) -> None:
     with server, ExitStack() as opened:
         tcp, local = server.addresses
         for number, address in enumerate((tcp, local)):
-            opened.enter_context(connect(address, EXAMPLE, name=f"actor-{number}"))
-            opened.enter_context(connect(address, name=f"learner-{number}"))
-        opened.enter_context(connect([tcp], name="shards"))
-        opened.enter_context(rollouts.connect(tcp, name="producer"))
-        opened.enter_context(WeightClient(tcp, name="follower")).subscribe().latest()
-        opened.enter_context(connect(tcp, EXAMPLE))
-        watch = opened.enter_context(Watch(tcp, name="\u202eme"))
+            opened.enter_context(connect(address, name=f"actor-{number}").stream(EXAMPLE))
+            opened.enter_context(connect(address, name=f"learner-{number}")).table("replay")
+        opened.enter_context(connect([tcp], name="shards")).table("replay")
+        opened.enter_context(connect(tcp, name="producer")).rollouts("math")
+        opened.enter_context(connect(tcp, name="follower").weights()).subscribe().latest()
+        opened.enter_context(connect(tcp).stream(EXAMPLE))
+        watch = opened.enter_context(connect(tcp, name="\u202eme"))
         names = ["actor-0", "actor-1", *["learner-0", "learner-1", "shards"] * 2]
         expected = sorted([*names, "producer", "follower", own, "\u202eme"])
         deadline = time.monotonic() + 40
-        while sorted(one.name for one in watch.stats().connections) != expected:
-            assert time.monotonic() < deadline, [one.name for one in watch.stats().connections]
+        while sorted(one.name for one in observe(watch).connections) != expected:
+            assert time.monotonic() < deadline, [one.name for one in observe(watch).connections]
         assert sorted(one["name"] for one in server.connections()) == expected
         # What a person sees of a name that would turn the line around.
-        assert "\\u202eme" in {one.name for one in read(watch.stats()).connections}
+        assert "\\u202eme" in {one.name for one in read(observe(watch)).connections}
 
 
 @pytest.mark.parametrize("name", ["", "x" * 129, "é" * 65, "two\nlines", "\x1b[2J"])
 def test_a_name_that_could_not_be_shown_is_refused(name: str) -> None:
     message = r"name must be 1 to 128 bytes of UTF-8 without control characters, got \""
-    for client in (connect, Watch, rollouts.connect, WeightClient):
+    connection = connect("tcp://127.0.0.1:1", name=name)
+    for service in (
+        lambda: connection.table("t"),
+        lambda: connection.stream(EXAMPLE),
+        lambda: connection.rollouts("math"),
+        connection.weights,
+        connection.server_stats,
+    ):
         with pytest.raises(ValueError, match=message):
-            client("tcp://127.0.0.1:1", name=name)
+            service()
 
 
 def test_a_server_without_tables_is_watched_and_so_is_one_without_a_stream() -> None:
     with Server(EXAMPLE, batch_size=4, transport=TcpTransport(0)) as server:
-        seen = Watch(server.addresses[0]).stats()
+        seen = observe(connect(server.addresses[0]))
         assert seen.value("stream_capacity_samples") == 16
         assert "table_items" not in seen.families
     with Server(tables=[Table("t", EXAMPLE, capacity=1)], transport=TcpTransport(0)) as server:
-        seen = Watch(server.addresses[0]).stats()
+        seen = observe(connect(server.addresses[0]))
         assert seen.values("table_items", "table") == {"t": 0.0}
         assert "stream_capacity_samples" not in seen.families
 
@@ -139,7 +152,7 @@ def test_spreads_say_how_often_items_were_sampled_how_high_they_are_and_how_old(
         table.sample(1)
         table.remove(table.items().keys[4:])
         table.update_priorities(table.items().keys[:1], [2.0])
-        seen = Watch(server.addresses[0]).stats()
+        seen = observe(connect(server.addresses[0]))
 
     def spread(name: str) -> dict[float, float]:
         values = seen.values(name, "le", table="t")
@@ -165,33 +178,36 @@ def test_spreads_survive_a_checkpoint_and_a_reset(tmp_path: Path) -> None:
         )
 
     def spreads(server: Server) -> list[dict[str, float]]:
-        seen = Watch(server.addresses[0]).stats()
+        seen = observe(connect(server.addresses[0]))
         names = ("table_times_sampled", "table_priorities")
         return [seen.values(name, "le", table="t") for name in names]
 
     with open_server() as server:
-        client = server.client()
+        client = connect(server)
         for priority in (0.5, 3.0, 3.0):
-            client.add(1.0, {"t": priority})
-        client.sample("t", 8)
+            client.table("t").add(1.0, priority)
+        client.table("t").sample(8)
         before = spreads(server)
         assert before[0]["+Inf"] == 3
         server.checkpoint()
     with open_server() as server:
         assert spreads(server) == before
-        server.client().clear("t")
+        connect(server).table("t").clear()
         assert all(count == 0 for spread in spreads(server) for count in spread.values())
 
 
 def test_checkpoints_and_journals_are_counted(tmp_path: Path) -> None:
-    with everything(tmp_path, TcpTransport(0)) as server, Watch(server.addresses[0]) as watch:
-        assert watch.stats().value("checkpoints_total") == 0
-        assert "checkpoint_age_seconds" not in watch.stats().families
+    with (
+        everything(tmp_path, TcpTransport(0)) as server,
+        connect(server.addresses[0]) as watch,
+    ):
+        assert observe(watch).value("checkpoints_total") == 0
+        assert "checkpoint_age_seconds" not in observe(watch).families
         client = connect(server.addresses[0])
-        client.add(EXAMPLE, {"replay": 1.0})
+        client.table("replay").add(EXAMPLE)
         client.flush()
         server.checkpoint()
-        seen = watch.stats()
+        seen = observe(watch)
         client.close()
     assert seen.value("checkpoints_total") == 1
     assert 0 < (seen.value("checkpoint_last_seconds") or 0) < 60
@@ -211,37 +227,37 @@ def test_a_token_is_asked_for() -> None:
     with Server(EXAMPLE, batch_size=4, transport=door) as server:
         for token in (None, b"wrong"):
             with pytest.raises(RefusedError) as refused:
-                Watch(server.addresses[0], token=token)
+                connect(server.addresses[0], token=token).server_stats()
             assert refused.value.code == "AUTH"
-        seen = Watch(server.addresses[0], token=b"right").stats()
+        seen = observe(connect(server.addresses[0], token=b"right"))
         assert seen.values("connections_refused_total", "code") == {"AUTH": 2.0}
 
 
 def test_a_watch_comes_back_when_the_server_does(tmp_path: Path) -> None:
     door = UnixTransport(tmp_path / "door.sock")
     with Server(EXAMPLE, batch_size=4, transport=door) as server:
-        watch = Watch(server.addresses[0], timeout=5)
-        watch.stats()
+        watch = connect(server.addresses[0])
+        observe(watch)
     with pytest.raises((DisconnectedError, OSError)):
-        watch.stats()
+        observe(watch)
     with Server(EXAMPLE, batch_size=8, transport=UnixTransport(tmp_path / "door.sock")):
-        assert watch.stats().value("stream_batch_samples") == 8
+        assert observe(watch).value("stream_batch_samples") == 8
 
 
 def test_a_watch_that_looks_seldom_connects_again() -> None:
     door = TcpTransport(0, heartbeat=0.05)
     with Server(EXAMPLE, batch_size=4, transport=door) as server:
-        watch = Watch(server.addresses[0])
-        watch.stats()
-        with Watch(server.addresses[0]) as other:
+        watch = connect(server.addresses[0])
+        observe(watch)
+        with connect(server.addresses[0]) as other:
             # This one answers pings while it is looked through; the other says nothing.
             until = time.monotonic() + 30
-            while len(other.stats().connections) > 1:
+            while len(observe(other).connections) > 1:
                 assert time.monotonic() < until
             # It is no worker that fell silent.
-            assert other.stats().value("connections_silent_total") == 0
+            assert observe(other).value("connections_silent_total") == 0
         # One more than were opened, unless a slow machine has cut more.
-        assert (watch.stats().value("connections_accepted_total") or 0) >= 3
+        assert (observe(watch).value("connections_accepted_total") or 0) >= 3
 
 
 def test_a_ping_of_a_server_of_tables_alone_names_them() -> None:
@@ -253,15 +269,15 @@ def test_a_ping_of_a_server_of_tables_alone_names_them() -> None:
 
 def test_a_closed_watch_looks_no_more() -> None:
     with Server(EXAMPLE, batch_size=4, transport=TcpTransport(0)) as server:
-        watch = Watch(server.addresses[0])
+        watch = connect(server.addresses[0])
         watch.close()
-        with pytest.raises(ClosedError, match="the watch is closed"):
-            watch.stats()
+        with pytest.raises(ClosedError, match="is closed"):
+            observe(watch)
 
 
 def test_a_look_at_a_server_that_is_silent_ends_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start = time.monotonic()
         with pytest.raises(DisconnectedError):
-            Watch(f"tcp://127.0.0.1:{silent.getsockname()[1]}", timeout=0.3)
+            connect(f"tcp://127.0.0.1:{silent.getsockname()[1]}").server_stats(timeout=0.3)
         assert time.monotonic() - start < 5

@@ -25,6 +25,8 @@ from content import SMALL, example, pairs, rows, sample
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from echoic.remote_stream import RemoteStream
+
 
 def say(*words: object) -> None:
     """Print a line in one system call, so that a kill can't cut it."""
@@ -47,7 +49,7 @@ def allow_files(count: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, most))
 
 
-def send_some(client: echoic.Client, producer: int, count: int) -> None:
+def send_some(client: RemoteStream, producer: int, count: int) -> None:
     """Send with a client that came from another process."""
     with client:
         client.extend(rows(producer, 0, count, SMALL))
@@ -55,8 +57,8 @@ def send_some(client: echoic.Client, producer: int, count: int) -> None:
 
 def send(arguments: argparse.Namespace) -> None:
     """Send samples, as many as asked for or until stdin ends."""
-    client = echoic.connect(
-        arguments.address, example(arguments.words), **json.loads(arguments.options)
+    client = echoic.connect(arguments.address, **json.loads(arguments.options)).stream(
+        example(arguments.words)
     )
     say("ready")
     sent = calls = 0
@@ -86,8 +88,8 @@ def send(arguments: argparse.Namespace) -> None:
 
 def despair(arguments: argparse.Namespace) -> None:
     """Send until the client gives up, and say which samples it has left."""
-    client = echoic.connect(
-        arguments.address, example(arguments.words), **json.loads(arguments.options)
+    client = echoic.connect(arguments.address, **json.loads(arguments.options)).stream(
+        example(arguments.words)
     )
     say("ready")
     sent = 0
@@ -182,22 +184,22 @@ def insert(arguments: argparse.Namespace) -> None:
     while not stop:
         one = sample(arguments.producer, sent, arguments.words)
         before = time.monotonic()
-        patiently(lambda one=one: client.add(one, {"replay": 1.0}))
+        patiently(lambda one=one: client.table("replay").add(one))
         say("inserted", sent, round(time.monotonic() - before, 3))
         sent += 1
         if sent % arguments.report == 0:
             before = time.monotonic()
-            patiently(lambda: pairs(client.sample("replay", 32).data))
+            patiently(lambda: pairs(client.table("replay").sample(32).data))
             calls += 1
             say("sampled", calls, round(time.monotonic() - before, 3))
-        say("held", int(client.stats()["held_bytes"]))
-        say("acked", int(client.stats()["items_acked"]))
+        say("held", int(client.stats().held_bytes))
+        say("acked", int(client.stats().items_acked))
         time.sleep(arguments.pause)
         stop = bool(select.select([0], [], [], 0)[0])
     patiently(client.flush)
-    say("acked", int(client.stats()["items_acked"]))
+    say("acked", int(client.stats().items_acked))
     client.close()
-    say("reconnects", int(client.stats()["reconnects"]))
+    say("reconnects", int(client.stats().reconnects))
     say("done", sent)
 
 
@@ -205,12 +207,12 @@ def crowd(arguments: argparse.Namespace) -> None:
     """Hold many connections at once, send through each, and say why the next one is refused."""
     allow_files(4 * arguments.connections + 200)
     clients = [
-        echoic.connect(arguments.address, example(arguments.words), window_bytes=1 << 14)
+        echoic.connect(arguments.address, window_bytes=1 << 14).stream(example(arguments.words))
         for _ in range(arguments.connections)
     ]
     say("ready")
     try:
-        echoic.connect(arguments.address, example(arguments.words), connect_timeout=1.0)
+        echoic.connect(arguments.address, timeout=1.0).stream(example(arguments.words))
     except echoic.errors.RefusedError as error:
         say("refused", error.code, error)
     for producer, client in enumerate(clients):
@@ -230,7 +232,7 @@ def rush(arguments: argparse.Namespace) -> None:
 
     def run(producer: int) -> None:
         try:
-            with echoic.connect(arguments.address, example(arguments.words)) as client:
+            with echoic.connect(arguments.address).stream(example(arguments.words)) as client:
                 for step in range(arguments.count):
                     client.add(sample(producer, step, arguments.words))
         except BaseException as failure:  # raised again below

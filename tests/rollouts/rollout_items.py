@@ -9,10 +9,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from echoic.rollouts import RolloutTable, connect
+from echoic import connect
 
 if TYPE_CHECKING:
-    from echoic.rollouts import Reservation
+    from echoic.rollouts import Reservation, RolloutTable
 
 COLUMNS = {"tokens": "int32", "logprobs": "float32", "mask": "uint8"}
 FIELDS = {"reward": "float32", "prompt": "int64"}
@@ -58,4 +58,4 @@ def consume(table: RolloutTable, lease: str) -> None:
 
 if __name__ == "__main__":
     with connect(sys.argv[1]) as client:
-        {"produce": produce, "consume": consume}[sys.argv[2]](client["math"], sys.argv[3])
+        {"produce": produce, "consume": consume}[sys.argv[2]](client.rollouts("math"), sys.argv[3])

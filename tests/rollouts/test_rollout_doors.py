@@ -25,7 +25,7 @@ from echoic.errors import (
     TableNotFoundError,
     WaitTimeoutError,
 )
-from echoic.rollouts import Reservation, RolloutTable, connect
+from echoic.rollouts import Reservation, RolloutTable
 from rollout_items import COLUMNS, FIELDS, columns, fill
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class Served:
         self.table = table
         self.server = server
         self.address = server.addresses[0]
-        self.client = connect(self.address)
-        self.remote = self.client["math"]
+        self.client = echoic.connect(self.address)
+        self.remote = self.client.rollouts("math")
         self._processes: list[subprocess.Popen[str]] = []
 
     def worker(self, *arguments: str) -> subprocess.Popen[str]:
@@ -155,7 +155,7 @@ def test_refusals_are_the_same(serve: Callable[..., Served]) -> None:
     with pytest.raises(RolloutError, match="version must be from 0 to"):
         remote.publish_version(-1)
     with pytest.raises(TableNotFoundError, match="there is no rollout table 'chess'"):
-        served.client["chess"]
+        served.client.rollouts("chess")
 
 
 def test_whoever_waits_there_is_woken_from_here(
@@ -280,21 +280,21 @@ def test_a_version_is_published_in_all_tables_of_a_server(
     tables = [RolloutTable(name, COLUMNS, FIELDS, batch_groups=1) for name in ("math", "code")]
     with (
         echoic.Server(rollouts=tables, transport=door) as server,
-        connect(server.addresses[0]) as client,
+        echoic.connect(server.addresses[0]) as client,
     ):
         server.publish_version(3)
         assert [table.version for table in tables] == [3, 3]
-        assert (server.version(), client.version()) == (3, 3)
-        client.publish_version(4)
+        assert (server.version(), client.rollouts("math").version) == (3, 3)
+        for table in tables:
+            client.rollouts(table.name).publish_version(4)
         assert [table.version for table in tables] == [4, 4]
         tables[1].publish_version(7)
         # What both have reached.
-        assert (server.version(), client.version()) == (4, 4)
-        for publish in (server.publish_version, client.publish_version):
-            with pytest.raises(RolloutError, match="got 5: 'code' has 7"):
-                publish(5)
+        assert server.version() == 4
+        with pytest.raises(RolloutError, match="got 5: 'code' has 7"):
+            server.publish_version(5)
         assert [table.version for table in tables] == [4, 7]
-        client.publish_version(7)
+        client.rollouts("math").publish_version(7)
         assert server.version() == 7
 
 
@@ -520,8 +520,8 @@ def test_items_that_nobody_waits_for_fail_with_their_connection(
     door: echoic.Transport, make: Callable[..., RolloutTable]
 ) -> None:
     server = echoic.Server(rollouts=[make(group_size=1)], transport=door).start()
-    with connect(server.addresses[0], deadline=0.2) as client:
-        first, second, third = client["math"].reserve_many(3)
+    with echoic.connect(server.addresses[0], reconnect=0.2) as client:
+        first, second, third = client.rollouts("math").reserve_many(3)
         server.close(restart=True)
         first.add(columns(1), ends(), wait=False)
         with pytest.raises((DisconnectedError, ClosedError)):
@@ -554,8 +554,8 @@ def test_what_has_no_answer_can_be_added_again_over_another_connection(
     served = serve(batch_groups=1)
     reservation = served.remote.reserve()
     reservation.add(columns(3), ends(), wait=False)
-    with connect(served.address) as client:
-        moved = client["math"].reservation(reservation)
+    with echoic.connect(served.address) as client:
+        moved = client.rollouts("math").reservation(reservation)
         # Whether it was taken before or is only now, it is taken once.
         assert moved.add(columns(3), ends(), item=0) == "running"
         assert moved.add(columns(2, 7), ends()) == "complete"
@@ -569,7 +569,7 @@ def test_closing_tells_of_an_error_that_nobody_was_told_of(serve: Callable[..., 
     bad.add(columns(65), ends(), wait=False)
     with pytest.raises(RolloutError, match="got 65"):
         served.client.close()
-    assert not served.client.connected
+    assert not served.client.stats().connected
     assert served.table.stats().accepted == 1
 
 
@@ -579,8 +579,8 @@ def test_a_group_that_a_server_started_anew_has_forgotten_is_expired(
     with tempfile.TemporaryDirectory(prefix="echoic-") as folder:
         transport = echoic.UnixTransport(f"{folder}/door")
         server = echoic.Server(rollouts=[make()], transport=transport).start()
-        with connect(server.addresses[0]) as client:
-            table = client["math"]
+        with echoic.connect(server.addresses[0]) as client:
+            table = client.rollouts("math")
             reservations = table.reserve_many(4)
             server.close(restart=True)
             with echoic.Server(rollouts=[make()], transport=transport).start():
@@ -603,8 +603,8 @@ def test_clients_wait_for_another_server_only_if_there_may_be_one(
         transport = echoic.UnixTransport(f"{folder}/door")
         server = echoic.Server(rollouts=[make(**settings)], transport=transport).start()
         # Who waits for another server waits for longer than this test may take.
-        with connect(server.addresses[0], deadline=None) as client:
-            table = client["math"]
+        with echoic.connect(server.addresses[0], reconnect=None) as client:
+            table = client.rollouts("math")
             reservation = table.reserve()
             server.close(restart=restart)
             if not (kept if restart is None else restart):
@@ -612,7 +612,7 @@ def test_clients_wait_for_another_server_only_if_there_may_be_one(
                     reservation.add(columns(1), ends())
                 with pytest.raises(ClosedError, match="rollout tables are closed"):
                     table.sample()
-                assert not client.connected
+                assert not client.stats().connected
                 return
             with echoic.Server(rollouts=[make(**settings)], transport=transport).start():
                 status = "running" if kept else "expired"

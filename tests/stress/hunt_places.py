@@ -68,11 +68,11 @@ class Local:
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self.server = make_server(plan, folder)
-        self.table = self.server.client().table(NAME) if plan.target == "table" else None
+        self.table = echoic.connect(self.server).table(NAME) if plan.target == "table" else None
 
     def client(self) -> Any:
         """Return what users of this process have."""
-        return self.server if self.table is None else self.server.client()
+        return self.server if self.table is None else echoic.connect(self.server)
 
     def set_limiter(self, limiter: Limiter) -> None:
         """Replace the table's limiter."""
@@ -186,7 +186,7 @@ def serve(connection: Connection, plan: Plan, folder: Path, address: str) -> Non
         else:
             transport = echoic.TcpTransport(int(place.rsplit(":", 1)[1]))
         server = make_server(plan, folder, transport)
-        table = server.client().table(NAME) if plan.target == "table" else None
+        table = echoic.connect(server).table(NAME) if plan.target == "table" else None
         taker = Taker(server) if table is None else None
         connection.send((False, server.addresses[0]))
         while True:
@@ -255,9 +255,9 @@ class Remote:
     def client(self, address: str | None = None) -> Any:
         """Connect to the server of an address, or to all of them together."""
         if self._plan.target == "stream":
-            return echoic.connect(self.addresses[0], self._plan.example(), connect_timeout=30)
+            return echoic.connect(self.addresses[0], timeout=30).stream(self._plan.example())
         everywhere = self.addresses if len(self.addresses) > 1 else self.addresses[0]
-        return echoic.connect(address or everywhere, connect_timeout=30)
+        return echoic.connect(address or everywhere, timeout=30)
 
     def restart(self) -> None:
         """Kill the server, and start it again at the same address with the same files."""

@@ -190,7 +190,7 @@ class Play:
         elif "add" in self.plan.inserters:
             for number in range(first, first + size):
                 window = rows(self.plan, np.arange(number - 1, number + 1))
-                self._shared.add(window, {NAME: 1.0})
+                self._shared.table(NAME).add(window)
             with self.watch.call("fill", "insert"):
                 self._shared.flush()
         else:
@@ -224,7 +224,7 @@ class Play:
                     if role == "take":
                         data = client.sample(patience).data
                     else:
-                        data = client.sample(NAME, plan.batch, patience, beta=0.5).data
+                        data = client.table(NAME).sample(plan.batch, patience, beta=0.5).data
             except echoic.errors.WaitTimeoutError:
                 continue
             log.given.append(check_whole(data))
@@ -235,8 +235,8 @@ class Play:
     def _iterate(self, client: Any, log: Log, rng: random.Random) -> None:
         patience, prefetch = self._patience(rng), rng.choice([0, 1, 2, 5])
         workers = rng.choice([1, 3])
-        with client.batches(
-            NAME, self.plan.batch, prefetch=prefetch, workers=workers, timeout=patience
+        with client.table(NAME).batches(
+            self.plan.batch, prefetch=prefetch, workers=workers, timeout=patience
         ) as batches:
             while not self.stop.is_set():
                 try:
@@ -549,12 +549,12 @@ class Inserter:
                 client.extend(items, timeout=patience)
         elif many > 1 or "batch" in self._role:
             items = rows(plan, np.arange(number, number + many))
-            client.extend(items, NAME, timeout=patience)
+            client.table(NAME).extend(items, timeout=patience)
         elif plan.kind == "rows":
-            client.add(_step(plan, number), {NAME: 1.0}, timeout=patience)
+            client.table(NAME).add(_step(plan, number), timeout=patience)
         else:
             window = rows(plan, np.arange(number - 1, number + 1))
-            client.add(window, {NAME: 1.0}, timeout=patience)
+            client.table(NAME).add(window, timeout=patience)
 
     def flush(self, patience: float | None) -> None:
         """Wait until all is there."""
@@ -615,7 +615,7 @@ def be_victim(_: Connection, plan: Plan, address: str, number: int) -> None:
     log = Log()
     watch = Watch(lambda: None, None)
     if plan.target == "stream":
-        client: Any = echoic.connect(address, plan.example())
+        client: Any = echoic.connect(address).stream(plan.example())
     else:
         client = echoic.connect(address)
     inserter = Inserter(plan, watch, rng.choice(plan.inserters), client, log, number * RANGE)
@@ -623,7 +623,7 @@ def be_victim(_: Connection, plan: Plan, address: str, number: int) -> None:
         inserter.step(rng, 0.1)
         if plan.target == "table" and plan.samplers and not plan.max_times:
             with contextlib.suppress(echoic.errors.WaitTimeoutError):
-                check_whole(client.sample(NAME, plan.batch, 0.05).data)
+                check_whole(client.table(NAME).sample(plan.batch, 0.05).data)
         time.sleep(0.005)
 
 

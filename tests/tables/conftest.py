@@ -63,16 +63,16 @@ def selector(request: pytest.FixtureRequest) -> selectors.Selector:
 
 
 @pytest.fixture(params=["process", "tcp"])
-def serve(request: pytest.FixtureRequest) -> Iterator[Callable[..., echoic.TableClient]]:
+def serve(request: pytest.FixtureRequest) -> Iterator[Callable[..., echoic.Connection]]:
     """Serve tables, and make a client of them: in this process, and over TCP."""
     opened: list[Any] = []
 
-    def make(*tables: echoic.Table) -> echoic.TableClient:
+    def make(*tables: echoic.Table) -> echoic.Connection:
         remote = request.param == "tcp"
         transport = echoic.TcpTransport(port=0) if remote else None
         server = echoic.Server(tables=tables, transport=transport).start()
         opened.append(server)
-        client = echoic.connect(server.addresses[0]) if remote else server.client()
+        client = echoic.connect(server.addresses[0]) if remote else echoic.connect(server)
         opened.append(client)
         return client
 
@@ -82,12 +82,12 @@ def serve(request: pytest.FixtureRequest) -> Iterator[Callable[..., echoic.Table
 
 
 @pytest.fixture
-def connect() -> Iterator[Callable[..., echoic.ShardedClient]]:
+def connect() -> Iterator[Callable[..., echoic.Connection]]:
     """Connect to shards, and close with what is left."""
-    clients: list[echoic.ShardedClient] = []
+    clients: list[echoic.Connection] = []
 
-    def make(where: Any, **options: Any) -> echoic.ShardedClient:
-        clients.append(echoic.connect(where, **{"seed": 5, "deadline": 30.0, **options}))
+    def make(where: Any, **options: Any) -> echoic.Connection:
+        clients.append(echoic.connect(where, **{"seed": 5, "reconnect": 30.0, **options}))
         return clients[-1]
 
     yield make

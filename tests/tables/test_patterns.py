@@ -28,7 +28,7 @@ class Setup:
     def __init__(self, table: Table | None = None) -> None:
         self.table = Table.queue("t", capacity=10_000) if table is None else table
         self.server = Server(tables=[self.table])
-        self.client = self.server.client()
+        self.client = echoic.connect(self.server)
 
     def writer(
         self, *patterns: Any, chunk: int | None = None, **rest: Any
@@ -673,7 +673,10 @@ def test_items_go_to_several_tables() -> None:
         patterns.Config(pattern, table="two"),
         patterns.Config(pattern, table="one", conditions=[patterns.step_index() == 4]),
     ]
-    with Server(tables=tables) as server, server.client().structured_writer(configs) as writer:
+    with (
+        Server(tables=tables) as server,
+        echoic.connect(server).structured_writer(configs) as writer,
+    ):
         count(writer, 5)
         writer.flush()
         assert [table.stats().size for table in tables] == [1, 3]
@@ -778,7 +781,7 @@ def test_what_no_pattern_reaches_is_not_kept() -> None:
         config = patterns.Config(
             {"a": A[-50:]}, table="t", conditions=[patterns.steps_since_applied() >= 1000]
         )
-        writer = server.client().structured_writer([config])
+        writer = echoic.connect(server).structured_writer([config])
         steps = {"a": np.zeros((1000, 8)), "unused": np.zeros((1000, 8))}
 
         def append(batches: int) -> int:

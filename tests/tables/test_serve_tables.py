@@ -574,15 +574,15 @@ def test_clients_insert_and_sample(start: Any, tmp_path: Path) -> None:
         )
     )
     with echoic.connect(server.address) as client:
-        client.add({"obs": np.ones(4, np.float32), "reward": 0.5}, {"replay": 1.0})
+        client.table("replay").add({"obs": np.ones(4, np.float32), "reward": 0.5})
         with client.trajectory_writer(3) as writer:
             for at in range(3):
                 writer.append({"at": at})
             writer.create_item("queue", 1.0, {"at": writer.history["at"][-2:]})
         client.flush()
-        batch = client.sample("replay", 2)
+        batch = client.table("replay").sample(2)
         assert batch.data["obs"].tolist() == [[1.0] * 4] * 2
-        assert client.sample("queue", 1).data["at"].tolist() == [[1, 2]]
+        assert client.table("queue").sample(1).data["at"].tolist() == [[1, 2]]
     errors = server.end(signal.SIGINT)
     assert "table replay: obs=float32[4],reward=float32; at most 10 items\n" in errors
     assert "table queue: items of any form; at most 10 items\n" in errors
@@ -596,10 +596,10 @@ def test_clients_insert_and_sample(start: Any, tmp_path: Path) -> None:
 def test_a_server_may_have_a_stream_and_tables(start: Any, tmp_path: Path) -> None:
     table = {"name": "replay", "capacity": 10, "spec": "int64"}
     server = start(write(tmp_path, spec={"x": "int64"}, batch_size=2, save="out", tables=[table]))
-    with echoic.connect(server.address, {"x": np.int64(0)}) as client:
+    with echoic.connect(server.address).stream({"x": np.int64(0)}) as client:
         client.extend({"x": np.arange(5)})
     with echoic.connect(server.address) as client:
-        client.add(np.int64(7), {"replay": 1.0})
+        client.table("replay").add(np.int64(7))
     errors = server.end()
     assert len(list((tmp_path / "out").iterdir())) == 3
     assert "table replay: 1 items after 1 inserts" in errors
@@ -617,7 +617,7 @@ def test_the_last_checkpoint_has_all_that_clients_know_to_be_stored(
     for run in range(3):
         server = start(config)
         with echoic.connect(server.address) as client:
-            client.extend(np.arange(10) + 10 * run, "rows")
+            client.table("rows").extend(np.arange(10) + 10 * run)
         their_client = reverb.Client(server.address)
         their_client.insert([run], {"theirs": 1.0})
         errors = server.end()
@@ -639,21 +639,21 @@ def test_inserts_that_come_while_the_server_ends_are_in_the_last_checkpoint(
     table = {"name": "rows", "capacity": 100_000, "spec": "int64"}
     config = write(tmp_path, tables=[table], checkpoints={"path": "saved"})
     server = start(config)
-    client = echoic.connect(server.address, deadline=0.5)
-    client.add(np.int64(0), {"rows": 1.0})
+    client = echoic.connect(server.address, reconnect=0.5)
+    client.table("rows").add(np.int64(0))
     client.flush(PATIENCE)
     sent = 1
     # The client gives up some time after the server has ended.
     with contextlib.suppress(echoic.errors.DisconnectedError):
         while sent < 50_000:
-            client.add(np.int64(sent), {"rows": 1.0})
+            client.table("rows").add(np.int64(sent))
             sent += 1
             if sent == 10_000:
                 server.popen.send_signal(signal.SIGTERM)
         client.close(PATIENCE)
     _, errors = server.popen.communicate(timeout=PATIENCE)
     assert server.popen.returncode == 0, errors
-    acked = int(client.stats()["items_acked"])
+    acked = int(client.stats().items_acked)
     (saved,) = echoic._native.open_checkpoint(tmp_path / "saved")
     # In order and without a gap; the answer to what came last may have been lost.
     stored = np.sort(saved.get(saved.items().keys).data)
@@ -666,9 +666,9 @@ def test_scheduled_checkpoints_survive_a_kill(start: Any, tmp_path: Path, eventu
     config = write(tmp_path, tables=[table], checkpoints={"path": "saved", "every": 0.1})
     server = start(config)
     with echoic.connect(server.address) as client:
-        client.extend(np.arange(10), "rows")
+        client.table("rows").extend(np.arange(10))
         client.flush()
-        first = client.checkpoint()
+        [first] = client.checkpoint().values()
         # A whole one that began after the insert: the one above may be the last that counts.
         eventually(lambda: any(path > first for path in first.parent.glob("checkpoint-*")))
         server.kill()
@@ -684,8 +684,8 @@ def test_journalled_tables_of_both_kinds_survive_a_kill(start: Any, tmp_path: Pa
     config = write(tmp_path, tables=tables, journal="journal")
     server = start(config)
     client = echoic.connect(server.address)
-    client.extend(np.arange(10), "rows")
-    client.extend(np.arange(10), "lost")
+    client.table("rows").extend(np.arange(10))
+    client.table("lost").extend(np.arange(10))
     client.flush()
     reverb.Client(server.address).insert([1.0, "text"], {"theirs": 1.0})
     server.kill()
@@ -717,7 +717,7 @@ def test_the_file_of_tables_in_the_guide_is_served(
     with echoic.connect(server.address, token="hunter2") as client:
         assert sorted(client.tables) == ["messages", "replay", "sequences"]
         item = {"obs": np.zeros(4, np.float32), "action": 1, "reward": 0.5}
-        client.add(item, {"replay": 2.0})
+        client.table("replay").add(item, 2.0)
         with client.trajectory_writer(5) as writer:
             for _ in range(5):
                 writer.append({"obs": np.zeros(4, np.float32), "lost": False})
@@ -726,7 +726,7 @@ def test_the_file_of_tables_in_the_guide_is_served(
             writer.create_item("sequences", 1.0, leaves)
             writer.create_item("messages", 1.0, {"any": history["lost"][:]})
         client.flush()
-        assert client.sample("messages", 1).data["any"].shape == (1, 5)
+        assert client.table("messages").sample(1).data["any"].shape == (1, 5)
     assert "table replay: 1 items after 1 inserts" in server.end()
 
 

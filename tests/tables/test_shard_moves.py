@@ -44,7 +44,7 @@ def numbers(*tables: Table) -> list[int]:
     return sorted(np.concatenate(parts).tolist()) if parts else []
 
 
-def homes(client: echoic.ShardedClient, count: int = 300) -> list[int]:
+def homes(client: echoic.Connection, count: int = 300) -> list[int]:
     """Where items go that have a key."""
     return [client._shards.candidates(number)[0].number for number in range(count)]
 
@@ -79,8 +79,8 @@ def test_keys_keep_their_meaning_while_shards_join(serve: Any, connect: Any) -> 
             assert client.table("t").get(keys).data.tolist() == values.tolist()
     keys = given[-1][0]
     assert len(set(keys.tolist())) == 900
-    assert client.update_priorities("t", given[2][0], np.full(300, 2.0)) == 300
-    assert client.remove("t", given[0][0]) == 100
+    assert client.table("t").update_priorities(given[2][0], np.full(300, 2.0)) == 300
+    assert client.table("t").remove(given[0][0]) == 100
     assert numbers(*tables) == list(range(100, 900))
 
 
@@ -103,13 +103,13 @@ def test_who_joins_gets_inserts_and_is_sampled_with_true_probabilities(
             places = addresses[:count]
             client.refresh()
             for _ in range(30):
-                batch = client.sample("t", 200, timeout=PATIENCE)
+                batch = client.table("t").sample(200, timeout=PATIENCE)
                 # Each batch is of one whole, and says of which.
                 total = totals[batch.info.table_size // 100]
                 assert batch.info.table_size == 100 * count
                 expected = batch.info.priorities / total
                 assert np.allclose(batch.info.probabilities, expected, rtol=1e-12)
-            drawn = client.sample("t", 20_000, timeout=PATIENCE).data
+            drawn = client.table("t").sample(20_000, timeout=PATIENCE).data
             shares = np.bincount(drawn // 100, minlength=4) / len(drawn)
             true = np.diff(totals[: count + 1]) / totals[count]
             assert np.abs(shares[:count] - true).max() < 0.02
@@ -117,12 +117,12 @@ def test_who_joins_gets_inserts_and_is_sampled_with_true_probabilities(
         # One goes: it is sampled no more from then on, and nothing else changes.
         places = [addresses[0], None, *addresses[2:]]
         client.refresh()
-        batch = client.sample("t", 500, timeout=PATIENCE)
+        batch = client.table("t").sample(500, timeout=PATIENCE)
     total = totals[4] - (totals[2] - totals[1])
     assert batch.info.table_size == 300
     assert np.allclose(batch.info.probabilities, batch.info.priorities / total, rtol=1e-12)
     assert seen == {0, 1, 2, 3}
-    client.extend(np.arange(1000, 1900), "t")
+    client.table("t").extend(np.arange(1000, 1900))
     client.flush(PATIENCE)
     assert [len(one) for one in tables] == [400, 100, 400, 400]
     assert client.addresses == [addresses[0], "", *addresses[2:]]
@@ -153,13 +153,13 @@ def test_a_shard_that_can_not_be_reached_yet_joins_later(serve: Any, connect: An
         echoic.errors.ShardWarning, match="shard 1 .* can't be reached; it is used as soon"
     ):
         client.refresh()
-    client.extend(np.arange(200), "t")
+    client.table("t").extend(np.arange(200))
     client.flush(PATIENCE)
     assert client.shards_there == [True, False]
     port = int(nowhere.rpartition(":")[2])
     serve(other, echoic.TcpTransport(port=port))
     until(lambda: client.shards_there == [True, True])
-    client.extend(np.arange(200, 800), "t")
+    client.table("t").extend(np.arange(200, 800))
     client.flush(PATIENCE)
     assert (len(one), len(other)) == (500, 300)
 
@@ -212,7 +212,7 @@ def test_who_does_not_know_where_shards_are_is_complained_of_once_and_asked_agai
 def test_a_drained_shard_is_sampled_and_gets_no_inserts(serve: Any, connect: Any) -> None:
     tables = [table() for _ in range(3)]
     client = connect([serve(one) for one in tables])
-    client.extend(np.arange(900), "t")
+    client.table("t").extend(np.arange(900))
     client.flush(PATIENCE)
     before = homes(client)
     client.drain(1)
@@ -221,13 +221,13 @@ def test_a_drained_shard_is_sampled_and_gets_no_inserts(serve: Any, connect: Any
     # Only the keys of that shard have gone to others, and to both of them.
     assert {new for old, new in zip(before, after, strict=True) if old == 1} == {0, 2}
     assert all(new == old for old, new in zip(before, after, strict=True) if old != 1)
-    client.extend(np.arange(900, 1800), "t")
+    client.table("t").extend(np.arange(900, 1800))
     for number in range(1800, 1900):
-        client.add(np.int64(number), {"t": 1.0}, shard_key=number)
-        client.add(np.int64(number + 100), {"t": 1.0})
+        client.table("t").add(np.int64(number), shard_key=number)
+        client.table("t").add(np.int64(number + 100))
     client.flush(PATIENCE)
     assert len(tables[1]) == 300
-    batch = client.sample("t", 5000)
+    batch = client.table("t").sample(5000)
     assert batch.info.table_size == 2000
     assert np.allclose(batch.info.probabilities, 1 / 2000)
     drawn = np.isin(batch.data, numbers(tables[1])).mean()
@@ -245,7 +245,7 @@ def test_items_of_a_drained_shard_go_to_the_others_with_priorities_and_versions(
     client = connect([serve(one) for one in tables])
     for version in range(3):
         values = np.arange(3000 * version, 3000 * version + 3000)
-        client.extend(values, "t", 1.0 + values, version=version)
+        client.table("t").extend(values, 1.0 + values, version=version)
     client.flush(PATIENCE)
     with pytest.raises(ValueError, match=r"shard 1 .* takes inserts, .* drain it first"):
         client.move_items(1, "t")
@@ -283,7 +283,7 @@ def test_nobody_is_told_of_a_drained_shard_that_goes(connect: Any) -> None:
     addresses = [server.addresses[0] for server in servers]
     said: list[Any] = list(addresses)
     client = connect(lambda: said, refresh=None)
-    client.extend(np.arange(600), "t")
+    client.table("t").extend(np.arange(600))
     client.flush(PATIENCE)
     said[1] = (addresses[1], "draining")
     client.refresh()
@@ -291,28 +291,28 @@ def test_nobody_is_told_of_a_drained_shard_that_goes(connect: Any) -> None:
         warnings.simplefilter("error")
         servers[1].close()
         until(lambda: client.shards_there == [True, False])
-        client.extend(np.arange(600, 700), "t")
-        assert client.sample("t", 50, timeout=PATIENCE).info.table_size >= 300
+        client.table("t").extend(np.arange(600, 700))
+        assert client.table("t").sample(50, timeout=PATIENCE).info.table_size >= 300
         said[1] = None
         client.refresh()
         client.flush(PATIENCE)
-        client.clear("t")
+        client.table("t").clear()
         assert client.table("t").stats().shards[1] is None
         client.close(PATIENCE)
     servers[0].close()
 
 
 def test_that_all_who_are_there_are_drained_is_said(serve: Any, connect: Any) -> None:
-    client = connect([serve(table())], deadline=0.2)
+    client = connect([serve(table())], reconnect=0.2)
     client.drain(0)
     with pytest.raises(
         echoic.errors.WaitTimeoutError, match="all shards that take inserts are away"
     ):
-        client.add(np.int64(1), {"t": 1.0}, timeout=0.05)
+        client.table("t").add(np.int64(1), timeout=0.05)
     with pytest.raises(
         echoic.errors.DisconnectedError, match="all shards that take inserts were away"
     ):
-        client.add(np.int64(1), {"t": 1.0})
+        client.table("t").add(np.int64(1))
 
 
 def test_a_client_goes_from_door_to_door_of_a_server_and_keys_stay_good(
@@ -326,18 +326,18 @@ def test_a_client_goes_from_door_to_door_of_a_server_and_keys_stay_good(
     ]
     with echoic.Server(tables=[one], transport=doors) as server:
         client = connect([server.addresses[0]])
-        client.extend(np.arange(100), "t")
+        client.table("t").extend(np.arange(100))
         client.flush()
-        keys = client.sample("t", 50).keys
+        keys = client.table("t").sample(50).keys
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             for turn in range(1, 9):
-                client.extend(np.arange(100 * turn, 100 * turn + 100), "t")
+                client.table("t").extend(np.arange(100 * turn, 100 * turn + 100))
                 assert client.move(0, server.addresses[turn % 3])
-                assert client.sample("t", 500, timeout=PATIENCE).info.table_size >= 100
+                assert client.table("t").sample(500, timeout=PATIENCE).info.table_size >= 100
             client.flush(PATIENCE)
         assert numbers(one) == list(range(900))
-        assert client.update_priorities("t", keys, np.full(50, 2.0)) == 50
+        assert client.table("t").update_priorities(keys, np.full(50, 2.0)) == 50
         client.close()
 
 
@@ -353,7 +353,7 @@ def test_what_a_removed_shard_had_not_acknowledged_goes_to_another(
     # It takes nothing, so what goes there waits.
     tables[1].pause()
     for number in range(50):
-        client.add(np.int64(number), {"t": 1.0}, shard_key=keyed)
+        client.table("t").add(np.int64(number), shard_key=keyed)
     with pytest.raises(echoic.errors.WaitTimeoutError, match=r"shard 1 .* which has 50 inserts"):
         client.flush(0.1)
     with warnings.catch_warnings():
@@ -472,7 +472,7 @@ _ENOUGH = 100_000
 class Worker(threading.Thread):
     """Inserts rows, alone and together, and windows of episodes, until it is to stop."""
 
-    def __init__(self, client: echoic.ShardedClient) -> None:
+    def __init__(self, client: echoic.Connection) -> None:
         super().__init__()
         self._client = client
         self.over = threading.Event()
@@ -491,10 +491,10 @@ class Worker(threading.Thread):
         while not self.over.is_set():
             for _ in range(20):
                 step = {"at": np.int64(self.rows), "who": np.int64(-self.rows)}
-                self._client.add(step, {"rows": 1.0}, timeout=PATIENCE)
+                self._client.table("rows").add(step, timeout=PATIENCE)
                 self.rows += 1
             at = np.arange(self.rows, self.rows + 150)
-            self._client.extend({"at": at, "who": -at}, "rows", timeout=PATIENCE)
+            self._client.table("rows").extend({"at": at, "who": -at}, timeout=PATIENCE)
             self.rows += 150
             for _ in range(5):
                 writer.append({"at": self.windows}, timeout=PATIENCE)
@@ -554,7 +554,7 @@ def test_all_is_there_once_while_shards_die_come_back_elsewhere_join_and_go(
                 shards[number].kill()
                 time.sleep(moments.uniform(0.02, 0.12))
                 shards[number].start()
-            batch = client.sample("rows", 64, timeout=PATIENCE)
+            batch = client.table("rows").sample(64, timeout=PATIENCE)
             assert (batch.data["at"] == -batch.data["who"]).all()
             # Of what is being inserted into, a batch is of one moment but for what came meanwhile.
             assert np.allclose(batch.info.probabilities * batch.info.table_size, 1.0, rtol=0.5)
@@ -573,6 +573,6 @@ def test_all_is_there_once_while_shards_die_come_back_elsewhere_join_and_go(
     removed.add(0)
     client.refresh()
     assert client.shards_there == [False, True, True, True]
-    batch = client.sample("rows", 500, timeout=PATIENCE)
+    batch = client.table("rows").sample(500, timeout=PATIENCE)
     assert batch.info.table_size == len(rows) - size
     assert np.allclose(batch.info.probabilities, 1 / batch.info.table_size)

@@ -38,9 +38,9 @@ def open_shards() -> Iterator[Any]:
     """Make a server of each table, and a client of all; `fill` puts items into one of them."""
     opened = contextlib.ExitStack()
 
-    def make(*tables: Table, **options: Any) -> tuple[list[echoic.Server], echoic.ShardedClient]:
+    def make(*tables: Table, **options: Any) -> tuple[list[echoic.Server], echoic.Connection]:
         servers = [opened.enter_context(serve(one)) for one in tables]
-        options = {"seed": 3, "deadline": PATIENCE, **options}
+        options = {"seed": 3, "reconnect": PATIENCE, **options}
         client = echoic.connect([server.addresses[0] for server in servers], **options)
         opened.callback(close_soon, client)
         return servers, client
@@ -51,12 +51,12 @@ def open_shards() -> Iterator[Any]:
         opened.close()
 
 
-def close_soon(client: echoic.TableClient) -> None:
+def close_soon(client: echoic.Connection) -> None:
     with contextlib.suppress(echoic.EchoicError):
         client.close(0.2)
 
 
-def sizes(client: echoic.ShardedClient) -> list[int | None]:
+def sizes(client: echoic.Connection) -> list[int | None]:
     return [None if one is None else one.size for one in client.table("t").stats().shards]
 
 
@@ -67,9 +67,9 @@ def shard_of(batch: echoic.Batch, width: int = 1) -> Any:
     return sum(((bits >> at) & 1) << (width - 1 - at) for at in range(width))
 
 
-def draws(client: echoic.ShardedClient, count: int = 20, batch: int = 500) -> tuple[Any, Any]:
+def draws(client: echoic.Connection, count: int = 20, batch: int = 500) -> tuple[Any, Any]:
     """Values and probabilities of many draws."""
-    batches = [client.sample("t", batch) for _ in range(count)]
+    batches = [client.table("t").sample(batch) for _ in range(count)]
     values = np.concatenate([one.data for one in batches])
     return values, np.concatenate([one.info.probabilities for one in batches])
 
@@ -93,10 +93,10 @@ def test_unequal_shards_are_sampled_as_one_table(open_shards: Any) -> None:
     assert (np.abs(probabilities - 0.01) < 1e-12).all()
     # Beyond 5 about once in 100,000 seeds; this one was not chosen.
     assert abs(chi_square(values, np.full(100, 0.01))) < 5
-    batch = client.sample("t", 50)
+    batch = client.table("t").sample(50)
     assert (batch.info.table_size, batch.info.total_weight) == (100, 100.0)
     assert (batch.weights == 1.0).all()
-    assert len(client.sample("t", 7, timeout=0)) == 7
+    assert len(client.table("t").sample(7, timeout=0)) == 7
 
 
 def test_prioritized_shards_are_sampled_as_one_table(open_shards: Any) -> None:
@@ -110,7 +110,7 @@ def test_prioritized_shards_are_sampled_as_one_table(open_shards: Any) -> None:
     assert np.allclose(probabilities, expected[values], rtol=1e-12)
     # Beyond 5 about once in 100,000 seeds; this one was not chosen.
     assert abs(chi_square(values, expected)) < 5
-    batch = client.sample("t", 50, beta=0.4)
+    batch = client.table("t").sample(50, beta=0.4)
     assert batch.info.total_weight == pytest.approx((priorities**0.5).sum())
     weights = (60 * batch.info.probabilities) ** -0.4
     assert np.allclose(batch.weights, weights / weights.max())
@@ -124,7 +124,7 @@ def test_probabilities_stay_true_while_priorities_change(open_shards: Any) -> No
     own = [np.unique(one.sample(200).keys) for one in tables]
     estimates, generator = [], np.random.default_rng(4)
     for _ in range(400):
-        batch = client.sample("t", 64)
+        batch = client.table("t").sample(64)
         # If probabilities are true, this is an unbiased estimate of the sum over all items of 1.
         estimates.append((1 / batch.info.probabilities).mean())
         for one, keys in zip(tables, own, strict=True):
@@ -153,43 +153,43 @@ def test_without_any_weight_all_items_of_all_shards_count_alike(open_shards: Any
 def test_items_go_to_shards_in_turn(open_shards: Any) -> None:
     _, client = open_shards(table(), table(), table())
     for value in range(30):
-        client.add(np.int64(value), {"t": 1.0})
+        client.table("t").add(np.int64(value))
     client.flush()
     assert sizes(client) == [10, 10, 10]
     assert len(client.table("t")) == 30
-    assert sorted(set(client.sample("t", 2000).data.tolist())) == list(range(30))
+    assert sorted(set(client.table("t").sample(2000).data.tolist())) == list(range(30))
 
 
 def test_large_batches_are_cut_and_small_ones_take_turns(open_shards: Any) -> None:
     _, client = open_shards(table(), table(), table())
-    client.extend(np.arange(900), "t", np.arange(900.0))
+    client.table("t").extend(np.arange(900), np.arange(900.0))
     client.flush()
     assert sizes(client) == [300, 300, 300]
     for first in range(900, 960, 10):
-        client.extend(np.arange(first, first + 10), "t", np.arange(first, first + 10))
+        client.table("t").extend(np.arange(first, first + 10), np.arange(first, first + 10))
     client.flush()
     assert sizes(client) == [320, 320, 320]
     # Half of it would be less than a part may be.
-    client.extend(np.arange(511), "t", np.arange(511.0))
+    client.table("t").extend(np.arange(511), np.arange(511.0))
     client.flush()
     assert sorted(sizes(client)) == [320, 320, 831]
-    batch = client.sample("t", 5000)
+    batch = client.table("t").sample(5000)
     assert (batch.info.priorities == batch.data).all()
 
 
 def test_a_bad_batch_changes_no_shard(open_shards: Any) -> None:
     _, client = open_shards(table(), table())
     with pytest.raises(echoic.errors.PriorityError):
-        client.extend(np.arange(500), "t", np.r_[np.ones(499), -1.0])
+        client.table("t").extend(np.arange(500), np.r_[np.ones(499), -1.0])
     with pytest.raises(echoic.errors.SpecError):
-        client.extend(np.zeros(500), "t")
-    client.extend(np.arange(500), "t")
+        client.table("t").extend(np.zeros(500))
+    client.table("t").extend(np.arange(500))
     client.flush()
-    keys = client.sample("t", 100).keys
+    keys = client.table("t").sample(100).keys
     with pytest.raises(echoic.errors.PriorityError):
-        client.update_priorities("t", keys, np.r_[np.full(99, 9.0), np.nan])
+        client.table("t").update_priorities(keys, np.r_[np.full(99, 9.0), np.nan])
     assert len(client.table("t")) == 500
-    assert (client.sample("t", 1000).info.priorities == 1.0).all()
+    assert (client.table("t").sample(1000).info.priorities == 1.0).all()
 
 
 def test_equal_keys_go_to_one_shard_from_every_client(open_shards: Any) -> None:
@@ -197,18 +197,18 @@ def test_equal_keys_go_to_one_shard_from_every_client(open_shards: Any) -> None:
     with echoic.connect(client.addresses) as other:
         for each in (client, other):
             for number in range(30):
-                each.add(np.int64(number), {"t": 1.0}, shard_key=f"actor-{number}")
-            each.extend(np.arange(100, 300), "t", shard_key=7)
+                each.table("t").add(np.int64(number), shard_key=f"actor-{number}")
+            each.table("t").extend(np.arange(100, 300), shard_key=7)
             each.flush()
     where: dict[int, set[int]] = {}
-    batch = client.sample("t", 9000)
+    batch = client.table("t").sample(9000)
     for value, shard in zip(batch.data.tolist(), shard_of(batch, 2).tolist(), strict=True):
         where.setdefault(value, set()).add(shard)
     assert all(len(shards) == 1 for shards in where.values())
     assert len(set().union(*(where[number] for number in range(30)))) == 3
     assert len(set().union(*(where[number] for number in range(100, 300)))) == 1
     with pytest.raises(TypeError, match="shard_key: expected a str, bytes or an int, got a float"):
-        client.add(np.int64(0), {"t": 1.0}, shard_key=0.5)
+        client.table("t").add(np.int64(0), shard_key=0.5)
 
 
 def test_where_keys_go_is_the_same_in_every_release() -> None:
@@ -226,32 +226,32 @@ def test_changes_go_to_the_shard_that_has_the_item(open_shards: Any) -> None:
     # Both give their items the same keys.
     tables[0].extend(np.arange(10))
     tables[1].extend(np.arange(10, 20))
-    batch = client.sample("t", 400)
+    batch = client.table("t").sample(400)
     keys, first = np.unique(batch.keys, return_index=True)
     values = batch.data[first]
     assert len(keys) == 20
-    assert client.update_priorities("t", keys, values + 1.0) == 20
+    assert client.table("t").update_priorities(keys, values + 1.0) == 20
     for one in tables:
         after = one.sample(200)
         assert (after.info.priorities == after.data + 1.0).all()
-    assert client.remove("t", keys[values % 2 == 1]) == 10
+    assert client.table("t").remove(keys[values % 2 == 1]) == 10
     assert [len(one) for one in tables] == [5, 5]
-    assert not (client.sample("t", 300).data % 2).any()
-    assert client.remove("t", keys[values % 2 == 1]) == 0
+    assert not (client.table("t").sample(300).data % 2).any()
+    assert client.table("t").remove(keys[values % 2 == 1]) == 0
 
 
 def test_a_shard_with_too_few_items_is_not_waited_for(open_shards: Any) -> None:
     tables = [table(limiter=limiters.MinSize(20)) for _ in range(2)]
     _, client = open_shards(*tables)
     with pytest.raises(echoic.errors.WaitTimeoutError) as raised:
-        client.sample("t", 4, timeout=0.05)
+        client.table("t").sample(4, timeout=0.05)
     assert raised.value.reason == "MIN_SIZE"
     tables[0].extend(np.arange(20))
     tables[1].extend(np.arange(100, 119))
-    assert client.sample("t", 200, timeout=PATIENCE).data.max() < 100
+    assert client.table("t").sample(200, timeout=PATIENCE).data.max() < 100
     tables[1].add(np.int64(119))
     time.sleep(0.1)
-    batch = client.sample("t", 200, timeout=PATIENCE)
+    batch = client.table("t").sample(200, timeout=PATIENCE)
     assert (batch.info.probabilities == 1 / 40).all()
     assert batch.data.max() >= 100
 
@@ -265,14 +265,14 @@ def test_a_sample_that_a_shard_keeps_waiting_loses_nothing(open_shards: Any) -> 
         one.extend(np.arange(50))
     tables[1].sample(100)
     with pytest.raises(echoic.errors.WaitTimeoutError, match=r"shard tcp://.*RATIO"):
-        list(client.batches("t", 40, prefetch=0, timeout=0.05))
+        list(client.table("t").batches(40, prefetch=0, timeout=0.05))
     counted = tables[0].stats().samples
     with pytest.raises(echoic.errors.WaitTimeoutError):
-        client.sample("t", 40, timeout=0.05)
+        client.table("t").sample(40, timeout=0.05)
     # What the first shard gave is kept, not drawn again.
     assert tables[0].stats().samples == counted
     tables[1].extend(np.arange(40))
-    assert len(client.sample("t", 40, timeout=PATIENCE)) == 40
+    assert len(client.table("t").sample(40, timeout=PATIENCE)) == 40
     assert tables[0].stats().samples == counted
 
 
@@ -280,8 +280,8 @@ def test_inserts_pass_over_a_shard_that_takes_none(open_shards: Any) -> None:
     tables = [table(limiter=limiters.Queue(5), capacity=5), table()]
     _, client = open_shards(*tables, window_bytes=64)
     for value in range(100):
-        client.add(np.int64(value), {"t": 1.0}, timeout=PATIENCE)
-    client.extend(np.arange(100, 300), "t", timeout=PATIENCE)
+        client.table("t").add(np.int64(value), timeout=PATIENCE)
+    client.table("t").extend(np.arange(100, 300), timeout=PATIENCE)
     with pytest.raises(echoic.errors.WaitTimeoutError, match=r"shard 0 .* inserts to do"):
         client.flush(0.3)
     # Five are in the queue, and at most five fit into the window of its connection.
@@ -293,10 +293,10 @@ def test_a_batch_that_does_not_fit_says_how_much_of_it_is_on_its_way(open_shards
     tables = [Table.queue("t", np.int64(0), capacity=20) for _ in range(2)]
     _, client = open_shards(*tables, window_bytes=64)
     with pytest.raises(echoic.errors.WaitTimeoutError) as raised:
-        client.extend(np.arange(900_000), "t", timeout=0.3)
+        client.table("t").extend(np.arange(900_000), timeout=0.3)
     # A window takes a block of any size when it is empty, so something of the first part went in.
     assert 0 < raised.value.stored < 900_000
-    assert raised.value.stored == client.stats()["items_sent"]
+    assert raised.value.stored == client.stats().items_sent
 
 
 def test_a_queue_on_shards_gives_each_item_once(open_shards: Any) -> None:
@@ -304,10 +304,10 @@ def test_a_queue_on_shards_gives_each_item_once(open_shards: Any) -> None:
         *[Table.queue("t", np.int64(0), capacity=50) for _ in range(3)], window_bytes=4096
     )
     inserter = threading.Thread(
-        target=lambda: [client.add(np.int64(value), {"t": 1.0}) for value in range(600)]
+        target=lambda: [client.table("t").add(np.int64(value)) for value in range(600)]
     )
     inserter.start()
-    seen = np.concatenate([client.sample("t", 12, timeout=PATIENCE).data for _ in range(50)])
+    seen = np.concatenate([client.table("t").sample(12, timeout=PATIENCE).data for _ in range(50)])
     inserter.join(PATIENCE)
     assert sorted(seen.tolist()) == list(range(600))
 
@@ -317,7 +317,7 @@ def test_all_items_of_queues_can_be_had_at_once(open_shards: Any) -> None:
     _, client = open_shards(*tables)
     tables[0].extend(np.arange(5))
     tables[2].extend(np.arange(5, 30))
-    assert client.sample("t", 30, timeout=PATIENCE).data.tolist() == list(range(30))
+    assert client.table("t").sample(30, timeout=PATIENCE).data.tolist() == list(range(30))
 
 
 def test_trajectories_of_shards_are_one_batch(open_shards: Any) -> None:
@@ -335,7 +335,7 @@ def test_trajectories_of_shards_are_one_batch(open_shards: Any) -> None:
             writer.end_episode()
     # An episode on each in turn.
     assert sizes(client) == [2, 2]
-    batch = client.sample("t", 4)
+    batch = client.table("t").sample(4)
     assert isinstance(batch.data["at"], echoic.Ragged)
     assert sorted(batch.data["of"].tolist()) == [1, 2, 2, 3]
     for at, of in zip(batch.data["at"], batch.data["of"], strict=True):
@@ -352,17 +352,17 @@ def test_structured_writers_take_turns_too(open_shards: Any) -> None:
             assert writer.episode_steps == 3
             writer.end_episode()
     assert sizes(client) == [4, 4]
-    assert set(client.sample("t", 50).data["at"][:, 0].tolist()) == {0, 1}
+    assert set(client.table("t").sample(50).data["at"][:, 0].tolist()) == {0, 1}
 
 
 def test_a_sampler_gives_batches_of_all_shards(open_shards: Any) -> None:
     tables = [table(), table()]
     _, client = open_shards(*tables)
-    client.extend(np.arange(600), "t")
+    client.table("t").extend(np.arange(600))
     client.flush()
     seen: set[int] = set()
     for prefetch, workers in ((0, 1), (3, 2)):
-        with client.batches("t", 64, prefetch=prefetch, workers=workers) as batches:
+        with client.table("t").batches(64, prefetch=prefetch, workers=workers) as batches:
             for _ in range(80):
                 seen.update(next(batches).data.tolist())
     assert len(seen) == 600
@@ -374,17 +374,17 @@ def test_servers_with_other_tables_are_refused(open_shards: Any) -> None:
     with pytest.raises(echoic.errors.SpecError, match="items of another kind"):
         open_shards(table(), Table("t", np.int32(0), capacity=5))
     with pytest.raises(ValueError, match="expected each shard once"):
-        echoic.connect(["tcp://127.0.0.1:1", "tcp://127.0.0.1:1"])
+        echoic.connect(["tcp://127.0.0.1:1", "tcp://127.0.0.1:1"]).tables
     with pytest.raises(ValueError, match="expected addresses"):
-        echoic.connect([])
+        echoic.connect([]).tables
     with pytest.raises(ValueError, match="several addresses are for tables"):
-        echoic.connect(["tcp://127.0.0.1:1"], np.zeros(3))
+        echoic.connect(["tcp://127.0.0.1:1"]).stream(np.zeros(3))
 
 
 def test_a_pickled_client_connects_anew(open_shards: Any) -> None:
     _, client = open_shards(table(), table())
     with pickle.loads(pickle.dumps(client)) as copy:
-        copy.extend(np.arange(600), "t")
+        copy.table("t").extend(np.arange(600))
     assert sizes(client) == [300, 300]
     assert copy.addresses == client.addresses
 
@@ -477,9 +477,9 @@ def stop(process: Any) -> None:
 def test_sampling_and_inserting_go_on_when_a_shard_is_killed(start: Any, connect: Any) -> None:
     processes = [start() for _ in range(3)]
     client = connect([process.address for process in processes])
-    client.extend(np.arange(900), "t")
+    client.table("t").extend(np.arange(900))
     client.flush()
-    before = client.sample("t", 600)
+    before = client.table("t").sample(600)
     assert set(shard_of(before, 2).tolist()) == {0, 1, 2}
     lost = (shard_of(before, 2) == 1).sum()
 
@@ -488,16 +488,16 @@ def test_sampling_and_inserting_go_on_when_a_shard_is_killed(start: Any, connect
 
     first_homes = homes()
 
-    with told("is away") as warned, client.batches("t", 64) as batches:
+    with told("is away") as warned, client.table("t").batches(64) as batches:
         next(batches)
         processes[1].kill()
         end = time.monotonic() + PATIENCE
         while next(batches).info.table_size != 600:
             assert time.monotonic() < end
         for value in range(100):
-            client.add(np.int64(value), {"t": 1.0}, timeout=PATIENCE)
+            client.table("t").add(np.int64(value), timeout=PATIENCE)
         client.flush(PATIENCE)
-        batch = client.sample("t", 2000, timeout=PATIENCE)
+        batch = client.table("t").sample(2000, timeout=PATIENCE)
     assert set(shard_of(batch, 2).tolist()) == {0, 2}
     # As of when the batch was split, which may be a moment ago.
     assert np.allclose(batch.info.probabilities * batch.info.table_size, 1.0, rtol=0.3)
@@ -509,20 +509,20 @@ def test_sampling_and_inserting_go_on_when_a_shard_is_killed(start: Any, connect
     assert [str(one.message).partition(": ")[2] for one in warned] == [
         f"shard 1 ({processes[1].address}) is away: its items can't be sampled"
     ]
-    changed = client.update_priorities("t", before.keys, np.full(600, 2.0))
+    changed = client.table("t").update_priorities(before.keys, np.full(600, 2.0))
     assert changed == 600 - lost
-    assert client.stats()["dropped_changes"] == lost
+    assert client.stats().dropped_changes == lost
 
     with told(rf"is back; so far {lost} changes of items were"):
         processes[1].start()
         until(lambda: client.shards_there == [True] * 3)
-    client.extend(np.arange(10_000, 10_900), "t")
+    client.table("t").extend(np.arange(10_000, 10_900))
     client.flush(PATIENCE)
     assert sizes(client)[1] == 300
     # The server is another now, and gives its first keys again: those of the old one are of nobody.
-    assert client.remove("t", before.keys[shard_of(before, 2) == 1]) == 0
+    assert client.table("t").remove(before.keys[shard_of(before, 2) == 1]) == 0
     assert sizes(client)[1] == 300
-    assert set(shard_of(client.sample("t", 600), 2).tolist()) == {0, 1, 2}
+    assert set(shard_of(client.table("t").sample(600), 2).tolist()) == {0, 1, 2}
 
 
 def test_what_a_dead_shard_had_not_acknowledged_is_delivered_when_it_is_back(
@@ -533,7 +533,7 @@ def test_what_a_dead_shard_had_not_acknowledged_is_delivered_when_it_is_back(
     key = next(k for k in range(99) if client._shards.candidates(k)[0].number == 1)
     with told("is away"):
         stop(processes[1])
-        client.extend(np.arange(10), "t", shard_key=key)
+        client.table("t").extend(np.arange(10), shard_key=key)
         time.sleep(0.05)
         processes[1].kill()
         until(lambda: client.shards_there == [True, False])
@@ -550,8 +550,8 @@ def test_what_a_dead_shard_had_not_acknowledged_is_delivered_when_it_is_back(
 
 def test_when_all_are_away_a_call_waits_for_as_long_as_it_may(start: Any, connect: Any) -> None:
     processes = [start() for _ in range(2)]
-    client = connect([process.address for process in processes], deadline=0.3)
-    client.extend(np.arange(600), "t")
+    client = connect([process.address for process in processes], reconnect=0.3)
+    client.table("t").extend(np.arange(600))
     client.flush()
     with told("is away"):
         for process in processes:
@@ -559,7 +559,7 @@ def test_when_all_are_away_a_call_waits_for_as_long_as_it_may(start: Any, connec
         until(lambda: not any(client.shards_there))
     writer, windows = client.trajectory_writer(), client.structured_writer([])
     for waiting in (
-        lambda: client.sample("t", 4, timeout=0.05),
+        lambda: client.table("t").sample(4, timeout=0.05),
         lambda: writer.append({"at": 1}, timeout=0),
         lambda: windows.append_batch({"at": np.arange(3)}, timeout=0),
         lambda: writer.end_episode(timeout=0),
@@ -568,7 +568,7 @@ def test_when_all_are_away_a_call_waits_for_as_long_as_it_may(start: Any, connec
         with pytest.raises(echoic.errors.WaitTimeoutError) as raised:
             waiting()
         assert raised.value.reason == "AWAY"
-    for call in (lambda: client.sample("t", 4), lambda: client.add(np.int64(1), {"t": 1.0})):
+    for call in (lambda: client.table("t").sample(4), lambda: client.table("t").add(np.int64(1))):
         with pytest.raises(
             echoic.errors.DisconnectedError, match=r"all shards were away for 0.3 s"
         ):
@@ -576,8 +576,8 @@ def test_when_all_are_away_a_call_waits_for_as_long_as_it_may(start: Any, connec
     with told("is back"):
         processes[0].start()
         until(lambda: any(client.shards_there))
-    client.add(np.int64(7), {"t": 1.0}, timeout=PATIENCE)
-    assert client.sample("t", 1, timeout=PATIENCE).data.tolist() == [7]
+    client.table("t").add(np.int64(7), timeout=PATIENCE)
+    assert client.table("t").sample(1, timeout=PATIENCE).data.tolist() == [7]
 
 
 def test_a_table_that_one_shard_closed_is_left_out_and_one_that_all_closed_is_an_error(
@@ -585,35 +585,35 @@ def test_a_table_that_one_shard_closed_is_left_out_and_one_that_all_closed_is_an
 ) -> None:
     # On a busy machine it takes a while to notice, and all that is sent until then must fit.
     tables = [table(capacity=100_000), table()]
-    _, client = open_shards(*tables, deadline=None)
-    client.extend(np.arange(600), "t")
+    _, client = open_shards(*tables, reconnect=None)
+    client.table("t").extend(np.arange(600))
     client.flush(PATIENCE)
     tables[1].close()
     sent = 600
     with told(r"a table of shard 1 \(.*\) is closed"):
         while all(client.shards_there):
-            client.add(np.int64(sent), {"t": 1.0})
+            client.table("t").add(np.int64(sent))
             sent += 1
             time.sleep(0.001)
     for _ in range(10):
-        client.add(np.int64(sent), {"t": 1.0})
+        client.table("t").add(np.int64(sent))
         sent += 1
     with pytest.raises(
         echoic.errors.ClosedError, match=r"a table of shard 1 .* inserts wait for it"
     ):
         client.flush(PATIENCE)
-    assert client.sample("t", 100).info.table_size < sent - 300
+    assert client.table("t").sample(100).info.table_size < sent - 300
     # What was meant for it goes to the other now.
     client.remove_shard(1)
     client.flush(PATIENCE)
     until(lambda: len(tables[0]) == sent - 300)
     tables[0].close()
     with pytest.raises(echoic.errors.ClosedError, match="is closed"):
-        client.sample("t", 4)
+        client.table("t").sample(4)
 
     def insert_on() -> None:
         while True:
-            client.add(np.int64(0), {"t": 1.0})
+            client.table("t").add(np.int64(0))
 
     with (
         told(r"a table of shard 0 \(.*\) is closed"),
@@ -627,22 +627,22 @@ def test_a_shard_that_is_not_there_at_first_is_used_later(start: Any, connect: A
     assert one.address != two.address
     two.kill()
     with told(r"shard 1 \(.*\) can't be reached"):
-        client = connect([one.address, two.address], connect_timeout=1.0)
-    client.extend(np.arange(100), "t", timeout=PATIENCE)
+        client = connect([one.address, two.address], timeout=1.0)
+    client.table("t").extend(np.arange(100), timeout=PATIENCE)
     two.start()
     until(lambda: client.shards_there == [True, True])
-    client.extend(np.arange(100, 700), "t", timeout=PATIENCE)
+    client.table("t").extend(np.arange(100, 700), timeout=PATIENCE)
     client.flush(PATIENCE)
     assert sizes(client) == [400, 300]
-    assert len(set(client.sample("t", 15_000).data.tolist())) == 700
+    assert len(set(client.table("t").sample(15_000).data.tolist())) == 700
 
 
 def test_a_shard_may_come_back_at_another_address(start: Any, connect: Any) -> None:
     processes = [start() for _ in range(2)]
     client = connect(lambda: [process.address for process in processes])
-    client.extend(np.arange(600), "t")
+    client.table("t").extend(np.arange(600))
     client.flush()
-    batch = client.sample("t", 100)
+    batch = client.table("t").sample(100)
     with told("is away"):
         processes[1].kill()
         until(lambda: client.shards_there == [True, False])
@@ -650,12 +650,12 @@ def test_a_shard_may_come_back_at_another_address(start: Any, connect: Any) -> N
         processes[1].start(port=0)
         until(lambda: client.shards_there == [True, True])
     assert client.addresses == [process.address for process in processes]
-    client.extend(np.arange(600), "t", timeout=PATIENCE)
+    client.table("t").extend(np.arange(600), timeout=PATIENCE)
     client.flush(PATIENCE)
     assert sizes(client) == [600, 300]
     old = batch.keys[shard_of(batch) == 1]
     assert len(old) > 0
-    assert client.remove("t", old) == 0
+    assert client.table("t").remove(old) == 0
 
 
 def test_an_episode_waits_for_its_shard_and_the_next_one_does_not(start: Any, connect: Any) -> None:
@@ -704,8 +704,8 @@ def test_what_all_shards_are_told_a_dead_one_hears_later_or_a_warning_says_so(
         processes[1].kill()
         until(lambda: client.shards_there == [True, False])
     with told(r"shard 1 \(.*\) is away, so `clear` was not done there"):
-        client.clear("t")
-    client.publish_version(5)
+        client.table("t").clear()
+    client.table("t").publish_version(5)
     with told("is back"):
         processes[1].start()
         until(lambda: all(client.shards_there))
@@ -715,7 +715,7 @@ def test_what_all_shards_are_told_a_dead_one_hears_later_or_a_warning_says_so(
 def test_a_shard_that_comes_back_with_other_tables_is_left_out(start: Any, connect: Any) -> None:
     processes = [start() for _ in range(2)]
     client = connect([process.address for process in processes])
-    client.extend(np.arange(600), "t")
+    client.table("t").extend(np.arange(600))
     client.flush()
     with told("is away"):
         processes[1].kill()
@@ -726,7 +726,7 @@ def test_a_shard_that_comes_back_with_other_tables_is_left_out(start: Any, conne
     ) as said:
         processes[1].start()
         until(lambda: client.shards_there == [True, False] and len(said) > 0)
-    assert client.sample("t", 50, timeout=PATIENCE).info.table_size == 300
+    assert client.table("t").sample(50, timeout=PATIENCE).info.table_size == 300
     processes[1].kill()
     processes[1].name = "t"
     processes[1].start()

@@ -28,10 +28,10 @@ def server(path: Path, **options: Any) -> echoic.Server:
 
 
 def fill(one: echoic.Server) -> None:
-    client = one.client()
+    client = echoic.connect(one)
     at = np.arange(70)
     obs = np.repeat(at, 3).reshape(70, 3).astype(np.float32)
-    client.extend({"obs": obs, "at": at}, "rows", at + 1.0)
+    client.table("rows").extend({"obs": obs, "at": at}, at + 1.0)
     with client.trajectory_writer(num_keep_alive_refs=3) as writer:
         for number in range(20):
             writer.append({"at": number})
@@ -42,20 +42,20 @@ def fill(one: echoic.Server) -> None:
 def test_a_server_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
     with server(tmp_path) as first:
         fill(first)
-        client = first.client()
-        client.sample("rows", 10)
+        client = echoic.connect(first)
+        client.table("rows").sample(10)
         place = first.checkpoint()
         assert place.parent == tmp_path
         with server(tmp_path) as second:
-            other = second.client()
+            other = echoic.connect(second)
             for table in ("rows", "windows"):
                 assert other.table(table).stats() == client.table(table).stats()
-                one, two = client.sample(table, 100), other.sample(table, 100)
+                one, two = (end.table(table).sample(100) for end in (client, other))
                 assert (one.keys == two.keys).all()
                 assert (one.info.probabilities == two.info.probabilities).all()
                 assert (one.data["at"] == two.data["at"]).all()
         with server(tmp_path, load=False) as third:
-            assert len(third.client().table("rows")) == 0
+            assert len(echoic.connect(third).table("rows")) == 0
 
 
 def test_inserts_into_a_full_table_go_on_while_checkpoints_are_written(
@@ -134,7 +134,7 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     with server(tmp_path, keep=2) as one:
         places = []
         for number in range(4):
-            one.client().add({"obs": STEP["obs"], "at": number}, {"rows": 1.0})
+            echoic.connect(one).table("rows").add({"obs": STEP["obs"], "at": number})
             places.append(one.checkpoint())
         assert _native.list_checkpoints(tmp_path) == places[-2:]
     assert _native.verify_checkpoint(tmp_path)["path"] == places[-1]
@@ -150,7 +150,7 @@ def test_a_checkpoint_is_made_on_schedule(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.02)
     with server(tmp_path, every=float("inf")) as other:
-        assert len(other.client().table("rows")) in (0, 50)
+        assert len(echoic.connect(other).table("rows")) in (0, 50)
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -233,15 +233,15 @@ def test_a_client_has_a_checkpoint_written(door: str, tmp_path: Path) -> None:
     keeper = Checkpointer(tmp_path / "saved")
     with (
         echoic.Server(tables=[table], checkpointer=keeper, transport=transports[door]) as one,
-        one.client() if door == "process" else echoic.connect(one.addresses[0]) as client,
+        echoic.connect(one) if door == "process" else echoic.connect(one.addresses[0]) as client,
     ):
-        client.add({"obs": STEP["obs"], "at": 7}, {"rows": 1.0})
+        client.table("rows").add({"obs": STEP["obs"], "at": 7})
         client.flush()
-        place = client.checkpoint(timeout=20)
+        [place] = client.checkpoint(timeout=20).values()
         assert place.parent == tmp_path / "saved"
         (saved,) = _native.open_checkpoint(place)
         assert saved.get(saved.items().keys).data["at"].tolist() == [7]
-        assert client.checkpoint() > place
+        assert client.checkpoint()[client.address] > place
 
 
 def test_a_client_learns_why_there_is_no_checkpoint(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_client_learns_why_there_is_no_checkpoint(tmp_path: Path) -> None:
         echoic.connect(one.addresses[0]) as client,
     ):
         with pytest.raises(TypeError, match="no checkpointer"):
-            one.client().checkpoint()
+            echoic.connect(one).checkpoint()
         with pytest.raises(echoic.errors.CheckpointError, match="no checkpointer"):
             client.checkpoint()
     (tmp_path / "mine.txt").write_text("not a checkpoint")
@@ -265,5 +265,5 @@ def test_a_client_learns_why_there_is_no_checkpoint(tmp_path: Path) -> None:
     ):
         with pytest.raises(echoic.errors.CheckpointError, match=r"mine\.txt"):
             client.checkpoint()
-        client.add(STEP, {"rows": 1.0})
-        assert len(client.sample("rows", 1)) == 1
+        client.table("rows").add(STEP)
+        assert len(client.table("rows").sample(1)) == 1

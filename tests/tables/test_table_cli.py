@@ -28,9 +28,9 @@ def checkpoint(tmp_path: Path) -> Path:
     ]
     root = tmp_path / "checkpoints"
     with echoic.Server(tables=tables, checkpointer=Checkpointer(root)) as server:
-        client = server.client()
+        client = echoic.connect(server)
         a = np.arange(18, dtype=np.float32).reshape(3, 2, 3)
-        client.extend({"a": a, "b": (np.arange(3),)}, "rows", [1.0, 2.0, 3.0], version=4)
+        client.table("rows").extend({"a": a, "b": (np.arange(3),)}, [1.0, 2.0, 3.0], version=4)
         with client.trajectory_writer(num_keep_alive_refs=5) as writer:
             for length in (1, 3):
                 for at in range(length):

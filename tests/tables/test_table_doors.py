@@ -16,6 +16,7 @@ import pytest
 import trustme
 from echoic import Table, limiters, selectors
 from echoic.batches import Batches
+from echoic.sharded import ShardedTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +39,7 @@ def open_tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]
         issued = authority.issue_cert("localhost")
         authority.cert_pem.write_to_path(tmp_path / "ca.pem")
         issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
-        papers = {"ca": tmp_path / "ca.pem", "token": b"a token of tests"}
+        papers = {"tls": echoic.Tls(ca=tmp_path / "ca.pem"), "token": b"a token of tests"}
 
     def tls() -> echoic.TlsTransport:
         both = tmp_path / "server.pem"
@@ -46,7 +47,7 @@ def open_tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]
             0, "localhost", certificate=both, key=both, token=papers["token"]
         )
 
-    def make(*tables: Table, **options: Any) -> tuple[echoic.Server, echoic.TableClient]:
+    def make(*tables: Table, **options: Any) -> tuple[echoic.Server, echoic.Connection]:
         transport: Any = {
             "process": lambda: None,
             "tcp": lambda: echoic.TcpTransport(port=0),
@@ -58,7 +59,7 @@ def open_tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]
         server = echoic.Server(tables=tables, transport=transport).start()
         opened.append(server)
         if transport is None:
-            client = server.client()
+            client = echoic.connect(server)
         elif request.param == "shards":
             # One shard is a client as any other.
             client = echoic.connect(server.addresses, **options)
@@ -80,10 +81,10 @@ def steps(count: int, first: int = 0) -> dict[str, Any]:
 def test_what_is_inserted_is_sampled(open_tables: Any) -> None:
     table = Table("t", STEP, capacity=100, sampler=selectors.Fifo(), max_times_sampled=1)
     _, client = open_tables(table)
-    client.add({"obs": np.full(3, 7, np.float32), "at": 7}, {"t": 2.0}, version=5)
-    client.extend(steps(9, 8), "t", np.arange(9.0))
+    client.table("t").add({"obs": np.full(3, 7, np.float32), "at": 7}, 2.0, version=5)
+    client.table("t").extend(steps(9, 8), np.arange(9.0))
     client.flush()
-    batch = client.sample("t", 10)
+    batch = client.table("t").sample(10)
     assert batch.data["at"].tolist() == list(range(7, 17))
     assert (batch.data["obs"] == batch.data["at"][:, None]).all()
     assert batch.data["obs"].dtype == np.float32
@@ -95,20 +96,20 @@ def test_what_is_inserted_is_sampled(open_tables: Any) -> None:
 
 def test_what_is_sampled_after_an_update_comes_after_it(open_tables: Any) -> None:
     _, client = open_tables(Table("t", STEP, capacity=100, sampler=selectors.Prioritized(), seed=1))
-    client.extend(steps(100), "t")
+    client.table("t").extend(steps(100))
     client.flush()
     items = client.table("t").items()
     # More than may be under way at a time.
     for chosen in range(100):
         priorities = np.zeros(100)
         priorities[chosen] = 1.0
-        assert client.update_priorities("t", items.keys, priorities, wait=False) is None
+        assert client.table("t").update_priorities(items.keys, priorities, wait=False) is None
         if chosen % 10 == 0:
-            assert set(client.sample("t", 3).data["at"].tolist()) == {chosen}
+            assert set(client.table("t").sample(3).data["at"].tolist()) == {chosen}
     client.flush()
     assert client.table("t").items().info.priorities.tolist() == [0.0] * 99 + [1.0]
     with pytest.raises(echoic.errors.PriorityError):
-        client.update_priorities("t", items.keys[:1], [-1.0], wait=False)
+        client.table("t").update_priorities(items.keys[:1], [-1.0], wait=False)
     client.close()
 
 
@@ -149,11 +150,11 @@ def test_threads_that_share_a_sampler_each_get_their_own_batches() -> None:
 def test_updates_that_nobody_waits_for_are_not_lost_in_silence() -> None:
     table = Table("t", STEP, capacity=10)
     server = echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)).start()
-    client = echoic.connect(server.addresses[0], deadline=0.5)
+    client = echoic.connect(server.addresses[0], reconnect=0.5)
     table.add(STEP)
     keys = table.items().keys
     server.close()
-    client.update_priorities("t", keys, [2.0], wait=False)
+    client.table("t").update_priorities(keys, [2.0], wait=False)
     with pytest.raises((echoic.errors.WaitTimeoutError, echoic.errors.DisconnectedError)):
         client.flush(0.1)
     with pytest.raises(echoic.errors.DisconnectedError):
@@ -164,21 +165,21 @@ def test_updates_that_nobody_waits_for_are_not_lost_in_silence() -> None:
 
 def test_a_batch_that_can_never_be_is_an_error_and_not_a_no(open_tables: Any) -> None:
     _, client = open_tables(Table("q", STEP, capacity=3, limiter=limiters.Queue(3)))
-    assert client.can_sample("q", 3) is False
-    if not isinstance(client, echoic.ShardedClient):
+    assert client.table("q").can_sample(3) is False
+    if not isinstance(client.table("q"), ShardedTable):
         # Of several servers none is asked for what is more than its share.
         with pytest.raises(echoic.errors.LimiterError):
-            client.can_sample("q", 4)
-    client.extend(steps(3), "q")
+            client.table("q").can_sample(4)
+    client.table("q").extend(steps(3))
     client.flush()
-    assert client.can_sample("q", 3) is True
-    assert client.can_add("q") is False
+    assert client.table("q").can_sample(3) is True
+    assert client.table("q").can_add() is False
 
 
 def test_items_are_listed_and_read_without_being_sampled(open_tables: Any) -> None:
     _, client = open_tables(Table("t", STEP, capacity=100), Table("w", capacity=10))
-    client.extend(steps(70), "t", np.arange(70.0), version=3)
-    client.add({"at": 5}, {"w": 2.0})
+    client.table("t").extend(steps(70), np.arange(70.0), version=3)
+    client.table("w").add({"at": 5}, 2.0)
     client.flush()
     table = client.table("t")
     items = table.items()
@@ -193,7 +194,7 @@ def test_items_are_listed_and_read_without_being_sampled(open_tables: Any) -> No
     assert read.data["at"].tolist() == [5, 2]
     assert read.info.priorities.tolist() == [5.0, 2.0]
     # One that has gone is left out.
-    client.remove("t", items.keys[5:6])
+    client.table("t").remove(items.keys[5:6])
     read = table.get(items.keys[[5, 2]])
     assert read.keys.tolist() == [items.keys[2]]
     assert client.table("t").stats().samples == 0
@@ -202,78 +203,80 @@ def test_items_are_listed_and_read_without_being_sampled(open_tables: Any) -> No
     assert len(table.get([])) == 0
     # Nor is one of a table whose items may be of any form.
     gone = client.table("w").items().keys
-    client.remove("w", gone)
+    client.table("w").remove(gone)
     read = client.table("w").get(gone)
     assert (len(read), read.data) == (0, [])
 
 
 def test_priorities_say_what_is_sampled(open_tables: Any) -> None:
     _, client = open_tables(Table("t", STEP, capacity=100, sampler=selectors.Prioritized(), seed=1))
-    client.extend(steps(4), "t", [1.0, 0.0, 0.0, 1.0])
+    client.table("t").extend(steps(4), [1.0, 0.0, 0.0, 1.0])
     client.flush()
-    batch = client.sample("t", 50, beta=0.5)
+    batch = client.table("t").sample(50, beta=0.5)
     assert set(batch.data["at"].tolist()) == {0, 3}
     assert (batch.info.probabilities == 0.5).all()
     assert (batch.weights == 1.0).all()
     first = batch.keys[batch.data["at"] == 0][0]
-    assert client.update_priorities("t", [first], [0.0]) == 1
-    assert set(client.sample("t", 50).data["at"].tolist()) == {3}
-    assert client.remove("t", batch.keys) == 2
+    assert client.table("t").update_priorities([first], [0.0]) == 1
+    assert set(client.table("t").sample(50).data["at"].tolist()) == {3}
+    assert client.table("t").remove(batch.keys) == 2
     assert len(client.table("t")) == 2
-    client.clear("t")
+    client.table("t").clear()
     assert client.table("t").stats().size == 0
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_a_bad_priority_changes_nothing(open_tables: Any, value: float) -> None:
     _, client = open_tables(Table("t", STEP, capacity=10, sampler=selectors.Prioritized()))
-    client.extend(steps(2), "t")
+    client.table("t").extend(steps(2))
     client.flush()
-    keys = client.sample("t", 2).keys
+    keys = client.table("t").sample(2).keys
     with pytest.raises(echoic.errors.PriorityError):
-        client.update_priorities("t", keys, [5.0, value])
+        client.table("t").update_priorities(keys, [5.0, value])
     with pytest.raises(echoic.errors.PriorityError):
-        client.add({"obs": np.zeros(3, np.float32), "at": 1}, {"t": value})
+        client.table("t").add({"obs": np.zeros(3, np.float32), "at": 1}, value)
     with pytest.raises(echoic.errors.PriorityError):
-        client.extend(steps(2), "t", [1.0, value])
+        client.table("t").extend(steps(2), [1.0, value])
     client.flush()
-    assert client.sample("t", 20).info.priorities.tolist() == [1.0] * 20
+    assert client.table("t").sample(20).info.priorities.tolist() == [1.0] * 20
     assert len(client.table("t")) == 2
 
 
 def test_what_does_not_fit_is_refused_and_the_table_lives_on(open_tables: Any) -> None:
     _, client = open_tables(Table("t", STEP, capacity=10))
     with pytest.raises(echoic.errors.TableNotFoundError, match="'t'"):
-        client.add(STEP, {"t": 1.0, "other": 1.0})
+        client.table("other")
     with pytest.raises(echoic.errors.SpecError, match="leaf `at`"):
-        client.add({"obs": STEP["obs"], "at": np.float32(1)}, {"t": 1.0})
+        client.table("t").add({"obs": STEP["obs"], "at": np.float32(1)})
     with pytest.raises(echoic.errors.SpecError, match="missing 'at'"):
-        client.add({"obs": STEP["obs"]}, {"t": 1.0})
+        client.table("t").add({"obs": STEP["obs"]})
     assert len(client.table("t")) == 0
-    client.add(STEP, {"t": 1.0})
+    client.table("t").add(STEP)
     client.flush()
-    assert len(client.sample("t", 3)) == 3
+    assert len(client.table("t").sample(3)) == 3
 
 
 def test_a_sample_that_waits_says_why_and_is_woken(open_tables: Any) -> None:
     _, client = open_tables(Table("t", STEP, capacity=10, limiter=limiters.MinSize(2)))
-    assert not client.can_sample("t", 1)
+    assert not client.table("t").can_sample(1)
     with pytest.raises(echoic.errors.WaitTimeoutError) as raised:
-        client.sample("t", 1, timeout=0.05)
+        client.table("t").sample(1, timeout=0.05)
     assert raised.value.reason == "MIN_SIZE"
     sampled: list[Any] = []
-    waiter = threading.Thread(target=lambda: sampled.append(client.sample("t", 3, timeout=20)))
+    waiter = threading.Thread(
+        target=lambda: sampled.append(client.table("t").sample(3, timeout=20))
+    )
     waiter.start()
-    client.extend(steps(2), "t")
+    client.table("t").extend(steps(2))
     waiter.join(20)
     assert len(sampled[0]) == 3
 
 
 def test_inserts_wait_while_the_limiter_says_so_and_none_is_lost(open_tables: Any) -> None:
     _, client = open_tables(Table.queue("t", STEP, capacity=4))
-    inserter = threading.Thread(target=lambda: [client.add(one, {"t": 1.0}) for one in rows()])
+    inserter = threading.Thread(target=lambda: [client.table("t").add(one) for one in rows()])
     inserter.start()
-    seen = [client.sample("t", 1, timeout=20).data["at"].item() for _ in range(50)]
+    seen = [client.table("t").sample(1, timeout=20).data["at"].item() for _ in range(50)]
     inserter.join(20)
     client.flush(20)
     assert seen == list(range(50))
@@ -300,10 +303,10 @@ def test_trajectories_share_steps(open_tables: Any) -> None:
         with pytest.raises(echoic.errors.SpecError, match="the leaf `at"):
             writer.create_item("rows", 1.0, {"obs": history["obs"][:2], "at": history["at"][:1]})
     assert (len(client.table("windows")), len(client.table("rows"))) == (7, 7)
-    batch = client.sample("windows", 3)
+    batch = client.table("windows").sample(3)
     assert batch.data["last"].tolist() == [3, 3, 3]
     assert batch.data["obs"][0, :, 0].tolist() == [0, 1, 2, 3]
-    batch = client.sample("rows", 30)
+    batch = client.table("rows").sample(30)
     assert (batch.data["obs"][:, 0, 0] == batch.data["at"]).all()
 
 
@@ -315,24 +318,24 @@ def test_items_of_different_lengths_are_ragged(open_tables: Any) -> None:
                 writer.append({"at": at})
             writer.create_item("t", 1.0, {"at": writer.history["at"][:]})
             writer.end_episode()
-    ragged = client.sample("t", 3).data["at"]
+    ragged = client.table("t").sample(3).data["at"]
     assert [one.tolist() for one in ragged] == [[0], [0, 1, 2], [0, 1]]
 
 
 def test_a_sampler_gives_batches_until_the_table_is_closed(open_tables: Any) -> None:
-    server, client = open_tables(Table("t", STEP, capacity=100), deadline=0.5)
-    client.extend(steps(50), "t")
+    server, client = open_tables(Table("t", STEP, capacity=100), reconnect=0.5)
+    client.table("t").extend(steps(50))
     client.flush()
     for prefetch, workers in ((0, 1), (2, 1), (4, 2)):
-        with client.batches("t", 8, prefetch=prefetch, workers=workers) as batches:
+        with client.table("t").batches(8, prefetch=prefetch, workers=workers) as batches:
             for _ in range(20):
                 batch = next(batches)
                 assert (batch.data["obs"][:, 0] == batch.data["at"]).all()
     before = client.table("t").stats().samples
-    with client.batches("t", 8, prefetch=0) as batches:
+    with client.table("t").batches(8, prefetch=0) as batches:
         next(batches)
     assert client.table("t").stats().samples == before + 8
-    batches = client.batches("t", 8, prefetch=3, timeout=20)
+    batches = client.table("t").batches(8, prefetch=3, timeout=20)
     next(batches)
     server.close()
     # What was fetched ahead is left; then a client elsewhere gives up, as nobody answers any more.
@@ -349,11 +352,11 @@ def test_a_sampler_gives_batches_until_the_table_is_closed(open_tables: Any) -> 
 
 def test_times_may_be_infinite(open_tables: Any, background: Any) -> None:
     table = Table("t", np.int64(0), capacity=10, limiter=limiters.MinSize(3), seed=1)
-    _, client = open_tables(table, linger=math.inf, deadline=math.inf, connect_timeout=math.inf)
-    with client.batches("t", 2, timeout=math.inf) as batches:
+    _, client = open_tables(table, linger=math.inf, reconnect=math.inf, timeout=math.inf)
+    with client.table("t").batches(2, timeout=math.inf) as batches:
         result = background.start_and_let_block(next, batches)
         for number in range(3):
-            client.add(number, {"t": 1.0}, timeout=math.inf)
+            client.table("t").add(number, timeout=math.inf)
         client.flush(math.inf)
         assert len(result()) == 2
 
@@ -363,37 +366,38 @@ def test_an_exponent_that_is_none_is_refused_before_anything_is_drawn(
     open_tables: Any, beta: float
 ) -> None:
     _, client = open_tables(Table("t", np.int64(0), capacity=10))
-    client.extend(np.arange(5), "t")
+    client.table("t").extend(np.arange(5))
     client.flush()
-    for call in (client.sample, client.batches):
+    table = client.table("t")
+    for call in (table.sample, table.batches):
         with pytest.raises(ValueError, match="beta must be a finite number of at least 0, got"):
-            call("t", 2, beta=beta)
+            call(2, beta=beta)
     assert client.table("t").stats().samples == 0
 
 
 def test_a_learner_tells_its_version(open_tables: Any) -> None:
     sampler = selectors.HotCold(age_threshold=1, hot_fraction=0.5)
     _, client = open_tables(Table("t", STEP, capacity=100, sampler=sampler, seed=2))
-    client.extend(steps(5), "t", version=0)
+    client.table("t").extend(steps(5), version=0)
     client.flush()
-    client.publish_version(10)
-    client.extend(steps(5, 5), "t")
+    client.table("t").publish_version(10)
+    client.table("t").extend(steps(5, 5))
     client.flush()
-    at = client.sample("t", 100).data["at"]
+    at = client.table("t").sample(100).data["at"]
     assert ((at >= 5).sum(), (at < 5).sum()) == (50, 50)
 
 
 def test_a_pause_ends(open_tables: Any) -> None:
     _, client = open_tables(Table("t", STEP, capacity=100))
-    client.extend(steps(5), "t")
+    client.table("t").extend(steps(5))
     client.flush()
     table = client.table("t")
     table.pause()
     with pytest.raises(echoic.errors.WaitTimeoutError) as raised:
-        client.sample("t", 1, timeout=0.05)
+        client.table("t").sample(1, timeout=0.05)
     assert raised.value.reason == "PAUSED"
     table.resume()
-    assert len(client.sample("t", 1, timeout=20)) == 1
+    assert len(client.table("t").sample(1, timeout=20)) == 1
 
 
 def test_a_pickled_client_connects_anew(open_tables: Any) -> None:
@@ -403,15 +407,15 @@ def test_a_pickled_client_connects_anew(open_tables: Any) -> None:
             pickle.dumps(client)
         return
     with pickle.loads(pickle.dumps(client)) as copy:
-        copy.extend(steps(5), "t")
+        copy.table("t").extend(steps(5))
         copy.flush()
-    assert sorted(set(client.sample("t", 200).data["at"].tolist())) == list(range(5))
+    assert sorted(set(client.table("t").sample(200).data["at"].tolist())) == list(range(5))
 
 
 def test_many_items_of_any_form_leave_nothing_behind(open_tables: Any) -> None:
     _, client = open_tables(Table("t", capacity=3, sampler=selectors.Fifo()))
     for at in range(300):
-        client.add({"at": np.full(at % 5 + 1, at)}, {"t": 1.0})
+        client.table("t").add({"at": np.full(at % 5 + 1, at)})
     client.flush()
     assert client.table("t").stats().size == 3
-    assert client.sample("t", 1).data["at"].tolist() == [[297] * 3]
+    assert client.table("t").sample(1).data["at"].tolist() == [[297] * 3]

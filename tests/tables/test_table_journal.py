@@ -87,7 +87,7 @@ class Ledger:
     def work(self, address: str) -> None:
         """Change things until the server is gone."""
         try:
-            client = echoic.connect(address, deadline=0.01, max_retry=0, linger=0.0)
+            client = echoic.connect(address, reconnect=0.01, linger=0.0)
         except echoic.errors.DisconnectedError:
             return
         with (
@@ -105,13 +105,13 @@ class Ledger:
         self.next += count
         return np.arange(self.next - count, self.next)
 
-    def insert(self, client: echoic.TableClient) -> None:
+    def insert(self, client: echoic.Connection) -> None:
         numbers = self.numbers(8)
         self.asked.update(numbers.tolist())
         self.priorities.update((int(number), {1.0}) for number in numbers)
-        client.extend(rows(numbers[:7]), "rows")
+        client.table("rows").extend(rows(numbers[:7]))
         one = {"obs": np.full(4, numbers[7], np.float32), "at": numbers[7]}
-        client.add(one, {"rows": 1.0})
+        client.table("rows").add(one)
         client.flush(5)
         self.rows.update(numbers.tolist())
         self.calls += 1
@@ -130,18 +130,18 @@ class Ledger:
         self.windows.update({numbers[-WINDOW], numbers[-WINDOW - 1]})
         self.calls += 1
 
-    def change(self, client: echoic.TableClient) -> None:
-        batch = client.sample("rows", 6, timeout=5)
+    def change(self, client: echoic.Connection) -> None:
+        batch = client.table("rows").sample(6, timeout=5)
         numbers, keys = batch.data["at"].tolist(), batch.keys
         self.keys.update(zip(numbers, keys.tolist(), strict=True))
         priority = 2.0 + self.calls
         for number in numbers[:4]:
             self.priorities[number].add(priority)
-        client.update_priorities("rows", keys[:4], np.full(4, priority))
+        client.table("rows").update_priorities(keys[:4], np.full(4, priority))
         for number in numbers[:4]:
             self.priorities[number] = {priority}
         self.deleting.add(numbers[5])
-        client.remove("rows", keys[5:])
+        client.table("rows").remove(keys[5:])
         self.deleted.add(numbers[5])
         self.calls += 1
 
@@ -214,25 +214,26 @@ def journalled(path: Path, durability: Any = "async", **options: Any) -> echoic.
 @pytest.mark.parametrize("durability", ["async", "sync"])
 def test_a_server_goes_on_where_the_last_one_was(tmp_path: Path, durability: str) -> None:
     with journalled(tmp_path, durability) as first:
-        client = first.client()
-        client.extend(rows(np.arange(60)), "rows", np.arange(60) + 1.0)
-        client.add(0, {"forgotten": 1.0})
+        client = echoic.connect(first)
+        client.table("rows").extend(rows(np.arange(60)), np.arange(60) + 1.0)
+        client.table("forgotten").add(0)
         with client.trajectory_writer(num_keep_alive_refs=4) as writer:
             for number in range(20):
                 writer.append({"at": number})
                 if number >= 3:
                     writer.create_item("windows", 1.0, {"at": writer.history["at"][-4:]})
-        client.publish_version(7)
-        keys = client.sample("rows", 5).keys
-        client.update_priorities("rows", keys[:3], [5.0, 6.0, 7.0])
-        client.remove("rows", keys[4:])
+        for table in client.tables.values():
+            table.publish_version(7)
+        keys = client.table("rows").sample(5).keys
+        client.table("rows").update_priorities(keys[:3], [5.0, 6.0, 7.0])
+        client.table("rows").remove(keys[4:])
         stats = {name: table.stats() for name, table in client.tables.items()}
         assert stats["rows"].journal_kept == stats["rows"].journal_records > 4
         assert stats["forgotten"].journal_kept is None
         items = {name: client.table(name).items() for name in ("rows", "windows")}
         data = {name: client.table(name).get(items[name].keys).data for name in items}
     with journalled(tmp_path, durability) as second:
-        client = second.client()
+        client = echoic.connect(second)
         for name, expected in items.items():
             found = client.table(name).items()
             assert (found.keys == expected.keys).all()
@@ -249,17 +250,17 @@ def test_a_server_goes_on_where_the_last_one_was(tmp_path: Path, durability: str
 def test_a_checkpoint_and_the_journal_go_together(tmp_path: Path) -> None:
     checkpointer = echoic.Checkpointer(tmp_path / "checkpoints")
     with journalled(tmp_path, checkpointer=checkpointer) as first:
-        client = first.client()
-        client.extend(rows(np.arange(10)), "rows")
-        client.add(1, {"forgotten": 1.0})
+        client = echoic.connect(first)
+        client.table("rows").extend(rows(np.arange(10)))
+        client.table("forgotten").add(1)
         first.checkpoint()
-        client.extend(rows(np.arange(10, 15)), "rows")
-        client.add(2, {"forgotten": 1.0})
+        client.table("rows").extend(rows(np.arange(10, 15)))
+        client.table("forgotten").add(2)
         keys = client.table("rows").items().keys
         with pytest.raises(echoic.errors.CheckpointError, match="it has a journal"):
             first._load(tmp_path / "checkpoints")
     with journalled(tmp_path, checkpointer=checkpointer) as second:
-        client = second.client()
+        client = echoic.connect(second)
         assert (client.table("rows").items().keys == keys).all()
         assert len(client.table("forgotten")) == 1
         assert sorted(client.table("rows").get(keys).data["at"]) == list(range(15))
@@ -276,7 +277,7 @@ def test_a_durability_without_a_place_for_journals_is_refused() -> None:
 
 def test_tables_without_durability_write_no_journal(tmp_path: Path) -> None:
     with echoic.Server(tables=[Table("rows", 0, capacity=5)], journal=tmp_path / "j") as server:
-        server.client().add(1, {"rows": 1.0})
+        echoic.connect(server).table("rows").add(1)
     assert not list((tmp_path / "j").iterdir())
 
 
@@ -296,7 +297,7 @@ def only_segment(path: Path, table: str) -> Path:
 def test_a_torn_end_is_warned_of_and_damage_is_refused(tmp_path: Path) -> None:
     with journalled(tmp_path) as first:
         for number in range(3):
-            first.client().extend(rows(np.arange(number, number + 1)), "rows")
+            echoic.connect(first).table("rows").extend(rows(np.arange(number, number + 1)))
     segment = only_segment(tmp_path, "rows")
     segment.write_bytes(segment.read_bytes()[:-5])
     # The third item was acknowledged, and the file was cut afterwards.
@@ -305,8 +306,8 @@ def test_a_torn_end_is_warned_of_and_damage_is_refused(tmp_path: Path) -> None:
     ):
         second = journalled(tmp_path)
     with second:
-        assert len(second.client().table("rows")) == 2
-        second.client().extend(rows(np.arange(9, 10)), "rows")
+        assert len(echoic.connect(second).table("rows")) == 2
+        echoic.connect(second).table("rows").extend(rows(np.arange(9, 10)))
     # From the middle, where there are records behind that were durable.
     damaged = bytearray(segment.read_bytes())
     damaged[70] ^= 0xFF
@@ -324,15 +325,14 @@ import signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 server = echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0), journal=sys.argv[1])
 server.start()
-client = server.client()
 stored = 0
 try:
     for _ in range(50):
-        client.add(np.zeros(1000), {"rows": 1.0})
+        table.add(np.zeros(1000))
         stored += 1
 except OSError as error:
     print(type(error).__name__, "takes no more records" in str(error))
-print(5 < stored < 15, len(client.sample("rows", 4).keys))
+print(5 < stored < 15, len(table.sample(4).keys))
 for change in (lambda: table.remove([0]), lambda: table.update_priorities([0], [2.0]), table.clear):
     try:
         change()
@@ -340,13 +340,13 @@ for change in (lambda: table.remove([0]), lambda: table.update_priorities([0], [
         print("refused")
 try:
     with echoic.connect(server.addresses[0]) as remote:
-        remote.add(np.zeros(1000), {"rows": 1.0})
+        remote.table("rows").add(np.zeros(1000))
         remote.flush(20)
 except OSError as error:
     print(type(error).__name__, error.code)
 try:
     with echoic.connect(server.addresses[0]) as remote:
-        remote.update_priorities("rows", [0], [2.0])
+        remote.table("rows").update_priorities([0], [2.0])
 except OSError as error:
     print(type(error).__name__)
 server.close()
@@ -360,7 +360,7 @@ server = echoic.Server(
 server.start()
 try:
     with echoic.connect(server.addresses[0]) as remote:
-        remote.extend(np.zeros((20, 1000)), "rows")
+        remote.table("rows").extend(np.zeros((20, 1000)))
         remote.flush(20)
 except OSError as error:
     # More than the disk took: how many came before it said so depends on the moment.
@@ -368,8 +368,9 @@ except OSError as error:
 other.add(0.0)
 try:
     with echoic.connect(server.addresses[0]) as remote:
-        key = remote.sample("few", 1).keys
-        remote.update_priorities("few", np.repeat(key, 20_000), np.full(20_000, 2.0))
+        few = remote.table("few")
+        key = few.sample(1).keys
+        few.update_priorities(np.repeat(key, 20_000), np.full(20_000, 2.0))
 except OSError as error:
     print(type(error).__name__, other.items().info.priorities)
 server.close()
@@ -397,7 +398,7 @@ def test_a_full_disk_is_an_error_where_it_shows_and_the_table_lives(tmp_path: Pa
 
 def test_many_threads_share_the_way_to_the_disk(tmp_path: Path) -> None:
     with journalled(tmp_path, "sync") as server:
-        table = server.client().table("rows")
+        table = echoic.connect(server).table("rows")
         threads = [
             threading.Thread(
                 target=lambda: [
@@ -413,7 +414,7 @@ def test_many_threads_share_the_way_to_the_disk(tmp_path: Path) -> None:
         assert table.stats().inserts == 80
         assert table.stats().journal_kept == 80
     with journalled(tmp_path, "sync") as server:
-        assert server.client().table("rows").stats().inserts == 80
+        assert echoic.connect(server).table("rows").stats().inserts == 80
 
 
 def test_a_stream_comes_back_beside_a_table_with_a_journal(tmp_path: Path) -> None:
@@ -426,13 +427,13 @@ def test_a_stream_comes_back_beside_a_table_with_a_journal(tmp_path: Path) -> No
 
     with serve() as first:
         first.add(1)
-        first.client().add(10, {"replay": 1.0})
+        echoic.connect(first).table("replay").add(10)
         first.checkpoint()
         # Only the table survives what comes after the checkpoint.
         first.add(2)
-        first.client().add(20, {"replay": 1.0})
+        echoic.connect(first).table("replay").add(20)
     with serve() as second:
-        table = second.client().table("replay")
+        table = echoic.connect(second).table("replay")
         assert sorted(table.get(table.items().keys).data.tolist()) == [10, 20]
         second.add(3)
         assert second.sample(1.0).data.tolist() == [1, 3]

@@ -30,21 +30,22 @@ import numpy as np
 import echoic
 
 client = echoic.connect(sys.argv[1])
+rows = client.table("rows")
 number = int(sys.argv[2]) * 1_000_000
 writer = client.trajectory_writer(num_keep_alive_refs=3, chunk_length=2)
 print("ready", flush=True)
 while True:
     number += 1
     step = {"number": np.int64(number), "filling": np.full(700, number & 255, np.uint8)}
-    client.add(step, {"rows": 1.0})
+    rows.add(step)
     writer.append(step)
     if number % 5 > 2 and number % 64 > 2:
         windows = {name: column[-3:] for name, column in writer.history.items()}
         writer.create_item("windows", 1.0, windows)
     if number % 16 == 0:
         # Enough bytes for a place in the arena where there is one.
-        batch = client.sample("rows", 128)
-        client.update_priorities("rows", batch.keys, np.ones(128), wait=False)
+        batch = rows.sample(128)
+        rows.update_priorities(batch.keys, np.ones(128), wait=False)
     if number % 64 == 0:
         writer.end_episode()
 """
@@ -104,8 +105,8 @@ def test_a_killed_client_leaves_whole_items_and_disturbs_nobody(
             assert time.monotonic() < deadline, "connections of the dead are kept"
             time.sleep(0.01)
         with echoic.connect(server.addresses[0]) as client:
-            check_steps(client.sample("rows", 200).data)
-            check_steps(client.sample("windows", 100).data)
+            check_steps(client.table("rows").sample(200).data)
+            check_steps(client.table("windows").sample(100).data)
 
 
 PATIENCE = 60.0
@@ -163,7 +164,7 @@ class Worker(threading.Thread):
 
     def __init__(self, address: str, number: int) -> None:
         super().__init__()
-        self._client = echoic.connect(address, deadline=PATIENCE, connect_timeout=PATIENCE)
+        self._client = echoic.connect(address, reconnect=PATIENCE, timeout=PATIENCE)
         self.first = self.next = number * 1_000_000
         # All numbers below are in their tables.
         self.flushed = self.first
@@ -181,13 +182,14 @@ class Worker(threading.Thread):
         filling = np.arange(30)
         with self._client.trajectory_writer(num_keep_alive_refs=2) as writer:
             while not self.over.is_set():
-                # One call inserts into two tables, and batches are cut by the one with a ratio.
+                # Batches are cut by the table with a ratio.
                 one = {"at": np.int64(self.next), "filling": self.next + filling}
-                self._client.add(one, {"rows": 1.0, "saved": 1.0}, timeout=PATIENCE)
+                for table in ("rows", "saved"):
+                    self._client.table(table).add(one, timeout=PATIENCE)
                 at = np.arange(self.next + 1, self.next + 10)
                 batch = {"at": at, "filling": at[:, None] + filling}
                 for table in ("rows", "saved", "ratio"):
-                    self._client.extend(batch, table, timeout=PATIENCE)
+                    self._client.table(table).extend(batch, timeout=PATIENCE)
                 for number in range(self.next, self.next + 10):
                     writer.append({"at": np.int64(number)}, timeout=PATIENCE)
                     writer.create_item("windows", 1.0, {"at": writer.history["at"][-1:]})
@@ -216,7 +218,7 @@ class Learner(threading.Thread):
 
     def __init__(self, address: str) -> None:
         super().__init__()
-        self._client = echoic.connect(address, deadline=PATIENCE, connect_timeout=PATIENCE)
+        self._client = echoic.connect(address, reconnect=PATIENCE, timeout=PATIENCE)
         self.over = threading.Event()
         self.drawn = 0
         self.asked = 0
@@ -226,12 +228,12 @@ class Learner(threading.Thread):
             while not self.over.is_set():
                 self.asked += 1
                 try:
-                    self.drawn += len(self._client.sample("ratio", 3, timeout=0.2))
+                    self.drawn += len(self._client.table("ratio").sample(3, timeout=0.2))
                 except echoic.errors.WaitTimeoutError:
                     continue
 
 
-def numbers(client: echoic.TableClient, table: str) -> list[int]:
+def numbers(client: echoic.Connection, table: str) -> list[int]:
     """What a table has, in order, and each whole."""
     there = client.table(table)
     keys = there.items().keys

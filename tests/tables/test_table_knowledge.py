@@ -19,7 +19,7 @@ STEP = {"obs": np.zeros(3, np.float32)}
 
 
 def test_metadata_is_told_to_clients_byte_for_byte(
-    serve: Callable[..., echoic.TableClient],
+    serve: Callable[..., echoic.Connection],
 ) -> None:
     every_byte = bytes(range(256)) * 256
     client = serve(
@@ -61,10 +61,10 @@ def test_a_checkpoint_has_no_metadata(tmp_path: Path) -> None:
         table = Table("replay", STEP, capacity=5, seed=1, metadata=metadata)
         return echoic.Server(tables=[table], checkpointer=echoic.Checkpointer(tmp_path))
 
-    with server(b"then") as first, first.client() as client:
+    with server(b"then") as first, echoic.connect(first) as client:
         client.table("replay").add({"obs": np.ones(3, np.float32)})
         client.checkpoint()
-    with server(b"now") as second, second.client() as client:
+    with server(b"now") as second, echoic.connect(second) as client:
         assert len(client.table("replay")) == 1
         assert client.table("replay").metadata == b"now"
 
@@ -87,7 +87,7 @@ def calls(table: Any) -> dict[str, tuple[int, int, int]]:
 
 
 def test_waits_are_counted_wherever_they_are_made(
-    serve: Callable[..., echoic.TableClient],
+    serve: Callable[..., echoic.Connection],
 ) -> None:
     table = serve(Table.queue("queue", STEP, capacity=2)).table("queue")
     step = {"obs": np.ones(3, np.float32)}
@@ -119,7 +119,7 @@ def test_waits_are_counted_wherever_they_are_made(
     assert table.stats().sample_wait_seconds == table.stats().insert_wait_seconds == 0.0
 
 
-def test_a_sample_that_times_out_had_to_wait(serve: Callable[..., echoic.TableClient]) -> None:
+def test_a_sample_that_times_out_had_to_wait(serve: Callable[..., echoic.Connection]) -> None:
     table = serve(Table.queue("queue", STEP, capacity=2)).table("queue")
     with pytest.raises(echoic.errors.WaitTimeoutError):
         table.sample(1, timeout=0.02)
@@ -129,7 +129,7 @@ def test_a_sample_that_times_out_had_to_wait(serve: Callable[..., echoic.TableCl
     assert calls(table)["sample"] == (0, 0, 1)
 
 
-def test_each_item_is_a_unique_sample_once(serve: Callable[..., echoic.TableClient]) -> None:
+def test_each_item_is_a_unique_sample_once(serve: Callable[..., echoic.Connection]) -> None:
     table = serve(Table("replay", STEP, sampler=echoic.selectors.Fifo(), capacity=3, seed=1)).table(
         "replay"
     )
@@ -150,13 +150,13 @@ def test_unique_samples_are_in_a_checkpoint(tmp_path: Path) -> None:
         table = Table("replay", STEP, sampler=echoic.selectors.Fifo(), capacity=5, seed=1)
         return echoic.Server(tables=[table], checkpointer=echoic.Checkpointer(tmp_path))
 
-    with server() as first, first.client() as client:
+    with server() as first, echoic.connect(first) as client:
         table = client.table("replay")
         for _ in range(3):
             table.add({"obs": np.ones(3, np.float32)})
         table.remove(table.sample(1).keys)
         client.checkpoint()
-    with server() as second, second.client() as client:
+    with server() as second, echoic.connect(second) as client:
         table = client.table("replay")
         assert (len(table), table.stats().unique_samples) == (2, 1)
         table.sample(2)
@@ -170,7 +170,7 @@ def episodes(table: Any) -> tuple[int, int]:
 
 @pytest.mark.parametrize("encoding", ["none", "zstd"])
 def test_an_episode_is_what_a_writer_appends_until_it_ends(
-    serve: Callable[..., echoic.TableClient], encoding: Any
+    serve: Callable[..., echoic.Connection], encoding: Any
 ) -> None:
     client = serve(Table("windows", capacity=4, seed=1))
     table = client.table("windows")
@@ -198,7 +198,7 @@ def test_an_episode_is_what_a_writer_appends_until_it_ends(
 
 
 def test_an_item_over_the_end_of_an_episode_is_of_both(
-    serve: Callable[..., echoic.TableClient],
+    serve: Callable[..., echoic.Connection],
 ) -> None:
     client = serve(Table("pairs", capacity=4, seed=1))
     with client.trajectory_writer(4) as writer:
@@ -212,7 +212,7 @@ def test_an_item_over_the_end_of_an_episode_is_of_both(
 
 
 def test_an_item_without_a_writer_is_an_episode(
-    serve: Callable[..., echoic.TableClient],
+    serve: Callable[..., echoic.Connection],
 ) -> None:
     client = serve(Table("free", capacity=4, seed=1), Table("rows", STEP, capacity=4, seed=1))
     for _ in range(5):
@@ -224,7 +224,7 @@ def test_an_item_without_a_writer_is_an_episode(
 
 
 def test_each_environment_has_episodes_of_its_own(
-    serve: Callable[..., echoic.TableClient],
+    serve: Callable[..., echoic.Connection],
 ) -> None:
     client = serve(Table("steps", capacity=100, seed=1))
     with client.vector_writer(3, 2) as writer:
@@ -237,7 +237,7 @@ def test_each_environment_has_episodes_of_its_own(
     assert episodes(client.table("steps")) == (6, 0)
 
 
-def test_patterns_make_items_of_episodes(serve: Callable[..., echoic.TableClient]) -> None:
+def test_patterns_make_items_of_episodes(serve: Callable[..., echoic.Connection]) -> None:
     client = serve(Table("steps", capacity=100, seed=1))
     with client.structured_writer(
         [patterns.Config(patterns.column("obs")[-2:], table="steps")]
@@ -262,7 +262,7 @@ def test_episodes_survive_a_restart(tmp_path: Path) -> None:
             journal=tmp_path / "journals",
         )
 
-    with server() as first, first.client() as client:
+    with server() as first, echoic.connect(first) as client:
         with client.trajectory_writer() as writer:
             for step in range(5):
                 writer.append({"obs": step})
@@ -275,6 +275,6 @@ def test_episodes_survive_a_restart(tmp_path: Path) -> None:
                     writer.end_episode()
             writer.flush()
         assert [episodes(client.table(name)) for name in ("saved", "told")] == [(3, 1), (3, 1)]
-    with server() as second, second.client() as client:
+    with server() as second, echoic.connect(second) as client:
         assert episodes(client.table("saved")) == (3, 0), "as in the checkpoint"
         assert episodes(client.table("told")) == (3, 1), "as in the journal"

@@ -104,7 +104,7 @@ table = echoic.Table("t", capacity=1_000_000)
 with echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) as server:
     def fill(items):
         if sys.argv[1] == "here":
-            append(server.client(), items)
+            append(echoic.connect(server), items)
         else:
             address = server.addresses[0]
             subprocess.run([sys.executable, __file__, address, str(items)], check=True)

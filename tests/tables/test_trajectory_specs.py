@@ -30,7 +30,7 @@ def steps(count: int) -> dict[str, Any]:
     }
 
 
-def test_items_of_the_spec_are_taken(serve: Callable[..., echoic.TableClient]) -> None:
+def test_items_of_the_spec_are_taken(serve: Callable[..., echoic.Connection]) -> None:
     client = serve(Table.queue("t", trajectories=SEQUENCE, capacity=10))
     with client.trajectory_writer(10) as writer:
         writer.append_batch(steps(10))
@@ -43,7 +43,7 @@ def test_items_of_the_spec_are_taken(serve: Callable[..., echoic.TableClient]) -
             }
             writer.create_item("t", 1.0, item)
     client.flush()
-    data = client.sample("t", 2).data
+    data = client.table("t").sample(2).data
     assert [len(obs) for obs in data["obs"]] == [1, 5]
     assert data["reward"].tolist() == [[7.0, 8.0, 9.0]] * 2
 
@@ -71,7 +71,7 @@ def test_items_of_the_spec_are_taken(serve: Callable[..., echoic.TableClient]) -
     ],
 )
 def test_an_item_that_is_not_like_the_spec_is_refused_by_the_writer(
-    serve: Callable[..., echoic.TableClient], change: Any, text: str
+    serve: Callable[..., echoic.Connection], change: Any, text: str
 ) -> None:
     client = serve(Table("t", trajectories=SEQUENCE, capacity=10))
     with client.trajectory_writer(10) as writer:
@@ -92,7 +92,7 @@ def test_an_item_that_is_not_like_the_spec_is_refused_by_the_writer(
 
 
 def test_a_pattern_that_is_not_like_the_spec_is_refused(
-    serve: Callable[..., echoic.TableClient],
+    serve: Callable[..., echoic.Connection],
 ) -> None:
     client = serve(Table("t", trajectories={"obs": AnyLength(np.float32(0))}, capacity=10))
     obs = patterns.column("obs")
@@ -113,18 +113,18 @@ def test_a_pattern_that_is_not_like_the_spec_is_refused(
     assert client.table("t").stats().size == 3
 
 
-def test_a_tree_is_checked_too(serve: Callable[..., echoic.TableClient]) -> None:
+def test_a_tree_is_checked_too(serve: Callable[..., echoic.Connection]) -> None:
     client = serve(Table("t", trajectories={"x": np.zeros((2, 3)), "y": np.int32(0)}, capacity=10))
-    client.add({"x": np.ones((2, 3)), "y": np.int32(1)}, {"t": 1.0})
+    client.table("t").add({"x": np.ones((2, 3)), "y": np.int32(1)})
     with pytest.raises(echoic.errors.SpecError, match=r"expected the leaf `x: float64\[2, 3\]`"):
-        client.add({"x": np.ones((3, 3)), "y": np.int32(1)}, {"t": 1.0})
-    client.add({"x": np.ones((2, 3)), "y": np.int32(2)}, {"t": 1.0})
+        client.table("t").add({"x": np.ones((3, 3)), "y": np.int32(1)})
+    client.table("t").add({"x": np.ones((2, 3)), "y": np.int32(2)})
     client.flush()
     assert client.table("t").stats().size == 2
 
 
 def test_a_table_says_what_its_trajectories_look_like(
-    serve: Callable[..., echoic.TableClient],
+    serve: Callable[..., echoic.Connection],
 ) -> None:
     client = serve(Table("t", trajectories=SEQUENCE, capacity=10), Table("any", capacity=10))
     spec = client.table("t").spec
@@ -145,7 +145,7 @@ def test_a_checkpoint_knows_the_spec(tmp_path: Path) -> None:
         return Server(tables=[table], checkpointer=Checkpointer(tmp_path))
 
     with serve() as server:
-        with server.client().trajectory_writer(10) as writer:
+        with echoic.connect(server).trajectory_writer(10) as writer:
             writer.append_batch(steps(4))
             history = writer.history
             item = {
@@ -156,7 +156,7 @@ def test_a_checkpoint_knows_the_spec(tmp_path: Path) -> None:
             writer.create_item("t", 1.0, item)
         path = server.checkpoint()
     with serve() as server:
-        assert server.client().sample("t", 1).data["obs"].shape == (1, 4, 4)
+        assert echoic.connect(server).table("t").sample(1).data["obs"].shape == (1, 4, 4)
     (looked_at,) = echoic._native.open_checkpoint(path)
     assert str(looked_at.spec) == str(Table("t", trajectories=SEQUENCE, capacity=1).spec)
 

@@ -25,7 +25,7 @@ class Setup:
     def __init__(self, table: Table | None = None) -> None:
         self.table = Table.queue("t", capacity=10_000) if table is None else table
         self.server = Server(tables=[self.table])
-        self.client = self.server.client()
+        self.client = echoic.connect(self.server)
 
     def writer(self, keep: int = 10, **options: Any) -> VectorWriter:
         return self.client.vector_writer(NUM_ENVS, keep, **options)
@@ -155,7 +155,7 @@ def test_it_does_what_a_writer_for_each_environment_does(
         twins.check()
 
 
-def test_it_works_through_every_door(serve: Callable[..., echoic.TableClient]) -> None:
+def test_it_works_through_every_door(serve: Callable[..., echoic.Connection]) -> None:
     client = serve(Table.queue("t", capacity=1000), Table.queue("u", capacity=1000))
     envs, steps = 64, 30
     with client.vector_writer(envs, 4) as writer:
@@ -171,7 +171,7 @@ def test_it_works_through_every_door(serve: Callable[..., echoic.TableClient]) -
                 writer.create_items("u", 1.0, pair, envs=[0, -1])
             writer.end_episode(np.arange(envs) == step // 2)
     client.flush()
-    data = client.sample("t", 15, timeout=10).data
+    data = client.table("t").sample(15, timeout=10).data
     odd = np.arange(1, steps, 2)
     first = odd[:, None] * 1000 + np.stack([odd - 1, odd], 1)
     np.testing.assert_array_equal(data["obs"], first[:, :, None].repeat(8, 2))

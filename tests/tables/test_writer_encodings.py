@@ -56,7 +56,9 @@ def test_a_slice_has_the_very_bytes_that_were_appended(
 ) -> None:
     table = Table.queue("t", capacity=10)
     with Server(tables=[table]) as server:
-        writer = server.client().trajectory_writer(STEPS, chunk_length=chunk, encoding=encoding)
+        writer = echoic.connect(server).trajectory_writer(
+            STEPS, chunk_length=chunk, encoding=encoding
+        )
         with writer:
             for step in range(STEPS):
                 writer.append({"x": values[step, ...]})
@@ -71,7 +73,7 @@ def test_a_slice_has_the_very_bytes_that_were_appended(
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_every_writer_and_door_gives_back_what_was_appended(
-    serve: Callable[..., echoic.TableClient], encoding: Encoding
+    serve: Callable[..., echoic.Connection], encoding: Encoding
 ) -> None:
     client = serve(*(Table.queue(name, capacity=100) for name in ("free", "structured", "vector")))
     rng = np.random.default_rng(1)
@@ -98,7 +100,7 @@ def test_every_writer_and_door_gives_back_what_was_appended(
     client.flush()
     pairs = np.stack([frames[:-1], frames[1:]], axis=1)
     for name, copies in (("free", 1), ("structured", 1), ("vector", 2)):
-        data = client.sample(name, 19 * copies).data
+        data = client.table(name).sample(19 * copies).data
         order = np.argsort(data["noise"][:, 0], kind="stable")
         expected = np.argsort(np.repeat(noise[1:, 0], copies), kind="stable")
         np.testing.assert_array_equal(data["frame"][order], pairs.repeat(copies, 0)[expected])
@@ -110,7 +112,7 @@ def chunk_bytes(tmp_path: Path, name: str, encoding: Encoding, frames: Any) -> i
     root = tmp_path / name
     server = Server(tables=[Table("t", capacity=100)], checkpointer=Checkpointer(root))
     with server:
-        with server.client().trajectory_writer(len(frames), chunk_length=10) as writer:
+        with echoic.connect(server).trajectory_writer(len(frames), chunk_length=10) as writer:
             writer.configure("frame", encoding=encoding)
             for frame in frames:
                 writer.append({"frame": frame})
@@ -144,8 +146,8 @@ def test_an_encoding_saves_bytes_on_the_way_to_a_server() -> None:
                     writer.append(np.full((84, 84), step, np.uint8))
                 writer.create_item("t", 1.0, writer.history[:])
             client.flush()
-            sent[encoding] = client.stats()["bytes_sent"]
-            values = client.sample("t", 1).data
+            sent[encoding] = client.stats().bytes_sent
+            values = client.table("t").sample(1).data
         assert (values[0] == np.arange(100)[:, None, None]).all()
     assert sent["none"] > 100 * 84 * 84
     assert sent["auto"] < sent["none"] / 20
@@ -154,7 +156,7 @@ def test_an_encoding_saves_bytes_on_the_way_to_a_server() -> None:
 def test_a_sample_outlives_its_encoded_chunks() -> None:
     table = Table.queue("t", capacity=10)
     with Server(tables=[table]) as server:
-        with server.client().trajectory_writer(10, encoding="zstd") as writer:
+        with echoic.connect(server).trajectory_writer(10, encoding="zstd") as writer:
             writer.append_batch(np.arange(1000).reshape(10, 100))
             writer.create_item("t", 1.0, writer.history[3:])
         data = table.sample(1).data
@@ -168,19 +170,19 @@ def test_a_checkpoint_restores_encoded_chunks(tmp_path: Path) -> None:
         return Server(tables=[Table("t", capacity=10)], checkpointer=Checkpointer(tmp_path))
 
     with serve() as server:
-        with server.client().trajectory_writer(10, encoding="auto") as writer:
+        with echoic.connect(server).trajectory_writer(10, encoding="auto") as writer:
             writer.append_batch(values)
             writer.create_item("t", 1.0, writer.history[:])
         server.checkpoint()
     with serve() as server:
-        data = server.client().sample("t", 1).data
+        data = echoic.connect(server).table("t").sample(1).data
     np.testing.assert_array_equal(data[0], values)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "LZ4", "", "raw"])
 def test_an_unknown_encoding_is_named_with_those_that_are_known(encoding: Any) -> None:
     with Server(tables=[Table("t", capacity=10)]) as server:
-        client = server.client()
+        client = echoic.connect(server)
         config = patterns.Config(patterns.column("x")[-1], table="t")
         writer = client.trajectory_writer()
         for call in (
@@ -195,7 +197,7 @@ def test_an_unknown_encoding_is_named_with_those_that_are_known(encoding: Any) -
 
 def test_a_column_keeps_the_writers_other_settings() -> None:
     with Server(tables=[Table("t", capacity=10)]) as server:
-        writer = server.client().trajectory_writer(7, chunk_length=4)
+        writer = echoic.connect(server).trajectory_writer(7, chunk_length=4)
         writer.configure("encoded", encoding="lz4")
         writer.configure("short", num_keep_alive_refs=2)
         for step in range(20):

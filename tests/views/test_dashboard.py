@@ -100,7 +100,8 @@ def page(opened: ExitStack) -> Callable[..., str]:
 
     def start(*addresses: str) -> str:
         monitors = [
-            opened.enter_context(Monitor(echoic.Watch(address), INTERVAL)) for address in addresses
+            opened.enter_context(Monitor(echoic.connect(address), INTERVAL))
+            for address in addresses
         ]
         return opened.enter_context(WebServer(monitors)).url
 
@@ -113,7 +114,7 @@ def calm() -> Iterator[str]:
     table = echoic.Table("replay", np.int64(0), capacity=100)
     with echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) as server:
         address = server.addresses[0]
-        with Monitor(echoic.Watch(address)) as monitor, WebServer([monitor]) as page:
+        with Monitor(echoic.connect(address)) as monitor, WebServer([monitor]) as page:
             until(lambda: asked(page.url, "state")["things"])
             yield page.url
 
@@ -195,7 +196,7 @@ def test_page_that_is_opened_later_has_the_past_in_the_range_that_is_asked_for(
 def test_old_points_are_means_of_ten_and_the_oldest_are_forgotten(serve: Any) -> None:
     table = echoic.Table("replay", np.int64(0), capacity=1000)
     address = serve(table).addresses[0]
-    with echoic.Watch(address) as watch:
+    with echoic.connect(address) as watch:
         monitor = Monitor(watch, history=History(20, 3))
         for _ in range(75):
             table.add(np.int64(0))
@@ -334,12 +335,12 @@ def test_server_is_another_though_it_is_older_than_the_first_was_when_it_was_see
     serve: Any,
 ) -> None:
     def seen(server: echoic.Server) -> float:
-        with echoic.Watch(server.addresses[0]) as watch:
-            return watch.stats().age
+        with echoic.connect(server.addresses[0]) as watch:
+            return next(iter(watch.server_stats().values())).age
 
     first = serve(echoic.Table("replay", np.int64(0), capacity=100))
     until(lambda: seen(first) > 0.5)
-    with echoic.Watch(first.addresses[0]) as watch:
+    with echoic.connect(first.addresses[0]) as watch:
         monitor = Monitor(watch)
         monitor.ask()
         monitor.ask()

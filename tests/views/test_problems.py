@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from echoic import Server, Table, TcpTransport, Watch, connect, limiters
+from echoic import Server, Table, TcpTransport, connect, limiters
 from echoic.views.history import History
 from echoic.views.problems import Problem, find_problems
 from echoic.views.reading import read
@@ -17,15 +17,17 @@ from echoic.views.reading import read
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from echoic import Connection
+
 EXAMPLE = {"obs": np.zeros(4, np.float32)}
 
 
-def wait_for(watch: Watch, found: Callable[[list[Problem]], bool]) -> list[Problem]:
+def wait_for(watch: Connection, found: Callable[[list[Problem]], bool]) -> list[Problem]:
     """Look until the problems are those that are waited for."""
     history = History()
     until = time.monotonic() + 30
     while True:
-        history.add(read(watch.stats()))
+        history.add(read(next(iter(watch.server_stats().values()))))
         problems = find_problems(history)
         if found(problems):
             return problems
@@ -34,7 +36,7 @@ def wait_for(watch: Watch, found: Callable[[list[Problem]], bool]) -> list[Probl
         time.sleep(0.02)
 
 
-def the_one(watch: Watch, reason: str, level: str = "stuck") -> Problem:
+def the_one(watch: Connection, reason: str, level: str = "stuck") -> Problem:
     def found(problems: list[Problem]) -> bool:
         return any((one.reason, one.level) == (reason, level) for one in problems)
 
@@ -54,8 +56,8 @@ def test_a_learner_that_waits_for_the_first_items_is_told_how_many_are_missing()
     with Server(tables=[table], transport=TcpTransport(0)) as server:
         table.add(EXAMPLE)
         client = connect(server.addresses[0])
-        learner = in_background(lambda: client.sample("replay", 4))
-        with Watch(server.addresses[0]) as watch:
+        learner = in_background(lambda: client.table("replay").sample(4))
+        with connect(server.addresses[0]) as watch:
             problem = the_one(watch, "MIN_SIZE")
             assert problem.subject == "table 'replay'"
             assert "1 sample call waits" in problem.text
@@ -88,7 +90,7 @@ def test_a_ratio_that_is_not_kept_names_the_slow_side(slow: str) -> None:
                 return
 
         fast = in_background(hurry)
-        with Watch(server.addresses[0]) as watch:
+        with connect(server.addresses[0]) as watch:
             problem = the_one(watch, "RATIO")
         who = "1 insert call waits" if slow == "sample" else "1 sample call waits"
         assert problem.text.startswith(who)
@@ -112,11 +114,11 @@ def test_a_ratio_that_only_slows_a_side_down_is_not_called_stuck() -> None:
 
     with Server(tables=[table], transport=TcpTransport(0)) as server:
         threads = [in_background(insert_now_and_then), in_background(sample_all_the_time)]
-        with Watch(server.addresses[0]) as watch:
+        with connect(server.addresses[0]) as watch:
             history = History()
             until = time.monotonic() + 1
             while time.monotonic() < until:
-                history.add(read(watch.stats()))
+                history.add(read(next(iter(watch.server_stats().values()))))
                 levels = {problem.level for problem in find_problems(history)}
                 # Between two looks, a busy machine may well let nobody insert.
                 if history.readings[-1].age - history.readings[0].age > 0.5:
@@ -143,9 +145,9 @@ def test_a_batch_that_waits_for_more_than_one_item_is_told() -> None:
         client = connect(server.addresses[0])
         learners = [
             in_background(lambda: table.sample(13)),
-            in_background(lambda: client.sample("messages", 4)),
+            in_background(lambda: client.table("messages").sample(4)),
         ]
-        with Watch(server.addresses[0]) as watch:
+        with connect(server.addresses[0]) as watch:
             problems = wait_for(watch, lambda problems: len(problems) == 2)
         assert {problem.subject for problem in problems} == {"table 'replay'", "table 'messages'"}
         assert all("1 sample call waits" in problem.text for problem in problems)
@@ -162,7 +164,7 @@ def test_a_learner_that_holds_all_buffers_and_wants_another_is_told() -> None:
         server.extend({"obs": np.zeros((4, 4), np.float32)})
         held = [server.sample().data["obs"] for _ in range(2)]
         learner = in_background(lambda: server.sample(timeout=60))
-        with Watch(server.addresses[0]) as watch:
+        with connect(server.addresses[0]) as watch:
             problem = the_one(watch, "LEASED")
         assert "the learner holds all 2 buffers, and waits for another batch" in problem.text
         held.clear()
@@ -173,15 +175,15 @@ def test_a_learner_that_holds_all_buffers_and_wants_another_is_told() -> None:
 def test_waits_of_others_do_not_thin_out_those_of_a_worker() -> None:
     with Server(EXAMPLE, batch_size=2, capacity=4, transport=TcpTransport(0)) as server:
         address = server.addresses[0]
-        worker = connect(address, EXAMPLE)
+        worker = connect(address).stream(EXAMPLE)
         in_background(lambda: worker.extend({"obs": np.zeros((64, 4), np.float32)}))
-        others = [Watch(address) for _ in range(3)]
-        with Watch(address) as watch:
+        others = [connect(address) for _ in range(3)]
+        with connect(address) as watch:
             wait_for(watch, lambda problems: any(one.level == "stuck" for one in problems))
             history = History()
-            history.add(read(watch.stats()))
+            history.add(read(next(iter(watch.server_stats().values()))))
             time.sleep(0.2)
-            history.add(read(watch.stats()))
+            history.add(read(next(iter(watch.server_stats().values()))))
         assert history.last
         assert history.last.stream
         assert history.rates(history.last.stream)["blocked"] > 0.9
@@ -197,7 +199,7 @@ def test_a_paused_table_says_so_even_when_nobody_waits_yet() -> None:
     with Server(tables=[table], transport=TcpTransport(0)) as server:
         table.add(EXAMPLE)
         table.pause()
-        with Watch(server.addresses[0]) as watch:
+        with connect(server.addresses[0]) as watch:
             problems = wait_for(watch, bool)
         assert {problem.reason for problem in problems} == {"PAUSED"}
         assert "resume()" in problems[0].advice
@@ -207,7 +209,7 @@ def test_a_full_queue_waits_for_those_who_sample() -> None:
     table = Table.queue("messages", EXAMPLE, capacity=2)
     with Server(tables=[table], transport=TcpTransport(0)) as server:
         producer = in_background(lambda: [table.add(EXAMPLE) for _ in range(3)])
-        with Watch(server.addresses[0]) as watch:
+        with connect(server.addresses[0]) as watch:
             problem = wait_for(watch, bool)[0]
         assert "1 insert call waits" in problem.text
         table.sample(1)
@@ -216,9 +218,9 @@ def test_a_full_queue_waits_for_those_who_sample() -> None:
 
 def test_a_ring_that_nobody_empties_is_stuck() -> None:
     with Server(EXAMPLE, batch_size=2, capacity=4, transport=TcpTransport(0)) as server:
-        worker = connect(server.addresses[0], EXAMPLE)
+        worker = connect(server.addresses[0]).stream(EXAMPLE)
         in_background(lambda: worker.extend({"obs": np.zeros((64, 4), np.float32)}))
-        with Watch(server.addresses[0]) as watch:
+        with connect(server.addresses[0]) as watch:
             problem = the_one(watch, "CAPACITY")
         assert problem.subject == "the stream"
         assert (
@@ -237,10 +239,10 @@ def test_a_ring_that_nobody_empties_is_stuck() -> None:
 
 def test_batches_that_are_held_are_told_apart_from_a_slow_learner() -> None:
     with Server(EXAMPLE, batch_size=2, capacity=4, transport=TcpTransport(0)) as server:
-        worker = connect(server.addresses[0], EXAMPLE)
+        worker = connect(server.addresses[0]).stream(EXAMPLE)
         in_background(lambda: worker.extend({"obs": np.zeros((8, 4), np.float32)}))
         held = [server.sample(timeout=30).data["obs"] for _ in range(2)]
-        with Watch(server.addresses[0]) as watch:
+        with connect(server.addresses[0]) as watch:
             problem = the_one(watch, "LEASED")
         assert "all 2 buffers are held" in problem.text
         assert "drop the arrays of old batches" in problem.advice
@@ -252,7 +254,7 @@ def test_batches_that_are_held_are_told_apart_from_a_slow_learner() -> None:
 
 def test_a_learner_without_workers_is_told_to_look_for_them() -> None:
     with Server(EXAMPLE, batch_size=2, transport=TcpTransport(0)) as server:
-        with Watch(server.addresses[0]) as watch:
+        with connect(server.addresses[0]) as watch:
             learner = in_background(lambda: server.sample(timeout=60))
             problem = the_one(watch, "EMPTY")
         assert "a batch takes 2" in problem.text
@@ -265,8 +267,8 @@ def test_refused_connections_are_noted_with_the_reason() -> None:
     with Server(EXAMPLE, 2, transport=TcpTransport(0, token=b"right")) as server:
         for _ in range(2):
             with pytest.raises(Exception, match="token"):
-                connect(server.addresses[0], EXAMPLE, token=b"wrong")
-        with Watch(server.addresses[0], token=b"right") as watch:
+                connect(server.addresses[0], token=b"wrong").stream(EXAMPLE)
+        with connect(server.addresses[0], token=b"right") as watch:
             problem = the_one(watch, "AUTH", "note")
         assert "2 connections were refused" in problem.text
         assert "token" in problem.advice
@@ -276,11 +278,11 @@ def test_rates_are_those_of_the_last_seconds_and_forget_an_earlier_server() -> N
     table = Table("replay", EXAMPLE, capacity=100)
     with Server(tables=[table], transport=TcpTransport(0)) as server:
         history = History()
-        with Watch(server.addresses[0]) as watch:
-            history.add(read(watch.stats()))
+        with connect(server.addresses[0]) as watch:
+            history.add(read(next(iter(watch.server_stats().values()))))
             for _ in range(50):
                 table.add(EXAMPLE)
-            history.add(read(watch.stats()))
+            history.add(read(next(iter(watch.server_stats().values()))))
 
         first, last = history.readings
         rate = pytest.approx(50 / (last.age - first.age))

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from echoic import Server, TcpTransport, Watch
+from echoic import Server, TcpTransport, connect
 from echoic.cli.app import app as command_line
 from echoic.cli.status import LineView, PanelView
 from echoic.errors import ClosedError
@@ -78,9 +78,9 @@ def look(address: str, found: Callable[[list[Problem]], bool]) -> tuple[History,
     """Look until the problems are those that are waited for."""
     history = History()
     until = time.monotonic() + PATIENCE
-    with Watch(address) as watch:
+    with connect(address) as watch:
         while True:
-            history.add(read(watch.stats()))
+            history.add(read(next(iter(watch.server_stats().values()))))
             problems = find_problems(history)
             if found(problems):
                 return history, problems
@@ -215,9 +215,9 @@ def test_a_learner_that_gets_its_batches_is_not_called_stuck(roll: Any) -> None:
         return any(problem.reason == "GROUP" for problem in problems)
 
     history, problems = look(rolling.address, is_known)
-    with Watch(rolling.address) as watch:
+    with connect(rolling.address) as watch:
         for _ in range(60):
-            history.add(read(watch.stats()))
+            history.add(read(next(iter(watch.server_stats().values()))))
             problems += find_problems(history)
             time.sleep(0.02)
     assert {problem.level for problem in problems} == {"slow"}
@@ -278,8 +278,8 @@ def test_lags_of_the_last_batch_are_told(roll: Any) -> None:
     rolling.make(1)
     rolling.table.publish_version(3)
     batch = rolling.table.sample()
-    with Watch(rolling.address) as watch:
-        (table,) = read(watch.stats()).rollouts
+    with connect(rolling.address) as watch:
+        (table,) = read(next(iter(watch.server_stats().values()))).rollouts
     assert (table.lag_oldest, table.lag_mean, table.lag_newest) == (3, 2.0, 1)
     assert batch.lag_oldest.max() == 3
     assert batch.lag_oldest.mean() == 2
@@ -290,8 +290,8 @@ def test_lags_of_the_last_batch_are_told(roll: Any) -> None:
 def test_reading_has_all_numbers_as_the_table_tells_them(roll: Any) -> None:
     rolling = delivered(roll)
     stats = rolling.table.stats()
-    with Watch(rolling.address) as watch:
-        (table,) = read(watch.stats()).rollouts
+    with connect(rolling.address) as watch:
+        (table,) = read(next(iter(watch.server_stats().values()))).rollouts
     for name in ("submitted", "accepted", "rejected", "filtered", "running", "delivered", "tokens"):
         assert getattr(table, name) == getattr(stats, name), name
     assert (table.version, table.target) == (stats.version, stats.target)
@@ -343,7 +343,7 @@ def test_terminal_shows_a_rollout_table_and_opens_it(roll: Any) -> None:
             await asyncio.sleep(INTERVAL)
 
     async def run() -> None:
-        with Watch(rolling.address) as watch:
+        with connect(rolling.address) as watch:
             async with Top(watch, INTERVAL).run_test(size=(100, 50)) as pilot:
                 await until_seen(pilot, "rollout tables", "math", "1 of 2 ready", "lag 1", "GROUP")
                 columns = pilot.app.screen.query_one("#rollouts", LiveGrid).ordered_columns
@@ -367,7 +367,7 @@ def test_terminal_shows_a_rollout_table_and_opens_it(roll: Any) -> None:
 def test_page_is_told_of_rollout_tables_and_their_rates(roll: Any) -> None:
     rolling = delivered(roll)
     with (
-        Monitor(Watch(rolling.address), INTERVAL) as monitor,
+        Monitor(connect(rolling.address), INTERVAL) as monitor,
         WebServer([monitor]) as page,
     ):
 

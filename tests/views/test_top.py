@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from echoic import Server, Table, TcpTransport, Watch, connect, limiters, selectors
+from echoic import Server, Table, TcpTransport, connect, limiters, selectors
 from echoic.cli.app import app as command_line
 from echoic.errors import ClosedError
 from echoic.views.reading import Side, StreamReading, TableReading, buckets
@@ -108,7 +108,7 @@ def watch_it(address: str, play: Play, size: tuple[int, int] = (80, 24), **rest:
     """Show a server while somebody plays with the keys."""
 
     async def run() -> None:
-        with Watch(address, **rest) as watch:
+        with connect(address, **rest) as watch:
             async with Top(watch, INTERVAL).run_test(size=size) as pilot:
                 await play(pilot)
 
@@ -133,7 +133,7 @@ def sample_waits(background: Any) -> Callable[[Server, str], None]:
         def learn() -> None:
             with (
                 contextlib.suppress(ClosedError, ConnectionError, TimeoutError),
-                connect(server.addresses[0], deadline=0.1, name="learner") as client,
+                connect(server.addresses[0], reconnect=0.1, name="learner") as client,
             ):
                 client.tables[table].sample(1)
 
@@ -216,8 +216,8 @@ def test_ring_that_nobody_empties_says_who_waits_for_room(background: Any) -> No
     def work(address: str) -> None:
         with (
             contextlib.suppress(ClosedError, ConnectionError, TimeoutError),
-            connect(
-                address, np.zeros(4, np.float32), window_bytes=1, deadline=1.0, name="actor"
+            connect(address, window_bytes=1, reconnect=1.0, name="actor").stream(
+                np.zeros(4, np.float32)
             ) as client,
         ):
             while True:
@@ -371,8 +371,8 @@ def test_s_sorts_connections_by_something_else(life: Any) -> None:
         address = server.addresses[0]
         example = np.zeros(4, np.float32)
         with (
-            connect(address, example, name="slow"),
-            connect(address, example, name="fast") as fast,
+            connect(address, name="slow").stream(example),
+            connect(address, name="fast").stream(example) as fast,
         ):
 
             def act() -> None:

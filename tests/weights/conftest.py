@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import echoic
 import pytest
-from echoic.weights import WeightClient, WeightStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from echoic.weights import RemoteWeightStore, WeightStore
 
 WORKER = Path(__file__).with_name("weights_trees.py")
 
@@ -49,9 +50,9 @@ class Door:
         self._open.append(server)
         return server
 
-    def client(self, **options: Any) -> WeightClient:
+    def client(self, **options: Any) -> RemoteWeightStore:
         """Connect to the server that was opened last."""
-        client = WeightClient(self.address, **options)
+        client = echoic.connect(self.address, **options).weights()
         self._open.append(client)
         return client
 

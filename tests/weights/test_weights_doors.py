@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import echoic
 import numpy as np
 import pytest
-from echoic.weights import WeightClient, WeightStore
+from echoic.weights import WeightStore
 from weights_trees import PATIENCE, check, tree
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def test_a_subscriber_comes_back_and_goes_on_with_what_a_new_server_has(door: An
 def test_a_client_that_gave_up_says_so(door: Any) -> None:
     store = WeightStore()
     server = door.open(store)
-    subscription = door.client(deadline=0.1).subscribe()
+    subscription = door.client(reconnect=0.1).subscribe()
     store.publish(tree(1), 1)
     held = subscription.wait(timeout=PATIENCE)
     server.close()
@@ -359,7 +359,7 @@ def test_strangers_are_refused(door: Any) -> None:
 def test_a_server_without_weights_says_so(door: Any) -> None:
     table = echoic.Table("replay", {"x": np.zeros(1)}, capacity=2)
     with echoic.Server(tables=[table], transport=door.transport()) as server:
-        client = WeightClient(server.addresses[0])
+        client = echoic.connect(server.addresses[0]).weights()
         with pytest.raises(echoic.errors.RefusedError, match="no weights"):
             client.subscribe()
         client.close()

@@ -10,9 +10,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from echoic import Server, TcpTransport
+from echoic import Server, TcpTransport, connect
 from echoic.errors import ClosedError
-from echoic.weights import WeightClient, WeightStore
+from echoic.weights import RemoteWeightStore, WeightStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ def relay(address: str) -> Iterator[str]:
     """Follow the weights at an address, and serve them at another, which is given."""
     store = WeightStore()
     with (
-        WeightClient(address) as client,
+        connect(address).weights() as client,
         Server(weights=store, transport=TcpTransport(port=0)) as server,
     ):
         subscription = client.subscribe()
@@ -51,7 +51,7 @@ def weights(version: int) -> dict[str, Any]:
     return {"layers": [np.full((64, 300), version, np.float32)], "bias": np.arange(3.0)}
 
 
-def wait_for(client: WeightClient, version: int) -> Any:
+def wait_for(client: RemoteWeightStore, version: int) -> Any:
     publication = client.subscribe().wait(newer_than=version - 1, timeout=WAIT)
     assert publication.version == version
     return publication
@@ -63,7 +63,7 @@ def test_weights_reach_those_behind_two_relays() -> None:
         Server(weights=store, transport=TcpTransport(port=0)) as learner,
         relay(learner.addresses[0]) as first,
         relay(first) as second,
-        WeightClient(second) as worker,
+        connect(second).weights() as worker,
     ):
         for version in (1, 2):
             store.publish(weights(version), version)
@@ -83,7 +83,7 @@ def test_learner_sends_each_publication_once_however_many_follow_a_relay() -> No
         relay(learner.addresses[0]) as address,
         contextlib.ExitStack() as stack,
     ):
-        workers = [stack.enter_context(WeightClient(address)) for _ in range(5)]
+        workers = [stack.enter_context(connect(address).weights()) for _ in range(5)]
         store.publish(weights(1), 1)
         for worker in workers:
             wait_for(worker, 1)
@@ -98,8 +98,8 @@ def test_relay_goes_on_with_what_it_has_when_the_learner_is_gone() -> None:
         learner = stack.enter_context(Server(weights=store, transport=TcpTransport(port=0)))
         address = stack.enter_context(relay(learner.addresses[0]))
         store.publish(weights(3), 3)
-        with WeightClient(address) as early:
+        with connect(address).weights() as early:
             wait_for(early, 3)
         learner.close()
-        with WeightClient(address) as late:
+        with connect(address).weights() as late:
             wait_for(late, 3)

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import numpy as np
-from echoic.weights import WeightClient
+from echoic import connect
 
 PATIENCE = 30.0
 
@@ -35,7 +35,7 @@ def check(publication: Any, size: int = 300_000) -> None:
 
 def watch(address: str) -> None:
     """Look at what comes, for ever."""
-    with WeightClient(address) as client:
+    with connect(address).weights() as client:
         subscription = client.subscribe()
         print("ready", flush=True)
         for publication in subscription:
@@ -45,7 +45,7 @@ def watch(address: str) -> None:
 
 def hold(address: str, newer_than: str = "0") -> None:
     """Keep the first that comes above a version, and say so; then check it when asked."""
-    with WeightClient(address) as client:
+    with connect(address).weights() as client:
         subscription = client.subscribe()
         print("ready", flush=True)
         publication = subscription.wait(newer_than=int(newer_than), timeout=30)
@@ -58,7 +58,7 @@ def hold(address: str, newer_than: str = "0") -> None:
 
 def publish(address: str) -> None:
     """Publish ever larger versions, until it is killed."""
-    with WeightClient(address) as client:
+    with connect(address).weights() as client:
         version = 1
         while True:
             client.publish(tree(version), version)

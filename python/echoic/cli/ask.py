@@ -7,12 +7,13 @@ from typing import Any
 
 import echoic
 from echoic import _native
+from echoic._links import link_options
 from echoic.cli.config import ConfigError
 from echoic.cli.console import fail
 from echoic.cli.doors import read_token
 from echoic.cli.spec import Field
 from echoic.cli.text import why
-from echoic.rendezvous import address_for, options_for
+from echoic.rendezvous import address_for, secrets_for
 
 __all__ = ["UNREACHABLE", "Answer", "ask", "client_options", "reach", "unreachable"]
 
@@ -43,14 +44,8 @@ def client_options(
         token = read_token(token_file)
     except ConfigError as error:
         fail(error)
-    options = {
-        "token": token,
-        "ca": ca,
-        "certificate": certificate,
-        "key": key,
-        "server_name": server_name,
-    }
-    return {name: value for name, value in options.items() if value is not None}
+    tls = echoic.Tls(certificate=certificate, key=key, ca=ca, server_name=server_name)
+    return {"token": token, "tls": None if tls == echoic.Tls() else tls}
 
 
 def reach(
@@ -67,15 +62,17 @@ def reach(
         return address, options
     try:
         # Report a missing file at once, instead of waiting for it.
-        return address_for("this command", 0.0), options_for(options)
+        address = address_for("this command", 0.0)
+        token, tls = secrets_for(**options)
     except (echoic.errors.ArgumentError, echoic.errors.DisconnectedError) as error:
         fail(error, code=2)
+    return address, {"token": token, "tls": tls}
 
 
 def ask(address: str, options: Mapping[str, Any], count: int, timeout: float) -> Answer:
     """Connect, ask and measure round trips; end the command if no server answers."""
     try:
-        answer = _native.ping(address, dict(options), timeout, count)
+        answer = _native.ping(address, link_options(**options), timeout, count)
     except UNREACHABLE as error:
         fail(unreachable(address, error))
     return Answer(

@@ -75,11 +75,12 @@ def dashboard(
             every: list[str | None] = [*(addresses or [])] or [None]
             for one in every:
                 address, options = reach(one, token_file, ca, certificate, key, server_name)
+                connection = echoic.connect(address, **options)
                 try:
-                    watch = echoic.Watch(address, **options)
+                    connection.server_stats()
                 except UNREACHABLE as error:
                     fail(unreachable(address, error))
-                monitor = Monitor(watch, interval, History(*LENGTHS))
+                monitor = Monitor(connection, interval, History(*LENGTHS))
                 monitors.append(stack.enter_context(monitor))
             page = stack.enter_context(open_page(monitors, options, host, port, insecure))
             # The address last: a program that reads it may end this command at once.

@@ -147,9 +147,10 @@ def send(connection: "Connection", load: Load, index: int) -> Result:
     """Send for the given time, and return the result."""
     pool = make_pool(load, np.random.default_rng(index))
     example = mirror((field, field.zeros()) for field in load.spec)
-    patience = {"connect_timeout": load.timeout, "deadline": load.timeout}
     # Not in a `with` block, which would wait forever for a server that takes nothing.
-    client = echoic.connect(load.address, example, **patience, **load.options)
+    client = echoic.connect(
+        load.address, timeout=load.timeout, reconnect=load.timeout, **load.options
+    ).stream(example)
     connection.send(0)
     connection.recv()
     cpu = time.process_time()

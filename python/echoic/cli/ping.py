@@ -54,7 +54,7 @@ def ping(
     if wanted is not None:
         try:
             tree = specs.example(wanted)
-            echoic.connect(address, tree, connect_timeout=timeout, **options).close(timeout)
+            echoic.connect(address, timeout=timeout, **options).stream(tree).close(timeout)
         except UNREACHABLE as error:
             fail(unreachable(address, error))
         if not as_json:

@@ -55,8 +55,9 @@ def inspect(
         return
     address, options = reach(source, token_file, ca, certificate, key, server_name)
     try:
-        with echoic.connect(address, connect_timeout=timeout, **options) as client:
-            show([*client.tables.values()], items)
+        with echoic.connect(address, timeout=timeout, **options) as connection:
+            tables: list[Any] = [*connection.tables.values()]
+            show(tables, items)
     except UNREACHABLE as error:
         fail(unreachable(address, error))
 

@@ -46,30 +46,31 @@ def top(
     something is stuck, and 1 if no server answers or it refuses.
     """
     address, options = reach(address, token_file, ca, certificate, key, server_name)
+    connection = echoic.connect(address, **options)
     try:
-        watch = echoic.Watch(address, timeout=timeout, **options)
-        history = ask_twice(watch, interval) if once or as_json else None
+        connection.server_stats(timeout)
+        history = ask_twice(connection, interval) if once or as_json else None
     except UNREACHABLE as error:
         fail(unreachable(address, error))
-    with watch:
+    with connection:
         if history is None:
-            show(watch, interval)
+            show(connection, interval)
         elif as_json:
             typer.echo(json.dumps(as_data(address, history)))
         else:
             typer.echo(as_text(address, history))
 
 
-def ask_twice(watch: echoic.Watch, interval: float) -> History:
+def ask_twice(connection: echoic.Connection, interval: float) -> History:
     """Take two readings, which give rates."""
-    monitor = Monitor(watch)
+    monitor = Monitor(connection)
     monitor.ask()
     time.sleep(interval)
     monitor.ask()
     return monitor.history
 
 
-def show(watch: echoic.Watch, interval: float) -> None:
+def show(connection: echoic.Connection, interval: float) -> None:
     """Show the server until q is pressed."""
     try:
         from echoic.views.terminal import Top
@@ -83,7 +84,7 @@ def show(watch: echoic.Watch, interval: float) -> None:
     # Textual draws on standard error.
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         fail("`echoic top` needs a terminal; `--once` and `--json` do not")
-    app = Top(watch, interval)
+    app = Top(connection, interval)
     app.run()
     if app.return_code:
         raise typer.Exit(app.return_code)

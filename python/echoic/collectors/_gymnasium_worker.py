@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from echoic import _trees
-from echoic.client import connect
+from echoic.connection import connect
 from echoic.errors import ClosedError, DisconnectedError
 from echoic.workers import orphaned
 
@@ -224,7 +224,7 @@ def _work(connection: Connection, setup: Setup) -> None:
     address = connection.recv()
     size = (setup.num_steps, len(setup.seeds))
     rollout = form.rollout(*size, following=setup.next_observations)
-    client = connect(address, rollout, deadline=1.0)
+    stream = connect(address, reconnect=1.0).stream(rollout)
     rollout["worker"] = np.int64(setup.worker)
     rollout["generation"] = np.int64(setup.generation)
     while True:
@@ -234,7 +234,7 @@ def _work(connection: Connection, setup: Setup) -> None:
         envs.roll(rollout, weights, lambda: None)
         rollout["version"] = np.int64(version)
         try:
-            client.add(rollout)
-            client.flush()
+            stream.add(rollout)
+            stream.flush()
         except (ClosedError, DisconnectedError):
             return

@@ -173,7 +173,7 @@ class RolloutDataset(IterableDataset):
     Example::
 
         def connected():
-            return rollouts.connect("tcp://learner:5555", token=token)["math"]
+            return echoic.connect("tcp://learner:5555", token=token).rollouts("math")
 
         rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
         for batch in RolloutDataset(connected, rank=rank, ranks=ranks, lease=600):

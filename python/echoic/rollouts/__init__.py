@@ -6,7 +6,6 @@ items, whole or in segments, from any version of the policy. The learner *publis
 """
 
 from echoic.rollouts.batch import RolloutBatch
-from echoic.rollouts.client import RolloutClient, connect
 from echoic.rollouts.history import History
 from echoic.rollouts.reservation import Reservation
 from echoic.rollouts.stats import RolloutStats
@@ -16,8 +15,6 @@ __all__ = [
     "History",
     "Reservation",
     "RolloutBatch",
-    "RolloutClient",
     "RolloutStats",
     "RolloutTable",
-    "connect",
 ]

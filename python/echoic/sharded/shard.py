@@ -10,8 +10,8 @@ from echoic.errors import EchoicError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from echoic.connection import Connection
     from echoic.remote_table import RemoteTable
-    from echoic.table_client import TableClient
 
 __all__ = ["Shard"]
 
@@ -44,7 +44,7 @@ class Shard:
         """Set its number and its address."""
         self.number = number
         self.address = address
-        self.client: TableClient | None = None
+        self.client: Connection | None = None
         self.tables: Mapping[str, RemoteTable] = {}
         self.there = False
         self.seen = False
@@ -104,11 +104,11 @@ class Shard:
         """The number of inserts that it has not acknowledged."""
         return 0 if self._connection is None else int(self._connection.pending)
 
-    def join(self, client: TableClient) -> None:
+    def join(self, client: Connection) -> None:
         """Use this connection from now on."""
         self.client = client
         self.tables = client.tables  # type: ignore[assignment]
-        self._connection = client._connection
+        self._connection = client._link
         # There are others to use.
         self._connection.wait_only_while_connected()
 
@@ -131,4 +131,4 @@ class Shard:
 
     def stats(self) -> dict[str, float]:
         """Return the numbers of the connection."""
-        return {} if self.client is None else self.client.stats()
+        return {} if self._connection is None else self._connection.stats()

@@ -26,12 +26,14 @@ from echoic.sharded.shard import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
 
+    from echoic.connection import Connection
     from echoic.sharded.places import Named, Place, Where
-    from echoic.table_client import TableClient
+    from echoic.sharded.table import ShardedTable
 
     Key: TypeAlias = str | bytes | int
-    Connect: TypeAlias = Callable[[str, Mapping[str, Any]], TableClient]
+    Connect: TypeAlias = Callable[[str, Mapping[str, Any]], Connection]
 
 __all__ = ["LOOK", "Shards", "deadline_in", "left_until", "warn"]
 
@@ -61,7 +63,7 @@ class Shards:
             another address. A shard keeps its position; new ones are added at the end.
         connect: Connects to one of them.
         options: The options of each connection.
-        deadline: Seconds that a call waits for a shard that it needs.
+            ``deadline`` of it is the seconds that a call waits for a shard that it needs.
         refresh: Seconds between two calls for the addresses; ``None`` calls only while a shard is
             away.
     """
@@ -71,7 +73,6 @@ class Shards:
         where: Where,
         connect: Connect,
         options: Mapping[str, Any],
-        deadline: float | None,
         refresh: float | None = None,
     ) -> None:
         self._locate: Callable[[], Iterable[Named]] | None = where if callable(where) else None
@@ -80,7 +81,7 @@ class Shards:
         self.all = [_placed(number, place) for number, place in enumerate(places)]
         # Those that get inserts; replaced as a whole, too.
         self._takers: list[Shard] = []
-        self.deadline = deadline
+        self.deadline: float | None = options["deadline"]
         # A connection retries forever, whichever server is at the address meanwhile: a shard that
         # comes back is used again, however late, and gets what it had not acknowledged.
         self._options = {**options, "deadline": None, "steadfast": True}
@@ -248,6 +249,16 @@ class Shards:
         """Note which of them get inserts."""
         with self._lock:
             self._takers = [shard for shard in self.all if shard.takes]
+
+    def lend(self, key: Key | None, timeout: float | None) -> list[Any]:
+        """Return the tables of the shard whose turn it is, or that a key belongs to."""
+        if key is None:
+            self.wait_for_any(deadline_in(timeout), to_insert=True)
+        shard = (self.next() if key is None else None) or next(iter(self.candidates(key)), None)
+        if shard is None or shard.client is None:
+            raise DisconnectedError("the shard that a vector_writer is for is away")
+        shard.lent = True
+        return list(shard.tables.values())
 
     # Wait for one.
 
@@ -440,12 +451,22 @@ class Shards:
 
     # What callers set.
 
+    def numbered(self, number: int) -> Shard:
+        """Return a shard."""
+        if not 0 <= number < len(self.all):
+            raise IndexError(f"expected a shard below {len(self.all)}, got {number}")
+        return self.all[number]
+
     def move(self, number: int, address: str) -> bool:
         """Set a shard's address; return whether it is there.
 
         Inserts that it had not acknowledged are sent there.
         """
-        shard = self.all[number]
+        moved = self._move(self.numbered(number), address)
+        self.look()
+        return moved
+
+    def _move(self, shard: Shard, address: str) -> bool:
         with self._reconnecting:
             self._follow(shard, address)
             if shard.over:
@@ -461,16 +482,17 @@ class Shards:
 
     def drain(self, number: int, drained: bool) -> None:
         """Send no more inserts to a shard, or send them again."""
-        self.all[number].drained = drained
+        self.numbered(number).drained = drained
         self._count_takers()
 
     def remove(self, number: int) -> None:
         """Remove a shard; send what it had not acknowledged to another."""
-        if not any(one.there for one in self.all if one.number != number):
+        shard = self.numbered(number)
+        if not any(one.there for one in self.all if one is not shard):
             raise ValueError(f"no other shard is there, so shard {number} can't be removed")
         with self._reconnecting:
-            self._strike(self.all[number])
-            self._wind_up(self.all[number])
+            self._strike(shard)
+            self._wind_up(shard)
         self._start_reconnecting()
 
     def _complain(self, text: str) -> None:
@@ -480,6 +502,40 @@ class Shards:
             warn(text)
 
     # All shards.
+
+    def make_tables(self, seed: int | None) -> list[ShardedTable]:
+        """Make the tables that are spread over the shards."""
+        from echoic.sharded.table import ShardedTable
+
+        names = next(shard.tables for shard in self.all if shard.client is not None)
+        return [
+            ShardedTable(name, self, None if seed is None else seed + number)
+            for number, name in enumerate(names)
+        ]
+
+    def named(self) -> list[Named]:
+        """Return the addresses, as a list of them is given."""
+        return [
+            (one.address, "draining") if one.drained and one.address else one.address
+            for one in self.all
+        ]
+
+    def checkpoint(self, timeout: float | None) -> dict[str, Path]:
+        """Write a checkpoint on every shard that is there; a warning names the others."""
+        deadline = deadline_in(timeout)
+        written: dict[str, Path] = {}
+        self.look()
+        for shard in self.all:
+            try:
+                if shard.there and shard.client is not None:
+                    written[shard.address] = shard.client._link.checkpoint(left_until(deadline))
+                    continue
+            except (DisconnectedError, ClosedError):
+                # It went away during the call.
+                pass
+            if not shard.removed:
+                warn(f"{shard} is away, so no checkpoint was written there")
+        return written
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything that was inserted before is in the tables of its shards."""

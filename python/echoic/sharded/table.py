@@ -58,9 +58,9 @@ _T = TypeVar("_T")
 
 
 class ShardedTable(TableMethods):
-    """A table whose items are spread over several servers; ``client.table(name)`` of a sharded one.
+    """A table whose items are spread over several servers; ``connection.table(name)`` returns it.
 
-    The methods and their arguments are those of :class:`~echoic.RemoteTable`; inserts also take a
+    The methods and their arguments are those of :class:`~echoic.Table`; inserts also take a
     ``shard_key``. Each shard has its own limiter, its own ``capacity`` and its own selectors: the
     guide on shards describes what follows.
 
@@ -266,7 +266,7 @@ class ShardedTable(TableMethods):
         """Change priorities on the shards of the keys; return how many items were there.
 
         Changes for a shard that is away, or has been since it gave the key, are dropped and
-        counted: ``client.stats()["dropped_changes"]``. If one value is not a finite number >= 0,
+        counted: ``connection.stats().dropped_changes``. If one value is not a finite number >= 0,
         nothing is changed. All shards are asked at once, and the call always waits for their
         answers, to count what was dropped. With ``wait=False`` the result is ``None``, as of other
         tables.
@@ -282,7 +282,7 @@ class ShardedTable(TableMethods):
         return done
 
     def move_items(self, shard: Shard, timeout: float | None = None) -> int:
-        """Move a drained shard's items to the others; see ``ShardedClient.move_items``."""
+        """Move a drained shard's items to the others; see ``Connection.move_items``."""
         if shard.takes:
             text = f"{shard} takes inserts, so there would always be more to move; drain it first"
             raise ValueError(text)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from echoic.connection import Connection
     from echoic.sharded.shard import Shard
     from echoic.sharded.shards import Key
-    from echoic.table_client import TableClient
 
 __all__ = ["ShardedStructuredWriter", "ShardedTrajectoryWriter"]
 
@@ -44,14 +44,14 @@ class _Episodes(Generic[_W]):
     """
 
     def __init__(
-        self, shards: Shards, make: Callable[[TableClient], _W], shard_key: Key | None
+        self, shards: Shards, make: Callable[[list[Any]], _W], shard_key: Key | None
     ) -> None:
-        """Set the shards, and the function that makes a writer of a client."""
+        """Set the shards, and the function that makes a writer of tables."""
         self._shards = shards
-        self._make: Callable[[TableClient], _W] = make
+        self._make: Callable[[list[Any]], _W] = make
         self._key = shard_key
         # With the client of each, since a shard may get another.
-        self._made: dict[int, tuple[TableClient, _W]] = {}
+        self._made: dict[int, tuple[Connection, _W]] = {}
         self._shard: Shard | None = None
         self._closed = False
 
@@ -70,7 +70,8 @@ class _Episodes(Generic[_W]):
             made = self._made.get(shard.number)
             if client is not None and (made is None or made[0] is not client):
                 shard.lent = True
-                made = self._made[shard.number] = (client, self._make(client))
+                tables: list[Any] = list(shard.tables.values())
+                made = self._made[shard.number] = (client, self._make(tables))
                 self._begin(made[1])
             if made is not None:
                 break
@@ -133,7 +134,7 @@ class _Episodes(Generic[_W]):
         for _, (_, writer) in self._all():
             writer.close()
 
-    def _all(self) -> list[tuple[Shard, tuple[TableClient, _W]]]:
+    def _all(self) -> list[tuple[Shard, tuple[Connection, _W]]]:
         """Return the writers, without those of connections that were dropped."""
         made = [(self._shards.all[number], made) for number, made in self._made.items()]
         return [(shard, made) for shard, made in made if shard.client is made[0]]
@@ -159,7 +160,7 @@ class _Episodes(Generic[_W]):
 
 
 class ShardedTrajectoryWriter(_Episodes[TrajectoryWriter]):
-    """A :class:`~echoic.TrajectoryWriter` over shards; ``client.trajectory_writer`` makes one.
+    """A :class:`~echoic.TrajectoryWriter` over shards; ``connection.trajectory_writer`` makes one.
 
     All items of an episode go to one shard, the next episode to another. Steps that an
     ``end_episode(clear=False)`` has kept stay on their shard.
@@ -168,10 +169,10 @@ class ShardedTrajectoryWriter(_Episodes[TrajectoryWriter]):
     def __init__(
         self,
         shards: Shards,
-        make: Callable[[TableClient], TrajectoryWriter],
+        make: Callable[[list[Any]], TrajectoryWriter],
         shard_key: Key | None = None,
     ) -> None:
-        """Set the shards, and the function that makes a writer of a client."""
+        """Set the shards, and the function that makes a writer of tables."""
         super().__init__(shards, make, shard_key)
         self._settings: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
@@ -198,4 +199,4 @@ class ShardedTrajectoryWriter(_Episodes[TrajectoryWriter]):
 
 
 class ShardedStructuredWriter(_Episodes[StructuredWriter]):
-    """A :class:`~echoic.StructuredWriter` over shards; ``client.structured_writer`` makes one."""
+    """A :class:`~echoic.StructuredWriter` over shards, of a connection's ``structured_writer``."""

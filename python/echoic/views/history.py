@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from echoic.views.reading import Key, Reading, Thing
-    from echoic.watch import Connection
+    from echoic.watch import Peer
 
 __all__ = ["WINDOW", "Client", "History", "Point"]
 
@@ -44,7 +44,7 @@ class Point:
 class Client:
     """A connection, and its rates of the last seconds."""
 
-    connection: Connection
+    connection: Peer
     samples: float = 0.0  # Stored per second.
     bytes: float = 0.0  # Received per second.
     blocked: float = 0.0  # The share of the time for which its samples waited for room.

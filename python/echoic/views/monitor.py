@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from echoic.watch import Watch
+    from echoic.connection import Connection
 
 __all__ = ["Away", "Monitor"]
 
@@ -37,7 +37,7 @@ class Monitor:
     loop. The thread is a daemon: the end of the process does not wait for it.
 
     Args:
-        watch: The connection. Nothing else may use it from now on.
+        connection: A connection to one server, which is closed at the end.
         interval: Seconds between two requests.
         history: Keeps the readings; read it with `lock` held.
         changed: Called in the thread after each reading and each failed request.
@@ -45,18 +45,18 @@ class Monitor:
 
     def __init__(
         self,
-        watch: Watch,
+        connection: Connection,
         interval: float = 1.0,
         history: History | None = None,
         changed: Callable[[], object] = lambda: None,
     ) -> None:
         """Make a monitor that does not poll yet."""
-        self.address = watch.address
+        self.address = connection.address
         self.interval = interval
         self.history = history or History()
         self.away: Away | None = None
         self.lock = threading.Lock()
-        self._watch = watch
+        self._connection = connection
         self._changed = changed
         self._stopped = threading.Event()
         self._wanted = threading.Event()
@@ -89,7 +89,7 @@ class Monitor:
             EchoicError: If the server can't be reached, or refuses.
         """
         began = time.monotonic()
-        seen = self._watch.stats()
+        [seen] = self._connection.server_stats().values()
         reading = read(seen, time.monotonic() - began)
         with self.lock:
             if not (self.paused or self._stopped.is_set()):
@@ -107,7 +107,7 @@ class Monitor:
         return [Problem("away", "the server", "AWAY", text, advice), *found]
 
     def _run(self) -> None:
-        with self._watch:
+        with self._connection:
             while not self._stopped.is_set():
                 try:
                     self.ask()

@@ -18,7 +18,7 @@ from echoic.cli.text import age, amount, duration, printable, size
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from echoic.watch import Connection, Family, Number, Observation
+    from echoic.watch import Family, Number, Observation, Peer
 
 __all__ = [
     "UNKNOWN",
@@ -586,7 +586,7 @@ class Reading:
     stream: StreamReading | None = None
     tables: tuple[TableReading, ...] = ()
     rollouts: tuple[RolloutReading, ...] = ()
-    connections: tuple[Connection, ...] = ()  # Connections that wait come first.
+    connections: tuple[Peer, ...] = ()  # Connections that wait come first.
     gauges: dict[str, float] = field(default_factory=dict)  # Set by the program.
 
     @cached_property

@@ -205,11 +205,11 @@ def test_a_server_shows_the_numbers_wherever_its_own_are():
     with echoic.Server(tables=[echoic.Table("replay", capacity=10)], transport=door) as server:
         address = server.addresses[0]
         monitor = PerformanceMonitor(server=server)
-        with monitor, echoic.Watch(address) as watch:
+        with monitor, echoic.connect(address) as watch:
             monitor.log_metrics(7, 1, {"success_rate": 0.25, "policy_loss": float("nan")})
             assert server.metrics()["gauge.success_rate"] == 0.25
             history = History()
-            history.add(read(watch.stats()))
+            history.add(read(next(iter(watch.server_stats().values()))))
             assert history.last.gauges["step"] == 7
             data = as_data(address, history)
             assert (data["gauges"]["success_rate"], data["gauges"]["policy_loss"]) == (0.25, None)

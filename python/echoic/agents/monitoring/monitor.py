@@ -57,7 +57,7 @@ class PerformanceMonitor:
             system_monitor: What looks at the machine.
             log_interval: Seconds between two lines of the log.
             server: A server in this process that shows the latest numbers with its own: to
-                Prometheus, ``echoic top``, the dashboard and :class:`echoic.Watch`.
+                Prometheus, ``echoic top``, the dashboard and ``Connection.server_stats``.
         """
         self.metrics_collector = metrics_collector or MetricsCollector()
         self.system_monitor = system_monitor or SystemMonitor()

@@ -11,7 +11,6 @@ from echoic import connect
 from echoic.agents.training.actors import ActorGroup
 from echoic.agents.training.config import from_json
 from echoic.errors import ClosedError, DisconnectedError, WaitTimeoutError
-from echoic.weights import WeightClient
 from echoic.workers import Worker
 
 if TYPE_CHECKING:
@@ -49,17 +48,17 @@ def act(task: dict[str, Any]) -> None:
     """Act until the server is gone."""
     config = from_json(task["config"])
     address, token = task["address"], task.get("token")
-    with connect(address, token=token) as client, WeightClient(address, token=token) as weights:
-        subscription = weights.subscribe()
+    with connect(address, token=token) as connection:
+        subscription = connection.weights().subscribe()
         group = ActorGroup(config, task["actors"], task["seed"], generation=task["generation"])
         try:
             group.load(subscription.wait(timeout=60.0))
             while True:
                 group.refresh(subscription)
                 segments = group.collect()
-                client.table(TABLE).extend(segments, version=group.version)
+                connection.table(TABLE).extend(segments, version=group.version)
                 # The table has room for so many, and waits with its answer: so do the actors.
-                client.flush()
+                connection.flush()
         except (ClosedError, DisconnectedError, WaitTimeoutError):
             return
         finally:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from echoic.client import _options as link_options
+from echoic._links import link_options
 from echoic.collectors._gymnasium_process import by_value
 from echoic.errors import ArgumentError, ClosedError, CollectorError, WaitTimeoutError
 from echoic.integrations.ray.envs import transitions
@@ -80,7 +80,7 @@ class Collectors:
                 while training:
                     crew.check()
                     try:
-                        batch = client.sample("replay", 256, timeout=5.0)
+                        batch = replay.sample(256, timeout=5.0)
                     except WaitTimeoutError:
                         continue
                     learn(batch)

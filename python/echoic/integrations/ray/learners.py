@@ -105,7 +105,7 @@ def _drawn(
     made = 0
     while batches is None or made < batches:
         try:
-            batch = client.sample(table, batch_size, timeout=timeout, beta=beta)
+            batch = client.table(table).sample(batch_size, timeout=timeout, beta=beta)
         except ClosedError:
             if batches is not None:
                 raise

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from echoic._native import Batch
+    from echoic.connection import Connection
     from echoic.integrations.ray.addresses import Addresses
-    from echoic.sharded import ShardedClient
     from echoic.table import Table
 
 __all__ = ["move_items", "move_rest"]
@@ -98,9 +98,9 @@ def move_rest(
     return moved
 
 
-def _connect(others: Sequence[Addresses], token: str, timeout: float) -> ShardedClient:
+def _connect(others: Sequence[Addresses], token: str, timeout: float) -> Connection:
     return echoic.connect(
-        [nearest(addresses, token) for addresses in others], token=token, deadline=timeout
+        [nearest(addresses, token) for addresses in others], token=token, reconnect=timeout
     )
 
 
@@ -108,7 +108,7 @@ def _part(table: Table) -> int:
     return _TRAJECTORIES if table.spec is None else _PART
 
 
-def _copy(table: Table, keys: Any, client: ShardedClient, deadline: float) -> list[Batch]:
+def _copy(table: Table, keys: Any, client: Connection, deadline: float) -> list[Batch]:
     """Insert items elsewhere, wait until they are there, and return those that were here."""
     left = deadline - time.monotonic()
     if left <= 0:
@@ -129,18 +129,18 @@ def _copy(table: Table, keys: Any, client: ShardedClient, deadline: float) -> li
     return batches
 
 
-def _insert_rows(name: str, batch: Batch, client: ShardedClient, timeout: float) -> None:
+def _insert_rows(name: str, batch: Batch, client: Connection, timeout: float) -> None:
     for version, places in _versions(batch):
         part = _trees.tree_map(lambda leaf, chosen=places: leaf[chosen], batch.data)
         priorities = batch.info.priorities[places]
-        client.extend(part, name, priorities, version=version, timeout=timeout)
+        client.table(name).extend(part, priorities, version=version, timeout=timeout)
 
 
-def _insert_trajectory(name: str, batch: Batch, client: ShardedClient, timeout: float) -> None:
+def _insert_trajectory(name: str, batch: Batch, client: Connection, timeout: float) -> None:
     for version, _ in _versions(batch):
         item = _trees.tree_map(lambda leaf: leaf[0], batch.data)
         priority = float(batch.info.priorities[0])
-        client.add(item, {name: priority}, version=version, timeout=timeout)
+        client.table(name).add(item, priority, version=version, timeout=timeout)
 
 
 def _versions(batch: Batch) -> Iterator[tuple[int, Any]]:

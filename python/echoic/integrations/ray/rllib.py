@@ -28,7 +28,7 @@ from ray.rllib.utils.metrics import (
 from ray.rllib.utils.replay_buffers import PrioritizedEpisodeReplayBuffer
 
 from echoic import _trees
-from echoic.client import connect
+from echoic.connection import connect
 from echoic.errors import ArgumentError, WaitTimeoutError
 from echoic.integrations.ray.transitions import Settings, Transitions
 

@@ -1,10 +1,10 @@
 """Send samples from workers on a Ray cluster to a stream, which is found by its name.
 
-It holds one connection at a time, an :class:`echoic.Client`, which reconnects by itself to a server
-that was restarted at its address. Calls check now and then whether there is a connection. If not,
-the registry is asked for the address; if that changed, what was not acknowledged is sent there. A
-thread asks and connects, so that a call keeps its timeout; a call starts it, and it ends with the
-answer. So pending samples move with the next call.
+It holds one link at a time, an :class:`~echoic.remote_stream.RemoteStream`, which reconnects by
+itself to a server that was restarted at its address. Calls check now and then whether there is a
+connection. If not, the registry is asked for the address; if that changed, what was not acknowledged
+is sent there. A thread asks and connects, so that a call keeps its timeout; a call starts it, and
+it ends with the answer. So pending samples move with the next call.
 
 # Invariants
 
@@ -26,8 +26,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from echoic import _trees
-from echoic.client import Client
-from echoic.client import _options as link_options
+from echoic._links import Delivers, link_options
 from echoic.errors import (
     ArgumentError,
     ClosedError,
@@ -40,11 +39,10 @@ from echoic.errors import (
 from echoic.integrations.ray.addresses import nearest
 from echoic.integrations.ray.stream_registry import find_registry
 from echoic.integrations.ray.stream_server import check_name
+from echoic.remote_stream import RemoteStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from typing_extensions import Self
 
     from echoic.integrations.ray.stream_registry import Place
 
@@ -62,7 +60,7 @@ _CONNECT = 3.0
 _ERROR_TIMEOUT = 1.0
 
 
-class StreamClient:
+class StreamClient(Delivers):
     """Send samples to a stream of a Ray cluster, wherever its learner is.
 
     It can be given to any task or actor: only the name is sent. It connects when it is first used,
@@ -77,12 +75,12 @@ class StreamClient:
         rank: Which of several servers to use. ``None``: the one with the fewest clients, and
             another if that has left, or is away for ``move_after`` seconds.
         transport: ``"nearest"``, the default, or ``"tcp"`` to use no shared memory.
-        deadline: Seconds that calls try to reconnect to a server that is away; ``None`` tries for
+        reconnect: Seconds that calls try to reconnect to a server that is away; ``None`` tries for
             ever.
-        connect_timeout: Seconds that the first call waits for the stream to be there.
+        timeout: Seconds that the first call waits for the stream to be there.
         move_after: Seconds without a report after which a server counts as gone, if there are
             others.
-        **options: ``window_bytes`` and ``linger``, as of :class:`~echoic.Client`.
+        **options: ``window_bytes`` and ``linger``, as of :func:`echoic.connect`.
 
     Raises:
         DisconnectedError: On use, if there is no stream of this name, or its server was away for
@@ -102,8 +100,8 @@ class StreamClient:
         *,
         rank: int | None = None,
         transport: Literal["nearest", "tcp"] = "nearest",
-        deadline: float | None = 60.0,
-        connect_timeout: float = 60.0,
+        reconnect: float | None = 60.0,
+        timeout: float = 60.0,
         move_after: float = 30.0,
         **options: Any,
     ) -> None:
@@ -121,15 +119,15 @@ class StreamClient:
         self._given = {
             "rank": rank,
             "transport": transport,
-            "deadline": deadline,
-            "connect_timeout": connect_timeout,
+            "reconnect": reconnect,
+            "timeout": timeout,
             "move_after": move_after,
             **options,
         }
         self._options = options
         # Guards all attributes below.
         self._lock = threading.RLock()
-        self._link: Client | None = None
+        self._link: RemoteStream | None = None
         # The server of the connection.
         self._place: Place | None = None
         # What earlier servers have not acknowledged and the present one has not been sent.
@@ -147,13 +145,13 @@ class StreamClient:
         self._closed = False
 
     def add(self, x: Any, *, timeout: float | None = None) -> None:
-        """Send one sample; see :meth:`echoic.Client.add`.
+        """Send one sample; see ``RemoteStream.add``.
 
         Raises:
             SpecError: If the sample does not fit. Nothing of it is sent.
             WaitTimeoutError: If there was no room in time; ``reason`` says why.
             ClosedError: If the client is closed.
-            DisconnectedError: If there was no server for ``deadline`` seconds.
+            DisconnectedError: If there was no server for ``reconnect`` seconds.
         """
         self._check_open()
         self._carry(lambda link, patience: link.add(x, timeout=patience), timeout)
@@ -165,7 +163,7 @@ class StreamClient:
             SpecError: If a leaf does not fit. Nothing is sent.
             WaitTimeoutError: If not all samples had room in time; ``stored`` says how many had.
             ClosedError: If the client is closed.
-            DisconnectedError: If there was no server for ``deadline`` seconds; ``stored`` says how
+            DisconnectedError: If there was no server for ``reconnect`` seconds; ``stored`` says how
                 many samples the client has taken, which it still delivers.
         """
         self._check_open()
@@ -181,7 +179,7 @@ class StreamClient:
 
         Raises:
             WaitTimeoutError: If they were not stored in time. They are still delivered.
-            DisconnectedError: If there was no server for ``deadline`` seconds.
+            DisconnectedError: If there was no server for ``reconnect`` seconds.
         """
         self._check_open()
         self._deliver(timeout)
@@ -198,7 +196,7 @@ class StreamClient:
 
         Raises:
             WaitTimeoutError: If not everything was delivered in time.
-            DisconnectedError: If there was no server for ``deadline`` seconds; :meth:`undelivered`
+            DisconnectedError: If there was no server for ``reconnect`` seconds; :meth:`undelivered`
                 returns what is left.
         """
         self._closing = True
@@ -233,7 +231,7 @@ class StreamClient:
                 raise ClosedError("undelivered() is for a closed client: call close() first")
             return self._left
 
-    def _carry(self, act: Callable[[Client, float], None], timeout: float | None) -> None:
+    def _carry(self, act: Callable[[RemoteStream, float], None], timeout: float | None) -> None:
         """Call a function with a connection, and again with another one if it is lost."""
         until = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -253,7 +251,7 @@ class StreamClient:
             else:
                 return
 
-    def _connected(self, until: float | None) -> Client:
+    def _connected(self, until: float | None) -> RemoteStream:
         """Return a connection that has got everything that was sent before."""
         link = self._link
         if link is not None and time.monotonic() < self._next_look:
@@ -277,7 +275,7 @@ class StreamClient:
             if self._link is None:
                 self._found.wait(min(_PAUSE, _slice(until)))
 
-    def _usable(self, until: float | None) -> Client | None:
+    def _usable(self, until: float | None) -> RemoteStream | None:
         """Return the connection, if it has accepted what the last one had left."""
         if self._closed:
             raise ClosedError(f"the client of the stream {self._name!r} is closed")
@@ -361,15 +359,11 @@ class StreamClient:
         is_near = self._given["transport"] == "nearest"
         address = nearest(place.addresses, place.token) if is_near else place.addresses.tcp
         try:
-            link = Client(
-                address,
-                ray.cloudpickle.loads(place.example),
-                token=place.token,
-                # It is given up when the registry has another address, and not before.
-                deadline=None,
-                connect_timeout=_CONNECT,
-                **self._options,
+            # It is given up when the registry has another address, and not before.
+            options = link_options(
+                token=place.token, timeout=_CONNECT, reconnect=None, **self._options
             )
+            link = RemoteStream(address, ray.cloudpickle.loads(place.example), options)
         except (DisconnectedError, RefusedError, SpecError) as error:
             # If its spec has changed, the registry has a new one soon.
             self._trouble = error
@@ -385,13 +379,13 @@ class StreamClient:
             self._away = self._trouble = None
         self._found.set()
 
-    def _keep_left(self, link: Client) -> None:
+    def _keep_left(self, link: RemoteStream) -> None:
         """Keep what a connection that was given up has not delivered."""
         if self._link is link:
             self._left = _joined(link.undelivered(), self._left)
             self._link = None
 
-    def _give_left(self, link: Client, until: float | None) -> bool:
+    def _give_left(self, link: RemoteStream, until: float | None) -> bool:
         """Send what the last connection had left; return whether all was accepted."""
         if self._left is None:
             return True
@@ -416,7 +410,7 @@ class StreamClient:
         self._left = None
         return True
 
-    def _lose(self, link: Client, error: Exception) -> None:
+    def _lose(self, link: RemoteStream, error: Exception) -> None:
         """Note that a connection has ended."""
         with self._lock:
             if self._link is link:
@@ -428,7 +422,7 @@ class StreamClient:
         if self._away is None:
             return
         first = self._moves < 0
-        patience = self._given["connect_timeout" if first else "deadline"]
+        patience = self._given["timeout" if first else "reconnect"]
         if patience is None or time.monotonic() - self._away < patience:
             return
         where = "" if self._namespace is None else f" in namespace {self._namespace!r}"
@@ -479,7 +473,7 @@ class StreamClient:
         return [] if link is None else [link.address]
 
     def stats(self) -> dict[str, float]:
-        """Return the numbers of the present connection, as :meth:`echoic.Client.stats` has them.
+        """Return the numbers of the present connection, as ``RemoteStream.stats`` has them.
 
         ``moves`` is how many times the server changed its address, ``undelivered`` how many samples
         are not acknowledged. Before the client is used there are no others.
@@ -493,19 +487,6 @@ class StreamClient:
         """Pickle the name and the options: the copy finds the stream again where it is used."""
         return _found_by_name, (self._name, self._namespace, self._given)
 
-    def __enter__(self) -> Self:
-        """Return the client."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Deliver what is left and close; after an exception, wait only briefly."""
-        if kind is None:
-            self.close()
-            return
-        # The exception matters more than what it leaves undelivered.
-        with contextlib.suppress(EchoicError):
-            self.close(_ERROR_TIMEOUT)
-
     def __repr__(self) -> str:
         """Return the stream's name and namespace."""
         return f"StreamClient({self._name!r}, namespace={self._namespace!r})"
@@ -518,7 +499,7 @@ class _Batch:
         self.left = tree
         self.taken = 0
 
-    def send(self, link: Client, patience: float) -> None:
+    def send(self, link: RemoteStream, patience: float) -> None:
         """Send the rest."""
         try:
             link.extend(self.left, timeout=patience)
@@ -536,7 +517,7 @@ class _Batch:
             raise
 
 
-def _give_up(link: Client) -> None:
+def _give_up(link: RemoteStream) -> None:
     """Close a connection without delivering what it has."""
     link._give_up()
     # It waits at most for an attempt to connect.

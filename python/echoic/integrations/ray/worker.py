@@ -22,12 +22,11 @@ import numpy as np
 import ray
 
 from echoic import _trees
-from echoic.client import connect
 from echoic.collectors._gymnasium_worker import Envs, Setup
+from echoic.connection import connect
 from echoic.errors import ClosedError, DisconnectedError, WaitTimeoutError
 from echoic.integrations.ray.envs import VectorSteps
 from echoic.integrations.ray.registry import own_restarts
-from echoic.weights import WeightClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +82,7 @@ class _Feed:
     def __init__(self, task: Task, client: Any) -> None:
         self._task = task
         self._cluster = client if task.weights is True else None
-        self._client: WeightClient | None = None
+        self._weights: Any = None
         self._subscription: Any = None
         self._address = ""
         # Held, since the memory of its arrays is used again once they are freed.
@@ -117,19 +116,17 @@ class _Feed:
         if self._subscription is None or address != self._address:
             self.close()
             self._address = address
-            self._client = (
-                WeightClient(address, **self._task.options)
-                if self._cluster is None
-                else self._cluster.weights()
-            )
-            self._subscription = self._client.subscribe()
+            source = self._cluster or connect(address, **self._task.options)
+            self._weights = source.weights()
+            self._subscription = self._weights.subscribe()
 
     def close(self) -> None:
-        """Close the connection, but keep the weights."""
-        if self._client is not None:
-            self._subscription.close()
-            self._client.close()
-        self._client = self._subscription = None
+        """Close the link, but keep the weights."""
+        if self._weights is not None:
+            if self._subscription is not None:
+                self._subscription.close()
+            self._weights.close()
+        self._weights = self._subscription = None
 
 
 class Worker:
@@ -165,10 +162,7 @@ class Worker:
 
     def stats(self) -> dict[str, Any]:
         """Return the numbers of this process, and where it is."""
-        client, given = self._client, self._task.client
-        # The client of one server has no list of addresses; its address was given.
-        default = [given] if isinstance(given, str) else []
-        addresses = [] if client is None else getattr(client, "addresses", default)
+        addresses = [] if self._client is None else self._client.addresses
         return {
             **self._progress,
             "mean_return": float(np.mean(self._returns)) if self._returns else None,
@@ -231,7 +225,8 @@ class Worker:
                 if self._task.table is None:
                     self._client.extend(left, timeout=_LOOK)
                 else:
-                    self._client.extend(left, self._task.table, version=version, timeout=_LOOK)
+                    table = self._client.table(self._task.table)
+                    table.extend(left, version=version, timeout=_LOOK)
                 break
             except WaitTimeoutError as error:
                 stored = error.stored

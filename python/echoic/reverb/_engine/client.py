@@ -30,7 +30,7 @@ from echoic.reverb._engine.writer import Writer, check_signature
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from echoic import RemoteTable, Table, TableClient
+    from echoic import Connection, Table
     from echoic import TrajectoryWriter as TrajectoryWriter_
     from echoic.reverb import _signature
     from echoic.reverb._engine.server import Server
@@ -97,10 +97,10 @@ def _in_time(ask: Callable[[], T], timeout: float) -> T:
     return answer
 
 
-def _wait_until_connected(tables: TableClient, timeout: float) -> None:
+def _wait_until_connected(tables: Connection, timeout: float) -> None:
     """Wait for a server that is away."""
     deadline = time.monotonic() + timeout
-    while not tables._connection.connected:
+    while not tables._link.connected:
         if time.monotonic() >= deadline:
             raise TimeoutExceeded
         time.sleep(0.01)
@@ -121,18 +121,20 @@ class Client:
         """Reset to no connections, in this process."""
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._tables: TableClient | None = None
+        self._tables: Connection | None = None
         self._inserters = Inserters()
         # The signatures of a server's tables, and the connection that they came from.
-        self._signatures: tuple[TableClient | None, Signatures] = (None, {})
+        self._signatures: tuple[Connection | None, Signatures] = (None, {})
 
-    def _connect(self, timeout: float | None = None, **options: Any) -> TableClient:
+    def _connect(self, timeout: float | None = None, **options: Any) -> Connection:
         wait = float("inf") if timeout is None else timeout
-        settings = {"token": token(), "deadline": None, "connect_timeout": wait, **options}
+        settings = {"token": token(), "reconnect": None, "timeout": wait, **options}
+        connection = echoic.connect(self._address, **settings)
         try:
-            return cast("TableClient", echoic.connect(self._address, **settings))
+            connection.tables
         except RefusedError as error:
             raise RuntimeError(str(error)) from error
+        return connection
 
     def _leave_parent(self) -> None:
         """Drop the parent's connections in a forked child."""
@@ -143,7 +145,7 @@ class Client:
         """Return the server, if it is in this process."""
         return server_of_this_process(self._host, self._port)
 
-    def tables(self, timeout: float | None = None) -> TableClient:
+    def tables(self, timeout: float | None = None) -> Connection:
         """Wait for the server and return its tables.
 
         Raises:
@@ -158,7 +160,7 @@ class Client:
             raise TimeoutExceeded
         try:
             # A connection gives up for good if the server comes back with other tables.
-            if self._tables is None or self._tables._connection.over:
+            if self._tables is None or self._tables._link.over:
                 self._tables = self._connect(timeout)
             tables = self._tables
         except DisconnectedError:
@@ -171,9 +173,8 @@ class Client:
             _wait_until_connected(tables, timeout)
         return tables
 
-    def _table(self, name: str) -> Table | RemoteTable:
-        found = self.tables().table(name)
-        return cast("Table | RemoteTable", found)
+    def _table(self, name: str) -> Table:
+        return cast("Table", self.tables().table(name))
 
     def check_stopped(self) -> None:
         """Raise an error if the server was one of this process and was stopped.
@@ -199,7 +200,7 @@ class Client:
         tables = self.tables()
         known, signatures = self._signatures
         if known is not tables:
-            found = tables._tables.items()
+            found = tables.tables.items()
             signatures = {name: columns_of(table.metadata) for name, table in found}
             self._signatures = (tables, signatures)
         return signatures
@@ -307,7 +308,7 @@ class Client:
         Raises:
             TimeoutExceeded: If it was not there in time.
         """
-        tables = self.tables(timeout or None)._tables
+        tables = self.tables(timeout or None).tables
 
         def ask() -> list[dict[str, Any]]:
             with as_reverb():
@@ -325,6 +326,7 @@ class Client:
         if server is not None:
             server.check_checkpoints()
         try:
-            return str(self.tables(_CHECKPOINT_PATIENCE).checkpoint())
+            [path] = self.tables(_CHECKPOINT_PATIENCE).checkpoint().values()
+            return str(path)
         except (ValueError, TypeError) as error:
             raise RuntimeError(str(error)) from error

@@ -21,7 +21,7 @@ from echoic.reverb._engine.values import texts_as_objects
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from echoic import Batch, RemoteTable, Table
+    from echoic import Batch, Table
 
 __all__ = ["Items", "Sampler"]
 
@@ -84,7 +84,7 @@ class Items:
 class Source(NamedTuple):
     """A table to sample from."""
 
-    table: Table | RemoteTable
+    table: Table
     max_times_sampled: int
 
 
@@ -153,7 +153,7 @@ class Sampler:
         return Items(self._name, batch, max_times_sampled)
 
     @staticmethod
-    def _try(table: Table | RemoteTable, count: int) -> Batch | None:
+    def _try(table: Table, count: int) -> Batch | None:
         try:
             return table.sample(count, 0)
         except (WaitTimeoutError, LimiterError):

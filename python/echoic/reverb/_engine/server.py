@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 from echoic import Checkpointer as EngineCheckpointer
 from echoic import Server as EngineServer
-from echoic import TcpTransport, _native
+from echoic import TcpTransport, _native, connect
 from echoic.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from echoic import TableClient
+    from echoic import Connection
     from echoic.reverb._engine.table import Table
 
 __all__ = [
@@ -116,7 +116,7 @@ class Server:
             transport=TcpTransport(operator.index(port), host, token=token()),
             checkpointer=None if checkpointer is None else checkpointer.setting(),
         )
-        self._client = self._server.client()
+        self._client = connect(self._server)
         self._stopped = threading.Event()
         try:
             if checkpointer is not None and checkpointer.load is not None:
@@ -142,7 +142,7 @@ class Server:
         except CheckpointError as error:
             raise ValueError(f"can't load the checkpoint {path}: {error}") from error
 
-    def client(self) -> TableClient:
+    def client(self) -> Connection:
         """Return a client of the tables that needs no connection."""
         return self._client
 

@@ -24,7 +24,7 @@ from echoic.reverb._engine.values import array
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from echoic import TableClient
+    from echoic import Connection
     from echoic.reverb.cc.patterns_pb2 import Condition, PatternNode, StructuredWriterConfig
 
 __all__ = ["Columns", "StructuredWriter", "engine_config", "history_length", "validate"]
@@ -273,13 +273,13 @@ class StructuredWriter(Writer):
         configs: Patterns.
     """
 
-    def __init__(self, tables: TableClient, configs: Sequence[StructuredWriterConfig]) -> None:
+    def __init__(self, tables: Connection, configs: Sequence[StructuredWriterConfig]) -> None:
         for position, config in enumerate(configs):
             try:
                 validate(config)
             except ValueError as error:
                 raise ValueError(f"Invalid configuration at position {position}: {error}") from None
-        known = tables._tables
+        known = tables.tables
         # Reverb raises this when the first item reaches the server.
         self._missing = next((c.table for c in configs if c.table not in known), None)
         kept = max(history_length(config) for config in configs)

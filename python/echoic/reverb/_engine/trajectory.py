@@ -23,8 +23,8 @@ from echoic.reverb._engine.values import array
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from echoic import Connection
     from echoic import StructuredWriter as StructuredWriter_
-    from echoic import TableClient
     from echoic import TrajectoryWriter as TrajectoryWriter_
     from echoic.trajectory_writer import ChunkLength
 
@@ -143,7 +143,7 @@ class TrajectoryWriter(Writer):
 
     def __init__(
         self,
-        tables: TableClient,
+        tables: Connection,
         options: ConstantChunkerOptions,
         signatures: Mapping[str, Sequence[_signature.Column] | None] | None,
     ) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from echoic import TableClient, TrajectoryWriter
+    from echoic import Connection, TrajectoryWriter
     from echoic.trajectory_writer import Encoding
 
 __all__ = ["Writer", "check_signature"]
@@ -77,7 +77,7 @@ class Writer:
 
     def __init__(
         self,
-        tables: TableClient,
+        tables: Connection,
         signatures: Mapping[str, Sequence[_signature.Column] | None],
         chunk_length: int,
         max_timesteps: int,
@@ -201,7 +201,7 @@ class Writer:
         self._check_open("Close")
         self._closed = True
         with as_reverb():
-            if retry_on_unavailable or self._tables.stats()["connected"] == 1:
+            if retry_on_unavailable or self._tables.stats().connected == 1:
                 self._hand_over()
                 self._native.flush()
             self._native.close()

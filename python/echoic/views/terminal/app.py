@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
     from textual.widgets import DataTable
 
-    from echoic.watch import Watch
+    from echoic.connection import Connection
 
 __all__ = ["Top"]
 
@@ -69,12 +69,12 @@ class Top(App[None]):
     #problems:focus, LiveGrid:focus { border-title-style: bold reverse; }
     """
 
-    def __init__(self, watch: Watch, interval: float = 1.0) -> None:
+    def __init__(self, connection: Connection, interval: float = 1.0) -> None:
         """Make the application; it polls while it runs."""
         super().__init__()
         # The terminal's own sixteen colours on its own background.
         self.theme = "ansi-dark"
-        self.monitor = Monitor(watch, interval, changed=self._notify)
+        self.monitor = Monitor(connection, interval, changed=self._notify)
 
     def get_default_screen(self) -> Overview:
         """Make the first screen."""

@@ -52,7 +52,7 @@ class Items:
     def __init__(self, address: str, options: Mapping[str, Any]) -> None:
         """Keep the address; see the class for the arguments."""
         self._address = address
-        self._options = {"connect_timeout": 5.0, "deadline": 5.0, **options}
+        self._options = {"timeout": 5.0, "reconnect": 5.0, **options}
         # At most one connection, however many browsers ask.
         self._one_at_a_time = threading.Lock()
 
@@ -92,7 +92,7 @@ class Items:
             return {"table": table, "key": str(key), **_tree(batch.data)}
 
     @contextmanager
-    def _client(self) -> Iterator[echoic.TableClient]:
+    def _client(self) -> Iterator[echoic.Connection]:
         """Connect for one request; errors become an :class:`ItemError`."""
         try:
             client = echoic.connect(self._address, **self._options)
