@@ -12,14 +12,9 @@ import typing as _typing
 from echoic import buffers, collectors, errors, limiters, primitives, selectors, structured_writer
 from echoic._native import (
     Batch,
-    BatchInfo,
-    ColumnHistory,
-    Histogram,
     LeafSpec,
     Spec,
     Steps,
-    StreamBatch,
-    StreamStats,
 )
 from echoic._native import __version__ as __version__
 from echoic.buffers import (
@@ -56,12 +51,9 @@ if _typing.TYPE_CHECKING:
 __all__ = [
     "AnyLength",
     "Batch",
-    "BatchInfo",
     "Checkpointer",
     "Client",
-    "ColumnHistory",
     "EchoicError",
-    "Histogram",
     "LeafSpec",
     "MmapReplayBuffer",
     "OfflineDataset",
@@ -78,8 +70,6 @@ __all__ = [
     "ShmTransport",
     "Spec",
     "Steps",
-    "StreamBatch",
-    "StreamStats",
     "StructuredWriter",
     "Table",
     "TableClient",

@@ -38,6 +38,7 @@ class TableMethods:
         workers: int = 1,
         timeout: float | None = None,
         beta: float = 1.0,
+        device: Any = None,
     ) -> Batches:
         """Iterate over batches that are fetched ahead.
 
@@ -49,6 +50,8 @@ class TableMethods:
                 server elsewhere needs none.
             timeout: Seconds that ``next`` waits; ``None`` waits forever.
             beta: The exponent of the importance weights: finite, at least 0.
+            device: Where batches get tensors of PyTorch, which the threads copy there; numpy arrays
+                when ``None``.
 
         Raises:
             ValueError: ``beta`` is out of range. Nothing is drawn.
@@ -65,12 +68,13 @@ class TableMethods:
         # A server elsewhere would draw before the first batch is taken with it.
         if not (math.isfinite(beta) and beta >= 0):
             raise ValueError(f"beta must be a finite number of at least 0, got {beta}")
+        options: Any = {"prefetch": prefetch, "workers": workers, "timeout": timeout}
+        if device is not None:
+            from echoic.tensors import DeviceBatches
+
+            return DeviceBatches(lambda wait: self.sample(n, wait, beta), device, **options)
         return Batches(
-            lambda wait: self.sample(n, wait, beta),
-            self._batch_requests(n, beta),
-            prefetch=prefetch,
-            workers=workers,
-            timeout=timeout,
+            lambda wait: self.sample(n, wait, beta), self._batch_requests(n, beta), **options
         )
 
     def _batch_requests(

@@ -32,8 +32,8 @@ class _Views(_native.ReplayBuffer, Common):
         *,
         seed: int | None = None,
         burn_in: int = 0,
-        out: _native.BufferBatch | None = None,
-    ) -> _native.BufferBatch:
+        out: _native.Batch | None = None,
+    ) -> _native.Batch:
         """Windows of ``length`` consecutive steps, each of one episode, as R2D2 replays them.
 
         A window begins at a step drawn as :meth:`sample` draws, or so much earlier that it is full.
@@ -65,7 +65,7 @@ class _Views(_native.ReplayBuffer, Common):
         steps = np.arange(length)
         mask = steps < np.asarray(lengths)[:, None]
         more = {"mask": mask, "learn": mask & (steps >= burn_in)}
-        return _native.BufferBatch({**batch, **more}, n)
+        return _native.Batch._of({**batch, **more}, n)
 
     def sample_hindsight(
         self,
@@ -76,7 +76,7 @@ class _Views(_native.ReplayBuffer, Common):
         strategy: str = "future",
         share: float = 0.8,
         compute_terminated: Callable[[Any, Any, dict[str, Any]], Any] | None = None,
-    ) -> _native.BufferBatch:
+    ) -> _native.Batch:
         """A batch in which some steps have goals that were reached later: hindsight replay.
 
         Observations are dicts with ``achieved_goal`` and ``desired_goal``, as Gymnasium's goal
@@ -117,7 +117,7 @@ class _Views(_native.ReplayBuffer, Common):
             batch["rewards"][relabeled] = compute_reward(achieved, goals, {})
             if compute_terminated is not None:
                 batch["terminated"][relabeled] = compute_terminated(achieved, goals, {})
-        return _native.BufferBatch({**batch, "relabeled": relabeled}, n)
+        return _native.Batch._of({**batch, "relabeled": relabeled}, n)
 
     def stats(self) -> BufferStats:
         """Return the buffer's numbers."""
