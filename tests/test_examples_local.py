@@ -109,7 +109,7 @@ def test_all_sampled_priorities_are_updated_and_beta_rises(monkeypatch: pytest.M
     betas: list[float] = []
 
     class Counting(buffers.PrioritizedReplayBuffer):
-        def sample(self, n: int, *, beta: float = 1.0, **options: Any) -> buffers.BufferBatch:
+        def sample(self, n: int, *, beta: float = 1.0, **options: Any) -> Any:
             betas.append(beta)
             return super().sample(n, beta=beta, **options)
 

@@ -26,7 +26,7 @@ def test_batches_have_the_samples_in_order(make_server: MakeServer) -> None:
     for batch in range(3):
         steps = np.arange(3 * batch, 3 * batch + 3, dtype=np.float32)
         sample = server.sample(timeout=0)
-        assert sample.sequence == batch
+        assert sample.info.sequence == batch
         assert len(sample) == 3
         np.testing.assert_array_equal(sample.data["obs"], np.repeat(steps[:, None], 4, axis=1))
         np.testing.assert_array_equal(sample.data["reward"], -steps)
@@ -477,7 +477,7 @@ def test_the_rest_is_what_does_not_fill_a_batch(counter_server: MakeServer, rows
     assert sample is not None
     assert len(sample) == rows
     assert sample.data.tolist() == list(range(4, 4 + rows))
-    assert sample.sequence == 1
+    assert sample.info.sequence == 1
     assert server.rest() is None
     assert server.sample().data.tolist() == [0, 1, 2, 3]
 

@@ -426,7 +426,7 @@ def test_a_structural_mistake_is_named_and_nothing_is_stored(
     assert str(caught.value) == message
     assert (server.info.inserted_total, server.info.refused) == (0, 1)
     server.add(example)
-    assert server.sample(timeout=0).sequence == 0
+    assert server.sample(timeout=0).info.sequence == 0
 
 
 def test_other_metadata_of_a_registered_node_is_refused(make_server: MakeServer) -> None:

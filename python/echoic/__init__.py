@@ -14,14 +14,9 @@ import typing as _typing
 from echoic import buffers, collectors, errors, limiters, patterns, primitives, selectors
 from echoic._native import (
     Batch,
-    BatchInfo,
-    ColumnHistory,
-    Histogram,
     LeafSpec,
     Spec,
     Steps,
-    StreamBatch,
-    StreamStats,
 )
 from echoic._native import __version__ as __version__
 from echoic.buffers import (
@@ -49,12 +44,9 @@ if _typing.TYPE_CHECKING:
 __all__ = [
     "AnyLength",
     "Batch",
-    "BatchInfo",
     "Checkpointer",
-    "ColumnHistory",
     "Connection",
     "EchoicError",
-    "Histogram",
     "LeafSpec",
     "MmapReplayBuffer",
     "OfflineDataset",
@@ -66,8 +58,6 @@ __all__ = [
     "ShmTransport",
     "Spec",
     "Steps",
-    "StreamBatch",
-    "StreamStats",
     "StructuredWriter",
     "Table",
     "TcpTransport",

@@ -15,7 +15,6 @@ from echoic.trajectory_writer import ChunkLength, Encoding
 __all__ = [
     "Batch",
     "BatchInfo",
-    "BufferBatch",
     "Client",
     "Collector",
     "ColumnHistory",
@@ -41,7 +40,6 @@ __all__ = [
     "Shards",
     "Spec",
     "Steps",
-    "StreamBatch",
     "StreamStats",
     "StructuredWriter",
     "Subscription",
@@ -315,17 +313,22 @@ class Server:
             ClosedError: The server is closed; ``stored`` says how many samples came before.
         """
 
-    def sample(self, timeout: float | None = None) -> StreamBatch:
+    def sample(self, timeout: float | None = None, *, device: Any = None) -> Batch:
         """Take the next batch, waiting for it without the GIL.
 
         After a close, the complete batches that are left can still be taken.
+
+        Args:
+            timeout: Seconds to wait; ``None`` waits for ever.
+            device: Where the batch gets tensors of PyTorch, see :meth:`echoic.Batch.as_torch`;
+                numpy arrays when ``None``.
 
         Raises:
             WaitTimeoutError: No batch was complete in time.
             ClosedError: The server is closed and has no complete batch.
         """
 
-    def rest(self, timeout: float | None = None) -> StreamBatch | None:
+    def rest(self, timeout: float | None = None) -> Batch | None:
         """Take the samples of a closed server that do not fill a batch; ``None`` if there are none.
 
         Waits for calls of ``add`` that have not returned. Only the first call gets them.
@@ -540,7 +543,9 @@ class Table:
             ClosedError: The table is closed.
         """
 
-    def sample(self, n: int, timeout: float | None = None, beta: float = 1.0) -> Batch:
+    def sample(
+        self, n: int, timeout: float | None = None, beta: float = 1.0, *, device: Any = None
+    ) -> Batch:
         """Draw a batch, all of it at one moment.
 
         The arrays belong to the batch and do not change later. Waits, without the GIL, while the
@@ -550,6 +555,8 @@ class Table:
             n: How many items, at least 1.
             timeout: Seconds to wait; ``None`` waits for ever, 0 not at all.
             beta: The exponent of the importance weights ``batch.weights``: finite, at least 0.
+            device: Where the batch gets tensors of PyTorch, see :meth:`echoic.Batch.as_torch`;
+                numpy arrays when ``None``.
 
         Raises:
             ValueError: ``n`` or ``beta`` is out of range. Nothing is drawn.
@@ -747,6 +754,7 @@ class Shards:
         count: int,
         timeout: float | None,
         beta: float,
+        device: Any,
     ) -> Batch:
         """Draw a batch; ends at once, with the reason ``"AWAY"``, when no server is there."""
 
@@ -1281,8 +1289,16 @@ class WeightClient:
 
 @final
 class Batch:
-    """Items of a table: ``len(batch)`` of them. ``batch["obs"]`` is ``batch.data["obs"]``."""
+    """Rows that were drawn from a store.
 
+    ``len(batch)`` is their number, and ``batch["obs"]`` is ``batch.data["obs"]``.
+    The arrays of a stream's batch are views of the stream's own memory. They stay valid and
+    unchanged for as long as any of them is alive; only then is the memory used again. Other batches
+    have memory of their own.
+    """
+    @staticmethod
+    def _of(data: dict[str, Any], n: int) -> Batch: ...
+    def _with(self, data: Any, keys: Any, weights: Any) -> Batch: ...
     @property
     def data(self) -> Any:
         """A tree like the items, every leaf with a leading axis.
@@ -1291,25 +1307,53 @@ class Batch:
         different forms, which a table without a spec may have, make a list of trees. It is ``None``
         in what ``table.items()`` returns.
         """
-
     @property
-    def keys(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """Keys of the items, for ``update_priorities``, ``get`` and ``remove``."""
+    def keys(self) -> Any:
+        """Keys of the rows, for ``update_priorities``, ``get`` and ``remove``.
 
+        ``None`` in a batch of a stream, or of a buffer without priorities.
+        """
     @property
-    def weights(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Importance weights ``(table_size * probability) ** -beta``, the largest of which is 1."""
+    def weights(self) -> Any:
+        """Importance weights ``(size * probability) ** -beta``, the largest of which is 1.
 
+        ``None`` in a batch of a stream.
+        """
     @property
-    def info(self) -> BatchInfo:
-        """More about the items and the table."""
+    def info(self) -> Any:
+        """More about the rows and their store.
 
+        A :class:`~echoic.batches.BatchInfo` of a table; the :class:`~echoic.batches.StreamStats` of
+        a stream, as of the first time they are read; ``None`` of a local buffer.
+        """
+    def as_torch(self, device: Any = None) -> Batch:
+        """Return the batch with ``data``, ``keys`` and ``weights`` as tensors of PyTorch.
+
+        On the CPU they share the memory of the arrays. To a CUDA device they are copied through
+        page-locked memory on the current stream, and this batch need not be kept for the copy.
+        A :class:`~echoic.Ragged` gets tensors for its values and offsets.
+
+        Args:
+            device: A ``torch.device`` or its name. The CPU when ``None``.
+
+        Raises:
+            ImportError: If PyTorch is not installed.
+        """
+    def as_jax(self) -> Batch:
+        """Return the batch with ``data`` and ``weights`` as arrays of JAX.
+
+        They are on JAX's default device, and have 32 bits instead of 64 if JAX has no 64-bit types
+        enabled. ``keys`` stay a numpy array, since they need all of their bits.
+
+        Raises:
+            ImportError: If JAX is not installed.
+        """
     def __getitem__(self, key: Any, /) -> Any: ...
     def __len__(self) -> int: ...
 
 @final
 class BatchInfo:
-    """More about the items of a batch; each array is made when it is first asked for."""
+    """More about the items of a table's batch; each array is made when it is first asked for."""
 
     @property
     def probabilities(self) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -1594,30 +1638,6 @@ class RolloutTable:
 
     def stats(self) -> dict[str, Any]:
         """Return its numbers."""
-
-@final
-class StreamBatch:
-    """A batch, and what can be said about the stream it came from.
-
-    The arrays are views of the ring's own memory. They stay valid and unchanged for as long as any
-    of them is alive; only then is the memory used again. ``len(batch)`` is the number of rows,
-    and ``batch["obs"]`` is ``batch.data["obs"]``.
-    """
-
-    @property
-    def data(self) -> Any:
-        """A tree like the example, every leaf of shape ``(batch_size, *leaf.shape)``."""
-
-    @property
-    def sequence(self) -> int:
-        """Position of the batch in the stream, from 0."""
-
-    @property
-    def info(self) -> StreamStats:
-        """Numbers about the stream, as of the first time they are asked for."""
-
-    def __getitem__(self, key: Any, /) -> Any: ...
-    def __len__(self) -> int: ...
 
 @final
 class Histogram:
@@ -3097,26 +3117,6 @@ class Environments:
 
 # Local buffers: crates/python/src/buffers.
 
-@final
-class BufferBatch:
-    """Transitions drawn from a local buffer. ``len(batch)`` is how many."""
-
-    def __new__(cls, data: dict[str, Any], n: int) -> Self: ...
-    @property
-    def data(self) -> dict[str, Any]:
-        """The fields, each an array, or a tree of arrays, with a leading axis."""
-
-    @property
-    def keys(self) -> np.ndarray[Any, np.dtype[np.int64]] | None:
-        """Names of the transitions for ``update_priorities``; ``None`` without priorities."""
-
-    @property
-    def weights(self) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Importance weights, at most 1; all 1 where transitions are drawn evenly."""
-
-    def __getitem__(self, name: str, /) -> Any: ...
-    def __len__(self) -> int: ...
-
 @disjoint_base
 class ReplayBuffer:
     """The native half of :class:`echoic.ReplayBuffer`, which says what it is."""
@@ -3159,8 +3159,13 @@ class ReplayBuffer:
         """
 
     def sample(
-        self, n: int, *, seed: int | None = None, out: BufferBatch | dict[str, Any] | None = None
-    ) -> BufferBatch:
+        self,
+        n: int,
+        *,
+        seed: int | None = None,
+        out: Batch | dict[str, Any] | None = None,
+        device: Any = None,
+    ) -> Batch:
         """Draw transitions evenly, with replacement, each field as one array.
 
         A seed gives the same draws on every machine and in every release: position ``k`` of a batch
@@ -3172,6 +3177,8 @@ class ReplayBuffer:
             seed: Of this draw; the buffer's own stream goes on when ``None``.
             out: An earlier batch, which is returned, or a dict of arrays like its data, to be
                 written into.
+            device: Where the batch gets tensors of PyTorch, see :meth:`echoic.Batch.as_torch`;
+                numpy arrays when ``None``.
 
         Raises:
             ReplayError: If the buffer is empty, or ``n`` below 1.
@@ -3276,8 +3283,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         beta: float = 1.0,
         seed: int | None = None,
         stratified: bool = True,
-        out: BufferBatch | dict[str, Any] | None = None,
-    ) -> BufferBatch:
+        out: Batch | dict[str, Any] | None = None,
+        device: Any = None,
+    ) -> Batch:
         """Draw transitions in proportion to their priorities, with replacement.
 
         Args:
@@ -3288,6 +3296,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 paper does, which varies less; else each from anywhere.
             out: An earlier batch to be written into and returned, or a dict of arrays like its
                 data, and for ``keys`` and ``weights``.
+            device: Where the batch gets tensors of PyTorch, see :meth:`echoic.Batch.as_torch`;
+                numpy arrays when ``None``.
 
         Raises:
             ReplayError: If the buffer is empty, ``n`` below 1, or ``beta`` not from 0 to 1.
@@ -3336,8 +3346,13 @@ class OfflineDataset:
         seed: int,
     ) -> Self: ...
     def sample(
-        self, n: int, *, seed: int | None = None, out: BufferBatch | dict[str, Any] | None = None
-    ) -> BufferBatch:
+        self,
+        n: int,
+        *,
+        seed: int | None = None,
+        out: Batch | dict[str, Any] | None = None,
+        device: Any = None,
+    ) -> Batch:
         """Draw steps, each from all of them, whatever was drawn before.
 
         Args:
@@ -3347,6 +3362,8 @@ class OfflineDataset:
                 the buffer's own stream, which goes on with every call.
             out: An earlier batch, which is returned, or a dict of arrays like its data, to be
                 written into.
+            device: Where the batch gets tensors of PyTorch, see :meth:`echoic.Batch.as_torch`;
+                numpy arrays when ``None``.
 
         Returns:
             Arrays with ``n`` rows: ``obs``, ``next_obs``, ``actions``, ``rewards``, ``terminated``,
@@ -3365,8 +3382,9 @@ class OfflineDataset:
         *,
         seed: int | None = None,
         padding: Literal["right", "left"] = "right",
-        out: BufferBatch | dict[str, Any] | None = None,
-    ) -> BufferBatch:
+        out: Batch | dict[str, Any] | None = None,
+        device: Any = None,
+    ) -> Batch:
         """Draw stretches of episodes, for models of sequences.
 
         A stretch begins at a step drawn as by :meth:`sample` and ends after ``length`` steps, or
@@ -3378,6 +3396,7 @@ class OfflineDataset:
             seed: As of :meth:`sample`.
             padding: Whether zeros stand behind the steps or before them.
             out: As of :meth:`sample`.
+            device: As of :meth:`sample`.
 
         Returns:
             Arrays of shape ``(n, length, ...)``: ``obs``, ``actions``, ``rewards``,
@@ -3520,8 +3539,13 @@ class MmapReplayBuffer:
         """
 
     def sample(
-        self, n: int, *, seed: int | None = None, out: BufferBatch | dict[str, Any] | None = None
-    ) -> BufferBatch:
+        self,
+        n: int,
+        *,
+        seed: int | None = None,
+        out: Batch | dict[str, Any] | None = None,
+        device: Any = None,
+    ) -> Batch:
         """Draw transitions evenly, with replacement.
 
         What is in the file is asked for all at once, and read in the order in which it lies there.
@@ -3531,6 +3555,8 @@ class MmapReplayBuffer:
             n: How many.
             seed: Of this draw; the buffer's own stream goes on when ``None``.
             out: An earlier batch of this size, which is written into.
+            device: Where the batch gets tensors of PyTorch, see :meth:`echoic.Batch.as_torch`;
+                numpy arrays when ``None``.
 
         Returns:
             Every field as an array with one row for each transition.

@@ -1,4 +1,4 @@
-"""Batches of a table one after the other, fetched before they are taken."""
+"""Batches one after the other, fetched before they are taken, and the types of ``batch.info``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, TypeAlias
 
+from echoic._native import BatchInfo, Histogram, StreamStats
 from echoic.errors import ClosedError, EchoicError, WaitTimeoutError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     # A batch that was asked for: waits for it, up to some seconds.
     Pending: TypeAlias = Callable[[float], Batch]
 
-__all__ = ["Batches"]
+__all__ = ["BatchInfo", "Batches", "Histogram", "StreamStats"]
 
 # Seconds after which a thread that waits for the table checks whether it is still wanted.
 _LOOK = 0.1

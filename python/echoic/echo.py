@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from echoic._native import StreamBatch
+    from echoic._native import Batch
 
 __all__ = [
     "Client",
@@ -46,7 +46,7 @@ class Sample:
 
     __slots__ = ("_batch",)
 
-    def __init__(self, batch: StreamBatch) -> None:
+    def __init__(self, batch: Batch) -> None:
         """Show a batch under echo's names."""
         self._batch = batch
 
@@ -58,7 +58,8 @@ class Sample:
     @property
     def info(self) -> SampleInfo:
         """Numbers about the stream, as of the first time they are asked for."""
-        return self._batch.info
+        info: SampleInfo = self._batch.info
+        return info
 
 
 class Server(echoic.Server):

@@ -74,7 +74,8 @@ class ReplayBuffer(_native.ReplayBuffer):
         self, batch_size: int, seed: int | None = None
     ) -> dict[str, Any]:
         """Draw transitions, with replacement."""
-        return super().sample(batch_size, seed=seed).data
+        data: dict[str, Any] = super().sample(batch_size, seed=seed).data
+        return data
 
 
 class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer):
@@ -124,7 +125,8 @@ class MmapReplayBuffer(_native.MmapReplayBuffer):
         self, batch_size: int, seed: int | None = None
     ) -> dict[str, Any]:
         """Draw transitions, with replacement."""
-        return super().sample(batch_size, seed=seed).data
+        data: dict[str, Any] = super().sample(batch_size, seed=seed).data
+        return data
 
 
 class OfflineDatasetBuffer(buffers.OfflineDataset):
@@ -134,10 +136,12 @@ class OfflineDatasetBuffer(buffers.OfflineDataset):
         self, batch_size: int, seed: int | None = None
     ) -> dict[str, Any]:
         """Draw steps, with replacement."""
-        return super().sample(batch_size, seed=seed).data
+        data: dict[str, Any] = super().sample(batch_size, seed=seed).data
+        return data
 
     def sample_trajectories(  # type: ignore[override]
         self, batch_size: int, seq_len: int, seed: int | None = None
     ) -> dict[str, Any]:
         """Draw stretches of episodes."""
-        return super().sample_trajectories(batch_size, seq_len, seed=seed).data
+        data: dict[str, Any] = super().sample_trajectories(batch_size, seq_len, seed=seed).data
+        return data

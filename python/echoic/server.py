@@ -296,12 +296,22 @@ class Server(_native.Server):
             self._schedule.stop()
         super().close(drain, restart)
 
-    def batches(self) -> Iterator[_native.StreamBatch]:
+    def batches(self, *, device: Any = None) -> Iterator[_native.Batch]:
         """Yield batches until the server is closed and all complete ones were taken.
 
         The loop variable keeps its batch while the next one is awaited, whose memory
         is not free until then.
+
+        Args:
+            device: Where batches get tensors of PyTorch; numpy arrays when ``None``. For a device
+                other than the CPU, the next batch is taken and copied while one is used, so one
+                is lost where a loop ends early.
         """
+        if device is not None:
+            from echoic.tensors import iterate
+
+            yield from iterate(self.sample, device)
+            return
         try:
             while True:
                 # Not through a variable: this frame would keep the batch as well.

@@ -38,6 +38,7 @@ class TableMethods:
         workers: int = 1,
         timeout: float | None = None,
         beta: float = 1.0,
+        device: Any = None,
     ) -> Batches:
         """Iterate over batches that are fetched ahead.
 
@@ -49,6 +50,8 @@ class TableMethods:
                 servers; a table of one remote server needs none. Default: 1.
             timeout: Seconds that ``next`` waits; ``None`` waits forever.
             beta: Exponent of the importance weights: finite, at least 0. Default: 1.
+            device: Where batches get tensors of PyTorch, which the threads copy there; numpy arrays
+                when ``None``.
 
         Raises:
             ValueError: If ``beta`` is out of range. Nothing is drawn.
@@ -65,12 +68,13 @@ class TableMethods:
         # Checked here, since a remote table would report it with the first batch.
         if not (math.isfinite(beta) and beta >= 0):
             raise ValueError(f"beta must be a finite number of at least 0, got {beta}")
+        options: Any = {"prefetch": prefetch, "workers": workers, "timeout": timeout}
+        if device is not None:
+            from echoic.tensors import DeviceBatches
+
+            return DeviceBatches(lambda wait: self.sample(n, wait, beta), device, **options)
         return Batches(
-            lambda wait: self.sample(n, wait, beta),
-            self._batch_requests(n, beta),
-            prefetch=prefetch,
-            workers=workers,
-            timeout=timeout,
+            lambda wait: self.sample(n, wait, beta), self._batch_requests(n, beta), **options
         )
 
     def _batch_requests(

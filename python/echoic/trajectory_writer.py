@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from echoic import _native
+from echoic._native import ColumnHistory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from typing_extensions import Self
 
-__all__ = ["ChunkLength", "Encoding", "TrajectoryWriter"]
+__all__ = ["ChunkLength", "ColumnHistory", "Encoding", "TrajectoryWriter"]
 
 # How tables store the values of a column: see the guide "Trajectories in tables".
 Encoding: TypeAlias = Literal["none", "auto", "lz4", "zstd", "delta+lz4", "delta+zstd"]

@@ -46,7 +46,7 @@ def test_every_column_of_info_has_a_value_for_each_item(make_table: MakeTable) -
         assert times == drawn[value]
     keys = dict(zip(batch.data.tolist(), batch.keys.tolist(), strict=True))
     assert len(set(keys.values())) == len(keys)
-    assert repr(batch) == "Batch(items=50)"
+    assert repr(batch) == "Batch(len=50, data=int64[50])"
     assert repr(info) == "BatchInfo(items=50, table_size=4)"
 
 

@@ -19,6 +19,7 @@ mod accumulator;
 mod agents;
 mod allocations;
 mod array;
+mod batch;
 mod buffers;
 mod checkpoints;
 mod client;
@@ -72,7 +73,7 @@ mod _native {
     #[pymodule_export]
     use super::allocations::allocation_count;
     #[pymodule_export]
-    use super::buffers::batch::BufferBatch;
+    use super::batch::{Batch, BatchInfo};
     #[pymodule_export]
     use super::buffers::mmap::MmapReplayBuffer;
     #[pymodule_export]
@@ -124,7 +125,7 @@ mod _native {
         RolloutBatch, RolloutCall, RolloutHistory, RolloutLink, RolloutTable, connect_rollouts,
     };
     #[pymodule_export]
-    use super::sample::{Histogram, StreamBatch, StreamStats};
+    use super::sample::{Histogram, StreamStats};
     #[pymodule_export]
     use super::server::{Server, empty_call};
     #[pymodule_export]
@@ -132,7 +133,7 @@ mod _native {
     #[pymodule_export]
     use super::spec::{LeafSpec, Spec};
     #[pymodule_export]
-    use super::table::{Batch, BatchInfo, Table};
+    use super::table::Table;
     #[pymodule_export]
     use super::watch::Watcher;
     #[pymodule_export]

@@ -1,4 +1,4 @@
-//! Arrays and sequences of numbers as Rust has them: keys, priorities, and marks.
+//! Arrays, tensors and sequences of numbers as Rust has them: keys, priorities, and marks.
 
 use echoic_replay::Dtype;
 use numpy::PyArrayDescr;
@@ -9,7 +9,7 @@ use pyo3::sync::PyOnceLock;
 use crate::array::{Header, copy};
 use crate::dtype;
 
-/// Keys: whole numbers, as `batch.info.key` gives them.
+/// Keys: whole numbers, as `batch.keys` gives them.
 pub fn key_numbers(values: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     static DTYPE: PyOnceLock<Py<PyArrayDescr>> = PyOnceLock::new();
     let py = values.py();
@@ -17,13 +17,13 @@ pub fn key_numbers(values: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     if let Some(words) = words(values, descr) {
         return Ok(words.map(u64::from_ne_bytes).collect());
     }
-    let array = py.import("numpy")?.call_method1("asarray", (values,))?;
+    let array = py.import("numpy")?.call_method1("asarray", (on_host(values)?,))?;
     let kind: String = array.getattr("dtype")?.getattr("kind")?.extract()?;
     let empty = array.getattr("size")?.extract::<usize>()? == 0;
     let negative = || array.call_method0("min")?.lt(0);
     if !(empty || kind == "u" || (kind == "i" && !negative()?)) {
         let dtype = array.getattr("dtype")?;
-        let text = format!("keys are whole numbers >= 0, as in batch.info.key; got {dtype}");
+        let text = format!("keys are whole numbers >= 0, as in batch.keys; got {dtype}");
         return Err(PyValueError::new_err(text));
     }
     converted(&array, descr, u64::from_ne_bytes)
@@ -37,7 +37,7 @@ pub fn index_numbers(values: &Bound<'_, PyAny>) -> PyResult<Vec<i128>> {
     if let Some(words) = words(values, descr) {
         return Ok(words.map(|word| i64::from_ne_bytes(word).into()).collect());
     }
-    let array = py.import("numpy")?.call_method1("asarray", (values,))?;
+    let array = py.import("numpy")?.call_method1("asarray", (on_host(values)?,))?;
     let kind: String = array.getattr("dtype")?.getattr("kind")?.extract()?;
     let empty = array.getattr("size")?.extract::<usize>()? == 0;
     if !(empty || kind == "u" || kind == "i") {
@@ -55,7 +55,7 @@ pub fn float_numbers(values: &Bound<'_, PyAny>) -> PyResult<Vec<f64>> {
     let descr = DTYPE.get_or_try_init(py, || dtype::to_numpy(py, Dtype::Float(8)))?.bind(py);
     match words(values, descr) {
         Some(words) => Ok(words.map(f64::from_ne_bytes).collect()),
-        None => converted(values, descr, f64::from_ne_bytes),
+        None => converted(&on_host(values)?, descr, f64::from_ne_bytes),
     }
 }
 
@@ -92,6 +92,14 @@ pub fn marks(values: &Bound<'_, PyAny>, count: usize) -> PyResult<Vec<bool>> {
         *mark.ok_or_else(text)? = true;
     }
     Ok(marks)
+}
+
+/// The values of a tensor where numpy can read them; anything else as it is.
+fn on_host<'py>(values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    match values.getattr_opt("detach")? {
+        Some(detach) => detach.call0()?.call_method0("cpu"),
+        None => Ok(values.clone()),
+    }
 }
 
 /// What numpy makes of the values in this dtype.

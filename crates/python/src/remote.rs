@@ -12,13 +12,14 @@ use pyo3::exceptions::{PyIndexError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::batch::Batch;
 use crate::connect::{self, ConnectOptions, Peer, link_error};
 use crate::error::{
     OrRaise, Raise, checkpoint_error, closed_error, limiter_error, set, spec_error,
     table_not_found_error, timeout_error,
 };
 use crate::fork::Process;
-use crate::table::{Batch, Table, check_beta, check_size};
+use crate::table::{Table, check_beta, check_size};
 use crate::wait;
 
 /// Connect to a server that has tables, for :func:`echoic.connect`.

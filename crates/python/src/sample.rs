@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use echoic_replay::{Batch, Stream, StreamInfo, Summary};
-use pyo3::gc::{PyTraverseError, PyVisit};
+use echoic_replay::{Batch as Filled, Stream, StreamInfo, Summary};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
 use crate::array;
+use crate::batch::{Batch, Origin};
 use crate::fork::Process;
 use crate::listeners::{ListenerNumbers, Listeners};
 use crate::tree::Tree;
@@ -18,7 +18,7 @@ use crate::tree::Tree;
 #[pyclass(frozen, module = "echoic._native")]
 struct Lease {
     /// There until this is dropped.
-    batch: Option<Batch>,
+    batch: Option<Filled>,
     process: Process,
 }
 
@@ -33,33 +33,42 @@ impl Drop for Lease {
     }
 }
 
-/// A batch, and what can be said about the stream it came from.
-///
-/// The arrays are views of the ring's own memory. They stay valid and unchanged for as long as any
-/// of them is alive; only then is the memory used again. ``len(batch)`` is the number of rows,
-/// and ``batch["obs"]`` is ``batch.data["obs"]``.
-#[pyclass(frozen, module = "echoic")]
-pub struct StreamBatch {
-    /// A tree like the example, every leaf of shape ``(batch_size, *leaf.shape)``.
-    #[pyo3(get)]
-    data: Py<PyAny>,
-    /// Position of the batch in the stream, from 0.
-    #[pyo3(get)]
+/// The batch that a stream's batch of arrays was, and its stream.
+pub struct Taken {
     sequence: u64,
-    rows: usize,
     stream: Arc<Stream>,
     listeners: Arc<Listeners>,
-    info: PyOnceLock<Py<StreamStats>>,
+    stats: PyOnceLock<Py<StreamStats>>,
 }
 
-impl StreamBatch {
-    /// Shows a batch as a tree of numpy views.
-    pub fn new(
+impl Taken {
+    pub fn clone_ref(&self, py: Python<'_>) -> Self {
+        let stats = PyOnceLock::new();
+        if let Some(known) = self.stats.get(py) {
+            stats.get_or_init(py, || known.clone_ref(py));
+        }
+        let (stream, listeners) = (Arc::clone(&self.stream), Arc::clone(&self.listeners));
+        Self { sequence: self.sequence, stream, listeners, stats }
+    }
+
+    /// Numbers about the stream, as of the first time they are asked for.
+    pub fn stats(&self, py: Python<'_>) -> PyResult<Py<StreamStats>> {
+        let stats = self.stats.get_or_try_init(py, || {
+            let stats = StreamStats::of(&self.stream, &self.listeners);
+            Py::new(py, StreamStats { batch_sequence: self.sequence, ..stats })
+        })?;
+        Ok(stats.clone_ref(py))
+    }
+}
+
+impl Batch {
+    /// Shows a batch of a stream as a tree of numpy views.
+    pub fn of_stream(
         py: Python<'_>,
         tree: &Tree,
         stream: &Arc<Stream>,
         listeners: &Arc<Listeners>,
-        batch: Batch,
+        batch: Filled,
     ) -> PyResult<Self> {
         let (sequence, rows) = (batch.sequence(), batch.rows());
         let lease = Bound::new(py, Lease { batch: Some(batch), process: Process::current() })?;
@@ -76,53 +85,19 @@ impl StreamBatch {
             unsafe { array::view(py, rule.descr.bind(py), &shape, column, lease.as_any()) }
         })?;
         let (stream, listeners) = (Arc::clone(stream), Arc::clone(listeners));
-        Ok(Self { data: data.unbind(), sequence, rows, stream, listeners, info: PyOnceLock::new() })
-    }
-}
-
-#[pymethods]
-impl StreamBatch {
-    /// Numbers about the stream, as of the first time they are asked for.
-    #[getter]
-    fn info(&self, py: Python<'_>) -> PyResult<Py<StreamStats>> {
-        let info = self.info.get_or_try_init(py, || {
-            let info = StreamStats::of(&self.stream, &self.listeners);
-            Py::new(py, StreamStats { batch_sequence: self.sequence, ..info })
-        })?;
-        Ok(info.clone_ref(py))
-    }
-
-    /// A part of the data.
-    fn __getitem__<'py>(
-        &self,
-        py: Python<'py>,
-        key: Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        self.data.bind(py).get_item(key)
-    }
-
-    fn __len__(&self) -> usize {
-        self.rows
-    }
-
-    /// Lets the garbage collector see a batch that was made to refer to its own sample.
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.data)
-    }
-
-    fn __repr__(&self) -> String {
-        format!("StreamBatch(sequence={}, rows={})", self.sequence, self.rows)
+        let taken = Taken { sequence, stream, listeners, stats: PyOnceLock::new() };
+        Ok(Self::new(data, rows, Origin::Stream(taken)))
     }
 }
 
 /// Durations in seconds, all zero while ``count`` is.
 ///
 /// Quantiles are within 1/16 of their value.
-#[pyclass(frozen, module = "echoic")]
+#[pyclass(frozen, module = "echoic.batches")]
 pub struct Histogram(Summary);
 
 /// A snapshot of a stream's numbers. Exact while nothing moves; times are in seconds.
-#[pyclass(frozen, module = "echoic")]
+#[pyclass(frozen, module = "echoic.batches")]
 pub struct StreamStats {
     info: StreamInfo,
     listeners: ListenerNumbers,

@@ -19,6 +19,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
+use crate::batch::{Batch, Device};
 use crate::checkpoints;
 use crate::connect;
 use crate::error::{Doing, OrRaise, closed_error, is_ours, stream_error};
@@ -26,7 +27,7 @@ use crate::fork::Process;
 use crate::leaf::{Many, One, ShapeRule, Source};
 use crate::listeners::{self, Listeners};
 use crate::rollouts::RolloutTable;
-use crate::sample::{StreamBatch, StreamStats};
+use crate::sample::StreamStats;
 use crate::server_metrics::ServerMetrics;
 use crate::sources::{DETACH_BYTES, recheck, with_sources};
 use crate::spec::{Spec, core_spec};
@@ -189,11 +190,21 @@ impl Server {
     ///
     /// After a close, the complete batches that are left can still be taken.
     ///
+    /// Args:
+    ///     timeout: Seconds to wait; ``None`` waits for ever.
+    ///     device: Where the batch gets tensors of PyTorch, see :meth:`echoic.Batch.as_torch`;
+    ///         numpy arrays when ``None``.
+    ///
     /// Raises:
     ///     WaitTimeoutError: No batch was complete in time.
     ///     ClosedError: The server is closed and has no complete batch.
-    #[pyo3(signature = (timeout=None))]
-    fn sample(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<StreamBatch> {
+    #[pyo3(signature = (timeout=None, *, device=None))]
+    fn sample<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: Option<f64>,
+        device: Option<Device<'py>>,
+    ) -> PyResult<Bound<'py, Batch>> {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
         let side = self.side()?;
@@ -202,14 +213,14 @@ impl Server {
             None => wait::detached(py, deadline, None, |wait: Wait<'_>| side.stream.take(wait))
                 .map_err(|stopped| Doing::Sample.stopped(py, stopped))?,
         };
-        StreamBatch::new(py, &side.tree, &side.stream, &self.listeners, batch)
+        Batch::of_stream(py, &side.tree, &side.stream, &self.listeners, batch)?.on(py, device)
     }
 
     /// Take the samples of a closed server that do not fill a batch; ``None`` if there are none.
     ///
     /// Waits for calls of ``add`` that have not returned. Only the first call gets them.
     #[pyo3(signature = (timeout=None))]
-    fn rest(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<StreamBatch>> {
+    fn rest(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Batch>> {
         self.process.check(py)?;
         let side = self.side()?;
         if !side.stream.is_closed() {
@@ -222,7 +233,7 @@ impl Server {
         let batch = wait::detached(py, deadline, None, take)
             .map_err(|stopped| Doing::Sample.stopped(py, stopped))?;
         batch
-            .map(|batch| StreamBatch::new(py, &side.tree, &side.stream, &self.listeners, batch))
+            .map(|batch| Batch::of_stream(py, &side.tree, &side.stream, &self.listeners, batch))
             .transpose()
     }
 

@@ -10,12 +10,13 @@ use echoic_replay::stream::Wait;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::batch::{Batch, Device};
 use crate::error::{Raise, spec_error};
 use crate::fork::Process;
 use crate::memory::Arena;
 use crate::numbers::{float_numbers, key_numbers};
 use crate::remote::RemoteTable;
-use crate::table::{Batch, check_draw};
+use crate::table::check_draw;
 use crate::wait;
 
 /// Draws batches from one table on several servers, and knows whose items they were.
@@ -79,20 +80,21 @@ impl Shards {
     }
 
     /// Draw a batch; ends at once, with the reason ``"AWAY"``, when no server is there.
-    fn sample(
+    fn sample<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         tables: Places,
         count: usize,
         timeout: Option<f64>,
         beta: f64,
-    ) -> PyResult<Batch> {
+        device: Option<Device<'py>>,
+    ) -> PyResult<Bound<'py, Batch>> {
         let deadline = wait::deadline(timeout)?;
         check_draw(count, beta)?;
         let sample =
             |shards: &[Option<Shard<'_>>], wait: Wait<'_>| self.shards.sample(shards, count, wait);
         let gathered = self.ask(py, &tables, deadline, sample)?;
-        self.batch(py, &tables, gathered, beta)
+        self.batch(py, &tables, gathered, beta)?.on(py, device)
     }
 
     /// What is known about items of all servers.

@@ -6,14 +6,12 @@
 - :class:`OfflineDataset` samples data that do not change.
 """
 
-from echoic._native import BufferBatch
 from echoic.buffers._common import BufferStats
 from echoic.buffers.mmap import MmapReplayBuffer
 from echoic.buffers.offline import OfflineDataset
 from echoic.buffers.replay import PrioritizedReplayBuffer, ReplayBuffer
 
 __all__ = [
-    "BufferBatch",
     "BufferStats",
     "MmapReplayBuffer",
     "OfflineDataset",

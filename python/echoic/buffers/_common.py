@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from echoic._native import BufferBatch
+    from echoic._native import Batch
 
 __all__ = ["BufferStats", "Common", "Drawn", "seed_of"]
 
@@ -57,18 +57,25 @@ class Drawn:
 
         return buffer_html(self)
 
-    def batches(self: Any, n: int, **options: Any) -> Iterator[BufferBatch]:
+    def batches(self: Any, n: int, *, device: Any = None, **options: Any) -> Iterator[Batch]:
         """Yield batches of ``n`` transitions, each drawn when it is asked for.
 
         The iteration ends when the buffer is closed.
 
         Args:
             n: Number of transitions in a batch.
+            device: Where batches get tensors of PyTorch; numpy arrays when ``None``. For a device
+                other than the CPU, the next batch is drawn and copied while one is used.
             options: More arguments of :meth:`sample`.
 
         Raises:
             ReplayError: If the buffer is empty.
         """
+        if device is not None:
+            from echoic.tensors import iterate
+
+            yield from iterate(lambda _: self.sample(n, **options), device)
+            return
         while True:
             try:
                 batch = self.sample(n, **options)

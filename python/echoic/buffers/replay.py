@@ -32,8 +32,8 @@ class _Views(_native.ReplayBuffer, Common):
         *,
         seed: int | None = None,
         burn_in: int = 0,
-        out: _native.BufferBatch | None = None,
-    ) -> _native.BufferBatch:
+        out: _native.Batch | None = None,
+    ) -> _native.Batch:
         """Sample windows of ``length`` consecutive steps of one episode each, as R2D2 does.
 
         A window begins at a step drawn as in :meth:`sample`, or earlier if the episode would end
@@ -68,7 +68,7 @@ class _Views(_native.ReplayBuffer, Common):
         steps = np.arange(length)
         mask = steps < np.asarray(lengths)[:, None]
         more = {"mask": mask, "learn": mask & (steps >= burn_in)}
-        return _native.BufferBatch({**batch, **more}, n)
+        return _native.Batch._of({**batch, **more}, n)
 
     def sample_hindsight(
         self,
@@ -79,7 +79,7 @@ class _Views(_native.ReplayBuffer, Common):
         strategy: str = "future",
         share: float = 0.8,
         compute_terminated: Callable[[Any, Any, dict[str, Any]], Any] | None = None,
-    ) -> _native.BufferBatch:
+    ) -> _native.Batch:
         """Sample a batch in which some steps have goals that were reached later (HER).
 
         Observations are dicts with ``achieved_goal`` and ``desired_goal``, as Gymnasium's goal
@@ -124,7 +124,7 @@ class _Views(_native.ReplayBuffer, Common):
             batch["rewards"][relabeled] = compute_reward(achieved, goals, {})
             if compute_terminated is not None:
                 batch["terminated"][relabeled] = compute_terminated(achieved, goals, {})
-        return _native.BufferBatch({**batch, "relabeled": relabeled}, n)
+        return _native.Batch._of({**batch, "relabeled": relabeled}, n)
 
     def stats(self) -> BufferStats:
         """Return the buffer's statistics."""

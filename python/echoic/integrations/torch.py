@@ -13,7 +13,6 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset
 
-from echoic import _trees
 from echoic.errors import ClosedError, SpecError
 from echoic.rollouts import RolloutTable
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from echoic.rollouts import RolloutBatch
 
-__all__ = ["ActorCritic", "RolloutDataset", "as_tensors", "load_flat", "pinned_like", "to_flat"]
+__all__ = ["ActorCritic", "RolloutDataset", "as_tensors", "load_flat", "to_flat"]
 
 
 class ActorCritic(nn.Module):
@@ -105,38 +104,6 @@ def load_flat(module: Any, flat: npt.ArrayLike) -> None:
             part = tensor[start : start + parameter.numel()]
             parameter.copy_(part.reshape(parameter.shape))
             start += parameter.numel()
-
-
-def pinned_like(batch: Any) -> tuple[Any, Any]:
-    """Allocate page-locked memory for batches, from which a GPU copies while the program runs on.
-
-    Without CUDA the memory is ordinary, so that a program runs there too.
-
-    Args:
-        batch: The data of a batch; only its shapes and dtypes count.
-
-    Returns:
-        The same memory twice: as arrays, for ``sample(…, out=arrays)``, and as tensors, for
-        ``tensor.to("cuda", non_blocking=True)``. Before the next ``sample`` writes to it, the copy
-        must be complete: ``torch.cuda.current_stream().synchronize()``.
-
-    Example::
-
-        arrays, tensors = pinned_like(buffer.sample(256).data)
-        while training:
-            buffer.sample(256, out=arrays)
-            batch = {name: tensor.to("cuda", non_blocking=True) for name, tensor in tensors.items()}
-            learn(batch)
-            torch.cuda.current_stream().synchronize()
-    """
-    pin = torch.cuda.is_available()
-
-    def room(leaf: Any) -> Any:
-        dtype = torch.from_numpy(np.empty(0, leaf.dtype)).dtype
-        return torch.empty(leaf.shape, dtype=dtype, pin_memory=pin)
-
-    tensors = _trees.tree_map(room, batch)
-    return _trees.tree_map(lambda tensor: tensor.numpy(), tensors), tensors
 
 
 # Dtypes of numpy that older releases of torch do not have, or not in all functions.

@@ -231,7 +231,14 @@ class ShardedTable(TableMethods):
                     raise
                 pause = LOOK
 
-    def sample(self, n: int, timeout: float | None = None, beta: float = 1.0) -> Batch:
+    def sample(
+        self,
+        n: int,
+        timeout: float | None = None,
+        beta: float = 1.0,
+        *,
+        device: Any = None,
+    ) -> Batch:
         """Draw a batch from all shards that are there, in proportion to their items.
 
         The items come in the order of the shards. Probabilities, weights and the table's size are
@@ -245,7 +252,7 @@ class ShardedTable(TableMethods):
         while True:
             self._shards.wait_for_any(deadline)
             try:
-                return self._native.sample(self._places(), n, left_until(deadline), beta)
+                return self._native.sample(self._places(), n, left_until(deadline), beta, device)
             except WaitTimeoutError as error:
                 if error.reason != "AWAY" or left_until(deadline) == 0.0:
                     raise

@@ -12,11 +12,11 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyCFunction;
 
-use super::batch::BufferBatch;
 use super::form::{Casting, Form, no_form, positive};
 use super::replay::seed_number;
 use super::rows::{bytes_in, detached};
 use super::written;
+use crate::batch::{Batch, Device};
 use crate::error::{OrRaise, Raise, replay_error, set};
 use crate::fork::Process;
 use crate::leaf::Source;
@@ -342,6 +342,8 @@ impl MmapReplayBuffer {
     ///     n: How many.
     ///     seed: Of this draw; the buffer's own stream goes on when ``None``.
     ///     out: An earlier batch of this size, which is written into.
+    ///     device: Where the batch gets tensors of PyTorch, see :meth:`echoic.Batch.as_torch`;
+    ///         numpy arrays when ``None``.
     ///
     /// Returns:
     ///     Every field as an array with one row for each transition.
@@ -350,14 +352,15 @@ impl MmapReplayBuffer {
     ///     ReplayError: The buffer is empty.
     ///     StorageError: The file can't be read, or was changed by another program.
     ///     ClosedError: The buffer is closed.
-    #[pyo3(signature = (n, *, seed=None, out=None))]
+    #[pyo3(signature = (n, *, seed=None, out=None, device=None))]
     fn sample<'py>(
         &self,
         py: Python<'py>,
         n: i64,
         seed: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+        device: Option<Device<'py>>,
+    ) -> PyResult<Bound<'py, Batch>> {
         let rows = self.rows(py)?;
         let seed = seed_number(seed)?;
         let count = usize::try_from(n).ok().filter(|count| *count > 0);
@@ -366,7 +369,7 @@ impl MmapReplayBuffer {
         if rows.is_empty() {
             return Err(BufferError::Empty.raise(py));
         }
-        BufferBatch::drawn(py, n, false, out, |out| {
+        Batch::drawn(py, n, false, out, device, |out| {
             let batch = self.form.batch(py, &self.arena, &[count], &[], out, |columns| {
                 self.fill(py, &rows, count, seed, columns).or_raise(py)
             });

@@ -2,7 +2,6 @@
 //! place, `replay` has the classes. `mmap` has the class with a file, and `written` is what that says of its rows.
 //! `surprise` has experiences in two tiers. `offline` has data sets that do not change.
 
-pub mod batch;
 mod form;
 pub mod mmap;
 pub mod offline;

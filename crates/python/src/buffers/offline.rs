@@ -16,10 +16,10 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
-use super::batch::BufferBatch;
 use super::form::targets_of;
 use super::rows::detached;
 use crate::array::{self, Header};
+use crate::batch::{Batch, Device};
 use crate::columns::{Plan, filled, view};
 use crate::error::{replay_error, spec_error};
 use crate::fork::Process;
@@ -130,6 +130,8 @@ impl OfflineDataset {
     ///         the buffer's own stream, which goes on with every call.
     ///     out: An earlier batch, which is returned, or a dict of arrays like its data, to be
     ///         written into.
+    ///     device: Where the batch gets tensors of PyTorch, see :meth:`echoic.Batch.as_torch`;
+    ///         numpy arrays when ``None``.
     ///
     /// Returns:
     ///     Arrays with ``n`` rows: ``obs``, ``next_obs``, ``actions``, ``rewards``, ``terminated``,
@@ -139,18 +141,19 @@ impl OfflineDataset {
     /// Raises:
     ///     ReplayError: A number is out of range.
     ///     SpecError: ``out`` is not like a batch.
-    #[pyo3(signature = (n, *, seed=None, out=None))]
+    #[pyo3(signature = (n, *, seed=None, out=None, device=None))]
     fn sample<'py>(
         &self,
         py: Python<'py>,
         n: &Bound<'py, PyAny>,
         seed: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+        device: Option<Device<'py>>,
+    ) -> PyResult<Bound<'py, Batch>> {
         let count = positive(py, "n", n)?;
         reserve(count)?;
         let steps = self.with_rng(py, seed, |rng| self.dataset.draw(rng, count))?;
-        BufferBatch::drawn(py, count as i64, false, out, |out| {
+        Batch::drawn(py, count as i64, false, out, device, |out| {
             self.batch(py, &self.steps, &steps, &[count], self.on_disk, out)
         })
     }
@@ -166,6 +169,7 @@ impl OfflineDataset {
     ///     seed: As of :meth:`sample`.
     ///     padding: Whether zeros stand behind the steps or before them.
     ///     out: As of :meth:`sample`.
+    ///     device: As of :meth:`sample`.
     ///
     /// Returns:
     ///     Arrays of shape ``(n, length, ...)``: ``obs``, ``actions``, ``rewards``,
@@ -176,7 +180,8 @@ impl OfflineDataset {
     /// Raises:
     ///     ReplayError: A number is out of range.
     ///     SpecError: ``out`` is not like a batch.
-    #[pyo3(signature = (n, length, *, seed=None, padding="right", out=None))]
+    #[pyo3(signature = (n, length, *, seed=None, padding="right", out=None, device=None))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn sample_trajectories<'py>(
         &self,
         py: Python<'py>,
@@ -185,7 +190,8 @@ impl OfflineDataset {
         seed: Option<&Bound<'py, PyAny>>,
         padding: &str,
         out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+        device: Option<Device<'py>>,
+    ) -> PyResult<Bound<'py, Batch>> {
         let (count, length) = (positive(py, "n", n)?, positive(py, "length", length)?);
         let before = match padding {
             "right" => false,
@@ -199,7 +205,7 @@ impl OfflineDataset {
         let steps =
             self.with_rng(py, seed, |rng| self.dataset.draw_windows(rng, count, length, before))?;
         let slow = self.on_disk || !self.dataset.has_returns_to_go();
-        BufferBatch::drawn(py, count as i64, false, out, |out| {
+        Batch::drawn(py, count as i64, false, out, device, |out| {
             self.batch(py, &self.windows, &steps, &[count, length], slow, out)
         })
     }

@@ -14,9 +14,9 @@ use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use super::batch::{BufferBatch, KEYS, WEIGHTS};
 use super::form::{Casting, Field, Form, FrameForm, OBSERVATIONS, no_form, positive};
 use super::rows::{MOST_BYTES, bytes_in, detached};
+use crate::batch::{Batch, Device, KEYS, WEIGHTS};
 use crate::error::{OrRaise, Raise, priority_error, replay_error, spec_error};
 use crate::leaf::Source;
 use crate::memory::Arena;
@@ -425,18 +425,21 @@ impl ReplayBuffer {
     ///     seed: Of this draw; the buffer's own stream goes on when ``None``.
     ///     out: An earlier batch, which is returned, or a dict of arrays like its data, to be
     ///         written into.
+    ///     device: Where the batch gets tensors of PyTorch, see :meth:`echoic.Batch.as_torch`;
+    ///         numpy arrays when ``None``.
     ///
     /// Raises:
     ///     ReplayError: If the buffer is empty, or ``n`` below 1.
-    #[pyo3(signature = (n, *, seed=None, out=None))]
+    #[pyo3(signature = (n, *, seed=None, out=None, device=None))]
     fn sample<'py>(
         &self,
         py: Python<'py>,
         n: i64,
         seed: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        BufferBatch::drawn(py, n, false, out, |out| {
+        device: Option<Device<'py>>,
+    ) -> PyResult<Bound<'py, Batch>> {
+        Batch::drawn(py, n, false, out, device, |out| {
             self.singles(py, &Ask { n, seed, out, draw: Draw::Stratified, beta: 0.0 })
         })
     }
@@ -830,10 +833,12 @@ impl PrioritizedReplayBuffer {
     ///         paper does, which varies less; else each from anywhere.
     ///     out: An earlier batch to be written into and returned, or a dict of arrays like its
     ///         data, and for ``keys`` and ``weights``.
+    ///     device: Where the batch gets tensors of PyTorch, see :meth:`echoic.Batch.as_torch`;
+    ///         numpy arrays when ``None``.
     ///
     /// Raises:
     ///     ReplayError: If the buffer is empty, ``n`` below 1, or ``beta`` not from 0 to 1.
-    #[pyo3(signature = (n, *, beta=1.0, seed=None, stratified=true, out=None))]
+    #[pyo3(signature = (n, *, beta=1.0, seed=None, stratified=true, out=None, device=None))]
     fn sample<'py>(
         this: &Bound<'py, Self>,
         n: i64,
@@ -841,11 +846,12 @@ impl PrioritizedReplayBuffer {
         seed: Option<&Bound<'py, PyAny>>,
         stratified: bool,
         out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+        device: Option<Device<'py>>,
+    ) -> PyResult<Bound<'py, Batch>> {
         let (py, base) = (this.py(), this.as_super().get());
         unit(py, "beta", beta)?;
         let draw = if stratified { Draw::Stratified } else { Draw::Proportional };
-        BufferBatch::drawn(py, n, true, out, |out| {
+        Batch::drawn(py, n, true, out, device, |out| {
             base.singles(py, &Ask { n, seed, out, draw, beta })
         })
     }

@@ -1,4 +1,4 @@
-//! What sampling gives: a tree of arrays, and what is known about each item.
+//! Batches of tables: rows, trajectories, and what servers send.
 
 use std::sync::Arc;
 
@@ -7,14 +7,12 @@ use echoic_net::client::tables::{Batch as RemoteBatch, Layout};
 use echoic_replay::table::{Infos, Sampled, Stack};
 use echoic_replay::trajectory::{Signature, Trajectory};
 use numpy::{PyArray1, PyArrayDescr};
-use pyo3::exceptions::{PyKeyError, PyTypeError};
-use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyDict;
 
 use super::shape::{Known, Shape};
 use crate::array;
+use crate::batch::{Batch, Origin};
 use crate::columns::{Plan, filled, view};
 use crate::memory::Arena;
 use crate::tree::Tree;
@@ -41,139 +39,10 @@ pub fn check_draw(count: usize, beta: f64) -> PyResult<()> {
     check_size(count).and_then(|()| check_beta(beta))
 }
 
-/// What the data of a batch has under a key, if it is a dict.
-pub fn item_of<'py>(
-    data: &Bound<'py, PyAny>,
-    key: &Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let Ok(dict) = data.cast::<PyDict>() else {
-        let text = format!(
-            "batch[{}] needs data that is a dict, and this batch has data of type {}: use batch.data",
-            key.repr()?,
-            data.get_type().name()?
-        );
-        return Err(PyTypeError::new_err(text));
-    };
-    dict.get_item(key)?.ok_or_else(|| {
-        let keys: Vec<String> = dict.keys().iter().map(|key| format!("{key:?}")).collect();
-        let known = keys.join(", ");
-        PyKeyError::new_err(format!("the batch has no {key:?}; its data has {known}"))
-    })
-}
-
 /// What keeps the memory of a batch that came from a server.
 #[pyclass(frozen, module = "echoic._native")]
 struct Received {
     _batch: RemoteBatch,
-}
-
-/// Items of a table: ``len(batch)`` of them. ``batch["obs"]`` is ``batch.data["obs"]``.
-#[pyclass(frozen, module = "echoic")]
-pub struct Batch {
-    /// A tree like the items, every leaf with a leading axis.
-    ///
-    /// A leaf of which the items have different lengths is a :class:`~echoic.Ragged`. Items of
-    /// different forms, which a table without a spec may have, make a list of trees. It is ``None``
-    /// in what ``table.items()`` returns.
-    #[pyo3(get)]
-    data: Py<PyAny>,
-    /// More about the items and the table.
-    #[pyo3(get)]
-    info: Py<BatchInfo>,
-    len: usize,
-}
-
-/// More about the items of a batch; each array is made when it is first asked for.
-#[pyclass(frozen, module = "echoic")]
-pub struct BatchInfo {
-    infos: Infos,
-    beta: f64,
-    keys: PyOnceLock<Py<PyAny>>,
-    weights: PyOnceLock<Py<PyAny>>,
-    probabilities: PyOnceLock<Py<PyAny>>,
-    priorities: PyOnceLock<Py<PyAny>>,
-    times_sampled: PyOnceLock<Py<PyAny>>,
-    versions: PyOnceLock<Py<PyAny>>,
-}
-
-impl BatchInfo {
-    fn new(infos: Infos, beta: f64) -> Self {
-        Self {
-            infos,
-            beta,
-            keys: PyOnceLock::new(),
-            weights: PyOnceLock::new(),
-            probabilities: PyOnceLock::new(),
-            priorities: PyOnceLock::new(),
-            times_sampled: PyOnceLock::new(),
-            versions: PyOnceLock::new(),
-        }
-    }
-
-    /// The array of `values`, made when it is first asked for.
-    fn array<T: numpy::Element>(
-        &self,
-        py: Python<'_>,
-        column: &PyOnceLock<Py<PyAny>>,
-        values: impl FnOnce(&Self) -> Vec<T>,
-    ) -> Py<PyAny> {
-        let array = || PyArray1::from_vec(py, values(self)).into_any().unbind();
-        column.get_or_init(py, array).clone_ref(py)
-    }
-}
-
-#[pymethods]
-impl BatchInfo {
-    /// How likely it was to draw each item.
-    #[getter]
-    fn probabilities(&self, py: Python<'_>) -> Py<PyAny> {
-        self.array(py, &self.probabilities, |info| info.infos.probabilities.clone())
-    }
-
-    /// Priorities of the items.
-    #[getter]
-    fn priorities(&self, py: Python<'_>) -> Py<PyAny> {
-        self.array(py, &self.priorities, |info| info.infos.priorities.clone())
-    }
-
-    /// How often each item was sampled, this time included.
-    #[getter]
-    fn times_sampled(&self, py: Python<'_>) -> Py<PyAny> {
-        self.array(py, &self.times_sampled, |info| info.infos.times_sampled.clone())
-    }
-
-    /// The policy versions that made the items.
-    #[getter]
-    fn versions(&self, py: Python<'_>) -> Py<PyAny> {
-        self.array(py, &self.versions, |info| info.infos.versions.clone())
-    }
-
-    /// How many items the table had.
-    #[getter]
-    fn table_size(&self) -> u64 {
-        self.infos.table_size
-    }
-
-    /// What its items weigh: ``sum(p**e)`` if the sampler is prioritized, else their number.
-    #[getter]
-    fn total_weight(&self) -> f64 {
-        self.infos.total_weight
-    }
-
-    /// The exponent of the weights.
-    #[getter]
-    fn beta(&self) -> f64 {
-        self.beta
-    }
-
-    fn __len__(&self) -> usize {
-        self.infos.keys.len()
-    }
-
-    fn __repr__(&self) -> String {
-        let (len, size) = (self.infos.keys.len(), self.infos.table_size);
-        format!("BatchInfo(items={len}, table_size={size})")
-    }
 }
 
 impl Batch {
@@ -197,7 +66,7 @@ impl Batch {
             view(py, &memory, &plan, leaf, rule.descr.bind(py), &shape)
         })?;
         arena.give_back(memory);
-        Self::new(py, data, sampled.into_infos(), beta)
+        Self::of_table(py, data, sampled.into_infos(), beta)
     }
 
     /// Trajectories: stacked where all have the same lengths, ragged where these differ, and a list of
@@ -224,7 +93,7 @@ impl Batch {
                 pyo3::types::PyList::new(py, items.collect::<PyResult<Vec<_>>>()?)?.into_any()
             }
         };
-        Self::new(py, data, sampled.into_infos(), beta)
+        Self::of_table(py, data, sampled.into_infos(), beta)
     }
 
     /// Items that came from a server, as views of the memory that they were read into.
@@ -266,7 +135,7 @@ impl Batch {
                 ));
             }
         };
-        Self::new(py, data, infos, beta)
+        Self::of_table(py, data, infos, beta)
     }
 
     /// Items that came from several servers, copied into one batch.
@@ -290,7 +159,7 @@ impl Batch {
         if rest.is_empty() {
             let batch = parts.remove(0);
             let data = Self::of_remote(py, shape, batch, beta)?.data.into_bound(py);
-            return Self::new(py, data, infos, beta);
+            return Self::of_table(py, data, infos, beta);
         }
         let gather = |columns: &mut [&mut [u8]]| {
             for (number, column) in columns.iter_mut().enumerate() {
@@ -338,57 +207,17 @@ impl Batch {
             }
             _ => return Err(mixed()),
         };
-        Self::new(py, data, infos, beta)
+        Self::of_table(py, data, infos, beta)
     }
 
     /// What is known about items that were not drawn, without the items.
     pub fn of_infos(py: Python<'_>, infos: Infos) -> PyResult<Self> {
-        Self::new(py, py.None().into_bound(py), infos, 1.0)
+        Self::of_table(py, py.None().into_bound(py), infos, 1.0)
     }
 
-    fn new(py: Python<'_>, data: Bound<'_, PyAny>, infos: Infos, beta: f64) -> PyResult<Self> {
+    fn of_table(py: Python<'_>, data: Bound<'_, PyAny>, infos: Infos, beta: f64) -> PyResult<Self> {
         let len = infos.keys.len();
-        let info = Py::new(py, BatchInfo::new(infos, beta))?;
-        Ok(Self { data: data.unbind(), info, len })
-    }
-}
-
-#[pymethods]
-impl Batch {
-    /// Keys of the items, for ``update_priorities``, ``get`` and ``remove``.
-    #[getter]
-    fn keys(&self, py: Python<'_>) -> Py<PyAny> {
-        let info = self.info.get();
-        info.array(py, &info.keys, |info| info.infos.keys.clone())
-    }
-
-    /// Importance weights ``(table_size * probability) ** -beta``, the largest of which is 1.
-    #[getter]
-    fn weights(&self, py: Python<'_>) -> Py<PyAny> {
-        let info = self.info.get();
-        info.array(py, &info.weights, |info| info.infos.weights(info.beta))
-    }
-
-    /// Return what the data has under a key, without a copy.
-    ///
-    /// Raises:
-    ///     KeyError: The data has no such key.
-    ///     TypeError: The data is not a dict.
-    fn __getitem__<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        item_of(self.data.bind(key.py()), key)
-    }
-
-    fn __len__(&self) -> usize {
-        self.len
-    }
-
-    /// Lets the garbage collector see a batch that was made to refer to itself.
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.data)
-    }
-
-    fn __repr__(&self) -> String {
-        format!("Batch(items={})", self.len)
+        Ok(Self::new(data, len, Origin::table(py, infos, beta)?))
     }
 }
 

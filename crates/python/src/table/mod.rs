@@ -16,9 +16,10 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
 
-pub use self::batch::{Batch, BatchInfo, check_beta, check_draw, check_size};
+pub use self::batch::{check_beta, check_draw, check_size};
 pub use self::settings::Settings;
 pub use self::shape::{Forms, Items, Shape, offsets};
+use crate::batch::{Batch, Device};
 use crate::error::{OrRaise, Raise, set};
 use crate::fork::Process;
 use crate::memory::Arena;
@@ -184,6 +185,8 @@ impl Table {
     ///     n: How many items, at least 1.
     ///     timeout: Seconds to wait; ``None`` waits for ever, 0 not at all.
     ///     beta: The exponent of the importance weights ``batch.weights``: finite, at least 0.
+    ///     device: Where the batch gets tensors of PyTorch, see :meth:`echoic.Batch.as_torch`;
+    ///         numpy arrays when ``None``.
     ///
     /// Raises:
     ///     ValueError: ``n`` or ``beta`` is out of range. Nothing is drawn.
@@ -191,8 +194,15 @@ impl Table {
     ///     LimiterError: If the limiter can never allow ``n`` at once; the message has the
     ///         arithmetic.
     ///     ClosedError: The table is closed.
-    #[pyo3(signature = (n, timeout=None, beta=1.0))]
-    fn sample(&self, py: Python<'_>, n: usize, timeout: Option<f64>, beta: f64) -> PyResult<Batch> {
+    #[pyo3(signature = (n, timeout=None, beta=1.0, *, device=None))]
+    fn sample<'py>(
+        &self,
+        py: Python<'py>,
+        n: usize,
+        timeout: Option<f64>,
+        beta: f64,
+        device: Option<Device<'py>>,
+    ) -> PyResult<Bound<'py, Batch>> {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
         check_draw(n, beta)?;
@@ -200,7 +210,7 @@ impl Table {
             Some(sampled) => sampled,
             None => wait::until(py, deadline, |wait| self.handle.sample(n, wait))?,
         };
-        self.batch(py, sampled, beta)
+        self.batch(py, sampled, beta)?.on(py, device)
     }
 
     /// Change priorities, all at one moment; returns how many keys named items that are there.

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::{Runs, TrajectoryWriter};
 
 /// The steps of one column that new items may still name, the newest last.
-#[pyclass(frozen, module = "echoic")]
+#[pyclass(frozen, module = "echoic.trajectory_writer")]
 pub struct ColumnHistory {
     pub writer: Py<TrajectoryWriter>,
     pub column: u32,

@@ -25,7 +25,7 @@ from echoic.errors import ArgumentError, ClosedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from echoic import BatchInfo
+    from echoic.batches import BatchInfo
 
 __all__ = ["TorchBatch", "torch_batches"]
 

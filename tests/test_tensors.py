@@ -1,0 +1,227 @@
+"""Batches of all stores as tensors: on the CPU without a copy, elsewhere copied ahead."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import echoic
+import ml_dtypes
+import numpy as np
+import pytest
+from echoic import tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+torch = pytest.importorskip("torch")
+
+EXAMPLE = {"obs": np.zeros(3, np.float32), "actions": np.int64(0)}
+ROWS = {"obs": np.arange(96, dtype=np.float32).reshape(32, 3), "actions": np.arange(32)}
+
+
+def table(name: str = "replay") -> echoic.Table:
+    return echoic.Table(name, EXAMPLE, capacity=100, seed=1)
+
+
+@contextlib.contextmanager
+def local(store: Any) -> Iterator[Any]:
+    store.extend(ROWS)
+    yield store, lambda device=None: store.sample(8, device=device)
+
+
+@contextlib.contextmanager
+def stream() -> Iterator[Any]:
+    with echoic.Server(EXAMPLE, batch_size=8, capacity=64) as server:
+        server.extend(ROWS)
+        yield server, lambda device=None: server.sample(1, device=device)
+
+
+@contextlib.contextmanager
+def remote(count: int) -> Iterator[Any]:
+    with contextlib.ExitStack() as stack:
+        places = [echoic.TcpTransport(0) for _ in range(count)]
+        servers = [
+            stack.enter_context(echoic.Server(tables=[table()], transport=place))
+            for place in places
+        ]
+        where: Any = [server.addresses[0] for server in servers]
+        client = stack.enter_context(echoic.connect(where if count > 1 else where[0]))
+        store = client.table("replay")
+        for _ in range(count):
+            store.extend(ROWS)
+        client.flush()
+        yield store, lambda device=None: store.sample(8, device=device)
+
+
+STORES: dict[str, Callable[[], Any]] = {
+    "buffer": lambda: local(echoic.ReplayBuffer(EXAMPLE, 100, seed=1)),
+    "priorities": lambda: local(echoic.PrioritizedReplayBuffer(EXAMPLE, 100, seed=1)),
+    "table": lambda: local(table()),
+    "stream": stream,
+    "tcp": lambda: remote(1),
+    "shards": lambda: remote(2),
+}
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest) -> Iterator[Any]:
+    with STORES[request.param]() as made:
+        yield made
+
+
+def parts(batch: echoic.Batch) -> list[Any]:
+    return [*batch.data.values(), *(x for x in (batch.keys, batch.weights) if x is not None)]
+
+
+def is_right(batch: echoic.Batch) -> None:
+    assert type(batch) is echoic.Batch
+    assert (len(batch), batch["obs"].shape, batch["actions"].dtype) == (8, (8, 3), torch.int64)
+    assert torch.equal(batch["obs"][:, 0], batch["actions"].float() * 3)
+    assert all(isinstance(part, torch.Tensor) for part in parts(batch))
+
+
+def test_every_store_gives_tensors(store: Any) -> None:
+    store, sample = store
+    arrays = sample()
+    batch = sample("cpu")
+    is_right(batch)
+    assert (batch.keys is None, batch.weights is None) == (
+        arrays.keys is None,
+        arrays.weights is None,
+    )
+    assert type(batch.info) is type(arrays.info)
+    same = arrays.as_torch()
+    is_right(same)
+    for array, tensor in zip(parts(arrays), parts(same), strict=True):
+        assert tensor.data_ptr() == array.ctypes.data
+    assert "obs: torch.float32[8, 3]" in repr(same)
+    size = () if isinstance(store, echoic.Server) else (8,)
+    iterator = store.batches(*size, device=torch.device("cpu"))
+    is_right(next(iterator))
+    iterator.close()
+    iterator = store.batches(*size, device="meta")
+    assert all(part.is_meta for part in parts(next(iterator)))
+    iterator.close()
+
+
+def test_tensors_change_priorities() -> None:
+    for store in (echoic.PrioritizedReplayBuffer(EXAMPLE, 100, seed=1), table()):
+        store.extend(ROWS)
+        batch = store.sample(8, device="cpu")
+        errors = batch["obs"].sum(1).requires_grad_() + 1
+        assert store.update_priorities(batch.keys, errors) == 8
+
+
+def test_a_stream_keeps_the_memory_of_its_tensors_and_no_longer() -> None:
+    with echoic.Server(EXAMPLE, batch_size=8, capacity=64) as server:
+        server.extend(ROWS)
+        obs = server.sample(1, device="cpu")["obs"]
+        copy = server.sample(1).as_torch("meta")
+        expected = obs.clone()
+        server.extend(ROWS)
+        assert torch.equal(obs, expected)
+        assert copy.info.batches_held == 1
+        del obs
+        gc.collect()
+        info = server.sample(1).as_torch("meta").info
+        assert info.batches_held == 0
+
+
+def test_trees_ragged_leaves_and_bfloat16() -> None:
+    example = {"a": (np.zeros(2, ml_dtypes.bfloat16), {"b": np.uint8(0)})}
+    ones = {"a": (np.ones(2, ml_dtypes.bfloat16), {"b": np.uint8(7)})}
+    nested = echoic.Table("nested", example, capacity=10)
+    nested.add(ones)
+    pair = nested.sample(1, device="cpu")["a"]
+    assert (pair[0].dtype, pair[0].tolist()) == (torch.bfloat16, [[1.0, 1.0]])
+    assert (pair[1]["b"].dtype, pair[1]["b"].tolist()) == (torch.uint8, [7])
+    assert nested.items().as_torch().data is None
+    loose = echoic.Table("loose", trajectories=echoic.AnyLength(np.float32(0)), capacity=10)
+    with echoic.Server(tables=[loose]) as server:
+        writer = server.client().trajectory_writer(num_keep_alive_refs=3)
+        for step in range(3):
+            writer.append(np.float32(step))
+            writer.create_item("loose", 1.0, writer.history[-step - 1 :])
+        writer.flush()
+        ragged = loose.get(loose.items().keys).as_torch().data
+        assert type(ragged) is echoic.Ragged
+        assert sorted(row.tolist() for row in ragged) == [[0], [0, 1], [0, 1, 2]]
+
+
+class Cuda:
+    """A fake of the parts of torch that copies to a GPU need, which writes down their order."""
+
+    type = "cuda"
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.calls: list[str] = []
+        self.streams = SimpleNamespace(
+            Stream=lambda device: SimpleNamespace(device=device, synchronize=self.note("wait")),
+            stream=lambda stream: contextlib.nullcontext(self.calls.append("side stream")),
+            current_stream=lambda device: "learner's",
+        )
+        patch.setattr(tensors, "torch_device", lambda device: self)
+        patch.setattr(torch, "cuda", self.streams)
+        for name in ("pin_memory", "to", "record_stream"):
+            patch.setattr(torch.Tensor, name, self.note(name))
+
+    def note(self, name: str) -> Callable[..., Any]:
+        def noted(tensor: Any = None, *args: Any, **options: Any) -> Any:
+            self.calls.append(name)
+            if name == "to":
+                assert (args, options) == ((self,), {"non_blocking": True})
+            return None if tensor is None else tensor.clone()
+
+        return noted
+
+
+def test_a_gpu_gets_copies_through_page_locked_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = echoic.ReplayBuffer(EXAMPLE, 100, seed=1)
+    buffer.extend(ROWS)
+    cuda = Cuda(monkeypatch)
+    is_right(buffer.sample(8, device="cuda"))
+    assert cuda.calls == ["pin_memory", "to"] * 3
+    cuda.calls.clear()
+    replay = table()
+    replay.extend(ROWS)
+    with replay.batches(8, device="cuda", prefetch=0) as batches:
+        is_right(next(batches))
+    copies = ["pin_memory", "to"] * 4
+    assert cuda.calls == ["side stream", *copies, "wait", *["record_stream"] * 4]
+    with contextlib.closing(buffer.batches(8, device="cuda")) as ahead:
+        for _ in range(3):
+            is_right(next(ahead))
+
+
+def test_what_is_no_device_is_said_before_anything_is_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replay = table()
+    replay.extend(ROWS)
+    with pytest.raises(RuntimeError, match="gpu"):
+        replay.sample(8, device="gpu")
+    for name, convert in (("torch", lambda: replay.sample(8, device="cpu")), ("jax", None)):
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(ImportError, match=f"pip install {name}"):
+            (convert or replay.items().as_jax)()
+    assert replay.stats().samples == 0
+    monkeypatch.undo()
+    buffer = echoic.ReplayBuffer(EXAMPLE, 100)
+    with pytest.raises(ValueError, match="out"):
+        buffer.sample(8, out={}, device="cpu")
+
+
+def test_jax_gets_its_arrays_and_keys_keep_their_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy = SimpleNamespace(asarray=lambda array: ("jax", array))
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(numpy=numpy))
+    replay = table()
+    replay.extend(ROWS)
+    arrays = replay.sample(8)
+    batch = arrays.as_jax()
+    assert batch["obs"] == ("jax", arrays["obs"])
+    assert batch.weights == ("jax", arrays.weights)
+    assert batch.keys is arrays.keys
