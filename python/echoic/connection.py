@@ -12,10 +12,10 @@ import numpy as np
 from echoic import _native, _trees
 from echoic._links import Delivers, link_options, open_links
 from echoic.errors import ClosedError, EchoicError, TableNotFoundError
+from echoic.patterns import StructuredWriter
 from echoic.remote_stream import RemoteStream
 from echoic.remote_table import RemoteTable
 from echoic.rendezvous import addresses, only_address, secrets_for
-from echoic.structured_writer import StructuredWriter
 from echoic.trajectory_writer import TrajectoryWriter
 from echoic.vector_writer import VectorWriter
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
+    from echoic.patterns import Config
     from echoic.rollouts import RolloutTable
     from echoic.server import Server
     from echoic.sharded import ShardedTable
     from echoic.sharded.places import Named
     from echoic.sharded.shards import Key, Shards
-    from echoic.structured_writer import Config
     from echoic.table import Table
     from echoic.tls import Tls
     from echoic.trajectory_writer import ChunkLength, Encoding
@@ -307,7 +307,7 @@ class Connection(Delivers):
         encoding: Encoding = "none",
         shard_key: Key | None = None,
     ) -> StructuredWriter:
-        """Make a writer of trajectories by patterns; see :mod:`echoic.structured_writer`.
+        """Make a writer of trajectories by patterns; see :mod:`echoic.patterns`.
 
         ``shard_key`` is that of :meth:`trajectory_writer`.
         """

@@ -151,10 +151,6 @@ class ServerWatch:
         return observation(watcher.release, *seen)
 
 
-    def __repr__(self) -> str:
-        """Return the address, and whether the watch is closed."""
-        return f"Watch({self.address}{', closed' if self._closed else ''})"
-
 def stats_of(watches: list[ServerWatch], timeout: float) -> dict[str, Observation]:
     """Return the states of the servers that answer; raise the first error if none does."""
 

@@ -21,9 +21,8 @@ from workers import transport
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from forks import Forks
-
     from echoic.remote_stream import RemoteStream
+    from forks import Forks
 
 
 @dataclass

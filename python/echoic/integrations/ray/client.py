@@ -16,7 +16,7 @@ from echoic.errors import ArgumentError, DisconnectedError
 from echoic.integrations.ray.addresses import nearest
 
 if TYPE_CHECKING:
-    from echoic.integrations.ray.registry import Entry, ClusterState
+    from echoic.integrations.ray.registry import ClusterState, Entry
     from echoic.sharded.places import Named
 
 __all__ = ["Client"]
@@ -141,7 +141,8 @@ class Client(Connection):
         """Store the name; see the class for the arguments."""
         if transport not in {"nearest", "tcp"}:
             raise ArgumentError(f"transport must be 'nearest' or 'tcp', got {transport!r}")
-        super().__init__(_Places(name, namespace, transport), link_options(**options), seed, refresh)
+        places = _Places(name, namespace, transport)
+        super().__init__(places, link_options(**options), seed, refresh)
         self._given = {"transport": transport, "seed": seed, "refresh": refresh, **options}
 
     def _opened(self) -> dict[str, Any]:

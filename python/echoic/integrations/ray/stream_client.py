@@ -2,9 +2,9 @@
 
 It holds one link at a time, an :class:`~echoic.remote_stream.RemoteStream`, which reconnects by
 itself to a server that was restarted at its address. Calls check now and then whether there is a
-connection. If not, the registry is asked for the address; if that changed, what was not acknowledged
-is sent there. A thread asks and connects, so that a call keeps its timeout; a call starts it, and
-it ends with the answer. So pending samples move with the next call.
+connection. If not, the registry is asked for the address; if that changed, what was not
+acknowledged is sent there. A thread asks and connects, so that a call keeps its timeout; a call
+starts it, and it ends with the answer. So pending samples move with the next call.
 
 # Invariants
 

@@ -77,7 +77,7 @@ def _length(options: ConstantChunkerOptions) -> ChunkLength:
 class Writer:
     """Closing and errors of all writers."""
 
-    _tables: TableClient
+    _tables: Connection
     _native: TrajectoryWriter_ | StructuredWriter_
     # The error that ended the writer, if any.
     _broken: RuntimeError | None = None
@@ -88,8 +88,8 @@ class Writer:
 
     def _unacknowledged(self) -> int:
         """Return the number of items that are not acknowledged."""
-        connection = self._tables._connection
-        return self._native.pending + (0 if connection is None else connection.pending)
+        link = self._tables._link
+        return self._native.pending + (0 if link is None else link.pending)
 
     def _timed_out(self) -> RuntimeError:
         waiting = self._native.pending
