@@ -121,7 +121,7 @@ class _Views(_native.ReplayBuffer, Common):
 
     def stats(self) -> BufferStats:
         """Return the buffer's numbers."""
-        return BufferStats(len(self), self.capacity, self.nbytes, self._seed, self.n_episodes)
+        return BufferStats(len(self), self.capacity, self.nbytes, self._seed, self.num_episodes)
 
     def state_dict(self) -> dict[str, Any]:
         """All that the buffer holds, copied: arrays by path, numbers and strings, nothing else.
