@@ -166,12 +166,12 @@ def train(options: Options) -> Result:
     stats = data.stats()
     score, cloned = played(learner.policy), played(clone)
     said = [
-        f"{stats['n_transitions']:,d} transitions of {data.n_episodes():,d} episodes.",
-        f"Their mean return: {stats['mean_return']:.1f}.",
+        f"{stats.size:,d} transitions of {data.num_episodes:,d} episodes.",
+        f"Their mean return: {stats.mean_return:.1f}.",
         f"{options.steps:,d} batches of {BATCH}.",
         f"A clone of the data's behaviour: mean return {cloned:.1f}.",
     ]
-    history = [stats["mean_return"], cloned, score]
+    history = [stats.mean_return, cloned, score]
     return Result(score, score >= options.target, history, said, learner.policy.params)
 
 

@@ -422,7 +422,7 @@ class Server:
             >>> server = echoic.Server(tables=[echoic.Table("replay", capacity=100)])
             >>> with server, urllib.request.urlopen(server.serve_metrics()) as answer:
             ...     lines = answer.read().decode().splitlines()
-            >>> 'echoic_table_max_items{table="replay"} 100' in lines
+            >>> 'echoic_table_capacity{table="replay"} 100' in lines
             True
         """
 
@@ -3196,7 +3196,7 @@ class ReplayBuffer:
         """How many transitions fit."""
 
     @property
-    def n_episodes(self) -> int | None:
+    def num_episodes(self) -> int | None:
         """How many episodes have transitions here; ``None`` without ``episodes=True``."""
 
     @property
@@ -3409,7 +3409,8 @@ class OfflineDataset:
             SpecError: ``out`` is not like a batch.
         """
 
-    def n_episodes(self) -> int:
+    @property
+    def num_episodes(self) -> int:
         """How many episodes there are, with one at the end that has no end."""
 
     def numbers(self) -> dict[str, Any]:

@@ -145,3 +145,13 @@ class OfflineDatasetBuffer(buffers.OfflineDataset):
         """Draw stretches of episodes."""
         data: dict[str, Any] = super().sample_trajectories(batch_size, seq_len, seed=seed).data
         return data
+
+    def n_episodes(self) -> int:
+        """Return the number of episodes."""
+        return self.num_episodes
+
+    def stats(self) -> dict[str, Any]:  # type: ignore[override]
+        """Return the numbers of the data by name."""
+        numbers = dict(vars(super().stats()))
+        sizes = {"n_transitions": numbers.pop("size"), "n_episodes": numbers.pop("episodes")}
+        return {**sizes, **numbers}

@@ -26,12 +26,10 @@ class TableStats:
         inserts: Items added.
         samples: Items sampled.
         deletions: Items removed, for whatever reason.
-        insert_calls: As ``inserts``: for the limiter, each item is a call.
-        insert_calls_waiting: Calls of ``add`` and ``extend`` that wait now.
-        insert_calls_limited: Calls that had to wait, for whatever reason and with any outcome. A
+        add_calls_waiting: Calls of ``add`` and ``extend`` that wait now.
+        add_calls_limited: Calls that had to wait, for whatever reason and with any outcome. A
             batch that waits is one.
-        insert_wait_seconds: Seconds that all these waited, together.
-        sample_calls: As ``samples``.
+        add_wait_seconds: Seconds that all these waited, together.
         sample_calls_waiting: Calls of ``sample`` that wait now.
         sample_calls_limited: Calls of ``sample`` that had to wait.
         sample_wait_seconds: Seconds that all these waited, together.
@@ -63,11 +61,9 @@ class TableStats:
     inserts: int = 0
     samples: int = 0
     deletions: int = 0
-    insert_calls: int = 0
-    insert_calls_waiting: int = 0
-    insert_calls_limited: int = 0
-    insert_wait_seconds: float = 0.0
-    sample_calls: int = 0
+    add_calls_waiting: int = 0
+    add_calls_limited: int = 0
+    add_wait_seconds: float = 0.0
     sample_calls_waiting: int = 0
     sample_calls_limited: int = 0
     sample_wait_seconds: float = 0.0

@@ -76,7 +76,7 @@ def test_the_flat_form_gives_rows_of_float32() -> None:
         np.testing.assert_array_equal(batch[name], values[step], name)
         assert batch[name].dtype == values.dtype
     assert len(buffer) == N
-    assert buffer.n_episodes() == 6
+    assert buffer.num_episodes == 6
 
 
 def test_doubles_in_the_flat_form_become_float32_and_integers_stay() -> None:
@@ -178,8 +178,8 @@ def test_normalised_observations_have_mean_0_and_spread_1() -> None:
     buffer = OfflineDataset(*data.values(), normalize=True)
     mean, std = data["obs"].mean(0, np.float64), data["obs"].std(0, dtype=np.float64)
     stats = buffer.stats()
-    np.testing.assert_allclose(stats["obs_mean"], mean)
-    np.testing.assert_allclose(stats["obs_std"], std)
+    np.testing.assert_allclose(stats.obs_mean, mean)
+    np.testing.assert_allclose(stats.obs_std, std)
     batch = buffer.sample(5000, seed=0)
     step = batch["rewards"].astype(int)
     assert abs(batch["obs"][:, 0].mean()) < 0.05
@@ -193,7 +193,7 @@ def test_normalised_observations_have_mean_0_and_spread_1() -> None:
         buffer.normalize_obs(raw)[2], np.float32((7.5 - mean[2]) / std[2])
     )
     plain = OfflineDataset(*data.values())
-    np.testing.assert_allclose(plain.stats()["obs_std"], std)
+    np.testing.assert_allclose(plain.stats().obs_std, std)
     np.testing.assert_array_equal(plain.sample(9, seed=1)["obs"][:, 1], np.full(9, 3.0))
 
 
@@ -234,7 +234,7 @@ def test_windows_are_those_of_a_plain_reading(
     for step in range(steps):
         following = [later for later in range(step, steps) if ends[later]]
         last[step] = following[0] if following else steps - 1
-    assert buffer.n_episodes() == len(set(last.values()))
+    assert buffer.num_episodes == len(set(last.values()))
     for row in range(8):
         mask = batch["mask"][row]
         first = int(batch["obs"][row][mask][0, 0])
@@ -284,9 +284,9 @@ def test_long_observations_that_repeat_are_stored_once() -> None:
     ends = np.arange(steps) == steps - 1
     rest = (np.zeros(steps, np.int64), np.ones(steps, np.float32), ends, ~ends & False)
     buffer = OfflineDataset(frames[:-1], frames[1:], *rest, extras={"step": np.arange(steps)})
-    assert buffer.stats()["memory_bytes"] < 1.2 * frames.nbytes
+    assert buffer.stats().memory_bytes < 1.2 * frames.nbytes
     other = OfflineDataset(frames[:-1], frames[1:].copy() // 2, *rest)
-    assert other.stats()["memory_bytes"] > 1.9 * frames.nbytes
+    assert other.stats().memory_bytes > 1.9 * frames.nbytes
     batch = buffer.sample(64, seed=0)
     np.testing.assert_array_equal(batch["obs"], frames[batch["step"]])
     np.testing.assert_array_equal(batch["next_obs"], frames[batch["step"] + 1])
@@ -297,8 +297,8 @@ def test_stats_are_of_episodes_with_the_one_that_goes_on() -> None:
     stats = OfflineDataset(*data.values()).stats()
     returns = np.array([45, 45, 10])
     expected = {
-        "n_transitions": 25,
-        "n_episodes": 3,
+        "size": 25,
+        "episodes": 3,
         "last_episode_complete": False,
         "obs_dim": 3,
         "act_dim": 2,
@@ -310,8 +310,8 @@ def test_stats_are_of_episodes_with_the_one_that_goes_on() -> None:
         "min_episode_length": 5,
         "max_episode_length": 10,
     }
-    assert {name: stats[name] for name in expected} == pytest.approx(expected)
-    np.testing.assert_allclose(stats["obs_mean"], data["obs"].mean(0))
+    assert {name: getattr(stats, name) for name in expected} == pytest.approx(expected)
+    np.testing.assert_allclose(stats.obs_mean, data["obs"].mean(0))
 
 
 def test_what_is_given_may_change_afterwards_and_batches_are_the_callers() -> None:

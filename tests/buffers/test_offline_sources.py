@@ -80,10 +80,10 @@ def test_an_archive_is_read_under_any_usual_names(tmp_path: Path, names: str, sa
 def test_an_archive_is_mapped_where_it_lies(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", **dataset())
     buffer = OfflineDataset.from_npz(tmp_path / "data.npz", mmap=True)
-    assert buffer.stats()["memory_bytes"] == 0
+    assert buffer.stats().memory_bytes == 0
     same(buffer, expected())
     own = OfflineDataset.from_npz(tmp_path / "data.npz", mmap=True, copy=True)
-    assert own.stats()["memory_bytes"] > 0
+    assert own.stats().memory_bytes > 0
     same(own, expected())
 
 
@@ -91,7 +91,7 @@ def test_a_folder_of_arrays_is_mapped(tmp_path: Path) -> None:
     for name, values in dataset().items():
         np.save(tmp_path / f"{name}.npy", values)
     buffer = OfflineDataset.from_npz(tmp_path, normalize=True)
-    assert buffer.stats()["memory_bytes"] == 0
+    assert buffer.stats().memory_bytes == 0
     same(buffer, OfflineDataset(*dataset().values(), normalize=True))
 
 
@@ -126,7 +126,7 @@ def test_missing_next_observations_are_those_of_the_next_step(tmp_path: Path) ->
     buffer = OfflineDataset.from_npz(tmp_path / "data.npz")
     # The last steps of the two episodes that were cut off are gone.
     assert len(buffer) == STEPS - 2
-    assert buffer.n_episodes() == 5
+    assert buffer.num_episodes == 5
     batch = buffer.sample(400, seed=0)
     assert set(batch["actions"].tolist()) == set(range(STEPS)) - {15, 31}
     alive = ~batch["terminated"]
@@ -140,7 +140,7 @@ def test_an_archive_without_truncations_ends_episodes_where_they_are_terminated(
     data = dataset()
     del data["truncated"]
     np.savez(tmp_path / "data.npz", **data)
-    assert OfflineDataset.from_npz(tmp_path / "data.npz").n_episodes() == 3
+    assert OfflineDataset.from_npz(tmp_path / "data.npz").num_episodes == 3
 
 
 def test_what_an_archive_lacks_is_named(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_an_episode_with_flags_before_its_end_is_several(tmp_path: Path) -> None
             yield Episode(obs, np.zeros(5), np.ones(5), flags, flags & False)
 
     buffer = OfflineDataset.from_minari(Long())
-    assert (buffer.n_episodes(), buffer.stats()["last_episode_complete"]) == (2, True)
+    assert (buffer.num_episodes, buffer.stats().last_episode_complete) == (2, True)
     batch = buffer.sample(50, seed=0)
     np.testing.assert_array_equal(batch["next_obs"], batch["obs"] + 1)
     assert set(batch["obs"][batch["terminated"]].ravel()) == {1}
@@ -302,7 +302,7 @@ def test_a_cache_is_written_once_and_mapped(tmp_path: Path) -> None:
     cache = tmp_path / "some" / "cache"
     buffer = OfflineDataset.from_minari(Episodes(), cache_dir=cache)
     same(buffer, expected())
-    assert buffer.stats()["memory_bytes"] == 0
+    assert buffer.stats().memory_bytes == 0
     assert [path.name for path in cache.parent.iterdir()] == ["cache"]
 
     class Unread(Episodes):
@@ -407,7 +407,7 @@ def test_parquet_files_are_read_and_converted(tmp_path: Path) -> None:
     same(OfflineDataset.from_parquet(files), expected())
     same(OfflineDataset.from_parquet(tmp_path), expected())
     cached = OfflineDataset.from_parquet(files, cache_dir=tmp_path / "cache")
-    assert cached.stats()["memory_bytes"] == 0
+    assert cached.stats().memory_bytes == 0
     same(cached, expected())
     extra = OfflineDataset.from_parquet(files, extras=["goal"]).sample(9)
     np.testing.assert_array_equal(extra["goal"], extra["actions"])

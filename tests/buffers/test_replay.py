@@ -597,7 +597,7 @@ def test_a_buffer_says_what_it_is(fill) -> None:
     buffer = ReplayBuffer(vectors(3, 1), 10)
     fill(buffer, [1, 2])
     assert repr(buffer).startswith("ReplayBuffer(len=2, capacity=10, fields=[obs, actions, ")
-    assert (buffer.capacity, buffer.n_episodes) == (10, None)
+    assert (buffer.capacity, buffer.num_episodes) == (10, None)
     assert buffer.nbytes == 2 * 36
 
 

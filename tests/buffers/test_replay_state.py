@@ -46,7 +46,7 @@ def test_a_loaded_buffer_goes_on_as_the_other(kind, options, way, tmp_path) -> N
         other.load(tmp_path / "buffer.npz")
         assert [path.name for path in tmp_path.iterdir()] == ["buffer.npz"]
     assert len(other) == len(buffer) == 50
-    assert other.n_episodes == buffer.n_episodes
+    assert other.num_episodes == buffer.num_episodes
     for _ in range(3):
         same(buffer.sample(40), other.sample(40))
     if options.get("episodes"):

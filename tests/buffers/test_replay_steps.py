@@ -103,10 +103,10 @@ def test_every_step_of_a_long_episode_comes_in_some_sequence() -> None:
 def test_an_episode_can_end_without_a_flag() -> None:
     buffer = ReplayBuffer(vectors(2, 1), 100, seed=0, episodes=True)
     push_all(buffer, [(0, 0, t, False) for t in range(3)])
-    assert buffer.n_episodes == 1
+    assert buffer.num_episodes == 1
     buffer.end_episode()
     push_all(buffer, [(0, 1, t, False) for t in range(3)])
-    assert buffer.n_episodes == 2
+    assert buffer.num_episodes == 2
     batch = buffer.sample_sequences(50, 6)
     assert (batch["mask"].sum(1) == 3).all()
 

@@ -452,8 +452,8 @@ def test_table_that_can_not_be_is_named(tmp_path: Path, settings: Any, complaint
 BEFORE = Reading(
     1.0,
     tables=(
-        TableReading("my replay", max_items=2000),
-        TableReading("q", max_items=2000, inserts=500),
+        TableReading("my replay", capacity=2000),
+        TableReading("q", capacity=2000, inserts=500),
     ),
 )
 AFTER = Reading(
@@ -463,12 +463,12 @@ AFTER = Reading(
         TableReading(
             "my replay",
             items=900,
-            max_items=2000,
+            capacity=2000,
             inserts=1000,
             samples=5000,
             insert=Side(waiting=1),
         ),
-        TableReading("q", items=500, max_items=2000, inserts=501, sample=Side(waiting=2)),
+        TableReading("q", items=500, capacity=2000, inserts=501, sample=Side(waiting=2)),
     ),
 )
 

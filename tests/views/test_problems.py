@@ -301,4 +301,4 @@ def test_what_a_terminal_would_obey_is_written_out() -> None:
         reading = read(server.stats())
     (table,) = reading.tables
     assert table.name == "\\x1b]0;owned\\x07"
-    assert table.max_items == 1
+    assert table.capacity == 1

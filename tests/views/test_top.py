@@ -648,7 +648,7 @@ def test_histograms_of_a_table_are_bars_as_long_as_their_counts() -> None:
     table = TableReading(
         name="replay",
         items=8,
-        max_items=10,
+        capacity=10,
         inserts=8,
         samples=14,
         deletions=0,

@@ -369,7 +369,7 @@ impl Server {
     ///     >>> server = echoic.Server(tables=[echoic.Table("replay", capacity=100)])
     ///     >>> with server, urllib.request.urlopen(server.serve_metrics()) as answer:
     ///     ...     lines = answer.read().decode().splitlines()
-    ///     >>> 'echoic_table_max_items{table="replay"} 100' in lines
+    ///     >>> 'echoic_table_capacity{table="replay"} 100' in lines
     ///     True
     #[pyo3(signature = (address="127.0.0.1:0", *, token=None, insecure=false))]
     fn serve_metrics(

@@ -8,13 +8,14 @@
 
 from echoic.buffers._common import BufferStats
 from echoic.buffers.mmap import MmapReplayBuffer
-from echoic.buffers.offline import OfflineDataset
+from echoic.buffers.offline import OfflineDataset, OfflineStats
 from echoic.buffers.replay import PrioritizedReplayBuffer, ReplayBuffer
 
 __all__ = [
     "BufferStats",
     "MmapReplayBuffer",
     "OfflineDataset",
+    "OfflineStats",
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
 ]

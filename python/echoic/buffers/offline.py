@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,12 +27,52 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ["OfflineDataset"]
+__all__ = ["OfflineDataset", "OfflineStats"]
 
 _OWN_NAMES = (
     *("obs", "next_obs", "actions", "rewards", "terminated", "truncated"),
     *("returns_to_go", "timesteps", "mask"),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfflineStats:
+    """Numbers of a data set.
+
+    Attributes:
+        size: Transitions in the data set.
+        episodes: Episodes, with one at the end that has no end.
+        last_episode_complete: Whether the last step is terminated or truncated.
+        mean_return: Mean of the undiscounted returns of the episodes.
+        std_return: Their standard deviation.
+        min_return: The lowest return.
+        max_return: The highest return.
+        mean_episode_length: Mean number of steps of an episode.
+        min_episode_length: Steps of the shortest episode.
+        max_episode_length: Steps of the longest episode.
+        memory_bytes: Bytes that the data set holds in memory.
+        obs_mean: Mean of the observations as they were given: float64, in the tree of an
+            observation, with ``None`` for leaves that are not floats.
+        obs_std: Standard deviation of the observations, like ``obs_mean``.
+        obs_dim: Elements of an observation; ``None`` if it is not one array.
+        act_dim: Elements of an action; ``None`` if it is not one array.
+    """
+
+    size: int
+    episodes: int
+    last_episode_complete: bool
+    mean_return: float
+    std_return: float
+    min_return: float
+    max_return: float
+    mean_episode_length: float
+    min_episode_length: int
+    max_episode_length: int
+    memory_bytes: int
+    obs_mean: Any
+    obs_std: Any
+    obs_dim: int | None = None
+    act_dim: int | None = None
 
 
 class OfflineDataset(_native.OfflineDataset, Drawn):
@@ -88,7 +129,7 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
         >>> batch = buffer.sample(256, seed=42)
         >>> batch["obs"].shape, batch["actions"].dtype
         ((256, 4), dtype('int64'))
-        >>> buffer.n_episodes(), buffer.stats()["mean_return"]
+        >>> buffer.num_episodes, buffer.stats().mean_return
         (2, 3.0)
 
         Sequences of steps of one episode:
@@ -297,20 +338,10 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
         advise_random(dict(arrays))
         return buffer
 
-    def stats(self) -> dict[str, Any]:
-        """Return statistics of the data set.
-
-        Returns:
-            ``n_transitions``, ``n_episodes``, ``last_episode_complete`` (whether the last step is
-            terminated or truncated), ``mean_return``, ``std_return``, ``min_return`` and
-            ``max_return`` (undiscounted, over episodes), ``mean_episode_length``,
-            ``min_episode_length`` and ``max_episode_length``, ``memory_bytes`` (bytes in memory),
-            ``obs_mean`` and ``obs_std`` (float64, each like an observation, before normalization;
-            ``None`` for leaves that are not floats), ``seed``, and, if observations or actions are
-            one array, their number of elements as ``obs_dim`` and ``act_dim``.
-        """
+    def stats(self) -> OfflineStats:
+        """Return the data set's numbers."""
         mean, std, _ = self.moments()
-        return {**self.numbers(), "seed": self._seed, "obs_mean": mean, "obs_std": std}
+        return OfflineStats(**self.numbers(), "seed": self._seed, obs_mean=mean, obs_std=std)
 
     def normalize_obs(self, obs: Any) -> Any:
         """Normalize observations as ``normalize=True`` does, for a policy that was trained on them.
@@ -329,7 +360,7 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
         return _trees.tree_map(apply, obs, mean, scale, none_is_leaf=True)
 
     def __repr__(self) -> str:
-        return f"OfflineDataset({len(self)} transitions, {self.n_episodes()} episodes)"
+        return f"OfflineDataset({len(self)} transitions, {self.num_episodes} episodes)"
 
 
 def _episodes(data: dict[str, Any]) -> int:

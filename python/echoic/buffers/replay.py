@@ -128,7 +128,7 @@ class _Views(_native.ReplayBuffer, Common):
 
     def stats(self) -> BufferStats:
         """Return the buffer's statistics."""
-        return BufferStats(len(self), self.capacity, self.nbytes, self._seed, self.n_episodes)
+        return BufferStats(len(self), self.capacity, self.nbytes, self._seed, self.num_episodes)
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the contents: arrays by path, numbers and strings.

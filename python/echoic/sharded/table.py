@@ -49,8 +49,8 @@ _SUMMED = (
     *("episodes", "deleted_episodes", "memory_bytes"),
     *(
         f"{call}_{number}"
-        for call in ("insert", "sample")
-        for number in ("calls", "calls_waiting", "calls_limited", "wait_seconds")
+        for call in ("add", "sample")
+        for number in ("calls_waiting", "calls_limited", "wait_seconds")
     ),
 )
 

@@ -123,7 +123,7 @@ def _why_table(table: TableReading, call: str, reason: str, rates: Rates) -> tup
     if reason == "PAUSED":
         return "the table is paused", "pause() was called: resume() ends that"
     if reason == "CAPACITY":
-        return f"there is no room: {table.items:,} of {table.max_items:,} items", (
+        return f"there is no room: {table.items:,} of {table.capacity:,} items", (
             f"samples are the slow side ({samples}); a full queue waits for them, and a table with"
             " a journal also for the disk"
         )

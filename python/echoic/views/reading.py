@@ -321,13 +321,13 @@ class TableReading(Thing):
     CHARTS: ClassVar[tuple[Chart, ...]] = (
         Chart("Per second", {"inserts": "inserts", "samples": "samples"}),
         Chart("Samples per insert", {"ratio": "ratio"}, target="target_ratio"),
-        Chart("Items", {"items": "items"}, top="max_items"),
+        Chart("Items", {"items": "items"}, top="capacity"),
         Chart("Calls that wait", {"inserts": "insert_wait", "samples": "sample_wait"}),
     )
     FLOW: ClassVar[tuple[str, ...]] = ("inserts", "samples")
     name: str
     items: int = _of("table_items")
-    max_items: int = _of("table_max_items")
+    capacity: int = _of("table_capacity")
     inserts: int = _of("table_inserts_total")
     samples: int = _of("table_samples_total")
     deletions: int = _of("table_deletions_total")
@@ -347,7 +347,7 @@ class TableReading(Thing):
     @property
     def fill(self) -> float:
         """The share of the capacity in use, from 0 to 1."""
-        return min(self.items / max(self.max_items, 1), 1.0)
+        return min(self.items / max(self.capacity, 1), 1.0)
 
     @property
     def sides(self) -> dict[str, Side]:
@@ -367,7 +367,7 @@ class TableReading(Thing):
         """Return all numbers as lines."""
         target = "" if self.target_ratio is None else f"target {self.target_ratio:g}"
         return [
-            ("items", amount(self.items), f"of {amount(self.max_items)} ({self.fill:.0%})"),
+            ("items", amount(self.items), f"of {amount(self.capacity)} ({self.fill:.0%})"),
             ("inserts/s", amount(rates["inserts"]), f"{amount(self.inserts)} in all"),
             ("samples/s", amount(rates["samples"]), f"{amount(self.samples)} in all"),
             ("samples per insert", f"{self.ratio:.3g}", target),

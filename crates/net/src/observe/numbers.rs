@@ -261,7 +261,7 @@ impl Numbers {
             [
                 ("echoic_table_items", "Items in the table.", info.size.into()),
                 (
-                    "echoic_table_max_items",
+                    "echoic_table_capacity",
                     "Items that there can be.",
                     table.config().capacity.into(),
                 ),

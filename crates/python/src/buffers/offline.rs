@@ -211,7 +211,8 @@ impl OfflineDataset {
     }
 
     /// How many episodes there are, with one at the end that has no end.
-    fn n_episodes(&self) -> usize {
+    #[getter]
+    fn num_episodes(&self) -> usize {
         self.dataset.episodes().len()
     }
 
@@ -225,8 +226,8 @@ impl OfflineDataset {
         let lengths: Vec<f64> = episodes.ranges().map(|steps| steps.len() as f64).collect();
         let (returns, lengths) = (Summary::of(self.dataset.returns()), Summary::of(&lengths));
         let numbers = PyDict::new(py);
-        numbers.set_item("n_transitions", self.dataset.len())?;
-        numbers.set_item("n_episodes", episodes.len())?;
+        numbers.set_item("size", self.dataset.len())?;
+        numbers.set_item("episodes", episodes.len())?;
         numbers.set_item("last_episode_complete", episodes.complete())?;
         for (name, key) in [("obs_dim", "obs"), ("act_dim", "actions")] {
             let rules = self.steps.tree.rules.iter();

@@ -631,7 +631,7 @@ impl ReplayBuffer {
 
     /// How many episodes have transitions here; ``None`` without ``episodes=True``.
     #[getter]
-    fn n_episodes(&self) -> Option<usize> {
+    fn num_episodes(&self) -> Option<usize> {
         self.rows.episode_count()
     }
 

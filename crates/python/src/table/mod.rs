@@ -369,12 +369,7 @@ impl Table {
         dict.set_item("inserts", counts.inserts)?;
         dict.set_item("samples", counts.samples)?;
         dict.set_item("deletions", counts.deletions)?;
-        // Calls each with one item, as the limiter counts them.
-        for (calls, count, waits) in [
-            ("insert", counts.inserts, numbers.insert_waits),
-            ("sample", counts.samples, numbers.sample_waits),
-        ] {
-            dict.set_item(format!("{calls}_calls"), count)?;
+        for (calls, waits) in [("add", numbers.insert_waits), ("sample", numbers.sample_waits)] {
             dict.set_item(format!("{calls}_calls_waiting"), waits.waiting)?;
             dict.set_item(format!("{calls}_calls_limited"), waits.limited)?;
             dict.set_item(format!("{calls}_wait_seconds"), waits.time().as_secs_f64())?;

@@ -126,7 +126,7 @@ class Things(LiveGrid):
         rate = Text(f"in  {amount(rates[come])}/s\nout {amount(rates[go])}/s")
         if isinstance(thing, TableReading):
             target = "" if thing.target_ratio is None else f"of {amount(thing.target_ratio)}"
-            items = f"{amount(thing.items)} ({thing.fill:.0%})\nof {amount(thing.max_items)}"
+            items = f"{amount(thing.items)} ({thing.fill:.0%})\nof {amount(thing.capacity)}"
             ratio = Text(f"{amount(thing.ratio)}\n{target}")
             return {"items": Text(items), "ratio": ratio, "rate": rate, "waiting": waiting}
         ready = f"{amount(thing.ready)} of {amount(thing.batch_groups)} ready"
