@@ -33,7 +33,7 @@ def inspect(
         str | None,
         typer.Argument(
             help="The address of a server, a checkpoint, or a directory of them.  "
-            "[default: what ECHOIC_ADDRESSES names]"
+            "[default: $ECHOIC_ADDRESSES]"
         ),
     ] = None,
     *,
