@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -70,12 +69,15 @@ def each(things: Iterable[Any], total: int | None) -> Iterator[Any]:
 
 def _is_watched() -> bool:
     """Return whether a person may be watching, and rich can show the work."""
-    if threading.current_thread() is not threading.main_thread() or find_spec("rich") is None:
+    is_notebook = "ipykernel" in sys.modules
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not (is_notebook or is_terminal):
         return False
-    if "ipykernel" in sys.modules:
-        # Without it, rich warns in a notebook.
-        return find_spec("ipywidgets") is not None
-    return sys.stderr is not None and sys.stderr.isatty()
+    from importlib.util import find_spec
+
+    # Without ipywidgets, rich warns in a notebook.
+    return all(map(find_spec, ("rich", "ipywidgets") if is_notebook else ("rich",)))
 
 
 class _Shown:

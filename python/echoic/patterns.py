@@ -423,6 +423,10 @@ class StructuredWriter(_native.StructuredWriter):
         settings = [config._settings() for config in configs]
         return super().__new__(cls, list(tables), settings, chunk_length, encoding)
 
+    def __repr__(self) -> str:
+        """Return how much the writer holds."""
+        return f"StructuredWriter(pending={self.pending})"
+
     def __enter__(self) -> Self:
         return self
 

@@ -89,6 +89,10 @@ class TrajectoryWriter(_native.TrajectoryWriter):
         """
         super().configure(column, num_keep_alive_refs, chunk_length, encoding)
 
+    def __repr__(self) -> str:
+        """Return how much the writer holds."""
+        return f"TrajectoryWriter(episode_steps={self.episode_steps}, pending={self.pending})"
+
     def __enter__(self) -> Self:
         return self
 

@@ -72,6 +72,10 @@ class VectorWriter(_native.VectorWriter):
         """Set the options of one column, as ``TrajectoryWriter.configure``."""
         super().configure(column, num_keep_alive_refs, chunk_length, encoding)
 
+    def __repr__(self) -> str:
+        """Return how much the writer holds."""
+        return f"VectorWriter(num_envs={self.num_envs}, pending={self.pending})"
+
     def __enter__(self) -> Self:
         return self
 

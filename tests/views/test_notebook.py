@@ -10,7 +10,16 @@ from dataclasses import replace
 import echoic
 import numpy as np
 import pytest
-from echoic import Ragged, Server, Table, TcpTransport, limiters, selectors
+from echoic import (
+    Ragged,
+    Server,
+    Table,
+    TcpTransport,
+    TrajectoryWriter,
+    VectorWriter,
+    limiters,
+    selectors,
+)
 from echoic.rollouts import RolloutTable
 from echoic.views import notebook
 from echoic.views.reading import read
@@ -147,6 +156,14 @@ def test_a_server_its_stream_and_its_connections_are_shown():
         assert "2 of 8" in shown
         assert "2 items, 32 B" in notebook.batch_html(batch)
     assert "closed" in repr(server)
+
+
+def test_writers_say_what_they_hold():
+    table = Table("replay", capacity=3)
+    writer = TrajectoryWriter([table], 2)
+    writer.append(STEP)
+    assert repr(writer) == "TrajectoryWriter(episode_steps=1, pending=0)"
+    assert repr(VectorWriter([table], 4)) == "VectorWriter(num_envs=4, pending=0)"
 
 
 def test_weights_and_local_buffers_are_shown():

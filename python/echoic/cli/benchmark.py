@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from echoic.cli.console import INTERRUPTED, fail, say
+from echoic.cli.options import AsJson, Imports, Settings
 from echoic.cli.train import import_all, pairs
 from echoic.errors import EchoicError
 
@@ -51,15 +52,9 @@ def benchmark(
         list[str] | None,
         typer.Option(metavar="TASK.NAME=VALUE", help="A setting of an environment, as JSON."),
     ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Another setting of training, as JSON."),
-    ] = None,
-    imports: Annotated[
-        list[str] | None,
-        typer.Option("--import", metavar="MODULE", help="A module that registers your names."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    setting: Settings = None,
+    imports: Imports = None,
+    as_json: AsJson = False,
 ) -> None:
     """Compare methods on tasks.
 

@@ -34,7 +34,6 @@ HOUR = 3600
 # The longest time between two checkpoints.
 WEEK = 7 * 24 * HOUR
 SHORTEST_INTERVAL = 0.1
-MOST_SEED = 2**64 - 1
 
 
 class ConfigError(ValueError):
@@ -112,25 +111,19 @@ def boolean(value: object, name: str) -> bool:
     return value
 
 
-def positive(value: object, name: str) -> int:
-    """Convert a whole number from 1 on."""
-    if type(value) is not int or value < 1:
-        raise ConfigError(f"`{name}` must be a whole number from 1 on, not {value!r}")
-    return value
+def whole(least: int, most: int | None = None) -> Convert:
+    """Return a converter of whole numbers in a range."""
+
+    def convert(value: object, name: str) -> int:
+        if type(value) is not int or value < least or (most is not None and value > most):
+            end = "on" if most is None else f"to {most}"
+            raise ConfigError(f"`{name}` must be a whole number from {least} {end}, not {value!r}")
+        return value
+
+    return convert
 
 
-def count(value: object, name: str) -> int:
-    """Convert a whole number from 0 on."""
-    if type(value) is not int or value < 0:
-        raise ConfigError(f"`{name}` must be a whole number from 0 on, not {value!r}")
-    return value
-
-
-def seed(value: object, name: str) -> int:
-    """Convert a whole number that fits into 64 bits."""
-    if type(value) is not int or not 0 <= value <= MOST_SEED:
-        raise ConfigError(f"`{name}` must be a whole number from 0 to {MOST_SEED}, not {value!r}")
-    return value
+positive, count, seed = whole(1), whole(0), whole(0, 2**64 - 1)
 
 
 def number(value: object, name: str) -> float:

@@ -4,17 +4,15 @@ A table with `api = "reverb"` is made by `echoic.reverb`, so that its clients ge
 settings that Reverb would send.
 """
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import astuple
+from typing import Any
 
 import echoic
-from echoic import limiters, selectors
+from echoic import limiters
 from echoic.cli import spec as specs
 from echoic.cli.convert import ConfigError
 from echoic.cli.spec import ANY, Field
 from echoic.cli.table_settings import TableSettings
-
-if TYPE_CHECKING:
-    from echoic import reverb
 
 __all__ = ["make_table"]
 
@@ -70,10 +68,10 @@ def of_reverb(settings: TableSettings) -> echoic.Table:
 
     made: echoic.Table = reverb.Table(
         name=settings.name,
-        sampler=reverb_selector(settings.sampler),
-        remover=reverb_selector(settings.remover),
+        sampler=in_reverb(reverb.selectors, settings.sampler),
+        remover=in_reverb(reverb.selectors, settings.remover),
         max_size=settings.capacity,
-        rate_limiter=reverb_limiter(settings.limiter),
+        rate_limiter=in_reverb(reverb.rate_limiters, settings.limiter),
         max_times_sampled=settings.max_times_sampled,
         signature=specs.example(settings.signature, tensor_spec) if settings.signature else None,
     ).internal_table.table
@@ -93,35 +91,13 @@ def of_reverb(settings: TableSettings) -> echoic.Table:
     )
 
 
-def reverb_selector(chosen: selectors.Selector) -> "reverb.reverb_types.SelectorType":
-    """Return Reverb's selector for one of ours."""
-    from echoic import reverb
-
-    # Both modules use the same names.
-    make = getattr(reverb.selectors, type(chosen).__name__)
-    made: reverb.reverb_types.SelectorType = (
-        make(chosen.exponent) if isinstance(chosen, selectors.Prioritized) else make()
-    )
-    return made
-
-
-def reverb_limiter(chosen: limiters.Limiter) -> "reverb.rate_limiters.RateLimiter":
-    """Return Reverb's limiter for one of ours."""
-    from echoic import reverb
-
-    known = reverb.rate_limiters
-    match chosen:
-        case limiters.MinSize(size):
-            return known.MinSize(size)
-        case limiters.SampleToInsertRatio(ratio, size, buffer):
-            return known.SampleToInsertRatio(ratio, size, buffer)
-        case limiters.Queue(size):
-            return known.Queue(size)
-        case limiters.Stack(size):
-            return known.Stack(size)
-        case limiters.RateLimiter(size, ratio, least, most):
-            return known.RateLimiter(ratio, size, least, most)
-    raise TypeError(f"Reverb has no limiter {type(chosen).__name__}")
+def in_reverb(module: Any, chosen: Any) -> Any:
+    """Return Reverb's selector or limiter for one of ours: both use the same names."""
+    arguments = astuple(chosen)
+    if isinstance(chosen, limiters.RateLimiter):
+        min_size, ratio, *bounds = arguments
+        arguments = (ratio, min_size, *bounds)
+    return getattr(module, type(chosen).__name__)(*arguments)
 
 
 def tensor_spec(field: Field) -> Any:

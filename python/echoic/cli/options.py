@@ -12,9 +12,12 @@ __all__ = [
     "AsJson",
     "Ca",
     "Certificate",
+    "Imports",
     "Key",
     "ServerName",
+    "Settings",
     "SpecText",
+    "Timeout",
     "TokenFile",
     "spec_of",
 ]
@@ -52,6 +55,17 @@ Key: TypeAlias = Annotated[
 ServerName: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="For tls://: the name in the server's certificate."),
+]
+Timeout: TypeAlias = Annotated[
+    float, typer.Option(min=0.001, metavar="SECONDS", help="Time to wait for the server.")
+]
+Settings: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--setting", metavar="NAME=VALUE", help="A setting of the training, as JSON."),
+]
+Imports: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--import", metavar="MODULE", help="A module that registers your names."),
 ]
 
 

@@ -18,6 +18,7 @@ from echoic.cli.options import (
     Key,
     ServerName,
     SpecText,
+    Timeout,
     TokenFile,
     spec_of,
 )
@@ -32,9 +33,7 @@ def ping(
     count: Annotated[int, typer.Option(min=1, help="How many round trips to measure.")] = 10,
     spec: SpecText = None,
     as_json: AsJson = False,
-    timeout: Annotated[
-        float, typer.Option(min=0.001, metavar="SECONDS", help="How long to wait for an answer.")
-    ] = 5.0,
+    timeout: Timeout = 5.0,
     token_file: TokenFile = None,
     ca: Ca = None,
     certificate: Certificate = None,

@@ -17,7 +17,7 @@ from echoic import _native
 from echoic._progress import working
 from echoic.cli.ask import UNREACHABLE, reach, unreachable
 from echoic.cli.console import fail
-from echoic.cli.options import AsJson, Ca, Certificate, Key, ServerName, TokenFile
+from echoic.cli.options import AsJson, Ca, Certificate, Key, ServerName, Timeout, TokenFile
 from echoic.cli.text import amount, size, why
 from echoic.views.web.items import first_items, leaves_by_path
 
@@ -33,15 +33,13 @@ def inspect(
         str | None,
         typer.Argument(
             help="The address of a server, a checkpoint, or a directory of them.  "
-            "[default: what ECHOIC_ADDRESSES names]"
+            "[default: $ECHOIC_ADDRESSES]"
         ),
     ] = None,
     *,
     items: Annotated[int, typer.Option(min=0, help="How many items of each table to list.")] = 0,
     as_json: AsJson = False,
-    timeout: Annotated[
-        float, typer.Option(min=0.001, metavar="SECONDS", help="How long to wait for a server.")
-    ] = 5.0,
+    timeout: Timeout = 5.0,
     token_file: TokenFile = None,
     ca: Ca = None,
     certificate: Certificate = None,

@@ -10,7 +10,7 @@ import typer
 import echoic
 from echoic.cli.ask import UNREACHABLE, reach, unreachable
 from echoic.cli.console import fail
-from echoic.cli.options import Address, Ca, Certificate, Key, ServerName, TokenFile
+from echoic.cli.options import Address, Ca, Certificate, Key, ServerName, Timeout, TokenFile
 from echoic.views.history import History
 from echoic.views.monitor import Monitor
 from echoic.views.plain import as_data, as_text
@@ -31,9 +31,7 @@ def top(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one reading as a JSON object and exit.")
     ] = False,
-    timeout: Annotated[
-        float, typer.Option(min=0.001, metavar="SECONDS", help="Time to wait for the server.")
-    ] = 5.0,
+    timeout: Timeout = 5.0,
     token_file: TokenFile = None,
     ca: Ca = None,
     certificate: Certificate = None,

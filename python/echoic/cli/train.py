@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from echoic.cli.console import INTERRUPTED, fail, say
+from echoic.cli.options import AsJson, Imports, Settings
 from echoic.errors import EchoicError
 
 if TYPE_CHECKING:
@@ -43,15 +44,9 @@ def train(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A setting of the environment, as JSON."),
     ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Another setting of the training, as JSON."),
-    ] = None,
-    imports: Annotated[
-        list[str] | None,
-        typer.Option("--import", metavar="MODULE", help="A module that registers your names."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    setting: Settings = None,
+    imports: Imports = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train an agent in an environment.
 

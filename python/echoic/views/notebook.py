@@ -133,14 +133,11 @@ def _shows(title: str, make: Callable[[], str]) -> str:
 
 def _history(store: Any, read_now: Callable[[], Reading]) -> History:
     """Return two readings of a store: that of when it was last shown, and that of now."""
-    now = read_now()
-    try:
-        before = _shown.get(store)
-    except TypeError:
-        # Some native classes have no weak references.
-        before = None
-    if before is None:
-        before = now
+    before = now = read_now()
+    # Some native classes have no weak references.
+    with contextlib.suppress(TypeError):
+        before = _shown.get(store, now)
+    if now.age - before.age < _FIRST:
         time.sleep(_FIRST)
         now = read_now()
     history = History()
@@ -207,7 +204,7 @@ def table_html(table: Any) -> str:
         first = table.stats()
         leaves = () if spec is None else spec.leaves
         words = ", ".join(f"{one.path} {one.dtype}{list(one.shape)}".strip() for one in leaves)
-        more: list[Line] = [("items", words or "of any form", "")]
+        more: list[Line] = [("item", words or "of any form", "")]
         if first.sampler is not None:
             more.append(("sampler", first.sampler, f"remover {first.remover}"))
         for number, one in enumerate(first.shards or ()):
@@ -220,9 +217,9 @@ def table_html(table: Any) -> str:
 
 def table_reading(stats: TableStats) -> TableReading:
     """Return the numbers of a table as the views show them; histograms stay empty."""
-    reasons = [_reasons(one) for one in stats.shards or (stats,) if one is not None]
+    every = [_reasons(one) for one in stats.shards or (stats,) if one is not None]
     # That of the first shard that has one.
-    insert, sample = (next(filter(None, (one[side] for one in reasons)), "") for side in (0, 1))
+    insert, sample = (next(filter(None, (one[side] for one in every)), "") for side in (0, 1))
     bound = any(map(math.isfinite, (stats.min_diff, stats.max_diff)))
     return TableReading(
         name=stats.name,
@@ -237,19 +234,15 @@ def table_reading(stats: TableStats) -> TableReading:
         paused=stats.paused,
         version=stats.version,
         row_bytes=stats.memory_bytes,
-        insert=Side(
-            stats.insert_calls_waiting,
-            stats.insert_wait_seconds,
-            insert,
-            stats.insert_calls_limited,
-        ),
-        sample=Side(
-            stats.sample_calls_waiting,
-            stats.sample_wait_seconds,
-            sample,
-            stats.sample_calls_limited,
-        ),
+        insert=_side(stats, "insert", insert),
+        sample=_side(stats, "sample", sample),
     )
+
+
+def _side(stats: TableStats, side: str, reason: str) -> Side:
+    names = ("calls_waiting", "wait_seconds", "calls_limited")
+    waiting, seconds, limited = (getattr(stats, f"{side}_{name}") for name in names)
+    return Side(waiting, seconds, reason, limited)
 
 
 def _reasons(stats: TableStats) -> tuple[str, str]:
@@ -286,35 +279,26 @@ def rollouts_html(table: Any) -> str:
 
 def rollout_reading(stats: RolloutStats, table: Any) -> RolloutReading:
     """Return the numbers of a rollout table as the views show them."""
-    settings = table.settings
-    known = {one.name for one in fields(RolloutReading)} & {one.name for one in fields(stats)}
     sources = []
     for name, one in stats.sources.items():
         waits = stats.source_waits.get(name)
-        sources.append(
-            SourceReading(
-                name,
-                *(one.submitted, one.running, one.accepted, one.rejected, one.filtered, one.tokens),
-                *((waits.waiting, waits.oldest, waits.passed, waits.starving) if waits else ()),
-            )
-        )
-    return RolloutReading(
-        **{name: getattr(stats, name) for name in known - {"sources"}},
-        name=table.name,
-        ready=stats.queued,
-        depth=stats.pipeline_depth,
-        batch_groups=settings["batch_groups"],
-        max_running=settings["max_running"],
-        capacity=settings["capacity"],
-        max_lag=settings["max_lag"],
-        producers={
-            why: Waits(one.waiting, one.seconds) for why, one in stats.producer_waits.items()
+        counts = (one.submitted, one.running, one.accepted, one.rejected, one.filtered, one.tokens)
+        times = (waits.waiting, waits.oldest, waits.passed, waits.starving) if waits else ()
+        sources.append(SourceReading(name, *counts, *times))
+    sides = {"producers": stats.producer_waits, "consumers": stats.consumer_waits}
+    known = {
+        **table.settings,
+        **vars(stats),
+        **{
+            side: {why: Waits(one.waiting, one.seconds) for why, one in waits.items()}
+            for side, waits in sides.items()
         },
-        consumers={
-            why: Waits(one.waiting, one.seconds) for why, one in stats.consumer_waits.items()
-        },
-        sources=tuple(sources),
-    )
+        "ready": stats.queued,
+        "depth": stats.pipeline_depth,
+        "sources": tuple(sources),
+    }
+    names = {one.name for one in fields(RolloutReading)}
+    return RolloutReading(**{name: value for name, value in known.items() if name in names})
 
 
 # Streams and servers.

@@ -15,7 +15,7 @@ let timer = 0;
 function choose(name, value) {
   chosen.set(name, value);
   location.hash = chosen;
-  look();
+  poll();
 }
 
 // Anything with numbers: a stream, a table of any kind, a server.
@@ -117,7 +117,7 @@ function showState(level, text) {
   document.body.classList.toggle("away", level === "away");
 }
 
-async function look() {
+async function poll() {
   clearTimeout(timer);
   let pause = 1;
   try {
@@ -133,11 +133,11 @@ async function look() {
     showState("away", `the dashboard itself does not answer: ${error.message}`);
   }
   clearTimeout(timer);
-  timer = setTimeout(look, pause * 1000);
+  timer = setTimeout(poll, pause * 1000);
 }
 
 const options = Object.entries(RANGES).map(([value, name]) => make("option", { value }, name));
 place("range").replaceChildren(...options);
 place("range").value = chosen.get("seconds") in RANGES ? chosen.get("seconds") : "300";
 place("range").onchange = () => choose("seconds", place("range").value);
-look();
+poll();
