@@ -143,7 +143,7 @@ def read_rows(folder: str | Path) -> Rows:
     place = Path(folder)
     if not place.is_dir():
         raise ArgumentError(f"there is no folder {place}")
-    found = []
+    found: list[Any] = []
     for pattern, kind in zip(_FILES, (list, dict, dict), strict=True):
         files = sorted(place.glob(pattern))
         if len(files) != 1:
