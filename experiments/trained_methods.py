@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from echoic.agents.baselines import Cell, Method, register_method
-from echoic.agents.baselines.echo import EchoRL
+from echoic.agents.baselines.trained import EchoRL
 from echoic.agents.environments import make_environment, register_environment
 from echoic.agents.evaluation import BenchmarkConfig, EchoRLBenchmark
 from echoic.agents.latent_planning import PlanningConfig

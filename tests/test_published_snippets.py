@@ -703,7 +703,7 @@ def alfworld(monkeypatch: pytest.MonkeyPatch) -> None:
         EchoRLEnvironment,
         EnvironmentConfig,
         Outcome,
-        registry,
+        base,
     )
 
     class Lamp(EchoRLEnvironment):
@@ -721,7 +721,7 @@ def alfworld(monkeypatch: pytest.MonkeyPatch) -> None:
             return ("red", "green")
 
     monkeypatch.setitem(
-        registry._USERS, "alfworld", lambda **settings: Lamp(EnvironmentConfig(**settings))
+        base._USERS, "alfworld", lambda **settings: Lamp(EnvironmentConfig(**settings))
     )
 
 

@@ -51,6 +51,7 @@ class OfflineStats:
         min_episode_length: Steps of the shortest episode.
         max_episode_length: Steps of the longest episode.
         memory_bytes: Bytes that the data set holds in memory.
+        seed: Seed of the data set's own draws.
         obs_mean: Mean of the observations as they were given: float64, in the tree of an
             observation, with ``None`` for leaves that are not floats.
         obs_std: Standard deviation of the observations, like ``obs_mean``.
@@ -69,6 +70,7 @@ class OfflineStats:
     min_episode_length: int
     max_episode_length: int
     memory_bytes: int
+    seed: int
     obs_mean: Any
     obs_std: Any
     obs_dim: int | None = None
@@ -341,7 +343,7 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
     def stats(self) -> OfflineStats:
         """Return the data set's numbers."""
         mean, std, _ = self.moments()
-        return OfflineStats(**self.numbers(), "seed": self._seed, obs_mean=mean, obs_std=std)
+        return OfflineStats(**self.numbers(), seed=self._seed, obs_mean=mean, obs_std=std)
 
     def normalize_obs(self, obs: Any) -> Any:
         """Normalize observations as ``normalize=True`` does, for a policy that was trained on them.

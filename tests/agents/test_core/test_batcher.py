@@ -20,8 +20,7 @@ from echoic.agents.async_execution import (
     TinyConfig,
     TinyTransformer,
 )
-from echoic.agents.async_execution.rollouts import Rollout
-from echoic.agents.async_execution.sampling import draw
+from echoic.agents.async_execution.rollouts import Rollout, draw
 from echoic.agents.bandwidth import BandwidthEfficiencyTracker
 
 from experiments import kv_sharing

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from echoic.agents.async_execution.sampling import SamplingParams
+from echoic.agents.async_execution.rollouts import SamplingParams
 from echoic.agents.remote_execution import RemoteConfig, RemoteEngine, Replica
 
 if TYPE_CHECKING:

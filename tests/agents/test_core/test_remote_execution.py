@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from completions_server import CompletionsServer, continuation
-from echoic.agents.async_execution.sampling import SamplingParams
+from echoic.agents.async_execution.rollouts import SamplingParams
 from echoic.agents.bandwidth import BandwidthEfficiencyTracker
 from echoic.agents.remote_execution import (
     Fault,

@@ -20,7 +20,7 @@ from echoic.agents.environments import (
     EnvironmentConfig,
     Outcome,
     TextEncoder,
-    encoding,
+    base,
     environment_names,
     make_environment,
     register_environment,
@@ -125,7 +125,7 @@ def test_settings_are_checked(settings, message):
 
 
 def test_names_are_looked_up_and_can_be_added(monkeypatch):
-    monkeypatch.setattr("echoic.agents.environments.registry._USERS", {})
+    monkeypatch.setattr("echoic.agents.environments.base._USERS", {})
     assert {"minigrid", "alfworld", "webshop", "cruxeval", "arc"} <= set(environment_names())
     register_environment("guess", make)
     assert isinstance(make_environment("guess", max_steps=3), Guess)
@@ -194,11 +194,11 @@ def test_what_is_kept_of_sentences_changes_no_vector(text):
 
 def test_what_is_kept_is_bounded():
     encoder = TextEncoder(4)
-    for number in range(encoding.MOST_KEPT + 10):
+    for number in range(base.MOST_KEPT + 10):
         encoder(f"{number}. {number} again.")
-    assert encoding._kept.cache_info().currsize == encoding.MOST_KEPT
-    assert encoding._sentence.cache_info().currsize == encoding.MOST_KEPT
-    before = encoding._kept.cache_info().misses
-    encoder("x" * (encoding.LONGEST_KEPT + 1))
-    TextEncoder(encoding.WIDEST_KEPT + 1)("x")
-    assert encoding._kept.cache_info().misses == before
+    assert base._kept.cache_info().currsize == base.MOST_KEPT
+    assert base._sentence.cache_info().currsize == base.MOST_KEPT
+    before = base._kept.cache_info().misses
+    encoder("x" * (base.LONGEST_KEPT + 1))
+    TextEncoder(base.WIDEST_KEPT + 1)("x")
+    assert base._kept.cache_info().misses == before

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 from conformance import (
-    cannot_be_farmed,
-    index_is_command,
     is_deterministic,
     is_gymnasium,
     is_hard_for_chance,
@@ -17,7 +15,7 @@ from conformance import (
 )
 from echoic.agents.environments import CRUXEvalConfig, CRUXEvalEnvironment, make_environment
 from echoic.agents.environments import cruxeval as module
-from echoic.agents.environments.cruxeval_functions import (
+from echoic.agents.environments.cruxeval import (
     arguments_of,
     download,
     keep,
@@ -57,18 +55,6 @@ def test_it_conforms():
     is_deterministic(make)
     is_patient(make)
     is_hard_for_chance(make, range(24), words=("answer: 0", "answer: 'a'", "answer: []"), steps=5)
-
-
-def test_it_conforms_with_listed_answers():
-    def discrete(**settings):
-        return make(**{"action_format": "discrete", **settings})
-
-    is_solved(discrete, range(5))
-    is_deterministic(discrete)
-    is_patient(discrete)
-    is_hard_for_chance(discrete, range(300))
-    cannot_be_farmed(discrete, range(5), most=1.0)
-    index_is_command(discrete)
 
 
 def test_inputs_are_solved_too():
@@ -305,7 +291,6 @@ def test_a_missing_file_says_how_to_get_it(tmp_path):
         ({"max_test_cases": 0}, "max_test_cases must be at least 1, not 0"),
         ({"timeout_seconds": 0}, "timeout_seconds must be above 0"),
         ({"rows": (9, 3)}, "rows must be two whole numbers"),
-        ({"choices": 2}, "choices must be 0, or from 12 to action_space_size"),
     ],
 )
 def test_settings_are_checked(settings, message):
@@ -317,29 +302,9 @@ def test_settings_are_used():
     assert len(make(max_code_length=100).functions) < 24
     with pytest.raises(ArgumentError, match="no function is left"):
         make(max_code_length=1)
-    with pytest.raises(ArgumentError, match="needs functions with 12 different ones, not 4"):
-        make(rows=(0, 4), choices=12)
-    environment = make_environment("cruxeval", state_encoding_dim=64, choices=12)
+    environment = make_environment("cruxeval", state_encoding_dim=64)
     observation, info = environment.reset(seed=1)
     assert observation["vector"].shape == (64,)
-    assert len(info["commands"]) == 12
+    assert info["commands"] == ()
     assert environment.get_action_space_size() == 30
     assert module.main(["upload"]) == 2
-
-
-def test_listed_calls_have_as_many_arguments_as_the_right_one(tmp_path):
-    path = tmp_path / "two.jsonl"
-    kinds = ("{i}", "{i}, {i}", "'{i}', {i}")
-    rows = [
-        {"code": "def f(*a): return a", "input": kind.format(i=i), "output": "0", "id": f"{k} {i}"}
-        for k, kind in enumerate(kinds)
-        for i in range(15)
-    ]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    environment = make(path=str(path), prediction="input", choices=20)
-    for index, least in ((20, 15), (35, 15)):
-        _, info = environment.reset(options={"index": index})
-        assert len(info["commands"]) == 20
-        assert all("," in said for said in info["commands"])
-        same = [said for said in info["commands"] if ("'" in said) == (index == 35)]
-        assert len(same) == least

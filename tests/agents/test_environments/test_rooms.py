@@ -10,7 +10,7 @@ from conformance import (
     is_patient,
     is_solved,
 )
-from echoic.agents.environments import RoomsConfig, RoomsEnvironment, encoding
+from echoic.agents.environments import RoomsConfig, RoomsEnvironment, base
 from echoic.errors import ArgumentError
 
 
@@ -83,12 +83,12 @@ def test_vectors_are_remembered_once_for_all_environments():
     few, more = (RoomsEnvironment(RoomsConfig(num_rooms=3, state_encoding_dim=d)) for d in (64, 96))
     for environment in (few, more):
         environment.reset(seed=0)
-    before = encoding._kept.cache_info()
+    before = base._kept.cache_info()
     for other in (64, 96):
         one = RoomsEnvironment(RoomsConfig(num_rooms=3, state_encoding_dim=other))
         one.reset(seed=0)[0]["vector"][:] = 7
         assert (one.reset(seed=0)[0]["vector"] != 7).all()
-    after = encoding._kept.cache_info()
+    after = base._kept.cache_info()
     assert after.misses == before.misses
     assert after.hits > before.hits
     assert after.maxsize is not None

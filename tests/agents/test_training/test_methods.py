@@ -11,7 +11,7 @@ import tiers
 from echoic.agents.backbones.hosted import OpenAIBackbone
 from echoic.agents.backbones.prices import Price
 from echoic.agents.baselines import Cell, method_names, method_of
-from echoic.agents.baselines.rlaif import judgement_of, prompt_of
+from echoic.agents.baselines.trained import judgement_of, prompt_of
 from echoic.agents.environments import make_environment
 from echoic.agents.episodes import run_episode
 from echoic.agents.learners import PPOConfig
@@ -208,7 +208,7 @@ def test_a_judge_that_says_nothing_is_not_waited_for_for_ever(cell, monkeypatch)
             assert closed_in != [threading.current_thread()]
             assert len(closed_in) == 1
 
-    monkeypatch.setattr("echoic.agents.baselines.rlaif._PATIENCE", 0.1)
+    monkeypatch.setattr("echoic.agents.baselines.trained._PATIENCE", 0.1)
     with pytest.raises(BackboneError, match=r"the judge said nothing within 0.1 s"):
         asyncio.run(scenario())
 

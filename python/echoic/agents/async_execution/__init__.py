@@ -8,13 +8,23 @@ from echoic.agents.async_execution.batcher import Batcher
 from echoic.agents.async_execution.cache import KVCacheManager
 from echoic.agents.async_execution.config import ExecutionConfig
 from echoic.agents.async_execution.engine import AsyncExecutionEngine
-from echoic.agents.async_execution.model import CausalModel, KVShape, PagedBatch, Span
+from echoic.agents.async_execution.model import (
+    CausalModel,
+    KVShape,
+    PagedBatch,
+    Span,
+    TinyConfig,
+    TinyTransformer,
+)
 from echoic.agents.async_execution.pool import PagePool
 from echoic.agents.async_execution.radix import RadixTree
-from echoic.agents.async_execution.rollouts import RolloutRequest, RolloutResult, RolloutToken
-from echoic.agents.async_execution.sampling import SamplingParams
+from echoic.agents.async_execution.rollouts import (
+    RolloutRequest,
+    RolloutResult,
+    RolloutToken,
+    SamplingParams,
+)
 from echoic.agents.async_execution.scheduler import LatencyScheduler
-from echoic.agents.async_execution.transformer import TinyConfig, TinyTransformer
 
 __all__ = [
     "AsyncExecutionEngine",

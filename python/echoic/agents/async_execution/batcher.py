@@ -32,9 +32,8 @@ import torch
 
 from echoic.agents.async_execution.model import PagedBatch, Span
 from echoic.agents.async_execution.radix import common
-from echoic.agents.async_execution.rollouts import Rollout, RolloutToken
+from echoic.agents.async_execution.rollouts import Rollout, RolloutToken, draw
 from echoic.agents.async_execution.runner import Runner
-from echoic.agents.async_execution.sampling import draw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

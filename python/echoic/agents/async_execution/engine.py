@@ -29,16 +29,16 @@ from echoic.agents.async_execution.batcher import Batcher
 from echoic.agents.async_execution.cache import KVCacheManager, as_tokens
 from echoic.agents.async_execution.config import ExecutionConfig
 from echoic.agents.async_execution.model import CausalModel
-from echoic.agents.async_execution.policies import PolicyRunner, read_states
 from echoic.agents.async_execution.rollouts import (
     Progress,
     Rollout,
     RolloutRequest,
     RolloutResult,
     RolloutToken,
+    SamplingParams,
     check_reward,
 )
-from echoic.agents.async_execution.sampling import SamplingParams
+from echoic.agents.async_execution.runner import PolicyRunner, read_states
 from echoic.agents.bandwidth import BandwidthConfig, BandwidthEfficiencyTracker
 from echoic.agents.devices import resolve
 from echoic.errors import ArgumentError, ClosedError, WaitTimeoutError

@@ -84,11 +84,11 @@ class Method(ABC):
 
 # Where ours are: a module and its class. Imported when asked for, because some bring torch.
 _OURS = {
-    "echo-rl": ("echo", "EchoRL"),
-    "impala": ("impala", "IMPALA"),
-    "ppo-rlhf": ("ppo_rlhf", "PPORLHF"),
+    "echo-rl": ("trained", "EchoRL"),
+    "impala": ("trained", "IMPALA"),
+    "ppo-rlhf": ("trained", "PPORLHF"),
     "react": ("react", "ReAct"),
-    "rlaif": ("rlaif", "RLAIF"),
+    "rlaif": ("trained", "RLAIF"),
     "tot": ("tree_of_thoughts", "TreeOfThoughts"),
 }
 _USERS: dict[str, Callable[[Cell], Method]] = {}

@@ -22,8 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome
-from echoic.agents.environments.encoding import TextEncoder
+from echoic.agents.environments.base import (
+    EchoRLEnvironment,
+    EnvironmentConfig,
+    Outcome,
+    TextEncoder,
+)
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What all environments share: text in, text out, and a vector beside it.
+"""What all environments share: text in, text out, a vector beside it, and a name.
 
 An environment says what it is in :attr:`EchoRLEnvironment.instructions`, shows a text and a vector,
 and takes a command: as text, or as the index of one of those that it lists. What a command does,
@@ -15,28 +15,135 @@ Decisions:
   ``action_space_size``, if there is one, for policies of fixed width; text may say the rest.
 - Where an index means the same command in every state, all are listed, and the mask tells those
   that do something now.
+- A text's vector needs neither a vocabulary nor a model: each word and each pair of neighbours adds
+  one to a place that a hash of it says, with a sign that the hash says too, so that what collides
+  cancels rather than piles up. The vector has length one, and is the same on every machine. The
+  latest encodings of a process are kept, and so are the sums of the sentences that texts are made
+  of: at most :data:`MOST_KEPT` each, of at most :data:`LONGEST_KEPT` and :data:`LONGEST_SENTENCE`
+  characters, and vectors of at most :data:`WIDEST_KEPT` numbers, which is 40 MB at most.
+
+>>> from echoic.agents.environments import environment_names
+>>> "minigrid" in environment_names()
+True
 """
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
+import itertools
 import math
+import re
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from zlib import crc32
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from echoic.agents.environments.encoding import TextEncoder
 from echoic.errors import ArgumentError, ClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["EchoRLEnvironment", "EnvironmentConfig", "EnvironmentState", "FreeText", "Outcome"]
+__all__ = [
+    "EchoRLEnvironment",
+    "EnvironmentConfig",
+    "EnvironmentState",
+    "FreeText",
+    "Outcome",
+    "TextEncoder",
+    "environment_names",
+    "make_environment",
+    "register_environment",
+]
+
+MOST_KEPT = 4096
+LONGEST_KEPT = 2048
+WIDEST_KEPT = 1024
+LONGEST_SENTENCE = 128
+
+# No word goes over a space, so that a text may be cut at any.
+_SENTENCES = re.compile(r"(?<=[.!?:\n]) ")
+_WORD = re.compile(r"[a-z]+|\d|[^\sa-z\d]")
+# Longer texts are cut, so that a step's cost has a bound.
+_MAX_WORDS = 4096
+
+
+class TextEncoder:
+    """Encodes texts as vectors of ``dim`` numbers.
+
+    >>> encoder = TextEncoder(64)
+    >>> one, other = encoder("take the key"), encoder("take the lamp")
+    >>> one.shape, float(one @ one) > float(one @ other) > 0
+    ((64,), True)
+    """
+
+    def __init__(self, dim: int) -> None:
+        if dim < 1:
+            raise ArgumentError(f"dim must be at least 1, not {dim}")
+        self.dim = dim
+
+    def __call__(self, text: str) -> NDArray[np.float32]:
+        """Encode a text; an empty one is zeros. The vector is the caller's own."""
+        if len(text) > LONGEST_KEPT or self.dim > WIDEST_KEPT:
+            return _encoded(text, self.dim)
+        return _kept(text, self.dim).copy()
+
+
+class _Hashes(NamedTuple):
+    """Of the words of a text and of its pairs, and what a pair with a neighbour is made of."""
+
+    all: NDArray[np.int64]
+    first: bytes
+    last: int
+
+
+def _hashes(text: str) -> _Hashes | None:
+    """None of a text without words."""
+    words = [word.encode("utf-8", "surrogatepass") for word in _WORD.findall(text)[:_MAX_WORDS]]
+    if not words:
+        return None
+    ones = [crc32(word) for word in words]
+    pairs = [_pair(one, word) for one, word in zip(ones, words[1:], strict=False)]
+    return _Hashes(np.array(ones + pairs, np.int64), words[0], ones[-1])
+
+
+def _pair(one: int, word: bytes) -> int:
+    """A checksum can be gone on with: this is that of the first word, a space, and the second."""
+    return crc32(b" " + word, one)
+
+
+_sentence = lru_cache(MOST_KEPT)(_hashes)
+
+
+def _encoded(text: str, dim: int) -> NDArray[np.float32]:
+    text = text.lower()
+    # A longer one may have more words than count.
+    parts = _SENTENCES.split(text) if len(text) <= LONGEST_KEPT else [text]
+    found = [
+        one
+        for part in parts
+        if (one := (_sentence if len(part) <= LONGEST_SENTENCE else _hashes)(part)) is not None
+    ]
+    if not found:
+        return np.zeros(dim, np.float32)
+    seams = [_pair(one.last, two.first) for one, two in itertools.pairwise(found)]
+    hashes = np.concatenate([one.all for one in found] + [np.array(seams, np.int64)])
+    signs = np.where(hashes & 1, 1.0, -1.0)
+    vector = np.bincount((hashes >> 1) % dim, weights=signs, minlength=dim)
+    length = float(np.linalg.norm(vector))
+    return (vector / length if length else vector).astype(np.float32)
+
+
+# Behind a lock of its own: threads may ask at once.
+_kept = lru_cache(MOST_KEPT)(_encoded)
+
 
 FORMATS = ("text", "discrete")
 _LONGEST_TEXT = 1_000_000
@@ -361,3 +468,51 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
         done = outcome.ended or truncated
         self._state = EnvironmentState(text, reward, done, info, step, earned)
         return {"text": text, "vector": self._vector(text)}, info
+
+
+# Where ours are: a module, its settings, its environment. Imported when asked for, because each
+# brings packages of its own.
+_OURS = {
+    "alfworld": ("alfworld", "ALFWorldConfig", "ALFWorldEnvironment"),
+    "arc": ("arc", "ARCConfig", "ARCEnvironment"),
+    "cruxeval": ("cruxeval", "CRUXEvalConfig", "CRUXEvalEnvironment"),
+    "game24": ("game24", "Game24Config", "Game24Environment"),
+    "minigrid": ("minigrid", "MiniGridConfig", "MiniGridEnvironment"),
+    "reasoning_gym": ("reasoning_gym", "ReasoningGymConfig", "ReasoningGymEnvironment"),
+    "rooms": ("rooms", "RoomsConfig", "RoomsEnvironment"),
+    "webshop": ("webshop", "WebShopConfig", "WebShopEnvironment"),
+}
+_USERS: dict[str, Callable[..., Any]] = {}
+
+
+def register_environment(name: str, make: Callable[..., Any]) -> None:
+    """Give a name to an environment; ``make`` gets the settings by name.
+
+    It must return an :class:`~echoic.agents.environments.EchoRLEnvironment`, or something that
+    acts as one. A name can be given again: the newest counts.
+    """
+    if not name or not callable(make):
+        raise ArgumentError("an environment needs a name and a function that makes it")
+    _USERS[name] = make
+
+
+def environment_names() -> tuple[str, ...]:
+    """All names, in alphabetical order."""
+    return tuple(sorted({*_OURS, *_USERS}))
+
+
+def make_environment(name: str, **settings: Any) -> Any:
+    """Make the environment of a name, with these settings."""
+    if name in _USERS:
+        return _USERS[name](**settings)
+    if name not in _OURS:
+        known = ", ".join(environment_names())
+        raise ArgumentError(f"there is no environment {name!r}; there are {known}")
+    module_name, config_name, class_name = _OURS[name]
+    module = importlib.import_module(f"echoic.agents.environments.{module_name}")
+    config = getattr(module, config_name)
+    known_settings = {one.name for one in dataclasses.fields(config)}
+    if unknown := sorted(set(settings) - known_settings):
+        known = ", ".join(sorted(known_settings))
+        raise ArgumentError(f"{config_name} has no setting {unknown[0]!r}; it has {known}")
+    return getattr(module, class_name)(config(**settings))

@@ -1,7 +1,6 @@
 """CRUXEval: say what a function returns, or which input makes it return that.
 
-The functions are in :mod:`~echoic.agents.environments.cruxeval_functions`. One answer ends an
-episode; it is right or wrong.
+One answer ends an episode; it is right or wrong. 24 functions of our own come with this package.
 
 Decisions:
 
@@ -18,22 +17,19 @@ Decisions:
 
 from __future__ import annotations
 
+import ast
+import hashlib
+import json
 import re
 import sys
+import urllib.request
 import warnings
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome
-from echoic.agents.environments.cruxeval_functions import (
-    Function,
-    arguments_of,
-    download,
-    literal_of,
-    load_functions,
-    shape_of,
-    value_of,
-)
 from echoic.agents.environments.sandbox import (
     Sandbox,
     bubblewrap_works,
@@ -45,14 +41,192 @@ from echoic.errors import ArgumentError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["CRUXEvalConfig", "CRUXEvalEnvironment"]
+__all__ = [
+    "CRUXEvalConfig",
+    "CRUXEvalEnvironment",
+    "Function",
+    "arguments_of",
+    "download",
+    "literal_of",
+    "load_functions",
+    "value_of",
+]
+
+OWN = Path(__file__).parent / "data" / "cruxeval_own.jsonl"
+URL = "https://raw.githubusercontent.com/facebookresearch/cruxeval/main/data/cruxeval.jsonl"
+SHA256 = "8368b81047dc5014e4caf5a2f97604eff7644e0ecd7415e3ceeb184bbc2e0c96"
+_MAX_BYTES = 64 << 20
+_KEYS = ("code", "input", "output", "id")
+# What else may stand in an argument than literals: made of literals, and of bounded cost to parse.
+_MAKERS = ("dict", "set", "frozenset", "range")
+_UNREADABLE = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function ``f``, the arguments of one call, and what it returns, all as text."""
+
+    code: str
+    input: str
+    output: str
+    id: str
+
+    @property
+    def call(self) -> str:
+        """The call as it is written."""
+        return f"f({self.input})"
+
+
+@lru_cache(maxsize=4)
+def load_functions(path: str | None = None) -> tuple[Function, ...]:
+    """Read a file of functions, or our own if there is no path.
+
+    Each line is a JSON object with ``code``, ``input``, ``output`` and ``id``, all texts; the
+    output is a Python literal.
+
+    >>> len(load_functions())
+    24
+    """
+    place = OWN if path is None else Path(path)
+    if not place.is_file():
+        raise ArgumentError(
+            f"there is no file {place}; get it by: "
+            "python -m echoic.agents.environments.cruxeval download PATH"
+        )
+    if place.stat().st_size > _MAX_BYTES:
+        raise ArgumentError(f"{place} is larger than {_MAX_BYTES} bytes: no file of CRUXEval")
+    functions, ids = [], set()
+    with place.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            one = _function_of(line, f"{place.name}, line {number}")
+            if one.id in ids:
+                raise ArgumentError(
+                    f"{place.name}, line {number}: the id {one.id!r} is there twice"
+                )
+            ids.add(one.id)
+            functions.append(one)
+    if not functions:
+        raise ArgumentError(f"{place} has no functions")
+    return tuple(functions)
+
+
+def _function_of(line: str, where: str) -> Function:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        raise ArgumentError(f"{where} is no JSON") from None
+    missing = [
+        key for key in _KEYS if not isinstance(row, dict) or not isinstance(row.get(key), str)
+    ]
+    if missing:
+        raise ArgumentError(f"{where} has no text {missing[0]!r}")
+    one = Function(*(row[key] for key in _KEYS))
+    if literal_of(one.output) is None:
+        raise ArgumentError(f"{where}: the output is no literal: {one.output[:80]}")
+    return one
+
+
+def literal_of(answer: str) -> str | None:
+    """The literal in an answer, or None. It may stand after ``==``, as in an assertion.
+
+    >>> literal_of("[1, 2]"), literal_of("assert f('a==b') == 'b'"), literal_of("f(1)")
+    ('[1, 2]', "'b'", None)
+    """
+    tree = _tree_of(answer)
+    if isinstance(tree, ast.Compare) and [type(one) for one in tree.ops] == [ast.Eq]:
+        tree = tree.comparators[0]
+    if tree is None:
+        return None
+    try:
+        ast.literal_eval(tree)
+        return ast.unparse(tree)
+    except _UNREADABLE:
+        return None
+
+
+def value_of(literal: str) -> Any:
+    """What a literal of :func:`literal_of` says."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.literal_eval(literal)
+
+
+def arguments_of(answer: str, known: str = "") -> str | None:
+    """The call ``f(...)`` in an answer, or None. Its arguments are literals, or simple makers.
+
+    ``known`` is a call that may be said as it is: some inputs of the data set are more than
+    literals, for example a lambda.
+
+    >>> arguments_of("assert f([1], b=2) == 3"), arguments_of("f(open('secrets'))")
+    ('f([1], b=2)', None)
+    """
+    tree = _tree_of(answer)
+    if isinstance(tree, ast.Compare) and [type(one) for one in tree.ops] == [ast.Eq]:
+        tree = tree.left
+    if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "f"):
+        return None
+    try:
+        said = ast.unparse(tree)
+        by_name = all(one.arg is not None for one in tree.keywords)
+        values = [*tree.args, *(one.value for one in tree.keywords)]
+        plain = by_name and all(_is_plain(one) for one in values)
+    except _UNREADABLE:
+        return None
+    known_tree = _tree_of(known) if known else None
+    return said if plain or (known_tree and said == ast.unparse(known_tree)) else None
+
+
+def _is_plain(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        return (
+            isinstance(node.func, ast.Name)
+            and node.func.id in _MAKERS
+            and all(_is_plain(one) for one in node.args)
+            and all(one.arg is not None and _is_plain(one.value) for one in node.keywords)
+        )
+    try:
+        ast.literal_eval(node)
+    except _UNREADABLE:
+        return False
+    return True
+
+
+def _tree_of(answer: str) -> ast.expr | None:
+    text = answer.strip().removeprefix("assert ").strip()
+    try:
+        # A backslash in a string may be worth a warning, and is no reason to refuse an answer.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text, mode="eval").body
+    except _UNREADABLE:
+        return None
+
+
+def download(path: str | Path, url: str = URL, sha256: str = SHA256) -> int:
+    """Get the data set's file, check that it is the one that we know, and keep it; its bytes."""
+    if not url.startswith("https://"):
+        raise ArgumentError(f"the address must begin with https://, not {url[:40]!r}")
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        data: bytes = answer.read(_MAX_BYTES + 1)
+    return keep(data, path, sha256)
+
+
+def keep(data: bytes, path: str | Path, sha256: str = SHA256) -> int:
+    """Write what came to a file, if it is what was expected."""
+    came = hashlib.sha256(data).hexdigest()
+    if came != sha256:
+        raise ArgumentError(
+            f"expected a file with SHA-256 {sha256}, got {len(data)} bytes with {came}"
+        )
+    return Path(path).write_bytes(data)
+
 
 _ANSWER = re.compile(r"answer:(.*)|.*\[answer\](.*?)(?:\[/answer\].*)?", re.IGNORECASE | re.DOTALL)
 _TOOL = re.compile(r"python:(.*)", re.IGNORECASE | re.DOTALL)
 _FENCE = re.compile(r"```(?:python)?\n(.*?)\n?```", re.DOTALL)
 _SEEN_OUTPUT = 4096
-# One in so many is chance's success where answers are listed.
-_FEWEST_CHOICES = 12
 
 
 @dataclass
@@ -74,9 +248,6 @@ class CRUXEvalConfig(EnvironmentConfig):
             delete your files, use your network, read the environment and tokens of your other
             processes, and end them, this one included. (Where root trains, it acts as nobody.)
             For trusted models only.
-        choices: How many answers are listed as commands, one of them right. 0 means none: say it
-            yourself. None means 0 for actions in text, and all that fit for discrete ones. Listing
-            answers makes it another, easier task.
         rows: First and last (not included) function of the file, so that training and evaluation
             can use different ones.
     """
@@ -90,7 +261,6 @@ class CRUXEvalConfig(EnvironmentConfig):
     prediction: str = "output"
     multi_turn: bool = False
     allow_rlimits_only: bool = False
-    choices: int | None = None
     rows: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
@@ -108,13 +278,6 @@ class CRUXEvalConfig(EnvironmentConfig):
             )
         if self.rows is not None and not _is_range(self.rows):
             raise ArgumentError(f"rows must be two whole numbers, first and last, not {self.rows}")
-        if self.choices is None:
-            self.choices = self.action_space_size if self.action_format == "discrete" else 0
-        if self.choices and not _FEWEST_CHOICES <= self.choices <= self.action_space_size:
-            raise ArgumentError(
-                f"choices must be 0, or from {_FEWEST_CHOICES} to action_space_size "
-                f"({self.action_space_size}), not {self.choices}"
-            )
 
 
 def _is_range(rows: Sequence[Any]) -> bool:
@@ -152,11 +315,6 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
         self.functions = tuple(one for one in functions if len(one.code) <= config.max_code_length)
         if not self.functions:
             raise ArgumentError("no function is left: look at path, rows and max_code_length")
-        if config.choices and len({self._right(one) for one in self.functions}) < _FEWEST_CHOICES:
-            raise ArgumentError(
-                f"listing answers needs functions with {_FEWEST_CHOICES} different ones, not "
-                f"{len(self.functions)} functions: look at path and rows"
-            )
         self._checker = Sandbox("limits", seconds=config.timeout_seconds)
         wrapped = bubblewrap_works() or not config.allow_rlimits_only
         if config.multi_turn and not wrapped:
@@ -176,7 +334,6 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
         if config.multi_turn:
             self.instructions += _ABOUT_TOOL.format(config.max_test_cases)
         self._function = self.functions[0]
-        self._answers: tuple[str, ...] = ()
         self._used = 0
 
     def _start(self, options: dict[str, Any]) -> str:
@@ -188,7 +345,6 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
             raise ArgumentError(f"index must be from 0 to {len(self.functions) - 1}, not {index!r}")
         self._function = self.functions[index]
         self._used = 0
-        self._answers = self._list_answers() if self.config.choices else ()
         return self._task()
 
     def _task(self) -> str:
@@ -197,33 +353,8 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
             return f"What does the last line return?\n\n{one.code}\n\n{one.call}"
         return f"Which call of f returns this?\n\n{one.code}\n\n{one.output}"
 
-    def _list_answers(self) -> tuple[str, ...]:
-        """The right answer among others of its kind, in an order that the seed says."""
-        right = self._right(self._function)
-        order = self.np_random.permutation(len(self.functions))
-        others = [self.functions[i] for i in order]
-        if self.config.prediction == "output":
-            # Answers of another type than the rest would give the right one away.
-            kind = type(value_of(self._function.output))
-            others.sort(key=lambda one: type(value_of(one.output)) is not kind)
-        else:
-            # So would calls with other arguments than the function takes.
-            shape = shape_of(self._function.call)
-            others.sort(key=lambda one: _unlike(shape, shape_of(one.call)))
-        known = {right: None}
-        for one in others:
-            if len(known) == self.config.choices:
-                break
-            known[self._right(one)] = None
-        answers = list(known)
-        self.np_random.shuffle(answers)
-        return tuple(answers)
-
     def _right(self, one: Function) -> str:
         return f"answer: {one.output if self.config.prediction == 'output' else one.call}"
-
-    def _commands(self) -> Sequence[str]:
-        return self._answers
 
     def _expert(self) -> str:
         """The data set's own answer."""
@@ -265,11 +396,6 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
         # Why it ended is said where the output does not say it.
         note = "" if ran.status in ("ok", "error") else f"[{ran.status}]"
         return "\n".join(part for part in (ran.output.rstrip(), note) if part) or "(no output)"
-
-
-def _unlike(shape: tuple[str, ...], other: tuple[str, ...]) -> int:
-    """0 for arguments of the same types, 1 for as many of others, 2 for another number of them."""
-    return 0 if shape == other else 1 + (len(shape) != len(other))
 
 
 _INSTRUCTIONS = {

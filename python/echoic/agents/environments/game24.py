@@ -30,11 +30,9 @@ from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
-__all__ = ["Expression", "Game24Config", "Game24Environment", "parse_expression", "solve"]
+__all__ = ["Expression", "Game24Config", "Game24Environment", "parse_expression"]
 
 TARGET = Fraction(24)
 _HIGHEST = 13
@@ -254,37 +252,6 @@ def _way(numbers: tuple[Fraction, ...], fractions: bool, listed: int) -> tuple[_
 
 
 _ALL = 1000
-
-
-def solve(numbers: Sequence[int], allow_fractions: bool = True) -> str | None:
-    """An expression of all these numbers that makes 24, or None if there is none.
-
-    >>> solve([3, 3, 8, 8])
-    '8 / (3 - 8 / 3)'
-    >>> solve([3, 3, 8, 8], allow_fractions=False) is None
-    True
-    """
-    start = tuple(sorted(map(Fraction, numbers), reverse=True))
-    way = _way(start, allow_fractions, _ALL)
-    if way is None:
-        return None
-    # Each number that is left, with how it is written and how tightly that binds.
-    made = [(one, _written(one), 3) for one in start]
-    for step in way:
-        chosen = []
-        left, _, right = step.said.partition(f" {step.sign} ")
-        for side in (left, right):
-            one = next(m for m in made if _written(m[0]) == side)
-            made.remove(one)
-            chosen.append(one)
-        binds = _BINDS[step.sign]
-        (_, left, tight), (_, right, tighter) = chosen
-        left = f"({left})" if tight < binds else left
-        right = (
-            f"({right})" if (tighter <= binds and step.sign in "-/") or tighter < binds else right
-        )
-        made.append((step.value, f"{left} {step.sign} {right}", binds))
-    return made[0][1]
 
 
 class Game24Environment(EchoRLEnvironment):

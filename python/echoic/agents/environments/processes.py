@@ -38,8 +38,8 @@ from echoic.agents.environments.base import (
     EnvironmentConfig,
     EnvironmentState,
     Outcome,
+    make_environment,
 )
-from echoic.agents.environments.registry import make_environment
 from echoic.agents.environments.workers.environment import from_json
 from echoic.errors import ArgumentError
 from echoic.workers import Process

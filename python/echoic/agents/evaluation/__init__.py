@@ -19,8 +19,7 @@ _MODULES = {
     "results": "BenchmarkResult Comparison TaskResult",
     "rows": "Rows read_rows",
     "statistics": (
-        "bootstrap_interval holm interquartile_mean permutation_test steps_to_threshold "
-        "wilcoxon_test"
+        "bootstrap_interval holm interquartile_mean permutation_test steps_to_threshold"
     ),
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _MODULES)

@@ -28,8 +28,7 @@ from typing import TYPE_CHECKING, Any
 from echoic.agents.baselines.base import Cell, method_of
 from echoic.agents.environments.processes import environment_of
 from echoic.agents.episodes import EnvironmentThread, run_episode
-from echoic.agents.evaluation.cells import NO_BACKBONE, CellName, cells_of
-from echoic.agents.evaluation.config import BenchmarkConfig
+from echoic.agents.evaluation.config import NO_BACKBONE, BenchmarkConfig, CellName, cells_of
 from echoic.agents.evaluation.results import BenchmarkResult, all_errors, summarize
 from echoic.agents.evaluation.rows import Rows, finite, objects, read_rows
 

@@ -1,7 +1,9 @@
-"""The report of a benchmark: the same in Markdown and in HTML, with pictures and trajectories.
+"""The report of a benchmark, in Markdown and in HTML, with pictures and a viewer of trajectories.
 
-Every number stands with the rows that it is computed of: a table's first column names the filter of
-``rows.jsonl``. Text of environments and models is escaped wherever it goes into HTML or a table.
+Every number stands with the rows that it is computed of: a table's first columns are the filter of
+``rows.jsonl``. Text of environments and models may say anything: it is escaped wherever it goes
+into HTML or a table, cut to a length, and the viewer, which needs no server, forbids scripts.
+Pictures are drawn without a screen, and need matplotlib.
 """
 
 from __future__ import annotations
@@ -11,15 +13,160 @@ import html
 import re
 from typing import TYPE_CHECKING, Any
 
-from echoic.agents.evaluation import plots, trajectories
+import numpy as np
+
+from echoic.agents.evaluation.rows import objects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from echoic.agents.evaluation.results import BenchmarkResult, Interval, TaskResult
 
-__all__ = ["write_report"]
+__all__ = ["draw", "write_report", "write_viewer"]
+
+_MOST_TASKS = 24
+
+
+def draw(result: BenchmarkResult, rows: Sequence[dict[str, Any]], folder: Path) -> dict[str, Path]:
+    """Draw what there is to draw; the pictures' files, by what they show."""
+    from matplotlib.figure import Figure
+
+    folder.mkdir(parents=True, exist_ok=True)
+    made: dict[str, Path] = {}
+
+    def save(figure: Any, name: str, alt: str) -> None:
+        made[alt] = folder / f"{name}.png"
+        figure.savefig(made[alt], dpi=110, metadata={"Software": None})
+
+    tasks = list(dict.fromkeys(one.task for one in result.tasks))[:_MOST_TASKS]
+    by_task = {task: [one for one in result.tasks if one.task == task] for task in tasks}
+    bars = max(len(arms) for arms in by_task.values())
+    figure = Figure((4.6 * min(len(tasks), 3), (1.0 + 0.34 * bars) * -(-len(tasks) // 3)))
+    figure.set_layout_engine("constrained")
+    for place, (task, arms) in enumerate(by_task.items(), 1):
+        axes = figure.add_subplot(-(-len(tasks) // 3), min(len(tasks), 3), place)
+        _bars(axes, task, arms)
+    save(figure, "success", "Success rates with their intervals, and each run as a point")
+    if spoken := [one for one in result.tasks if one.tokens_per_second is not None]:
+        figure = Figure((6.4, 1.0 + 0.3 * len(spoken)), layout="constrained")
+        axes = figure.subplots()
+        names = [f"{one.task} · {one.arm}" for one in spoken]
+        new = [one.computed_tokens_per_second or 0.0 for one in spoken]
+        cached = [
+            (one.tokens_per_second or 0.0) - rest for one, rest in zip(spoken, new, strict=True)
+        ]
+        axes.barh(names, new, label="computed")
+        axes.barh(names, cached, left=new, label="from a cache")
+        axes.invert_yaxis()
+        axes.set_xlabel("tokens per second")
+        axes.legend()
+        save(figure, "tokens", "Tokens per second, computed and from a cache")
+    if curves := _curves(result, rows):
+        figure = Figure(
+            (4.6 * min(len(curves), 3), 3.2 * -(-len(curves) // 3)), layout="constrained"
+        )
+        for place, (task, arms_curves) in enumerate(curves.items(), 1):
+            axes = figure.add_subplot(-(-len(curves) // 3), min(len(curves), 3), place)
+            for index, (arm, runs) in enumerate(arms_curves.items()):
+                for number, (steps, values) in enumerate(runs):
+                    label = arm if number == 0 else None
+                    axes.plot(steps, values, color=f"C{index % 10}", alpha=0.6, label=label)
+            axes.axhline(result.config["success_threshold"], color="grey", linewidth=0.8, ls=":")
+            axes.set(title=task, xlabel="steps of training", ylabel="success", ylim=(-0.03, 1.03))
+            axes.legend(fontsize="small")
+        save(figure, "curves", "Success of each run while it was trained")
+    return made
+
+
+def _bars(axes: Any, task: str, arms: list[TaskResult]) -> None:
+    places = np.arange(len(arms))
+    rates = np.array([one.success_rate for one in arms])
+    axes.barh(places, rates, height=0.6, alpha=0.5)
+    for place, one in zip(places, arms, strict=True):
+        if one.success_interval is not None:
+            axes.plot(one.success_interval, [place, place], color="black", linewidth=1.5)
+        axes.plot(one.success_rates, [place] * len(one.success_rates), "k.", markersize=3)
+    axes.set_yticks(places, [one.arm for one in arms])
+    axes.invert_yaxis()
+    axes.set(xlim=(-0.02, 1.02), xlabel="success@1", title=task)
+
+
+def _curves(
+    result: BenchmarkResult, rows: Sequence[dict[str, Any]]
+) -> dict[str, dict[str, list[tuple[list[float], list[float]]]]]:
+    """The curves of trainings, by task and arm."""
+    arms = {tuple(one.filter.values()): one for one in result.tasks}
+    found: dict[str, dict[str, list[tuple[list[float], list[float]]]]] = {}
+    for row in rows:
+        if row["kind"] != "training" or not row["curve"]:
+            continue
+        one = arms.get((row["task"], row["method"], row["backbone"], row["settings"]))
+        if one is not None:
+            steps = [point["step"] for point in row["curve"]]
+            values = [point["success_rate"] for point in row["curve"]]
+            found.setdefault(one.task, {}).setdefault(one.arm, []).append((steps, values))
+    return found
+
+
+_MOST_EPISODES = 200
+_MOST_TURNS = 200
+_MOST_TEXT = 4000
+_HEAD = """<!doctype html><html lang="en"><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>Trajectories</title><style>
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; padding: .5rem; margin: .3rem 0 }
+pre { background: #8881 }
+pre.thought { font-style: italic } pre.action { border-left: 3px solid #38c }
+summary { cursor: pointer } .won { color: #2a7 } .lost { color: #c43 } small { opacity: .7 }
+</style><h1>Trajectories</h1>
+"""
+
+
+def write_viewer(rows: Sequence[dict[str, Any]], root: Path) -> Path | None:
+    """Write ``trajectories.html`` from the steps that were kept; None if there are none."""
+    source = root / "turns.jsonl"
+    if not source.exists():
+        return None
+    known = {row["id"]: row for row in rows if row["kind"] == "episode"}
+    kept: dict[str, list[dict[str, Any]]] = {}
+    for told in objects(source):
+        if told.get("id") in known and "turns" in told:
+            kept[told["id"]] = told["turns"]
+    path = root / "trajectories.html"
+    with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(_HEAD)
+        for id_ in sorted(kept)[:_MOST_EPISODES]:
+            file.writelines(_episode(known[id_], kept[id_]))
+        if len(kept) > _MOST_EPISODES:
+            file.write(f"<p>… and {len(kept) - _MOST_EPISODES} more, in turns.jsonl.</p>")
+    return path
+
+
+def _episode(row: dict[str, Any], turns: list[dict[str, Any]]) -> Iterator[str]:
+    mark = "won" if row["success"] else "lost"
+    yield (
+        f'<details><summary><span class="{mark}">{"✓" if row["success"] else "✗"}</span>'
+        f" {_text(row['id'])} <small>{row['steps']} steps, reward {row['reward']:g},"
+        f" {_text(row['ended'])}</small></summary>"
+    )
+    for number, turn in enumerate(turns[:_MOST_TURNS], 1):
+        yield f"<p><small>step {number}, reward {turn['reward']:g}</small></p>"
+        for kind in ("observation", "thought", "action"):
+            if turn[kind]:
+                yield f'<pre class="{kind}">{_text(turn[kind])}</pre>'
+    if len(turns) > _MOST_TURNS:
+        yield f"<p>… and {len(turns) - _MOST_TURNS} more steps.</p>"
+    if row["error"]:
+        yield f"<pre>{_text(row['error'])}</pre>"
+    yield "</details>\n"
+
+
+def _text(text: str) -> str:
+    more = "" if len(text) <= _MOST_TEXT else f" … and {len(text) - _MOST_TEXT} more characters"
+    return html.escape(text[:_MOST_TEXT] + more)
+
 
 _MOST_LISTED = 200
 _STYLE = """
@@ -114,7 +261,7 @@ def write_report(result: BenchmarkResult, rows: Sequence[dict[str, Any]], root: 
         page.title("Not done")
         page.lines(_first(result.missing))
     if config["save_detailed_results"]:
-        viewer = trajectories.write_viewer(rows, root)
+        viewer = write_viewer(rows, root)
         if viewer is not None:
             page.title("Trajectories")
             page.link("What was seen and done in the first episodes of each cell", viewer)
@@ -184,14 +331,13 @@ def _results(page: _Document, result: BenchmarkResult) -> None:
     )
     page.table(
         [
-            "task", "reference", "other", "difference", "pairs", "p", "corrected", "Wilcoxon",
-            "least p",
+            "task", "reference", "other", "difference", "pairs", "p", "corrected", "least p",
         ],
         [
             [
                 one.task, one.reference, one.other, _percent(one.difference, one.interval),
                 f"{one.pairs} {one.unit}s", f"{one.p:.4f}", f"{one.p_corrected:.4f}",
-                f"{one.p_wilcoxon:.4f}", f"{one.least:.4f}",
+                f"{one.least:.4f}",
             ]
             for one in result.significance_tests
         ],
@@ -204,7 +350,7 @@ def _pictures(
     if not result.config["generate_plots"] or not result.tasks:
         return
     try:
-        made = plots.draw(result, rows, root / "plots")
+        made = draw(result, rows, root / "plots")
     except ModuleNotFoundError as error:
         page.text(f"There are no pictures: {error.name} is not installed.")
         return

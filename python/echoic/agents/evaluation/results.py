@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from echoic.agents.evaluation.cells import NO_BACKBONE
+from echoic.agents.evaluation.config import NO_BACKBONE
 from echoic.agents.evaluation.statistics import (
     bootstrap_interval,
     holm,
@@ -33,15 +33,13 @@ from echoic.agents.evaluation.statistics import (
     least_p,
     permutation_test,
     steps_to_threshold,
-    wilcoxon_test,
     wilson_interval,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from echoic.agents.evaluation.cells import CellName
-    from echoic.agents.evaluation.config import BenchmarkConfig
+    from echoic.agents.evaluation.config import BenchmarkConfig, CellName
 
 __all__ = ["BenchmarkResult", "Comparison", "TaskResult", "arm_of", "summarize"]
 
@@ -149,7 +147,6 @@ class Comparison:
         interval: For it, as those of results.
         p: Of the permutation test, on its own.
         p_corrected: The same for all comparisons together, after Holm.
-        p_wilcoxon: Of the signed-rank test, on its own.
         least: The least ``p`` that so many pairs can give.
     """
 
@@ -162,7 +159,6 @@ class Comparison:
     interval: Interval
     p: float
     p_corrected: float
-    p_wilcoxon: float
     least: float
 
 
@@ -384,7 +380,6 @@ def _compare(
                     interval=bootstrap_interval([differences]),
                     p=permutation_test(differences),
                     p_corrected=1.0,
-                    p_wilcoxon=wilcoxon_test(differences),
                     least=least_p(len(differences)),
                 )
             )

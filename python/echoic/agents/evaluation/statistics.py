@@ -36,7 +36,6 @@ __all__ = [
     "least_p",
     "permutation_test",
     "steps_to_threshold",
-    "wilcoxon_test",
     "wilson_interval",
 ]
 
@@ -154,36 +153,6 @@ def permutation_test(differences: ArrayLike, *, resamples: int = 20_000, seed: i
         left -= some
     # With the way that was observed, which is one too.
     return (hits + 1) / (resamples + 1)
-
-
-def wilcoxon_test(differences: ArrayLike) -> float:
-    """Wilcoxon's signed-rank test of pairs (two-sided): less moved by single large differences.
-
-    Pairs without a difference are left out, equal ones share their ranks, and the distribution is
-    the exact one up to 100 pairs, normal beyond.
-
-    >>> wilcoxon_test([1.0, 2.0, 3.0, 4.0, 5.0])
-    0.0625
-    """
-    pairs = _pairs(differences)
-    pairs = pairs[pairs != 0]
-    if not pairs.size:
-        return 1.0
-    _, where, counts = np.unique(np.abs(pairs), return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    # Twice the ranks, so that those in the middle of equals are whole numbers.
-    ranks = (2 * last - counts + 1)[where.reshape(-1)]
-    positive, total = int(ranks[pairs > 0].sum()), int(ranks.sum())
-    lower = min(positive, total - positive)
-    if pairs.size > 100:
-        deviation = math.sqrt(float((ranks.astype(np.float64) ** 2).sum())) / 2
-        return min(1.0, 2 * NormalDist().cdf((lower + 1 - total / 2) / deviation))
-    ways = np.zeros(total + 1)
-    ways[0] = 1.0
-    for rank in ranks.tolist():
-        ways[rank:] = ways[rank:] * 0.5 + ways[: total + 1 - rank] * 0.5
-        ways[:rank] *= 0.5
-    return float(min(1.0, 2 * ways[: lower + 1].sum()))
 
 
 def _pairs(differences: ArrayLike) -> NDArray[np.float64]:

@@ -4,8 +4,7 @@ Importing this module imports torch.
 """
 
 from echoic.agents.latent_planning.config import PlanningConfig
-from echoic.agents.latent_planning.divergence import PlanDivergence
-from echoic.agents.latent_planning.encoder import PlanPosterior, TrajectoryEncoder
+from echoic.agents.latent_planning.encoder import PlanDivergence, PlanPosterior, TrajectoryEncoder
 from echoic.agents.latent_planning.optimizer import LatentPlanningOptimizer
 from echoic.agents.latent_planning.policy import (
     PlannedAction,

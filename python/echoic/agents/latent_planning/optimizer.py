@@ -22,8 +22,7 @@ import torch
 
 from echoic.agents.devices import resolve
 from echoic.agents.kernels import EMAPlanTracker
-from echoic.agents.latent_planning.divergence import PlanDivergence
-from echoic.agents.latent_planning.encoder import PlanPosterior, TrajectoryEncoder
+from echoic.agents.latent_planning.encoder import PlanDivergence, PlanPosterior, TrajectoryEncoder
 from echoic.agents.latent_planning.policy import PlannedAction, PolicyNetwork, TrajectoryPrior
 from echoic.agents.latent_planning.windows import PlanWindows
 from echoic.agents.learners import checkpoint, gradients

@@ -4,12 +4,10 @@ Importing this module imports torch.
 """
 
 from echoic.agents.learners.actor_critic import ValueNetwork
-from echoic.agents.learners.gae import GAECalculator
-from echoic.agents.learners.grpo import GRPOConfig, GRPOLearner
+from echoic.agents.learners.grpo import GRPOConfig, GRPOLearner, RLOOConfig, RLOOLearner
 from echoic.agents.learners.lora import LoRAConfig, add_lora, merge_lora, without_lora
 from echoic.agents.learners.ppo import PPOConfig, PPOLearner
-from echoic.agents.learners.rloo import RLOOConfig, RLOOLearner
-from echoic.agents.learners.steps import PPOTrainingStep
+from echoic.agents.learners.steps import GAECalculator, PPOTrainingStep
 from echoic.agents.learners.token_batch import TokenBatch
 from echoic.agents.learners.tokens import TokenLearner, TokenLearnerConfig
 

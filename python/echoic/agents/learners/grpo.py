@@ -1,9 +1,15 @@
-"""GRPO: an answer is good if it earned more than the others to the same prompt did on average.
+"""GRPO and RLOO: token policies that learn by comparing the answers to the same prompt.
 
-After Shao et al., "DeepSeekMath" (2024, arXiv:2402.03300), with what came after it as settings: the
-asymmetric clip and the mean over all tokens of DAPO (Yu et al. 2025, arXiv:2503.14476), the fixed
-length and the missing deviation of Dr. GRPO (Liu et al. 2025, arXiv:2503.20783), ratios of whole
-sequences of GSPO (Zheng et al. 2025, arXiv:2507.18071).
+GRPO, after Shao et al., "DeepSeekMath" (2024, arXiv:2402.03300): an answer is good if it earned
+more than the others did on average. What came after it are settings: the asymmetric clip and the
+mean over all tokens of DAPO (arXiv:2503.14476), the fixed length and the missing deviation of Dr.
+GRPO (arXiv:2503.20783), ratios of whole sequences of GSPO (arXiv:2507.18071).
+
+RLOO, after Kool et al., "Buy 4 REINFORCE samples, get a baseline for free!" (2019), and Ahmadian
+et al. (2024, arXiv:2402.14740): REINFORCE, with the mean of the *other* answers as the baseline. A
+whole answer is one action, and the divergence from the reference is taken from what it earned. As
+an answer has no part in its own baseline, the gradient is unbiased; with the mean of the group it
+would be too small by ``1 / k``, for k answers.
 """
 
 from __future__ import annotations
@@ -20,9 +26,11 @@ from echoic.primitives import compute_batch_group_advantages
 if TYPE_CHECKING:
     import torch
 
+    from echoic.agents.learners.token_loss import Aggregation, KlKind, RatioLevel
+
     Array = np.ndarray[Any, Any]
 
-__all__ = ["GRPOConfig", "GRPOLearner"]
+__all__ = ["GRPOConfig", "GRPOLearner", "RLOOConfig", "RLOOLearner"]
 
 
 @dataclass(frozen=True)
@@ -80,5 +88,48 @@ class GRPOLearner(TokenLearner):
         return np.asarray(
             compute_batch_group_advantages(
                 rewards, offsets=group_offsets, scale=self.config.scale, ddof=self.config.ddof
+            )
+        )
+
+
+@dataclass(frozen=True)
+class RLOOConfig(TokenLearnerConfig):
+    """How RLOO learns. On policy these defaults are REINFORCE, sequence by sequence."""
+
+    # The gradient of a ratio at 1 is that of the sum of an item's log-probabilities.
+    ratio_level: RatioLevel = "sequence"
+    aggregation: Aggregation = "sequence_mean"
+    # In a reward k1 has no bias, nor has its gradient.
+    kl_kind: KlKind = "k1"
+    kl_place: Literal["loss", "reward"] = "reward"
+
+
+class RLOOLearner(TokenLearner):
+    """A token policy that learns by RLOO. A group of one item has nothing to be compared with.
+
+    >>> import numpy as np
+    >>> from torch import nn
+    >>> from echoic.agents.learners import RLOOLearner
+    >>> bigrams = nn.Embedding(8, 8)  # The logits of what follows each of eight tokens.
+    >>> learner = RLOOLearner(bigrams, device="cpu")
+    >>> learner.advantages(np.array([0.0, 0.0, 3.0, 1.0]), np.array([0, 3, 4]))
+    array([-1.5, -1.5,  3. ,  0. ])
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        config: RLOOConfig | None = None,
+        *,
+        reference: Any = None,
+        device: str | torch.device = "auto",
+    ) -> None:
+        super().__init__(policy, config or RLOOConfig(), reference=reference, device=device)
+
+    def advantages(self, rewards: Array, group_offsets: Array) -> Array:
+        """Return ``r − mean of the others``, by ``echoic.primitives``."""
+        return np.asarray(
+            compute_batch_group_advantages(
+                rewards, offsets=group_offsets, baseline="leave_one_out", scale="none"
             )
         )

@@ -35,13 +35,15 @@ from echoic.agents.learners import checkpoint
 from echoic.agents.learners.lora import LoRAConfig, add_lora, has_lora, without_lora
 from echoic.agents.learners.masters import MasterWeights
 from echoic.agents.learners.token_batch import TokenBatch
-from echoic.agents.learners.token_layout import keeps_apart, lay_out, score
 from echoic.agents.learners.token_loss import (
     Aggregation,
     KlKind,
     RatioLevel,
     clipped_gain,
     importance_ratio,
+    keeps_apart,
+    lay_out,
+    score,
     token_kl,
     token_weights,
 )
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from echoic.agents.learners.token_layout import MicroBatch, TokenScores
+    from echoic.agents.learners.token_loss import MicroBatch, TokenScores
 
     Array = np.ndarray[Any, Any]
 

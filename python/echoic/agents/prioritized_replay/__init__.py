@@ -8,11 +8,13 @@
 Nothing here imports torch.
 """
 
+from echoic.agents.prioritized_replay._store import Aged, Experience
 from echoic.agents.prioritized_replay.config import ReplayConfig
-from echoic.agents.prioritized_replay.experience import Aged, Experience
-from echoic.agents.prioritized_replay.hot_cold import HotColdBuffer
-from echoic.agents.prioritized_replay.replay import PrioritizedReplayBuffer
-from echoic.agents.prioritized_replay.surprise import SurpriseCalculator
+from echoic.agents.prioritized_replay.replay import (
+    HotColdBuffer,
+    PrioritizedReplayBuffer,
+    SurpriseCalculator,
+)
 
 __all__ = [
     "Aged",

@@ -1,29 +1,93 @@
-"""The native buffer, made when the first experience tells what experiences look like.
+"""The native buffer, made when the first experience tells what experiences look like, and its file.
 
-Values of users become arrays of numpy: tensors of torch are taken from where they are.
+Values of users become arrays of numpy: tensors of torch are taken from where they are. A buffer is
+saved as an ``.npz`` archive of plain arrays, which numpy reads without pickle.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 import secrets
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from echoic import _native
-from echoic.agents.prioritized_replay.experience import Aged, Experience
-from echoic.errors import ArgumentError
+from echoic.buffers._keeping import ABOUT, write
+from echoic.errors import ArgumentError, ReplayError
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
     from echoic.agents.prioritized_replay.config import ReplayConfig
+    from echoic.agents.prioritized_replay.replay import PrioritizedReplayBuffer
 
-__all__ = ["Store", "columns_of", "example_of", "experiences_of", "plain"]
+__all__ = ["Aged", "Experience", "Store", "columns_of", "example_of", "experiences_of", "plain"]
+
+
+@dataclass(slots=True, eq=False)
+class Experience:
+    """One step of an agent, and what is known of it.
+
+    Arrays of an experience that was drawn are views into its batch, which lives as long as one of
+    them.
+
+    Attributes:
+        state: What was observed.
+        latent_plan: The plan at that time.
+        action: What was done.
+        reward: What it gave.
+        next_state: What was observed then.
+        done: Whether the episode ended with it.
+        timestamp: How many experiences were added before it.
+        surprise_score: Its score by the mean of plans when it was drawn.
+        priority: The score that it was drawn by.
+        age: Updates of the learner since it was added.
+        log_prob: Log-probability of the action under the policy that took it; NaN if nobody told.
+        value: What that policy's critic expected; NaN if nobody told.
+        episode_id: Whose step it is; -1 if nobody told.
+        policy_version: Which policy took it; -1 if nobody told.
+        index: For ``update_priorities``. It is never given to another experience.
+    """
+
+    state: Any
+    latent_plan: Any
+    action: Any
+    reward: float
+    next_state: Any
+    done: bool
+    timestamp: int
+    surprise_score: float = 0.0
+    priority: float = 0.0
+    age: int = 0
+    log_prob: float = math.nan
+    value: float = math.nan
+    episode_id: int = -1
+    policy_version: int = -1
+    index: int = -1
+
+
+class Aged(NamedTuple):
+    """What an update of the learner has changed.
+
+    Attributes:
+        migrated: Experiences that became cold.
+        expired: Those that went because of their age.
+        refreshed: Scores that were computed anew.
+    """
+
+    migrated: int
+    expired: int
+    refreshed: int
+
 
 # Every field of a row besides state, action and next_state has one dtype.
 FIXED: dict[str, tuple[type[np.generic], Any]] = {
@@ -269,3 +333,103 @@ def experiences_of(batch: Mapping[str, Any]) -> list[Experience]:
         return list(array) if name in {*FREE, "latent_plan"} and array.ndim > 1 else array.tolist()
 
     return list(map(Experience, *map(rows, FIELDS)))
+
+
+FORMAT = 1
+# What scores in the file were computed with.
+RULES = (
+    *("surprise_weight", "reward_weight", "ema_decay", "score_scale", "score_clip"),
+    *("sampling_mode", "priority_alpha"),
+)
+
+
+def save_buffer(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -> None:
+    """Writes everything to a file, which appears whole or not at all."""
+    rows = buffer._store.rows
+    config = dataclasses.asdict(buffer.config)
+    about: dict[str, Any] = {
+        "format": FORMAT,
+        "latent_dim": buffer.latent_dim,
+        "rules": {name: config[name] for name in RULES},
+        "leaves": None,
+        "seed": buffer._store.seed,
+    }
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    if rows is None:
+        calculator = buffer.surprise_calculator
+        arrays["mean"] = calculator.get_ema_plan()
+        arrays["mean_count"] = np.asarray(calculator.get_statistics()["count"])
+    else:
+        leaves = rows.leaves()
+        about["leaves"] = [[name, dtype, list(shape)] for name, dtype, shape in leaves]
+        state = rows.state()
+        columns = zip(leaves, state.pop("rows"), strict=True)
+        arrays |= {f"rows/{name}": array for (name, _, _), array in columns}
+        arrays |= {name: np.asarray(value) for name, value in state.items()}
+    write(path, about, arrays)
+
+
+def load_buffer(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -> None:
+    """Replaces everything by what a file has."""
+    about, arrays = _read(path)
+    config = dataclasses.asdict(buffer.config)
+    if about["latent_dim"] != buffer.latent_dim:
+        got, expected = about["latent_dim"], buffer.latent_dim
+        raise ReplayError(f"{path} has plans of {got} dimensions, and the buffer of {expected}")
+    for name in RULES:
+        if about["rules"][name] != config[name]:
+            got, expected = about["rules"][name], config[name]
+            raise ReplayError(f"{path} was made with {name}={got!r}, and the buffer {expected!r}")
+    store = buffer._store
+    if about["leaves"] is None:
+        # Files of earlier versions do not say how draws begin.
+        store.reset(about.get("seed", store.seed))
+        if buffer._moves:
+            ema = {"decay": buffer.config.ema_decay, "count": int(arrays["mean_count"])}
+            buffer.surprise_calculator.tracker.load_state_dict({**ema, "ema": arrays["mean"]})
+    else:
+        leaves = [(name, dtype, tuple(shape)) for name, dtype, shape in about["leaves"]]
+        with store.beginning:
+            rows = store.rows
+            if rows is None:
+                example = {name: np.zeros(shape, dtype) for name, dtype, shape in leaves}
+                store.begin(example, lambda made: _fill(made, path, leaves, arrays))
+        if rows is not None:
+            _fill(rows, path, leaves, arrays)
+
+
+def _fill(
+    rows: _native.SurpriseReplay,
+    path: str | os.PathLike[str],
+    leaves: list[tuple[str, str, tuple[int, ...]]],
+    arrays: dict[str, Any],
+) -> None:
+    """Has a native buffer become what the arrays say."""
+    own = [(name, dtype, tuple(shape)) for name, dtype, shape in rows.leaves()]
+    if sorted(own) != sorted(leaves):
+        odd = [leaf for leaf in leaves if leaf not in own]
+        raise ReplayError(f"{path} has other experiences: {odd}, and the buffer has {own}")
+    try:
+        state = {name: array for name, array in arrays.items() if "/" not in name}
+        state["mean_count"] = int(arrays["mean_count"])
+        columns = [np.ascontiguousarray(arrays[f"rows/{name}"]) for name, _, _ in own]
+        rows.load({**state, "rows": columns})
+    except (KeyError, TypeError) as error:
+        raise ReplayError(f"{path} is not a buffer that was saved: {error}") from error
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    try:
+        with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file}
+        about = json.loads(bytes(arrays.pop(ABOUT)))
+        missing = {"format", "latent_dim", "rules", "leaves"} - about.keys()
+        if missing or set(RULES) - about["rules"].keys():
+            raise ValueError("it does not say what it has")
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # a damaged archive fails in as many ways as it has parts
+        raise ReplayError(f"{path} is not a buffer that was saved: {error}") from error
+    if about["format"] != FORMAT:
+        raise ReplayError(f"{path} has format {about['format']}, and this reads format {FORMAT}")
+    return about, arrays

@@ -1,26 +1,117 @@
-"""The buffer that scores, keeps and draws."""
+"""Experiences that are drawn by how much their plans and rewards surprised."""
 
 from __future__ import annotations
 
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from echoic.agents.prioritized_replay import _keeping
-from echoic.agents.prioritized_replay._store import Store, experiences_of
-from echoic.agents.prioritized_replay.surprise import SurpriseCalculator
+import numpy as np
+
+from echoic.agents.kernels import EMAPlanTracker, plan_surprise_batch
+from echoic.agents.prioritized_replay._store import (
+    ORDER,
+    Store,
+    experiences_of,
+    load_buffer,
+    plain,
+    save_buffer,
+)
 from echoic.errors import ArgumentError, ReplayError
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable
 
-    import numpy as np
     import numpy.typing as npt
 
+    from echoic.agents.prioritized_replay._store import Aged, Experience
     from echoic.agents.prioritized_replay.config import ReplayConfig
-    from echoic.agents.prioritized_replay.experience import Aged, Experience
 
-__all__ = ["PrioritizedReplayBuffer"]
+__all__ = ["HotColdBuffer", "PrioritizedReplayBuffer", "SurpriseCalculator"]
+
+
+class SurpriseCalculator:
+    """The moving mean of plans, and scores by it.
+
+    ``score = surprise_weight * |plan - mean|**2 + reward_weight * |reward|``, where the squared
+    distance is divided by the number of dimensions unless ``score_scale="sum"``. Then ``mean =
+    ema_decay * mean + (1 - ema_decay) * plan``; the first plan becomes the mean. Score first, then
+    update: a plan that has moved the mean already looks less surprising than it was. Before the
+        first plan the mean is zero.
+
+    The mean may be that of another part of the agent, such as a planner: give its
+    :class:`echoic.agents.kernels.EMAPlanTracker`, and let only one of them update it.
+
+    Args:
+        config: The settings.
+        latent_dim: How many numbers a plan has.
+        tracker: The mean of plans, with ``config.ema_decay``. Its own one if ``None``.
+
+    >>> from echoic.agents.prioritized_replay import ReplayConfig
+    >>> config = ReplayConfig(reward_weight=0.1, score_scale="sum")
+    >>> calculator = SurpriseCalculator(config, latent_dim=3)
+    >>> round(calculator.compute_surprise_score([1.0, 2.0, 3.0], reward=0.5), 6)
+    14.05
+    """
+
+    def __init__(
+        self, config: ReplayConfig, latent_dim: int = 512, *, tracker: EMAPlanTracker | None = None
+    ) -> None:
+        self.config = config
+        self.latent_dim = latent_dim
+        self.tracker = tracker or EMAPlanTracker(latent_dim, config.ema_decay)
+        if (self.tracker.dim, self.tracker.decay) != (latent_dim, config.ema_decay):
+            raise ArgumentError(
+                f"expected a tracker with dim={latent_dim} and decay={config.ema_decay}, "
+                f"got {self.tracker!r}"
+            )
+
+    def update_ema_plan(self, latent_plan: Any) -> None:
+        """Takes a plan, or one after the other of an array of them, into the mean."""
+        self.tracker.update(self._plans(latent_plan))
+
+    def compute_surprise_score(self, latent_plan: Any, reward: Any = 0.0) -> Any:
+        """The score of a plan and its reward, or of each of several, by the mean as it is now."""
+        plans = self._plans(latent_plan)
+        rewards = np.broadcast_to(np.asarray(plain(reward), np.float64), plans.shape[:-1])
+        weight = self.config.surprise_weight
+        if self.config.score_scale != "sum":
+            weight /= self.latent_dim
+        scores = plan_surprise_batch(
+            plans.reshape(-1, self.latent_dim),
+            self.get_ema_plan(),
+            rewards.reshape(-1),
+            weight,
+            self.config.reward_weight,
+        )
+        if not np.isfinite(scores).all():
+            raise ArgumentError("a score is a finite number, but a plan or a reward is none")
+        return scores if plans.ndim > 1 else float(scores[0])
+
+    def _plans(self, latent_plan: Any) -> np.ndarray[Any, Any]:
+        plans = np.asarray(plain(latent_plan), np.float32)
+        if plans.shape[-1:] != (self.latent_dim,):
+            raise ArgumentError(
+                f"a plan has {self.latent_dim} numbers, got an array of shape {plans.shape}"
+            )
+        return plans
+
+    def get_ema_plan(self) -> npt.NDArray[np.float64]:
+        """A copy of the mean: zeros before the first plan."""
+        return self.tracker.get_ema() if self.tracker.initialized else np.zeros(self.latent_dim)
+
+    def get_statistics(self) -> dict[str, Any]:
+        """How many plans there were, and how long the mean is."""
+        return {
+            "count": self.tracker.count,
+            "ema_norm": float(np.linalg.norm(self.get_ema_plan())),
+            "ema_decay": self.config.ema_decay,
+            "latent_dim": self.latent_dim,
+        }
+
+    def reset(self) -> None:
+        """Forgets all plans."""
+        self.tracker.reset()
 
 
 class PrioritizedReplayBuffer:
@@ -282,7 +373,7 @@ class PrioritizedReplayBuffer:
 
     def save_buffer(self, path: str | os.PathLike[str]) -> None:
         """Writes everything to a file, which appears whole or not at all, without pickle."""
-        _keeping.save(self, path)
+        save_buffer(self, path)
 
     def load_buffer(self, path: str | os.PathLike[str]) -> None:
         """Replaces everything by what a file has: the draws go on as those of the other would have.
@@ -293,4 +384,95 @@ class PrioritizedReplayBuffer:
             ReplayError: the file is no buffer's, of other experiences, made with other rules of
                 scores, or has more than there is room for. Nothing was changed.
         """
-        _keeping.load(self, path)
+        load_buffer(self, path)
+
+
+# What an experience brings; everything else is known here.
+GIVEN = (*ORDER, "log_prob", "value", "episode_id", "policy_version")
+
+
+class HotColdBuffer:
+    """Experiences with scores of your own, hot while they are young and cold after that.
+
+    An experience is hot if and only if its age is at most ``age_threshold``; it goes when it is
+    older than ``max_replay_age``, or when there are too many and its score is the lowest, or the
+    oldest of equal ones.
+
+    Args:
+        config: The settings. Those of surprise have no meaning here.
+
+    >>> from echoic.agents.prioritized_replay import Experience, ReplayConfig
+    >>> buffer = HotColdBuffer(ReplayConfig(hot_buffer_size=3, min_experiences=1, seed=0))
+    >>> for score in (1.0, 5.0, 2.0, 3.0):
+    ...     step = Experience([0.0], [0.0], 0, 0.0, [0.0], False, 0, priority=score)
+    ...     index = buffer.add_experience(step)
+    >>> experiences, weights = buffer.sample_experiences(100)
+    >>> sorted({one.priority for one in experiences})
+    [2.0, 3.0, 5.0]
+    """
+
+    def __init__(self, config: ReplayConfig) -> None:
+        self.config = config
+        self._store = Store(config, None, computes=False, moves=False)
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def add_experience(self, experience: Experience) -> int:
+        """Adds an experience with its ``priority``, or its ``surprise_score`` if that is zero.
+
+        Its age begins at zero, whatever it says.
+
+        Returns:
+            Its index, for :meth:`update_priorities`.
+        """
+        score = experience.priority or experience.surprise_score
+        fields = {name: getattr(experience, name) for name in GIVEN}
+        return int(self._store.add(fields, many=False, scores=[score])[0])
+
+    def advance_ages(self, updates: int = 1) -> Aged:
+        """So many updates of the learner have happened: whoever is due becomes cold, or goes."""
+        return self._store.tick(updates)
+
+    def migrate_aged_experiences(self) -> int:
+        """Has whoever is due become cold, and says how many did.
+
+        :meth:`advance_ages` does so already: this finds something only after a disk refused.
+        """
+        return self._store.tick(0).migrated
+
+    def evict_stale_experiences(self) -> int:
+        """Lets those go that are older than ``max_replay_age``, and says how many did.
+
+        :meth:`advance_ages` does so already.
+        """
+        return self._store.tick(0).expired
+
+    def sample_experiences(
+        self, batch_size: int, temperature: float = 1.0, hot_ratio: float | None = None
+    ) -> tuple[list[Experience], npt.NDArray[np.float32] | list[float]]:
+        """Experiences, hot ones first, and their weights; ``([], [])`` if there are none.
+
+        ``floor(batch_size * hot_ratio)`` are hot, all if there are no cold ones, none if there are
+        only those.
+        """
+        rows = self._store.rows
+        if rows is None or not len(rows):
+            return [], []
+        batch = rows.sample(
+            batch_size,
+            temperature=temperature,
+            hot_ratio=self.config.hot_sample_ratio if hot_ratio is None else hot_ratio,
+            beta=self.config.importance_sampling_beta,
+        )
+        return experiences_of(batch), batch["weight"]
+
+    def update_priorities(
+        self, experiences: Iterable[Experience | int], priorities: Iterable[float]
+    ) -> int:
+        """Gives experiences other scores, and says how many were still there."""
+        return self._store.update_priorities(experiences, priorities)
+
+    def get_statistics(self) -> dict[str, Any]:
+        """Sizes, what has happened, scores and bytes."""
+        return self._store.statistics()

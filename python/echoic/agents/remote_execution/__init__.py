@@ -6,11 +6,9 @@
 0
 """
 
-from echoic.agents.remote_execution.config import RemoteConfig
-from echoic.agents.remote_execution.dialects import DIALECTS, Dialect
 from echoic.agents.remote_execution.engine import RemoteEngine
-from echoic.agents.remote_execution.replica import Fault, Replica
-from echoic.agents.remote_execution.routing import PrefixRouter
+from echoic.agents.remote_execution.replica import DIALECTS, Dialect, Fault, Replica
+from echoic.agents.remote_execution.routing import PrefixRouter, RemoteConfig
 
 __all__ = [
     "DIALECTS",

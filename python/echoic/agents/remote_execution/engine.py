@@ -22,11 +22,14 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from echoic.agents.async_execution.rollouts import RolloutResult, RolloutToken, check_reward
-from echoic.agents.async_execution.sampling import SamplingParams
-from echoic.agents.remote_execution.config import RemoteConfig
+from echoic.agents.async_execution.rollouts import (
+    RolloutResult,
+    RolloutToken,
+    SamplingParams,
+    check_reward,
+)
 from echoic.agents.remote_execution.replica import Fault, Piece, Replica, Usage
-from echoic.agents.remote_execution.routing import PrefixRouter
+from echoic.agents.remote_execution.routing import PrefixRouter, RemoteConfig
 from echoic.errors import ArgumentError, ClosedError, WaitTimeoutError
 
 if TYPE_CHECKING:

@@ -31,9 +31,8 @@ import torch
 
 from echoic.agents.latent_planning.optimizer import LatentPlanningOptimizer
 from echoic.agents.learners import checkpoint
-from echoic.agents.learners.gae import GAECalculator
 from echoic.agents.learners.ppo import PPOLearner
-from echoic.agents.learners.steps import PPOTrainingStep
+from echoic.agents.learners.steps import GAECalculator, PPOTrainingStep
 from echoic.primitives import compute_vtrace
 
 if TYPE_CHECKING:

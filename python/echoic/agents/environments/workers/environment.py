@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from echoic.agents.environments.registry import make_environment
+from echoic.agents.environments.base import make_environment
 from echoic.agents.environments.workers.loop import serve
 
 __all__ = ["as_json", "from_json", "main"]
