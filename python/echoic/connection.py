@@ -606,6 +606,12 @@ class Connection(Delivers):
             return repr(self._to) if self._link is None else repr(self.addresses)
         return ", ".join(self.addresses)
 
+    def _repr_html_(self) -> str:
+        """Show the connection in a notebook."""
+        from echoic.views.notebook import connection_html
+
+        return connection_html(self)
+
     def __repr__(self) -> str:
         """Return where the servers are."""
         return f"{type(self).__name__}({self._named()})"

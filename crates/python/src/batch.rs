@@ -365,6 +365,10 @@ impl Batch {
         visit.call(&self.data)
     }
 
+    fn _repr_html_(slf: &Bound<'_, Self>) -> PyResult<String> {
+        slf.py().import("echoic.views.notebook")?.call_method1("batch_html", (slf,))?.extract()
+    }
+
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let data = self.data.bind(py);
         let data = match data.cast::<PyDict>() {

@@ -224,7 +224,7 @@ def table_reading(stats: TableStats) -> TableReading:
     return TableReading(
         name=stats.name,
         items=stats.size,
-        max_items=stats.capacity,
+        capacity=stats.capacity,
         inserts=stats.inserts,
         samples=stats.samples,
         deletions=stats.deletions,
@@ -234,7 +234,7 @@ def table_reading(stats: TableStats) -> TableReading:
         paused=stats.paused,
         version=stats.version,
         row_bytes=stats.memory_bytes,
-        insert=_side(stats, "insert", insert),
+        insert=_side(stats, "add", insert),
         sample=_side(stats, "sample", sample),
     )
 
@@ -253,7 +253,7 @@ def _reasons(stats: TableStats) -> tuple[str, str]:
     insert = sample = ""
     if stats.size >= stats.min_size and diff + stats.samples_per_insert > stats.max_diff:
         insert = "RATIO"
-    elif stats.insert_calls_waiting:
+    elif stats.add_calls_waiting:
         insert = "LEASED" if stats.journal_records is None else "CAPACITY"
     if stats.size < max(stats.min_size, 1):
         sample = "MIN_SIZE"
