@@ -52,7 +52,7 @@ def train(options: Options) -> Outcome:
     learner = QLearner(rng)
     game = Game(options.seed)
     scores = Scores(options)
-    with echoic.Server(tables=[make_table(options.seed)]) as server:
+    with echoic.Server(make_table(options.seed)) as server:
         client = server.client()
         table = client.table("replay")
         while not scores.done:

@@ -50,7 +50,6 @@ NOT_YET = (
     "table.py",
     "table_client.py",
     "table_methods.py",
-    "transports.py",
     "views",
 )
 
@@ -93,7 +92,6 @@ NAMES_NOT_YET = (
     "integrations/ray",
     "rollouts",
     "sharded/shards.py",
-    "transports.py",
     "views",
 )
 

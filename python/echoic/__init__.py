@@ -1,9 +1,9 @@
 """Echoic: experience replay and data transport for reinforcement learning.
 
-Start with :class:`Server`: samples go in one by one, fixed-size batches come out as numpy views.
-Workers in other processes push to it with :func:`connect`. For replay there is :class:`Table`:
-items go in with priorities, and batches come out as a selector chooses. To train on one machine,
-start with :class:`ReplayBuffer`.
+Start with :class:`Stream`: samples go in one by one, fixed-size batches come out as numpy views.
+A :class:`Server` serves it to workers in other processes, which :func:`connect`. For replay there
+is :class:`Table`: items go in with priorities, and batches come out as a selector chooses. To train
+on one machine, start with :class:`ReplayBuffer`.
 """
 
 import importlib as _importlib
@@ -40,12 +40,12 @@ from echoic.sharded import (
     ShardedTable,
     ShardedTrajectoryWriter,
 )
+from echoic.stream import Stream
 from echoic.structured_writer import StructuredWriter
 from echoic.table import AnyLength, Table
 from echoic.table_client import TableClient
 from echoic.tls import Tls
 from echoic.trajectory_writer import TrajectoryWriter
-from echoic.transports import ShmTransport, TcpTransport, TlsTransport, Transport, UnixTransport
 from echoic.vector_writer import VectorWriter
 from echoic.watch import Watch
 
@@ -75,20 +75,16 @@ __all__ = [
     "ShardedStructuredWriter",
     "ShardedTable",
     "ShardedTrajectoryWriter",
-    "ShmTransport",
     "Spec",
     "Steps",
+    "Stream",
     "StreamBatch",
     "StreamStats",
     "StructuredWriter",
     "Table",
     "TableClient",
-    "TcpTransport",
     "Tls",
-    "TlsTransport",
     "TrajectoryWriter",
-    "Transport",
-    "UnixTransport",
     "VectorWriter",
     "Watch",
     "WeightStore",

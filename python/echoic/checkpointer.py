@@ -32,12 +32,12 @@ class Checkpointer:
         >>> import tempfile
         >>> from echoic import Checkpointer, Server, Table
         >>> with tempfile.TemporaryDirectory() as path:
-        ...     with Server(tables=[Table("numbers", 0, capacity=10)],
-        ...                 checkpointer=Checkpointer(path)) as server:
+        ...     table = Table("numbers", 0, capacity=10)
+        ...     with Server(table, checkpointer=Checkpointer(path)) as server:
         ...         server.client().add(7, {"numbers": 1.0})
         ...         _ = server.checkpoint()
-        ...     with Server(tables=[Table("numbers", 0, capacity=10)],
-        ...                 checkpointer=Checkpointer(path)) as server:
+        ...     table = Table("numbers", 0, capacity=10)
+        ...     with Server(table, checkpointer=Checkpointer(path)) as server:
         ...         print(server.client().sample("numbers", 1).data)
         [7]
     """

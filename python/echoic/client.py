@@ -154,18 +154,19 @@ def connect(
 
     Examples:
         >>> import numpy as np
-        >>> from echoic import Server, ShmTransport, connect
+        >>> from echoic import Server, Stream, connect
         >>> example = {"obs": np.zeros(4, np.float32)}
-        >>> with Server(example, batch_size=2, transport=ShmTransport("learner")) as server:
+        >>> stream = Stream(example, batch_size=2)
+        >>> with Server(stream, listen="shm://learner"):
         ...     with connect("shm://learner", example) as client:
         ...         client.extend({"obs": np.ones((2, 4), np.float32)})
-        ...     print(server.sample()["obs"].sum())
+        ...     print(stream.sample()["obs"].sum())
         8.0
 
-        >>> from echoic import Table, TcpTransport
+        >>> from echoic import Table
         >>> table = Table("replay", example, capacity=100)
-        >>> with Server(tables=[table], transport=TcpTransport(port=0)) as server:
-        ...     with connect(server.addresses[0]) as client:
+        >>> with Server(table, listen="tcp://127.0.0.1:0") as server:
+        ...     with connect(server.address) as client:
         ...         client.add({"obs": np.ones(4, np.float32)}, {"replay": 1.0})
         ...         client.flush()
         ...         print(client.sample("replay", 2).data["obs"].sum())

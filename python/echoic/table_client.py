@@ -109,7 +109,7 @@ class TableClient:
 
         Examples:
             >>> from echoic import Server, Table
-            >>> with Server(tables=[Table("recent", 0.0, capacity=10)]) as server:
+            >>> with Server(Table("recent", 0.0, capacity=10)) as server:
             ...     client = server.client()
             ...     client.add(1.5, {"recent": 1.0})
             ...     print(client.sample("recent", 1).data)
@@ -162,7 +162,7 @@ class TableClient:
         Examples:
             >>> import numpy as np
             >>> from echoic import Server, Table
-            >>> with Server(tables=[Table("numbers", np.int64(0), capacity=100, seed=3)]) as server:
+            >>> with Server(Table("numbers", np.int64(0), capacity=100, seed=3)) as server:
             ...     client = server.client()
             ...     client.extend(np.arange(100), "numbers")
             ...     with client.batches("numbers", 4) as batches:

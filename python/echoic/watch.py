@@ -147,11 +147,11 @@ class Watch:
         DisconnectedError: If no server answers in time.
 
     Examples:
-        >>> from echoic import Server, Table, TcpTransport, Watch
+        >>> from echoic import Server, Table, Watch
         >>> table = Table("replay", 0.0, capacity=10)
-        >>> with Server(tables=[table], transport=TcpTransport(port=0)) as server:
+        >>> with Server(table, listen="tcp://127.0.0.1:0") as server:
         ...     table.add(1.5)
-        ...     with Watch(server.addresses[0]) as watch:
+        ...     with Watch(server.address) as watch:
         ...         seen = watch.stats()
         >>> seen.value("table_items", table="replay")
         1.0

@@ -28,7 +28,7 @@ class Setup:
 
     def __init__(self, table: Table | None = None) -> None:
         self.table = Table.queue("t", capacity=10_000) if table is None else table
-        self.server = Server(tables=[self.table])
+        self.server = Server(self.table)
         self.client = self.server.client()
 
     def writer(self, *patterns: Any, chunk: int | None = None, **rest: Any) -> sw.StructuredWriter:
@@ -654,7 +654,7 @@ def test_items_go_to_several_tables() -> None:
         sw.Config(pattern, table="two"),
         sw.Config(pattern, table="one", conditions=[sw.step_index() == 4]),
     ]
-    with Server(tables=tables) as server, server.client().structured_writer(configs) as writer:
+    with Server(*tables) as server, server.client().structured_writer(configs) as writer:
         count(writer, 5)
         writer.flush()
         assert [table.stats().size for table in tables] == [1, 3]
@@ -753,7 +753,7 @@ def test_ctrl_c_ends_a_flush_that_waits(make: Callable[..., Setup]) -> None:
 
 def test_what_no_pattern_reaches_is_not_kept() -> None:
     table = Table("t", capacity=100)
-    with Server(tables=[table]) as server:
+    with Server(table) as server:
         config = sw.Config({"a": A[-50:]}, table="t", conditions=[sw.steps_since_applied() >= 1000])
         writer = server.client().structured_writer([config])
         steps = {"a": np.zeros((1000, 8)), "unused": np.zeros((1000, 8))}

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use echoic_replay::{Batch, Stream, StreamInfo, Summary};
+use echoic_replay::{Batch, Stream as CoreStream, StreamInfo, Summary};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -11,7 +11,7 @@ use pyo3::types::PyDict;
 use crate::array;
 use crate::fork::Process;
 use crate::listeners::{ListenerNumbers, Listeners};
-use crate::tree::Tree;
+use crate::stream::StreamState;
 
 /// The base object of every array of a batch. The memory returns to the ring when the last of them
 /// is gone.
@@ -47,8 +47,8 @@ pub struct StreamBatch {
     #[pyo3(get)]
     sequence: u64,
     rows: usize,
-    stream: Arc<Stream>,
-    listeners: Arc<Listeners>,
+    state: Arc<StreamState>,
+    stream: Arc<CoreStream>,
     info: PyOnceLock<Py<StreamStats>>,
 }
 
@@ -56,11 +56,11 @@ impl StreamBatch {
     /// Shows a batch as a tree of numpy views.
     pub fn new(
         py: Python<'_>,
-        tree: &Tree,
-        stream: &Arc<Stream>,
-        listeners: &Arc<Listeners>,
+        state: &Arc<StreamState>,
+        stream: &Arc<CoreStream>,
         batch: Batch,
     ) -> PyResult<Self> {
+        let tree = &state.tree;
         let (sequence, rows) = (batch.sequence(), batch.rows());
         let lease = Bound::new(py, Lease { batch: Some(batch), process: Process::current() })?;
         let mut shape = Vec::with_capacity(8);
@@ -75,8 +75,8 @@ impl StreamBatch {
             // until the lease is dropped, which the array prevents by holding it.
             unsafe { array::view(py, rule.descr.bind(py), &shape, column, lease.as_any()) }
         })?;
-        let (stream, listeners) = (Arc::clone(stream), Arc::clone(listeners));
-        Ok(Self { data: data.unbind(), sequence, rows, stream, listeners, info: PyOnceLock::new() })
+        let (state, stream) = (Arc::clone(state), Arc::clone(stream));
+        Ok(Self { data: data.unbind(), sequence, rows, state, stream, info: PyOnceLock::new() })
     }
 }
 
@@ -86,7 +86,7 @@ impl StreamBatch {
     #[getter]
     fn info(&self, py: Python<'_>) -> PyResult<Py<StreamStats>> {
         let info = self.info.get_or_try_init(py, || {
-            let info = StreamStats::of(&self.stream, &self.listeners);
+            let info = self.state.stats(&self.stream);
             Py::new(py, StreamStats { batch_sequence: self.sequence, ..info })
         })?;
         Ok(info.clone_ref(py))
@@ -131,9 +131,10 @@ pub struct StreamStats {
 
 impl StreamStats {
     /// The numbers without a batch.
-    pub fn of(stream: &Stream, listeners: &Listeners) -> Self {
+    pub fn of(stream: &CoreStream, listeners: Option<&Listeners>) -> Self {
         let info = stream.info();
-        Self { info, listeners: listeners.numbers(), batch_sequence: info.delivered_total }
+        let listeners = listeners.map(Listeners::numbers).unwrap_or_default();
+        Self { info, listeners, batch_sequence: info.delivered_total }
     }
 }
 
@@ -195,8 +196,6 @@ numbers!(StreamStats {
     info {
         /// Samples per batch.
         batch_size: usize,
-        /// Batches that fit.
-        num_buffers: usize,
         /// Samples that fit.
         capacity: usize,
         /// Samples stored and not yet taken.

@@ -23,7 +23,7 @@ import echoic
 from echoic.cli import spec as specs
 from echoic.cli.config import Config, ConfigError, Listen, read
 from echoic.cli.console import fail, say
-from echoic.cli.doors import read_token, transport
+from echoic.cli.doors import listener, read_token
 from echoic.cli.make_tables import make_table
 from echoic.cli.options import SpecText, TokenFile, spec_of
 from echoic.cli.sink import Consumer, Counter, Folder, Sink
@@ -49,8 +49,9 @@ def serve(
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Samples that make a batch.  [default: 256]")
     ] = None,
-    buffers: Annotated[
-        int | None, typer.Option(min=2, help="Batches that fit into the ring.  [default: 16]")
+    capacity: Annotated[
+        int | None,
+        typer.Option(min=2, help="Samples that fit, in whole batches.  [default: 16 batches]"),
     ] = None,
     address: Annotated[
         list[str] | None,
@@ -119,7 +120,7 @@ def serve(
     given: dict[str, Any] = {
         "spec": spec_of(spec) if spec is not None else None,
         "batch_size": batch_size,
-        "buffers": buffers,
+        "capacity": capacity,
         "save": save,
         "metrics": metrics,
         "drain": drain,
@@ -151,11 +152,13 @@ class Serving:
     Attributes:
         server: Which listens.
         tables: Its tables.
+        stream: Its stream, if it has one.
         sink: Where its batches go, if it has a stream.
     """
 
     server: echoic.Server
     tables: tuple[echoic.Table, ...]
+    stream: echoic.Stream | None
     sink: Sink | None
 
     def look(self) -> Reading:
@@ -182,7 +185,8 @@ def serve_until_signal(serving: Serving, config: Config) -> None:
     """Serve, drain, and save what there is to be saved."""
     server, sink = serving.server, serving.sink
     ended = Ending()
-    consumer = Consumer(server, sink, failed=ended.tell) if sink else None
+    stream = serving.stream
+    consumer = Consumer(stream, sink, failed=ended.tell) if stream is not None and sink else None
     with on_signals(ended.tell):
         if consumer:
             consumer.start()
@@ -200,7 +204,7 @@ def serve_until_signal(serving: Serving, config: Config) -> None:
         fail(f"could not save a batch: {why(consumer.error)}; {lost:,d} stored samples are lost")
     if isinstance(saved, Exception):
         fail(f"could not make the last checkpoint: {why(saved)}")
-    summarise(server, consumer, reading, last, saved)
+    summarise(consumer, reading, last, saved)
 
 
 class Ending:
@@ -238,16 +242,15 @@ def open_all(config: Config) -> Serving:
     """The server, listening, with what goes with it."""
     try:
         tables = tuple(map(make_table, config.tables))
+        stream = open_stream(config) if config.spec else None
         server = echoic.Server(
-            specs.example(config.spec) if config.spec else None,
-            batch_size=config.batch_size if config.spec else None,
-            capacity=config.buffers * config.batch_size,
-            transport=[transport(listen) for listen in config.listen],
-            tables=tables,
+            *tables,
+            *([] if stream is None else [stream]),
+            listen=[listener(listen) for listen in config.listen],
             checkpointer=config.checkpoints,
             journal=config.journal,
         )
-        sink = open_sink(server, config) if config.spec else None
+        sink = None if stream is None else open_sink(stream, config)
     except (ConfigError, echoic.EchoicError, ValueError, OSError, MemoryError) as error:
         fail(why(error))
     try:
@@ -261,7 +264,14 @@ def open_all(config: Config) -> Serving:
         fail(why(error))
     if url:
         say(f"numbers are at {url}")
-    return Serving(server, tables, sink)
+    return Serving(server, tables, stream, sink)
+
+
+def open_stream(config: Config) -> echoic.Stream:
+    """Return the stream that the configuration describes."""
+    capacity = config.capacity or 16 * config.batch_size
+    example = specs.example(config.spec)
+    return echoic.Stream(example, batch_size=config.batch_size, capacity=capacity)
 
 
 def open_metrics(server: echoic.Server, config: Config) -> str | None:
@@ -273,9 +283,9 @@ def open_metrics(server: echoic.Server, config: Config) -> str | None:
     return server.serve_metrics(config.metrics, token=token, insecure=first.insecure)
 
 
-def open_sink(server: echoic.Server, config: Config) -> Sink:
+def open_sink(stream: echoic.Stream, config: Config) -> Sink:
     """Where the batches go."""
-    paths = (leaf.path for leaf in server.spec.leaves)
+    paths = (leaf.path for leaf in stream.spec.leaves)
     return Folder(config.save, paths) if config.save else Counter()
 
 
@@ -335,7 +345,6 @@ def watch(serving: Serving, config: Config, ended: Ending) -> Reading:
 
 
 def summarise(
-    server: echoic.Server,
     consumer: Consumer | None,
     reading: Reading,
     last: Reading,
@@ -354,7 +363,7 @@ def summarise(
         say(f"ended after {duration(reading.age)}: {refused:,d} connections refused")
         return
     drained = reading.stream.samples - last.stream.samples
-    rest = consumer.samples - consumer.batches * server.batch_size
+    rest = consumer.samples - consumer.batches * consumer.batch_size
     say(
         f"ended after {duration(reading.age)}: {consumer.samples:,d} samples"
         f" ({size(reading.stream.bytes)}) in {consumer.batches:,d} batches"

@@ -118,11 +118,11 @@ def connect(address: str | None = None, **options: Unpack[LinkOptions]) -> Rollo
         **options: How it is reached: those of :class:`~echoic.links.LinkOptions`.
 
     Examples:
-        >>> from echoic import Server, TcpTransport
+        >>> from echoic import Server
         >>> from echoic.rollouts import RolloutTable, connect
         >>> table = RolloutTable("math", {"tokens": "int32"}, batch_groups=1)
-        >>> with Server(rollouts=[table], transport=TcpTransport(port=0)) as server:
-        ...     with connect(server.addresses[0]) as client:
+        >>> with Server(table, listen="tcp://127.0.0.1:0") as server:
+        ...     with connect(server.address) as client:
         ...         print(client["math"].reserve().add({"tokens": [1, 2, 3]}))
         ...     print(table.sample()["tokens"])
         complete

@@ -49,12 +49,12 @@ class ShardedClient(TableClient):
 
     Examples:
         >>> import numpy as np
-        >>> from echoic import Server, Table, TcpTransport, connect
+        >>> from echoic import Server, Table, connect
         >>> def serve():
         ...     table = Table("replay", np.int64(0), capacity=1000)
-        ...     return Server(tables=[table], transport=TcpTransport(port=0))
+        ...     return Server(table, listen="tcp://127.0.0.1:0")
         >>> with serve() as one, serve() as two:
-        ...     with connect([one.addresses[0], two.addresses[0]]) as client:
+        ...     with connect([one.address, two.address]) as client:
         ...         client.extend(np.arange(800), "replay")
         ...         client.flush()
         ...         batch = client.sample("replay", 32)
