@@ -147,14 +147,14 @@ def journals(
         blocks = [_rows(columns, first, rows) for first in range(0, calls * rows, rows)]
         with _folder() as folder:
             table = _table(items, calls * rows, durability=durability)
-            with echoic.Server(tables=[table], journal=folder):
+            with echoic.Server(table, journal=folder):
                 insert = table.add if rows == 1 else table.extend
                 start = time.perf_counter_ns()
                 for block in blocks:
                     insert(block)
                 elapsed = time.perf_counter_ns() - start
             table = _table(items, calls * rows, durability=durability)
-            with echoic.Server(tables=[table], journal=folder):
+            with echoic.Server(table, journal=folder):
                 _check(table, items, calls * rows)
         rate = calls * rows / elapsed * 1e9
         return Measurement(rate)
@@ -243,7 +243,7 @@ def _served(items: Items, size: int, folder: Path) -> Iterator[Any]:
     for first in range(0, size, rows):
         table.extend(items.columns(np.arange(first, min(first + rows, size))))
     checkpointer = echoic.Checkpointer(folder, keep=1, load=False)
-    with echoic.Server(tables=[table], checkpointer=checkpointer) as server:
+    with echoic.Server(table, checkpointer=checkpointer) as server:
         yield server
 
 
@@ -253,7 +253,7 @@ def _loaded(items: Items, size: int, folder: Path) -> Iterator[Any]:
     import echoic
 
     table = _table(items, size)
-    with echoic.Server(tables=[table], checkpointer=echoic.Checkpointer(folder)):
+    with echoic.Server(table, checkpointer=echoic.Checkpointer(folder)):
         yield table
 
 

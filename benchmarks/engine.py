@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from benchmarks.net.engine import Learner, Papers, Sender
@@ -72,17 +71,16 @@ class Echoic:
     name = "echoic"
 
     def open(self, example: Tree, *, batch_size: int, num_buffers: int) -> Stream:
-        """Open an in-process server."""
+        """Open a stream of this process."""
         # Imported here: a peer's environment runs the workloads without Echoic.
         import echoic
 
-        server: Stream = echoic.Server(
-            example, batch_size=batch_size, capacity=num_buffers * batch_size
-        ).start()
-        return server
+        capacity = num_buffers * batch_size
+        stream: Stream = echoic.Stream(example, batch_size=batch_size, capacity=capacity)
+        return stream
 
     def extend(self, stream: Stream) -> Callable[[Tree], Any]:
-        """Return the server's own method."""
+        """Return the stream's own method."""
         method: Callable[[Tree], Any] = stream.extend  # type: ignore[attr-defined]
         return method
 
@@ -100,19 +98,17 @@ class Echoic:
         import echoic
 
         name = f"echoic-bench-{os.getpid()}-{next(_numbers)}"
-        transport: echoic.Transport
         if door == "tcp":
-            transport = echoic.TcpTransport(0)
+            address = "tcp://127.0.0.1:0"
         elif door == "tls":
             return self._listen_with_tls(example, batch_size, num_buffers)
         elif door == "unix":
-            transport = echoic.UnixTransport(Path(tempfile.gettempdir()) / f"{name}.sock")
+            address = f"unix://{tempfile.gettempdir()}/{name}.sock"
         else:
-            transport = echoic.ShmTransport(name)
-        server = echoic.Server(
-            example, batch_size, capacity=num_buffers * batch_size, transport=transport
-        ).start()
-        return Learner(server.addresses[0], server.sample, server.close)
+            address = f"shm://{name}"
+        stream = echoic.Stream(example, batch_size=batch_size, capacity=num_buffers * batch_size)
+        server = echoic.Server(stream, listen=address).start()
+        return Learner(server.address, stream.sample, server.close)
 
     def connect(self, address: str, example: Tree) -> Sender:
         """Connect with the defaults."""
@@ -127,18 +123,15 @@ class Echoic:
         import echoic
 
         papers = Papers()
-        transport = echoic.TlsTransport(
-            0, "localhost", certificate=papers.certificate, key=papers.certificate
-        )
-        server = echoic.Server(
-            example, batch_size, capacity=num_buffers * batch_size, transport=transport
-        ).start()
+        tls = echoic.Tls(certificate=papers.certificate, key=papers.certificate)
+        stream = echoic.Stream(example, batch_size=batch_size, capacity=num_buffers * batch_size)
+        server = echoic.Server(stream, listen="tls://localhost:0", tls=tls).start()
 
         def close() -> None:
             server.close()
             papers.close()
 
-        return Learner(f"{server.addresses[0]}#{papers.authority}", server.sample, close)
+        return Learner(f"{server.address}#{papers.authority}", stream.sample, close)
 
 
 ENGINE = Echoic()

@@ -48,8 +48,8 @@ def make_tables(width: int) -> list[echoic.Table]:
 
 def serve(ready: Connection, width: int) -> None:
     """Serve as a shard does, without Ray."""
-    doors = [echoic.TcpTransport(0), echoic.ShmTransport(f"beside-ray-{os.getpid()}")]
-    with echoic.Server(tables=make_tables(width), transport=doors) as server:
+    doors = ["tcp://127.0.0.1:0", f"shm://beside-ray-{os.getpid()}"]
+    with echoic.Server(*make_tables(width), listen=doors) as server:
         ready.send((os.getpid(), list(server.addresses)))
         ready.recv()
 

@@ -14,7 +14,6 @@ import statistics
 import tempfile
 import time
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,16 +74,15 @@ def published(_engine: Any, *, door: str, megabytes: int, times: int) -> Iterato
 
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        transport: echoic.Transport
         if door == "tcp":
-            transport = echoic.TcpTransport(0)
+            address = "tcp://127.0.0.1:0"
         elif door == "unix":
-            transport = echoic.UnixTransport(Path(folder) / "weights.sock")
+            address = f"unix://{folder}/weights.sock"
         else:
-            transport = echoic.ShmTransport(f"echoic-bench-weights-{os.getpid()}")
+            address = f"shm://echoic-bench-weights-{os.getpid()}"
         store = WeightStore()
-        server = stack.enter_context(echoic.Server(weights=store, transport=transport))
-        readers = stack.enter_context(subscribers(_SUBSCRIBERS, megabytes, server.addresses[0]))
+        server = stack.enter_context(echoic.Server(store, listen=address))
+        readers = stack.enter_context(subscribers(_SUBSCRIBERS, megabytes, server.address))
         version = 0
 
         def publish() -> tuple[float, float]:

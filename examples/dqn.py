@@ -52,7 +52,7 @@ def train(options: Options) -> Outcome:
     learner = QLearner(rng)
     game = Game(options.seed)
     scores = Scores(options)
-    with echoic.Server(tables=[make_table(options.seed)]) as server:
+    with echoic.Server(make_table(options.seed)) as server:
         table = echoic.connect(server).table("replay")
         while not scores.done:
             obs = game.obs

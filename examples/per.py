@@ -125,7 +125,7 @@ def train(options: Options) -> Outcome:
     weights = WeightStore()
     scores, surprise = Scores(options), Surprise()
     # The server is closed first: an actor that waits in `add` ends with an error then.
-    with ThreadPoolExecutor(1) as pool, echoic.Server(tables=[make_table(options.seed)]) as server:
+    with ThreadPoolExecutor(1) as pool, echoic.Server(make_table(options.seed)) as server:
         table = echoic.connect(server).table("replay")
         playing = pool.submit(play, table, learner, weights, scores, surprise, options.seed)
         # Also when the actor fails: nobody is to wait for steps that will not come.

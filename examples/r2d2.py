@@ -291,7 +291,7 @@ def train(options: Options) -> Outcome:
     learner = Learner(np.random.default_rng(options.seed))
     scores = Scores(options)
     largest = LEAST_PRIORITY
-    with echoic.Server(tables=[make_table(options.seed)]) as server:
+    with echoic.Server(make_table(options.seed)) as server:
         client = echoic.connect(server)
         table = client.table("sequences")
         with client.trajectory_writer(num_keep_alive_refs=LENGTH) as writer:

@@ -27,7 +27,7 @@ import gymnasium
 import numpy as np
 import ray
 import torch
-from echoic import TcpTransport, limiters, selectors
+from echoic import limiters, selectors
 from echoic.integrations.ray import Collectors, ReplayCluster
 from echoic.weights import WeightStore
 from rich.console import Console
@@ -227,10 +227,9 @@ def train(options: argparse.Namespace, directory: str) -> bool:
     """Learn until the target is reached and both victims are back."""
     learner, store = Learner(options.seed), WeightStore()
     host, token = ray.util.get_node_ip_address(), os.urandom(16).hex()
-    door = TcpTransport(0, host, token=token)
     small = {"num_cpus": 0.5}
     with (
-        echoic.Server(weights=store, transport=door) as server,
+        echoic.Server(store, listen=f"tcp://{host}:0", token=token) as server,
         ReplayCluster(make_tables, 2, resources=small, directory=directory) as cluster,
         cluster.client() as client,
         Collectors(
@@ -241,7 +240,7 @@ def train(options: argparse.Namespace, directory: str) -> bool:
             num_workers=2,
             envs_per_worker=4,
             num_steps=16,
-            weights=server.addresses[0],
+            weights=server.address,
             resources=small,
             seed=options.seed,
             token=token,

@@ -75,16 +75,41 @@ class Background:
 
 
 @pytest.fixture
-def make_server() -> Iterator[Callable[..., echoic.Server]]:
-    """Make servers that are closed after the test, which wakes whoever still waits."""
-    servers: list[echoic.Server] = []
+def make_stream() -> Iterator[Callable[..., echoic.Stream]]:
+    """Make streams that are closed after the test, which wakes whoever still waits."""
+    streams: list[echoic.Stream] = []
 
     def make(
         example: Any, batch_size: int = 4, capacity: int | None = None, **rest: Any
-    ) -> echoic.Server:
-        server = echoic.Server(example, batch_size, capacity or 2 * batch_size, **rest)
-        servers.append(server)
-        return server
+    ) -> echoic.Stream:
+        capacity = capacity or 2 * batch_size
+        stream = echoic.Stream(example, batch_size=batch_size, capacity=capacity, **rest)
+        streams.append(stream)
+        return stream
+
+    yield make
+    for stream in streams:
+        stream.close()
+
+
+class Serving(echoic.Server):
+    """A server of a stream, and the stream."""
+
+    stream: echoic.Stream
+
+
+@pytest.fixture
+def make_server(make_stream: Callable[..., echoic.Stream]) -> Iterator[Callable[..., Serving]]:
+    """Make servers of a stream that are closed after the test."""
+    servers: list[Serving] = []
+
+    def make(
+        example: Any, batch_size: int = 4, capacity: int | None = None, **rest: Any
+    ) -> Serving:
+        stream = make_stream(example, batch_size, capacity)
+        servers.append(Serving(stream, **rest))
+        servers[-1].stream = stream
+        return servers[-1]
 
     yield make
     for server in servers:
@@ -95,7 +120,7 @@ def make_server() -> Iterator[Callable[..., echoic.Server]]:
 def background(make_server: object) -> Iterator[Background]:
     """Run functions in threads.
 
-    Joined before the servers are closed, so that a thread which only a close would wake fails.
+    Joined before streams are closed, so that a thread which only a close would wake fails.
     """
     threads = Background()
     yield threads
@@ -141,10 +166,10 @@ def forks() -> Iterator[Forks]:
 
 
 @pytest.fixture
-def counter_server(make_server: Callable[..., echoic.Server]) -> Callable[..., echoic.Server]:
-    """Make servers whose samples are one int64."""
+def counter_stream(make_stream: Callable[..., echoic.Stream]) -> Callable[..., echoic.Stream]:
+    """Make streams whose samples are one int64."""
 
-    def make(batch_size: int = 4, capacity: int | None = None, **rest: Any) -> echoic.Server:
-        return make_server(np.int64(0), batch_size, capacity, **rest)
+    def make(batch_size: int = 4, capacity: int | None = None, **rest: Any) -> echoic.Stream:
+        return make_stream(np.int64(0), batch_size, capacity, **rest)
 
     return make

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from echoic.echo import TrajectoryAccumulator
 
-MakeServer = Callable[..., echoic.Server]
+MakeStream = Callable[..., echoic.Stream]
 
 EXAMPLE = {
     "step": {"obs": np.zeros((3, 2), np.float32), "reward": np.zeros(3, np.float32)},
@@ -373,14 +373,14 @@ def test_the_example_itself_is_never_written() -> None:
 # Together with the rest.
 
 
-def test_submitting_what_was_built_delivers_it(make_server: MakeServer) -> None:
+def test_submitting_what_was_built_delivers_it(make_stream: MakeStream) -> None:
     buf = TrajectoryAccumulator(EXAMPLE)
-    server = make_server(EXAMPLE, batch_size=4, capacity=8)
+    stream = make_stream(EXAMPLE, batch_size=4, capacity=8)
     for trajectory in range(8):
         fill(buf, 10 * trajectory)
-        server.add(buf.build())
+        stream.add(buf.build())
     for first in (0, 4):
-        batch = server.sample(timeout=0).data
+        batch = stream.sample(timeout=0).data
         for row in range(4):
             tree = {
                 "step": {name: leaf[row] for name, leaf in batch["step"].items()},

@@ -26,12 +26,13 @@ from echoic.cli import load as loads
 from echoic.cli.app import app
 from echoic.cli.bench import Report, report
 from echoic.cli.config import Config, ConfigError, Listen, read
-from echoic.cli.doors import transport
+from echoic.cli.doors import listener
 from echoic.cli.serve import Ending
 from echoic.cli.sink import Consumer, Counter, Folder
 from echoic.cli.spec import Field, SpecTextError, example, from_table, mirror, parse, text
 from echoic.cli.status import LineView, PanelView, choose_view
 from echoic.cli.text import amount, duration, size, why
+from echoic.transports import Listener
 from echoic.views.reading import Reading, ServerReading, StreamReading
 from echoic.watch import Connection
 from hypothesis import given
@@ -152,11 +153,11 @@ class Point(NamedTuple):
     ],
     ids=["dicts", "namedtuple", "list", "escapes", "array"],
 )
-def test_mirror_has_the_leaves_of_a_server_in_their_order(make_server: Any, tree: Any) -> None:
-    leaves = make_server(tree).spec.leaves
+def test_mirror_has_the_leaves_of_a_stream_in_their_order(make_stream: Any, tree: Any) -> None:
+    leaves = make_stream(tree).spec.leaves
     fields = [Field(leaf.path, leaf.dtype, leaf.shape) for leaf in leaves]
     copy = mirror((field, field.zeros()) for field in fields)
-    assert make_server(copy).spec.leaves == leaves
+    assert make_stream(copy).spec.leaves == leaves
 
 
 def test_table_of_a_file_is_the_same_spec_as_text() -> None:
@@ -178,7 +179,7 @@ def test_leaf_may_be_called_dtype() -> None:
 CONFIG = {
     "spec": {"obs": {"dtype": "float32", "shape": [4]}, "reward": {"dtype": "float32"}},
     "batch_size": 32,
-    "buffers": 8,
+    "capacity": 256,
     "listen": [
         {"address": "tcp://0.0.0.0:5555", "token_file": "secret", "max_connections": 100},
         {"address": "shm://robots", "heartbeat": 2},
@@ -189,7 +190,7 @@ CONFIG = {
 }
 CONFIG_TOML = """
 batch_size = 32
-buffers = 8
+capacity = 256
 save = "batches"
 metrics = "127.0.0.1:9464"
 drain = 1.5
@@ -218,7 +219,7 @@ def test_toml_and_json_say_the_same(tmp_path: Path) -> None:
     expected = Config(
         spec=parse(SPEC),
         batch_size=32,
-        buffers=8,
+        capacity=256,
         listen=(
             Listen("tcp://0.0.0.0:5555", token_file=tmp_path / "secret", max_connections=100),
             Listen("shm://robots", heartbeat=2.0),
@@ -234,10 +235,10 @@ def test_toml_and_json_say_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"batchsize": 1}, "unknown key `batchsize`; allowed are spec, batch_size, buffers"),
+        ({"batchsize": 1}, "unknown key `batchsize`; allowed are spec, batch_size, capacity"),
         ({"batch_size": 0}, "`batch_size` must be a whole number from 1 on, not 0"),
         ({"batch_size": True}, "`batch_size` must be a whole number from 1 on, not True"),
-        ({"buffers": 1.5}, "`buffers` must be a whole number"),
+        ({"capacity": 1.5}, "`capacity` must be a whole number"),
         ({"drain": -1}, "`drain` must be a number of seconds"),
         ({"drain": 1e9}, "`drain` must be a number of seconds from 0 to 3600"),
         ({"interval": 0}, "`interval` must be at least"),
@@ -303,28 +304,32 @@ def test_configurations_in_the_guide_can_be_used(tmp_path: Path) -> None:
         config = read(path)
         assert config.spec or config.tables
         (tmp_path / "secret").write_text("secret")
-        assert [transport(listen) for listen in config.listen]
+        assert [listener(listen) for listen in config.listen]
 
 
 # Addresses.
 
 
-def test_address_becomes_its_transport(tmp_path: Path) -> None:
+def test_address_becomes_its_listener(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("hunter2\n")
-    assert transport(Listen("tcp://127.0.0.1:5555")) == echoic.TcpTransport(5555)
-    assert transport(
+    assert listener(Listen("tcp://127.0.0.1:5555")) == Listener("tcp://127.0.0.1:5555")
+    assert listener(
         Listen("tcp://[::1]:0", token, insecure=True, max_connections=3, heartbeat=1.0, threads=2)
-    ) == echoic.TcpTransport(
-        0, "::1", token=b"hunter2", insecure=True, max_connections=3, heartbeat=1.0, threads=2
+    ) == Listener(
+        "tcp://[::1]:0",
+        token=b"hunter2",
+        insecure=True,
+        max_connections=3,
+        heartbeat=1.0,
+        threads=2,
     )
-    assert transport(
-        Listen("tls://host:1", certificate=Path("c"), key=Path("k"), client_ca=Path("a"))
-    ) == echoic.TlsTransport(1, "host", certificate=Path("c"), key=Path("k"), client_ca=Path("a"))
-    assert transport(Listen("unix:///run/a b.sock")) == echoic.UnixTransport("/run/a b.sock")
-    assert transport(Listen("shm://robots", token)) == echoic.ShmTransport(
-        "robots", token=b"hunter2"
-    )
+    tls = echoic.Tls(certificate=Path("c"), key=Path("k"), ca=Path("a"))
+    assert listener(
+        Listen("tls://host:1", certificate=tls.certificate, key=tls.key, client_ca=tls.ca)
+    ) == Listener("tls://host:1", tls=tls)
+    assert listener(Listen("unix:///run/a b.sock")) == Listener("unix:///run/a b.sock")
+    assert listener(Listen("shm://robots", token)) == Listener("shm://robots", token=b"hunter2")
 
 
 @pytest.mark.parametrize(
@@ -341,7 +346,7 @@ def test_address_becomes_its_transport(tmp_path: Path) -> None:
 )
 def test_address_that_can_not_be_used_is_named(address: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint) as caught:
-        transport(Listen(address))
+        listener(Listen(address))
     assert address in str(caught.value)
 
 
@@ -349,45 +354,45 @@ def test_empty_token_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("\n")
     with pytest.raises(ConfigError, match=r"token file .* is empty"):
-        transport(Listen("shm://a", path))
+        listener(Listen("shm://a", path))
 
 
 # Where batches go.
 
 
-def fill(server: echoic.Server, rows: int) -> None:
+def fill(stream: echoic.Stream, rows: int) -> None:
     for row in range(rows):
-        server.add({"x": {"file": np.full(3, row, np.int16), "arr_0": np.float64(-row)}})
+        stream.add({"x": {"file": np.full(3, row, np.int16), "arr_0": np.float64(-row)}})
 
 
-def filed_server(make_server: Any) -> echoic.Server:
+def filed_stream(make_stream: Any) -> echoic.Stream:
     # The names are those of `numpy.savez`'s arguments.
-    server: echoic.Server = make_server({"x": {"file": np.zeros(3, np.int16), "arr_0": 0.0}}, 4)
-    return server
+    stream: echoic.Stream = make_stream({"x": {"file": np.zeros(3, np.int16), "arr_0": 0.0}}, 4)
+    return stream
 
 
-def consume(server: echoic.Server, sink: Any) -> Consumer:
+def consume(stream: echoic.Stream, sink: Any) -> Consumer:
     failures: list[int] = []
-    consumer = Consumer(server, sink, failed=lambda: failures.append(1))
+    consumer = Consumer(stream, sink, failed=lambda: failures.append(1))
     consumer.start()
-    server.close()
+    stream.close()
     consumer.join()
     assert len(failures) == (consumer.error is not None)
     return consumer
 
 
-def paths_of(server: echoic.Server) -> list[str]:
-    return [leaf.path for leaf in server.spec.leaves]
+def paths_of(stream: echoic.Stream) -> list[str]:
+    return [leaf.path for leaf in stream.spec.leaves]
 
 
 def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_batches_are_saved_by_path_and_the_rest_too(make_server: Any, tmp_path: Path) -> None:
-    server = filed_server(make_server)
-    fill(server, 6)
-    consumer = consume(server, Folder(tmp_path, paths_of(server)))
+def test_batches_are_saved_by_path_and_the_rest_too(make_stream: Any, tmp_path: Path) -> None:
+    stream = filed_stream(make_stream)
+    fill(stream, 6)
+    consumer = consume(stream, Folder(tmp_path, paths_of(stream)))
     assert (consumer.error, consumer.batches, consumer.samples) == (None, 1, 6)
     assert names_in(tmp_path) == ["batch-00000000.npz", "batch-00000001.npz"]
     rows = []
@@ -401,51 +406,51 @@ def test_batches_are_saved_by_path_and_the_rest_too(make_server: Any, tmp_path: 
 
 
 def test_sample_that_is_one_array_is_saved_under_a_name(
-    counter_server: Any, tmp_path: Path
+    counter_stream: Any, tmp_path: Path
 ) -> None:
-    server = counter_server(2)
-    server.extend(np.arange(2))
-    consume(server, Folder(tmp_path, paths_of(server)))
+    stream = counter_stream(2)
+    stream.extend(np.arange(2))
+    consume(stream, Folder(tmp_path, paths_of(stream)))
     with np.load(tmp_path / "batch-00000000.npz") as file:
         assert {name: file[name].tolist() for name in file} == {"sample": [0, 1]}
 
 
-def test_files_of_an_earlier_run_are_kept(counter_server: Any, tmp_path: Path) -> None:
+def test_files_of_an_earlier_run_are_kept(counter_stream: Any, tmp_path: Path) -> None:
     for run in range(2):
-        server = counter_server(1)
-        server.add(np.int64(run))
-        consume(server, Folder(tmp_path, paths_of(server)))
+        stream = counter_stream(1)
+        stream.add(np.int64(run))
+        consume(stream, Folder(tmp_path, paths_of(stream)))
     (tmp_path / "batch-00000041.npz").touch()
-    server = counter_server(1)
-    server.add(np.int64(2))
-    consume(server, Folder(tmp_path, paths_of(server)))
+    stream = counter_stream(1)
+    stream.add(np.int64(2))
+    consume(stream, Folder(tmp_path, paths_of(stream)))
     names = [f"batch-000000{number}.npz" for number in ("00", "01", "41", "42")]
     assert names_in(tmp_path) == names
     assert np.load(tmp_path / names[0])["sample"].tolist() == [0]
     assert np.load(tmp_path / names[3])["sample"].tolist() == [2]
 
 
-def test_failed_write_leaves_no_file_and_is_told(counter_server: Any, tmp_path: Path) -> None:
+def test_failed_write_leaves_no_file_and_is_told(counter_stream: Any, tmp_path: Path) -> None:
     class Full(Folder):
         def _write(self, path: Path, leaves: list[Any]) -> None:
             super()._write(path, leaves)
             raise OSError(28, "No space left on device")
 
-    server = counter_server(1)
-    server.add(np.int64(1))
-    consumer = consume(server, Full(tmp_path, paths_of(server)))
+    stream = counter_stream(1)
+    stream.add(np.int64(1))
+    consumer = consume(stream, Full(tmp_path, paths_of(stream)))
     assert why(consumer.error) == "No space left on device"
     assert names_in(tmp_path) == []
 
 
-def test_counting_keeps_no_batch(counter_server: Any, eventually: Any) -> None:
-    server = counter_server(batch_size=2, capacity=4)
-    consumer = Consumer(server, Counter(), failed=lambda: None)
+def test_counting_keeps_no_batch(counter_stream: Any, eventually: Any) -> None:
+    stream = counter_stream(batch_size=2, capacity=4)
+    consumer = Consumer(stream, Counter(), failed=lambda: None)
     consumer.start()
-    server.extend(np.arange(100), timeout=PATIENCE)
+    stream.extend(np.arange(100), timeout=PATIENCE)
     eventually(lambda: consumer.batches == 50)
-    assert server.info.batches_held == 0
-    server.close()
+    assert stream.stats().batches_held == 0
+    stream.close()
     consumer.join()
     assert consumer.samples == 100
 
@@ -629,12 +634,11 @@ def open_server(make_server: Any) -> Callable[..., str]:
     """Start a server of `SPEC` in this process, with somebody who takes its batches."""
 
     def start(**options: Any) -> str:
-        server = make_server(
-            sample(), 64, 256, transport=echoic.TcpTransport(port=0, **options)
-        ).start()
+        server = make_server(sample(), 64, 256, listen="tcp://127.0.0.1:0", **options).start()
         start.server = server  # type: ignore[attr-defined]
-        threading.Thread(target=lambda: list(map(len, server.batches())), daemon=True).start()
-        address: str = server.addresses[0]
+        taken = server.stream.batches()
+        threading.Thread(target=lambda: list(map(len, taken)), daemon=True).start()
+        address: str = server.address
         return address
 
     return start
@@ -648,7 +652,7 @@ def test_ping_tells_version_spec_and_round_trips(open_server: Any) -> None:
     assert re.fullmatch(rf"{address} answers: echoic \d\S+, protocol \d+", first)
     assert second == f"samples of 20 B: {SPEC}"
     assert re.match(r"round trips: 7, shortest [\d.]+ .s, median ", third)
-    assert open_server.server.info.inserted_total == 0
+    assert open_server.server.stream.stats().inserted_total == 0
 
 
 def test_ping_with_the_right_spec_says_so(open_server: Any) -> None:
@@ -711,7 +715,7 @@ def test_bench_counts_what_the_server_stored(open_server: Any, options: list[str
     done = invoke("bench", address, "--seconds", "0.5", "--json", *options)
     assert done.exit_code == 0, done.output
     found = json.loads(done.output)
-    assert found["samples"] == open_server.server.info.inserted_total > 0
+    assert found["samples"] == open_server.server.stream.stats().inserted_total > 0
     assert found["spec"] == SPEC
     assert found["samples_per_second"] == pytest.approx(found["samples"] / found["seconds"])
     assert found["megabytes_per_second"] == pytest.approx(found["samples_per_second"] * 2e-5)
@@ -730,11 +734,11 @@ def test_bench_keeps_to_a_rate(open_server: Any) -> None:
 
 def test_bench_sends_to_a_server_with_any_tree(make_server: Any) -> None:
     tree = {"step": Point(np.float32(0), np.zeros(2)), "a": (np.int8(0), np.zeros(1, "S4"), 1j)}
-    server = make_server(tree, 16, 64, transport=echoic.TcpTransport(port=0)).start()
-    threading.Thread(target=lambda: list(map(len, server.batches())), daemon=True).start()
-    done = invoke("bench", server.addresses[0], "--seconds", "0.2")
+    server = make_server(tree, 16, 64, listen="tcp://127.0.0.1:0").start()
+    threading.Thread(target=lambda: list(map(len, server.stream.batches())), daemon=True).start()
+    done = invoke("bench", server.address, "--seconds", "0.2")
     assert done.exit_code == 0, done.output
-    assert server.info.inserted_total > 0
+    assert server.stream.stats().inserted_total > 0
 
 
 def test_bench_that_is_refused_is_exit_status_1(open_server: Any) -> None:
@@ -746,8 +750,8 @@ def test_bench_that_is_refused_is_exit_status_1(open_server: Any) -> None:
 
 
 def test_bench_fails_when_nobody_takes_the_batches(make_server: Any) -> None:
-    server = make_server(sample(), 4, 8, transport=echoic.TcpTransport(port=0)).start()
-    done = invoke("bench", server.addresses[0], "--timeout", "1")
+    server = make_server(sample(), 4, 8, listen="tcp://127.0.0.1:0").start()
+    done = invoke("bench", server.address, "--timeout", "1")
     assert done.exit_code == 1
     assert "the server's ring is full" in done.output
 

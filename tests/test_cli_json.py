@@ -31,8 +31,8 @@ def invoke(*arguments: str) -> Any:
 
 
 def test_ping_as_json_has_all_that_it_tells() -> None:
-    with echoic.Server(sample(), 4, transport=echoic.TcpTransport(0)) as server:
-        address = server.addresses[0]
+    with echoic.Server(echoic.Stream(sample(), batch_size=4), listen="tcp://127.0.0.1:0") as server:
+        address = server.address
         arguments = (address, "--json", "--count", "3", "--spec", SPEC)
         said = json.loads(invoke("ping", *arguments).output)
     assert said["address"] == address
@@ -45,10 +45,10 @@ def test_ping_as_json_has_all_that_it_tells() -> None:
 def test_ping_and_inspect_of_tables_alone() -> None:
     replay = echoic.Table("replay", sample(), capacity=10)
     queue = echoic.Table.queue("messages", np.zeros(3), capacity=5)
-    door = echoic.TcpTransport(0)
-    with echoic.Server(tables=[replay, queue], transport=door) as server:
+    door = "tcp://127.0.0.1:0"
+    with echoic.Server(replay, queue, listen=door) as server:
         replay.add(sample(), 2.5)
-        address = server.addresses[0]
+        address = server.address
         done = invoke("ping", address)
         assert done.exit_code == 0
         assert "tables, and no stream: replay, messages" in done.output
@@ -73,7 +73,7 @@ def test_ping_and_inspect_of_tables_alone() -> None:
 def test_checkpoints_are_verified_and_exported_as_json(tmp_path: Path) -> None:
     table = echoic.Table("replay", sample(), capacity=10)
     keeper = echoic.Checkpointer(tmp_path / "checkpoints")
-    with echoic.Server(tables=[table], checkpointer=keeper) as server:
+    with echoic.Server(table, checkpointer=keeper) as server:
         table.add(sample())
         place = server.checkpoint()
     said = json.loads(invoke("verify", str(tmp_path / "checkpoints"), "--json").output)

@@ -56,23 +56,21 @@ def test_the_root_has_the_base_class_alone() -> None:
 
 
 def wrong_token() -> None:
-    server = echoic.Server(0, batch_size=1)
-    token = b"right"
-    with server:
-        address = echoic.TcpTransport(0, token=token).open(server)
-        echoic.connect(address, token=b"wrong").stream(0)
+    stream = echoic.Stream(0, batch_size=1)
+    with echoic.Server(stream, listen="tcp://127.0.0.1:0", token=b"right") as server:
+        echoic.connect(server.address, token=b"wrong").stream(0)
 
 
 def closed_sample() -> None:
-    with echoic.Server(0, batch_size=1) as server:
+    with echoic.Stream(0, batch_size=1) as stream:
         pass
-    server.sample()
+    stream.sample()
 
 
 def closed_add() -> None:
-    with echoic.Server(0, batch_size=1) as server:
+    with echoic.Stream(0, batch_size=1) as stream:
         pass
-    server.add(0)
+    stream.add(0)
 
 
 def other_journal() -> None:
@@ -80,21 +78,21 @@ def other_journal() -> None:
     with tempfile.TemporaryDirectory() as root:
         Path(root, "tests").mkdir()
         Path(root, "tests", "echoic-table").write_text("[]")
-        echoic.Server(tables=[table], journal=root)
+        echoic.Server(table, journal=root)
 
 
 PROVOKED = {
     "a sample that does not fit": (
-        lambda: echoic.Server(0, batch_size=1).add(0.5),
+        lambda: echoic.Stream(0, batch_size=1).add(0.5),
         echoic.errors.SpecError,
     ),
     "rows that do not fit": (
-        lambda: echoic.Server(0, batch_size=1).extend(np.zeros(2)),
+        lambda: echoic.Stream(0, batch_size=1).extend(np.zeros(2)),
         echoic.errors.SpecError,
     ),
-    "an example without leaves": (lambda: echoic.Server({}, batch_size=1), echoic.errors.SpecError),
+    "an example without leaves": (lambda: echoic.Stream({}, batch_size=1), echoic.errors.SpecError),
     "no batch in time": (
-        lambda: echoic.Server(0, batch_size=1).sample(timeout=0),
+        lambda: echoic.Stream(0, batch_size=1).sample(timeout=0),
         echoic.errors.WaitTimeoutError,
     ),
     "nobody there": (
@@ -102,8 +100,8 @@ PROVOKED = {
         echoic.errors.DisconnectedError,
     ),
     "the wrong token": (wrong_token, echoic.errors.RefusedError),
-    "a closed server, sample": (closed_sample, echoic.errors.ClosedError),
-    "a closed server, add": (closed_add, echoic.errors.ClosedError),
+    "a closed stream, sample": (closed_sample, echoic.errors.ClosedError),
+    "a closed stream, add": (closed_add, echoic.errors.ClosedError),
     "an unfinished trajectory": (
         lambda: echo.TrajectoryAccumulator({"a": np.zeros(2)}).build(),
         echoic.errors.TrajectoryError,
@@ -139,18 +137,25 @@ def test_what_goes_wrong_is_raised_as_just_that_class(case: str) -> None:
 
 # Nonsense of all kinds: each must end in an ordinary exception that names no Rust source.
 ABUSES = {
-    "no example": echoic.Server,
-    "sizes of another type": lambda: echoic.Server(0, batch_size="2"),
-    "a size past an int": lambda: echoic.Server(0, batch_size=1 << 80),
-    "all the slots there are": lambda: echoic.Server(0, batch_size=(1 << 63) - 1),
-    "all the buffers there are": lambda: echoic.Server(0, batch_size=1, capacity=(1 << 63) - 1),
-    "slots without bytes": lambda: echoic.Server(np.zeros(0), 1 << 62, capacity=(1 << 63) - 1),
-    "a timeout of another type": lambda: echoic.Server(0, batch_size=1).sample(timeout="1"),
+    "no example": echoic.Stream,
+    "no store": echoic.Server,
+    "sizes of another type": lambda: echoic.Stream(0, batch_size="2"),
+    "a size past an int": lambda: echoic.Stream(0, batch_size=1 << 80),
+    "all the slots there are": lambda: echoic.Stream(0, batch_size=(1 << 63) - 1).stats(),
+    "all the buffers there are": lambda: echoic.Stream(
+        0, batch_size=1, capacity=(1 << 63) - 1
+    ).stats(),
+    "slots without bytes": lambda: echoic.Stream(
+        np.zeros(0), batch_size=1 << 62, capacity=(1 << 63) - 1
+    ).stats(),
+    "a timeout of another type": lambda: echoic.Stream(0, batch_size=1).sample(timeout="1"),
     "a batch made by hand": echoic.Batch,
     "an info made by hand": echoic.batches.StreamStats,
     "a histogram made by hand": echoic.batches.Histogram,
     "a spec made by hand": echoic.Spec,
-    "an info that is assigned": lambda: setattr(echoic.Server(0, batch_size=1).info, "partial", 1),
+    "an info that is assigned": lambda: setattr(
+        echoic.Stream(0, batch_size=1).stats(), "partial", 1
+    ),
     "an address without a scheme": lambda: echoic.connect("localhost:1").stream(0),
     "a window of no bytes": lambda: echoic.connect("tcp://localhost:1", window_bytes=-1).stream(0),
     "a producer of 3 bytes": lambda: echoic.connect("tcp://localhost:1").stream(0, producer=b"abc"),
@@ -163,8 +168,12 @@ ABUSES = {
         "tls://localhost:1", tls=echoic.Tls(ca="/no.pem")
     ).stream(0),
     "a name with a slash": lambda: echoic.connect("shm://a/b").stream(0),
-    "a door with no threads": lambda: echoic.TcpTransport(0, threads=0).open(echoic.Server(0, 1)),
-    "a heart that stands": lambda: echoic.TcpTransport(0, heartbeat=0).open(echoic.Server(0, 1)),
+    "a door with no threads": lambda: echoic.Server(
+        echoic.Stream(0, batch_size=1), listen="tcp://127.0.0.1:0", threads=0
+    ).start(),
+    "a heart that stands": lambda: echoic.Server(
+        echoic.Stream(0, batch_size=1), listen="tcp://127.0.0.1:0", heartbeat=0
+    ).start(),
     "an accumulator of no dict": lambda: echo.TrajectoryAccumulator([np.zeros(2)]),
     "an accumulator of nothing": lambda: echo.TrajectoryAccumulator({}),
     "an accumulator of numbered parts": lambda: echo.TrajectoryAccumulator({1: np.zeros(2)}),
@@ -184,6 +193,6 @@ def test_abuse_is_an_ordinary_exception_and_never_a_panic(abuse: str, capfd: Any
 
 def test_errors_survive_pickling_with_their_attributes() -> None:
     with pytest.raises(echoic.errors.WaitTimeoutError) as caught:
-        echoic.Server(0, batch_size=1).sample(timeout=0)
+        echoic.Stream(0, batch_size=1).sample(timeout=0)
     copy = pickle.loads(pickle.dumps(caught.value))
     assert (str(copy), copy.reason, copy.stored) == (str(caught.value), "EMPTY", 0)

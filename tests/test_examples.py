@@ -156,7 +156,7 @@ def played_sequences(steps: int) -> tuple[r2d2.Learner, dict[str, NDArray[Any]]]
     """Play without learning; return all sequences, the oldest first."""
     learner = r2d2.Learner(np.random.default_rng(5))
     table = echoic.Table("sequences", sampler=selectors.Epoch(), capacity=1_000, seed=1)
-    with echoic.Server(tables=[table]) as server:
+    with echoic.Server(table) as server:
         client = echoic.connect(server)
         with client.trajectory_writer(num_keep_alive_refs=r2d2.LENGTH) as writer:
             actor = r2d2.Actor(writer, learner, seed=7)

@@ -60,17 +60,18 @@ def test_certificates_are_believed_when_made_as_the_guide_says(tmp_path: Path) -
     example = {"obs": np.zeros(4, np.float32)}
     papers = {"certificate": tmp_path / "learner.pem", "key": tmp_path / "learner.key"}
     authority = tmp_path / "ca.pem"
-    door = echoic.TlsTransport(0, **papers, client_ca=authority)
-    with echoic.Server(example, batch_size=1, transport=door) as server:
+    tls = echoic.Tls(**papers, ca=authority)
+    stream = echoic.Stream(example, batch_size=1)
+    with echoic.Server(stream, listen="tls://127.0.0.1:0", tls=tls) as server:
         names = {"ca": str(authority), "server_name": "learner"}
         tls = echoic.Tls(**names)
         with pytest.raises(echoic.errors.DisconnectedError, match="certificate"):
-            echoic.connect(server.addresses[0], timeout=1.0, tls=tls).stream(example)
+            echoic.connect(server.address, timeout=1.0, tls=tls).stream(example)
         shown = {name: str(path) for name, path in papers.items()}
         tls = echoic.Tls(**names, **shown)
-        with echoic.connect(server.addresses[0], tls=tls).stream(example) as client:
+        with echoic.connect(server.address, tls=tls).stream(example) as client:
             client.add(example)
-        assert server.sample().data["obs"].shape == (1, 4)
+        assert stream.sample().data["obs"].shape == (1, 4)
 
 
 @pytest.mark.parametrize("path", sorted(DOCS.rglob("*.svg")), ids=lambda path: path.name)

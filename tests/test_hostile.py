@@ -41,14 +41,14 @@ def test_an_array_that_gets_other_memory_while_its_sample_is_read_is_refused(
     change: Callable[[np.ndarray], None],
 ) -> None:
     example = {"a": np.zeros(1 << 16, np.float32), "b": np.zeros(4, np.float32)}
-    server = echoic.Server(example, batch_size=1)
+    stream = echoic.Stream(example, batch_size=1)
     victim = np.ones(1 << 16, np.float32)
     trap = Leaf(lambda: change(victim), np.zeros(4, np.float32))
     with pytest.raises(echoic.errors.SpecError, match="leaf `a`: the array was changed while"):
-        server.add({"a": victim, "b": trap})
-    assert server.info.inserted_total == 0
-    server.add(example)
-    assert server.sample(timeout=0).data["a"].shape == (1, 1 << 16)
+        stream.add({"a": victim, "b": trap})
+    assert stream.stats().inserted_total == 0
+    stream.add(example)
+    assert stream.sample(timeout=0).data["a"].shape == (1, 1 << 16)
 
 
 def test_a_built_trajectory_can_not_be_resized() -> None:
@@ -85,18 +85,18 @@ def test_what_a_user_does_to_a_built_array_does_not_reach_the_next() -> None:
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_is_refused_and_the_parent_goes_on() -> None:
     example = {"a": np.zeros(2, np.float32)}
-    server = echoic.Server(example, batch_size=1)
+    stream = echoic.Stream(example, batch_size=1)
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         said = []
-        for call in (lambda: server.add(example), lambda: server.sample(timeout=0)):
+        for call in (lambda: stream.add(example), lambda: stream.sample(timeout=0)):
             try:
                 call()
             except echoic.errors.ClosedError as error:
                 said.append(str(error))
-        # A server of the child's own works.
-        own = echoic.Server(example, batch_size=1)
+        # A stream of the child's own works.
+        own = echoic.Stream(example, batch_size=1)
         own.add(example)
         said.append(str(len(own.sample(timeout=0))))
         os.write(writing, "\n".join(said).encode())
@@ -109,19 +109,19 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on() -> None:
     assert "made before a fork" in said[0]
     assert said[0] == said[1]
     assert said[2] == "1"
-    server.add(example)
-    assert len(server.sample(timeout=0)) == 1
+    stream.add(example)
+    assert len(stream.sample(timeout=0)) == 1
 
 
 def test_a_batch_that_refers_to_its_own_sample_is_collected() -> None:
     example = {"a": np.zeros(2, np.float32)}
-    server = echoic.Server(example, batch_size=1)
-    server.add(example)
-    sample = server.sample()
+    stream = echoic.Stream(example, batch_size=1)
+    stream.add(example)
+    sample = stream.sample()
     sample.data["itself"] = sample
     del sample
     gc.collect()
-    assert server.info.batches_held == 0
+    assert stream.stats().batches_held == 0
 
 
 @dataclass
@@ -140,9 +140,9 @@ def test_a_tree_that_can_not_hold_a_batch_is_refused_before_there_is_one() -> No
     with pytest.raises(
         echoic.errors.SpecError, match="can't hold a batch: ValueError: a vector, please"
     ):
-        echoic.Server(OnlyVectors(np.zeros(3)), batch_size=2)
+        echoic.Stream(OnlyVectors(np.zeros(3)), batch_size=2)
     with pytest.raises(echoic.errors.SpecError, match="can't hold a batch"):
-        echoic.Server(np.zeros((1,) * 64), batch_size=2)
+        echoic.Stream(np.zeros((1,) * 64), batch_size=2)
 
 
 @pytest.mark.parametrize(
@@ -150,20 +150,20 @@ def test_a_tree_that_can_not_hold_a_batch_is_refused_before_there_is_one() -> No
     [(np.float16, 1e5), (np.float32, 1e300), (np.float32, -1e39), (np.complex64, 1e300)],
 )
 def test_a_python_number_that_would_become_infinite_is_refused(dtype: Any, number: float) -> None:
-    server = echoic.Server(np.zeros((), dtype), batch_size=1)
+    stream = echoic.Stream(np.zeros((), dtype), batch_size=1)
     with pytest.raises(echoic.errors.SpecError, match="got the float"):
-        server.add(number)
-    server.add(float("inf"))
-    assert np.isinf(server.sample(timeout=0).data).all()
+        stream.add(number)
+    stream.add(float("inf"))
+    assert np.isinf(stream.sample(timeout=0).data).all()
 
 
-def test_no_samples_for_a_closed_server_are_refused_too() -> None:
-    server = echoic.Server(np.zeros(2), batch_size=1)
-    server.extend(np.zeros((0, 2)))
-    server.close()
+def test_no_samples_for_a_closed_stream_are_refused_too() -> None:
+    stream = echoic.Stream(np.zeros(2), batch_size=1)
+    stream.extend(np.zeros((0, 2)))
+    stream.close()
     with pytest.raises(echoic.errors.ClosedError):
-        server.extend(np.zeros((0, 2)))
+        stream.extend(np.zeros((0, 2)))
 
 
 def test_never_is_a_time_after_which_held_batches_are_worth_a_warning() -> None:
-    assert echoic.Server(np.zeros(2), 1, held_warning_after=float("inf")).batch_size == 1
+    assert echoic.Stream(np.zeros(2), batch_size=1, held_warning_after=float("inf")).batch_size == 1

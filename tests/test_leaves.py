@@ -15,25 +15,25 @@ import pytest
 
 pytestmark = pytest.mark.timeout(60)
 
-MakeServer = Callable[..., echoic.Server]
+MakeStream = Callable[..., echoic.Stream]
 
 
-def stored(make_server: MakeServer, example: Any, value: Any) -> np.ndarray:
+def stored(make_stream: MakeStream, example: Any, value: Any) -> np.ndarray:
     """What comes out of a batch of one when `value` goes in."""
-    server = make_server({"leaf": example}, batch_size=1)
-    server.add({"leaf": value})
-    return server.sample(timeout=0).data["leaf"][0:1]
+    stream = make_stream({"leaf": example}, batch_size=1)
+    stream.add({"leaf": value})
+    return stream.sample(timeout=0).data["leaf"][0:1]
 
 
-def refusal(make_server: MakeServer, example: Any, value: Any) -> str:
-    """The message that `value` is refused with; also checks that the server goes on."""
-    server = make_server({"before": 0, "leaf": example}, batch_size=1)
+def refusal(make_stream: MakeStream, example: Any, value: Any) -> str:
+    """The message that `value` is refused with; also checks that the stream goes on."""
+    stream = make_stream({"before": 0, "leaf": example}, batch_size=1)
     with pytest.raises(echoic.errors.SpecError) as caught:
-        server.add({"before": 1, "leaf": value})
-    info = server.info
+        stream.add({"before": 1, "leaf": value})
+    info = stream.stats()
     assert (info.inserted_total, info.refused, info.aborted) == (0, 1, 0)
-    server.add({"before": 2, "leaf": example})
-    assert server.sample(timeout=0).data["before"].tolist() == [2]
+    stream.add({"before": 2, "leaf": example})
+    assert stream.sample(timeout=0).data["before"].tolist() == [2]
     return str(caught.value)
 
 
@@ -50,11 +50,11 @@ SHAPES = [(), (1,), (3,), (2, 3), (0,), (2, 0, 3), (1, 1, 1, 1, 2)]
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
 def test_every_dtype_and_shape_comes_back_bit_for_bit(
-    make_server: MakeServer, dtype: Any, shape: tuple[int, ...]
+    make_stream: MakeStream, dtype: Any, shape: tuple[int, ...]
 ) -> None:
     dtype = np.dtype(dtype)
     rng = np.random.default_rng(7)
-    server = make_server(np.zeros(shape, dtype), batch_size=3)
+    stream = make_stream(np.zeros(shape, dtype), batch_size=3)
     high = 2 if dtype.kind == "b" else 256
     rows = [
         np.frombuffer(
@@ -63,19 +63,19 @@ def test_every_dtype_and_shape_comes_back_bit_for_bit(
         for _ in range(3)
     ]
     for row in rows:
-        server.add(row)
-    batch = server.sample(timeout=0).data
+        stream.add(row)
+    batch = stream.sample(timeout=0).data
     assert (batch.dtype, batch.shape) == (dtype, (3, *shape))
     assert batch.tobytes() == b"".join(row.tobytes() for row in rows)
 
 
-def test_samples_without_any_bytes_are_counted_like_others(make_server: MakeServer) -> None:
-    server = make_server(np.zeros((0, 2)), batch_size=2, capacity=6)
+def test_samples_without_any_bytes_are_counted_like_others(make_stream: MakeStream) -> None:
+    stream = make_stream(np.zeros((0, 2)), batch_size=2, capacity=6)
     for _ in range(5):
-        server.add(np.zeros((0, 2)))
-    assert [server.sample(timeout=0).data.shape for _ in range(2)] == [(2, 0, 2)] * 2
+        stream.add(np.zeros((0, 2)))
+    assert [stream.sample(timeout=0).data.shape for _ in range(2)] == [(2, 0, 2)] * 2
     with pytest.raises(echoic.errors.WaitTimeoutError):
-        server.sample(timeout=0)
+        stream.sample(timeout=0)
 
 
 @pytest.mark.parametrize(
@@ -106,20 +106,20 @@ def test_samples_without_any_bytes_are_counted_like_others(make_server: MakeServ
     ],
 )
 def test_another_dtype_is_refused_even_of_the_same_size(
-    make_server: MakeServer, example: Any, value: Any
+    make_stream: MakeStream, example: Any, value: Any
 ) -> None:
     example, value = np.zeros(3, example), np.zeros(3, value)
-    message = refusal(make_server, example, value)
+    message = refusal(make_stream, example, value)
     expected = example.dtype.str[1:] if example.dtype.kind == "S" else example.dtype.name
     assert message.startswith(f"leaf `leaf`: expected {expected}[3], got ")
     assert message.endswith("[3]")
 
 
-def test_variable_strings_in_a_sample_are_refused_by_name(make_server: MakeServer) -> None:
+def test_variable_strings_in_a_sample_are_refused_by_name(make_stream: MakeStream) -> None:
     if not hasattr(np.dtypes, "StringDType"):
         pytest.skip("numpy 2 has such strings")
     value = np.array(["a", "b"], np.dtypes.StringDType())
-    message = refusal(make_server, np.zeros(2, np.float32), value)
+    message = refusal(make_stream, np.zeros(2, np.float32), value)
     assert message.startswith("leaf `leaf`: expected float32[2], got ")
 
 
@@ -128,15 +128,15 @@ def test_variable_strings_in_a_sample_are_refused_by_name(make_server: MakeServe
     [((2, 3), (3, 2)), ((6,), (2, 3)), ((2, 3), (6,)), ((1,), ()), ((), (1,)), ((3,), (1, 3))],
 )
 def test_another_shape_is_refused_even_of_the_same_size(
-    make_server: MakeServer, example: tuple[int, ...], value: tuple[int, ...]
+    make_stream: MakeStream, example: tuple[int, ...], value: tuple[int, ...]
 ) -> None:
-    message = refusal(make_server, np.zeros(example), np.zeros(value))
+    message = refusal(make_stream, np.zeros(example), np.zeros(value))
     assert message == f"leaf `leaf`: expected float64{list(example)}, got float64{list(value)}"
 
 
 @pytest.mark.parametrize("size", [0, 3, 5, 4096, 1_000_000])
-def test_a_leaf_of_another_size_is_refused(make_server: MakeServer, size: int) -> None:
-    message = refusal(make_server, np.zeros(4, np.float32), np.zeros(size, np.float32))
+def test_a_leaf_of_another_size_is_refused(make_stream: MakeStream, size: int) -> None:
+    message = refusal(make_stream, np.zeros(4, np.float32), np.zeros(size, np.float32))
     assert message == f"leaf `leaf`: expected float32[4], got float32[{size}]"
 
 
@@ -171,55 +171,55 @@ BASE = np.arange(24, dtype=np.float32)
     ],
 )
 def test_the_values_of_an_array_count_and_not_its_layout(
-    make_server: MakeServer, value: np.ndarray
+    make_stream: MakeStream, value: np.ndarray
 ) -> None:
-    got = stored(make_server, np.zeros((4, 6), np.float32), value)
+    got = stored(make_stream, np.zeros((4, 6), np.float32), value)
     assert got.dtype == np.dtype("=f4")
     np.testing.assert_array_equal(got[0], value)
 
 
-def test_a_byte_swapped_scalar_array_is_converted(make_server: MakeServer) -> None:
-    assert stored(make_server, 0, np.array(258, ">i8")).tolist() == [258]
+def test_a_byte_swapped_scalar_array_is_converted(make_stream: MakeStream) -> None:
+    assert stored(make_stream, 0, np.array(258, ">i8")).tolist() == [258]
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_a_byte_swapped_example_gives_native_batches(make_server: MakeServer, order: str) -> None:
-    server = make_server(np.zeros(2, f"{order}u4"), batch_size=2)
-    server.add(np.array([1, 2], ">u4"))
-    server.add(np.array([3, 4], "<u4"))
-    batch = server.sample(timeout=0).data
+def test_a_byte_swapped_example_gives_native_batches(make_stream: MakeStream, order: str) -> None:
+    stream = make_stream(np.zeros(2, f"{order}u4"), batch_size=2)
+    stream.add(np.array([1, 2], ">u4"))
+    stream.add(np.array([3, 4], "<u4"))
+    batch = stream.sample(timeout=0).data
     assert batch.dtype.isnative
     assert batch.tolist() == [[1, 2], [3, 4]]
 
 
-def test_read_only_arrays_are_taken_and_the_batch_is_writable(make_server: MakeServer) -> None:
+def test_read_only_arrays_are_taken_and_the_batch_is_writable(make_stream: MakeStream) -> None:
     value = np.arange(3)
     value.flags.writeable = False
-    got = stored(make_server, np.zeros(3, np.int64), value)
+    got = stored(make_stream, np.zeros(3, np.int64), value)
     assert got.tolist() == [[0, 1, 2]]
     assert got.flags.writeable
 
 
 def test_a_subclass_of_ndarray_is_an_array_and_comes_back_as_a_plain_one(
-    make_server: MakeServer,
+    make_stream: MakeStream,
 ) -> None:
     class Mine(np.ndarray):
         pass
 
-    got = stored(make_server, np.zeros(3), np.arange(3.0).view(Mine))
+    got = stored(make_stream, np.zeros(3), np.arange(3.0).view(Mine))
     assert type(got) is np.ndarray
     assert got.tolist() == [[0, 1, 2]]
     mapped = np.arange(3.0).view(np.recarray)
-    assert stored(make_server, np.zeros(3).view(Mine), mapped).tolist() == [[0, 1, 2]]
+    assert stored(make_stream, np.zeros(3).view(Mine), mapped).tolist() == [[0, 1, 2]]
 
 
 # What a mask hides is arbitrary, and a batch has no place for the mask.
 @pytest.mark.parametrize("mask", [[False, True, False], False])
-def test_masked_arrays_are_refused_with_advice(make_server: MakeServer, mask: Any) -> None:
+def test_masked_arrays_are_refused_with_advice(make_stream: MakeStream, mask: Any) -> None:
     masked = np.ma.masked_array(np.arange(3.0), mask=mask)
-    assert "filled" in refusal(make_server, np.zeros(3), masked)
+    assert "filled" in refusal(make_stream, np.zeros(3), masked)
     with pytest.raises(echoic.errors.SpecError, match="filled"):
-        make_server({"leaf": masked})
+        make_stream({"leaf": masked})
 
 
 # Scalars.
@@ -233,12 +233,12 @@ def test_masked_arrays_are_refused_with_advice(make_server: MakeServer, mask: An
     ],
     ids=lambda scalar: type(scalar).__name__,
 )
-def test_numpy_scalars_are_leaves_of_their_dtype(make_server: MakeServer, scalar: Any) -> None:
+def test_numpy_scalars_are_leaves_of_their_dtype(make_stream: MakeStream, scalar: Any) -> None:
     example = np.zeros((), np.asarray(scalar).dtype)
-    got = stored(make_server, example, scalar)
+    got = stored(make_stream, example, scalar)
     assert (got.dtype, got.shape) == (example.dtype, (1,))
     assert got.tobytes() == np.asarray(scalar).tobytes()
-    assert make_server(scalar).spec.leaves == make_server(example).spec.leaves
+    assert make_stream(scalar).spec.leaves == make_stream(example).spec.leaves
 
 
 @pytest.mark.parametrize(
@@ -254,9 +254,9 @@ def test_numpy_scalars_are_leaves_of_their_dtype(make_server: MakeServer, scalar
     ids=lambda scalar: type(scalar).__name__,
 )
 def test_numpy_scalars_of_another_dtype_are_refused(
-    make_server: MakeServer, example: Any, scalar: Any
+    make_stream: MakeStream, example: Any, scalar: Any
 ) -> None:
-    message = refusal(make_server, example, scalar)
+    message = refusal(make_stream, example, scalar)
     assert message == f"leaf `leaf`: expected {example.dtype}[], got {scalar.dtype}[]"
 
 
@@ -264,36 +264,36 @@ INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uin
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_a_python_int_fits_any_int_dtype_that_holds_it(make_server: MakeServer, dtype: str) -> None:
+def test_a_python_int_fits_any_int_dtype_that_holds_it(make_stream: MakeStream, dtype: str) -> None:
     limits = np.iinfo(dtype)
     example = np.zeros((), dtype)
     for value in (int(limits.min), 0, 1, 7, int(limits.max)):
-        assert stored(make_server, example, value).tolist() == [value]
+        assert stored(make_stream, example, value).tolist() == [value]
     for value in (int(limits.min) - 1, int(limits.max) + 1, 2**64, -(2**63) - 1, 10**30):
-        message = refusal(make_server, example, value)
+        message = refusal(make_stream, example, value)
         assert message == f"leaf `leaf`: expected {dtype}[], got the int {value}"
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ml_dtypes.bfloat16])
 @pytest.mark.parametrize("value", [0.0, -0.0, 1.5, 1.1, -3.3, float("inf"), float("nan")])
 def test_a_python_float_fits_any_float_dtype(
-    make_server: MakeServer, dtype: Any, value: float
+    make_stream: MakeStream, dtype: Any, value: float
 ) -> None:
-    got = stored(make_server, np.zeros((), dtype), value)
+    got = stored(make_stream, np.zeros((), dtype), value)
     assert got.tobytes() == np.array(value, dtype).tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 @pytest.mark.parametrize("value", [1.5, 1 + 2j])
 def test_a_complex_leaf_takes_python_floats_and_complex(
-    make_server: MakeServer, dtype: str, value: complex
+    make_stream: MakeStream, dtype: str, value: complex
 ) -> None:
-    assert stored(make_server, np.zeros((), dtype), value).tolist() == [value]
+    assert stored(make_stream, np.zeros((), dtype), value).tolist() == [value]
 
 
-def test_a_python_bool_fits_bool(make_server: MakeServer) -> None:
-    assert stored(make_server, np.bool_(0), True).tolist() == [True]
-    assert stored(make_server, np.bool_(1), False).tolist() == [False]
+def test_a_python_bool_fits_bool(make_stream: MakeStream) -> None:
+    assert stored(make_stream, np.bool_(0), True).tolist() == [True]
+    assert stored(make_stream, np.bool_(1), False).tolist() == [False]
 
 
 @pytest.mark.parametrize(
@@ -313,39 +313,39 @@ def test_a_python_bool_fits_bool(make_server: MakeServer) -> None:
     ],
 )
 def test_a_python_number_of_another_kind_or_shape_is_refused(
-    make_server: MakeServer, example: Any, value: Any, message: str
+    make_stream: MakeStream, example: Any, value: Any, message: str
 ) -> None:
-    assert refusal(make_server, example, value) == f"leaf `leaf`: {message}"
+    assert refusal(make_stream, example, value) == f"leaf `leaf`: {message}"
 
 
 @pytest.mark.parametrize(
     ("value", "dtype"), [(True, "bool"), (3, "int64"), (1.5, "float64"), (1j, "complex128")]
 )
 def test_python_numbers_in_an_example_have_numpys_default_dtype(
-    make_server: MakeServer, value: Any, dtype: str
+    make_stream: MakeStream, value: Any, dtype: str
 ) -> None:
-    (leaf,) = make_server(value).spec.leaves
+    (leaf,) = make_stream(value).spec.leaves
     assert (leaf.path, leaf.dtype, leaf.shape) == ("", dtype, ())
 
 
-def test_subclasses_of_int_are_not_taken_for_another_width(make_server: MakeServer) -> None:
+def test_subclasses_of_int_are_not_taken_for_another_width(make_stream: MakeStream) -> None:
     class Action(enum.IntEnum):
         LEFT = 1
 
-    assert stored(make_server, np.int64(0), Action.LEFT).tolist() == [1]
+    assert stored(make_stream, np.int64(0), Action.LEFT).tolist() == [1]
 
 
 # Bytes.
 
 
 @pytest.mark.parametrize("value", [b"", b"a", b"abcde", np.bytes_(b"abc")])
-def test_bytes_up_to_the_width_are_zero_padded(make_server: MakeServer, value: bytes) -> None:
-    got = stored(make_server, np.zeros((), "S5"), value)
+def test_bytes_up_to_the_width_are_zero_padded(make_stream: MakeStream, value: bytes) -> None:
+    got = stored(make_stream, np.zeros((), "S5"), value)
     assert got.tobytes() == bytes(value).ljust(5, b"\0")
 
 
-def test_bytes_past_the_width_are_refused(make_server: MakeServer) -> None:
-    message = refusal(make_server, np.zeros((), "S3"), b"abcd")
+def test_bytes_past_the_width_are_refused(make_stream: MakeStream) -> None:
+    message = refusal(make_stream, np.zeros((), "S3"), b"abcd")
     assert message == "leaf `leaf`: expected at most 3 bytes, got 4"
 
 
@@ -364,18 +364,18 @@ def test_bytes_past_the_width_are_refused(make_server: MakeServer) -> None:
     ],
     ids=["bytearray", "memoryview", "array of floats", "array of shorts", "strided", "2-d"],
 )
-def test_buffers_are_leaves(make_server: MakeServer, example: Any, value: Any) -> None:
-    got = stored(make_server, example, value)
+def test_buffers_are_leaves(make_stream: MakeStream, example: Any, value: Any) -> None:
+    got = stored(make_stream, example, value)
     np.testing.assert_array_equal(got[0], np.asarray(value))
 
 
-def test_a_buffer_is_free_again_after_submit(make_server: MakeServer) -> None:
-    server = make_server(np.zeros(3, np.uint8), batch_size=1)
+def test_a_buffer_is_free_again_after_submit(make_stream: MakeStream) -> None:
+    stream = make_stream(np.zeros(3, np.uint8), batch_size=1)
     value = bytearray(b"\1\2\3")
-    server.add(value)
+    stream.add(value)
     # Raises BufferError while anybody exports it.
     value.append(4)
-    assert server.sample(timeout=0).data.tolist() == [[1, 2, 3]]
+    assert stream.sample(timeout=0).data.tolist() == [[1, 2, 3]]
 
 
 class WithArray:
@@ -403,60 +403,60 @@ class WithDlpack:
 
 @pytest.mark.parametrize("wrap", [WithArray, WithDlpack])
 def test_objects_that_can_be_arrays_are_leaves(
-    make_server: MakeServer, wrap: Callable[[np.ndarray], Any]
+    make_stream: MakeStream, wrap: Callable[[np.ndarray], Any]
 ) -> None:
     example = np.zeros(3, np.float32)
-    got = stored(make_server, example, wrap(np.arange(3, dtype=np.float32)))
+    got = stored(make_stream, example, wrap(np.arange(3, dtype=np.float32)))
     assert got.tolist() == [[0, 1, 2]]
-    assert stored(make_server, wrap(example), example).shape == (1, 3)
-    message = refusal(make_server, example, wrap(np.arange(3, dtype=np.int32)))
+    assert stored(make_stream, wrap(example), example).shape == (1, 3)
+    message = refusal(make_stream, example, wrap(np.arange(3, dtype=np.int32)))
     assert message == "leaf `leaf`: expected float32[3], got int32[3]"
 
 
 @pytest.mark.parametrize("error", [OSError("no signal"), ValueError("bad")])
 def test_an_object_that_fails_to_be_an_array_is_named_with_the_cause(
-    make_server: MakeServer, error: Exception
+    make_stream: MakeStream, error: Exception
 ) -> None:
-    server = make_server({"a": 0, "b": {"c": np.zeros(2)}}, batch_size=1)
+    stream = make_stream({"a": 0, "b": {"c": np.zeros(2)}}, batch_size=1)
     with pytest.raises(
         echoic.errors.SpecError, match="leaf `b/c`: a WithArray can't be read"
     ) as caught:
-        server.add({"a": 1, "b": {"c": WithArray(error)}})
+        stream.add({"a": 1, "b": {"c": WithArray(error)}})
     assert caught.value.__cause__ is error
-    assert (server.info.inserted_total, server.info.refused) == (0, 1)
-    server.add({"a": 2, "b": {"c": np.ones(2)}})
-    batch = server.sample(timeout=0).data
+    assert (stream.stats().inserted_total, stream.stats().refused) == (0, 1)
+    stream.add({"a": 2, "b": {"c": np.ones(2)}})
+    batch = stream.sample(timeout=0).data
     assert (batch["a"].tolist(), batch["b"]["c"].tolist()) == ([2], [[1, 1]])
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_what_ends_a_program_is_not_taken_for_a_bad_leaf(
-    make_server: MakeServer, error: type[BaseException]
+    make_stream: MakeStream, error: type[BaseException]
 ) -> None:
-    server = make_server({"a": np.zeros(2)})
+    stream = make_stream({"a": np.zeros(2)})
     with pytest.raises(error):
-        server.add({"a": WithArray(error())})
+        stream.add({"a": WithArray(error())})
     with pytest.raises(error):
-        make_server({"a": WithArray(error())})
-    assert server.info.inserted_total == 0
+        make_stream({"a": WithArray(error())})
+    assert stream.stats().inserted_total == 0
 
 
-def test_a_leaf_may_submit_by_itself_while_it_is_read(make_server: MakeServer) -> None:
-    server = make_server({"a": 0, "b": 0}, batch_size=2)
+def test_a_leaf_may_submit_by_itself_while_it_is_read(make_stream: MakeStream) -> None:
+    stream = make_stream({"a": 0, "b": 0}, batch_size=2)
 
     class Nested:
         def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-            server.add({"a": 1, "b": 2})
+            stream.add({"a": 1, "b": 2})
             return np.array(4)
 
-    server.add({"a": 3, "b": Nested()})
-    batch = server.sample(timeout=0).data
+    stream.add({"a": 3, "b": Nested()})
+    batch = stream.sample(timeout=0).data
     assert (batch["a"].tolist(), batch["b"].tolist()) == ([1, 3], [2, 4])
 
 
-def test_a_leaf_may_change_the_tree_while_it_is_read(make_server: MakeServer) -> None:
+def test_a_leaf_may_change_the_tree_while_it_is_read(make_stream: MakeStream) -> None:
     tree: dict[str, Any] = {}
-    server = make_server({"a": [0, 0], "b": 0}, batch_size=1)
+    stream = make_stream({"a": [0, 0], "b": 0}, batch_size=1)
 
     class Clearing:
         def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
@@ -466,10 +466,10 @@ def test_a_leaf_may_change_the_tree_while_it_is_read(make_server: MakeServer) ->
 
     tree |= {"a": [Clearing(), 2], "b": 3}
     with pytest.raises(echoic.errors.SpecError):
-        server.add(tree)
-    assert server.info.inserted_total == 0
-    server.add({"a": [4, 5], "b": 6})
-    assert server.sample(timeout=0).data["b"].tolist() == [6]
+        stream.add(tree)
+    assert stream.stats().inserted_total == 0
+    stream.add({"a": [4, 5], "b": 6})
+    assert stream.sample(timeout=0).data["b"].tolist() == [6]
 
 
 # What is refused with advice.
@@ -492,39 +492,39 @@ def test_a_leaf_may_change_the_tree_while_it_is_read(make_server: MakeServer) ->
     ids=lambda value: type(value).__name__,
 )
 def test_objects_and_text_in_an_example_are_refused_with_advice(
-    make_server: MakeServer, value: Any
+    make_stream: MakeStream, value: Any
 ) -> None:
     with pytest.raises(echoic.errors.SpecError, match=r"leaf `x/1` of the example: .*'S32'"):
-        make_server({"x": [0, value]})
+        make_stream({"x": [0, value]})
 
 
 @pytest.mark.parametrize(
     "dtype", ["M8[s]", "m8[s]", "V4", [("a", "f4")], np.longdouble, ml_dtypes.float8_e4m3fn]
 )
-def test_dtypes_that_are_not_supported_say_what_is(make_server: MakeServer, dtype: Any) -> None:
+def test_dtypes_that_are_not_supported_say_what_is(make_stream: MakeStream, dtype: Any) -> None:
     with pytest.raises(
         echoic.errors.SpecError, match=r"leaf `x` of the example: .*not supported; use"
     ):
-        make_server({"x": np.zeros(2, dtype)})
+        make_stream({"x": np.zeros(2, dtype)})
 
 
 # A list is a node in an example, so in a sample it must not pass for an array.
 @pytest.mark.parametrize("dtype", [np.float64, np.int64])
-def test_a_list_of_numbers_is_no_leaf(make_server: MakeServer, dtype: type) -> None:
-    message = refusal(make_server, np.zeros(3, dtype), np.arange(3, dtype=dtype).tolist())
+def test_a_list_of_numbers_is_no_leaf(make_stream: MakeStream, dtype: type) -> None:
+    message = refusal(make_stream, np.zeros(3, dtype), np.arange(3, dtype=dtype).tolist())
     assert message.endswith("got a list")
 
 
 @pytest.mark.parametrize("value", ["abc", object(), {1, 2}, Ellipsis, np.array([None])])
-def test_nonsense_is_refused_and_named(make_server: MakeServer, value: Any) -> None:
-    assert refusal(make_server, np.zeros(3), value).startswith(
+def test_nonsense_is_refused_and_named(make_stream: MakeStream, value: Any) -> None:
+    assert refusal(make_stream, np.zeros(3), value).startswith(
         "leaf `leaf`: expected float64[3], got "
     )
 
 
-def test_nothing_warns_while_leaves_are_converted(make_server: MakeServer) -> None:
+def test_nothing_warns_while_leaves_are_converted(make_stream: MakeStream) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        stored(make_server, np.zeros(3), WithDlpack(np.arange(3.0)))
-        stored(make_server, np.zeros(3), WithArray(np.arange(3.0)))
-        stored(make_server, np.zeros(3), np.arange(3.0).astype(">f8"))
+        stored(make_stream, np.zeros(3), WithDlpack(np.arange(3.0)))
+        stored(make_stream, np.zeros(3), WithArray(np.arange(3.0)))
+        stored(make_stream, np.zeros(3), np.arange(3.0).astype(">f8"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import echoic.logs
 import numpy as np
 import pytest
-from echoic import Checkpointer, Server, Table, TcpTransport, connect
+from echoic import Checkpointer, Server, Stream, Table, connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,14 +28,13 @@ def _quiet_again() -> Iterator[None]:
 
 def run_a_server(tmp_path: Path) -> str:
     """A door, a stranger and a checkpoint; where the door was."""
-    door = TcpTransport(0, token=b"right")
     keeper = Checkpointer(tmp_path)
     table = Table("t", EXAMPLE, capacity=1)
-    with Server(tables=[table], transport=door, checkpointer=keeper) as server:
+    with Server(table, listen="tcp://127.0.0.1:0", token=b"right", checkpointer=keeper) as server:
         with pytest.raises(echoic.errors.RefusedError):
-            connect(server.addresses[0], token=b"wrong").server_stats()
+            connect(server.address, token=b"wrong").server_stats()
         server.checkpoint()
-        return str(server.addresses[0])
+        return str(server.address)
 
 
 def test_nothing_is_said_until_somebody_listens(
@@ -110,8 +109,8 @@ def test_a_forked_child_listens_anew(tmp_path: Path) -> None:
         "import echoic, echoic.logs, logging, numpy as np, os, sys\n"
         "logging.basicConfig(level=10, format=str(os.getpid()) + ' %(process)d %(message)s')\n"
         "def serve():\n"
-        "    door = echoic.TcpTransport(0)\n"
-        "    with echoic.Server(np.zeros(1), 1, transport=door): pass\n"
+        "    stream = echoic.Stream(np.zeros(1), batch_size=1)\n"
+        "    with echoic.Server(stream, listen='tcp://127.0.0.1:0'): pass\n"
         "echoic.logs.enable('INFO')\n"
         "serve()\n"
         "child = os.fork()\n"
@@ -143,7 +142,9 @@ def test_more_than_fits_is_counted_and_nobody_waits(caplog: pytest.LogCaptureFix
     echoic._native.set_log_level(10)
     # Nobody takes them: each server says that its door was opened and is closing.
     for _ in range(600):
-        with Server(EXAMPLE, batch_size=1, capacity=2, transport=TcpTransport(0, threads=1)):
+        with Server(
+            Stream(EXAMPLE, batch_size=1, capacity=2), listen="tcp://127.0.0.1:0", threads=1
+        ):
             pass
     records, dropped = echoic._native.take_logs(0.0)
     assert len(records) == 1024
@@ -156,7 +157,8 @@ def test_a_program_that_listens_ends() -> None:
         "import echoic, echoic.logs, logging, numpy as np\n"
         "logging.basicConfig(level=10, format='%(name)s %(message)s')\n"
         "echoic.logs.enable('INFO')\n"
-        "server = echoic.Server(np.zeros(1), 1, transport=echoic.TcpTransport(0)).start()\n"
+        "stream = echoic.Stream(np.zeros(1), batch_size=1)\n"
+        "server = echoic.Server(stream, listen='tcp://127.0.0.1:0').start()\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False

@@ -31,9 +31,10 @@ def test_importing_loads_no_framework(run_script: Any) -> None:
 def test_using_it_loads_no_framework(run_script: Any) -> None:
     done = run_script(
         "import sys, numpy as np, echoic\n"
-        "with echoic.Server({'a': (np.zeros(3), 1)}, batch_size=1) as server:\n"
-        "    server.add({'a': (np.zeros(3), 1)})\n"
-        "    server.sample().info.as_dict()\n"
+        "with echoic.Stream({'a': (np.zeros(3), 1)}, batch_size=1) as stream:\n"
+        "    stream.add({'a': (np.zeros(3), 1)})\n"
+        "    stream.sample().info.as_dict()\n"
+        "echoic.Server(echoic.Stream(0, batch_size=1)).close()\n"
         "heavy = {'torch', 'jax', 'tensorflow', 'ray', 'gymnasium', 'rich', 'matplotlib'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
@@ -126,10 +127,10 @@ def test_the_stub_documents_every_member(name: str) -> None:
 def test_signatures_of_the_stub_are_those_at_runtime(method: str) -> None:
     (node,) = [
         node
-        for node in CLASSES["Server"].body
+        for node in CLASSES["Stream"].body
         if isinstance(node, ast.FunctionDef) and node.name == method
     ]
-    signature = inspect.signature(getattr(_native.Server, method))
+    signature = inspect.signature(getattr(_native.Stream, method))
     named = [*node.args.args, *node.args.kwonlyargs]
     assert [argument.arg for argument in named] == list(signature.parameters)
     defaults = [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from echoic import Server, Table, TcpTransport, connect
+from echoic import Server, Table, connect
 
 from benchmarks.scaling_model import fleet, parts, setups, simulation, tables
 from benchmarks.scaling_model.costs import COMMITTED, Costs, Line, about
@@ -235,10 +235,10 @@ def test_clients_come_back_to_a_real_server_as_soon_as_in_the_simulation(costs: 
 
     def serve(port: int) -> Server:
         table = Table("replay", example, capacity=1000)
-        return Server(tables=[table], transport=TcpTransport(port)).start()
+        return Server(table, listen=f"tcp://127.0.0.1:{port}").start()
 
     server = serve(0)
-    port = int(server.addresses[0].rpartition(":")[2])
+    port = int(server.address.rpartition(":")[2])
     clients = [connect(f"tcp://127.0.0.1:{port}") for _ in range(count)]
     for client in clients:
         client.table("replay").add(example)

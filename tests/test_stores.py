@@ -63,14 +63,13 @@ def make_table() -> echoic.Table:
 
 
 @contextlib.contextmanager
-def served(*transports: echoic.Transport) -> Iterator[Any]:
-    """Give a table that each of the transports serves, as one, and what flushes it."""
+def served(*addresses: str) -> Iterator[Any]:
+    """Give a table that is served at each address, as one, and what flushes it."""
     with contextlib.ExitStack() as stack:
         servers = [
-            stack.enter_context(echoic.Server(tables=[make_table()], transport=one))
-            for one in transports
+            stack.enter_context(echoic.Server(make_table(), listen=one)) for one in addresses
         ]
-        where: Any = [server.addresses[0] for server in servers]
+        where: Any = [server.address for server in servers]
         client = stack.enter_context(echoic.connect(where if len(where) > 1 else where[0]))
         yield client.table("replay"), client.flush
 
@@ -83,9 +82,9 @@ def local(store: Any) -> Any:
 STORES: dict[str, Callable[[], Any]] = {
     "buffer": lambda: local(echoic.PrioritizedReplayBuffer(EXAMPLE, 1000, alpha=0.6, seed=1)),
     "table": lambda: local(make_table()),
-    "tcp": lambda: served(echoic.TcpTransport(port=0)),
-    "shm": lambda: served(echoic.ShmTransport(f"stores-{os.getpid()}")),
-    "shards": lambda: served(echoic.TcpTransport(port=0), echoic.TcpTransport(port=0)),
+    "tcp": lambda: served("tcp://127.0.0.1:0"),
+    "shm": lambda: served(f"shm://stores-{os.getpid()}"),
+    "shards": lambda: served("tcp://127.0.0.1:0", "tcp://127.0.0.1:0"),
 }
 
 

@@ -24,7 +24,6 @@ NOT_YET = (
     "remote_table.py",
     "rollouts/client.py",
     "server.py",
-    "transports.py",
 )
 
 # Words that stand for other words, or for parts of a program as if they were people.
@@ -76,7 +75,6 @@ WORDS = re.compile(
 NAMES_NOT_YET = (
     "agents/training/crews.py",
     "cli/doors.py",
-    "transports.py",
 )
 
 

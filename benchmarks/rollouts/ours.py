@@ -10,7 +10,6 @@ import itertools
 import os
 import tempfile
 from collections import deque
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,15 +45,14 @@ class EchoicRollouts(Echoic):
         if plan.door == "local":
             self._here[name] = table
             return Host(name, table.close)
-        transport: echoic.Transport
         if plan.door == "tcp":
-            transport = echoic.TcpTransport(0)
+            address = "tcp://127.0.0.1:0"
         elif plan.door == "unix":
-            transport = echoic.UnixTransport(Path(tempfile.gettempdir()) / f"{name}.sock")
+            address = f"unix://{tempfile.gettempdir()}/{name}.sock"
         else:
-            transport = echoic.ShmTransport(name)
-        server = echoic.Server(rollouts=[table], transport=transport).start()
-        return Host(server.addresses[0], server.close)
+            address = f"shm://{name}"
+        server = echoic.Server(table, listen=address).start()
+        return Host(server.address, server.close)
 
     def produce(self, address: str, plan: Plan) -> Producer:
         """Connect with the defaults."""

@@ -109,29 +109,29 @@ class Parts:
         """Open a server of a stream."""
         import echoic
 
-        transport = (
-            echoic.TcpTransport(0, max_connections=_MOST_CONNECTIONS)
-            if door == "tcp"
-            else echoic.ShmTransport(f"echoic-model-{os.getpid()}")
+        shm = f"shm://echoic-model-{os.getpid()}"
+        server = echoic.Server(
+            echoic.Stream(example(nbytes), batch_size=batch, capacity=batch * buffers),
+            listen="tcp://127.0.0.1:0" if door == "tcp" else shm,
+            max_connections=_MOST_CONNECTIONS,
         )
-        server = echoic.Server(example(nbytes), batch, batch * buffers, transport=transport)
         self._server = self._stack.enter_context(server)
-        return {"address": self._server.addresses[0]}
+        return {"address": self._server.address}
 
     def serve_table(self, nbytes: int, capacity: int, folder: str | None = None) -> Message:
         """Open a server with a table, which has checkpoints if there is a folder for them."""
         import echoic
 
         table = echoic.Table(TABLE, example(nbytes), capacity=capacity)
-        transport = echoic.TcpTransport(0, max_connections=_MOST_CONNECTIONS)
         self._server = self._stack.enter_context(
             echoic.Server(
-                tables=[table],
-                transport=transport,
+                table,
+                listen="tcp://127.0.0.1:0",
+                max_connections=_MOST_CONNECTIONS,
                 checkpointer=None if folder is None else echoic.Checkpointer(folder, keep=1),
             )
         )
-        return {"address": self._server.addresses[0]}
+        return {"address": self._server.address}
 
     def serve_weights(self) -> Message:
         """Open a server of weights."""
@@ -140,9 +140,9 @@ class Parts:
 
         self._weights = WeightStore()
         self._server = self._stack.enter_context(
-            echoic.Server(weights=self._weights, transport=echoic.TcpTransport(0))
+            echoic.Server(self._weights, listen="tcp://127.0.0.1:0")
         )
-        return {"address": self._server.addresses[0]}
+        return {"address": self._server.address}
 
     def fill(self, nbytes: int, rows: int) -> None:
         """Insert rows into the server's own table."""

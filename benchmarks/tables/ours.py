@@ -37,9 +37,9 @@ class EchoicTables(Echoic):
             else echoic.limiters.MinSize(1),
             capacity=plan.capacity,
         )
-        server = echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)).start()
+        server = echoic.Server(table, listen="tcp://127.0.0.1:0").start()
         return TableServer(
-            server.addresses[0],
+            server.address,
             lambda: Client(echoic.connect(server)),
             server.close,
         )

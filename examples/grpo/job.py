@@ -168,11 +168,11 @@ class Threads(Job):
         return not self._thread.is_alive()
 
 
-def _learn_in_process(settings: Settings, transport: echoic.Transport) -> None:
+def _learn_in_process(settings: Settings, address: str) -> None:
     torch.set_num_threads(1)
     learner, table = saved_or_first(settings)
     store = WeightStore()
-    with echoic.Server(rollouts=[table], weights=store, transport=transport) as server:
+    with echoic.Server(table, store, listen=address) as server:
         server.start()
         learn(learner, table, store)
 
@@ -194,15 +194,13 @@ class Processes(Job):
         super().__init__(settings)
         name = f"grpo-{os.getpid()}-{settings.seed}"
         if door == "shm":
-            self._transport: echoic.Transport = echoic.ShmTransport(name)
             self._address = f"shm://{name}"
         else:
-            path = settings.folder.resolve() / "learner.sock"
-            self._transport, self._address = echoic.UnixTransport(path), f"unix://{path}"
+            self._address = f"unix://{settings.folder.resolve()}/learner.sock"
         self._workers: list[BaseProcess] = []
 
     def start_learner(self) -> None:
-        arguments = (self.settings, self._transport)
+        arguments = (self.settings, self._address)
         self._learner = SPAWN.Process(target=_learn_in_process, args=arguments, daemon=True)
         self._learner.start()
 

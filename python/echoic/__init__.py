@@ -1,11 +1,25 @@
-"""Store and transport experience for reinforcement learning.
+"""Echoic: experience replay and data transport for reinforcement learning.
 
-- :class:`ReplayBuffer` and the other classes of :mod:`echoic.buffers` keep transitions in this
-  process: everything for training on one machine.
-- :class:`Table` stores items with priorities. A selector chooses which are sampled, and a limiter
-  sets the ratio of samples to additions.
-- :class:`Server` makes tables, streams of fixed-size batches and weights available to other
-  processes, which reach them through :func:`connect`.
+On one machine, begin with a :class:`ReplayBuffer`. For several processes or machines, a
+:class:`Server` serves stores, and :func:`connect` reaches them from elsewhere with the same methods.
+
+- Stores: :class:`Table` (replay: items stay and are drawn by a selector), :class:`Stream` (each
+  sample once, in batches of a fixed size), :class:`RolloutTable` (groups of token sequences of
+  bounded age), :class:`WeightStore` (the parameters of a policy, for the workers).
+- Local buffers: :class:`ReplayBuffer`, :class:`PrioritizedReplayBuffer`,
+  :class:`MmapReplayBuffer` (larger than memory), :class:`OfflineDataset`.
+- Serving: :class:`Server`, :func:`connect`, :class:`Connection`, :class:`Tls`,
+  :class:`Checkpointer`.
+- Writers of trajectories: :class:`TrajectoryWriter`, :class:`VectorWriter` (environments that step
+  together), :class:`StructuredWriter` (by :mod:`patterns`).
+- Data: :class:`Batch`, :class:`Ragged` and :class:`AnyLength` (sequences of different lengths),
+  :class:`Spec`, :class:`LeafSpec`, :class:`Steps`.
+- Errors: :class:`EchoicError`, and its kinds in :mod:`errors`.
+
+Modules: :mod:`buffers`, :mod:`collectors`, :mod:`errors`, :mod:`limiters`, :mod:`patterns`,
+:mod:`primitives`, :mod:`selectors`; also :mod:`rollouts`, :mod:`weights`, :mod:`watch`,
+:mod:`workers`, :mod:`logs`, :mod:`integrations`, :mod:`agents`, and the APIs of three other
+libraries: :mod:`echo`, :mod:`reverb`, :mod:`rlox`.
 """
 
 import importlib as _importlib
@@ -31,10 +45,10 @@ from echoic.errors import EchoicError
 from echoic.patterns import StructuredWriter
 from echoic.ragged import Ragged
 from echoic.server import Server
+from echoic.stream import Stream
 from echoic.table import AnyLength, Table
 from echoic.tls import Tls
 from echoic.trajectory_writer import TrajectoryWriter
-from echoic.transports import ShmTransport, TcpTransport, TlsTransport, Transport, UnixTransport
 from echoic.vector_writer import VectorWriter
 
 if _typing.TYPE_CHECKING:
@@ -55,17 +69,13 @@ __all__ = [
     "ReplayBuffer",
     "RolloutTable",
     "Server",
-    "ShmTransport",
     "Spec",
     "Steps",
+    "Stream",
     "StructuredWriter",
     "Table",
-    "TcpTransport",
     "Tls",
-    "TlsTransport",
     "TrajectoryWriter",
-    "Transport",
-    "UnixTransport",
     "VectorWriter",
     "WeightStore",
     "buffers",

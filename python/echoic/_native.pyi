@@ -40,6 +40,7 @@ __all__ = [
     "Shards",
     "Spec",
     "Steps",
+    "Stream",
     "StreamStats",
     "StructuredWriter",
     "Subscription",
@@ -185,7 +186,7 @@ class Client:
         server's ring) is full.
 
         Args:
-            x: A sample like the example; the rules are those of ``Server.add``.
+            x: A sample like the example; the rules are those of ``Stream.add``.
             timeout: Seconds to wait for room; ``None`` waits for ever, 0 not at all.
 
         Raises:
@@ -268,83 +269,29 @@ class Client:
 
 @disjoint_base
 class Server:
-    """The native part of :class:`echoic.Server`: everything that runs per sample."""
+    """The native part of :class:`echoic.Server`."""
 
     def __new__(
         cls,
-        stream: tuple[Any, int, int | None] | None,
-        held_warning_after: float,
+        stream: Stream | None,
         shared: bool,
         tables: list[Table],
         checkpoints: tuple[str | os.PathLike[str], int] | None,
         weights: WeightStore | None = None,
         rollouts: Sequence[RolloutTable] | None = None,
     ) -> Self: ...
-    def add(self, x: Any, *, timeout: float | None = None) -> None:
-        """Store one sample.
-
-        Its bytes are copied before this returns. Waits, without the GIL, while the ring is full.
-
-        Args:
-            x: A sample like the example. dtypes must match exactly; Python numbers fit any dtype
-                of their kind; arrays that are not contiguous or have another byte order are
-                converted.
-            timeout: Seconds to wait for room; ``None`` waits for ever, 0 not at all.
-
-        Raises:
-            SpecError: The sample does not fit. Nothing of it is stored.
-            WaitTimeoutError: There was no room in time; ``reason`` says why.
-            ClosedError: The server is closed.
-        """
-
-    def extend(self, xs: Any, *, timeout: float | None = None) -> None:
-        """Store many samples, given as leaves with a leading axis.
-
-        The axis may be longer than a batch, or than the whole ring: this returns when all samples
-        are stored.
-
-        Args:
-            xs: Like the example, each leaf with the same leading axis.
-            timeout: Seconds to wait for room in total; ``None`` waits for ever.
-
-        Raises:
-            SpecError: A leaf does not fit. Nothing is stored.
-            WaitTimeoutError: Not all samples had room in time; ``stored`` says how many had.
-            ClosedError: The server is closed; ``stored`` says how many samples came before.
-        """
-
-    def sample(self, timeout: float | None = None, *, device: Any = None) -> Batch:
-        """Take the next batch, waiting for it without the GIL.
-
-        After a close, the complete batches that are left can still be taken.
-
-        Args:
-            timeout: Seconds to wait; ``None`` waits for ever.
-            device: Where the batch gets tensors of PyTorch, see :meth:`echoic.Batch.as_torch`;
-                numpy arrays when ``None``.
-
-        Raises:
-            WaitTimeoutError: No batch was complete in time.
-            ClosedError: The server is closed and has no complete batch.
-        """
-
-    def rest(self, timeout: float | None = None) -> Batch | None:
-        """Take the samples of a closed server that do not fill a batch; ``None`` if there are none.
-
-        Waits for calls of ``add`` that have not returned. Only the first call gets them.
-        """
-
     def open_listener(
         self,
         address: str,
-        token: bytes | None,
-        insecure: bool,
-        max_connections: int,
-        heartbeat: float,
-        threads: int | None,
-        certificate: str | os.PathLike[str] | None,
-        key: str | os.PathLike[str] | None,
-        client_ca: str | os.PathLike[str] | None,
+        *,
+        token: bytes | None = None,
+        insecure: bool = False,
+        max_connections: int = 4096,
+        heartbeat: float = 5.0,
+        threads: int | None = None,
+        certificate: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
+        client_ca: str | os.PathLike[str] | None = None,
     ) -> str:
         """Let other processes push to this server, for transports; returns the address.
 
@@ -374,7 +321,7 @@ class Server:
         """
 
     def metrics(self) -> dict[str, float]:
-        """Return every number by name: those of :attr:`info`, refusals by reason, those of tables.
+        """Return every number by name: those of the stream, refusals by reason, those of tables.
 
         A name is of the form ``table_items.NAME``; the guide to metrics has them all.
         """
@@ -390,7 +337,7 @@ class Server:
 
         Example:
             >>> import echoic
-            >>> server = echoic.Server(tables=[echoic.Table("replay", capacity=100)])
+            >>> server = echoic.Server(echoic.Table("replay", capacity=100))
             >>> server.set_gauge("success_rate", 0.75)
             >>> server.metrics()["gauge.success_rate"]
             0.75
@@ -419,7 +366,7 @@ class Server:
         Example:
             >>> import urllib.request
             >>> import echoic
-            >>> server = echoic.Server(tables=[echoic.Table("replay", capacity=100)])
+            >>> server = echoic.Server(echoic.Table("replay", capacity=100))
             >>> with server, urllib.request.urlopen(server.serve_metrics()) as answer:
             ...     lines = answer.read().decode().splitlines()
             >>> 'echoic_table_capacity{table="replay"} 100' in lines
@@ -448,9 +395,10 @@ class Server:
         checkpoint: str | os.PathLike[str] | None,
     ) -> dict[str, tuple[int, tuple[int, str, int] | None]]: ...
     def close(self, drain: float = 1.0, restart: bool | None = None) -> None:
-        """Close the listeners, end intake and wake all waiting calls.
+        """Close the listeners, then the stores, and wake all waiting calls.
 
-        Batches already taken stay valid.
+        Complete batches of the stream can still be taken, and batches already taken stay valid.
+        Calls that wait for a table end with a :class:`~echoic.errors.ClosedError`.
 
         Args:
             drain: For how many seconds clients may finish what they are sending. What is not stored
@@ -465,17 +413,88 @@ class Server:
     def closed(self) -> bool:
         """Whether :meth:`close` was called."""
 
+@disjoint_base
+class Stream:
+    """The native part of :class:`echoic.Stream`: everything that runs per sample."""
+
+    def __new__(
+        cls, example: Any, batch_size: int, capacity: int | None, held_warning_after: float
+    ) -> Self: ...
+    def add(self, x: Any, *, timeout: float | None = None) -> None:
+        """Store one sample.
+
+        Its bytes are copied before this returns. Waits, without the GIL, while the ring is full.
+
+        Args:
+            x: A sample like the example. dtypes must match exactly; Python numbers fit any dtype
+                of their kind; arrays that are not contiguous or have another byte order are
+                converted.
+            timeout: Seconds to wait for room; ``None`` waits for ever, 0 not at all.
+
+        Raises:
+            SpecError: The sample does not fit. Nothing of it is stored.
+            WaitTimeoutError: There was no room in time; ``reason`` says why.
+            ClosedError: The stream is closed.
+        """
+
+    def extend(self, xs: Any, *, timeout: float | None = None) -> None:
+        """Store many samples, given as leaves with a leading axis.
+
+        The axis may be longer than a batch, or than the whole ring: this returns when all samples
+        are stored.
+
+        Args:
+            xs: Like the example, each leaf with the same leading axis.
+            timeout: Seconds to wait for room in total; ``None`` waits for ever.
+
+        Raises:
+            SpecError: A leaf does not fit. Nothing is stored.
+            WaitTimeoutError: Not all samples had room in time; ``stored`` says how many had.
+            ClosedError: The stream is closed; ``stored`` says how many samples came before.
+        """
+
+    def sample(self, timeout: float | None = None, *, device: Any = None) -> Batch:
+        """Take the next batch, waiting for it without the GIL.
+
+        After a close, the complete batches that are left can still be taken.
+
+        Raises:
+            WaitTimeoutError: No batch was complete in time.
+            ClosedError: The stream is closed and has no complete batch.
+        """
+
+    def rest(self, timeout: float | None = None) -> Batch | None:
+        """Take the samples of a closed stream that do not fill a batch; ``None`` if there are none.
+
+        Waits for calls of ``add`` that have not returned. Only the first call gets them.
+        """
+
+    def stats(self) -> StreamStats:
+        """Return a snapshot of the numbers, without taking a batch."""
+
+    def close(self) -> None:
+        """End intake and wake all waiting calls.
+
+        Batches already taken stay valid, and complete ones can still be taken.
+        """
+
     @property
-    def info(self) -> StreamStats:
-        """A snapshot of the numbers, without taking a batch."""
+    def closed(self) -> bool:
+        """Whether the stream was closed."""
 
     @property
     def spec(self) -> Spec:
-        """What samples look like."""
+        """The structure, dtypes and shapes of samples."""
 
     @property
     def batch_size(self) -> int:
-        """How many samples make a batch."""
+        """Samples per batch."""
+
+    @property
+    def capacity(self) -> int:
+        """Samples that fit."""
+
+    def __len__(self) -> int: ...
 
 @disjoint_base
 class Table:
@@ -508,7 +527,7 @@ class Table:
         When there are more than ``capacity`` items then, the remover says which goes.
 
         Args:
-            x: An item like the spec; the rules are those of ``Server.add``.
+            x: An item like the spec; the rules are those of ``Stream.add``.
             priority: Finite and not negative.
             version: The policy version that made the item; the table's when ``None``.
             timeout: Seconds to wait; ``None`` waits for ever, 0 not at all.
@@ -1686,10 +1705,6 @@ class StreamStats:
     @property
     def batch_size(self) -> int:
         """Samples per batch."""
-
-    @property
-    def num_buffers(self) -> int:
-        """Batches that fit."""
 
     @property
     def capacity(self) -> int:

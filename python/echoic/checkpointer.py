@@ -32,12 +32,12 @@ class Checkpointer:
         >>> import tempfile
         >>> from echoic import Checkpointer, Server, Table, connect
         >>> with tempfile.TemporaryDirectory() as path:
-        ...     with Server(tables=[Table("numbers", 0, capacity=10)],
-        ...                 checkpointer=Checkpointer(path)) as server:
+        ...     table = Table("numbers", 0, capacity=10)
+        ...     with Server(table, checkpointer=Checkpointer(path)) as server:
         ...         connect(server).table("numbers").add(7)
         ...         _ = server.checkpoint()
-        ...     with Server(tables=[Table("numbers", 0, capacity=10)],
-        ...                 checkpointer=Checkpointer(path)) as server:
+        ...     table = Table("numbers", 0, capacity=10)
+        ...     with Server(table, checkpointer=Checkpointer(path)) as server:
         ...         print(connect(server).table("numbers").sample(1).data)
         [7]
     """

@@ -11,7 +11,7 @@ import numpy as np
 
 from echoic import _native, _trees
 from echoic._links import Delivers, link_options, open_links
-from echoic.errors import ClosedError, EchoicError, TableNotFoundError
+from echoic.errors import ClosedError, EchoicError, RefusedError, TableNotFoundError
 from echoic.patterns import StructuredWriter
 from echoic.remote_stream import RemoteStream
 from echoic.remote_table import RemoteTable
@@ -198,7 +198,7 @@ class Connection(Delivers):
             DisconnectedError: If no server answers in time.
         """
         if self._server is not None:
-            return self._server
+            return self._store_of_process("stream", self._server._stream)
         with self._lock:
             self._check_open()
             key = (producer, _form(example))
@@ -256,7 +256,7 @@ class Connection(Delivers):
                 count.
         """
         if self._server is not None:
-            store: WeightStore = self._server._weights
+            store: WeightStore = self._store_of_process("weights", self._server._weights)
             return store
         with self._lock:
             self._check_open()
@@ -267,6 +267,11 @@ class Connection(Delivers):
                 known = RemoteWeightStore(address, max_publications, self._options)
                 self._weights[max_publications] = known
             return known
+
+    def _store_of_process(self, kind: str, store: Any) -> Any:
+        if store is None:
+            raise RefusedError(f"{self._server!r} has no {kind}")
+        return store
 
     # Writers of all tables.
 

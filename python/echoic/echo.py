@@ -6,6 +6,7 @@ differs from the original, and why, is in the guide "From echo".
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import echoic
@@ -15,13 +16,14 @@ from echoic._native import TrajectoryAccumulator
 from echoic.errors import ClosedError
 from echoic.errors import DisconnectedError as ConnectionClosedError
 from echoic.remote_stream import RemoteStream
-from echoic.transports import ShmTransport, TcpTransport, TlsTransport, Transport, UnixTransport
+from echoic.transports import Listener, Transport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from typing_extensions import Self
 
+    from echoic import _native
     from echoic._native import Batch
 
 __all__ = [
@@ -30,13 +32,10 @@ __all__ = [
     "Sample",
     "SampleInfo",
     "Server",
-    "ShmTransport",
     "TcpClient",
     "TcpTransport",
-    "TlsTransport",
     "TrajectoryAccumulator",
     "Transport",
-    "UnixTransport",
     "connect",
 ]
 
@@ -62,36 +61,84 @@ class Sample:
         return info
 
 
+@dataclass(frozen=True)
+class TcpTransport:
+    """Plain TCP.
+
+    Args:
+        port: Where to listen; 0 for any free port.
+        host: Name or number of the interface. One that other machines can reach needs a ``token``.
+        token: A secret that clients must have.
+        insecure: Allow such an interface without a token.
+        threads: Event loops that serve the connections.
+    """
+
+    port: int
+    host: str = "127.0.0.1"
+    token: str | bytes | None = field(default=None, kw_only=True, repr=False)
+    insecure: bool = field(default=False, kw_only=True)
+    threads: int | None = field(default=None, kw_only=True)
+
+    def open(self, server: _native.Server) -> str:
+        """Listen."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        listener = Listener(
+            f"tcp://{host}:{self.port}",
+            token=self.token,
+            insecure=self.insecure,
+            threads=self.threads,
+        )
+        return listener.open(server)
+
+
 class Server(echoic.Server):
     """A stream of samples, handed out in batches of a fixed size.
 
     Args:
         example: A sample as all others will be.
         batch_size: Samples of a batch.
-        transport: How other processes connect, or several ways; ``None`` for this process only.
+        transport: A :class:`TcpTransport` or address for other processes, or several; ``None`` for
+            this process only.
         num_buffers: Batches that fit, at least 2.
         **options: Those of :class:`echoic.Server`.
     """
+
+    _stream: echoic.Stream
+    # The stream's native methods.
+    submit: Callable[..., None]
+    submit_batch: Callable[..., None]
 
     def __new__(
         cls,
         example: Any,
         batch_size: int,
-        transport: Transport | Sequence[Transport] | None = None,
+        transport: str | Transport | Sequence[str | Transport] | None = None,
         num_buffers: int = 3,
         **options: Any,
     ) -> Self:
         """Allocate the memory."""
         capacity = num_buffers * batch_size
-        return super().__new__(cls, example, batch_size, capacity, transport, **options)
+        stream = echoic.Stream(example, batch_size=batch_size, capacity=capacity)
+        self = super().__new__(cls, stream, listen=transport, **options)
+        self._stream = stream
+        self.submit = stream.add
+        self.submit_batch = stream.extend
+        return self
 
-    submit = echoic.Server.add
-    submit_batch = echoic.Server.extend
+    @property
+    def port(self) -> int:
+        """The port of the transport, once the server was started."""
+        return int(self.address.rpartition(":")[2])
 
-    def sample(self, timeout: float | None = None) -> Sample | None:  # type: ignore[override]
+    @property
+    def info(self) -> SampleInfo:
+        """A snapshot of the numbers, without taking a batch."""
+        return self._stream.stats()
+
+    def sample(self, timeout: float | None = None) -> Sample | None:
         """Take the next batch; ``None`` if the server is closed and has no complete one."""
         try:
-            return Sample(super().sample(timeout))
+            return Sample(self._stream.sample(timeout))
         except ClosedError:
             return None
 
@@ -100,7 +147,7 @@ class Server(echoic.Server):
         try:
             while True:
                 # Not through a variable: this frame would keep the batch as well.
-                yield Sample(super().sample())
+                yield Sample(self._stream.sample())
         except ClosedError:
             return
 

@@ -13,7 +13,7 @@ Examples:
     ...     table="steps",
     ...     conditions=[patterns.step_index() % 2 == 0],
     ... )
-    >>> server = Server(tables=[Table.queue("steps", capacity=100)])
+    >>> server = Server(Table.queue("steps", capacity=100))
     >>> with server, connect(server).structured_writer([config]) as writer:
     ...     for step in range(7):
     ...         writer.append({"obs": np.full(2, step), "reward": step / 10})

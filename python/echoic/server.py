@@ -1,26 +1,29 @@
-"""The server: what a learner makes, and what workers in its process push to."""
+"""The server: what other processes reach stores of this process through."""
 
 from __future__ import annotations
 
+import sys
 import warnings
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from echoic import _native
 from echoic._progress import working
 from echoic.checkpointer import Checkpointer, Schedule
 from echoic.errors import CheckpointWarning, ClosedError, EchoicError, JournalWarning
-from echoic.transports import ShmTransport, Transport
+from echoic.transports import Listener, Transport
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from typing_extensions import Self
 
     from echoic.rollouts import RolloutTable
+    from echoic.stream import Stream
     from echoic.table import Table
+    from echoic.tls import Tls
     from echoic.watch import Observation
     from echoic.weights import WeightStore
 
@@ -35,85 +38,86 @@ def _release() -> str:
     return version("echoic")
 
 
-def _check_tables(tables: Sequence[Table]) -> None:
-    """Refuse what can't be served as a table."""
-    for table in tables:
-        if not isinstance(table, _native.Table) or isinstance(table, _native.RemoteTable):
-            module, name = type(table).__module__, type(table).__name__
-            hint = "; give rollout tables as rollouts=[...]"
+def _by_kind(
+    stores: tuple[Stream | Table | RolloutTable | WeightStore, ...],
+) -> tuple[Stream | None, list[Table], list[RolloutTable], WeightStore | None]:
+    """Return the stores by kind.
+
+    Raises:
+        TypeError: If one can't be served, if there are none, or several of a kind with one.
+    """
+    streams: list[Any] = []
+    tables: list[Any] = []
+    rollouts: list[Any] = []
+    weights: list[Any] = []
+    # A program that has a rollout table has imported its module, which takes a while.
+    module = sys.modules.get("echoic.rollouts.table")
+    for store in stores:
+        if isinstance(store, _native.Stream):
+            streams.append(store)
+        elif isinstance(store, _native.Table) and not isinstance(store, _native.RemoteTable):
+            tables.append(store)
+        elif isinstance(store, _native.WeightStore):
+            weights.append(store)
+        elif module is not None and isinstance(store, module.RolloutTable):
+            rollouts.append(store)
+        else:
             raise TypeError(
-                f"tables must be Table objects such as Table('replay', capacity=1000), got a {name}"
-                f"{hint if module.startswith('echoic.rollouts') else ''}"
+                "expected stores of this process, each a Stream, Table, RolloutTable or "
+                f"WeightStore, got a {type(store).__name__}"
             )
-
-
-def _rollout_tables(tables: Sequence[RolloutTable]) -> list[RolloutTable]:
-    """Look at what is to be served as rollout tables."""
-    if not tables:
-        return []
-    # Who has rollout tables has imported it; for all others it would be in vain.
-    from echoic.rollouts import RolloutTable
-
-    for table in tables:
-        if not isinstance(table, RolloutTable):
-            raise TypeError(
-                "rollouts must be RolloutTable objects such as "
-                f"RolloutTable('math', {{'tokens': 'int32'}}, batch_groups=8), got a "
-                f"{type(table).__name__}"
-            )
-    return list(tables)
+    if not stores:
+        raise TypeError("expected at least one store to serve, such as a Table, got none")
+    for kind, found in (("Stream", streams), ("WeightStore", weights)):
+        if len(found) > 1:
+            raise TypeError(f"expected at most one {kind}, got {len(found)}")
+    return next(iter(streams), None), tables, rollouts, next(iter(weights), None)
 
 
 class Server(_native.Server):
-    """A stream of samples, handed out in batches of a fixed size; or tables; or both.
-
-    A server with an example has a stream. Producers call :meth:`add` from any number of
-    threads; each sample is copied once, into its place in a pre-allocated ring. Consumers call
-    :meth:`sample` and get numpy views of that place. The methods that run per sample live in the
-    native base class. With ``tables`` it has those.
+    """Serves stores of this process to other processes.
 
     Args:
-        example: A sample of the stream as all others will be: nested dicts, tuples, lists,
-            namedtuples, dataclasses or nodes registered with optree, with arrays or scalars as
-            leaves. Only its structure, dtypes and shapes matter.
-        batch_size: How many samples make a batch.
-        capacity: How many samples fit, rounded up to whole batches: at least 2 batches, 4 when
-            ``None``. Producers wait while all are full or held.
-        tables: :class:`~echoic.Table` objects with different names.
-        checkpointer: Where and when tables, and what nobody took yet of the stream, are written to
-            disk.
+        *stores: At most one :class:`~echoic.Stream`, any number of :class:`~echoic.Table` and
+            :class:`~echoic.rollouts.RolloutTable` objects with different names, and at most one
+            :class:`~echoic.WeightStore`. :meth:`close` closes them.
+        listen: The addresses that :meth:`start` opens: ``"tcp://127.0.0.1:5555"`` (port 0 is any
+            free one), ``"tls://0.0.0.0:5555"``, ``"unix:///path"`` or ``"shm://name"``; one, or a
+            list. Instead of an address there may be a :class:`~echoic.transports.Listener`, which
+            has its own settings, or another :class:`~echoic.transports.Transport`. ``None`` for
+            this process only.
+        token: A secret that clients must have. It is proven without being sent.
+        tls: The certificate and key for ``tls://`` addresses, and with ``ca`` the authority that
+            must have signed the clients' certificates.
+        insecure: Allow addresses that other machines can reach without a token.
+        max_connections: Clients that may be connected to an address; the next is refused.
+        heartbeat: Seconds of silence after which each side sends a sign of life. A side that is
+            silent for three times as long is taken for dead.
+        threads: Event loops of each address: half the cores, at most 4, when ``None``.
+        checkpointer: Where and when tables, and unread samples of the stream, are written to disk.
         journal: The directory of the journals of those tables that have a durability; it is made if
-            it is not there. What they tell is there again when the server is made, on top of the
-            newest checkpoint if there is one.
-        rollouts: :class:`~echoic.rollouts.RolloutTable` objects with different names. They are
-            closed with the server; :meth:`close` says what their clients hear of it.
-        weights: What the learner publishes for the workers. It is closed with the server.
-        transport: How workers in other processes connect: a :class:`~echoic.TcpTransport` or
-            another, or several; ``None`` for this process only. They are opened by :meth:`start`.
-        held_warning_after: After how many seconds a batch that is still held, while producers wait
-            for memory, is worth a :class:`~echoic.errors.HeldBatchesWarning`.
+            it does not exist. Its items are loaded when the server is made, on top of the newest
+            checkpoint if there is one.
 
     Raises:
-        SpecError: The example can't be stored, and why.
-        MemoryError: The batches do not fit into memory.
-        ValueError: A table has a durability, and there is no ``journal``.
-        JournalError: A journal is damaged, or does not belong to the table or the checkpoint.
+        TypeError: If a store can't be served, or an address is no string.
+        MemoryError: If the stream's batches do not fit into memory.
+        ValueError: If two tables have one name, if the stream belongs to another server or was used
+            before and can't be shared over ``shm://``, or if a table has a durability and there is
+            no ``journal``; or if ``tls`` is given and no address is ``tls://``.
+        JournalError: If a journal is damaged, or does not belong to the table or the checkpoint.
             Nothing was loaded.
-        OSError: A journal can't be read or written, or another process writes it.
+        OSError: If a journal can't be read or written, or another process writes it.
 
     Examples:
         >>> import numpy as np
-        >>> from echoic import Server
-        >>> example = {"obs": np.zeros(4, np.float32), "reward": np.float32(0)}
-        >>> with Server(example, batch_size=2) as server:
-        ...     for step in range(2):
-        ...         obs = np.full(4, step, np.float32)
-        ...         server.add({"obs": obs, "reward": np.float32(step)})
-        ...     sample = server.sample()
-        >>> sample["obs"].shape
-        (2, 4)
-        >>> sample["reward"]
-        array([0., 1.], dtype=float32)
+        >>> from echoic import Server, Stream, connect
+        >>> stream = Stream({"obs": np.zeros(4, np.float32)}, batch_size=2)
+        >>> with Server(stream, listen="tcp://127.0.0.1:0") as server:
+        ...     with connect(server.address, {"obs": np.zeros(4, np.float32)}) as client:
+        ...         client.extend({"obs": np.ones((2, 4), np.float32)})
+        ...     print(stream.sample()["obs"].sum())
+        8.0
     """
 
     # Transports that are not open yet.
@@ -121,44 +125,52 @@ class Server(_native.Server):
     _tables: list[Table]
     _rollouts: list[RolloutTable]
     _weights: WeightStore | None
+    _stream: Stream | None
     _schedule: Schedule | None
     # Why the last scheduled checkpoint was not made.
     _checkpoint_error: Exception | None
 
     def __new__(
         cls,
-        example: Any = None,
-        batch_size: int | None = None,
-        capacity: int | None = None,
-        transport: Transport | Sequence[Transport] | None = None,
-        *,
-        tables: Sequence[Table] = (),
+        *stores: Stream | Table | RolloutTable | WeightStore,
+        listen: str | Transport | Sequence[str | Transport] | None = None,
+        token: str | bytes | None = None,
+        tls: Tls | None = None,
+        insecure: bool = False,
+        max_connections: int = 4096,
+        heartbeat: float = 5.0,
+        threads: int | None = None,
         checkpointer: Checkpointer | None = None,
         journal: str | os.PathLike[str] | None = None,
-        rollouts: Sequence[RolloutTable] = (),
-        weights: WeightStore | None = None,
-        held_warning_after: float = 10.0,
     ) -> Self:
-        """Allocate the ring; see the class for the arguments."""
-        others = bool(tables or rollouts or weights is not None)
-        if batch_size is None and (example is not None or not others):
-            raise TypeError(
-                "a stream needs an example and a batch_size, or give tables, rollouts or weights"
-            )
-        stream = None if batch_size is None else (example, batch_size, capacity)
-        if transport is None:
-            transports: list[Transport] = []
-        elif isinstance(transport, (list, tuple)):
-            transports = list(transport)
-        else:
-            transports = [cast("Transport", transport)]
-        for one in transports:
-            if not isinstance(one, Transport):
+        """Take the stores; see the class for the arguments."""
+        stream, tables, rollouts, weights = _by_kind(stores)
+        several = (
+            listen if isinstance(listen, (list, tuple)) else [] if listen is None else [listen]
+        )
+        transports: list[Transport] = []
+        for one in several:
+            if isinstance(one, Transport):
+                transports.append(one)
+                continue
+            if not isinstance(one, str):
                 raise TypeError(
-                    "transport must be a transport such as TcpTransport(port=50051), or several, "
-                    f"got a {type(one).__name__}"
+                    "expected addresses such as 'tcp://127.0.0.1:5555' in listen, got a "
+                    f"{type(one).__name__}"
                 )
-        _check_tables(tables)
+            transports.append(
+                Listener(
+                    one,
+                    token=token,
+                    tls=tls if one.startswith("tls://") else None,
+                    insecure=insecure,
+                    max_connections=max_connections,
+                    heartbeat=heartbeat,
+                    threads=threads,
+                )
+            )
+        if tls and not any(one.tls for one in transports if isinstance(one, Listener)):
+            raise ValueError(f"tls= needs a tls:// address in listen, got {listen!r}")
         if journal is None:
             for table in tables:
                 if getattr(table, "durability", "none") != "none":
@@ -166,13 +178,11 @@ class Server(_native.Server):
                         f"table {table.name!r} has durability {table.durability!r}, which needs a "
                         "place to write to: give the server journal=DIRECTORY"
                     )
-        rollouts = _rollout_tables(rollouts)
-        shared = any(isinstance(one, ShmTransport) for one in transports)
+        shared = any(str(getattr(one, "address", "")).startswith("shm://") for one in transports)
         checkpoints = None if checkpointer is None else (checkpointer.root, checkpointer.keep)
         self = super().__new__(
             cls,
             stream,
-            held_warning_after,
             shared,
             list(tables),
             checkpoints,
@@ -180,9 +190,10 @@ class Server(_native.Server):
             [table._native for table in rollouts],
         )
         self._waiting = transports
-        self._tables = list(tables)
-        self._rollouts = list(rollouts)
+        self._tables = tables
+        self._rollouts = rollouts
         self._weights = weights
+        self._stream = stream
         self._schedule = None
         self._checkpoint_error = None
         self._bring_back(checkpointer, journal)
@@ -250,25 +261,21 @@ class Server(_native.Server):
         publish_everywhere(self._rollouts, version)
 
     @property
-    def port(self) -> int:
-        """The port of the TCP or TLS transport, once the server was started.
+    def address(self) -> str:
+        """The address that clients connect to, once the server was started.
 
         Raises:
             ValueError: If there is none, or more than one: see :attr:`addresses`.
         """
-        found = [one for one in self.addresses if one.startswith(("tcp://", "tls://"))]
-        if len(found) != 1:
+        if len(self.addresses) != 1:
             hint = "" if self.addresses else "; a server has addresses once start() opened them"
-            raise ValueError(
-                f"expected one TCP or TLS address, got {len(found)} among {self.addresses}{hint}"
-            )
-        return int(found[0].rpartition(":")[2])
+            raise ValueError(f"expected one address, got {len(self.addresses)}{hint}")
+        return self.addresses[0]
 
     def start(self) -> Self:
-        """Open the doors to other processes; returns the server.
+        """Open the addresses of ``listen``; returns the server.
 
-        Without a transport there are none: ``add`` and ``sample`` work as soon as the server is
-        made. Starting again changes nothing.
+        Starting again changes nothing.
 
         Raises:
             OSError: A port or path can't be had; the message says which and why.
@@ -291,33 +298,10 @@ class Server(_native.Server):
             warnings.warn(f"no checkpoint was made: {error}", CheckpointWarning, stacklevel=1)
 
     def close(self, drain: float = 1.0, restart: bool | None = None) -> None:
-        """Close the doors, end intake and wake everyone who waits; see the native class."""
+        """Close the listeners, then the stores; see the native class."""
         if self._schedule is not None:
             self._schedule.stop()
         super().close(drain, restart)
-
-    def batches(self, *, device: Any = None) -> Iterator[_native.Batch]:
-        """Yield batches until the server is closed and all complete ones were taken.
-
-        The loop variable keeps its batch while the next one is awaited, whose memory
-        is not free until then.
-
-        Args:
-            device: Where batches get tensors of PyTorch; numpy arrays when ``None``. For a device
-                other than the CPU, the next batch is taken and copied while one is used, so one
-                is lost where a loop ends early.
-        """
-        if device is not None:
-            from echoic.tensors import iterate
-
-            yield from iterate(self.sample, device)
-            return
-        try:
-            while True:
-                # Not through a variable: this frame would keep the batch as well.
-                yield self.sample()
-        except ClosedError:
-            return
 
     def __repr__(self) -> str:
         """Return the addresses, and whether the server is closed."""

@@ -39,7 +39,7 @@ class TrajectoryWriter(_native.TrajectoryWriter):
     Examples:
         >>> import numpy as np
         >>> from echoic import Server, Table, connect
-        >>> server = Server(tables=[Table("pairs", capacity=100)])
+        >>> server = Server(Table("pairs", capacity=100))
         >>> with server, connect(server).trajectory_writer(num_keep_alive_refs=2) as writer:
         ...     for step in range(3):
         ...         writer.append({"obs": np.full(4, step), "reward": float(step)})
@@ -83,7 +83,7 @@ class TrajectoryWriter(_native.TrajectoryWriter):
 
         Examples:
             >>> from echoic import Server, Table, connect
-            >>> with Server(tables=[Table("t", capacity=10)]) as server:
+            >>> with Server(Table("t", capacity=10)) as server:
             ...     writer = connect(server).trajectory_writer(num_keep_alive_refs=50)
             ...     writer.configure("image", encoding="auto")
         """

@@ -34,7 +34,7 @@ class VectorWriter(_native.VectorWriter):
     Examples:
         >>> import numpy as np
         >>> from echoic import Server, Table, connect
-        >>> server = Server(tables=[Table.queue("pairs", capacity=100)])
+        >>> server = Server(Table.queue("pairs", capacity=100))
         >>> with server, connect(server).vector_writer(3, num_keep_alive_refs=2) as writer:
         ...     for step in range(3):
         ...         writer.append_batch({"obs": np.array([0, 10, 20]) + step, "reward": np.ones(3)})

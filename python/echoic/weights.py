@@ -45,7 +45,7 @@ def _arrays(tree: Any) -> Any:
 
 
 class WeightStore(_native.WeightStore):
-    """The latest weights, in the learner's process; ``Server(weights=...)`` serves them to others.
+    """The latest weights, in the learner's process; ``Server(store)`` serves them to others.
 
     A publication is copied once, into memory that workers on this machine map. That memory does not
     change while a reader holds it: the next publication goes to other memory, of a fixed amount.
@@ -104,11 +104,11 @@ class RemoteWeightStore(_native.WeightClient):
 
     Examples:
         >>> import numpy as np
-        >>> from echoic import Server, ShmTransport, connect
+        >>> from echoic import Server, connect
         >>> from echoic.weights import WeightStore
         >>> store = WeightStore()
-        >>> with Server(weights=store, transport=ShmTransport("learner")) as server:
-        ...     with connect(server.addresses[0]).weights() as weights:
+        >>> with Server(store, listen="shm://learner") as server:
+        ...     with connect(server.address).weights() as weights:
         ...         subscription = weights.subscribe()
         ...         store.publish({"w": np.ones(3)}, version=1)
         ...         publication = subscription.wait(timeout=10)

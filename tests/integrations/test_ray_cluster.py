@@ -610,9 +610,8 @@ def test_a_second_call_moves_what_the_first_has_left_and_nothing_twice(monkeypat
         left[0] -= 1
         return copy(*arguments)
 
-    door = echoic.TcpTransport(port=0, token="secret")
-    with echoic.Server(tables=[there], transport=door) as server:
-        others, done = [Addresses("another host", server.addresses[0])], {}
+    with echoic.Server(there, listen="tcp://127.0.0.1:0", token="secret") as server:
+        others, done = [Addresses("another host", server.address)], {}
         monkeypatch.setattr(moving, "_copy", copy_twice)
         with pytest.raises(WaitTimeoutError):
             moving.move_rest([here], others, "secret", 30.0, done)

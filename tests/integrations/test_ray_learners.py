@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("torch")
 import torch
-from echoic import TcpTransport
 from echoic.errors import ArgumentError, WaitTimeoutError
 from echoic.integrations.ray.learners import torch_batches
 
@@ -24,7 +23,7 @@ def address():
         echoic.Table.queue("queue", STEP, capacity=1000),
         echoic.Table("drawn", STEP, capacity=1000, sampler=echoic.selectors.Prioritized(1.0)),
     ]
-    with echoic.Server(tables=tables, transport=TcpTransport(port=0)) as server:
+    with echoic.Server(*tables, listen="tcp://127.0.0.1:0") as server:
         numbers = np.arange(400)
         items = {
             "number": numbers,
@@ -32,7 +31,7 @@ def address():
         }
         for table in tables:
             table.extend(items, 1.0 + numbers)
-        yield server.addresses[0]
+        yield server.address
 
 
 def rank(address, table, batches):

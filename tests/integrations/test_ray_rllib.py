@@ -14,7 +14,6 @@ pytest.importorskip("torch")
 pytest.importorskip("gymnasium")
 pytest.importorskip("ray.rllib.utils.replay_buffers", exc_type=ImportError)
 import gymnasium
-from echoic import TcpTransport
 from echoic.errors import ArgumentError, SpecError, WaitTimeoutError
 from echoic.integrations.ray import EchoicEpisodeReplayBuffer, ReplayCluster, transition_table
 from echoic.integrations.ray.nsteps import NSteps
@@ -238,17 +237,17 @@ def test_errors_find_the_transitions_that_they_are_of(learners):
 
 def test_numbers_are_converted_to_those_of_the_table():
     table = transition_table("replay", *SPACES, capacity=100)
-    with echoic.Server(tables=[table], transport=TcpTransport(port=0)) as server:
-        buffer = EchoicEpisodeReplayBuffer(client=server.addresses[0])
+    with echoic.Server(table, listen="tcp://127.0.0.1:0") as server:
+        buffer = EchoicEpisodeReplayBuffer(client=server.address)
         one = episode(100, 10).to_numpy()
         one.actions.data = one.actions.data.astype(np.int32)
         buffer.add(one)
         buffer.close()
-        assert table_of(EchoicEpisodeReplayBuffer(client=server.addresses[0])).keys() == {
+        assert table_of(EchoicEpisodeReplayBuffer(client=server.address)).keys() == {
             (100, step) for step in range(10)
         }
         one.actions.data = one.actions.data.astype(np.float32)
-        wrong = EchoicEpisodeReplayBuffer(client=server.addresses[0])
+        wrong = EchoicEpisodeReplayBuffer(client=server.address)
         with pytest.raises(SpecError, match="actions"):
             wrong.add(one)
 
@@ -368,8 +367,8 @@ def test_a_draw_of_more_than_there_are_has_some_twice_as_rllibs_own():
 
 def test_buffers_of_several_drivers_have_one_table_which_is_there_when_they_are_gone():
     table = transition_table("replay", *SPACES, capacity=100, alpha=0.6)
-    with echoic.Server(tables=[table], transport=TcpTransport(port=0)) as server:
-        settings = {"client": server.addresses[0], "timeout": 20.0}
+    with echoic.Server(table, listen="tcp://127.0.0.1:0") as server:
+        settings = {"client": server.address, "timeout": 20.0}
         # A configuration is copied, and written down.
         settings = pickle.loads(pickle.dumps(copy.deepcopy(settings)))
         first, second = (EchoicEpisodeReplayBuffer(**settings) for _ in range(2))
@@ -508,8 +507,8 @@ def test_two_trials_of_tune_have_a_table_each(ray_nodes, tmp_path):
     env = gymnasium.make("CartPole-v1")
     spaces = env.observation_space, env.action_space
     tables = [transition_table(name, *spaces, capacity=5000) for name in ("slow", "fast")]
-    with echoic.Server(tables=tables, transport=TcpTransport(port=0)) as server:
-        buffer = {"client": server.addresses[0], "table": tune.grid_search(["slow", "fast"])}
+    with echoic.Server(*tables, listen="tcp://127.0.0.1:0") as server:
+        buffer = {"client": server.address, "table": tune.grid_search(["slow", "fast"])}
         results = tune.Tuner(
             "DQN",
             param_space=dqn("CartPole-v1", buffer, train_batch_size_per_learner=32),

@@ -77,7 +77,7 @@ class Learner:
     """Takes batches in a thread, and tells what it took in this generation."""
 
     def __init__(self, name: str, rank: int = 0) -> None:
-        self._stream = StreamServer(EXAMPLE, 8, name=name, rank=rank).start()
+        self._server = StreamServer(EXAMPLE, 8, name=name, rank=rank).start()
         self._taken: list[tuple[int, int]] = []
         self._open = threading.Event()
         self._open.set()
@@ -88,7 +88,7 @@ class Learner:
         while True:
             self._open.wait()
             try:
-                self._taken.extend(pairs(self._stream.sample().data))
+                self._taken.extend(pairs(self._server.stream.sample().data))
             except ClosedError:
                 return
 
@@ -99,10 +99,10 @@ class Learner:
         self._open.clear()
 
     def place(self) -> tuple[int, str, tuple[str, ...]]:
-        return os.getpid(), ray.get_runtime_context().get_node_id(), self._stream.addresses
+        return os.getpid(), ray.get_runtime_context().get_node_id(), self._server.addresses
 
     def close(self) -> list[tuple[int, int]]:
-        self._stream.close()
+        self._server.close()
         self._taker.join()
         return self._taken
 
@@ -209,16 +209,16 @@ def test_samples_of_tasks_on_all_nodes_come_once_by_the_nearest_door(workers: li
             client.flush()
             return client.addresses
 
-    with StreamServer(EXAMPLE, batch_size=25, name="tasks") as stream:
-        assert repr(stream) == "StreamServer('tasks', rank=0)"
-        shm, tcp = sorted(stream.addresses)
+    with StreamServer(EXAMPLE, batch_size=25, name="tasks") as server:
+        assert repr(server) == "StreamServer('tasks', rank=0)"
+        shm, tcp = sorted(server.addresses)
         clients = [StreamClient("tasks"), StreamClient("tasks", transport="tcp")]
         used = [
             work.options(scheduling_strategy=near(node)).remote(client, 2 * place + number)
             for place, node in enumerate(workers)
             for number, client in enumerate(clients)
         ]
-        taken = [pair for _ in range(8) for pair in pairs(stream.sample(PATIENCE).data)]
+        taken = [pair for _ in range(8) for pair in pairs(server.stream.sample(PATIENCE).data)]
         assert get(*used) == [[shm], [tcp]] * 2
         assert sorted(taken) == [(worker, n) for worker in range(4) for n in range(50)]
         # What one worker sends comes in order.
@@ -235,12 +235,12 @@ def test_a_client_travels_by_its_name_and_connects_when_it_is_used(ray_nodes: ob
     assert not copy.is_connected
     copy.close()
     assert copy.undelivered() is None
-    with StreamServer(EXAMPLE, batch_size=2, name="later") as stream, client:
+    with StreamServer(EXAMPLE, batch_size=2, name="later") as server, client:
         client.add({"worker": 1, "n": 2})
         again = pickle.loads(pickle.dumps(client))
         with again:
             again.add({"worker": 3, "n": 4})
-        assert sorted(pairs(stream.sample(PATIENCE).data)) == [(1, 2), (3, 4)]
+        assert sorted(pairs(server.stream.sample(PATIENCE).data)) == [(1, 2), (3, 4)]
 
 
 def test_mistakes_say_what_was_expected(ray_nodes: object) -> None:
@@ -269,14 +269,14 @@ def test_mistakes_say_what_was_expected(ray_nodes: object) -> None:
 
 def test_a_full_stream_lets_producers_wait_and_says_why(ray_nodes: object) -> None:
     with (
-        StreamServer(EXAMPLE, batch_size=4, capacity=8, name="full") as stream,
+        StreamServer(EXAMPLE, batch_size=4, capacity=8, name="full") as server,
         StreamClient("full") as client,
     ):
         with pytest.raises(WaitTimeoutError) as caught:
             client.extend(sample(0, 0, 100), timeout=0.7)
         assert caught.value.stored == 8
         assert caught.value.reason == "CAPACITY"
-        taken = [pair for _ in range(2) for pair in pairs(stream.sample(0).data)]
+        taken = [pair for _ in range(2) for pair in pairs(server.stream.sample(0).data)]
         assert taken == [(0, n) for n in range(8)]
         client.add({"worker": 0, "n": 8}, timeout=PATIENCE)
 
@@ -393,14 +393,14 @@ def test_the_death_of_a_workers_node_costs_nothing_else(
     changing_nodes: Any, workers: list[str], actors: list[Any]
 ) -> None:
     extra = changing_nodes.add(num_cpus=1, resources={"doomed": 1})
-    with StreamServer(EXAMPLE, batch_size=10, name="node") as stream:
+    with StreamServer(EXAMPLE, batch_size=10, name="node") as server:
         doomed = worker_on(StreamClient("node"), 1, resources={"doomed": 1})
         other = worker_on(StreamClient("node"), 2, scheduling_strategy=near(workers[0]))
         actors += [doomed, other]
         get(doomed.push.remote(10), other.push.remote(10))
         changing_nodes.remove(extra)
         get(other.push.remote(10))
-        taken = [pair for _ in range(3) for pair in pairs(stream.sample(PATIENCE).data)]
+        taken = [pair for _ in range(3) for pair in pairs(server.stream.sample(PATIENCE).data)]
         expected = [(1, n) for n in range(10)] + [(2, n) for n in range(20)]
         assert sorted(taken) == expected
         get(other.close.remote())
@@ -463,12 +463,12 @@ def test_producers_of_a_rank_that_leaves_go_to_another(ray_nodes: object) -> Non
         client.add({"worker": 0, "n": 0})
         fixed.add({"worker": 1, "n": 0})
         assert (client.rank, fixed.rank) == (0, 0)
-        assert sorted(pairs(first.sample(PATIENCE).data)) == [(0, 0), (1, 0)]
+        assert sorted(pairs(first.stream.sample(PATIENCE).data)) == [(0, 0), (1, 0)]
         first.close()
         # What is sent before a client knows would be lost with the first one's ring.
         wait_until(lambda: not client.stats()["connected"])
         client.extend(sample(0, 1, 2))
-        assert pairs(second.sample(PATIENCE).data) == [(0, 1), (0, 2)]
+        assert pairs(second.stream.sample(PATIENCE).data) == [(0, 1), (0, 2)]
         assert client.rank == 1
         # This one may be at no other.
         wait_until(lambda: not fixed.stats()["connected"])
@@ -482,27 +482,27 @@ def test_a_server_that_was_made_again_elsewhere_closes(ray_nodes: object) -> Non
     old = StreamServer(EXAMPLE, batch_size=2, name="fenced").start()
     with StreamServer(EXAMPLE, batch_size=2, name="fenced") as new:
         with pytest.raises(ClosedError):
-            old.sample(PATIENCE)
+            old.stream.sample(PATIENCE)
         with StreamClient("fenced") as client:
             client.extend(sample(0, 0, 2))
-        assert pairs(new.sample(PATIENCE).data) == [(0, 0), (0, 1)]
+        assert pairs(new.stream.sample(PATIENCE).data) == [(0, 0), (0, 1)]
         old.close()
         # It was not the old one's place to end the registry.
         assert has_registry("fenced")
 
 
 def test_servers_report_again_to_a_registry_that_was_killed(ray_nodes: object) -> None:
-    with StreamServer(EXAMPLE, batch_size=2, name="reported") as stream:
+    with StreamServer(EXAMPLE, batch_size=2, name="reported") as server:
         registry = ray.get_actor(registry_name("reported"))
         ray.kill(registry, no_restart=False)
         with StreamClient("reported") as client:
             client.extend(sample(0, 0, 2))
-        assert pairs(stream.sample(PATIENCE).data) == [(0, 0), (0, 1)]
+        assert pairs(server.stream.sample(PATIENCE).data) == [(0, 0), (0, 1)]
         ray.kill(ray.get_actor(registry_name("reported")))
         wait_until(lambda: has_registry("reported"))
         with StreamClient("reported") as client:
             client.extend(sample(0, 2, 2))
-        assert pairs(stream.sample(PATIENCE).data) == [(0, 2), (0, 3)]
+        assert pairs(server.stream.sample(PATIENCE).data) == [(0, 2), (0, 3)]
 
 
 def test_a_registry_without_reports_ends(ray_nodes: object) -> None:
@@ -570,11 +570,11 @@ def test_a_server_that_is_cut_off_writes_no_checkpoint(
 ) -> None:
     monkeypatch.setattr(stream_server, "_SURE", 1.5)
     checkpointer = echoic.Checkpointer(tmp_path / "checkpoints", keep=9)
-    with StreamServer(EXAMPLE, 2, name="cut-off", checkpointer=checkpointer) as stream:
+    with StreamServer(EXAMPLE, 2, name="cut-off", checkpointer=checkpointer) as server:
 
         def is_written() -> bool:
             try:
-                stream.checkpoint()
+                server.checkpoint()
             except DisconnectedError as error:
                 assert "another server may have rank 0" in str(error)  # noqa: PT017 - now and then
                 return False
@@ -588,7 +588,7 @@ def test_a_server_that_is_cut_off_writes_no_checkpoint(
         def nobody() -> Any:
             raise ValueError("the network is away")
 
-        monkeypatch.setattr(stream, "_registry", nobody)
+        monkeypatch.setattr(server, "_registry", nobody)
         wait_until(lambda: not is_written())
         before = written()
         assert not is_written()
@@ -609,11 +609,11 @@ def test_collectors_push_into_a_stream(ray_nodes: object) -> None:
         "truncated": np.bool_(False),
     }
     with (
-        StreamServer(step, batch_size=64, name="steps") as stream,
+        StreamServer(step, batch_size=64, name="steps") as server,
         Collectors("CartPole-v1", None, StreamClient("steps"), num_steps=32, seed=1) as crew,
     ):
         for _ in range(4):
-            batch = stream.sample(PATIENCE).data
+            batch = server.stream.sample(PATIENCE).data
             crew.check()
             # A step of CartPole moves the cart by 0.02 of its speed.
             moved = batch["observations"][:, 0] + 0.02 * batch["observations"][:, 1]
@@ -628,11 +628,11 @@ class Placed:
     """A server, and where a registry would say that it is."""
 
     def __init__(self, example: Any, batch_size: int, generation: int, port: int = 0) -> None:
-        self.server = echoic.Server(
-            example, batch_size, 2 * batch_size, transport=echoic.TcpTransport(port, token="t")
-        )
+        self.stream = echoic.Stream(example, batch_size=batch_size, capacity=2 * batch_size)
+        address = f"tcp://127.0.0.1:{port}"
+        self.server = echoic.Server(self.stream, listen=address, token="t")
         self.server.start()
-        addresses = Addresses("elsewhere", self.server.addresses[0], None)
+        addresses = Addresses("elsewhere", self.server.address, None)
         self.place = Place(0, generation, addresses, "t", ray.cloudpickle.dumps(example), 0)
 
     @property
@@ -677,7 +677,7 @@ def test_calls_keep_their_timeouts_while_the_server_is_looked_for(
         patient.join(PATIENCE)
         client.extend({"x": np.arange(3)})
         client.flush(PATIENCE)
-        assert sorted(learner.server.sample(PATIENCE).data["x"].tolist()) == [0, 1, 2, 7]
+        assert sorted(learner.stream.sample(PATIENCE).data["x"].tolist()) == [0, 1, 2, 7]
         client.close()
 
 
@@ -735,7 +735,7 @@ def test_a_client_with_nothing_left_goes_on_with_a_learner_of_another_kind(
             except SpecError:
                 assert time.monotonic() < due
                 time.sleep(0.05)
-        assert learner.server.sample(30.0).data["x"].sum() == 8
+        assert learner.stream.sample(30.0).data["x"].sum() == 8
         with pytest.raises(SpecError, match="x"):
             client.add({"x": np.int64(1)}, timeout=30.0)
         assert not client.closed

@@ -13,7 +13,6 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("gymnasium")
 import gymnasium
-from echoic import TcpTransport
 from echoic.collectors import VectorEnv
 from echoic.collectors._gymnasium_worker import Form
 from echoic.errors import ArgumentError, ClosedError, CollectorError
@@ -49,7 +48,7 @@ def served(ray_nodes):
         echoic.Table("steps", STEP, capacity=100_000),
         echoic.Table.queue("queue", STEP, capacity=256),
     ]
-    with echoic.Server(tables=tables, weights=store, transport=TcpTransport(port=0)) as server:
+    with echoic.Server(*tables, store, listen="tcp://127.0.0.1:0") as server:
         yield server, store
 
 
@@ -109,7 +108,7 @@ def test_workers_wait_for_a_queue_that_is_full_and_go_on_when_it_is_not(served):
     with Collectors(
         "CartPole-v1",
         None,
-        server.addresses[0],
+        server.address,
         "queue",
         native=True,
         envs_per_worker=4,
@@ -136,7 +135,7 @@ def act_by_weights(weights, observations, rng):
 
 def test_workers_wait_for_weights_and_take_the_latest(served):
     server, store = served
-    address = server.addresses[0]
+    address = server.address
     with Collectors(
         "CartPole-v1",
         act_by_weights,
@@ -213,7 +212,7 @@ def test_an_error_of_an_environment_is_told_with_its_traceback(served):
     with Collectors(
         lambda: Breaking(gymnasium.make("CartPole-v1")),
         None,
-        server.addresses[0],
+        server.address,
         "steps",
         num_workers=1,
         resources={"num_cpus": 0.5},

@@ -16,7 +16,6 @@ import pytest
 from content import SMALL, Intake, example
 from processes import Processes
 from proxy import Proxy
-from workers import transport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,9 +45,11 @@ class Door:
     def open(
         self, words: int = SMALL, batch_size: int = 32, capacity: int | None = None, **rest: Any
     ) -> echoic.Server:
-        """Start a server; `rest` are options of its transport."""
-        way = transport(self.address(), **rest)
-        return self.make_server(example(words), batch_size, capacity, transport=way).start()
+        """Start a server; `rest` are its other arguments."""
+        address = self.address()
+        return self.make_server(
+            example(words), batch_size, capacity, listen=address, **rest
+        ).start()
 
     def open_and_take(self, *arguments: Any, **rest: Any) -> tuple[echoic.Server, Intake]:
         """Like `open`, with somebody who takes and checks all that comes."""
@@ -101,7 +102,7 @@ def connect(make_server: object) -> Iterator[Callable[..., RemoteStream]]:
     clients: list[RemoteStream] = []
 
     def open_client(server: echoic.Server | str, words: int = SMALL, **rest: Any) -> RemoteStream:
-        address = server if isinstance(server, str) else server.addresses[0]
+        address = server if isinstance(server, str) else server.address
         clients.append(echoic.connect(address, **rest).stream(example(words)))
         return clients[-1]
 
@@ -117,7 +118,7 @@ def make_proxy() -> Iterator[Callable[[echoic.Server], Proxy]]:
     made: list[Proxy] = []
 
     def make(server: echoic.Server) -> Proxy:
-        port = int(server.addresses[0].rsplit(":", 1)[1])
+        port = int(server.address.rsplit(":", 1)[1])
         made.append(Proxy(("127.0.0.1", port)))
         return made[-1]
 

@@ -105,7 +105,7 @@ class Intake:
 
     def _run(self) -> None:
         try:
-            for taken in self._server.batches():
+            for taken in self._server.stream.batches():
                 self._open.wait(PATIENCE)
                 self._taken.append(pairs(taken.data))
         except BaseException as failure:  # raised again by `finish`
@@ -132,7 +132,7 @@ class Intake:
         assert not self._thread.is_alive(), "a closed server still keeps its consumer waiting"
         if self._failure is not None:
             raise self._failure
-        rest = self._server.rest(timeout=PATIENCE)
+        rest = self._server.stream.rest(timeout=PATIENCE)
         if rest is not None:
             self._taken.append(pairs(rest.data))
         return by_producer(self._taken)

@@ -166,7 +166,7 @@ def test_a_flush_waits_for_updates_that_other_threads_wait_for(
     table = echoic.Table("t", np.int64(0), capacity=10)
     table.add(1)
     keys = table.items().keys
-    with echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) as server:
+    with echoic.Server(table, listen="tcp://127.0.0.1:0") as server:
         proxy = make_proxy(server)
         with echoic.connect(proxy.address) as client:
             proxy.stall()

@@ -22,7 +22,7 @@ def test_64_clients_of_8_processes_that_connect_at_once(door: Any, processes: An
     started = [
         processes.start(
             "rush",
-            server.addresses[0],
+            server.address,
             producer=number * CLIENTS,
             connections=CLIENTS,
             count=EACH,

@@ -8,7 +8,6 @@ import echoic
 import numpy as np
 import pytest
 from content import FRAME, SMALL, assert_exactly, example, rows, sample
-from workers import transport
 
 pytestmark = pytest.mark.timeout(40)
 
@@ -24,7 +23,7 @@ def test_small_batches_from_many_producers_never_stall(
     server, intake = door.open_and_take(words, batch_size, capacity)
     count = 3_000 if words == SMALL else 1_000
     senders = [
-        processes.start("send", server.addresses[0], words=words, producer=n, rows=n, count=count)
+        processes.start("send", server.address, words=words, producer=n, rows=n, count=count)
         for n in (0, 1, 20)
     ]
     assert [sender.done() for sender in senders] == [count] * 3
@@ -35,12 +34,12 @@ def test_small_batches_from_many_producers_never_stall(
 
 def test_samples_without_bytes_are_counted(door: Any, make_server: Any) -> None:
     nothing = {"a": np.zeros((0, 3), np.float32)}
-    server = make_server(nothing, 4, 32, transport=transport(door.address())).start()
-    with echoic.connect(server.addresses[0]).stream(nothing) as client:
+    server = make_server(nothing, 4, 32, listen=door.address()).start()
+    with echoic.connect(server.address).stream(nothing) as client:
         client.add(nothing)
         client.extend({"a": np.zeros((9, 0, 3), np.float32)})
-    assert server.info.inserted_total == 10
-    assert server.sample(timeout=10).data["a"].shape == (4, 0, 3)
+    assert server.stream.stats().inserted_total == 10
+    assert server.stream.sample(timeout=10).data["a"].shape == (4, 0, 3)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,7 @@ def test_a_sample_is_copied_before_send_returns(door: Any, connect: Any) -> None
         client.add(reused)
     reused["words"][...] = 0
     client.flush(timeout=10)
-    taken = server.sample(timeout=10).data
+    taken = server.stream.sample(timeout=10).data
     np.testing.assert_array_equal(taken["words"], rows(0, 0, 64, FRAME)["words"])
 
 
@@ -87,7 +86,7 @@ def test_batches_outlive_their_server_and_its_clients(door: Any, connect: Any) -
     client = connect(server)
     client.extend(rows(0, 0, 4, SMALL))
     client.flush(timeout=10)
-    taken = server.sample(timeout=10).data
+    taken = server.stream.sample(timeout=10).data
     client.close(timeout=10)
     server.close()
     del server, client

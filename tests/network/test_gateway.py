@@ -6,31 +6,32 @@ import os
 import threading
 
 import numpy as np
-from echoic import Server, ShmTransport, Table, TcpTransport, connect
+from echoic import Server, Stream, Table, connect
 
 BATCH, WORKERS = 64, 5
 EXAMPLE = {"obs": np.zeros(3, np.float32), "worker": np.int64(0)}
 
 
-def hand_on(server: Server, address: str) -> None:
+def hand_on(stream: Stream, address: str) -> None:
     """Insert what workers send, until the server is closed."""
     priorities = np.ones(BATCH)
     with connect(address) as client:
-        for sample in server.batches():
+        for sample in stream.batches():
             client.table("replay").extend(sample.data, priorities)
         client.flush()
 
 
 def test_items_of_all_workers_come_over_one_client() -> None:
     table = Table("replay", EXAMPLE, capacity=10_000)
-    door = ShmTransport(f"echoic-gateway-{os.getpid()}")
+    stream = Stream(EXAMPLE, batch_size=BATCH)
+    door = f"shm://echoic-gateway-{os.getpid()}"
     with (
-        Server(tables=[table], transport=TcpTransport(port=0)) as tables,
-        Server(EXAMPLE, BATCH, transport=door) as gateway,
+        Server(table, listen="tcp://127.0.0.1:0") as tables,
+        Server(stream, listen=door) as gateway,
     ):
-        thread = threading.Thread(target=hand_on, args=(gateway, tables.addresses[0]))
+        thread = threading.Thread(target=hand_on, args=(stream, tables.address))
         thread.start()
-        workers = [connect(gateway.addresses[0]).stream(EXAMPLE) for _ in range(WORKERS)]
+        workers = [connect(gateway.address).stream(EXAMPLE) for _ in range(WORKERS)]
         for number, worker in enumerate(workers):
             for step in range(BATCH):
                 worker.add({"obs": np.full(3, step, np.float32), "worker": np.int64(number)})

@@ -20,7 +20,6 @@ import pytest
 import wire
 from content import assert_exactly
 from wire import Wire
-from workers import transport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +92,7 @@ class Bystander:
 
     def __init__(self, server: echoic.Server) -> None:
         self.server = server
-        self.client = echoic.connect(server.addresses[0]).stream(np.int64(0))
+        self.client = echoic.connect(server.address).stream(np.int64(0))
         self.sent = 0
 
     def send(self) -> None:
@@ -105,10 +104,10 @@ class Bystander:
     def finish(self) -> None:
         """All that it sent has come, and nothing else."""
         self.client.close(timeout=10)
-        assert self.server.info.inserted_total == self.sent
+        assert self.server.stream.stats().inserted_total == self.sent
         self.server.close()
-        came = [taken.data.copy() for taken in self.server.batches()]
-        rest = self.server.rest()
+        came = [taken.data.copy() for taken in self.server.stream.batches()]
+        rest = self.server.stream.rest()
         came += [] if rest is None else [rest.data.copy()]
         assert_exactly(np.concatenate(came), self.sent)
 
@@ -123,10 +122,10 @@ def refusals(server: echoic.Server) -> float:
 def server(request: Any, make_server: Any, folder: Any) -> echoic.Server:
     """A server of int64 with much room, so that nobody needs to take."""
     ways = {
-        "tcp": lambda: echoic.TcpTransport(0),
-        "unix": lambda: echoic.UnixTransport(folder / "s"),
+        "tcp": lambda: "tcp://127.0.0.1:0",
+        "unix": lambda: f"unix://{folder / 's'}",
     }
-    return make_server(np.int64(0), 16, 1024, transport=ways[request.param]()).start()
+    return make_server(np.int64(0), 16, 1024, listen=ways[request.param]()).start()
 
 
 @pytest.fixture
@@ -142,7 +141,7 @@ def bystander(server: echoic.Server) -> Iterator[Bystander]:
 @pytest.fixture
 def stranger(server: echoic.Server) -> Iterator[Wire]:
     """A connection to say anything on."""
-    connection = Wire(server.addresses[0])
+    connection = Wire(server.address)
     yield connection
     connection.close()
 
@@ -181,7 +180,7 @@ def test_names_come_to_those_who_watch(server: echoic.Server, stranger: Wire) ->
     stranger.shake_hands(name="Schreiber №1".encode())
     [told] = server.connections()
     assert told["name"] == "Schreiber №1"
-    watcher = Wire(server.addresses[0])
+    watcher = Wire(server.address)
     watcher.shake_hands(spec=b"", stream=b"", purpose=7, producer=2)
     watcher.send(wire.frame(wire.REQUEST, struct.pack("<QBI", 0, 17, 0)))
     observed = watcher.until(wire.OBSERVED)
@@ -232,8 +231,8 @@ def test_frames_that_break_the_rules(
 
 
 def test_samples_past_the_credit(make_server: Any, eventually: Any) -> None:
-    server = make_server(np.zeros(10_000), 2, transport=echoic.TcpTransport(0)).start()
-    stranger = Wire(server.addresses[0])
+    server = make_server(np.zeros(10_000), 2, listen="tcp://127.0.0.1:0").start()
+    stranger = Wire(server.address)
     spec = struct.pack("<IIcIIQ", 1, 0, b"f", 8, 1, 10_000)
     welcome = stranger.shake_hands(spec=spec)
     assert welcome is not None
@@ -268,7 +267,7 @@ def test_another_version_is_told_which_one_is_spoken(
 
 @pytest.mark.parametrize("count", [0, 1, 11, 12, 15, 40, 100, 150, 170])
 def test_an_end_in_the_middle(server: echoic.Server, bystander: Bystander, count: int) -> None:
-    stranger = Wire(server.addresses[0])
+    stranger = Wire(server.address)
     whole = wire.preface() + wire.hello() + wire.opening() + wire.data(0, *range(50))
     stranger.send(whole[:count])
     stranger.close()
@@ -278,12 +277,12 @@ def test_an_end_in_the_middle(server: echoic.Server, bystander: Bystander, count
 def test_half_a_sample_at_the_end_is_not_stored(
     server: echoic.Server, bystander: Bystander, eventually: Any
 ) -> None:
-    stranger = Wire(server.addresses[0])
+    stranger = Wire(server.address)
     assert stranger.shake_hands() is not None
     stranger.send(wire.data(0, bystander.sent, -1)[:-3])
     stranger.close()
     bystander.sent += 1
-    eventually(lambda: server.info.inserted_total == bystander.sent)
+    eventually(lambda: server.stream.stats().inserted_total == bystander.sent)
     eventually(lambda: len(server.connections()) == 1)
 
 
@@ -292,11 +291,11 @@ def test_many_who_say_nothing_or_little_are_closed_and_disturb_nobody(
     folder: Any, make_server: Any
 ) -> None:
     servers = [
-        make_server(np.int64(0), 16, 1024, transport=transport(address)).start()
+        make_server(np.int64(0), 16, 1024, listen=address).start()
         for address in ("tcp://127.0.0.1:0", f"unix://{folder}/s")
     ]
     bystanders = [Bystander(server) for server in servers]
-    addresses = [server.addresses[0] for server in servers]
+    addresses = [server.address for server in servers]
     silent = [Wire(address) for address in addresses for _ in range(50)]
     lorises = [Wire(address) for address in addresses]
     closed: set[Wire] = set()
@@ -356,15 +355,15 @@ def test_a_client_with_another_spec_is_told_what_differs(
     door: Any, make_server: Any, example: Any, text: str
 ) -> None:
     agreed = {"a": np.zeros((2, 3), np.float32), "b": np.int32(0)}
-    server = make_server(agreed, 2, transport=transport(door.address())).start()
-    address = server.addresses[0]
+    server = make_server(agreed, 2, listen=door.address()).start()
+    address = server.address
     with pytest.raises(echoic.errors.SpecError, match=text):
         echoic.connect(address).stream(example)
     with echoic.connect(address).stream(agreed) as client:
         client.extend({"a": np.ones((2, 2, 3), np.float32), "b": np.arange(2, dtype=np.int32)})
         client.flush(timeout=10)
-    assert server.sample(timeout=5).data["b"].tolist() == [0, 1]
-    assert server.info.inserted_total == 2
+    assert server.stream.sample(timeout=5).data["b"].tolist() == [0, 1]
+    assert server.stream.stats().inserted_total == 2
     assert refusals(server) == server.metrics()["connections_refused.SPEC"] == 1
 
 

@@ -44,8 +44,9 @@ except KeyboardInterrupt:
 
 SERVER = """
 import numpy as np, echoic
-with echoic.Server(np.int64(0), 2, transport=echoic.TcpTransport(0)) as server:
-    client = echoic.connect(server.addresses[0], np.int64(0))
+stream = echoic.Stream(np.int64(0), batch_size=2)
+with echoic.Server(stream, listen="tcp://127.0.0.1:0") as server:
+    client = echoic.connect(server.address, np.int64(0))
     print("waiting", flush=True)
     try:
         {call}
@@ -57,8 +58,9 @@ with echoic.Server(np.int64(0), 2, transport=echoic.TcpTransport(0)) as server:
 
 LOST = """
 import numpy as np, echoic
-with echoic.Server(np.int64(0), 2, transport=echoic.TcpTransport(0)) as server:
-    client = echoic.connect(server.addresses[0], reconnect=None).stream(np.int64(0))
+stream = echoic.Stream(np.int64(0), batch_size=2)
+with echoic.Server(stream, listen="tcp://127.0.0.1:0") as server:
+    client = echoic.connect(server.address, reconnect=None).stream(np.int64(0))
 client.add(1)
 print("waiting", flush=True)
 try:
@@ -117,11 +119,11 @@ def assert_ends_at_once(process: Any) -> None:
 def assert_client_ends_at_once(door: Any, processes: Any, call: str) -> None:
     server = door.open(FRAME, batch_size=4, capacity=8)
     folder = str(Path(__file__).parent)
-    source = CLIENT.format(folder=folder, address=server.addresses[0], call=call)
+    source = CLIENT.format(folder=folder, address=server.address, call=call)
     assert_ends_at_once(processes.script(source))
     # It goes on for others, once there is room.
     for _ in range(2):
-        assert len(server.sample(timeout=10)) == 4
+        assert len(server.stream.sample(timeout=10)) == 4
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_a_client_whose_server_is_gone(processes: Any, call: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ["server.sample()", "server.sample(timeout=60)", "next(server.batches())"]
+    "call", ["stream.sample()", "stream.sample(timeout=60)", "next(stream.batches())"]
 )
 def test_a_server_that_waits_for_samples(processes: Any, call: str) -> None:
     assert_ends_at_once(processes.script(SERVER.format(call=call)))
@@ -186,12 +188,12 @@ def test_an_interrupted_send_leaves_a_client_that_goes_on(door: Any, connect: An
         timer.join()
         signal.signal(signal.SIGUSR1, before)
     # Nothing of the interrupted sample was kept, so it can be sent now.
-    came = [pairs(server.sample(timeout=10).data) for _ in range(sent // 4)]
+    came = [pairs(server.stream.sample(timeout=10).data) for _ in range(sent // 4)]
     client.add(sample(0, sent, FRAME), timeout=10)
     client.flush(timeout=10)
     client.close(timeout=10)
     server.close()
-    came += [pairs(taken.data) for taken in server.batches()]
-    rest = server.rest()
+    came += [pairs(taken.data) for taken in server.stream.batches()]
+    rest = server.stream.rest()
     came += [] if rest is None else [pairs(rest.data)]
     assert_exactly(by_producer(came)[0], sent + 1)

@@ -37,7 +37,7 @@ def test_killed_producers_leave_no_hole_and_nothing_acknowledged_is_lost(
     words, kills, batch_size = load
     random_number = random.Random(f"{door.kind} {words}")
     server, intake = door.open_and_take(words, batch_size)
-    address = server.addresses[0]
+    address = server.address
     # Slow enough to leave the victims some of the processor.
     others = [
         processes.start("send", address, words=words, producer=number, report=20, pause=0.005)
@@ -73,7 +73,7 @@ def test_killed_producers_leave_no_hole_and_nothing_acknowledged_is_lost(
     for producer, victim in enumerate(victims, 2):
         assert_run(in_order(door, steps.pop(producer, NOTHING)), at_least=victim.acked)
     assert not steps
-    assert server.info.inserted_total == intake.count
+    assert server.stream.stats().inserted_total == intake.count
 
 
 def test_producers_killed_while_they_wait_for_room_leave_no_hole(
@@ -81,7 +81,7 @@ def test_producers_killed_while_they_wait_for_room_leave_no_hole(
 ) -> None:
     server, intake = door.open_and_take(FRAME, batch_size=5, capacity=10)
     intake.pause()
-    address = server.addresses[0]
+    address = server.address
     victims = [
         processes.start("send", address, words=FRAME, producer=number, rows=3, report=1)
         for number in range(4)
@@ -89,7 +89,7 @@ def test_producers_killed_while_they_wait_for_room_leave_no_hole(
     for victim in victims:
         victim.wait_for("ready")
     # One batch is taken and looked at, the other is full.
-    eventually(lambda: server.info.inserted_total == 10)
+    eventually(lambda: server.stream.stats().inserted_total == 10)
     time.sleep(0.1)
     for victim in victims:
         victim.kill()
@@ -101,7 +101,7 @@ def test_producers_killed_while_they_wait_for_room_leave_no_hole(
     assert_exactly(in_order(door, steps.pop(9)), 100)
     for producer, victim in enumerate(victims):
         assert_run(in_order(door, steps.pop(producer, NOTHING)), at_least=victim.acked)
-    assert server.info.inserted_total == intake.count
+    assert server.stream.stats().inserted_total == intake.count
 
 
 def keeps_others_going(door: Any) -> bool:
@@ -120,7 +120,7 @@ def test_a_stopped_producer_keeps_nobody_waiting_and_goes_on_later(
     random_number = random.Random(f"{door.kind} {words}")
     server, intake = door.open_and_take(words, batch_size=3)
     stopped, other = (
-        processes.start("send", server.addresses[0], words=words, producer=number, report=1)
+        processes.start("send", server.address, words=words, producer=number, report=1)
         for number in range(2)
     )
     stopped.wait_for("ready")
@@ -148,7 +148,7 @@ def test_a_producer_that_was_given_up_while_it_was_stopped_comes_back(
 ) -> None:
     server, intake = door.open_and_take(words, batch_size=3, heartbeat=0.2)
     stopped, other = (
-        processes.start("send", server.addresses[0], words=words, producer=number, report=1)
+        processes.start("send", server.address, words=words, producer=number, report=1)
         for number in range(2)
     )
     for process in (stopped, other):

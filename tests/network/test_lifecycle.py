@@ -15,7 +15,7 @@ import echoic
 import numpy as np
 import pytest
 from content import NOTHING, SMALL, Intake, assert_exactly, by_producer, example, rows, sample
-from workers import send_some, transport
+from workers import send_some
 
 pytestmark = pytest.mark.timeout(50)
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(50)
 
 def test_port_0_is_any_free_port(tcp: Any, connect: Any) -> None:
     servers = [tcp.open() for _ in range(2)]
-    addresses = [server.addresses[0] for server in servers]
+    addresses = [server.address for server in servers]
     assert len(set(addresses)) == 2
     for server, address in zip(servers, addresses, strict=True):
         assert address.startswith("tcp://127.0.0.1:")
@@ -37,7 +37,7 @@ def test_port_0_is_any_free_port(tcp: Any, connect: Any) -> None:
 @pytest.mark.parametrize("door", ["tcp", "unix", "shm"], indirect=True)
 def test_an_address_in_use_is_refused_by_name(door: Any, make_server: Any) -> None:
     address = door.open().addresses[0]
-    second = make_server(example(SMALL), transport=transport(address))
+    second = make_server(example(SMALL), listen=address)
     with pytest.raises(OSError, match="in use") as caught:
         second.start()
     assert address.split("://")[1] in str(caught.value)
@@ -48,12 +48,12 @@ def test_a_server_at_the_address_of_one_that_was_closed(
     door: Any, make_server: Any, connect: Any
 ) -> None:
     server, intake = door.open_and_take()
-    address = server.addresses[0]
+    address = server.address
     client = connect(server)
     client.extend(rows(0, 0, 100, SMALL))
     client.flush(timeout=10)
     assert_exactly(intake.finish()[0], 100)
-    again = make_server(example(SMALL), 32, transport=transport(address)).start()
+    again = make_server(example(SMALL), 32, listen=address).start()
     assert again.addresses == (address,)
     intake = Intake(again)
     client.extend(rows(0, 0, 100, SMALL))
@@ -65,13 +65,12 @@ def test_a_server_at_the_address_of_one_that_was_closed(
 
 def test_a_server_with_several_doors(folder: Path, make_server: Any, connect: Any) -> None:
     ways = [
-        echoic.TcpTransport(0),
-        echoic.UnixTransport(folder / "s"),
-        echoic.ShmTransport(f"echoic-test-{os.getpid()}-several"),
+        "tcp://127.0.0.1:0",
+        f"unix://{folder / 's'}",
+        f"shm://echoic-test-{os.getpid()}-several",
     ]
-    server = make_server(example(SMALL), 32, transport=ways).start()
+    server = make_server(example(SMALL), 32, listen=ways).start()
     assert [address.split(":")[0] for address in server.addresses] == ["tcp", "unix", "shm"]
-    assert server.addresses[0] == f"tcp://127.0.0.1:{server.port}"
     intake = Intake(server)
     for producer, address in enumerate(server.addresses):
         client = connect(address)
@@ -82,21 +81,20 @@ def test_a_server_with_several_doors(folder: Path, make_server: Any, connect: An
         assert_exactly(steps[producer], 100)
 
 
-def test_a_server_has_a_port_when_one_transport_has(folder: Path, make_server: Any) -> None:
-    without = make_server(example(SMALL), 1, transport=echoic.UnixTransport(folder / "s")).start()
-    several = make_server(example(SMALL), 1, transport=[echoic.TcpTransport(0)] * 2)
-    with pytest.raises(ValueError, match=r"got 0 among \(\); .* start\(\)"):
-        several.port
-    for server, found in ((without, 0), (several.start(), 2)):
-        with pytest.raises(ValueError, match=f"expected one TCP or TLS address, got {found} among"):
-            server.port
+def test_a_server_has_an_address_when_it_has_one(make_server: Any) -> None:
+    several = make_server(example(SMALL), 1, listen=["tcp://127.0.0.1:0"] * 2)
+    with pytest.raises(ValueError, match=r"expected one address, got 0; .* start\(\)"):
+        several.address
+    several.start()
+    with pytest.raises(ValueError, match="expected one address, got 2"):
+        several.address
 
 
 def test_a_unix_socket_is_its_users_own_and_goes_with_its_server(
     folder: Path, make_server: Any
 ) -> None:
     path = folder / "s"
-    server = make_server(example(SMALL), transport=echoic.UnixTransport(path)).start()
+    server = make_server(example(SMALL), listen=f"unix://{path}").start()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     server.close()
     assert not path.exists()
@@ -105,7 +103,7 @@ def test_a_unix_socket_is_its_users_own_and_goes_with_its_server(
 @pytest.mark.parametrize("setting", ["max_connections", "threads"])
 def test_settings_without_meaning_are_refused(tcp: Any, make_server: Any, setting: str) -> None:
     with pytest.raises(ValueError, match=setting):
-        make_server(example(SMALL), transport=transport(tcp.address(), **{setting: 0})).start()
+        make_server(example(SMALL), listen=tcp.address(), **{setting: 0}).start()
 
 
 # Ends.
@@ -115,7 +113,7 @@ def test_settings_without_meaning_are_refused(tcp: Any, make_server: Any, settin
 @pytest.mark.parametrize("count", [1, 16_000])
 def test_close_without_flush_delivers_everything(door: Any, many: bool, count: int) -> None:
     server, intake = door.open_and_take()
-    with echoic.connect(server.addresses[0]).stream(example(SMALL)) as client:
+    with echoic.connect(server.address).stream(example(SMALL)) as client:
         if many:
             client.extend(rows(0, 0, count, SMALL))
         else:
@@ -139,7 +137,7 @@ os.kill(os.getpid(), 9)
     started = [
         processes.script(
             script.format(
-                folder=str(Path(__file__).parent), address=server.addresses[0], producer=producer
+                folder=str(Path(__file__).parent), address=server.address, producer=producer
             )
         )
         for producer in range(4)
@@ -156,13 +154,13 @@ def test_what_a_closing_server_does_not_take_the_next_one_gets(
     socket_door: Any, make_server: Any, connect: Any, eventually: Any
 ) -> None:
     server, intake = socket_door.open_and_take(batch_size=8, capacity=16)
-    address = server.addresses[0]
+    address = server.address
     client = connect(server)
     client.extend(rows(0, 0, 100_000, SMALL))
     first = intake.finish().get(0, NOTHING)
     # Each side knows the same, as soon as the client has heard the server's last word.
     eventually(lambda: client.stats()["pending"] == 100_000 - len(first))
-    again = make_server(example(SMALL), 8, transport=transport(address)).start()
+    again = make_server(example(SMALL), 8, listen=address).start()
     intake = Intake(again)
     client.close(timeout=20)
     assert_exactly(np.concatenate([first, intake.finish().get(0, NOTHING)]), 100_000)
@@ -174,8 +172,8 @@ def test_a_partial_batch_is_not_lost_when_the_server_closes(door: Any, connect: 
     client.extend(rows(0, 0, 40, SMALL))
     client.flush(timeout=10)
     server.close()
-    assert len(server.sample(timeout=10)) == 32
-    rest = server.rest(timeout=10)
+    assert len(server.stream.sample(timeout=10)) == 32
+    rest = server.stream.rest(timeout=10)
     assert rest.data["step"].tolist() == list(range(32, 40))
 
 
@@ -203,11 +201,11 @@ def test_a_close_with_clients_that_can_not_finish_ends_after_its_deadline(
     client = connect(server)
     client.extend(rows(0, 0, 1_000, SMALL))
     # A client that has not begun to send when the server says goodbye sends nothing.
-    eventually(lambda: server.info.inserted_total == 4)
+    eventually(lambda: server.stream.stats().inserted_total == 4)
     start = time.monotonic()
     server.close(0.5)
     assert time.monotonic() - start < 10
-    assert server.info.inserted_total == 4
+    assert server.stream.stats().inserted_total == 4
     with pytest.raises(echoic.errors.WaitTimeoutError):
         client.flush(timeout=0.2)
     # Each side knows the same, so the next server gets none of them again.
@@ -235,7 +233,7 @@ def test_ends_in_any_order_and_more_than_once(door: Any, connect: Any) -> None:
 def test_a_client_that_is_forgotten_leaves(door: Any, connect: Any, eventually: Any) -> None:
     server = door.open()
     kept = connect(server)
-    forgotten = echoic.connect(server.addresses[0]).stream(example(SMALL))
+    forgotten = echoic.connect(server.address).stream(example(SMALL))
     assert len(server.connections()) == 2
     del forgotten
     eventually(lambda: len(server.connections()) == 1)
@@ -252,7 +250,7 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import echoic
 from content import NOTHING, SMALL, example, rows
-clients = [echoic.connect({server.addresses[0]!r}).stream(example(SMALL)) for _ in range(2)]
+clients = [echoic.connect({server.address!r}).stream(example(SMALL)) for _ in range(2)]
 for producer, client in enumerate(clients):
     client.extend(rows(producer, 0, 16_000, SMALL))
 """
@@ -274,7 +272,7 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 import echoic
 from content import NOTHING, SMALL, example, rows
 echoic._links._EXIT_TIMEOUT = 2.0
-clients = [echoic.connect({server.addresses[0]!r}).stream(example(SMALL)) for _ in range(4)]
+clients = [echoic.connect({server.address!r}).stream(example(SMALL)) for _ in range(4)]
 for client in clients:
     client.extend(rows(0, 0, 1_000, SMALL))
 print("over", flush=True)
@@ -297,8 +295,8 @@ def test_what_a_forked_child_closes_and_drops_stays_with_its_parent(
     door: Any, connect: Any
 ) -> None:
     server = door.open(batch_size=4, capacity=8)
-    server.extend(rows(0, 0, 4, SMALL))
-    held = server.sample()
+    server.stream.extend(rows(0, 0, 4, SMALL))
+    held = server.stream.sample()
     child = os.fork()
     if child == 0:
         status = 1
@@ -317,9 +315,9 @@ def test_what_a_forked_child_closes_and_drops_stays_with_its_parent(
     client.flush(timeout=20)
     # The batch that is held has not been given back, so there is no room.
     with pytest.raises(echoic.errors.WaitTimeoutError):
-        server.add(sample(0, 8, SMALL), timeout=0)
+        server.stream.add(sample(0, 8, SMALL), timeout=0)
     assert held.data["step"].tolist() == [0, 1, 2, 3]
-    assert server.sample(timeout=20).data["step"].tolist() == [4, 5, 6, 7]
+    assert server.stream.sample(timeout=20).data["step"].tolist() == [4, 5, 6, 7]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -342,7 +340,7 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(door: Any, connect: An
             except echoic.errors.ClosedError as error:
                 said.append(str(error))
         # A client of the child's own works.
-        with echoic.connect(server.addresses[0]).stream(example(SMALL)) as own:
+        with echoic.connect(server.address).stream(example(SMALL)) as own:
             own.extend(rows(1, 0, 10, SMALL))
         os.write(writing, "\n".join(said).encode())
         os._exit(0)
@@ -497,8 +495,8 @@ def test_a_shared_memory_client_that_gives_up_has_kept_nothing(
 
 
 def test_a_full_ring_keeps_a_shared_memory_client_waiting(make_server: Any, connect: Any) -> None:
-    way = echoic.ShmTransport(f"echoic-test-{os.getpid()}-full")
-    server = make_server(example(SMALL), 2, 4, transport=way).start()
+    way = f"shm://echoic-test-{os.getpid()}-full"
+    server = make_server(example(SMALL), 2, 4, listen=way).start()
     client = connect(server)
     client.extend(rows(0, 0, 4, SMALL))
     with pytest.raises(echoic.errors.WaitTimeoutError) as caught:

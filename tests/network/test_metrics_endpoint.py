@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from echoic import Checkpointer, Server, Table, TcpTransport, connect, limiters
+from echoic import Checkpointer, Server, Stream, Table, connect, limiters
 from echoic.errors import ClosedError, WaitTimeoutError
 from echoic.rollouts import RolloutTable
 from echoic.weights import WeightStore
@@ -71,37 +71,38 @@ def rollouts() -> RolloutTable:
     return table
 
 
-def everything(folder: Path | None = None) -> Server:
-    """A server that has whatever can be counted, and a client that was refused.
+def everything(folder: Path | None = None) -> tuple[Server, Stream]:
+    """A server that has whatever can be counted, its stream, and a client that was refused.
 
     With a folder it has a journal too, and has written a checkpoint.
     """
     limiter = limiters.SampleToInsertRatio(4.0, 2, error_buffer=10.0)
     durability: Any = "none" if folder is None else "async"
     table = Table("replay", EXAMPLE, capacity=100, limiter=limiter, durability=durability)
-    transport = TcpTransport(0, "127.0.0.1", token=b"right")
+    stream = Stream(EXAMPLE, batch_size=4)
     server = Server(
-        EXAMPLE,
-        batch_size=4,
-        tables=[table],
-        transport=transport,
+        stream,
+        table,
+        rollouts(),
+        WeightStore(),
+        listen="tcp://127.0.0.1:0",
+        token=b"right",
         checkpointer=None if folder is None else Checkpointer(folder / "checkpoints"),
         journal=None if folder is None else folder / "journal",
-        weights=WeightStore(),
-        rollouts=[rollouts()],
     ).start()
     if folder is not None:
         server.checkpoint()
     with pytest.raises(Exception, match="token"):
-        connect(server.addresses[0], token=b"wrong").stream(EXAMPLE)
-    return server
+        connect(server.address, token=b"wrong").stream(EXAMPLE)
+    return server, stream
 
 
 def test_every_number_of_a_server_is_there_and_right() -> None:
-    with everything() as server:
+    server, stream = everything()
+    with server:
         url = server.serve_metrics()
-        server.extend({"obs": np.zeros((6, 4), np.float32)})
-        sample = server.sample()
+        stream.extend({"obs": np.zeros((6, 4), np.float32)})
+        sample = stream.sample()
         # The server closes the connection that it refused in its own time.
         deadline = time.monotonic() + 10
         while numbers(url)["echoic_connections"] != 0:
@@ -122,7 +123,7 @@ def test_every_number_of_a_server_is_there_and_right() -> None:
 def test_one_sees_why_a_starved_learner_waits() -> None:
     """The question that it is all for: nothing moves, so who waits, and for what?"""
     table = Table("replay", EXAMPLE, capacity=100, limiter=limiters.MinSize(10))
-    with Server(tables=[table]) as server:
+    with Server(table) as server:
         url = server.serve_metrics()
         table.add(EXAMPLE)
         learner = threading.Thread(target=lambda: table.sample(1, timeout=30))
@@ -155,7 +156,7 @@ def test_one_sees_why_a_starved_learner_waits() -> None:
 def test_one_sees_which_side_is_ahead(side: str) -> None:
     limiter = limiters.SampleToInsertRatio(1.0, 1, error_buffer=3.0)
     table = Table("replay", EXAMPLE, capacity=100, limiter=limiter)
-    with Server(tables=[table]) as server:
+    with Server(table) as server:
         url = server.serve_metrics()
         step = partial(table.add, EXAMPLE) if side == "insert" else partial(table.sample, 1)
         table.add(EXAMPLE)
@@ -168,21 +169,22 @@ def test_one_sees_which_side_is_ahead(side: str) -> None:
 
 
 def test_a_connection_that_waits_says_for_what() -> None:
-    with Server(EXAMPLE, 4, 8, transport=TcpTransport(0, "127.0.0.1")) as server:
+    stream = Stream(EXAMPLE, batch_size=4, capacity=8)
+    with Server(stream, listen="tcp://127.0.0.1:0") as server:
         url = server.serve_metrics()
-        with connect(server.addresses[0]).stream(EXAMPLE) as client:
+        with connect(server.address).stream(EXAMPLE) as client:
             client.extend({"obs": np.zeros((100, 4), np.float32)})
             deadline = time.monotonic() + 10
             while not numbers(url).get("echoic_connections_blocked,reason=CAPACITY"):
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             for _ in range(25):
-                server.sample(timeout=10)
+                stream.sample(timeout=10)
             assert client.flush(timeout=10) is None
 
 
 def test_strangers_need_the_token() -> None:
-    with Server(EXAMPLE, 4) as server:
+    with Server(Stream(EXAMPLE, batch_size=4)) as server:
         with pytest.raises(ValueError, match=r"needs a token.*Authorization: Bearer"):
             server.serve_metrics("0.0.0.0:0")
         assert ":" in server.serve_metrics("0.0.0.0:0", insecure=True)
@@ -198,19 +200,25 @@ def test_strangers_need_the_token() -> None:
 
 @pytest.mark.parametrize("address", ["", "nonsense", "127.0.0.1", "127.0.0.1:70000", ":::"])
 def test_what_is_no_address_is_refused(address: str) -> None:
-    with Server(EXAMPLE, 4) as server, pytest.raises(ValueError, match="no address"):
+    with (
+        Server(Stream(EXAMPLE, batch_size=4)) as server,
+        pytest.raises(ValueError, match="no address"),
+    ):
         server.serve_metrics(address)
 
 
 def test_an_address_that_is_taken_is_an_error_of_the_system() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other, Server(EXAMPLE, 4) as server:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        Server(Stream(EXAMPLE, batch_size=4)) as server,
+    ):
         taken = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(OSError, match="in use"):
             server.serve_metrics(taken)
 
 
 def test_closing_a_server_ends_it() -> None:
-    server = Server(EXAMPLE, 4)
+    server = Server(Stream(EXAMPLE, batch_size=4))
     url = server.serve_metrics()
     assert read(url)
     server.close()
@@ -221,7 +229,7 @@ def test_closing_a_server_ends_it() -> None:
 
 
 def test_a_server_that_is_dropped_ends_it() -> None:
-    url = Server(EXAMPLE, 4).serve_metrics()
+    url = Server(Stream(EXAMPLE, batch_size=4)).serve_metrics()
     with pytest.raises(urllib.error.URLError):
         until_it_fails(lambda: read(url))
 
@@ -229,7 +237,7 @@ def test_a_server_that_is_dropped_ends_it() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_keeps_neither_the_threads_nor_the_port() -> None:
-    server = Server(EXAMPLE, 4)
+    server = Server(Stream(EXAMPLE, batch_size=4))
     url = server.serve_metrics()
     child = os.fork()
     if child == 0:
@@ -242,7 +250,7 @@ def test_a_forked_child_keeps_neither_the_threads_nor_the_port() -> None:
         with pytest.raises(urllib.error.URLError):
             read(url)
         address = re.findall(r"//(.*)/", url)[0]
-        with Server(EXAMPLE, 4) as other:
+        with Server(Stream(EXAMPLE, batch_size=4)) as other:
             assert other.serve_metrics(address) == url
     finally:
         os.kill(child, signal.SIGKILL)
@@ -252,7 +260,7 @@ def test_a_forked_child_keeps_neither_the_threads_nor_the_port() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_that_drops_its_copy_waits_for_nobody() -> None:
-    server = Server(EXAMPLE, 4)
+    server = Server(Stream(EXAMPLE, batch_size=4))
     url = server.serve_metrics()
     child = os.fork()
     if child == 0:
@@ -270,13 +278,14 @@ def test_a_forked_child_that_drops_its_copy_waits_for_nobody() -> None:
 
 
 def test_readers_of_all_kinds_do_not_hold_up_the_server() -> None:
-    with Server(EXAMPLE, 4) as server:
+    stream = Stream(EXAMPLE, batch_size=4)
+    with Server(stream) as server:
         url = server.serve_metrics()
         host, port = re.findall(r"//(.*):(\d+)/", url)[0]
         silent = [socket.create_connection((host, int(port))) for _ in range(4)]
         start = time.monotonic()
-        server.extend({"obs": np.zeros((8, 4), np.float32)})
-        assert server.sample(timeout=10) is not None
+        stream.extend({"obs": np.zeros((8, 4), np.float32)})
+        assert stream.sample(timeout=10) is not None
         # Two readers are answered at a time, and those who ask nothing have two seconds each.
         assert time.monotonic() - start < 2
         assert read(url)
@@ -291,18 +300,19 @@ def table_of_names() -> dict[str, tuple[str, str]]:
 
 
 def families(folder: Path) -> dict[str, tuple[str, str]]:
-    with everything(folder) as server:
+    server, stream = everything(folder)
+    with server:
         server.set_gauge("success_rate", 0.5)
         url = server.serve_metrics()
         client_example = {"obs": np.zeros(4, np.float32)}
-        with connect(server.addresses[0], token=b"right").stream(client_example) as client:
+        with connect(server.address, token=b"right").stream(client_example) as client:
             client.extend({"obs": np.zeros((128, 4), np.float32)})
             deadline = time.monotonic() + 10
             while "echoic_connections_blocked{" not in (text := read(url)):
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             for _ in range(128 // 4):
-                server.sample(timeout=10)
+                stream.sample(timeout=10)
     helps = dict(re.findall(r"^# HELP (\w+) (.*)$", text, re.MULTILINE))
     labels: dict[str, list[str]] = {name: [] for name in helps}
     for family in text_string_to_metric_families(text):

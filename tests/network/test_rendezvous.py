@@ -44,12 +44,11 @@ def serve() -> Iterator[Callable[..., str]]:
     """Serve tables; returns `host:port`."""
     servers = []
 
-    def start(port: int = 0, token: str | None = None, **rest: Any) -> str:
-        if not rest:
-            rest = {"tables": [echoic.Table("replay", np.int64(0), capacity=1000)]}
-        door = echoic.TcpTransport(port=port, token=token)
-        servers.append(echoic.Server(transport=door, **rest).start())
-        return str(servers[-1].addresses[0]).removeprefix("tcp://")
+    def start(*stores: Any, port: int = 0, token: str | None = None) -> str:
+        stores = stores or (echoic.Table("replay", np.int64(0), capacity=1000),)
+        server = echoic.Server(*stores, listen=f"tcp://127.0.0.1:{port}", token=token)
+        servers.append(server.start())
+        return server.address.removeprefix("tcp://")
 
     start.servers = servers  # type: ignore[attr-defined]
     yield start
@@ -98,10 +97,11 @@ def test_papers_of_tls_are_taken_from_their_files(say: Any) -> None:
 def test_a_stream_rollouts_and_weights_are_found(say: Any, serve: Any) -> None:
     store = WeightStore()
     table = RolloutTable("math", {"tokens": "int32"}, batch_groups=1)
-    say(addresses=serve(example={"x": np.int64(0)}, batch_size=1, rollouts=[table], weights=store))
+    stream = echoic.Stream({"x": np.int64(0)}, batch_size=1)
+    say(addresses=serve(stream, table, store))
     with echoic.connect().stream({"x": np.int64(0)}) as client:
         client.add({"x": np.int64(3)})
-    assert serve.servers[0].sample(timeout=PATIENCE).data["x"].tolist() == [3]
+    assert stream.sample(timeout=PATIENCE).data["x"].tolist() == [3]
     with echoic.connect() as client:
         assert client.rollouts("math").name == "math"
     store.publish({"w": np.ones(2)}, version=4)

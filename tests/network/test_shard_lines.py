@@ -26,8 +26,8 @@ def open_shards(make_proxy: Any) -> Iterator[Callable[[], Any]]:
     def make() -> tuple[echoic.Connection, Any, list[echoic.Table]]:
         tables = [echoic.Table("t", np.int64(0), capacity=100_000, seed=1) for _ in range(2)]
         for table in tables:
-            transport = echoic.TcpTransport(port=0)
-            servers.append(echoic.Server(tables=[table], transport=transport).start())
+            address = "tcp://127.0.0.1:0"
+            servers.append(echoic.Server(table, listen=address).start())
         proxy = make_proxy(servers[1])
         addresses = [servers[0].addresses[0], proxy.address]
         return echoic.connect(addresses, seed=1, reconnect=PATIENCE), proxy, tables

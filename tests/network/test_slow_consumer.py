@@ -89,8 +89,8 @@ def test_signs_of_life_do_not_fall_into_samples(socket_door: Any) -> None:
     server, intake = socket_door.open_and_take(HUGE, batch_size=2, capacity=4, heartbeat=HEARTBEAT)
     intake.pause()
     count = 12
-    window = (count + 1) * server.info.bytes_per_sample
-    with echoic.connect(server.addresses[0], window_bytes=window).stream(example(HUGE)) as client:
+    window = (count + 1) * server.stream.stats().bytes_per_sample
+    with echoic.connect(server.address, window_bytes=window).stream(example(HUGE)) as client:
         for step in range(count):
             client.add(sample(0, step, HUGE))
         time.sleep(4 * HEARTBEAT)

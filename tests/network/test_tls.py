@@ -66,9 +66,11 @@ def serve(ours: Papers, make_server: Any) -> Callable[..., tuple[echoic.Server, 
     """Start servers with a certificate for localhost, and take what they get."""
 
     def start(**options: Any) -> tuple[echoic.Server, Intake]:
-        settings = {"host": "localhost", **ours.issue("localhost"), **options}
-        way = echoic.TlsTransport(0, **settings)
-        server = make_server(example(SMALL), 32, 128, transport=way).start()
+        host = options.pop("host", "localhost")
+        tls = options.pop("tls", ours.issue("localhost"))
+        tls = echoic.Tls(**tls, ca=options.pop("ca", None))
+        address = f"tls://{host}:0"
+        server = make_server(example(SMALL), 32, 128, listen=address, tls=tls, **options).start()
         return server, Intake(server)
 
     return start
@@ -93,15 +95,15 @@ def deliver(connect: Any, server: echoic.Server, intake: Intake, **options: Any)
 
 def refuse(server: echoic.Server | str, kind: type[Exception], match: str, **options: Any) -> None:
     """Somebody who is not believed is told why."""
-    address = server if isinstance(server, str) else server.addresses[0]
+    address = server if isinstance(server, str) else server.address
     with pytest.raises(kind, match=match):
         echoic.connect(address, timeout=1.0, **with_tls(**options)).stream(example(SMALL))
 
 
 def test_samples_arrive_over_an_encrypted_connection(ours: Any, serve: Any, connect: Any) -> None:
     server, intake = serve()
-    assert server.addresses[0].startswith("tls://localhost:")
-    assert not server.addresses[0].endswith(":0")
+    assert server.address.startswith("tls://localhost:")
+    assert not server.address.endswith(":0")
     deliver(connect, server, intake, ca=ours.ca)
 
 
@@ -122,8 +124,8 @@ def test_a_frame_that_is_larger_than_a_record_arrives(
     ours: Any, make_server: Any, connect: Any
 ) -> None:
     words = 1 << 16
-    way = echoic.TlsTransport(0, "localhost", **ours.issue("localhost"))
-    server = make_server(example(words), 2, 8, transport=way).start()
+    tls = echoic.Tls(**ours.issue("localhost"))
+    server = make_server(example(words), 2, 8, listen="tls://localhost:0", tls=tls).start()
     intake = Intake(server)
     client = connect(server, words, tls=echoic.Tls(ca=ours.ca))
     client.extend(rows(0, 0, 20, words))
@@ -149,7 +151,7 @@ def test_a_server_of_another_name_is_not_believed(ours: Any, serve: Any, connect
 
 
 def test_a_server_may_have_another_name_than_its_host(ours: Any, serve: Any, connect: Any) -> None:
-    server, intake = serve(**ours.issue("learner.example"))
+    server, intake = serve(tls=ours.issue("learner.example"))
     refuse(server, echoic.errors.DisconnectedError, "localhost", ca=ours.ca)
     deliver(connect, server, intake, ca=ours.ca, server_name="learner.example")
 
@@ -157,7 +159,7 @@ def test_a_server_may_have_another_name_than_its_host(ours: Any, serve: Any, con
 def test_clients_without_a_certificate_are_told_to_give_one(
     ours: Any, serve: Any, connect: Any
 ) -> None:
-    server, intake = serve(client_ca=ours.ca)
+    server, intake = serve(ca=ours.ca)
     refuse(server, echoic.errors.DisconnectedError, "certificate and key", ca=ours.ca)
     deliver(connect, server, intake, ca=ours.ca, **ours.issue("worker"))
 
@@ -165,7 +167,7 @@ def test_clients_without_a_certificate_are_told_to_give_one(
 def test_clients_with_a_certificate_of_another_authority_are_told(
     ours: Any, other: Any, serve: Any, connect: Any
 ) -> None:
-    server, intake = serve(client_ca=ours.ca)
+    server, intake = serve(ca=ours.ca)
     reason = "does not accept our certificate"
     refuse(server, echoic.errors.DisconnectedError, reason, ca=ours.ca, **other.issue("worker"))
     deliver(connect, server, intake, ca=ours.ca, **ours.issue("worker"))
@@ -175,14 +177,14 @@ def test_clients_with_a_certificate_of_another_authority_are_told(
 def test_a_token_is_needed_on_top_of_certificates(
     ours: Any, serve: Any, connect: Any, wrong: str | None
 ) -> None:
-    server, intake = serve(client_ca=ours.ca, token="right")
+    server, intake = serve(ca=ours.ca, token="right")
     own = ours.issue("worker")
     refuse(server, echoic.errors.RefusedError, "AUTH", ca=ours.ca, token=wrong, **own)
     deliver(connect, server, intake, ca=ours.ca, token="right", **own)
 
 
 def test_a_token_does_not_replace_a_certificate(ours: Any, serve: Any) -> None:
-    server, intake = serve(client_ca=ours.ca, token="right")
+    server, intake = serve(ca=ours.ca, token="right")
     refuse(server, echoic.errors.DisconnectedError, "certificate", ca=ours.ca, token="right")
     assert intake.finish() == {}
 
@@ -207,8 +209,8 @@ def test_a_client_without_encryption_is_told_what_speaks_there(
 def test_a_server_without_encryption_is_recognised(
     ours: Any, make_server: Any, connect: Any
 ) -> None:
-    way = echoic.TcpTransport(0, "localhost")
-    server = make_server(example(SMALL), 32, 128, transport=way).start()
+    way = "tcp://localhost:0"
+    server = make_server(example(SMALL), 32, 128, listen=way).start()
     intake = Intake(server)
     reason = "does the server speak TLS"
     refuse(
@@ -242,14 +244,14 @@ def test_what_is_missing_is_named(ours: Any, missing: str) -> None:
         echoic.connect("tls://localhost:1", tls=echoic.Tls(**files)).stream(example(SMALL))
 
 
-@pytest.mark.parametrize("file", ["certificate", "key", "client_ca"])
+@pytest.mark.parametrize("file", ["certificate", "key", "ca"])
 def test_a_file_that_is_no_pem_is_named(
     ours: Any, make_server: Any, tmp_path: Path, file: str
 ) -> None:
     empty = tmp_path / "empty.pem"
     empty.write_text("nothing\n")
-    files = {**ours.issue("localhost"), file: str(empty)}
-    server = make_server(example(SMALL), 4, 8, transport=echoic.TlsTransport(0, **files))
+    tls = echoic.Tls(**{**ours.issue("localhost"), file: str(empty)})
+    server = make_server(example(SMALL), 4, 8, listen="tls://localhost:0", tls=tls)
     with pytest.raises(ValueError, match=r"empty\.pem"):
         server.start()
 
@@ -259,6 +261,12 @@ def test_certificates_have_no_use_without_encryption(ours: Any) -> None:
         echoic.connect("tcp://localhost:1", tls=echoic.Tls(ca=ours.ca)).stream(example(SMALL))
 
 
+def test_a_server_with_certificates_needs_an_encrypted_address(ours: Any, make_server: Any) -> None:
+    tls = echoic.Tls(**ours.issue("localhost"))
+    with pytest.raises(ValueError, match="tls= needs a tls:// address in listen, got 'tcp://"):
+        make_server(example(SMALL), listen="tcp://127.0.0.1:0", tls=tls)
+
+
 def port_of(server: echoic.Server) -> int:
     """The port of a server's only door."""
-    return int(server.addresses[0].rpartition(":")[2])
+    return int(server.address.rpartition(":")[2])

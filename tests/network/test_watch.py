@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING
 import echoic
 import numpy as np
 import pytest
-from echoic import (
-    Checkpointer,
-    Server,
-    ShmTransport,
-    Table,
-    TcpTransport,
-    UnixTransport,
-    connect,
-)
+from echoic import Checkpointer, Server, Stream, Table, connect
 from echoic.errors import ClosedError, DisconnectedError, RefusedError
 from echoic.rollouts import RolloutTable
 from echoic.views.reading import read
@@ -39,12 +31,11 @@ def observe(connection: echoic.Connection) -> Observation:
     return seen
 
 
-def everything(tmp_path: Path, transport: echoic.Transport) -> Server:
+def everything(stream: Stream, tmp_path: Path, address: str) -> Server:
     return Server(
-        EXAMPLE,
-        batch_size=4,
-        tables=[Table("replay", EXAMPLE, capacity=10, durability="async")],
-        transport=transport,
+        stream,
+        Table("replay", EXAMPLE, capacity=10, durability="async"),
+        listen=address,
         checkpointer=Checkpointer(tmp_path / "checkpoints"),
         journal=tmp_path / "journal",
     )
@@ -52,24 +43,25 @@ def everything(tmp_path: Path, transport: echoic.Transport) -> Server:
 
 @pytest.mark.parametrize("kind", ["tcp", "unix", "shm"])
 def test_every_number_comes_with_its_name_and_meaning(kind: str, tmp_path: Path) -> None:
-    transport: echoic.Transport = TcpTransport(0)
+    address = "tcp://127.0.0.1:0"
     if kind == "unix":
-        transport = UnixTransport(tmp_path / "door.sock")
+        address = f"unix://{tmp_path / 'door.sock'}"
     elif kind == "shm":
-        transport = ShmTransport(f"watched-{tmp_path.name}")
-    with everything(tmp_path, transport) as server, connect(server.addresses[0]) as watch:
-        server.extend({"obs": np.zeros((6, 4), np.float32)})
-        with connect(server.addresses[0]).stream(EXAMPLE) as client:
+        address = f"shm://watched-{tmp_path.name}"
+    stream = Stream(EXAMPLE, batch_size=4)
+    with everything(stream, tmp_path, address) as server, connect(server.address) as watch:
+        stream.extend({"obs": np.zeros((6, 4), np.float32)})
+        with connect(server.address).stream(EXAMPLE) as client:
             client.add(EXAMPLE)
             client.flush()
             seen = observe(watch)
         flat = server.metrics()
-        assert seen.release == echoic._native.ping(server.addresses[0], {})["server_version"]
+        assert seen.release == echoic._native.ping(server.address, {})["server_version"]
         assert seen.age > 0
         assert seen.value("stream_inserted_samples_total") == 7
         assert seen.families["stream_inserted_samples_total"].kind == "counter"
         assert len(seen.connections) == 2
-        assert {connection.address for connection in seen.connections} == {server.addresses[0]}
+        assert {connection.address for connection in seen.connections} == {server.address}
         sent = sorted(connection.samples for connection in seen.connections)
         # What was written into shared memory is reported once a second.
         assert sent == [0, 1] or kind == "shm"
@@ -85,15 +77,14 @@ def test_every_number_comes_with_its_name_and_meaning(kind: str, tmp_path: Path)
 
 
 def test_connections_have_the_names_of_their_clients(tmp_path: Path) -> None:
-    shm = ShmTransport(f"named-{tmp_path.name}")
+    shm = f"shm://named-{tmp_path.name}"
     own = f"{socket.gethostname()}:{os.getpid()}"
     server = Server(
-        EXAMPLE,
-        batch_size=4,
-        tables=[Table("replay", EXAMPLE, capacity=10)],
-        rollouts=[RolloutTable("math", {"tokens": "int32"}, group_size=1, batch_groups=1)],
-        weights=WeightStore(),
-        transport=[TcpTransport(0), shm],
+        Stream(EXAMPLE, batch_size=4),
+        Table("replay", EXAMPLE, capacity=10),
+        RolloutTable("math", {"tokens": "int32"}, group_size=1, batch_groups=1),
+        WeightStore(),
+        listen=["tcp://127.0.0.1:0", shm],
     )
     with server, ExitStack() as opened:
         tcp, local = server.addresses
@@ -131,19 +122,19 @@ def test_a_name_that_could_not_be_shown_is_refused(name: str) -> None:
 
 
 def test_a_server_without_tables_is_watched_and_so_is_one_without_a_stream() -> None:
-    with Server(EXAMPLE, batch_size=4, transport=TcpTransport(0)) as server:
-        seen = observe(connect(server.addresses[0]))
+    with Server(Stream(EXAMPLE, batch_size=4), listen="tcp://127.0.0.1:0") as server:
+        seen = observe(connect(server.address))
         assert seen.value("stream_capacity_samples") == 16
         assert "table_items" not in seen.families
-    with Server(tables=[Table("t", EXAMPLE, capacity=1)], transport=TcpTransport(0)) as server:
-        seen = observe(connect(server.addresses[0]))
+    with Server(Table("t", EXAMPLE, capacity=1), listen="tcp://127.0.0.1:0") as server:
+        seen = observe(connect(server.address))
         assert seen.values("table_items", "table") == {"t": 0.0}
         assert "stream_capacity_samples" not in seen.families
 
 
 def test_spreads_say_how_often_items_were_sampled_how_high_they_are_and_how_old() -> None:
     table = Table("t", 0.0, capacity=10, sampler=echoic.selectors.Fifo())
-    with Server(tables=[table], transport=TcpTransport(0)) as server:
+    with Server(table, listen="tcp://127.0.0.1:0") as server:
         for priority in (0.0, 0.5, 1.0, 5.0, 1e9):
             table.add(1.0, priority)
         table.publish_version(3)
@@ -152,7 +143,7 @@ def test_spreads_say_how_often_items_were_sampled_how_high_they_are_and_how_old(
         table.sample(1)
         table.remove(table.items().keys[4:])
         table.update_priorities(table.items().keys[:1], [2.0])
-        seen = observe(connect(server.addresses[0]))
+        seen = observe(connect(server.address))
 
     def spread(name: str) -> dict[float, float]:
         values = seen.values(name, "le", table="t")
@@ -173,12 +164,10 @@ def test_spreads_say_how_often_items_were_sampled_how_high_they_are_and_how_old(
 def test_spreads_survive_a_checkpoint_and_a_reset(tmp_path: Path) -> None:
     def open_server() -> Server:
         table = Table("t", 0.0, capacity=10)
-        return Server(
-            tables=[table], transport=TcpTransport(0), checkpointer=Checkpointer(tmp_path)
-        )
+        return Server(table, listen="tcp://127.0.0.1:0", checkpointer=Checkpointer(tmp_path))
 
     def spreads(server: Server) -> list[dict[str, float]]:
-        seen = observe(connect(server.addresses[0]))
+        seen = observe(connect(server.address))
         names = ("table_times_sampled", "table_priorities")
         return [seen.values(name, "le", table="t") for name in names]
 
@@ -197,13 +186,14 @@ def test_spreads_survive_a_checkpoint_and_a_reset(tmp_path: Path) -> None:
 
 
 def test_checkpoints_and_journals_are_counted(tmp_path: Path) -> None:
+    stream = Stream(EXAMPLE, batch_size=4)
     with (
-        everything(tmp_path, TcpTransport(0)) as server,
-        connect(server.addresses[0]) as watch,
+        everything(stream, tmp_path, "tcp://127.0.0.1:0") as server,
+        connect(server.address) as watch,
     ):
         assert observe(watch).value("checkpoints_total") == 0
         assert "checkpoint_age_seconds" not in observe(watch).families
-        client = connect(server.addresses[0])
+        client = connect(server.address)
         client.table("replay").add(EXAMPLE)
         client.flush()
         server.checkpoint()
@@ -223,33 +213,33 @@ def test_checkpoints_and_journals_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_token_is_asked_for() -> None:
-    door = TcpTransport(0, token=b"right")
-    with Server(EXAMPLE, batch_size=4, transport=door) as server:
+    stream = Stream(EXAMPLE, batch_size=4)
+    with Server(stream, listen="tcp://127.0.0.1:0", token=b"right") as server:
         for token in (None, b"wrong"):
             with pytest.raises(RefusedError) as refused:
-                connect(server.addresses[0], token=token).server_stats()
+                connect(server.address, token=token).server_stats()
             assert refused.value.code == "AUTH"
-        seen = observe(connect(server.addresses[0], token=b"right"))
+        seen = observe(connect(server.address, token=b"right"))
         assert seen.values("connections_refused_total", "code") == {"AUTH": 2.0}
 
 
 def test_a_watch_comes_back_when_the_server_does(tmp_path: Path) -> None:
-    door = UnixTransport(tmp_path / "door.sock")
-    with Server(EXAMPLE, batch_size=4, transport=door) as server:
-        watch = connect(server.addresses[0])
+    door = f"unix://{tmp_path / 'door.sock'}"
+    with Server(Stream(EXAMPLE, batch_size=4), listen=door) as server:
+        watch = connect(server.address)
         observe(watch)
     with pytest.raises((DisconnectedError, OSError)):
         observe(watch)
-    with Server(EXAMPLE, batch_size=8, transport=UnixTransport(tmp_path / "door.sock")):
+    with Server(Stream(EXAMPLE, batch_size=8), listen=door):
         assert observe(watch).value("stream_batch_samples") == 8
 
 
 def test_a_watch_that_looks_seldom_connects_again() -> None:
-    door = TcpTransport(0, heartbeat=0.05)
-    with Server(EXAMPLE, batch_size=4, transport=door) as server:
-        watch = connect(server.addresses[0])
+    stream = Stream(EXAMPLE, batch_size=4)
+    with Server(stream, listen="tcp://127.0.0.1:0", heartbeat=0.05) as server:
+        watch = connect(server.address)
         observe(watch)
-        with connect(server.addresses[0]) as other:
+        with connect(server.address) as other:
             # This one answers pings while it is looked through; the other says nothing.
             until = time.monotonic() + 30
             while len(observe(other).connections) > 1:
@@ -262,14 +252,14 @@ def test_a_watch_that_looks_seldom_connects_again() -> None:
 
 def test_a_ping_of_a_server_of_tables_alone_names_them() -> None:
     tables = [Table("a", EXAMPLE, capacity=1), Table("b", EXAMPLE, capacity=1)]
-    with Server(tables=tables, transport=TcpTransport(0)) as server:
-        answer = echoic._native.ping(server.addresses[0], {}, count=3)
+    with Server(*tables, listen="tcp://127.0.0.1:0") as server:
+        answer = echoic._native.ping(server.address, {}, count=3)
     assert (answer["spec"], answer["tables"], len(answer["rtt"])) == (None, ["a", "b"], 3)
 
 
 def test_a_closed_watch_looks_no_more() -> None:
-    with Server(EXAMPLE, batch_size=4, transport=TcpTransport(0)) as server:
-        watch = connect(server.addresses[0])
+    with Server(Stream(EXAMPLE, batch_size=4), listen="tcp://127.0.0.1:0") as server:
+        watch = connect(server.address)
         watch.close()
         with pytest.raises(ClosedError, match="is closed"):
             observe(watch)

@@ -17,7 +17,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import echoic
 from content import SMALL, example, pairs, rows, sample
@@ -31,15 +31,6 @@ if TYPE_CHECKING:
 def say(*words: object) -> None:
     """Print a line in one system call, so that a kill can't cut it."""
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
-
-
-def transport(address: str, **options: Any) -> Any:
-    """The transport that serves an address."""
-    kind, rest = address.split("://", 1)
-    if kind == "tcp":
-        host, port = rest.rsplit(":", 1)
-        return echoic.TcpTransport(int(port), host, **options)
-    return {"unix": echoic.UnixTransport, "shm": echoic.ShmTransport}[kind](rest, **options)
 
 
 def allow_files(count: int) -> None:
@@ -109,12 +100,10 @@ def despair(arguments: argparse.Namespace) -> None:
 def serve(arguments: argparse.Namespace) -> None:
     """Take batches, check them, and append producer and step of each sample to a file."""
     options = json.loads(arguments.options)
-    server = echoic.Server(
-        example(arguments.words),
-        arguments.batch_size,
-        arguments.capacity,
-        transport=transport(arguments.address, **options),
+    stream = echoic.Stream(
+        example(arguments.words), batch_size=arguments.batch_size, capacity=arguments.capacity
     )
+    server = echoic.Server(stream, listen=arguments.address, **options)
     server.start()
     signal.signal(signal.SIGTERM, lambda *_: server.close(1.0))
     taking = threading.Event()
@@ -126,7 +115,7 @@ def serve(arguments: argparse.Namespace) -> None:
     answers: dict[str, Callable[[], object]] = {
         "pause": taking.clear,
         "resume": taking.set,
-        "inserted": lambda: server.info.inserted_total,
+        "inserted": lambda: stream.stats().inserted_total,
         "refused": lambda: int(server.metrics()["connections_refused"]),
     }
 
@@ -136,24 +125,24 @@ def serve(arguments: argparse.Namespace) -> None:
         server.close(5.0)
 
     threading.Thread(target=answer, daemon=True).start()
-    say("ready", server.addresses[0])
+    say("ready", server.address)
     # In the main thread, so that signals find it where learners spend their time.
-    for taken in server.batches():
+    for taken in stream.batches():
         taking.wait()
         os.write(file, pairs(taken.data).tobytes())
-    rest = server.rest()
+    rest = stream.rest()
     if rest is not None:
         os.write(file, pairs(rest.data).tobytes())
-    say("done", server.info.inserted_total)
+    say("done", stream.stats().inserted_total)
 
 
 def keep(arguments: argparse.Namespace) -> None:
     """Serve a table, and write producer and step of each item to a file at the end."""
     table = echoic.Table("replay", example(arguments.words), capacity=10_000)
     options = json.loads(arguments.options)
-    server = echoic.Server(tables=[table], transport=transport(arguments.address, **options))
+    server = echoic.Server(table, listen=arguments.address, **options)
     server.start()
-    say("ready", server.addresses[0])
+    say("ready", server.address)
     sys.stdin.read()
     server.close(5.0)
     keys = table.items().keys
@@ -263,7 +252,7 @@ def main() -> None:
     }
     parser.add_argument("program", choices=programs)
     parser.add_argument("address")
-    parser.add_argument("--options", default="{}", help="of the client or transport, as JSON")
+    parser.add_argument("--options", default="{}", help="of the client or server, as JSON")
     parser.add_argument("--words", type=int, default=SMALL)
     parser.add_argument("--producer", type=int, default=0)
     parser.add_argument("--count", type=int, default=-1)

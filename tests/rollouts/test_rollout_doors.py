@@ -42,7 +42,7 @@ class Served:
     def __init__(self, table: RolloutTable, server: echoic.Server) -> None:
         self.table = table
         self.server = server
-        self.address = server.addresses[0]
+        self.address = server.address
         self.client = echoic.connect(self.address)
         self.remote = self.client.rollouts("math")
         self._processes: list[subprocess.Popen[str]] = []
@@ -67,28 +67,26 @@ class Served:
 
 
 @pytest.fixture(params=["unix", "tcp", "shm"])
-def door(request: pytest.FixtureRequest) -> Iterator[echoic.Transport]:
+def door(request: pytest.FixtureRequest) -> Iterator[str]:
     """One kind of address."""
     # A path of a socket must be short.
     folder = tempfile.mkdtemp(prefix="echoic-")
     yield {
-        "unix": lambda: echoic.UnixTransport(f"{folder}/door"),
-        "tcp": lambda: echoic.TcpTransport(port=0),
-        "shm": lambda: echoic.ShmTransport(f"echoic-rollouts-{os.getpid()}"),
-    }[request.param]()
+        "unix": f"unix://{folder}/door",
+        "tcp": "tcp://127.0.0.1:0",
+        "shm": f"shm://echoic-rollouts-{os.getpid()}",
+    }[request.param]
     shutil.rmtree(folder)
 
 
 @pytest.fixture
-def serve(
-    door: echoic.Transport, make: Callable[..., RolloutTable]
-) -> Iterator[Callable[..., Served]]:
+def serve(door: str, make: Callable[..., RolloutTable]) -> Iterator[Callable[..., Served]]:
     """Serve tables behind one kind of address."""
     opened: list[Served] = []
 
     def serve(**settings: Any) -> Served:
         table = make(**settings)
-        server = echoic.Server(rollouts=[table], transport=door).start()
+        server = echoic.Server(table, listen=door).start()
         opened.append(Served(table, server))
         return opened[-1]
 
@@ -275,12 +273,12 @@ def test_a_pause_from_there_holds_up_everybody_until_it_ends(
 
 
 def test_a_version_is_published_in_all_tables_of_a_server(
-    door: echoic.Transport,
+    door: str,
 ) -> None:
     tables = [RolloutTable(name, COLUMNS, FIELDS, batch_groups=1) for name in ("math", "code")]
     with (
-        echoic.Server(rollouts=tables, transport=door) as server,
-        echoic.connect(server.addresses[0]) as client,
+        echoic.Server(*tables, listen=door) as server,
+        echoic.connect(server.address) as client,
     ):
         server.publish_version(3)
         assert [table.version for table in tables] == [3, 3]
@@ -299,21 +297,15 @@ def test_a_version_is_published_in_all_tables_of_a_server(
 
 
 def test_a_server_without_rollout_tables_has_no_version_of_them() -> None:
-    with echoic.Server({"obs": np.zeros(1)}, batch_size=1) as server:
+    with echoic.Server(echoic.Stream({"obs": np.zeros(1)}, batch_size=1)) as server:
         for call in (server.version, lambda: server.publish_version(1)):
             with pytest.raises(RolloutError, match="has no rollout tables"):
                 call()
 
 
-def test_only_rollout_tables_are_served_as_such(serve: Callable[..., Served]) -> None:
-    table = echoic.Table("replay", np.int64(0), capacity=10)
-    with pytest.raises(TypeError, match="rollouts must be RolloutTable objects"):
-        echoic.Server(rollouts=[table])  # type: ignore[list-item]
-    rollouts = RolloutTable("math", COLUMNS, FIELDS, batch_groups=1)
-    with pytest.raises(TypeError, match=r"got a RolloutTable; give rollout tables as rollouts="):
-        echoic.Server(tables=[rollouts])  # type: ignore[list-item]
+def test_only_tables_of_this_process_are_served(serve: Callable[..., Served]) -> None:
     with pytest.raises(ValueError, match="a rollout table of another server can't be served"):
-        echoic.Server(rollouts=[serve().remote])
+        echoic.Server(serve().remote)
 
 
 def ends(reward: float = 0.0) -> dict[str, float]:
@@ -517,10 +509,10 @@ def test_errors_of_a_group_that_is_given_up_are_forgotten(serve: Callable[..., S
 
 
 def test_items_that_nobody_waits_for_fail_with_their_connection(
-    door: echoic.Transport, make: Callable[..., RolloutTable]
+    door: str, make: Callable[..., RolloutTable]
 ) -> None:
-    server = echoic.Server(rollouts=[make(group_size=1)], transport=door).start()
-    with echoic.connect(server.addresses[0], reconnect=0.2) as client:
+    server = echoic.Server(make(group_size=1), listen=door).start()
+    with echoic.connect(server.address, reconnect=0.2) as client:
         first, second, third = client.rollouts("math").reserve_many(3)
         server.close(restart=True)
         first.add(columns(1), ends(), wait=False)
@@ -577,13 +569,13 @@ def test_a_group_that_a_server_started_anew_has_forgotten_is_expired(
     make: Callable[..., RolloutTable],
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="echoic-") as folder:
-        transport = echoic.UnixTransport(f"{folder}/door")
-        server = echoic.Server(rollouts=[make()], transport=transport).start()
-        with echoic.connect(server.addresses[0]) as client:
+        address = f"unix://{folder}/door"
+        server = echoic.Server(make(), listen=address).start()
+        with echoic.connect(server.address) as client:
             table = client.rollouts("math")
             reservations = table.reserve_many(4)
             server.close(restart=True)
-            with echoic.Server(rollouts=[make()], transport=transport).start():
+            with echoic.Server(make(), listen=address).start():
                 item = (columns(1), {"reward": 0, "prompt": 0})
                 assert reservations[0].add(*item) == "expired"
                 reservations[1].add(*item, wait=False)
@@ -600,10 +592,10 @@ def test_clients_wait_for_another_server_only_if_there_may_be_one(
 ) -> None:
     settings = {"directory": tmp_path / "kept"} if kept else {}
     with tempfile.TemporaryDirectory(prefix="echoic-") as folder:
-        transport = echoic.UnixTransport(f"{folder}/door")
-        server = echoic.Server(rollouts=[make(**settings)], transport=transport).start()
+        address = f"unix://{folder}/door"
+        server = echoic.Server(make(**settings), listen=address).start()
         # Who waits for another server waits for longer than this test may take.
-        with echoic.connect(server.addresses[0], reconnect=None) as client:
+        with echoic.connect(server.address, reconnect=None) as client:
             table = client.rollouts("math")
             reservation = table.reserve()
             server.close(restart=restart)
@@ -614,6 +606,6 @@ def test_clients_wait_for_another_server_only_if_there_may_be_one(
                     table.sample()
                 assert not client.stats().connected
                 return
-            with echoic.Server(rollouts=[make(**settings)], transport=transport).start():
+            with echoic.Server(make(**settings), listen=address).start():
                 status = "running" if kept else "expired"
                 assert reservation.add(columns(1), ends()) == status

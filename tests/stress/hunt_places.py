@@ -28,10 +28,13 @@ if TYPE_CHECKING:
     from echoic.limiters import Limiter
 
 
-def make_server(plan: Plan, folder: Path, transport: Any = None) -> echoic.Server:
-    """Make the server of a plan; what it had in this folder is there again."""
+def make_server(
+    plan: Plan, folder: Path, address: str | None = None
+) -> tuple[echoic.Server, echoic.Stream | None]:
+    """Make the server of a plan, and its stream; what it had in this folder is there again."""
     if plan.target == "stream":
-        return echoic.Server(plan.example(), plan.batch, plan.capacity, transport).start()
+        stream = echoic.Stream(plan.example(), batch_size=plan.batch, capacity=plan.capacity)
+        return echoic.Server(stream, listen=address).start(), stream
     table = plan.table()
     checkpointer = None
     if plan.checkpoints != "none":
@@ -41,10 +44,8 @@ def make_server(plan: Plan, folder: Path, transport: Any = None) -> echoic.Serve
     with warnings.catch_warnings():
         # A kill may cut off the journal.
         warnings.simplefilter("ignore", echoic.errors.JournalWarning)
-        server = echoic.Server(
-            tables=[table], transport=transport, checkpointer=checkpointer, journal=journal
-        )
-    return server.start()
+        server = echoic.Server(table, listen=address, checkpointer=checkpointer, journal=journal)
+    return server.start(), None
 
 
 def content(table: echoic.Table) -> dict[str, np.ndarray]:
@@ -56,10 +57,10 @@ def content(table: echoic.Table) -> dict[str, np.ndarray]:
     return {"key": items.keys, "at": data["at"], "filling": data["filling"]}
 
 
-def take_rest(server: echoic.Server) -> list[dict[str, np.ndarray]]:
-    """Take what is left in the stream of a server that is closed."""
-    rest = [dict(sample.data) for sample in server.batches()]
-    remainder = server.rest(timeout=5)
+def take_rest(stream: echoic.Stream) -> list[dict[str, np.ndarray]]:
+    """Take what is left in a stream that is closed."""
+    rest = [dict(sample.data) for sample in stream.batches()]
+    remainder = stream.rest(timeout=5)
     return rest if remainder is None else [*rest, dict(remainder.data)]
 
 
@@ -67,12 +68,12 @@ class Local:
     """The server is in this process."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
-        self.server = make_server(plan, folder)
+        self.server, self.stream = make_server(plan, folder)
         self.table = echoic.connect(self.server).table(NAME) if plan.target == "table" else None
 
     def client(self) -> Any:
         """Return what users of this process have."""
-        return self.server if self.table is None else echoic.connect(self.server)
+        return self.stream if self.table is None else echoic.connect(self.server)
 
     def set_limiter(self, limiter: Limiter) -> None:
         """Replace the table's limiter."""
@@ -93,7 +94,8 @@ class Local:
 
     def rest(self) -> list[dict[str, np.ndarray]]:
         """Return what is left of the stream."""
-        return take_rest(self.server)
+        assert self.stream is not None
+        return take_rest(self.stream)
 
     def checkpoint(self) -> None:
         """Write a checkpoint."""
@@ -179,16 +181,10 @@ def serve(connection: Connection, plan: Plan, folder: Path, address: str) -> Non
     """Be a server, until the other end of the connection is gone."""
     with (folder / f"stacks-{os.getpid()}").open("w") as stacks:
         faulthandler.register(signal.SIGUSR1, file=stacks)
-        kind, place = address.split("://", 1)
-        transport: Any
-        if kind == "shm":
-            transport = echoic.ShmTransport(place)
-        else:
-            transport = echoic.TcpTransport(int(place.rsplit(":", 1)[1]))
-        server = make_server(plan, folder, transport)
+        server, stream = make_server(plan, folder, address)
         table = echoic.connect(server).table(NAME) if plan.target == "table" else None
-        taker = Taker(server) if table is None else None
-        connection.send((False, server.addresses[0]))
+        taker = Taker(stream) if stream is not None else None
+        connection.send((False, server.address))
         while True:
             question, *rest = connection.recv()
             answer: Any = None
@@ -210,22 +206,22 @@ def serve(connection: Connection, plan: Plan, folder: Path, address: str) -> Non
 
 
 class Taker:
-    """Takes all batches of a server's stream, in a thread."""
+    """Takes all batches of a stream, in a thread."""
 
-    def __init__(self, server: echoic.Server) -> None:
-        self._server = server
+    def __init__(self, stream: echoic.Stream) -> None:
+        self._stream = stream
         self._batches: list[dict[str, np.ndarray]] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        for sample in self._server.batches():
+        for sample in self._stream.batches():
             self._batches.append({name: leaf.copy() for name, leaf in sample.data.items()})
 
     def finish(self) -> list[dict[str, np.ndarray]]:
         """Return all that was taken, and what is left, once the server is closed."""
         self._thread.join()
-        return self._batches + take_rest(self._server)
+        return self._batches + take_rest(self._stream)
 
 
 class Remote:

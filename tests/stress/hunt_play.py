@@ -385,7 +385,7 @@ class Play:
         if self.plan.reach != "process":
             # Its server takes whatever comes.
             return Sight({"insert": True, "served": True}, {})
-        info = self.place.server.info
+        info = self.place.stream.stats()
         room = info.batches_free > 0
         conditions = {"insert": room, "sample": info.batches_ready > 0, "served": True}
         return Sight(conditions, {"insert": info.inserted_total, "sample": info.delivered_total})

@@ -69,10 +69,10 @@ def serve(request: pytest.FixtureRequest) -> Iterator[Callable[..., echoic.Conne
 
     def make(*tables: echoic.Table) -> echoic.Connection:
         remote = request.param == "tcp"
-        transport = echoic.TcpTransport(port=0) if remote else None
-        server = echoic.Server(tables=tables, transport=transport).start()
+        address = "tcp://127.0.0.1:0" if remote else None
+        server = echoic.Server(*tables, listen=address).start()
         opened.append(server)
-        client = echoic.connect(server.addresses[0]) if remote else echoic.connect(server)
+        client = echoic.connect(server.address) if remote else echoic.connect(server)
         opened.append(client)
         return client
 

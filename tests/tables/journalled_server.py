@@ -33,8 +33,8 @@ def serve(root: Path, durability: str, with_checkpoints: bool) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", echoic.errors.JournalWarning)
         server = echoic.Server(
-            tables=tables,
-            transport=echoic.TcpTransport(port=0),
+            *tables,
+            listen="tcp://127.0.0.1:0",
             journal=root / "journals",
             checkpointer=checkpointer,
         )
@@ -50,7 +50,7 @@ def serve(root: Path, durability: str, with_checkpoints: bool) -> None:
     np.savez(root / "content.npz", **content)
     server.start()
     # In one piece: the parent writes to the same pipe.
-    os.write(1, f"{os.getpid()} {server.addresses[0]}\n".encode())
+    os.write(1, f"{os.getpid()} {server.address}\n".encode())
     time.sleep(60)
 
 

@@ -27,7 +27,7 @@ class Setup:
 
     def __init__(self, table: Table | None = None) -> None:
         self.table = Table.queue("t", capacity=10_000) if table is None else table
-        self.server = Server(tables=[self.table])
+        self.server = Server(self.table)
         self.client = echoic.connect(self.server)
 
     def writer(
@@ -674,7 +674,7 @@ def test_items_go_to_several_tables() -> None:
         patterns.Config(pattern, table="one", conditions=[patterns.step_index() == 4]),
     ]
     with (
-        Server(tables=tables) as server,
+        Server(*tables) as server,
         echoic.connect(server).structured_writer(configs) as writer,
     ):
         count(writer, 5)
@@ -777,7 +777,7 @@ def test_ctrl_c_ends_a_flush_that_waits(make: Callable[..., Setup]) -> None:
 
 def test_what_no_pattern_reaches_is_not_kept() -> None:
     table = Table("t", capacity=100)
-    with Server(tables=[table]) as server:
+    with Server(table) as server:
         config = patterns.Config(
             {"a": A[-50:]}, table="t", conditions=[patterns.steps_since_applied() >= 1000]
         )

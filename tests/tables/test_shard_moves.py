@@ -54,8 +54,8 @@ def serve() -> Iterator[Callable[..., str]]:
     """Serve tables, each with a server of its own; its address."""
     with contextlib.ExitStack() as opened:
 
-        def make(one: Table, transport: Any = None) -> str:
-            server = echoic.Server(tables=[one], transport=transport or echoic.TcpTransport(port=0))
+        def make(one: Table, address: str | None = None) -> str:
+            server = echoic.Server(one, listen=address or "tcp://127.0.0.1:0")
             return opened.enter_context(server.start()).addresses[0]
 
         yield make
@@ -143,8 +143,8 @@ def test_new_shards_are_found_without_asking_and_unasked_after_a_while(
 
 def test_a_shard_that_can_not_be_reached_yet_joins_later(serve: Any, connect: Any) -> None:
     one, other = table(), table()
-    transport = echoic.TcpTransport(port=0)
-    with echoic.Server(tables=[table()], transport=transport) as gone:
+    address = "tcp://127.0.0.1:0"
+    with echoic.Server(table(), listen=address) as gone:
         nowhere = gone.addresses[0]
     places = [serve(one)]
     client = connect(lambda: list(places), refresh=0.05)
@@ -157,7 +157,7 @@ def test_a_shard_that_can_not_be_reached_yet_joins_later(serve: Any, connect: An
     client.flush(PATIENCE)
     assert client.shards_there == [True, False]
     port = int(nowhere.rpartition(":")[2])
-    serve(other, echoic.TcpTransport(port=port))
+    serve(other, f"tcp://127.0.0.1:{port}")
     until(lambda: client.shards_there == [True, True])
     client.table("t").extend(np.arange(200, 800))
     client.flush(PATIENCE)
@@ -277,10 +277,8 @@ def test_trajectories_are_not_moved(serve: Any, connect: Any) -> None:
 
 def test_nobody_is_told_of_a_drained_shard_that_goes(connect: Any) -> None:
     tables = [table() for _ in range(2)]
-    servers = [
-        echoic.Server(tables=[one], transport=echoic.TcpTransport(port=0)).start() for one in tables
-    ]
-    addresses = [server.addresses[0] for server in servers]
+    servers = [echoic.Server(one, listen="tcp://127.0.0.1:0").start() for one in tables]
+    addresses = [server.address for server in servers]
     said: list[Any] = list(addresses)
     client = connect(lambda: said, refresh=None)
     client.table("t").extend(np.arange(600))
@@ -320,11 +318,11 @@ def test_a_client_goes_from_door_to_door_of_a_server_and_keys_stay_good(
 ) -> None:
     one = table()
     doors = [
-        echoic.ShmTransport(f"moves-{tmp_path.name}"),
-        echoic.TcpTransport(port=0),
-        echoic.UnixTransport(tmp_path / "door"),
+        f"shm://moves-{tmp_path.name}",
+        "tcp://127.0.0.1:0",
+        f"unix://{tmp_path / 'door'}",
     ]
-    with echoic.Server(tables=[one], transport=doors) as server:
+    with echoic.Server(one, listen=doors) as server:
         client = connect([server.addresses[0]])
         client.table("t").extend(np.arange(100))
         client.flush()
@@ -346,8 +344,8 @@ def test_what_a_removed_shard_had_not_acknowledged_goes_to_another(
 ) -> None:
     tables = [table(), table()]
     addresses = [serve(tables[0])]
-    server = echoic.Server(tables=[tables[1]], transport=echoic.TcpTransport(port=0)).start()
-    addresses.append(server.addresses[0])
+    server = echoic.Server(tables[1], listen="tcp://127.0.0.1:0").start()
+    addresses.append(server.address)
     client = connect(addresses)
     keyed = homes(client).index(1)
     # It takes nothing, so what goes there waits.
@@ -373,10 +371,8 @@ def test_what_a_removed_shard_had_not_acknowledged_goes_to_another(
 
 def test_an_episode_of_a_removed_shard_is_ended_elsewhere(connect: Any) -> None:
     tables = [Table("free", None, capacity=1000, seed=1) for _ in range(2)]
-    servers = [
-        echoic.Server(tables=[one], transport=echoic.TcpTransport(port=0)).start() for one in tables
-    ]
-    client = connect([server.addresses[0] for server in servers])
+    servers = [echoic.Server(one, listen="tcp://127.0.0.1:0").start() for one in tables]
+    client = connect([server.address for server in servers])
     writer = client.trajectory_writer(num_keep_alive_refs=3)
     for at in range(3):
         writer.append({"at": at})
@@ -424,10 +420,10 @@ step = {"at": np.int64(0), "who": np.int64(0)}
 rows = echoic.Table("rows", step, capacity=500_000, durability="async", seed=1)
 windows = echoic.Table("windows", None, capacity=500_000, durability="async", seed=2)
 server = echoic.Server(
-    tables=[rows, windows], transport=echoic.TcpTransport(port=0), journal=sys.argv[1]
+    rows, windows, listen="tcp://127.0.0.1:0", journal=sys.argv[1]
 )
 with server:
-    print(server.addresses[0], flush=True)
+    print(server.address, flush=True)
     sys.stdin.read()
 """
 

@@ -30,7 +30,7 @@ def table(**settings: Any) -> Table:
 
 
 def serve(*tables: Table, port: int = 0) -> echoic.Server:
-    return echoic.Server(tables=tables, transport=echoic.TcpTransport(port=port)).start()
+    return echoic.Server(*tables, listen=f"tcp://127.0.0.1:{port}").start()
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def open_shards() -> Iterator[Any]:
     def make(*tables: Table, **options: Any) -> tuple[list[echoic.Server], echoic.Connection]:
         servers = [opened.enter_context(serve(one)) for one in tables]
         options = {"seed": 3, "reconnect": PATIENCE, **options}
-        client = echoic.connect([server.addresses[0] for server in servers], **options)
+        client = echoic.connect([server.address for server in servers], **options)
         opened.callback(close_soon, client)
         return servers, client
 
@@ -396,8 +396,8 @@ import sys
 import echoic, numpy as np
 name, port = sys.argv[1], int(sys.argv[2])
 table = echoic.Table(name, None if name == "free" else np.int64(0), capacity=100_000, seed=1)
-with echoic.Server(tables=[table], transport=echoic.TcpTransport(port=port)) as server:
-    print(server.addresses[0], flush=True)
+with echoic.Server(table, listen=f"tcp://127.0.0.1:{port}") as server:
+    print(server.address, flush=True)
     sys.stdin.read()
 """
 

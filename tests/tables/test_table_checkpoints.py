@@ -24,7 +24,7 @@ def server(path: Path, **options: Any) -> echoic.Server:
         Table("rows", STEP, capacity=50, sampler=selectors.Prioritized(0.5), seed=1),
         Table("windows", capacity=50, seed=2),
     ]
-    return echoic.Server(tables=tables, checkpointer=Checkpointer(path, **options))
+    return echoic.Server(*tables, checkpointer=Checkpointer(path, **options))
 
 
 def fill(one: echoic.Server) -> None:
@@ -65,7 +65,7 @@ def test_inserts_into_a_full_table_go_on_while_checkpoints_are_written(
     step = np.zeros(1000, np.uint8)
     table = Table("rows", step, capacity=5000, seed=1)
     many = np.repeat(step[None], 5000, axis=0)
-    with echoic.Server(tables=[table], checkpointer=Checkpointer(tmp_path, keep=1)) as one:
+    with echoic.Server(table, checkpointer=Checkpointer(tmp_path, keep=1)) as one:
         table.extend(many)
         done = threading.Event()
 
@@ -103,8 +103,8 @@ def refused(call):
     except OSError as error:
         print(errno.errorcode.get(error.errno), "File too large" in str(error))
 
-def checkpoint(name, **contents):
-    with echoic.Server(checkpointer=echoic.Checkpointer(sys.argv[1] + name), **contents) as server:
+def checkpoint(name, store):
+    with echoic.Server(store, checkpointer=echoic.Checkpointer(sys.argv[1] + name)) as server:
         server.checkpoint()
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -114,8 +114,8 @@ table, here, kept = echoic.Table("t", np.zeros(99_000), capacity=9), rollouts(),
 table.add(np.ones(99_000))
 fill(here)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
-refused(lambda: checkpoint("/tables", tables=[table]))
-refused(lambda: checkpoint("/rollouts", rollouts=[here]))
+refused(lambda: checkpoint("/tables", table))
+refused(lambda: checkpoint("/rollouts", here))
 try:
     fill(kept)
 except OSError:
@@ -161,7 +161,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
         one.checkpoint()
     assert (tmp_path / "notes.txt").read_text() == "mine"
     with pytest.raises(TypeError, match="no checkpointer"):
-        echoic.Server(tables=[Table("t", STEP, capacity=1)]).checkpoint()
+        echoic.Server(Table("t", STEP, capacity=1)).checkpoint()
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -201,21 +201,24 @@ def interrupt(done: int, total: int) -> None:
 
 
 def test_what_nobody_took_of_a_stream_comes_back(tmp_path: Path) -> None:
-    with echoic.Server(STEP, 4, 12, checkpointer=Checkpointer(tmp_path)) as first:
+    stream = echoic.Stream(STEP, batch_size=4, capacity=12)
+    with echoic.Server(stream, checkpointer=Checkpointer(tmp_path)) as first:
         for at in range(10):
-            first.add({"obs": np.full(3, at, np.float32), "at": at})
-        assert first.sample().data["at"].tolist() == [0, 1, 2, 3]
+            stream.add({"obs": np.full(3, at, np.float32), "at": at})
+        assert stream.sample().data["at"].tolist() == [0, 1, 2, 3]
         first.checkpoint()
     # Batches of another size are as good.
-    with echoic.Server(STEP, 5, 10, checkpointer=Checkpointer(tmp_path)) as second:
+    stream = echoic.Stream(STEP, batch_size=5, capacity=10)
+    with echoic.Server(stream, checkpointer=Checkpointer(tmp_path)):
         for at in range(10, 14):
-            second.add({"obs": np.full(3, at, np.float32), "at": at})
-        sample = second.sample(1.0)
+            stream.add({"obs": np.full(3, at, np.float32), "at": at})
+        sample = stream.sample(1.0)
         assert sample.data["at"].tolist() == [4, 5, 6, 7, 8]
         assert sample.data["obs"][:, 2].tolist() == [4, 5, 6, 7, 8]
-        assert second.sample(1.0).data["at"].tolist() == [9, 10, 11, 12, 13]
+        assert stream.sample(1.0).data["at"].tolist() == [9, 10, 11, 12, 13]
+    stream = echoic.Stream(STEP, batch_size=2, capacity=4)
     with pytest.raises(echoic.errors.CheckpointError, match=r"6 unread samples .* room for 4"):
-        echoic.Server(STEP, 2, 4, checkpointer=Checkpointer(tmp_path))
+        echoic.Server(stream, checkpointer=Checkpointer(tmp_path))
     with pytest.raises(
         echoic.errors.CheckpointError, match="the checkpoint has one, the server has not"
     ):
@@ -224,16 +227,16 @@ def test_what_nobody_took_of_a_stream_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("door", ["process", "tcp", "unix"])
 def test_a_client_has_a_checkpoint_written(door: str, tmp_path: Path) -> None:
-    transports: dict[str, Any] = {
+    addresses = {
         "process": None,
-        "tcp": echoic.TcpTransport(port=0),
-        "unix": echoic.UnixTransport(str(tmp_path / "door")),
+        "tcp": "tcp://127.0.0.1:0",
+        "unix": f"unix://{tmp_path}/door",
     }
     table = Table("rows", STEP, capacity=50)
     keeper = Checkpointer(tmp_path / "saved")
     with (
-        echoic.Server(tables=[table], checkpointer=keeper, transport=transports[door]) as one,
-        echoic.connect(one) if door == "process" else echoic.connect(one.addresses[0]) as client,
+        echoic.Server(table, listen=addresses[door], checkpointer=keeper) as one,
+        echoic.connect(one) if door == "process" else echoic.connect(one.address) as client,
     ):
         client.table("rows").add({"obs": STEP["obs"], "at": 7})
         client.flush()
@@ -247,8 +250,8 @@ def test_a_client_has_a_checkpoint_written(door: str, tmp_path: Path) -> None:
 def test_a_client_learns_why_there_is_no_checkpoint(tmp_path: Path) -> None:
     table = Table("rows", STEP, capacity=50)
     with (
-        echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) as one,
-        echoic.connect(one.addresses[0]) as client,
+        echoic.Server(table, listen="tcp://127.0.0.1:0") as one,
+        echoic.connect(one.address) as client,
     ):
         with pytest.raises(TypeError, match="no checkpointer"):
             echoic.connect(one).checkpoint()
@@ -258,10 +261,8 @@ def test_a_client_learns_why_there_is_no_checkpoint(tmp_path: Path) -> None:
     keeper = Checkpointer(tmp_path, load=False)
     table = Table("rows", STEP, capacity=50)
     with (
-        echoic.Server(
-            tables=[table], checkpointer=keeper, transport=echoic.TcpTransport(port=0)
-        ) as one,
-        echoic.connect(one.addresses[0]) as client,
+        echoic.Server(table, listen="tcp://127.0.0.1:0", checkpointer=keeper) as one,
+        echoic.connect(one.address) as client,
     ):
         with pytest.raises(echoic.errors.CheckpointError, match=r"mine\.txt"):
             client.checkpoint()

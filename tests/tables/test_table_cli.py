@@ -27,7 +27,7 @@ def checkpoint(tmp_path: Path) -> Path:
         Table("windows", capacity=10),
     ]
     root = tmp_path / "checkpoints"
-    with echoic.Server(tables=tables, checkpointer=Checkpointer(root)) as server:
+    with echoic.Server(*tables, checkpointer=Checkpointer(root)) as server:
         client = echoic.connect(server)
         a = np.arange(18, dtype=np.float32).reshape(3, 2, 3)
         client.table("rows").extend({"a": a, "b": (np.arange(3),)}, [1.0, 2.0, 3.0], version=4)
@@ -53,14 +53,14 @@ def test_a_checkpoint_is_inspected(checkpoint: Path) -> None:
 
 def test_a_server_is_inspected() -> None:
     table = Table("replay", np.zeros(3), capacity=10)
-    with echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) as server:
+    with echoic.Server(table, listen="tcp://127.0.0.1:0") as server:
         table.add(np.ones(3))
-        ended = run("inspect", server.addresses[0], "--items", 3)
+        ended = run("inspect", server.address, "--items", 3)
         assert ended.exit_code == 0
         assert "replay" in ended.stdout
         assert "replay key 0 priority 1 sampled 0 version 0" in ended.stdout
         assert "1 leaves, 24 B" in ended.stdout
-    assert run("inspect", server.addresses[0], "--timeout", 0.2).exit_code == 1
+    assert run("inspect", server.address, "--timeout", 0.2).exit_code == 1
 
 
 def test_a_damaged_checkpoint_is_found(checkpoint: Path) -> None:

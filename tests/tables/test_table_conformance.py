@@ -55,9 +55,9 @@ def open_table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
     """Make a table somewhere."""
     opened: list[Any] = []
 
-    def serve(spec: Any, settings: dict[str, Any], transport: Any) -> echoic.Server:
+    def serve(spec: Any, settings: dict[str, Any], address: str) -> echoic.Server:
         settings = {"capacity": 100, "seed": 1, "metadata": b"of the program", **settings}
-        server = echoic.Server(tables=[Table("t", spec, **settings)], transport=transport).start()
+        server = echoic.Server(Table("t", spec, **settings), listen=address).start()
         opened.append(server)
         return server
 
@@ -67,14 +67,14 @@ def open_table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
             client = echoic.connect(serve(spec, settings, None))
         elif where == "shm":
             name = f"conformance-{tmp_path.name}-{len(opened)}"
-            serve(spec, settings, echoic.ShmTransport(name))
+            serve(spec, settings, f"shm://{name}")
             client = echoic.connect(f"shm://{name}")
         else:
             servers = [
-                serve(spec, settings, echoic.TcpTransport(port=0))
+                serve(spec, settings, "tcp://127.0.0.1:0")
                 for _ in range(2 if where == "sharded" else 1)
             ]
-            addresses = [server.addresses[0] for server in servers]
+            addresses = [server.address for server in servers]
             client = echoic.connect(addresses if where == "sharded" else addresses[0])
         opened.append(client)
         return Opened(client, "t")

@@ -34,37 +34,34 @@ def open_tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]
     opened: list[Any] = []
 
     papers: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if request.param == "tls":
         authority = trustme.CA()
         issued = authority.issue_cert("localhost")
         authority.cert_pem.write_to_path(tmp_path / "ca.pem")
         issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
         papers = {"tls": echoic.Tls(ca=tmp_path / "ca.pem"), "token": b"a token of tests"}
-
-    def tls() -> echoic.TlsTransport:
         both = tmp_path / "server.pem"
-        return echoic.TlsTransport(
-            0, "localhost", certificate=both, key=both, token=papers["token"]
-        )
+        settings = {"token": papers["token"], "tls": echoic.Tls(certificate=both, key=both)}
 
     def make(*tables: Table, **options: Any) -> tuple[echoic.Server, echoic.Connection]:
-        transport: Any = {
-            "process": lambda: None,
-            "tcp": lambda: echoic.TcpTransport(port=0),
-            "tls": tls,
-            "shards": lambda: echoic.TcpTransport(port=0),
-            "unix": lambda: echoic.UnixTransport(tmp_path / "door"),
-            "shm": lambda: echoic.ShmTransport(f"tables-{tmp_path.name}-{len(opened)}"),
-        }[request.param]()
-        server = echoic.Server(tables=tables, transport=transport).start()
+        address = {
+            "process": None,
+            "tcp": "tcp://127.0.0.1:0",
+            "tls": "tls://localhost:0",
+            "shards": "tcp://127.0.0.1:0",
+            "unix": f"unix://{tmp_path}/door",
+            "shm": f"shm://tables-{tmp_path.name}-{len(opened)}",
+        }[request.param]
+        server = echoic.Server(*tables, listen=address, **settings).start()
         opened.append(server)
-        if transport is None:
+        if address is None:
             client = echoic.connect(server)
         elif request.param == "shards":
             # One shard is a client as any other.
             client = echoic.connect(server.addresses, **options)
         else:
-            client = echoic.connect(server.addresses[0], **papers, **options)
+            client = echoic.connect(server.address, **papers, **options)
         opened.append(client)
         return server, client
 
@@ -149,8 +146,8 @@ def test_threads_that_share_a_sampler_each_get_their_own_batches() -> None:
 
 def test_updates_that_nobody_waits_for_are_not_lost_in_silence() -> None:
     table = Table("t", STEP, capacity=10)
-    server = echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)).start()
-    client = echoic.connect(server.addresses[0], reconnect=0.5)
+    server = echoic.Server(table, listen="tcp://127.0.0.1:0").start()
+    client = echoic.connect(server.address, reconnect=0.5)
     table.add(STEP)
     keys = table.items().keys
     server.close()

@@ -208,7 +208,7 @@ def journalled(path: Path, durability: Any = "async", **options: Any) -> echoic.
         Table("windows", capacity=50, durability=durability, seed=2),
         Table("forgotten", 0, capacity=5),
     ]
-    return echoic.Server(tables=tables, journal=path / "journals", **options)
+    return echoic.Server(*tables, journal=path / "journals", **options)
 
 
 @pytest.mark.parametrize("durability", ["async", "sync"])
@@ -270,13 +270,13 @@ def test_a_durability_without_a_place_for_journals_is_refused() -> None:
     table = Table("rows", STEP, capacity=5, durability="sync")
     assert table.durability == "sync"
     with pytest.raises(ValueError, match=r"'rows' has durability 'sync'.*journal=DIRECTORY"):
-        echoic.Server(tables=[table])
+        echoic.Server(table)
     with pytest.raises(ValueError, match='"none", "async" or "sync", got "always"'):
         Table("rows", STEP, capacity=5, durability="always")  # type: ignore[arg-type]
 
 
 def test_tables_without_durability_write_no_journal(tmp_path: Path) -> None:
-    with echoic.Server(tables=[Table("rows", 0, capacity=5)], journal=tmp_path / "j") as server:
+    with echoic.Server(Table("rows", 0, capacity=5), journal=tmp_path / "j") as server:
         echoic.connect(server).table("rows").add(1)
     assert not list((tmp_path / "j").iterdir())
 
@@ -285,7 +285,7 @@ def test_a_table_with_items_or_a_journal_in_use_is_refused(tmp_path: Path) -> No
     table = Table("rows", STEP, capacity=5, durability="async")
     table.add({"obs": np.zeros(4, np.float32), "at": 1})
     with pytest.raises(ValueError, match='"rows" has 1 items already'):
-        echoic.Server(tables=[table], journal=tmp_path)
+        echoic.Server(table, journal=tmp_path)
     with journalled(tmp_path), pytest.raises(OSError, match="is in use"):
         journalled(tmp_path)
 
@@ -323,7 +323,7 @@ table = echoic.Table("rows", np.zeros(1000), capacity=100, durability="async")
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
 import signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-server = echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0), journal=sys.argv[1])
+server = echoic.Server(table, listen="tcp://127.0.0.1:0", journal=sys.argv[1])
 server.start()
 stored = 0
 try:
@@ -339,13 +339,13 @@ for change in (lambda: table.remove([0]), lambda: table.update_priorities([0], [
     except OSError:
         print("refused")
 try:
-    with echoic.connect(server.addresses[0]) as remote:
+    with echoic.connect(server.address) as remote:
         remote.table("rows").add(np.zeros(1000))
         remote.flush(20)
 except OSError as error:
     print(type(error).__name__, error.code)
 try:
-    with echoic.connect(server.addresses[0]) as remote:
+    with echoic.connect(server.address) as remote:
         remote.table("rows").update_priorities([0], [2.0])
 except OSError as error:
     print(type(error).__name__)
@@ -355,11 +355,11 @@ server.close()
 table = echoic.Table("rows", np.zeros(1000), capacity=100, durability="async")
 other = echoic.Table("few", np.float32(0), capacity=30_000, durability="async")
 server = echoic.Server(
-    tables=[table, other], transport=echoic.TcpTransport(port=0), journal=sys.argv[1] + "-2"
+    table, other, listen="tcp://127.0.0.1:0", journal=sys.argv[1] + "-2"
 )
 server.start()
 try:
-    with echoic.connect(server.addresses[0]) as remote:
+    with echoic.connect(server.address) as remote:
         remote.table("rows").extend(np.zeros((20, 1000)))
         remote.flush(20)
 except OSError as error:
@@ -367,7 +367,7 @@ except OSError as error:
     print(type(error).__name__, error.code, len(table) > 11)
 other.add(0.0)
 try:
-    with echoic.connect(server.addresses[0]) as remote:
+    with echoic.connect(server.address) as remote:
         few = remote.table("few")
         key = few.sample(1).keys
         few.update_priorities(np.repeat(key, 20_000), np.full(20_000, 2.0))
@@ -418,22 +418,22 @@ def test_many_threads_share_the_way_to_the_disk(tmp_path: Path) -> None:
 
 
 def test_a_stream_comes_back_beside_a_table_with_a_journal(tmp_path: Path) -> None:
-    def serve() -> echoic.Server:
+    def serve(stream: echoic.Stream) -> echoic.Server:
         table = Table("replay", np.int64(0), capacity=100, durability="async")
         keeper = echoic.Checkpointer(tmp_path / "checkpoints")
-        return echoic.Server(
-            np.int64(0), 2, 4, tables=[table], checkpointer=keeper, journal=tmp_path / "journal"
-        )
+        return echoic.Server(stream, table, checkpointer=keeper, journal=tmp_path / "journal")
 
-    with serve() as first:
-        first.add(1)
+    stream = echoic.Stream(np.int64(0), batch_size=2, capacity=4)
+    with serve(stream) as first:
+        stream.add(1)
         echoic.connect(first).table("replay").add(10)
         first.checkpoint()
         # Only the table survives what comes after the checkpoint.
-        first.add(2)
+        stream.add(2)
         echoic.connect(first).table("replay").add(20)
-    with serve() as second:
+    stream = echoic.Stream(np.int64(0), batch_size=2, capacity=4)
+    with serve(stream) as second:
         table = echoic.connect(second).table("replay")
         assert sorted(table.get(table.items().keys).data.tolist()) == [10, 20]
-        second.add(3)
-        assert second.sample(1.0).data.tolist() == [1, 3]
+        stream.add(3)
+        assert stream.sample(1.0).data.tolist() == [1, 3]

@@ -67,20 +67,20 @@ def check_steps(data: Any) -> None:
 def test_a_killed_client_leaves_whole_items_and_disturbs_nobody(
     forks: Forks, door: str, tmp_path: Path
 ) -> None:
-    transport: Any = {
-        "tcp": lambda: echoic.TcpTransport(port=0),
-        "unix": lambda: echoic.UnixTransport(tmp_path / "door"),
-        "shm": lambda: echoic.ShmTransport(f"kills-{tmp_path.name}"),
-    }[door]()
+    address = {
+        "tcp": "tcp://127.0.0.1:0",
+        "unix": f"unix://{tmp_path}/door",
+        "shm": f"shm://kills-{tmp_path.name}",
+    }[door]
     moments = random.Random(7)
     rows = Table("rows", STEP, capacity=1000, sampler=echoic.selectors.Prioritized(), seed=1)
     windows = Table("windows", capacity=300, seed=2)
-    with echoic.Server(tables=[rows, windows], transport=transport) as server:
+    with echoic.Server(rows, windows, listen=address) as server:
         rows.add(STEP)
         running: list[subprocess.Popen[str]] = []
         try:
             for number in range(6):
-                client = forks.run(CLIENT, server.addresses[0], str(number))
+                client = forks.run(CLIENT, server.address, str(number))
                 assert client.stdout is not None
                 running.append(client)
                 assert client.stdout.readline() == "ready\n"
@@ -104,7 +104,7 @@ def test_a_killed_client_leaves_whole_items_and_disturbs_nobody(
         while server.connections():
             assert time.monotonic() < deadline, "connections of the dead are kept"
             time.sleep(0.01)
-        with echoic.connect(server.addresses[0]) as client:
+        with echoic.connect(server.address) as client:
             check_steps(client.table("rows").sample(200).data)
             check_steps(client.table("windows").sample(100).data)
 
@@ -129,13 +129,13 @@ tables = [
     echoic.Table("ratio", step, capacity=500_000, limiter=ratio, durability=durability, seed=4),
 ]
 server = echoic.Server(
-    tables=tables,
-    transport=echoic.UnixTransport(root / "door"),
+    *tables,
+    listen=f"unix://{root}/door",
     journal=root / "journals",
     checkpointer=echoic.Checkpointer(root / "checkpoints", every=0.3),
 )
 with server:
-    print(server.addresses[0], flush=True)
+    print(server.address, flush=True)
     sys.stdin.read()
 """
 

@@ -43,13 +43,11 @@ def test_metadata_that_is_too_long_or_no_bytes_is_refused() -> None:
 
 def test_metadata_of_a_table_on_several_servers_is_that_of_the_first() -> None:
     tables = [Table("replay", STEP, capacity=5, metadata=name) for name in (b"first", b"second")]
-    servers = [
-        echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) for table in tables
-    ]
+    servers = [echoic.Server(table, listen="tcp://127.0.0.1:0") for table in tables]
     for server in servers:
         server.start()
     try:
-        with echoic.connect([server.addresses[0] for server in servers]) as client:
+        with echoic.connect([server.address for server in servers]) as client:
             assert client.table("replay").metadata == b"first"
     finally:
         for server in servers:
@@ -59,7 +57,7 @@ def test_metadata_of_a_table_on_several_servers_is_that_of_the_first() -> None:
 def test_a_checkpoint_has_no_metadata(tmp_path: Path) -> None:
     def server(metadata: bytes) -> echoic.Server:
         table = Table("replay", STEP, capacity=5, seed=1, metadata=metadata)
-        return echoic.Server(tables=[table], checkpointer=echoic.Checkpointer(tmp_path))
+        return echoic.Server(table, checkpointer=echoic.Checkpointer(tmp_path))
 
     with server(b"then") as first, echoic.connect(first) as client:
         client.table("replay").add({"obs": np.ones(3, np.float32)})
@@ -147,7 +145,7 @@ def test_each_item_is_a_unique_sample_once(serve: Callable[..., echoic.Connectio
 def test_unique_samples_are_in_a_checkpoint(tmp_path: Path) -> None:
     def server() -> echoic.Server:
         table = Table("replay", STEP, sampler=echoic.selectors.Fifo(), capacity=5, seed=1)
-        return echoic.Server(tables=[table], checkpointer=echoic.Checkpointer(tmp_path))
+        return echoic.Server(table, checkpointer=echoic.Checkpointer(tmp_path))
 
     with server() as first, echoic.connect(first) as client:
         table = client.table("replay")
@@ -253,10 +251,8 @@ def test_patterns_make_items_of_episodes(serve: Callable[..., echoic.Connection]
 def test_episodes_survive_a_restart(tmp_path: Path) -> None:
     def server() -> echoic.Server:
         return echoic.Server(
-            tables=[
-                Table("saved", capacity=3, seed=1),
-                Table("told", capacity=3, seed=1, durability="async"),
-            ],
+            Table("saved", capacity=3, seed=1),
+            Table("told", capacity=3, seed=1, durability="async"),
             checkpointer=echoic.Checkpointer(tmp_path / "checkpoints"),
             journal=tmp_path / "journals",
         )

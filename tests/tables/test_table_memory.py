@@ -101,12 +101,12 @@ if len(sys.argv) > 2:
     sys.exit()
 
 table = echoic.Table("t", capacity=1_000_000)
-with echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) as server:
+with echoic.Server(table, listen="tcp://127.0.0.1:0") as server:
     def fill(items):
         if sys.argv[1] == "here":
             append(echoic.connect(server), items)
         else:
-            address = server.addresses[0]
+            address = server.address
             subprocess.run([sys.executable, __file__, address, str(items)], check=True)
 
     fill(20_000)

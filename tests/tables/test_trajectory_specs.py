@@ -142,7 +142,7 @@ def test_a_table_says_what_its_trajectories_look_like(
 def test_a_checkpoint_knows_the_spec(tmp_path: Path) -> None:
     def serve() -> Server:
         table = Table("t", trajectories=SEQUENCE, capacity=10)
-        return Server(tables=[table], checkpointer=Checkpointer(tmp_path))
+        return Server(table, checkpointer=Checkpointer(tmp_path))
 
     with serve() as server:
         with echoic.connect(server).trajectory_writer(10) as writer:

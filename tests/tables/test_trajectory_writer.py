@@ -28,7 +28,7 @@ class Setup:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.server = Server(tables=[table])
+        self.server = Server(table)
         self.client = echoic.connect(self.server)
 
     def writer(self, keep: int = 100, chunk: int | None = None) -> echoic.TrajectoryWriter:
@@ -575,7 +575,7 @@ def test_an_item_that_is_not_like_the_spec_is_refused(
 
 def test_items_go_to_several_tables() -> None:
     tables = [Table.queue("one", capacity=10), Table.queue("two", SPEC, capacity=10)]
-    with Server(tables=tables) as server, echoic.connect(server).trajectory_writer(5) as writer:
+    with Server(*tables) as server, echoic.connect(server).trajectory_writer(5) as writer:
         count(writer, 5)
         item = {"a": writer.history["a"][-3:], "b": writer.history["b"][-1]}
         for name in ("two", "one", "two"):
@@ -754,7 +754,7 @@ def test_a_handler_of_signals_may_use_the_writer_that_waits(make: Callable[..., 
 
 def test_the_window_is_all_that_stays() -> None:
     table = Table("t", capacity=100)
-    with Server(tables=[table]) as server:
+    with Server(table) as server:
         writer = echoic.connect(server).trajectory_writer(100)
         steps = {"a": np.zeros((1000, 8)), "b": np.zeros(1000, np.int64)}
 

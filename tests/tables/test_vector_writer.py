@@ -24,7 +24,7 @@ class Setup:
 
     def __init__(self, table: Table | None = None) -> None:
         self.table = Table.queue("t", capacity=10_000) if table is None else table
-        self.server = Server(tables=[self.table])
+        self.server = Server(self.table)
         self.client = echoic.connect(self.server)
 
     def writer(self, keep: int = 10, **options: Any) -> VectorWriter:

@@ -55,7 +55,7 @@ def test_a_slice_has_the_very_bytes_that_were_appended(
     values: Any, encoding: Encoding, chunk: int | None, start: int, stride: int
 ) -> None:
     table = Table.queue("t", capacity=10)
-    with Server(tables=[table]) as server:
+    with Server(table) as server:
         writer = echoic.connect(server).trajectory_writer(
             STEPS, chunk_length=chunk, encoding=encoding
         )
@@ -110,7 +110,7 @@ def test_every_writer_and_door_gives_back_what_was_appended(
 def chunk_bytes(tmp_path: Path, name: str, encoding: Encoding, frames: Any) -> int:
     """Return how many bytes the chunks of a checkpoint have, which keeps them as the table does."""
     root = tmp_path / name
-    server = Server(tables=[Table("t", capacity=100)], checkpointer=Checkpointer(root))
+    server = Server(Table("t", capacity=100), checkpointer=Checkpointer(root))
     with server:
         with echoic.connect(server).trajectory_writer(len(frames), chunk_length=10) as writer:
             writer.configure("frame", encoding=encoding)
@@ -137,10 +137,8 @@ def test_frames_that_hardly_change_shrink_and_noise_does_not(
 def test_an_encoding_saves_bytes_on_the_way_to_a_server() -> None:
     sent = {}
     for encoding in ("none", "auto"):
-        server = Server(
-            tables=[Table("t", capacity=100)], transport=echoic.TcpTransport(port=0)
-        ).start()
-        with server, echoic.connect(server.addresses[0]) as client:
+        server = Server(Table("t", capacity=100), listen="tcp://127.0.0.1:0").start()
+        with server, echoic.connect(server.address) as client:
             with client.trajectory_writer(100, encoding=encoding) as writer:
                 for step in range(100):
                     writer.append(np.full((84, 84), step, np.uint8))
@@ -155,7 +153,7 @@ def test_an_encoding_saves_bytes_on_the_way_to_a_server() -> None:
 
 def test_a_sample_outlives_its_encoded_chunks() -> None:
     table = Table.queue("t", capacity=10)
-    with Server(tables=[table]) as server:
+    with Server(table) as server:
         with echoic.connect(server).trajectory_writer(10, encoding="zstd") as writer:
             writer.append_batch(np.arange(1000).reshape(10, 100))
             writer.create_item("t", 1.0, writer.history[3:])
@@ -167,7 +165,7 @@ def test_a_checkpoint_restores_encoded_chunks(tmp_path: Path) -> None:
     values = np.arange(5000).reshape(10, 500)
 
     def serve() -> Server:
-        return Server(tables=[Table("t", capacity=10)], checkpointer=Checkpointer(tmp_path))
+        return Server(Table("t", capacity=10), checkpointer=Checkpointer(tmp_path))
 
     with serve() as server:
         with echoic.connect(server).trajectory_writer(10, encoding="auto") as writer:
@@ -181,7 +179,7 @@ def test_a_checkpoint_restores_encoded_chunks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["gzip", "LZ4", "", "raw"])
 def test_an_unknown_encoding_is_named_with_those_that_are_known(encoding: Any) -> None:
-    with Server(tables=[Table("t", capacity=10)]) as server:
+    with Server(Table("t", capacity=10)) as server:
         client = echoic.connect(server)
         config = patterns.Config(patterns.column("x")[-1], table="t")
         writer = client.trajectory_writer()
@@ -196,7 +194,7 @@ def test_an_unknown_encoding_is_named_with_those_that_are_known(encoding: Any) -
 
 
 def test_a_column_keeps_the_writers_other_settings() -> None:
-    with Server(tables=[Table("t", capacity=10)]) as server:
+    with Server(Table("t", capacity=10)) as server:
         writer = echoic.connect(server).trajectory_writer(7, chunk_length=4)
         writer.configure("encoded", encoding="lz4")
         writer.configure("short", num_keep_alive_refs=2)

@@ -88,8 +88,8 @@ def serve(opened: ExitStack) -> Callable[..., echoic.Server]:
     """Serve tables over TCP."""
 
     def start(*tables: echoic.Table, port: int = 0, token: str | None = None) -> echoic.Server:
-        door = echoic.TcpTransport(port=port, token=token)
-        return opened.enter_context(echoic.Server(tables=tables, transport=door))
+        address = f"tcp://127.0.0.1:{port}"
+        return opened.enter_context(echoic.Server(*tables, listen=address, token=token))
 
     return start
 
@@ -112,8 +112,8 @@ def page(opened: ExitStack) -> Callable[..., str]:
 def calm() -> Iterator[str]:
     """A page of a server of which nothing is asked, for many tests."""
     table = echoic.Table("replay", np.int64(0), capacity=100)
-    with echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) as server:
-        address = server.addresses[0]
+    with echoic.Server(table, listen="tcp://127.0.0.1:0") as server:
+        address = server.address
         with Monitor(echoic.connect(address)) as monitor, WebServer([monitor]) as page:
             until(lambda: asked(page.url, "state")["things"])
             yield page.url
@@ -213,13 +213,13 @@ def test_old_points_are_means_of_ten_and_the_oldest_are_forgotten(serve: Any) ->
 def test_several_servers_have_a_row_each_and_one_of_them_is_shown(serve: Any, page: Any) -> None:
     names = ("first", "second")
     servers = [serve(echoic.Table(name, np.int64(0), capacity=9)) for name in names]
-    url = page(*(server.addresses[0] for server in servers))
+    url = page(*(server.address for server in servers))
     until(lambda: all(asked(url, "state", server=at)["things"] for at in (0, 1)))
     for at, name in enumerate(names):
         now = asked(url, "state", server=at)
         assert now["chosen"] == at
         rows = now["overview"]["rows"]
-        assert [row["address"] for row in rows] == [server.addresses[0] for server in servers]
+        assert [row["address"] for row in rows] == [server.address for server in servers]
         assert [one["title"] for one in now["things"]] == [name, "the server"]
         cells = dict(zip(now["overview"]["head"][2:], rows[at]["cells"], strict=True))
         assert (cells["release"], cells["connections"]) == (echoic.__version__, "1")
@@ -252,15 +252,13 @@ def test_memory_and_cpu_of_a_process_are_shown_if_its_program_reports_them() -> 
 def test_stream_has_percentiles_of_its_latencies_and_is_part_of_the_overview(
     page: Any, opened: ExitStack
 ) -> None:
-    door = echoic.TcpTransport(port=0)
-    server = opened.enter_context(
-        echoic.Server(np.float32(0), batch_size=2, capacity=198, transport=door)
-    )
-    server.extend(np.zeros(4, np.float32))
-    server.sample()
-    url = page(server.addresses[0])
+    stream = echoic.Stream(np.float32(0), batch_size=2, capacity=198)
+    server = opened.enter_context(echoic.Server(stream, listen="tcp://127.0.0.1:0"))
+    stream.extend(np.zeros(4, np.float32))
+    stream.sample()
+    url = page(server.address)
     until(lambda: asked(url, "state")["ages"])
-    server.extend(np.zeros(40, np.float32))
+    stream.extend(np.zeros(40, np.float32))
 
     def flow() -> list[str]:
         overview = asked(url, "state")["overview"]
@@ -335,7 +333,7 @@ def test_server_is_another_though_it_is_older_than_the_first_was_when_it_was_see
     serve: Any,
 ) -> None:
     def seen(server: echoic.Server) -> float:
-        with echoic.connect(server.addresses[0]) as watch:
+        with echoic.connect(server.address) as watch:
             return next(iter(watch.server_stats().values())).age
 
     first = serve(echoic.Table("replay", np.int64(0), capacity=100))
@@ -785,7 +783,7 @@ def test_person_chooses_a_server_and_a_range_and_a_reload_keeps_both(
     serve: Any, page: Any, look: Any
 ) -> None:
     servers = [serve(echoic.Table(name, np.int64(0), capacity=9)) for name in ("one", "two")]
-    browser = look(page(*(server.addresses[0] for server in servers)))
+    browser = look(page(*(server.address for server in servers)))
     until(lambda: "one" in words(browser, "h2"))
     until(lambda: len(browser.find_elements("css selector", "#overview button")) == 2)
     browser.execute_script("document.querySelectorAll('#overview button')[1].focus()")

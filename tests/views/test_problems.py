@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from echoic import Server, Table, TcpTransport, connect, limiters
+from echoic import Server, Stream, Table, connect, limiters
 from echoic.views.history import History
 from echoic.views.problems import Problem, find_problems
 from echoic.views.reading import read
@@ -53,11 +53,11 @@ def in_background(call: Callable[[], object]) -> threading.Thread:
 
 def test_a_learner_that_waits_for_the_first_items_is_told_how_many_are_missing() -> None:
     table = Table("replay", EXAMPLE, capacity=100, limiter=limiters.MinSize(10))
-    with Server(tables=[table], transport=TcpTransport(0)) as server:
+    with Server(table, listen="tcp://127.0.0.1:0") as server:
         table.add(EXAMPLE)
-        client = connect(server.addresses[0])
+        client = connect(server.address)
         learner = in_background(lambda: client.table("replay").sample(4))
-        with connect(server.addresses[0]) as watch:
+        with connect(server.address) as watch:
             problem = the_one(watch, "MIN_SIZE")
             assert problem.subject == "table 'replay'"
             assert "1 sample call waits" in problem.text
@@ -74,7 +74,7 @@ def test_a_learner_that_waits_for_the_first_items_is_told_how_many_are_missing()
 def test_a_ratio_that_is_not_kept_names_the_slow_side(slow: str) -> None:
     limiter = limiters.SampleToInsertRatio(2.0, 5, error_buffer=10)
     table = Table("replay", EXAMPLE, capacity=1000, limiter=limiter)
-    with Server(tables=[table], transport=TcpTransport(0)) as server:
+    with Server(table, listen="tcp://127.0.0.1:0") as server:
         for _ in range(5):
             table.add(EXAMPLE)
 
@@ -90,7 +90,7 @@ def test_a_ratio_that_is_not_kept_names_the_slow_side(slow: str) -> None:
                 return
 
         fast = in_background(hurry)
-        with connect(server.addresses[0]) as watch:
+        with connect(server.address) as watch:
             problem = the_one(watch, "RATIO")
         who = "1 insert call waits" if slow == "sample" else "1 sample call waits"
         assert problem.text.startswith(who)
@@ -112,9 +112,9 @@ def test_a_ratio_that_only_slows_a_side_down_is_not_called_stuck() -> None:
         while not over.is_set():
             table.sample(1)
 
-    with Server(tables=[table], transport=TcpTransport(0)) as server:
+    with Server(table, listen="tcp://127.0.0.1:0") as server:
         threads = [in_background(insert_now_and_then), in_background(sample_all_the_time)]
-        with connect(server.addresses[0]) as watch:
+        with connect(server.address) as watch:
             history = History()
             until = time.monotonic() + 1
             while time.monotonic() < until:
@@ -138,16 +138,16 @@ def test_a_batch_that_waits_for_more_than_one_item_is_told() -> None:
     limiter = limiters.SampleToInsertRatio(1.0, 1, error_buffer=8)
     table = Table("replay", EXAMPLE, capacity=1000, limiter=limiter)
     queue = Table.queue("messages", EXAMPLE, capacity=10)
-    with Server(tables=[table, queue], transport=TcpTransport(0)) as server:
+    with Server(table, queue, listen="tcp://127.0.0.1:0") as server:
         for _ in range(4):
             table.add(EXAMPLE)
         queue.add(EXAMPLE)
-        client = connect(server.addresses[0])
+        client = connect(server.address)
         learners = [
             in_background(lambda: table.sample(13)),
             in_background(lambda: client.table("messages").sample(4)),
         ]
-        with connect(server.addresses[0]) as watch:
+        with connect(server.address) as watch:
             problems = wait_for(watch, lambda problems: len(problems) == 2)
         assert {problem.subject for problem in problems} == {"table 'replay'", "table 'messages'"}
         assert all("1 sample call waits" in problem.text for problem in problems)
@@ -160,21 +160,23 @@ def test_a_batch_that_waits_for_more_than_one_item_is_told() -> None:
 
 
 def test_a_learner_that_holds_all_buffers_and_wants_another_is_told() -> None:
-    with Server(EXAMPLE, batch_size=2, capacity=4, transport=TcpTransport(0)) as server:
-        server.extend({"obs": np.zeros((4, 4), np.float32)})
-        held = [server.sample().data["obs"] for _ in range(2)]
-        learner = in_background(lambda: server.sample(timeout=60))
-        with connect(server.addresses[0]) as watch:
+    stream = Stream(EXAMPLE, batch_size=2, capacity=4)
+    with Server(stream, listen="tcp://127.0.0.1:0") as server:
+        stream.extend({"obs": np.zeros((4, 4), np.float32)})
+        held = [stream.sample().data["obs"] for _ in range(2)]
+        learner = in_background(lambda: stream.sample(timeout=60))
+        with connect(server.address) as watch:
             problem = the_one(watch, "LEASED")
         assert "the learner holds all 2 buffers, and waits for another batch" in problem.text
         held.clear()
-        server.extend({"obs": np.zeros((2, 4), np.float32)})
+        stream.extend({"obs": np.zeros((2, 4), np.float32)})
         learner.join(30)
 
 
 def test_waits_of_others_do_not_thin_out_those_of_a_worker() -> None:
-    with Server(EXAMPLE, batch_size=2, capacity=4, transport=TcpTransport(0)) as server:
-        address = server.addresses[0]
+    stream = Stream(EXAMPLE, batch_size=2, capacity=4)
+    with Server(stream, listen="tcp://127.0.0.1:0") as server:
+        address = server.address
         worker = connect(address).stream(EXAMPLE)
         in_background(lambda: worker.extend({"obs": np.zeros((64, 4), np.float32)}))
         others = [connect(address) for _ in range(3)]
@@ -188,7 +190,7 @@ def test_waits_of_others_do_not_thin_out_those_of_a_worker() -> None:
         assert history.last.stream
         assert history.rates(history.last.stream)["blocked"] > 0.9
         for _ in range(32):
-            server.sample(timeout=30)
+            stream.sample(timeout=30)
         worker.close()
         for other in others:
             other.close()
@@ -196,10 +198,10 @@ def test_waits_of_others_do_not_thin_out_those_of_a_worker() -> None:
 
 def test_a_paused_table_says_so_even_when_nobody_waits_yet() -> None:
     table = Table("replay", EXAMPLE, capacity=100)
-    with Server(tables=[table], transport=TcpTransport(0)) as server:
+    with Server(table, listen="tcp://127.0.0.1:0") as server:
         table.add(EXAMPLE)
         table.pause()
-        with connect(server.addresses[0]) as watch:
+        with connect(server.address) as watch:
             problems = wait_for(watch, bool)
         assert {problem.reason for problem in problems} == {"PAUSED"}
         assert "resume()" in problems[0].advice
@@ -207,9 +209,9 @@ def test_a_paused_table_says_so_even_when_nobody_waits_yet() -> None:
 
 def test_a_full_queue_waits_for_those_who_sample() -> None:
     table = Table.queue("messages", EXAMPLE, capacity=2)
-    with Server(tables=[table], transport=TcpTransport(0)) as server:
+    with Server(table, listen="tcp://127.0.0.1:0") as server:
         producer = in_background(lambda: [table.add(EXAMPLE) for _ in range(3)])
-        with connect(server.addresses[0]) as watch:
+        with connect(server.address) as watch:
             problem = wait_for(watch, bool)[0]
         assert "1 insert call waits" in problem.text
         table.sample(1)
@@ -217,10 +219,11 @@ def test_a_full_queue_waits_for_those_who_sample() -> None:
 
 
 def test_a_ring_that_nobody_empties_is_stuck() -> None:
-    with Server(EXAMPLE, batch_size=2, capacity=4, transport=TcpTransport(0)) as server:
-        worker = connect(server.addresses[0]).stream(EXAMPLE)
+    stream = Stream(EXAMPLE, batch_size=2, capacity=4)
+    with Server(stream, listen="tcp://127.0.0.1:0") as server:
+        worker = connect(server.address).stream(EXAMPLE)
         in_background(lambda: worker.extend({"obs": np.zeros((64, 4), np.float32)}))
-        with connect(server.addresses[0]) as watch:
+        with connect(server.address) as watch:
             problem = the_one(watch, "CAPACITY")
         assert problem.subject == "the stream"
         assert (
@@ -229,46 +232,50 @@ def test_a_ring_that_nobody_empties_is_stuck() -> None:
         )
         assert "the learner is the slow side" in problem.advice
         # Wherever the producer is, its wait is one of the stream.
-        info = server.info
+        info = stream.stats()
         assert info.blocked_pushes == 1
         assert info.blocked_time > 0
         for _ in range(32):
-            server.sample(timeout=30)
+            stream.sample(timeout=30)
         worker.close()
 
 
 def test_batches_that_are_held_are_told_apart_from_a_slow_learner() -> None:
-    with Server(EXAMPLE, batch_size=2, capacity=4, transport=TcpTransport(0)) as server:
-        worker = connect(server.addresses[0]).stream(EXAMPLE)
+    stream = Stream(EXAMPLE, batch_size=2, capacity=4)
+    with Server(stream, listen="tcp://127.0.0.1:0") as server:
+        worker = connect(server.address).stream(EXAMPLE)
         in_background(lambda: worker.extend({"obs": np.zeros((8, 4), np.float32)}))
-        held = [server.sample(timeout=30).data["obs"] for _ in range(2)]
-        with connect(server.addresses[0]) as watch:
+        held = [stream.sample(timeout=30).data["obs"] for _ in range(2)]
+        with connect(server.address) as watch:
             problem = the_one(watch, "LEASED")
         assert "all 2 buffers are held" in problem.text
         assert "drop the arrays of old batches" in problem.advice
         held.clear()
         for _ in range(2):
-            server.sample(timeout=30)
+            stream.sample(timeout=30)
         worker.close()
 
 
 def test_a_learner_without_workers_is_told_to_look_for_them() -> None:
-    with Server(EXAMPLE, batch_size=2, transport=TcpTransport(0)) as server:
-        with connect(server.addresses[0]) as watch:
-            learner = in_background(lambda: server.sample(timeout=60))
+    stream = Stream(EXAMPLE, batch_size=2)
+    with Server(stream, listen="tcp://127.0.0.1:0") as server:
+        with connect(server.address) as watch:
+            learner = in_background(lambda: stream.sample(timeout=60))
             problem = the_one(watch, "EMPTY")
         assert "a batch takes 2" in problem.text
         assert "no sample has come yet" in problem.advice
-        server.extend({"obs": np.zeros((2, 4), np.float32)})
+        stream.extend({"obs": np.zeros((2, 4), np.float32)})
         learner.join(30)
 
 
 def test_refused_connections_are_noted_with_the_reason() -> None:
-    with Server(EXAMPLE, 2, transport=TcpTransport(0, token=b"right")) as server:
+    with Server(
+        Stream(EXAMPLE, batch_size=2), listen="tcp://127.0.0.1:0", token=b"right"
+    ) as server:
         for _ in range(2):
             with pytest.raises(Exception, match="token"):
-                connect(server.addresses[0], token=b"wrong").stream(EXAMPLE)
-        with connect(server.addresses[0], token=b"right") as watch:
+                connect(server.address, token=b"wrong").stream(EXAMPLE)
+        with connect(server.address, token=b"right") as watch:
             problem = the_one(watch, "AUTH", "note")
         assert "2 connections were refused" in problem.text
         assert "token" in problem.advice
@@ -276,9 +283,9 @@ def test_refused_connections_are_noted_with_the_reason() -> None:
 
 def test_rates_are_those_of_the_last_seconds_and_forget_an_earlier_server() -> None:
     table = Table("replay", EXAMPLE, capacity=100)
-    with Server(tables=[table], transport=TcpTransport(0)) as server:
+    with Server(table, listen="tcp://127.0.0.1:0") as server:
         history = History()
-        with connect(server.addresses[0]) as watch:
+        with connect(server.address) as watch:
             history.add(read(next(iter(watch.server_stats().values()))))
             for _ in range(50):
                 table.add(EXAMPLE)
@@ -297,7 +304,7 @@ def test_rates_are_those_of_the_last_seconds_and_forget_an_earlier_server() -> N
 
 def test_what_a_terminal_would_obey_is_written_out() -> None:
     name = "\x1b]0;owned\x07"
-    with Server(tables=[Table(name, EXAMPLE, capacity=1)], transport=TcpTransport(0)) as server:
+    with Server(Table(name, EXAMPLE, capacity=1), listen="tcp://127.0.0.1:0") as server:
         reading = read(server.stats())
     (table,) = reading.tables
     assert table.name == "\\x1b]0;owned\\x07"

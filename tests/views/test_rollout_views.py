@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from echoic import Server, TcpTransport, connect
+from echoic import Server, connect
 from echoic.cli.app import app as command_line
 from echoic.cli.status import LineView, PanelView
 from echoic.errors import ClosedError
@@ -44,9 +44,9 @@ class Rolling:
     def __init__(self, stack: ExitStack, background: Any, **settings: Any) -> None:
         settings = {"batch_groups": 2, "max_lag": 1, **settings}
         self.table = RolloutTable("math", {"tokens": "int32"}, {"reward": "float32"}, **settings)
-        server = Server(rollouts=[self.table], transport=TcpTransport(port=0))
+        server = Server(self.table, listen="tcp://127.0.0.1:0")
         self.server = stack.enter_context(server)
-        self.address = self.server.addresses[0]
+        self.address = self.server.address
         self._background = background
 
     def make(self, groups: int, *, source: str = "w", tokens: int = 3) -> None:

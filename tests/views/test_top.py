@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from echoic import Server, Table, TcpTransport, connect, limiters, selectors
+from echoic import Server, Stream, Table, connect, limiters, selectors
 from echoic.cli.app import app as command_line
 from echoic.errors import ClosedError
 from echoic.views.reading import Side, StreamReading, TableReading, buckets
@@ -116,13 +116,14 @@ def watch_it(address: str, play: Play, size: tuple[int, int] = (80, 24), **rest:
 
 
 @contextlib.contextmanager
-def served(*tables: Table, port: int = 0, stream: bool = False, **rest: Any) -> Iterator[Server]:
-    """A server of tables, and of a stream if wanted."""
-    example = (np.zeros(4, np.float32),) if stream else ()
-    if stream:
-        rest.setdefault("batch_size", 4)
-    with Server(*example, tables=list(tables), transport=TcpTransport(port=port), **rest) as server:
+def served(*stores: Stream | Table, port: int = 0) -> Iterator[Server]:
+    """A server of some stores."""
+    with Server(*stores, listen=f"tcp://127.0.0.1:{port}") as server:
         yield server
+
+
+def make_stream(batch_size: int = 4, capacity: int | None = None) -> Stream:
+    return Stream(np.zeros(4, np.float32), batch_size=batch_size, capacity=capacity)
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ def sample_waits(background: Any) -> Callable[[Server, str], None]:
         def learn() -> None:
             with (
                 contextlib.suppress(ClosedError, ConnectionError, TimeoutError),
-                connect(server.addresses[0], reconnect=0.1, name="learner") as client,
+                connect(server.address, reconnect=0.1, name="learner") as client,
             ):
                 client.tables[table].sample(1)
 
@@ -163,7 +164,7 @@ def test_starved_limiter_says_which_table_who_waits_and_why(sample_waits: Any) -
 
     with served(starved()) as server:
         sample_waits(server, "replay")
-        watch_it(server.addresses[0], play)
+        watch_it(server.address, play)
 
 
 def test_problem_goes_when_its_cause_goes(sample_waits: Any) -> None:
@@ -177,7 +178,7 @@ def test_problem_goes_when_its_cause_goes(sample_waits: Any) -> None:
 
     with served(table) as server:
         sample_waits(server, "replay")
-        watch_it(server.addresses[0], play)
+        watch_it(server.address, play)
 
 
 def test_ratio_that_is_not_kept_says_which_side_is_slow(sample_waits: Any) -> None:
@@ -197,7 +198,7 @@ def test_ratio_that_is_not_kept_says_which_side_is_slow(sample_waits: Any) -> No
             while True:
                 table.sample(1, timeout=0)
         sample_waits(server, "mixed")
-        watch_it(server.addresses[0], play)
+        watch_it(server.address, play)
 
 
 def test_ring_that_nobody_empties_says_who_waits_for_room(background: Any) -> None:
@@ -223,9 +224,9 @@ def test_ring_that_nobody_empties_says_who_waits_for_room(background: Any) -> No
             while True:
                 client.add(np.zeros(4, np.float32))
 
-    with served(stream=True, batch_size=4, capacity=8) as server:
-        background.start(work, server.addresses[0])
-        watch_it(server.addresses[0], play)
+    with served(make_stream(4, 8)) as server:
+        background.start(work, server.address)
+        watch_it(server.address, play)
 
 
 def test_push_of_the_servers_own_process_is_seen_to_wait(background: Any) -> None:
@@ -234,15 +235,16 @@ def test_push_of_the_servers_own_process_is_seen_to_wait(background: Any) -> Non
             pilot, "(CAPACITY)", "the ring is full, 2 batches are ready, and no batch is taken"
         )
 
-    with served(stream=True, capacity=8) as server:
+    stream = make_stream(4, 8)
+    with served(stream) as server:
 
         def work() -> None:
             with contextlib.suppress(ClosedError):
                 while True:
-                    server.add(np.zeros(4, np.float32))
+                    stream.add(np.zeros(4, np.float32))
 
         background.start(work)
-        watch_it(server.addresses[0], play)
+        watch_it(server.address, play)
 
 
 def test_stream_that_nobody_sends_to_is_told(background: Any) -> None:
@@ -251,11 +253,12 @@ def test_stream_that_nobody_sends_to_is_told(background: Any) -> None:
 
     def learn() -> None:
         with contextlib.suppress(ClosedError):
-            server.sample()
+            stream.sample()
 
-    with served(stream=True) as server:
+    stream = make_stream()
+    with served(stream) as server:
         background.start(learn)
-        watch_it(server.addresses[0], play)
+        watch_it(server.address, play)
 
 
 def test_screen_of_24_lines_shows_all_parts_beside_many_problems(sample_waits: Any) -> None:
@@ -280,10 +283,10 @@ def test_screen_of_24_lines_shows_all_parts_beside_many_problems(sample_waits: A
         tails = [line for line in lines if line.startswith(" …")]
         assert ["name 0" in tails[0], "name 1" in tails[1]] == [True, True]
 
-    with served(*tables, stream=True) as server:
+    with served(*tables, make_stream()) as server:
         for table in tables:
             sample_waits(server, table.name)
-        watch_it(server.addresses[0], play, name="echoic top")
+        watch_it(server.address, play, name="echoic top")
 
 
 # What goes on.
@@ -321,7 +324,7 @@ def test_rates_of_a_table_are_those_of_the_last_seconds(life: Any) -> None:
 
     with served(table) as server:
         life(act)
-        watch_it(server.addresses[0], play)
+        watch_it(server.address, play)
 
 
 def test_enter_opens_a_table_and_escape_closes_it(sample_waits: Any) -> None:
@@ -342,7 +345,7 @@ def test_enter_opens_a_table_and_escape_closes_it(sample_waits: Any) -> None:
 
     with served(starved(), other) as server:
         sample_waits(server, "replay")
-        watch_it(server.addresses[0], play)
+        watch_it(server.address, play)
 
 
 def test_pause_holds_the_screen_still_until_it_is_pressed_again() -> None:
@@ -360,15 +363,16 @@ def test_pause_holds_the_screen_still_until_it_is_pressed_again() -> None:
         await until_seen(pilot, "LIVE", "40 (40%)")
 
     with served(table) as server:
-        watch_it(server.addresses[0], play)
+        watch_it(server.address, play)
 
 
 def test_s_sorts_connections_by_something_else(life: Any) -> None:
     def clients(screen: str) -> list[str]:
         return re.findall(r"^ (slow|fast) ", screen, re.MULTILINE)
 
-    with served(stream=True, batch_size=1) as server:
-        address = server.addresses[0]
+    stream = make_stream(1)
+    with served(stream) as server:
+        address = server.address
         example = np.zeros(4, np.float32)
         with (
             connect(address, name="slow").stream(example),
@@ -377,7 +381,7 @@ def test_s_sorts_connections_by_something_else(life: Any) -> None:
 
             def act() -> None:
                 fast.add(example)
-                server.sample()
+                stream.sample()
 
             async def play(pilot: Pilot[None]) -> None:
                 await until_seen(pilot, "connections, those that wait first")
@@ -403,7 +407,7 @@ def test_help_says_what_every_key_and_reason_means() -> None:
         await until_seen(pilot, "LIVE")
 
     with served(starved()) as server:
-        watch_it(server.addresses[0], play, size=(80, 40))
+        watch_it(server.address, play, size=(80, 40))
 
 
 # A server that is not there.
@@ -418,21 +422,21 @@ def test_server_that_goes_is_missed_and_seen_again_when_it_is_back() -> None:
         assert "3 (3%)" in screen  # What was known stays.
         press(pilot, "enter")
         await until_seen(pilot, "table 'replay'", "AWAY")
-        port = int(server.addresses[0].rpartition(":")[2])
+        port = int(server.address.rpartition(":")[2])
         with served(Table("other", STEP, capacity=5), port=port):
             await until_seen(pilot, "LIVE", "the server no longer has this table")
             press(pilot, "escape")
             assert "replay" not in await until_seen(pilot, "LIVE", "of 5")
 
     with served(starved()) as server:
-        watch_it(server.addresses[0], play)
+        watch_it(server.address, play)
 
 
 def test_who_leaves_does_not_wait_for_a_server_that_is_silent() -> None:
     async def play(pilot: Pilot[None]) -> None:
         await until_seen(pilot, "LIVE")
         await asyncio.to_thread(server.close)
-        port = int(server.addresses[0].rpartition(":")[2])
+        port = int(server.address.rpartition(":")[2])
         with socket.create_server(("127.0.0.1", port)) as silent:
             asked, _ = await asyncio.to_thread(silent.accept)
             with asked:
@@ -441,7 +445,7 @@ def test_who_leaves_does_not_wait_for_a_server_that_is_silent() -> None:
 
     with served(starved()) as server:
         # A look would wait for longer than the test may take.
-        watch_it(server.addresses[0], play, timeout=1000.0)
+        watch_it(server.address, play, timeout=1000.0)
 
 
 # One reading, for scripts.
@@ -459,13 +463,13 @@ def until_waiting(server: Server) -> None:
 
 
 def test_once_prints_what_is_wrong_first(sample_waits: Any) -> None:
-    with served(starved(), stream=True) as server:
+    with served(starved(), make_stream()) as server:
         sample_waits(server, "replay")
         until_waiting(server)
-        done = invoke(server.addresses[0], "--once", "--interval", "1")
+        done = invoke(server.address, "--once", "--interval", "1")
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
-    assert lines[0].startswith(f"{server.addresses[0]}: echoic ")
+    assert lines[0].startswith(f"{server.address}: echoic ")
     assert lines[2] == "STUCK: table 'replay' (MIN_SIZE)"
     assert lines[3].startswith("  1 sample call waits: the table has 3 items, its limiter wants 10")
     assert lines[4].startswith("  what helps: ")
@@ -476,15 +480,15 @@ def test_once_prints_what_is_wrong_first(sample_waits: Any) -> None:
 
 def test_once_says_so_when_nothing_is_wrong() -> None:
     with served(starved()) as server:
-        done = invoke(server.addresses[0], "--once", "--interval", "1")
+        done = invoke(server.address, "--once", "--interval", "1")
     assert done.stdout.splitlines()[2] == "nothing is stuck"
 
 
 def test_json_has_keys_that_scripts_may_rely_on(sample_waits: Any) -> None:
-    with served(starved(), stream=True) as server:
+    with served(starved(), make_stream()) as server:
         sample_waits(server, "replay")
         until_waiting(server)
-        done = invoke(server.addresses[0], "--json", "--interval", "1")
+        done = invoke(server.address, "--json", "--interval", "1")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     parts = {"address", "release", "age", "problems", "stream", "tables", "server", "connections"}
@@ -512,15 +516,15 @@ def test_nobody_there_is_one_line() -> None:
 
 def test_wrong_token_is_one_line_that_says_what_to_give(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("wrong")
-    with Server(tables=[starved()], transport=TcpTransport(port=0, token="right")) as server:
-        done = invoke(server.addresses[0], "--token-file", str(tmp_path / "token"))
+    with Server(starved(), listen="tcp://127.0.0.1:0", token="right") as server:
+        done = invoke(server.address, "--token-file", str(tmp_path / "token"))
     assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert "--token-file" in done.stderr
 
 
 def test_without_a_terminal_one_line_says_what_does_without() -> None:
     with served(starved()) as server:
-        done = invoke(server.addresses[0])
+        done = invoke(server.address)
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
     assert "--once" in done.stderr
 
@@ -529,7 +533,7 @@ def test_missing_textual_is_one_line_and_once_needs_none(run_script: Any) -> Non
     with served(starved()) as server:
         done = run_script(
             "import sys; sys.modules['textual'] = None\n"
-            f"sys.argv = ['echoic', 'top', {server.addresses[0]!r}]\n"
+            f"sys.argv = ['echoic', 'top', {server.address!r}]\n"
             "from echoic.cli import main\n"
             "try: main()\n"
             "except SystemExit as end: print(end.code)\n"
@@ -544,7 +548,7 @@ def test_command_runs_in_a_terminal_until_q_is_pressed() -> None:
     ours, theirs = pty.openpty()
     with served(starved()) as server:
         process = subprocess.Popen(
-            [sys.executable, "-m", "echoic", "top", server.addresses[0]],
+            [sys.executable, "-m", "echoic", "top", server.address],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -719,14 +723,15 @@ def test_pictures_of_the_guide_say_what_is_seen(sample_waits: Any, life: Any) ->
         await until_seen(pilot, "policy version", "q quit")
         await compare(pilot, PICTURES / "top-table.svg")
 
-    with served(busy, stuck, stream=True, batch_size=256, capacity=2048) as server:
+    stream = make_stream(256, 2048)
+    with served(busy, stuck, stream) as server:
         steps = np.zeros((64, 4), np.float32)
         beats = itertools.count()
 
         def act() -> None:
-            server.extend(steps)
+            stream.extend(steps)
             if next(beats) % 4 == 3:
-                server.sample()
+                stream.sample()
             busy.add(STEP)
             busy.sample(2)
 
@@ -737,4 +742,4 @@ def test_pictures_of_the_guide_say_what_is_seen(sample_waits: Any, life: Any) ->
         while sorted(one["name"] for one in server.connections()) != ["learner", "learner"]:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        watch_it(server.addresses[0], play, size=(80, 28), name="echoic top")
+        watch_it(server.address, play, size=(80, 28), name="echoic top")

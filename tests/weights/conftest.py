@@ -34,19 +34,10 @@ class Door:
             "shm": f"shm://echoic-weights-{os.getpid()}",
         }[kind]
 
-    def transport(self, **options: Any) -> Any:
-        place = self.address.split("://")[1]
-        if self.kind == "tcp":
-            host, _, port = place.rpartition(":")
-            return echoic.TcpTransport(host=host, port=int(port), **options)
-        if self.kind == "unix":
-            return echoic.UnixTransport(place, **options)
-        return echoic.ShmTransport(place, **options)
-
     def open(self, store: WeightStore, **options: Any) -> echoic.Server:
         """Start a server of nothing but weights."""
-        server = echoic.Server(weights=store, transport=self.transport(**options)).start()
-        self.address = server.addresses[0]
+        server = echoic.Server(store, listen=self.address, **options).start()
+        self.address = server.address
         self._open.append(server)
         return server
 

@@ -358,8 +358,8 @@ def test_strangers_are_refused(door: Any) -> None:
 
 def test_a_server_without_weights_says_so(door: Any) -> None:
     table = echoic.Table("replay", {"x": np.zeros(1)}, capacity=2)
-    with echoic.Server(tables=[table], transport=door.transport()) as server:
-        client = echoic.connect(server.addresses[0]).weights()
+    with echoic.Server(table, listen=door.address) as server:
+        client = echoic.connect(server.address).weights()
         with pytest.raises(echoic.errors.RefusedError, match="no weights"):
             client.subscribe()
         client.close()

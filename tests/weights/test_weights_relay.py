@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from echoic import Server, TcpTransport, connect
+from echoic import Server, connect
 from echoic.errors import ClosedError
 from echoic.weights import RemoteWeightStore, WeightStore
 
@@ -26,7 +26,7 @@ def relay(address: str) -> Iterator[str]:
     store = WeightStore()
     with (
         connect(address).weights() as client,
-        Server(weights=store, transport=TcpTransport(port=0)) as server,
+        Server(store, listen="tcp://127.0.0.1:0") as server,
     ):
         subscription = client.subscribe()
 
@@ -39,7 +39,7 @@ def relay(address: str) -> Iterator[str]:
         thread = threading.Thread(target=hand_on)
         thread.start()
         try:
-            yield server.addresses[0]
+            yield server.address
         finally:
             subscription.close()
             store.close()
@@ -60,7 +60,7 @@ def wait_for(client: RemoteWeightStore, version: int) -> Any:
 def test_weights_reach_those_behind_two_relays() -> None:
     store = WeightStore()
     with (
-        Server(weights=store, transport=TcpTransport(port=0)) as learner,
+        Server(store, listen="tcp://127.0.0.1:0") as learner,
         relay(learner.addresses[0]) as first,
         relay(first) as second,
         connect(second).weights() as worker,
@@ -79,7 +79,7 @@ def test_weights_reach_those_behind_two_relays() -> None:
 def test_learner_sends_each_publication_once_however_many_follow_a_relay() -> None:
     store = WeightStore()
     with (
-        Server(weights=store, transport=TcpTransport(port=0)) as learner,
+        Server(store, listen="tcp://127.0.0.1:0") as learner,
         relay(learner.addresses[0]) as address,
         contextlib.ExitStack() as stack,
     ):
@@ -95,7 +95,7 @@ def test_learner_sends_each_publication_once_however_many_follow_a_relay() -> No
 def test_relay_goes_on_with_what_it_has_when_the_learner_is_gone() -> None:
     store = WeightStore()
     with contextlib.ExitStack() as stack:
-        learner = stack.enter_context(Server(weights=store, transport=TcpTransport(port=0)))
+        learner = stack.enter_context(Server(store, listen="tcp://127.0.0.1:0"))
         address = stack.enter_context(relay(learner.addresses[0]))
         store.publish(weights(3), 3)
         with connect(address).weights() as early:

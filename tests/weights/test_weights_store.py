@@ -194,7 +194,7 @@ def test_tensors_of_torch_are_published_with_gradients_and_in_bfloat16() -> None
 
 
 def test_a_server_needs_something_to_serve() -> None:
-    with pytest.raises(TypeError, match="or give tables, rollouts or weights"):
+    with pytest.raises(TypeError, match="at least one store"):
         echoic.Server()
     with pytest.raises(ValueError, match="at least 2"):
         WeightStore(max_publications=1)
@@ -202,7 +202,7 @@ def test_a_server_needs_something_to_serve() -> None:
 
 def test_numbers_are_among_those_of_the_server() -> None:
     store = WeightStore()
-    with echoic.Server(weights=store) as server:
+    with echoic.Server(store) as server:
         subscription = store.subscribe()
         store.publish(tree(1), 1)
         store.publish_version(2)

@@ -159,7 +159,7 @@ impl Client {
     /// server's ring) is full.
     ///
     /// Args:
-    ///     x: A sample like the example; the rules are those of ``Server.add``.
+    ///     x: A sample like the example; the rules are those of ``Stream.add``.
     ///     timeout: Seconds to wait for room; ``None`` waits for ever, 0 not at all.
     ///
     /// Raises:

@@ -144,10 +144,10 @@ pub fn stream_error(py: Python<'_>, error: &StreamError, doing: &Doing) -> PyErr
             set(py, error, "reason", reason.name())
         }
         StreamError::Closed => match doing {
-            Doing::Add { .. } => closed_error(py, format!("the server is closed{progress}")),
+            Doing::Add { .. } => closed_error(py, format!("the stream is closed{progress}")),
             Doing::Sample => closed_error(
                 py,
-                "the server is closed and all complete batches were taken; rest() has the \
+                "the stream is closed and all complete batches were taken; rest() has the \
                  samples that do not fill one",
             ),
         },

@@ -1,6 +1,6 @@
 //! Python bindings of Echoic: one file per public class, no logic of its own about experience.
 //!
-//! - `server`, `client`, `sample`, `accumulator`, `spec`: the classes.
+//! - `stream`, `server`, `client`, `sample`, `accumulator`, `spec`: the classes.
 //! - `table`: tables of this process or of a server, and the batches that they give. `remote`: what those of a server add.
 //! - `shards`: one table on several servers.
 //! - `writer`: trajectories, step by step. `checkpoints`: tables in files.
@@ -43,6 +43,7 @@ mod server_metrics;
 mod shards;
 mod sources;
 mod spec;
+mod stream;
 mod structure;
 mod table;
 mod tree;
@@ -132,6 +133,8 @@ mod _native {
     use super::shards::Shards;
     #[pymodule_export]
     use super::spec::{LeafSpec, Spec};
+    #[pymodule_export]
+    use super::stream::Stream;
     #[pymodule_export]
     use super::table::Table;
     #[pymodule_export]

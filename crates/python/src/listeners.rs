@@ -36,6 +36,7 @@ impl Default for Listeners {
 }
 
 /// The numbers of all listeners together.
+#[derive(Default)]
 pub struct ListenerNumbers {
     pub connections: u64,
     pub connections_accepted: u64,

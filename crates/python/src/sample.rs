@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use echoic_replay::{Batch as Filled, Stream, StreamInfo, Summary};
+use echoic_replay::{Batch as Filled, Stream as CoreStream, StreamInfo, Summary};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
@@ -11,7 +11,7 @@ use crate::array;
 use crate::batch::{Batch, Origin};
 use crate::fork::Process;
 use crate::listeners::{ListenerNumbers, Listeners};
-use crate::tree::Tree;
+use crate::stream::StreamState;
 
 /// The base object of every array of a batch. The memory returns to the ring when the last of them
 /// is gone.
@@ -36,8 +36,8 @@ impl Drop for Lease {
 /// The batch that a stream's batch of arrays was, and its stream.
 pub struct Taken {
     sequence: u64,
-    stream: Arc<Stream>,
-    listeners: Arc<Listeners>,
+    state: Arc<StreamState>,
+    stream: Arc<CoreStream>,
     stats: PyOnceLock<Py<StreamStats>>,
 }
 
@@ -47,14 +47,14 @@ impl Taken {
         if let Some(known) = self.stats.get(py) {
             stats.get_or_init(py, || known.clone_ref(py));
         }
-        let (stream, listeners) = (Arc::clone(&self.stream), Arc::clone(&self.listeners));
-        Self { sequence: self.sequence, stream, listeners, stats }
+        let (state, stream) = (Arc::clone(&self.state), Arc::clone(&self.stream));
+        Self { sequence: self.sequence, state, stream, stats }
     }
 
     /// Numbers about the stream, as of the first time they are asked for.
     pub fn stats(&self, py: Python<'_>) -> PyResult<Py<StreamStats>> {
         let stats = self.stats.get_or_try_init(py, || {
-            let stats = StreamStats::of(&self.stream, &self.listeners);
+            let stats = self.state.stats(&self.stream);
             Py::new(py, StreamStats { batch_sequence: self.sequence, ..stats })
         })?;
         Ok(stats.clone_ref(py))
@@ -65,11 +65,11 @@ impl Batch {
     /// Shows a batch of a stream as a tree of numpy views.
     pub fn of_stream(
         py: Python<'_>,
-        tree: &Tree,
-        stream: &Arc<Stream>,
-        listeners: &Arc<Listeners>,
+        state: &Arc<StreamState>,
+        stream: &Arc<CoreStream>,
         batch: Filled,
     ) -> PyResult<Self> {
+        let tree = &state.tree;
         let (sequence, rows) = (batch.sequence(), batch.rows());
         let lease = Bound::new(py, Lease { batch: Some(batch), process: Process::current() })?;
         let mut shape = Vec::with_capacity(8);
@@ -84,8 +84,8 @@ impl Batch {
             // until the lease is dropped, which the array prevents by holding it.
             unsafe { array::view(py, rule.descr.bind(py), &shape, column, lease.as_any()) }
         })?;
-        let (stream, listeners) = (Arc::clone(stream), Arc::clone(listeners));
-        let taken = Taken { sequence, stream, listeners, stats: PyOnceLock::new() };
+        let (state, stream) = (Arc::clone(state), Arc::clone(stream));
+        let taken = Taken { sequence, state, stream, stats: PyOnceLock::new() };
         Ok(Self::new(data, rows, Origin::Stream(taken)))
     }
 }
@@ -106,9 +106,10 @@ pub struct StreamStats {
 
 impl StreamStats {
     /// The numbers without a batch.
-    pub fn of(stream: &Stream, listeners: &Listeners) -> Self {
+    pub fn of(stream: &CoreStream, listeners: Option<&Listeners>) -> Self {
         let info = stream.info();
-        Self { info, listeners: listeners.numbers(), batch_sequence: info.delivered_total }
+        let listeners = listeners.map(Listeners::numbers).unwrap_or_default();
+        Self { info, listeners, batch_sequence: info.delivered_total }
     }
 }
 
@@ -170,8 +171,6 @@ numbers!(StreamStats {
     info {
         /// Samples per batch.
         batch_size: usize,
-        /// Batches that fit.
-        num_buffers: usize,
         /// Samples that fit.
         capacity: usize,
         /// Samples stored and not yet taken.

@@ -63,7 +63,7 @@ class Config:
 
     spec: tuple[Field, ...] = ()
     batch_size: int = 256
-    buffers: int = 16
+    capacity: int | None = None
     listen: tuple[Listen, ...] = (Listen(),)
     save: Path | None = None
     drain: float = 5.0
@@ -109,7 +109,7 @@ class Reader:
         self.config: dict[str, Convert] = {
             "spec": spec,
             "batch_size": positive,
-            "buffers": positive,
+            "capacity": positive,
             "listen": self._listens,
             "save": self._path,
             "drain": seconds,

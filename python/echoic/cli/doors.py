@@ -1,4 +1,4 @@
-"""Addresses, and the transports that listen at them.
+"""Addresses, and the listeners at them.
 
 An address is `tcp://host:port`, `tls://host:port`, `unix:///path` or `shm://name`; port 0 is any
 free port.
@@ -10,52 +10,36 @@ from urllib.parse import urlsplit
 
 import echoic
 from echoic.cli.config import ConfigError, Listen
+from echoic.transports import Listener
 
-__all__ = ["read_token", "transport"]
+__all__ = ["listener", "read_token"]
 
 SCHEMES = ("tcp", "tls", "unix", "shm")
 
 
-def transport(listen: Listen) -> Any:
-    """The transport that listens as told.
+def listener(listen: Listen) -> Listener:
+    """Return the listener of an entry of the configuration.
 
     Raises:
         ConfigError: The address can't be read, or an option does not go with it.
     """
-    scheme, separator, rest = listen.address.partition("://")
+    scheme, separator, _ = listen.address.partition("://")
     if not separator or scheme not in SCHEMES:
         raise ConfigError(
             f"`{listen.address}` is no address; there are tcp://host:port, tls://host:port, "
             "unix:///path and shm://name"
         )
-    options = common(listen)
-    try:
-        if scheme == "tcp":
-            host, port = host_and_port(listen.address)
-            return echoic.TcpTransport(port, host, insecure=listen.insecure, **options)
-        if scheme == "tls":
-            host, port = host_and_port(listen.address)
-            certificate, key = identity(listen)
-            return echoic.TlsTransport(
-                port,
-                host,
-                certificate=certificate,
-                key=key,
-                client_ca=listen.client_ca,
-                insecure=listen.insecure,
-                **options,
-            )
-        if scheme == "unix":
-            return echoic.UnixTransport(rest, **options)
-        return echoic.ShmTransport(rest, **options)
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise ConfigError(f"{listen.address}: {error}") from error
+    tls = None
+    if scheme in ("tcp", "tls"):
+        host_and_port(listen.address)
+    if scheme == "tls":
+        certificate, key = identity(listen)
+        tls = echoic.Tls(certificate=certificate, key=key, ca=listen.client_ca)
+    return Listener(listen.address, tls=tls, insecure=listen.insecure, **common(listen))
 
 
 def common(listen: Listen) -> dict[str, Any]:
-    """The options of every transport, where there is something to say."""
+    """Return the options that are given."""
     options = {
         "token": read_token(listen.token_file),
         "max_connections": listen.max_connections,

@@ -25,7 +25,7 @@ import echoic
 from echoic.cli import spec as specs
 from echoic.cli.config import Config, ConfigError, Listen, read
 from echoic.cli.console import fail, say
-from echoic.cli.doors import read_token, transport
+from echoic.cli.doors import listener, read_token
 from echoic.cli.make_tables import make_table
 from echoic.cli.options import SpecText, TokenFile, spec_of
 from echoic.cli.sink import Consumer, Counter, Folder, Sink
@@ -54,8 +54,9 @@ def serve(
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Samples that make a batch.  [default: 256]")
     ] = None,
-    buffers: Annotated[
-        int | None, typer.Option(min=2, help="Batches that fit into the ring.  [default: 16]")
+    capacity: Annotated[
+        int | None,
+        typer.Option(min=2, help="Samples that fit, in whole batches.  [default: 16 batches]"),
     ] = None,
     address: Annotated[
         list[str] | None,
@@ -124,7 +125,7 @@ def serve(
     given: dict[str, Any] = {
         "spec": spec_of(spec) if spec is not None else None,
         "batch_size": batch_size,
-        "buffers": buffers,
+        "capacity": capacity,
         "save": save,
         "metrics": metrics,
         "drain": drain,
@@ -157,12 +158,14 @@ class Serving:
         server: The server.
         tables: Its tables.
         loaded: How many items each table had before the server listened.
+        stream: Its stream, if it has one.
         sink: Consumes its batches; `None` without a stream.
     """
 
     server: echoic.Server
     tables: tuple[echoic.Table, ...]
     loaded: tuple[int, ...]
+    stream: echoic.Stream | None
     sink: Sink | None
 
     def read(self) -> Reading:
@@ -184,7 +187,8 @@ def serve_until_signal(serving: Serving, config: Config) -> None:
     """Serve, drain, and write a last checkpoint if configured."""
     server, sink = serving.server, serving.sink
     ended = Ending()
-    consumer = Consumer(server, sink, failed=ended.set) if sink else None
+    stream = serving.stream
+    consumer = Consumer(stream, sink, failed=ended.set) if stream is not None and sink else None
     with on_signals(ended.set):
         if consumer:
             consumer.start()
@@ -203,7 +207,7 @@ def serve_until_signal(serving: Serving, config: Config) -> None:
         fail(f"could not save a batch: {why(consumer.error)}; {lost:,d} stored samples are lost")
     if isinstance(saved, Exception):
         fail(f"could not write the last checkpoint: {why(saved)}")
-    summarise(server, consumer, reading, last, saved)
+    summarise(consumer, reading, last, saved)
 
 
 class Ending:
@@ -241,16 +245,15 @@ def open_all(config: Config) -> Serving:
     """Make the server with its tables and sink, and listen."""
     try:
         tables = tuple(map(make_table, config.tables))
+        stream = open_stream(config) if config.spec else None
         server = echoic.Server(
-            specs.example(config.spec) if config.spec else None,
-            batch_size=config.batch_size if config.spec else None,
-            capacity=config.buffers * config.batch_size,
-            transport=[transport(listen) for listen in config.listen],
-            tables=tables,
+            *tables,
+            *([] if stream is None else [stream]),
+            listen=[listener(listen) for listen in config.listen],
             checkpointer=config.checkpoints,
             journal=config.journal,
         )
-        sink = open_sink(server, config) if config.spec else None
+        sink = None if stream is None else open_sink(stream, config)
     except (ConfigError, echoic.EchoicError, ValueError, OSError, MemoryError) as error:
         fail(why(error))
     loaded = tuple(map(len, tables))
@@ -265,7 +268,14 @@ def open_all(config: Config) -> Serving:
         fail(why(error))
     if url:
         say(f"metrics are at {url}")
-    return Serving(server, tables, loaded, sink)
+    return Serving(server, tables, loaded, stream, sink)
+
+
+def open_stream(config: Config) -> echoic.Stream:
+    """Return the stream that the configuration describes."""
+    capacity = config.capacity or 16 * config.batch_size
+    example = specs.example(config.spec)
+    return echoic.Stream(example, batch_size=config.batch_size, capacity=capacity)
 
 
 def open_metrics(server: echoic.Server, config: Config) -> str | None:
@@ -277,9 +287,9 @@ def open_metrics(server: echoic.Server, config: Config) -> str | None:
     return server.serve_metrics(config.metrics, token=token, insecure=first.insecure)
 
 
-def open_sink(server: echoic.Server, config: Config) -> Sink:
+def open_sink(stream: echoic.Stream, config: Config) -> Sink:
     """Make what consumes the batches."""
-    paths = (leaf.path for leaf in server.spec.leaves)
+    paths = (leaf.path for leaf in stream.spec.leaves)
     return Folder(config.save, paths) if config.save else Counter()
 
 
@@ -352,7 +362,6 @@ def report_process(server: echoic.Server) -> None:
 
 
 def summarise(
-    server: echoic.Server,
     consumer: Consumer | None,
     reading: Reading,
     last: Reading,
@@ -371,7 +380,7 @@ def summarise(
         say(f"ended after {duration(reading.age)}: {refused:,d} connections refused")
         return
     drained = reading.stream.samples - last.stream.samples
-    rest = consumer.samples - consumer.batches * server.batch_size
+    rest = consumer.samples - consumer.batches * consumer.batch_size
     say(
         f"ended after {duration(reading.age)}: {consumer.samples:,d} samples"
         f" ({size(reading.stream.bytes)}) in {consumer.batches:,d} batches"

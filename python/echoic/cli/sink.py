@@ -78,21 +78,23 @@ class Consumer:
     """Take batches in a thread, until the server is closed and empty.
 
     Args:
-        server: The server to take batches from.
+        stream: The stream to take batches from.
         sink: Where they go.
         failed: Called in the thread when the sink has raised an exception, which ends the thread.
 
     Attributes:
+        batch_size: Samples of a complete batch.
         batches: Complete batches taken.
         samples: Samples taken, those of the incomplete batch at the end included.
         error: The exception that the sink raised, if any.
     """
 
-    def __init__(self, server: echoic.Server, sink: Sink, failed: Callable[[], None]) -> None:
+    def __init__(self, stream: echoic.Stream, sink: Sink, failed: Callable[[], None]) -> None:
         self.batches = 0
         self.samples = 0
         self.error: Exception | None = None
-        self._server = server
+        self._stream = stream
+        self.batch_size = stream.batch_size
         self._sink = sink
         self._failed = failed
         # A daemon, so that a second Ctrl-C ends the process even with a slow disk.
@@ -116,7 +118,7 @@ class Consumer:
     def _take_all(self) -> None:
         while True:
             try:
-                sample = self._server.sample()
+                sample = self._stream.sample()
             except echoic.errors.ClosedError:
                 break
             self._sink.take(sample.data)
@@ -124,7 +126,7 @@ class Consumer:
             self.samples += len(sample)
             # Or the batch would be held while waiting for the next one.
             del sample
-        rest = self._server.rest()
+        rest = self._stream.rest()
         if rest is not None:
             self._sink.take(rest.data)
             self.samples += len(rest)

@@ -34,7 +34,7 @@ from echoic.errors import (
     WaitTimeoutError,
 )
 from echoic.server import Server
-from echoic.transports import ShmTransport, UnixTransport
+from echoic.stream import Stream
 from echoic.workers import Supervisor
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
-
-    from echoic.transports import Transport
 
 __all__ = ["GymnasiumCollector"]
 
@@ -141,6 +139,7 @@ class GymnasiumCollector:
         self._failure: str | None = None
         self._closed = False
         self._server: Server | None = None
+        self._stream: Stream
         self._form: Form | None = None
         root = "/dev/shm" if Path("/dev/shm").is_dir() else None
         self._folder = Path(tempfile.mkdtemp(prefix="echoic-collector-", dir=root))
@@ -175,7 +174,7 @@ class GymnasiumCollector:
         """The address of the stream that rollouts come through, for `echoic top`."""
         if self._server is None:
             raise ClosedError("the collector is closed")
-        return self._server.addresses[0]
+        return self._server.address
 
     @property
     def seed(self) -> int:
@@ -342,11 +341,10 @@ class GymnasiumCollector:
 
     def _receive(self, timeout: float) -> bool:
         """Take a rollout from the stream; return whether there was one."""
-        server = self._server
-        if server is None:
+        if self._server is None:
             raise ClosedError("the collector is closed")
         try:
-            batch = server.sample(timeout=timeout).data
+            batch = self._stream.sample(timeout=timeout).data
         except WaitTimeoutError:
             return False
         except ClosedError:
@@ -393,23 +391,21 @@ class GymnasiumCollector:
             text = f"expected environments and a policy like worker 0's, {self._form}"
             self._fail(f"worker {worker.setup.worker}: {text}, got {form}")
         if self._server is not None:
-            worker.send(self._server.addresses[0])
+            worker.send(self._server.address)
             worker.ready = True
 
     def _open(self, form: Form) -> None:
         """Start the stream, with room for all requested rollouts and for those still referenced."""
         example = form.rollout(*self._sizes, following=self._following)
         ahead = max(self._capacity, 1) * len(self._workers)
-        door: Transport
         if sys.platform == "linux":
-            door = ShmTransport(f"collector-{os.getpid()}-{secrets.token_hex(4)}")
+            door = f"shm://collector-{os.getpid()}-{secrets.token_hex(4)}"
         else:
-            door = UnixTransport(str(self._folder / "door"))
+            door = f"unix://{self._folder}/door"
         # Rollouts ahead, those being joined, and some of processes that have died.
         room = ahead + len(self._workers) + 2
-        server = Server(example, batch_size=1, capacity=room, transport=door)
-        server.start()
-        self._server = server
+        self._stream = Stream(example, batch_size=1, capacity=room)
+        self._server = Server(self._stream, listen=door).start()
 
     def _replace(self, worker: RolloutWorker) -> str:
         """Replace a worker that has died; return the text of the warning."""

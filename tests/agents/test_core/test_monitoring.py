@@ -201,9 +201,9 @@ def test_a_log_has_a_line_for_each_moment(tmp_path):
 
 
 def test_a_server_shows_the_numbers_wherever_its_own_are():
-    door = echoic.TcpTransport(0)
-    with echoic.Server(tables=[echoic.Table("replay", capacity=10)], transport=door) as server:
-        address = server.addresses[0]
+    door = "tcp://127.0.0.1:0"
+    with echoic.Server(echoic.Table("replay", capacity=10), listen=door) as server:
+        address = server.address
         monitor = PerformanceMonitor(server=server)
         with monitor, echoic.connect(address) as watch:
             monitor.log_metrics(7, 1, {"success_rate": 0.25, "policy_loss": float("nan")})
@@ -220,7 +220,7 @@ def test_a_server_shows_the_numbers_wherever_its_own_are():
 
 
 def test_what_a_server_can_not_show_it_refuses():
-    with echoic.Server(tables=[echoic.Table("replay", capacity=10)]) as server:
+    with echoic.Server(echoic.Table("replay", capacity=10)) as server:
         with pytest.raises(ValueError, match="1 to 128 bytes"):
             server.set_gauge("", 1.0)
         for number in range(256):

@@ -106,7 +106,7 @@ impl Table {
     /// When there are more than ``capacity`` items then, the remover says which goes.
     ///
     /// Args:
-    ///     x: An item like the spec; the rules are those of ``Server.add``.
+    ///     x: An item like the spec; the rules are those of ``Stream.add``.
     ///     priority: Finite and not negative.
     ///     version: The policy version that made the item; the table's when ``None``.
     ///     timeout: Seconds to wait; ``None`` waits for ever, 0 not at all.

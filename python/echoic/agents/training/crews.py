@@ -22,7 +22,7 @@ from echoic.agents.training.actors import ActorGroup
 from echoic.agents.training.config import as_json
 from echoic.agents.training.worker import IMPORTS, act, act_in_process, prepare, start
 from echoic.errors import ArgumentError, ClosedError, CollectorError
-from echoic.transports import ShmTransport, TcpTransport
+from echoic.transports import Listener
 from echoic.workers import Supervisor, Worker
 
 if TYPE_CHECKING:
@@ -327,11 +327,11 @@ def _open_doors(server: Server, host: str) -> tuple[Addresses, str]:
     from echoic.integrations.ray.addresses import Addresses, this_host
 
     token = secrets.token_hex(16)
-    tcp = TcpTransport(0, host, token=token).open(server)
+    tcp = Listener(f"tcp://{host}:0", token=token).open(server)
     shm = None
     if sys.platform == "linux":
         name = f"training-{os.getpid()}-{secrets.token_hex(4)}"
-        shm = ShmTransport(name, token=token).open(server)
+        shm = Listener(f"shm://{name}", token=token).open(server)
     return Addresses(this_host(), tcp, shm), token
 
 

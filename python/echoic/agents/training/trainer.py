@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from echoic import Server, Table, UnixTransport
+from echoic import Server, Table
 from echoic.agents.bandwidth import BandwidthEfficiencyTracker
 from echoic.agents.learners import checkpoint
 from echoic.agents.prioritized_replay import PrioritizedReplayBuffer, SurpriseCalculator
@@ -534,19 +534,18 @@ class _Parts:
             self.crew: Any = ThreadCrew(config, seed, self.table, self.weights, judge, generation)
             self._closing += [self.weights.close, self.crew.close, self.table.close]
             return
-        served: dict[str, Any] = {"tables": [self.table], "weights": self.weights}
         if config.backend == "ray":
             # The crew opens the doors, since it knows where its actors are.
-            server = Server(**served)
+            server = Server(self.table, self.weights)
             self._closing.append(server.close)
             self.crew = RayCrew(config, seed, server, generation)
         else:
             folder = tempfile.mkdtemp(prefix="echoic-")
             self._closing.append(lambda: shutil.rmtree(folder, ignore_errors=True))
-            server = Server(**served, transport=UnixTransport(f"{folder}/run.sock"))
+            server = Server(self.table, self.weights, listen=f"unix://{folder}/run.sock")
             server.start()
             self._closing.append(server.close)
-            self.crew = ProcessCrew(config, seed, server.addresses[0], results, generation)
+            self.crew = ProcessCrew(config, seed, server.address, results, generation)
         self._closing.append(self.crew.close)
 
 

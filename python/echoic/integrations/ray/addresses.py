@@ -19,7 +19,7 @@ import ray
 
 from echoic import _native
 from echoic.errors import EchoicError
-from echoic.transports import ShmTransport, TcpTransport
+from echoic.transports import Listener
 
 if TYPE_CHECKING:
     from echoic.server import Server
@@ -89,14 +89,14 @@ def open_transports(
         wanted = int(before.tcp.rpartition(":")[2])
     tcp = None
     if wanted:
-        tcp = _try_to_open(TcpTransport(wanted, host, token=token, threads=threads), server)
+        tcp = _try_to_open(Listener(f"tcp://{host}:{wanted}", token=token, threads=threads), server)
     if tcp is None:
-        tcp = TcpTransport(0, host, token=token, threads=threads).open(server)
-    shm = _try_to_open(ShmTransport(name, token=token, threads=threads), server)
+        tcp = Listener(f"tcp://{host}:0", token=token, threads=threads).open(server)
+    shm = _try_to_open(Listener(f"shm://{name}", token=token, threads=threads), server)
     return Addresses(this_host(), tcp, shm)
 
 
-def _try_to_open(transport: TcpTransport | ShmTransport, server: Server) -> str | None:
+def _try_to_open(transport: Listener, server: Server) -> str | None:
     """Open a transport whose address the earlier process may still hold."""
     deadline = time.monotonic() + _HELD
     while True:

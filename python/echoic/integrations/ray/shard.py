@@ -177,18 +177,19 @@ class Shard:
     def _server_on(self, folder: Path | None) -> Server:
         settings = self._settings
         rest: dict[str, Any] = {}
+        stores: list[Any] = list(settings.tables())
+        self._tables = stores.copy()
         if folder is not None:
             every = settings.checkpoint_every
             rest["checkpointer"] = Checkpointer(folder / "checkpoints", keep=2, every=every)
             rest["journal"] = folder / "journal"
         if self._number == 0 and settings.rollouts is not None:
-            rest["rollouts"] = settings.rollouts(None if folder is None else folder / "rollouts")
+            stores += settings.rollouts(None if folder is None else folder / "rollouts")
         if self._number == 0 and settings.weights:
             from echoic.weights import WeightStore
 
-            rest["weights"] = WeightStore()
-        self._tables = list(settings.tables())
-        return Server(tables=self._tables, **rest)
+            stores.append(WeightStore())
+        return Server(*stores, **rest)
 
     def _open(self, server: Server, before: Addresses | None) -> Addresses:
         settings = self._settings

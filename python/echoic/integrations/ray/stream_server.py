@@ -24,7 +24,7 @@ from echoic.errors import ArgumentError, DisconnectedError
 from echoic.integrations.ray.addresses import open_transports
 from echoic.integrations.ray.stream_registry import BEAT, Entered, Place, open_registry
 from echoic.server import Server
-from echoic.transports import ShmTransport
+from echoic.stream import Stream
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,11 +79,12 @@ class StreamServer(Server):
     Examples:
         In the process that learns::
 
-            with StreamServer(example, batch_size=256, name="rollouts") as stream:
-                for batch in stream.batches():
+            with StreamServer(example, batch_size=256, name="rollouts") as server:
+                for batch in server.stream.batches():
                     learn(batch.data)
     """
 
+    _stream: Stream
     _name: str
     _namespace: str | None
     _rank: int
@@ -112,18 +113,22 @@ class StreamServer(Server):
         check_name(name)
         if not 0 <= rank <= _MAX_RANK:
             raise ArgumentError(f"rank must be 0 to {_MAX_RANK}, got {rank}")
+        stream = Stream(
+            example,
+            batch_size=batch_size,
+            capacity=capacity,
+            held_warning_after=held_warning_after,
+        )
         self = super().__new__(
             cls,
-            example,
-            batch_size,
-            capacity,
+            stream,
             # So that the ring is in memory that can be shared.
-            ShmTransport(name),
+            listen=f"shm://{name}",
             checkpointer=checkpointer,
-            held_warning_after=held_warning_after,
         )
         # The registry's answer has the names of the transports.
         self._waiting.clear()
+        self._stream = stream
         self._name = name
         self._namespace = namespace
         self._rank = rank
@@ -135,6 +140,11 @@ class StreamServer(Server):
         self._sure = -math.inf
         self._reporter = None
         return self
+
+    @property
+    def stream(self) -> Stream:
+        """The stream that it serves."""
+        return self._stream
 
     @property
     def name(self) -> str:

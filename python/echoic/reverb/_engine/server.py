@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from echoic import Checkpointer as EngineCheckpointer
 from echoic import Server as EngineServer
-from echoic import TcpTransport, _native, connect
+from echoic import _native, connect
 from echoic.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -112,8 +112,9 @@ class Server:
         self._tables = list(priority_tables)
         host = os.environ.get("ECHOIC_REVERB_HOST", "127.0.0.1")
         self._server = EngineServer(
-            tables=[table.table for table in priority_tables],
-            transport=TcpTransport(operator.index(port), host, token=token()),
+            *[table.table for table in priority_tables],
+            listen=f"tcp://{host}:{operator.index(port)}",
+            token=token(),
             checkpointer=None if checkpointer is None else checkpointer.setting(),
         )
         self._client = connect(self._server)
@@ -125,7 +126,7 @@ class Server:
         except BaseException:
             self._server.close(0.0)
             raise
-        self.port = self._server.port
+        self.port = int(self._server.address.rpartition(":")[2])
         _servers[os.getpid(), self.port] = self
         _stopped.discard((os.getpid(), self.port))
 
