@@ -4,7 +4,7 @@
 use echoic_net::wire::frame::{HEADER_BYTES, Header, kind};
 use echoic_net::wire::rollouts::DeliveryHead;
 use echoic_net::wire::tables::{
-    Answer, BatchHead, ItemHead, Release, Request, RowsHead, SignatureHead, read_list,
+    Answer, BatchHead, ItemHead, Release, Request, RowsHead, SignatureHead, TableEntry,
 };
 use echoic_replay::codec::{Encode, Reader};
 use libfuzzer_sys::fuzz_target;
@@ -85,7 +85,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
         _ => {
             let mut reader = Reader::new(payload);
-            let Ok(tables) = read_list(&mut reader) else { return };
+            let Ok(tables) = reader.get::<Vec<TableEntry>>("tables") else { return };
             let mut written = Vec::new();
             tables.encode(&mut written);
             assert_eq!(written, payload[..payload.len() - reader.left()]);

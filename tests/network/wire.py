@@ -37,7 +37,7 @@ def frame(kind: int, payload: bytes = b"", *, length: int | None = None) -> byte
 
 def text(value: bytes) -> bytes:
     """A text with its length."""
-    return struct.pack("<H", len(value)) + value
+    return struct.pack("<I", len(value)) + value
 
 
 def hello() -> bytes:
@@ -55,7 +55,8 @@ def opening(
 ) -> bytes:
     """The client's second frame, of somebody without a token."""
     identity = struct.pack("<16sQQ", bytes([producer] * 16), 1, 0)
-    rest = text(stream) + spec + text(name)
+    has_spec = bytes([bool(spec)])
+    rest = text(stream) + has_spec + spec + text(name)
     return frame(OPEN, bytes(32) + bytes([purpose]) + identity + rest)
 
 
@@ -140,9 +141,9 @@ class Wire:
         got = self.until(REFUSED)
         if got is None:
             return None
-        code, length = struct.unpack("<HH", got.payload[:4])
-        assert len(got.payload) == 4 + length
-        return code, got.payload[4:].decode()
+        code, length = struct.unpack("<BI", got.payload[:5])
+        assert len(got.payload) == 5 + length
+        return code, got.payload[5:].decode()
 
     def is_closed(self) -> bool:
         """Whether the server closes, whatever it says before."""

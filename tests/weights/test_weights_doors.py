@@ -335,10 +335,10 @@ def test_a_tree_too_large_to_send_is_refused_where_it_is_published(door: Any) ->
     client.publish(tree(1), 1)
     subscription = client.subscribe()
     check(subscription.wait(timeout=PATIENCE))
-    with pytest.raises(echoic.errors.SpecError, match="number of leaves"):
-        client.publish([np.float32(0)] * 20_000, 2)
-    with pytest.raises(echoic.errors.SpecError, match="number of leaves"):
-        store.publish([np.float32(0)] * 20_000, 2)
+    with pytest.raises(echoic.errors.SpecError, match="length of a spec"):
+        client.publish([np.float32(0)] * 70_000, 2)
+    with pytest.raises(echoic.errors.SpecError, match="length of a spec"):
+        store.publish([np.float32(0)] * 70_000, 2)
     assert store.version == 1
     client.publish(tree(2), 2)
     check(subscription.wait(newer_than=1, timeout=PATIENCE))

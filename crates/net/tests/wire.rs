@@ -1,5 +1,6 @@
 //! What the wire format says about bytes and specs that it does not take.
 
+use echoic_net::wire::frame::{Control, MAX_CONTROL, short};
 use echoic_net::wire::{WireError, read_preface, spec};
 use echoic_replay::codec::{CodecError, Encode, Reader};
 use echoic_replay::{Dtype, Leaf, Spec};
@@ -10,6 +11,16 @@ fn strangers_are_described() {
     assert!(told(&[0x15, 3, 3, 0, 2, 2, 0x32]).contains("tls://"));
     assert!(told(b"HTTP/1.1 400 Bad Request").contains(r#"the text "HTTP/1.1 400 Bad""#));
     assert!(told(&[0, 0xff]).contains("the bytes [00, ff]"));
+}
+
+#[test]
+fn a_text_for_people_is_cut_at_a_character() {
+    let text = short(&"é".repeat(2000));
+    assert_eq!(text, "é".repeat(1024));
+    assert_eq!(short("a table is closed"), "a table is closed");
+    let mut frame = Vec::new();
+    Control::Goodbye { text }.write(&mut frame);
+    assert!(frame.len() <= MAX_CONTROL as usize);
 }
 
 #[test]

@@ -8,11 +8,11 @@ use echoic_net::wire::handshake::{Offer, Welcome};
 use echoic_net::wire::observed::{Connected, Family, Kind, Number, Observation};
 use echoic_net::wire::tables::{
     ALIGNMENT, Answer, Area, BatchHead, FailureCode, ItemHead, Layout, Numbers, Operation, Release,
-    Request, RowsHead, SignatureHead, SliceHead, TableEntry, check_list, read_list,
+    Request, RowsHead, SignatureHead, SliceHead, TableEntry, check_list,
 };
 use echoic_replay::WaitReason;
 use echoic_replay::chunk::ColumnKind;
-use echoic_replay::codec::{CodecError, Encode, Reader};
+use echoic_replay::codec::{CodecError, Encode};
 use echoic_replay::limiter::{Counts, Parameters};
 use echoic_replay::spec::ANY_LENGTH;
 use echoic_replay::table::{Form, Infos, MAX_METADATA, Waits};
@@ -365,17 +365,22 @@ fn metadata_that_is_too_long_is_refused_on_both_sides() {
     let too_large = WireError::Codec(CodecError::TooLarge { field, limit, got: limit + 1 });
     assert_eq!(check_list(&[with(MAX_METADATA)]), Ok(()));
     assert_eq!(check_list(&[with(MAX_METADATA + 1)]), Err(too_large.clone()));
+    let read = |list: &[u8]| {
+        // A WELCOME without anything that has a length of its own before its list.
+        let payload = [&[0; 32 + 16 + 8 + 8 + 4 + 4], &[2][..], list].concat();
+        Welcome::read(&payload).map(|welcome| welcome.offer)
+    };
     let mut list = Vec::new();
     vec![with(MAX_METADATA + 1)].encode(&mut list);
-    assert_eq!(read_list(&mut Reader::new(&list)), Err(too_large));
+    assert_eq!(read(&list), Err(too_large));
     list.clear();
     vec![with(MAX_METADATA)].encode(&mut list);
-    assert_eq!(read_list(&mut Reader::new(&list)), Ok(vec![with(MAX_METADATA)]));
+    assert_eq!(read(&list), Ok(Offer::Tables(vec![with(MAX_METADATA)])));
     // Lengths that say more than there is.
     let at = list.len() - MAX_METADATA - 4;
     for told in [u32::MAX, MAX_METADATA as u32 + 1] {
         list[at..at + 4].copy_from_slice(&told.to_le_bytes());
-        let error = read_list(&mut Reader::new(&list)).unwrap_err();
+        let error = read(&list).unwrap_err();
         assert!(
             matches!(error, WireError::Codec(CodecError::Truncated { field: "metadata", .. })),
             "{error}"

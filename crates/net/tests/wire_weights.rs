@@ -58,7 +58,7 @@ fn announcements_of_every_form_come_back_as_they_were() {
         Announcement { serial: 4, version: 9, form: Form::Alone }.write(out);
     });
     bytes[16] = 3;
-    let field = "form of a publication";
+    let field = "form";
     assert_eq!(
         Announcement::read(&bytes),
         Err(WireError::Codec(CodecError::Meaningless { field, got: 3 }))

@@ -302,20 +302,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Text: its length in two bytes, then UTF-8 of at most `limit` bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`CodecError::Truncated`], [`CodecError::TooLarge`] or [`CodecError::NotText`].
-    pub fn text(&mut self, field: &'static str, limit: u16) -> Result<&'a str, CodecError> {
-        let len = self.u16(field)?;
-        if len > limit {
-            return Err(CodecError::TooLarge { field, limit: limit.into(), got: len.into() });
-        }
-        let bytes = self.bytes(field, len.into())?;
-        std::str::from_utf8(bytes).map_err(|_| CodecError::NotText { field })
-    }
-
     /// Says that nothing more may come.
     ///
     /// # Errors
@@ -327,17 +313,6 @@ impl<'a> Reader<'a> {
             extra => Err(CodecError::Trailing { what, extra }),
         }
     }
-}
-
-/// Writes text as [`Reader::text`] reads it, cut to `limit` bytes at a character.
-pub fn write_text(out: &mut Vec<u8>, text: &str, limit: u16) {
-    let mut end = text.len().min(limit.into());
-    while !text.is_char_boundary(end) {
-        end = end.saturating_sub(1);
-    }
-    let text = text.get(..end).unwrap_or_default();
-    u16::try_from(text.len()).unwrap_or(limit).encode(out);
-    out.extend_from_slice(text.as_bytes());
 }
 
 /// A value behind the number of its format: what a file has that has nothing else.

@@ -15,7 +15,7 @@ use super::session::{
 use super::wait_queue::{BlockedBy, Key, Verdict, Waiter};
 use crate::auth::Side;
 use crate::transport::Link;
-use crate::wire::frame::{Control, HEADER_BYTES, Header, MAX_CONTROL, kind};
+use crate::wire::frame::{Control, HEADER_BYTES, Header, MAX_CONTROL, kind, short};
 use crate::wire::handshake::{self, Challenge, Hello, Nonce, Open, RefusalCode, Refused};
 use crate::wire::{PREFACE_BYTES, VERSION, WireError, preface, read_preface};
 use crate::write_buffer::WriteBuffer;
@@ -442,7 +442,7 @@ impl Connection {
         if matches!(self.phase, Phase::Preface) {
             self.out.write(|out| out.extend_from_slice(&preface(VERSION)));
         }
-        self.out.write(|out| Refused { code, text: text.to_owned() }.write(out));
+        self.out.write(|out| Refused { code, text: short(text) }.write(out));
         self.leave();
     }
 

@@ -21,7 +21,7 @@ use super::wait_queue::{BlockedBy, Key, Verdict, Waiter, WaitingRequest};
 use super::{Observer, ServerContext};
 use crate::buffer_pool::PooledBuffer;
 use crate::wire::WireError;
-use crate::wire::frame::{Control, HEADER_BYTES, Header, frame, kind};
+use crate::wire::frame::{Control, HEADER_BYTES, Header, frame, kind, short};
 use crate::wire::handshake::RefusalCode;
 use crate::wire::tables::{
     ALL_TABLES, Answer, Area, BatchHead, FailureCode, Layout, MAX_REQUEST, MAX_WAITING, Numbers,
@@ -490,7 +490,7 @@ fn lacks_room(request: &Request<'_>, shared: &ServerContext) -> bool {
 
 /// Tells a client why the server did not do it.
 pub(crate) fn fail(id: u64, code: FailureCode, text: &str, out: &mut WriteBuffer) {
-    let answer = Answer::Failed { id, code, stall: None, text: text.to_owned() };
+    let answer = Answer::Failed { id, code, stall: None, text: short(text) };
     out.write(|out| answer.write(out));
 }
 
@@ -507,7 +507,7 @@ pub(crate) fn failed(id: u64, error: &TableError) -> Answer {
         TableError::Journal(_) => FailureCode::Journal,
         _ => FailureCode::Value,
     };
-    Answer::Failed { id, code, stall: None, text: error.to_string() }
+    Answer::Failed { id, code, stall: None, text: short(&error.to_string()) }
 }
 
 fn unknown(id: u64, number: u32, out: &mut WriteBuffer) {

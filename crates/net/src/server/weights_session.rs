@@ -23,7 +23,7 @@ use super::ServerContext;
 use super::session::{Accepts, Session, Silence, Stop, Turn};
 use super::wait_queue::Key;
 use crate::wire::WireError;
-use crate::wire::frame::{Header, kind};
+use crate::wire::frame::{Header, kind, short};
 use crate::wire::handshake::RefusalCode;
 use crate::wire::weights::{
     self, ChunkOf, MAX_REGIONS, Publish, Receipt, Region, Want, announce, read_serial, write_need,
@@ -422,6 +422,6 @@ fn failed(
         WeightsError::Stale { .. } if is_latest(store, version, content) => Receipt::Same,
         WeightsError::Stale { latest, .. } => Receipt::Stale { latest },
         WeightsError::Closed => Receipt::Closed,
-        error => Receipt::Failed(error.to_string()),
+        error => Receipt::Failed(short(&error.to_string())),
     }
 }

@@ -1,9 +1,9 @@
 //! Frames: a header of eight bytes, then a payload of the length that the header says.
 
 use echoic_replay::WaitReason;
-use echoic_replay::codec::{Encode, Reader, write_text};
+use echoic_replay::codec::{Encode, Reader};
 
-use super::WireError;
+use super::{WireError, read_whole};
 
 /// Bytes of a frame's header: payload length (4), type (1), zero (1), channel (2).
 pub const HEADER_BYTES: usize = 8;
@@ -13,8 +13,8 @@ pub const DATA_BYTES: usize = 12;
 pub const MAX_SAMPLES: u32 = 1 << 16;
 /// The largest payload of a frame that is no data frame and no part of a handshake.
 pub const MAX_CONTROL: u32 = 4096;
-/// The longest text in a goodbye or a refusal.
-pub const MAX_TEXT: u16 = 2048;
+/// The longest text in a goodbye, a refusal or a failure.
+const MAX_TEXT: usize = 2048;
 
 /// Types of frames. The handshake's are below 16.
 pub mod kind {
@@ -208,17 +208,6 @@ pub fn samples_per_frame(sample_bytes: usize, target_bytes: usize) -> Option<u32
     Some(u32::try_from(fitting).unwrap_or(u32::MAX).min(MAX_SAMPLES))
 }
 
-/// Reads why something waits, which is number 0 when it does not.
-pub(crate) fn read_stall(reader: &mut Reader<'_>) -> Result<Option<WaitReason>, WireError> {
-    match reader.u8("stall")? {
-        0 => Ok(None),
-        number => {
-            let meaningless = WireError::meaningless("stall", number.into());
-            WaitReason::of(number).map(Some).ok_or(meaningless)
-        }
-    }
-}
-
 /// The number of why something waits.
 pub(crate) fn stall_number(stall: Option<WaitReason>) -> u8 {
     stall.map_or(0, |reason| reason as u8)
@@ -264,69 +253,55 @@ pub enum Control {
 impl Control {
     /// Reads the payload of a frame of this kind.
     pub fn read(header: Header, payload: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(payload);
-        let (name, control) = match header.kind {
+        Ok(match header.kind {
             kind::ACK => {
-                let next = reader.u64("next sample")?;
-                let limit = reader.u64("limit")?;
-                ("ACK", Self::Ack { next, limit, stall: read_stall(&mut reader)? })
+                let (next, (limit, stall)) = read_whole(payload, "ACK")?;
+                Self::Ack { next, limit, stall }
             }
-            kind::PING => ("PING", Self::Ping(reader.u64("number of a ping")?)),
-            kind::PONG => ("PONG", Self::Pong(reader.u64("number of a ping")?)),
-            kind::GOODBYE => {
-                let text = reader.text("reason of a goodbye", MAX_TEXT)?.to_owned();
-                ("GOODBYE", Self::Goodbye { text })
-            }
+            kind::PING => Self::Ping(read_whole(payload, "PING")?),
+            kind::PONG => Self::Pong(read_whole(payload, "PONG")?),
+            kind::GOODBYE => Self::Goodbye { text: read_whole(payload, "GOODBYE")? },
             kind::MEMORY => {
-                let owner = reader.u16("owner")?;
-                let mut layout = [0; 4];
-                for number in &mut layout {
-                    *number = reader.u64("layout")?;
-                }
-                ("MEMORY", Self::Memory { owner, layout })
+                let (owner, layout) = read_whole(payload, "MEMORY")?;
+                Self::Memory { owner, layout }
             }
             kind::REPORT => {
-                let samples = reader.u64("samples written")?;
-                ("REPORT", Self::Report { samples, waited: reader.u64("time waited")? })
+                let (samples, waited) = read_whole(payload, "REPORT")?;
+                Self::Report { samples, waited }
             }
             got => {
                 let expected = "a frame without samples";
                 return Err(WireError::Unexpected { expected, got });
             }
-        };
-        reader.end(name)?;
-        Ok(control)
+        })
     }
 
     /// Appends the whole frame.
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Ack { next, limit, stall } => frame(out, kind::ACK, |out| {
-                next.encode(out);
-                limit.encode(out);
-                out.push(stall_number(*stall));
-            }),
-            Self::Ping(number) => {
-                frame(out, kind::PING, |out| number.encode(out));
+            Self::Ack { next, limit, stall } => {
+                frame(out, kind::ACK, |out| (next, (limit, stall)).encode(out));
             }
-            Self::Pong(number) => {
-                frame(out, kind::PONG, |out| number.encode(out));
+            Self::Ping(number) => frame(out, kind::PING, |out| number.encode(out)),
+            Self::Pong(number) => frame(out, kind::PONG, |out| number.encode(out)),
+            Self::Goodbye { text } => frame(out, kind::GOODBYE, |out| text.encode(out)),
+            Self::Memory { owner, layout } => {
+                frame(out, kind::MEMORY, |out| (owner, layout).encode(out));
             }
-            Self::Goodbye { text } => {
-                frame(out, kind::GOODBYE, |out| write_text(out, text, MAX_TEXT));
+            Self::Report { samples, waited } => {
+                frame(out, kind::REPORT, |out| (samples, waited).encode(out));
             }
-            Self::Memory { owner, layout } => frame(out, kind::MEMORY, |out| {
-                owner.encode(out);
-                for number in layout {
-                    number.encode(out);
-                }
-            }),
-            Self::Report { samples, waited } => frame(out, kind::REPORT, |out| {
-                samples.encode(out);
-                waited.encode(out);
-            }),
         }
     }
+}
+
+/// A text for people, cut at a character if it is longer than [`MAX_TEXT`].
+pub fn short(text: &str) -> String {
+    let mut end = text.len().min(MAX_TEXT);
+    while !text.is_char_boundary(end) {
+        end = end.saturating_sub(1);
+    }
+    text.get(..end).unwrap_or_default().to_owned()
 }
 
 /// Appends a frame whose payload `write` appends.

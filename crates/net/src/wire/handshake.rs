@@ -11,19 +11,19 @@
 //! A proof is an HMAC over both nonces and all other bytes of the frame that carries it, so neither
 //! side can be made to prove something that it did not say. The token itself is never sent.
 
-use echoic_replay::Spec;
-use echoic_replay::codec::{Encode, Reader, write_text};
+use echoic_replay::codec::Encode;
+use echoic_replay::{Spec, fields, variants};
 
-use super::WireError;
-use super::frame::{MAX_TEXT, frame, kind};
-use super::tables::{TableEntry, read_list};
+use super::frame::{frame, kind};
+use super::tables::{TableEntry, check_each};
+use super::{WireError, read_whole};
 
 /// The largest payload of a frame of the handshake.
 pub const MAX_PAYLOAD: u32 = 1 << 20;
 /// The largest payload of a WELCOME, which may list many tables.
 pub const MAX_WELCOME: u32 = 16 << 20;
-/// The longest name of a stream or of a release.
-pub const MAX_NAME: u16 = 256;
+/// The longest name of a stream.
+const MAX_NAME: u16 = 256;
 /// The longest name of a client.
 pub const MAX_CLIENT_NAME: u16 = 128;
 
@@ -64,35 +64,90 @@ pub enum RefusalCode {
     Closed,
 }
 
-/// Every code with its number on the wire and its name.
-const CODES: [(RefusalCode, u16, &str); 12] = [
-    (RefusalCode::Protocol, 1, "PROTOCOL"),
-    (RefusalCode::Version, 2, "VERSION"),
-    (RefusalCode::Auth, 3, "AUTH"),
-    (RefusalCode::Spec, 4, "SPEC"),
-    (RefusalCode::Stream, 5, "STREAM"),
-    (RefusalCode::Limit, 6, "LIMIT"),
-    (RefusalCode::Stale, 7, "STALE"),
-    (RefusalCode::Closing, 8, "CLOSING"),
-    (RefusalCode::Memory, 9, "MEMORY"),
-    (RefusalCode::Table, 10, "TABLE"),
-    (RefusalCode::Journal, 11, "JOURNAL"),
-    (RefusalCode::Closed, 12, "CLOSED"),
+variants! {
+    RefusalCode {
+        1 => Protocol,
+        2 => Version,
+        3 => Auth,
+        4 => Spec,
+        5 => Stream,
+        6 => Limit,
+        7 => Stale,
+        8 => Closing,
+        9 => Memory,
+        10 => Table,
+        11 => Journal,
+        12 => Closed,
+    }
+    Purpose {
+        1 => Produce,
+        2 => Memory,
+        3 => Probe,
+        4 => Request,
+        5 => Insert,
+        6 => Gather,
+        7 => Watch,
+        8 => Weights,
+    }
+    Offer { 0 => Known, 1 => Spec(spec: Spec), 2 => Tables(tables: Vec<TableEntry>) }
+}
+
+fields! {
+    Hello { nonce: Nonce }
+    Challenge { nonce: Nonce, wants_proof: bool }
+    Open {
+        proof: Proof,
+        purpose: Purpose,
+        producer: ProducerId,
+        epoch: u64,
+        first: u64,
+        stream: String,
+        spec: Option<Spec>,
+        name: String,
+    }
+    Welcome {
+        proof: Proof,
+        instance: [u8; 16],
+        next: u64,
+        limit: u64,
+        heartbeat_ms: u32,
+        release: String,
+        offer: Offer,
+    }
+    Refused { code: RefusalCode, text: String }
+}
+
+frames! {
+    HELLO => Hello
+    CHALLENGE => Challenge
+    REFUSED => Refused
+}
+
+/// Every code and its name.
+const CODES: [(RefusalCode, &str); 12] = [
+    (RefusalCode::Protocol, "PROTOCOL"),
+    (RefusalCode::Version, "VERSION"),
+    (RefusalCode::Auth, "AUTH"),
+    (RefusalCode::Spec, "SPEC"),
+    (RefusalCode::Stream, "STREAM"),
+    (RefusalCode::Limit, "LIMIT"),
+    (RefusalCode::Stale, "STALE"),
+    (RefusalCode::Closing, "CLOSING"),
+    (RefusalCode::Memory, "MEMORY"),
+    (RefusalCode::Table, "TABLE"),
+    (RefusalCode::Journal, "JOURNAL"),
+    (RefusalCode::Closed, "CLOSED"),
 ];
 
 impl RefusalCode {
     /// All codes.
     pub fn all() -> impl Iterator<Item = Self> {
-        CODES.iter().map(|(code, ..)| *code)
+        CODES.iter().map(|(code, _)| *code)
     }
 
     /// Its name, for people and programs.
     pub fn name(self) -> &'static str {
-        CODES.iter().find(|(code, ..)| *code == self).map_or("?", |(.., name)| name)
-    }
-
-    fn number(self) -> u16 {
-        CODES.iter().find(|(code, ..)| *code == self).map_or(0, |(_, number, _)| *number)
+        CODES.iter().find(|(code, _)| *code == self).map_or("?", |(_, name)| name)
     }
 
     /// Whether trying again later may help.
@@ -139,33 +194,6 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    fn number(self) -> u8 {
-        match self {
-            Self::Produce => 1,
-            Self::Memory => 2,
-            Self::Probe => 3,
-            Self::Request => 4,
-            Self::Insert => 5,
-            Self::Gather => 6,
-            Self::Watch => 7,
-            Self::Weights => 8,
-        }
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
-        match reader.u8("purpose")? {
-            1 => Ok(Self::Produce),
-            2 => Ok(Self::Memory),
-            3 => Ok(Self::Probe),
-            4 => Ok(Self::Request),
-            5 => Ok(Self::Insert),
-            6 => Ok(Self::Gather),
-            7 => Ok(Self::Watch),
-            8 => Ok(Self::Weights),
-            got => Err(WireError::meaningless("purpose", got.into())),
-        }
-    }
-
     /// What it is, for people.
     pub fn name(self) -> &'static str {
         match self {
@@ -254,31 +282,6 @@ pub enum Offer {
     Tables(Vec<TableEntry>),
 }
 
-impl Offer {
-    fn write(&self, out: &mut Vec<u8>) {
-        match self {
-            Self::Known => out.push(0),
-            Self::Spec(spec) => {
-                out.push(1);
-                spec.encode(out);
-            }
-            Self::Tables(tables) => {
-                out.push(2);
-                tables.encode(out);
-            }
-        }
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
-        match reader.u8("what is offered")? {
-            0 => Ok(Self::Known),
-            1 => Ok(Self::Spec(reader.get("spec")?)),
-            2 => Ok(Self::Tables(read_list(reader)?)),
-            got => Err(WireError::meaningless("what is offered", got.into())),
-        }
-    }
-}
-
 /// The server's answer to a client that may not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
@@ -288,137 +291,57 @@ pub struct Refused {
     pub text: String,
 }
 
-impl Hello {
-    /// Appends the frame.
-    pub fn write(&self, out: &mut Vec<u8>) {
-        frame(out, kind::HELLO, |out| out.extend_from_slice(&self.nonce));
-    }
+/// Bytes of a proof, which comes first in its payload and is over the rest.
+const PROOF_BYTES: usize = 32;
 
-    /// Reads the payload.
-    pub fn read(payload: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(payload);
-        let hello = Self { nonce: reader.array("nonce")? };
-        reader.end("HELLO")?;
-        Ok(hello)
-    }
-}
-
-impl Challenge {
-    /// Appends the frame.
-    pub fn write(&self, out: &mut Vec<u8>) {
-        frame(out, kind::CHALLENGE, |out| {
-            out.extend_from_slice(&self.nonce);
-            out.push(self.wants_proof.into());
-        });
-    }
-
-    /// Reads the payload.
-    pub fn read(payload: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(payload);
-        let nonce = reader.array("nonce")?;
-        let wants_proof = reader.flag("whether a proof is wanted")?;
-        reader.end("CHALLENGE")?;
-        Ok(Self { nonce, wants_proof })
-    }
+/// What a proof is over: the payload behind it.
+fn signed(value: &impl Encode) -> Vec<u8> {
+    let mut payload = Vec::new();
+    value.encode(&mut payload);
+    payload.split_off(PROOF_BYTES.min(payload.len()))
 }
 
 impl Open {
     /// What the proof is over: the payload behind it.
     pub fn signed(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        out.push(self.purpose.number());
-        out.extend_from_slice(&self.producer);
-        self.epoch.encode(&mut out);
-        self.first.encode(&mut out);
-        write_text(&mut out, &self.stream, MAX_NAME);
-        if let Some(spec) = &self.spec {
-            spec.encode(&mut out);
-        }
-        write_text(&mut out, &self.name, MAX_CLIENT_NAME);
-        out
+        signed(self)
     }
 
     /// Appends the frame.
     pub fn write(&self, out: &mut Vec<u8>) {
-        frame(out, kind::OPEN, |out| {
-            out.extend_from_slice(&self.proof);
-            out.extend_from_slice(&self.signed());
-        });
+        frame(out, kind::OPEN, |out| self.encode(out));
     }
 
     /// Reads the payload.
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(payload);
-        let proof = reader.array("proof")?;
-        let purpose = Purpose::read(&mut reader)?;
-        let producer = reader.array("producer")?;
-        let epoch = reader.u64("epoch")?;
-        let first = reader.u64("first sample")?;
-        let stream = reader.text("name of a stream", MAX_NAME)?.to_owned();
-        let spec = match purpose {
-            Purpose::Produce | Purpose::Memory => Some(reader.get("spec")?),
-            _ => None,
-        };
-        let name = reader.text("bytes of a client's name", MAX_CLIENT_NAME)?.to_owned();
-        check_name(&name)?;
-        reader.end("OPEN")?;
-        Ok(Self { proof, purpose, producer, epoch, first, stream, spec, name })
+        let open: Self = read_whole(payload, "OPEN")?;
+        let has_spec = open.spec.is_some();
+        if has_spec != matches!(open.purpose, Purpose::Produce | Purpose::Memory) {
+            return Err(WireError::meaningless("whether there is a spec", has_spec.into()));
+        }
+        WireError::check_most("name of a stream", MAX_NAME, open.stream.len())?;
+        check_name(&open.name)?;
+        Ok(open)
     }
 }
 
 impl Welcome {
     /// What the proof is over: the payload behind it.
     pub fn signed(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        out.extend_from_slice(&self.instance);
-        self.next.encode(&mut out);
-        self.limit.encode(&mut out);
-        self.heartbeat_ms.encode(&mut out);
-        write_text(&mut out, &self.release, MAX_NAME);
-        self.offer.write(&mut out);
-        out
+        signed(self)
     }
 
     /// Appends the frame.
     pub fn write(&self, out: &mut Vec<u8>) {
-        frame(out, kind::WELCOME, |out| {
-            out.extend_from_slice(&self.proof);
-            out.extend_from_slice(&self.signed());
-        });
+        frame(out, kind::WELCOME, |out| self.encode(out));
     }
 
     /// Reads the payload.
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(payload);
-        let proof = reader.array("proof")?;
-        let instance = reader.array("instance")?;
-        let next = reader.u64("next sample")?;
-        let limit = reader.u64("limit")?;
-        let heartbeat_ms = reader.u32("heartbeat")?;
-        let release = reader.text("release", MAX_NAME)?.to_owned();
-        let offer = Offer::read(&mut reader)?;
-        reader.end("WELCOME")?;
-        Ok(Self { proof, instance, next, limit, heartbeat_ms, release, offer })
-    }
-}
-
-impl Refused {
-    /// Appends the frame.
-    pub fn write(&self, out: &mut Vec<u8>) {
-        frame(out, kind::REFUSED, |out| {
-            self.code.number().encode(out);
-            write_text(out, &self.text, MAX_TEXT);
-        });
-    }
-
-    /// Reads the payload.
-    pub fn read(payload: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(payload);
-        let number = reader.u16("code of a refusal")?;
-        let code = CODES.iter().find(|(_, known, _)| *known == number).map(|(code, ..)| *code);
-        let code = code.ok_or(WireError::meaningless("code of a refusal", number.into()))?;
-        let text = reader.text("reason of a refusal", MAX_TEXT)?.to_owned();
-        reader.end("REFUSED")?;
-        Ok(Self { code, text })
+        let welcome: Self = read_whole(payload, "WELCOME")?;
+        if let Offer::Tables(tables) = &welcome.offer {
+            check_each(tables)?;
+        }
+        Ok(welcome)
     }
 }

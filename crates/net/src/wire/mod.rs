@@ -17,6 +17,25 @@
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![deny(clippy::arithmetic_side_effects)]
 
+/// Has structs written and read as frames: the payload is their fields, as with [`fields!`](echoic_replay::fields).
+macro_rules! frames {
+    ($($kind:ident => $type:ident)*) => {$(
+        impl $type {
+            /// Appends the frame.
+            pub fn write(&self, out: &mut Vec<u8>) {
+                $crate::wire::frame::frame(out, $crate::wire::frame::kind::$kind, |out| {
+                    echoic_replay::codec::Encode::encode(self, out);
+                });
+            }
+
+            /// Reads the payload.
+            pub fn read(payload: &[u8]) -> Result<Self, $crate::wire::WireError> {
+                $crate::wire::read_whole(payload, stringify!($kind))
+            }
+        }
+    )*};
+}
+
 pub mod frame;
 pub mod handshake;
 pub mod observed;
@@ -25,7 +44,7 @@ pub mod spec;
 pub mod tables;
 pub mod weights;
 
-use echoic_replay::codec::{CodecError, Encode, Reader};
+use echoic_replay::codec::{CodecError, Decode, Encode, Reader};
 
 /// What both sides send first, so that a stranger is recognised by its first bytes. The first is
 /// no ASCII and the last a line feed, so text protocols and text-mode transfers do not look alike.
@@ -124,6 +143,14 @@ impl WireError {
     pub(crate) fn trailing(what: &'static str, extra: usize) -> Self {
         CodecError::Trailing { what, extra }.into()
     }
+}
+
+/// Reads a payload that is one value.
+fn read_whole<T: Decode>(payload: &[u8], what: &'static str) -> Result<T, WireError> {
+    let mut reader = Reader::new(payload);
+    let value = reader.get(what)?;
+    reader.end(what)?;
+    Ok(value)
 }
 
 /// What bytes of another protocol look like, for people.

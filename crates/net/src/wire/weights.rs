@@ -7,11 +7,12 @@
 
 use std::ops::Range;
 
-use echoic_replay::codec::{Encode, Reader, write_text};
+use echoic_replay::codec::{Encode, Reader};
 use echoic_replay::weights::{CHUNK_BYTES, Content, Plan};
+use echoic_replay::{fields, variants};
 
-use super::frame::{HEADER_BYTES, Header, MAX_TEXT, frame, kind};
-use super::{WireError, spec};
+use super::frame::{HEADER_BYTES, Header, frame, kind};
+use super::{WireError, read_whole, spec};
 
 /// The longest text that says what tree leaves belong to.
 pub const MAX_STRUCTURE: u32 = 1 << 20;
@@ -126,16 +127,6 @@ pub enum Receipt {
     Failed(String),
 }
 
-fn write_plan(out: &mut Vec<u8>, plan: &Plan) {
-    plan.structure().encode(out);
-    plan.spec().encode(out);
-}
-
-fn read_plan(reader: &mut Reader<'_>) -> Result<Plan, WireError> {
-    let (structure, leaves) = reader.get("structure of a tree")?;
-    Plan::new(structure, leaves).map_err(|error| WireError::Spec(error.to_string()))
-}
-
 /// What keeps a plan from going over the wire, although it is good in one process.
 ///
 /// # Errors
@@ -146,23 +137,30 @@ pub fn check(plan: &Plan) -> Result<(), WireError> {
     spec::check(plan.spec())
 }
 
-impl Want {
-    /// Appends the frame.
-    pub fn write(&self, out: &mut Vec<u8>) {
-        frame(out, kind::WANT, |out| {
-            self.after.encode(out);
-            self.sums.encode(out);
-        });
+variants! {
+    Form { 0 => Alone, 1 => Chunks(plan: Plan), 2 => Memory { plan: Plan, region: u64 } }
+    Receipt {
+        0 => Published,
+        1 => Stale { latest: u64 },
+        2 => Leased,
+        3 => Closed,
+        4 => Failed(text: String),
+        5 => Same,
     }
+}
 
-    /// Reads the payload.
-    pub fn read(payload: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(payload);
-        let after = reader.u64("publication that the client has")?;
-        let sums: Vec<u64> = reader.get("sums")?;
-        reader.end("WANT")?;
-        Ok(Self { after, sums })
-    }
+fields! {
+    Want { after: u64, sums: Vec<u64> }
+    Announcement { serial: u64, version: u64, form: Form }
+    Region { id: u64, len: u64 }
+    Publish { version: u64, timeout_ms: Option<u64>, content: Option<(Plan, Vec<u64>)> }
+}
+
+frames! {
+    WANT => Want
+    PUBLICATION => Announcement
+    REGION => Region
+    RECEIPT => Receipt
 }
 
 /// Appends a PUBLICATION: with a plan, of the form that `region` says.
@@ -176,49 +174,13 @@ pub fn announce(
     frame(out, kind::PUBLICATION, |out| {
         serial.encode(out);
         version.encode(out);
-        let Some(plan) = plan else { return out.push(0) };
-        match region {
-            None => out.push(1),
-            Some(region) => {
-                out.push(2);
-                region.encode(out);
-            }
+        // The bytes of a `Form`, whose plan need not be copied for that.
+        match (plan, region) {
+            (None, _) => 0_u8.encode(out),
+            (Some(plan), None) => (1_u8, plan).encode(out),
+            (Some(plan), Some(region)) => ((2_u8, plan), region).encode(out),
         }
-        write_plan(out, plan);
     });
-}
-
-impl Announcement {
-    /// Appends the frame.
-    pub fn write(&self, out: &mut Vec<u8>) {
-        let (plan, region) = match &self.form {
-            Form::Alone => (None, None),
-            Form::Chunks(plan) => (Some(plan), None),
-            Form::Memory { plan, region } => (Some(plan), Some(*region)),
-        };
-        announce(out, self.serial, self.version, plan, region);
-    }
-
-    /// Reads the payload.
-    pub fn read(payload: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(payload);
-        let serial = reader.u64("number of a publication")?;
-        let version = reader.u64("version")?;
-        let form = match reader.u8("form of a publication")? {
-            0 => Form::Alone,
-            1 => Form::Chunks(read_plan(&mut reader)?),
-            2 => {
-                let region = reader.u64("number of a region")?;
-                Form::Memory { plan: read_plan(&mut reader)?, region }
-            }
-            got => {
-                let field = "form of a publication";
-                return Err(WireError::meaningless(field, got.into()));
-            }
-        };
-        reader.end("PUBLICATION")?;
-        Ok(Self { serial, version, form })
-    }
 }
 
 impl<'a> ChunkOf<'a> {
@@ -268,67 +230,26 @@ pub fn write_serial(out: &mut Vec<u8>, kind: u8, serial: u64) {
 
 /// Reads the payload of an END, a CUT or a RELEASE.
 pub fn read_serial(payload: &[u8]) -> Result<u64, WireError> {
-    let mut reader = Reader::new(payload);
-    let serial = reader.u64("number of a publication")?;
-    reader.end("a frame about a publication")?;
-    Ok(serial)
-}
-
-impl Region {
-    /// Appends the frame.
-    pub fn write(&self, out: &mut Vec<u8>) {
-        frame(out, kind::REGION, |out| {
-            self.id.encode(out);
-            self.len.encode(out);
-        });
-    }
-
-    /// Reads the payload.
-    pub fn read(payload: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(payload);
-        let region =
-            Self { id: reader.u64("number of a region")?, len: reader.u64("bytes of a region")? };
-        reader.end("REGION")?;
-        Ok(region)
-    }
+    read_whole(payload, "a frame about a publication")
 }
 
 impl Publish {
     /// Appends the frame.
     pub fn write(&self, out: &mut Vec<u8>) {
-        frame(out, kind::PUBLISH, |out| {
-            self.version.encode(out);
-            self.timeout_ms.unwrap_or(u64::MAX).encode(out);
-            out.push(self.content.is_some().into());
-            if let Some((plan, sums)) = &self.content {
-                write_plan(out, plan);
-                sums.encode(out);
-            }
-        });
+        frame(out, kind::PUBLISH, |out| self.encode(out));
     }
 
     /// Reads the payload.
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(payload);
-        let version = reader.u64("version")?;
-        let timeout_ms = Some(reader.u64("timeout")?).filter(|timeout| *timeout < u64::MAX);
-        let content = match reader.flag("whether there are bytes")? {
-            false => None,
-            true => {
-                let plan = read_plan(&mut reader)?;
-                let sums: Vec<u64> = reader.get("sums")?;
-                if sums.len() != plan.chunks() {
-                    return Err(WireError::Sequence {
-                        field: "number of sums",
-                        expected: plan.chunks() as u64,
-                        got: sums.len() as u64,
-                    });
-                }
-                Some((plan, sums))
-            }
-        };
-        reader.end("PUBLISH")?;
-        Ok(Self { version, timeout_ms, content })
+        let publish: Self = read_whole(payload, "PUBLISH")?;
+        match &publish.content {
+            Some((plan, sums)) if sums.len() != plan.chunks() => Err(WireError::Sequence {
+                field: "number of sums",
+                expected: plan.chunks() as u64,
+                got: sums.len() as u64,
+            }),
+            _ => Ok(publish),
+        }
     }
 }
 
@@ -341,45 +262,5 @@ pub fn write_need(out: &mut Vec<u8>, chunks: &[u32]) {
 
 /// Reads the payload of a NEED.
 pub fn read_need(payload: &[u8]) -> Result<Vec<u32>, WireError> {
-    let mut reader = Reader::new(payload);
-    let chunks = reader.get("chunks")?;
-    reader.end("NEED")?;
-    Ok(chunks)
-}
-
-impl Receipt {
-    /// Appends the frame.
-    pub fn write(&self, out: &mut Vec<u8>) {
-        let (code, latest, text) = match self {
-            Self::Published => (0u8, 0u64, ""),
-            Self::Stale { latest } => (1, *latest, ""),
-            Self::Leased => (2, 0, ""),
-            Self::Closed => (3, 0, ""),
-            Self::Failed(text) => (4, 0, text.as_str()),
-            Self::Same => (5, 0, ""),
-        };
-        frame(out, kind::RECEIPT, |out| {
-            out.push(code);
-            latest.encode(out);
-            write_text(out, text, MAX_TEXT);
-        });
-    }
-
-    /// Reads the payload.
-    pub fn read(payload: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(payload);
-        let code = reader.u8("what became of it")?;
-        let latest = reader.u64("latest version")?;
-        let text = reader.text("why it failed", MAX_TEXT)?.to_owned();
-        reader.end("RECEIPT")?;
-        match code {
-            0 => Ok(Self::Published),
-            1 => Ok(Self::Stale { latest }),
-            2 => Ok(Self::Leased),
-            3 => Ok(Self::Closed),
-            4 => Ok(Self::Failed(text)),
-            5 => Ok(Self::Same),
-            got => Err(WireError::meaningless("what became of it", got.into())),
-        }
-    }
+    read_whole(payload, "NEED")
 }

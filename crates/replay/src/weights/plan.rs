@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::sums::CHUNK_BYTES;
+use crate::codec::{CodecError, Decode, Encode, Reader};
 use crate::spec::{Leaf, Spec, SpecError};
 
 /// Every leaf begins at a multiple of this: a cache line, and what XLA and AVX-512 want.
@@ -91,6 +92,27 @@ impl Plan {
     pub fn chunk(&self, index: usize) -> Option<Range<usize>> {
         let start = index.checked_mul(CHUNK_BYTES).filter(|start| *start < self.nbytes)?;
         Some(start..self.nbytes.min(start + CHUNK_BYTES))
+    }
+}
+
+impl Encode for Plan {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.structure.encode(out);
+        self.spec.encode(out);
+    }
+}
+
+impl Decode for Plan {
+    const LEAST: usize = <(String, Spec)>::LEAST;
+
+    fn decode(from: &mut Reader<'_>, field: &'static str) -> Result<Self, CodecError> {
+        let (structure, leaves) = from.get(field)?;
+        Self::new(structure, leaves).map_err(|error| match error {
+            PlanError::Spec(error) => error.into(),
+            PlanError::TooLarge { got } => {
+                CodecError::TooLarge { field, limit: MAX_BYTES as u64, got: got as u64 }
+            }
+        })
     }
 }
 

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use echoic_replay::WaitReason;
-use echoic_replay::codec::{Decode, Encode, Reader, write_count, write_text};
-use echoic_replay::fields;
+use echoic_replay::codec::{Decode, Encode, Reader, write_count};
 use echoic_replay::limiter::{Counts, Parameters};
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
 use echoic_replay::table::{Infos, Table, Waits};
+use echoic_replay::{fields, variants};
 
 use super::{MAX_BATCH, MAX_LISTED, MAX_REQUEST};
 use crate::wire::WireError;
-use crate::wire::frame::{Header, MAX_TEXT, frame, kind, read_stall, stall_number};
+use crate::wire::frame::{Header, frame, kind};
 use crate::wire::observed::{MAX_OBSERVED, Observation};
 use crate::wire::rollouts::{self, Outcomes};
 
@@ -42,28 +42,36 @@ pub enum FailureCode {
     Journal,
 }
 
-/// Every code with its number on the wire and its name.
-const CODES: [(FailureCode, u8, &str); 10] = [
-    (FailureCode::TimedOut, 1, "TIMED_OUT"),
-    (FailureCode::Cancelled, 2, "CANCELLED"),
-    (FailureCode::Closed, 3, "CLOSED"),
-    (FailureCode::Table, 4, "TABLE"),
-    (FailureCode::Value, 5, "VALUE"),
-    (FailureCode::Limiter, 6, "LIMITER"),
-    (FailureCode::TooLarge, 7, "TOO_LARGE"),
-    (FailureCode::Mixed, 8, "MIXED"),
-    (FailureCode::Checkpoint, 9, "CHECKPOINT"),
-    (FailureCode::Journal, 10, "JOURNAL"),
-];
+variants! {
+    FailureCode {
+        1 => TimedOut,
+        2 => Cancelled,
+        3 => Closed,
+        4 => Table,
+        5 => Value,
+        6 => Limiter,
+        7 => TooLarge,
+        8 => Mixed,
+        9 => Checkpoint,
+        10 => Journal,
+    }
+}
 
 impl FailureCode {
     /// Its name, for people and programs.
     pub fn name(self) -> &'static str {
-        CODES.iter().find(|(code, ..)| *code == self).map_or("?", |(.., name)| name)
-    }
-
-    fn number(self) -> u8 {
-        CODES.iter().find(|(code, ..)| *code == self).map_or(0, |(_, number, _)| *number)
+        match self {
+            Self::TimedOut => "TIMED_OUT",
+            Self::Cancelled => "CANCELLED",
+            Self::Closed => "CLOSED",
+            Self::Table => "TABLE",
+            Self::Value => "VALUE",
+            Self::Limiter => "LIMITER",
+            Self::TooLarge => "TOO_LARGE",
+            Self::Mixed => "MIXED",
+            Self::Checkpoint => "CHECKPOINT",
+            Self::Journal => "JOURNAL",
+        }
     }
 }
 
@@ -238,8 +246,9 @@ impl Answer {
     /// The largest payload of an answer of a kind that is no batch; `None` for other kinds.
     pub fn limit(kind: u8) -> Option<u32> {
         match kind {
-            kind::DONE | kind::FAILED | kind::SAVED => Some(crate::wire::frame::MAX_CONTROL),
+            kind::DONE | kind::FAILED => Some(crate::wire::frame::MAX_CONTROL),
             kind::NUMBERS
+            | kind::SAVED
             | kind::LISTED
             | kind::ROLLOUT_TABLES
             | kind::ROLLOUT_NUMBERS
@@ -276,8 +285,9 @@ impl Answer {
             }),
             Self::Failed { id, code, stall, text } => frame(out, kind::FAILED, |out| {
                 id.encode(out);
-                out.extend_from_slice(&[code.number(), stall_number(*stall)]);
-                write_text(out, text, MAX_TEXT);
+                code.encode(out);
+                stall.encode(out);
+                text.encode(out);
             }),
             Self::Numbers { id, numbers } => frame(out, kind::NUMBERS, |out| {
                 id.encode(out);
@@ -285,7 +295,7 @@ impl Answer {
             }),
             Self::Saved { id, path } => frame(out, kind::SAVED, |out| {
                 id.encode(out);
-                write_text(out, path, MAX_TEXT);
+                path.encode(out);
             }),
             Self::Listed { id, next, infos } => frame(out, kind::LISTED, |out| {
                 id.encode(out);
@@ -328,13 +338,8 @@ impl Answer {
         let (name, answer) = match header.kind {
             kind::DONE => ("DONE", Self::Done { id, count: reader.u64("count")? }),
             kind::FAILED => {
-                let number = reader.u8("code of a failure")?;
-                let code = CODES.iter().find(|(_, known, _)| *known == number);
-                let field = "code of a failure";
-                let meaningless = WireError::meaningless(field, number.into());
-                let code = code.map(|(code, ..)| *code).ok_or(meaningless)?;
-                let stall = read_stall(&mut reader)?;
-                let text = reader.text("reason of a failure", MAX_TEXT)?.to_owned();
+                let (code, stall) = reader.get("code of a failure")?;
+                let text = reader.get("reason of a failure")?;
                 ("FAILED", Self::Failed { id, code, stall, text })
             }
             kind::NUMBERS => {
@@ -345,7 +350,7 @@ impl Answer {
                 ("NUMBERS", Self::Numbers { id, numbers })
             }
             kind::SAVED => {
-                let path = reader.text("path of a checkpoint", MAX_TEXT)?.to_owned();
+                let path = reader.get("path of a checkpoint")?;
                 ("SAVED", Self::Saved { id, path })
             }
             kind::LISTED => {

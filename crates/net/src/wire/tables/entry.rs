@@ -1,6 +1,5 @@
 //! The tables of a server, as it introduces them.
 
-use echoic_replay::codec::Reader;
 use echoic_replay::fields;
 use echoic_replay::table::{Form, MAX_METADATA, Table};
 
@@ -47,14 +46,8 @@ fields! { TableEntry {
     metadata: Vec<u8>,
 } }
 
-/// Reads a list.
-pub fn read_list(reader: &mut Reader<'_>) -> Result<Vec<TableEntry>, WireError> {
-    let tables: Vec<TableEntry> = reader.get("tables")?;
-    check_each(&tables)?;
-    Ok(tables)
-}
-
-fn check_each(tables: &[TableEntry]) -> Result<(), WireError> {
+/// That each is as it may be.
+pub(crate) fn check_each(tables: &[TableEntry]) -> Result<(), WireError> {
     WireError::check_most("number of tables", MAX_TABLES, tables.len())?;
     let (field, limit) = ("length of a table's metadata", MAX_METADATA as u64);
     tables.iter().try_for_each(|table| WireError::check_most(field, limit, table.metadata.len()))

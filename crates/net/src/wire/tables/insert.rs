@@ -8,8 +8,8 @@ use echoic_replay::fields;
 use echoic_replay::trajectory::Signature;
 
 use super::{MAX_INSERT, MAX_ITEM, MAX_ROWS, MAX_SLICES};
-use crate::wire::WireError;
 use crate::wire::frame::{HEADER_BYTES, Header, frame, kind};
+use crate::wire::{WireError, read_whole};
 
 /// Bytes of a ROWS frame's payload before its priorities.
 const ROWS_BYTES: usize = 25;
@@ -144,36 +144,34 @@ pub fn rows_per_frame(row_bytes: usize, target_bytes: usize) -> Option<u32> {
 impl ItemHead {
     /// Appends the frame.
     pub fn write(&self, out: &mut Vec<u8>) {
-        frame(out, kind::ITEM, |out| {
-            self.sequence.encode(out);
-            self.table.encode(out);
-            self.priority.encode(out);
-            write_version(out, self.version);
-            self.signature.encode(out);
-            self.columns.encode(out);
-        });
+        frame(out, kind::ITEM, |out| self.encode(out));
     }
 
     /// Reads the payload.
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(payload);
-        let sequence = reader.u64("number of an item")?;
-        if sequence == u64::MAX {
-            return Err(WireError::meaningless("number of an item", sequence));
+        let item: Self = read_whole(payload, "ITEM")?;
+        if item.sequence == u64::MAX {
+            return Err(WireError::meaningless("number of an item", item.sequence));
         }
-        let table = reader.u32("number of a table")?;
-        let priority = reader.f64("priority")?;
-        let version = read_version(&mut reader)?;
-        let signature = reader.u32("number of a signature")?;
-        let columns: Vec<Vec<SliceHead>> = reader.get("columns")?;
-        let slices: usize = columns.iter().map(Vec::len).sum();
+        let slices: usize = item.columns.iter().map(Vec::len).sum();
         WireError::check_most("number of slices", MAX_SLICES, slices)?;
-        reader.end("ITEM")?;
-        Ok(Self { sequence, table, priority, version, signature, columns })
+        Ok(item)
     }
 }
 
-fields! { SliceHead { chunk: u64, offset: u32, len: u32 } }
+fields! {
+    SliceHead { chunk: u64, offset: u32, len: u32 }
+    ItemHead {
+        sequence: u64,
+        table: u32,
+        priority: f64,
+        version: Option<u64>,
+        signature: u32,
+        columns: Vec<Vec<SliceHead>>,
+    }
+    SignatureHead { id: u32, signature: Signature }
+    Release { chunks: Vec<u64> }
+}
 
 impl SignatureHead {
     /// Appends the frame.
@@ -186,11 +184,7 @@ impl SignatureHead {
 
     /// Reads the payload.
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(payload);
-        let id = reader.u32("number of a signature")?;
-        let signature = reader.get("signature")?;
-        reader.end("SIGNATURE")?;
-        Ok(Self { id, signature })
+        read_whole(payload, "SIGNATURE")
     }
 
     /// What keeps a signature from going over the wire.
@@ -213,10 +207,7 @@ impl Release {
 
     /// Reads the payload.
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(payload);
-        let chunks = reader.get("chunks")?;
-        reader.end("RELEASE")?;
-        Ok(Self { chunks })
+        read_whole(payload, "RELEASE")
     }
 }
 

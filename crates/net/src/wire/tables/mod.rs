@@ -22,7 +22,8 @@ mod request;
 
 pub use answer::{Answer, FailureCode, Numbers};
 pub use batch::{ALIGNMENT, BatchHead, Layout};
-pub use entry::{MAX_TABLES, TableEntry, check_list, read_list};
+pub(super) use entry::check_each;
+pub use entry::{MAX_TABLES, TableEntry, check_list};
 pub use insert::{
     ItemHead, Release, RowsHead, SignatureHead, SliceHead, rows_per_frame, write_chunk,
 };
