@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import echoic
 import numpy as np
 import pytest
+import tiers
 from echoic import selectors
 
 from examples import dqn, per, qlearning, r2d2, training
@@ -43,7 +44,8 @@ class Run(NamedTuple):
     updated: list[int]
 
 
-@pytest.fixture(scope="module", params=EXAMPLES)
+# Others are run by their command line, until they reach a lower target.
+@pytest.fixture(scope="module", params=tiers.rotating(*EXAMPLES))
 def run(request: pytest.FixtureRequest) -> Run:
     """Train an example, once for all that is asserted of its run."""
     update = echoic.Table.update_priorities

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import tiers
 from echoic import buffers, collectors
 from echoic.demo import ACTOR, CRITIC, split
 
@@ -56,6 +57,7 @@ def test_learned_policy_is_four_times_as_good_as_a_random_one(name: str, steps: 
     assert result.score >= 4 * UNTRAINED
 
 
+@tiers.turn(0, of=2)
 def test_offline_learner_is_better_than_its_data_and_a_clone_of_it() -> None:
     result = offline.train(Options(steps=offline.STEPS, target=offline.TARGET))
     of_data, of_clone, score = result.history
@@ -65,6 +67,7 @@ def test_offline_learner_is_better_than_its_data_and_a_clone_of_it() -> None:
     assert 0.6 < of_clone / of_data < 1.5
 
 
+@tiers.turn(1, of=2)
 def test_most_balls_are_caught_in_the_end_and_few_in_the_beginning() -> None:
     result = images.train(Options(steps=30_000, target=0.7))
     assert result.reached

@@ -73,11 +73,19 @@ def test_fast():
 @pytest.mark.parametrize("case", tiers.rotating("a", "b"))
 def test_in_turn(case):
     assert {nightly} or case == "ab"[tiers.part % 2]
+
+@tiers.turn(0, of=2)
+def test_first():
+    assert {nightly} or tiers.part % 2 == 0
+
+@tiers.turn(1, of=2)
+def test_second():
+    assert {nightly} or tiers.part % 2 == 1
 """
     code, output = run({FILE: source}, *options)
     assert code == 0, output
     assert "::test_fast" in output
-    assert f"{4 if nightly else 2} passed" in output
+    assert f"{6 if nightly else 3} passed" in output
 
 
 def test_a_skip_that_is_not_listed_fails_the_run_which_says_how_long_it_took(run: Run) -> None:

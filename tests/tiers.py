@@ -13,8 +13,8 @@ Ask for sizes in test modules and fixtures: when conftest.py files are imported,
 known yet. Pass them to processes that a test starts, which do not know the tier either.
 
 A family of cases that take long and differ little is `rotating("a", "b", "c")`: the date chooses
-the one that the fast tier has, and the nightly tier has the others. The head of the report says
-which part of seven that was; `--part` repeats it.
+the one that the fast tier has, and the nightly tier has the others. `@turn(0, of=3)` does the same
+for whole tests. The head of the report says which part of seven that was; `--part` repeats it.
 """
 
 from __future__ import annotations
@@ -52,6 +52,11 @@ def rotating(*cases: Any) -> list[Any]:
         one if index == today else one._replace(marks=[*one.marks, pytest.mark.nightly])
         for index, one in enumerate(made)
     ]
+
+
+def turn(place: int, of: int) -> Any:
+    """Mark a test that takes turns with others: nightly but on one of so many days."""
+    return (lambda test: test) if part % of == place else pytest.mark.nightly
 
 
 def part_of(path: str) -> int:

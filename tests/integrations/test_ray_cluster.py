@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import echoic
 import numpy as np
 import pytest
+import tiers
 from echoic.errors import (
     ArgumentError,
     ClosedError,
@@ -25,7 +26,6 @@ from echoic.errors import (
     WaitTimeoutError,
 )
 from echoic.rollouts import RolloutTable
-from tiers import size
 
 ray = pytest.importorskip("ray")
 
@@ -208,6 +208,7 @@ def test_a_registry_that_is_killed_knows_the_shards_again(
         assert numbers(late) == [1]
 
 
+@tiers.turn(0, of=3)
 def test_rollouts_and_weights_are_found_on_the_first_shard(
     ray_nodes: object, tmp_path: Path
 ) -> None:
@@ -290,7 +291,8 @@ def test_all_is_there_once_when_processes_and_nodes_are_killed_under_load(
     changing_nodes: Any, tmp_path: Path
 ) -> None:
     chance = random.Random(7)
-    victims = size(("process", "node"), ("process", "node", "process"))
+    # One of them each day, and both in the nightly tier.
+    victims = tiers.size((("process", "node")[tiers.part % 2],), ("process", "node", "process"))
     with (
         ReplayCluster(make("async"), 2, name="killed", directory=tmp_path) as cluster,
         cluster.client() as reader,
@@ -323,6 +325,7 @@ def test_all_is_there_once_when_processes_and_nodes_are_killed_under_load(
     assert len(sent) > 200 * len(victims)
 
 
+@tiers.turn(1, of=3)
 def test_a_cluster_that_is_started_again_has_what_it_had(ray_nodes: object, tmp_path: Path) -> None:
     for part in range(2):
         with (
@@ -385,6 +388,7 @@ def test_removed_shards_stay_removed_when_the_cluster_is_made_again(
         again(3)
 
 
+@tiers.turn(2, of=3)
 def test_a_shard_waits_for_its_directory_and_one_that_is_gone_for_good_is_named(
     ray_nodes: object, tmp_path: Path
 ) -> None:
@@ -495,6 +499,7 @@ def test_shards_join_and_are_emptied_while_probabilities_stay_true(ray_nodes: ob
             assert numbers(late) == list(range(1200))
 
 
+@tiers.turn(0, of=2)
 def test_what_is_inserted_while_a_shard_is_emptied_is_kept(ray_nodes: object) -> None:
     with (
         ReplayCluster(make(), 2, name="busy", resources={"num_cpus": 0.5}) as cluster,
@@ -510,6 +515,7 @@ def test_what_is_inserted_while_a_shard_is_emptied_is_kept(ray_nodes: object) ->
         assert numbers(reader) == sent
 
 
+@tiers.turn(1, of=2)
 def test_a_queue_is_used_up_where_it_is_and_what_is_left_of_all_tables_is_moved(
     ray_nodes: object,
 ) -> None:

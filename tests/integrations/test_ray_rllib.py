@@ -8,6 +8,7 @@ import pickle
 import echoic
 import numpy as np
 import pytest
+import tiers
 
 pytest.importorskip("ray")
 pytest.importorskip("torch")
@@ -448,6 +449,7 @@ def test_dqn_learns_from_a_cluster_and_another_goes_on_with_what_it_left(ray_nod
         another.stop()
 
 
+@tiers.turn(0, of=3)
 def test_a_loaded_algorithm_goes_on_with_the_buffers_state_that_was_saved_beside_it(
     ray_nodes, tmp_path
 ):
@@ -526,6 +528,7 @@ def test_two_trials_of_tune_have_a_table_each(ray_nodes, tmp_path):
             assert (table.items().info.priorities != 1.0).any()
 
 
+@tiers.turn(1, of=3)
 def test_sac_draws_from_it_when_it_is_put_in_its_place(ray_nodes):
     def put(algorithm, **_):
         algorithm.local_replay_buffer = EchoicEpisodeReplayBuffer(1000, n_step=2, gamma=0.9)

@@ -7,6 +7,7 @@ import pickle
 import echoic
 import numpy as np
 import pytest
+import tiers
 
 pytest.importorskip("ray")
 pytest.importorskip("torch")
@@ -294,6 +295,7 @@ def test_a_table_that_takes_nothing_keeps_no_other_back():
     assert buffer.get_added_timesteps() == 120
 
 
+@tiers.turn(2, of=3)
 def test_dqn_trains_two_policies_each_with_its_own_errors(ray_nodes):
     config = (
         DQNConfig()

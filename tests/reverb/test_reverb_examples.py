@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiers
 from reverb_under_test import UPSTREAM
 
 from examples.reverb import dqn, quickstart, tutorial
@@ -35,7 +36,7 @@ def test_section_of_the_tutorial_shows_what_it_asserts(
     assert capsys.readouterr().out
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", tiers.rotating(1, 2))
 def test_dqn_learns(seed: int) -> None:
     outcome = dqn.train(seed)
     # A random paddle is below the ball once in five times.

@@ -1,8 +1,6 @@
 """Servers that die and come back at their port, with clients that stay."""
 
 import socket
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -28,7 +26,7 @@ def port():
 
 
 @pytest.fixture
-def serve(port):
+def serve(forks, port):
     """Start a server of queues in another process, in place of the one before it."""
     processes = []
 
@@ -39,9 +37,7 @@ def serve(port):
 
     def start(*names):
         end()
-        process = subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(port), *names], stdout=subprocess.PIPE, text=True
-        )
+        process = forks.run(SERVER, str(port), *names)
         processes.append(process)
         assert process.stdout.readline() == "ready\n"
 
@@ -49,6 +45,7 @@ def serve(port):
     yield start
     end()
     for process in processes:
+        process.stdin.close()
         process.stdout.close()
 
 
