@@ -326,11 +326,11 @@ def test_invariants_hold_over_many_thousands_of_operations() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("max_cache_size", 0, "max_cache_size is a whole number from 1, not 0"),
-        ("max_concurrent_rollouts", 2.5, "whole number from 1"),
-        ("timeout", 0.0, "timeout is above 0"),
-        ("latency_weight", -1.0, "finite and not below 0"),
-        ("schedule_epsilon", math.nan, "is a number"),
+        ("max_cache_size", 0, "max_cache_size must be at least 1, not 0"),
+        ("max_concurrent_rollouts", 2.5, "whole number, at least 1, not 2.5"),
+        ("timeout", 0.0, "timeout must be above 0"),
+        ("latency_weight", -1.0, "latency_weight must be at least 0"),
+        ("schedule_epsilon", math.nan, "must be above 0, not nan"),
         ("enable_bandwidth_scheduling", 1, "True or False"),
     ],
 )

@@ -506,7 +506,7 @@ def test_counters_are_read_whatever_labels_say() -> None:
     [
         ({"attempts": 0}, "attempts must be at least 1"),
         ({"timeout": 0}, "timeout must be above 0"),
-        ({"backoff": -1}, "backoff must not be negative"),
+        ({"backoff": -1}, "backoff must be at least 0, not -1"),
     ],
 )
 def test_limits_that_make_no_sense_are_refused(options: Any, message: str) -> None:

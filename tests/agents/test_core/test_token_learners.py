@@ -205,10 +205,10 @@ def test_batch_that_does_not_fit_together_is_refused(change: dict[str, Any], tex
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"clip_low": -0.1}, "clip_low is at least 0"),
-        ({"learning_rate": 0.0}, "learning_rate is above 0"),
-        ({"learning_rate": math.nan}, "finite"),
-        ({"aggregation": "mean"}, "aggregation is one of"),
+        ({"clip_low": -0.1}, "clip_low must be at least 0"),
+        ({"learning_rate": 0.0}, "learning_rate must be above 0"),
+        ({"learning_rate": math.nan}, "must be above 0, not nan"),
+        ({"aggregation": "mean"}, "aggregation must be one of"),
         ({"aggregation": "fixed_length"}, "fixed_length belongs"),
         ({"fixed_length": 8}, "fixed_length belongs"),
         ({"schedule": "cosine"}, "total_steps"),
@@ -216,7 +216,7 @@ def test_batch_that_does_not_fit_together_is_refused(change: dict[str, Any], tex
         ({"schedule": "linear", "warmup_steps": 5, "total_steps": 5}, "come after"),
         ({"kl_coef": 0.1, "kl_kind": "k1"}, "gradient of k1 is 0"),
         ({"betas": (0.9, 1.0)}, "betas"),
-        ({"epochs": 0}, "epochs is at least 1"),
+        ({"epochs": 0}, "epochs must be at least 1"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], text: str) -> None:
@@ -798,5 +798,5 @@ def test_a_policy_that_is_its_own_reference_still_learns() -> None:
 def test_what_is_counted_is_a_whole_number(name: str, value: Any) -> None:
     extra: dict[str, Any] = {"total_steps": {"schedule": "linear"}}.get(name, {})
     extra |= {"fixed_length": {"aggregation": "fixed_length"}}.get(name, {})
-    with pytest.raises(ArgumentError, match=f"{name} is a whole number"):
+    with pytest.raises(ArgumentError, match=f"{name} must be a whole number"):
         GRPOConfig(**{name: value}, **extra)

@@ -40,8 +40,8 @@ def test_a_run_of_the_documentation_can_be_described():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_actors": 0}, "num_actors must be a whole number of at least 1, not 0"),
-        ({"learning_starts": -1}, "learning_starts must be a whole number of at least 0"),
+        ({"num_actors": 0}, "num_actors must be at least 1, not 0"),
+        ({"learning_starts": -1}, "learning_starts must be at least 0, not -1"),
         ({"backend": "mpi"}, "one of threads, processes, ray, not 'mpi'"),
         ({"algorithm": "dqn"}, "one of ppo, impala, not 'dqn'"),
         ({"replay": "all"}, "one of surprise, uniform, none, not 'all'"),

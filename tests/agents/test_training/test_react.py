@@ -286,8 +286,8 @@ def test_settings_are_checked():
     for settings, message in (
         ({"histroy": 3}, "ReActConfig has no 'histroy'; it has max_tokens"),
         ({"history": 0}, "history must be at least 1, not 0"),
-        ({"choice": "best"}, "choice is one of likeliest, said, not 'best'"),
-        ({"temperature": float("nan")}, "must not be below 0"),
+        ({"choice": "best"}, "choice must be one of likeliest, said, not 'best'"),
+        ({"temperature": float("nan")}, "temperature must be at least 0, not nan"),
     ):
         with pytest.raises(ArgumentError, match=message):
             method_of("react", Cell("signs", backbone=Scripted(reader), settings=settings))

@@ -186,8 +186,8 @@ def test_one_failure_stops_the_search():
     ("settings", "message"),
     [
         ({"breadth": 0}, "breadth must be at least 1, not 0"),
-        ({"beam": 0}, "beam must be at least 1, or None, not 0"),
-        ({"judge": "coin"}, "'value' or 'vote', not 'coin'"),
+        ({"beam": 0}, "beam must be at least 1, not 0"),
+        ({"judge": "coin"}, "judge must be one of value, vote, not 'coin'"),
         ({"breadth": 10, "depth": 4}, "can make more than max_nodes, which is 1000"),
         ({"width": 3}, "TreeOfThoughtsConfig has no 'width'"),
     ],

@@ -6,17 +6,12 @@ have; the second block is ours.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
+from echoic.agents import _checks
 from echoic.errors import ArgumentError
 
 __all__ = ["ExecutionConfig"]
-
-_COUNTS = ("max_cache_size", "max_concurrent_rollouts", "priority_queue_size", "token_budget")
-_POSITIVE = ("cache_cleanup_interval", "timeout", "schedule_epsilon", "bandwidth_scale")
-_WEIGHTS = ("latency_weight", "reward_weight", "bandwidth_weight", "queue_weight")
-_FLAGS = ("enable_bandwidth_scheduling", "enable_prefix_cache")
 
 
 @dataclass(frozen=True)
@@ -73,17 +68,12 @@ class ExecutionConfig:
     max_results: int = 10_000
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in _FLAGS:
-                if not isinstance(value, bool):
-                    raise ArgumentError(f"{field.name} is True or False, not {value!r}")
-                continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-                raise ArgumentError(f"{field.name} is a number, not {value!r}")
-            if field.name in {*_COUNTS, "max_results"} and (value != int(value) or value < 1):
-                raise ArgumentError(f"{field.name} is a whole number from 1, not {value!r}")
-            if field.name in _POSITIVE and value <= 0:
-                raise ArgumentError(f"{field.name} is above 0, not {value!r}")
-            if field.name in {*_WEIGHTS, "kv_reuse_threshold"} and not 0 <= value < math.inf:
-                raise ArgumentError(f"{field.name} is finite and not below 0, not {value!r}")
+        for name in ("enable_bandwidth_scheduling", "enable_prefix_cache"):
+            if not isinstance(getattr(self, name), bool):
+                raise ArgumentError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        _checks.whole(self, "max_cache_size", "max_concurrent_rollouts", "priority_queue_size")
+        _checks.whole(self, "token_budget", "max_results")
+        _checks.number(self, "cache_cleanup_interval", "timeout", above=0, finite=False)
+        _checks.number(self, "schedule_epsilon", "bandwidth_scale", above=0, finite=False)
+        _checks.number(self, "latency_weight", "reward_weight", "bandwidth_weight", least=0)
+        _checks.number(self, "queue_weight", "kv_reuse_threshold", least=0)

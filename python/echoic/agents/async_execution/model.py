@@ -49,12 +49,6 @@ class KVShape:
     head_dim: int
     dtype: Any = torch.float32
 
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes of keys and values of a token in all layers."""
-        size = int(torch.empty((), dtype=self.dtype).element_size())
-        return 2 * self.layers * self.kv_heads * self.head_dim * size
-
     def planes(self) -> list[tuple[tuple[int, ...], Any]]:
         """Keys of layer 0, values of layer 0, keys of layer 1, ..."""
         return [((self.kv_heads, self.head_dim), self.dtype)] * (2 * self.layers)

@@ -26,12 +26,13 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from echoic.agents import _checks
 from echoic.errors import ArgumentError, BackboneError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-__all__ = ["HttpConfig", "JsonClient"]
+__all__ = ["WORTH_ANOTHER_TRY", "HttpConfig", "JsonClient", "retry_after"]
 
 WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _MAX_ERROR = 500
@@ -64,15 +65,9 @@ class HttpConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "attempt_timeout"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ArgumentError(f"{name} is finite and above 0 s, not {getattr(self, name)}")
-        for name in ("backoff", "max_backoff"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ArgumentError(f"{name} is finite and not below 0, not {getattr(self, name)}")
-        for name in ("attempts", "max_concurrent", "max_answer"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name} must be at least 1, not {getattr(self, name)}")
+        _checks.number(self, "timeout", "attempt_timeout", above=0)
+        _checks.number(self, "backoff", "max_backoff", least=0)
+        _checks.whole(self, "attempts", "max_concurrent", "max_answer")
 
 
 class _Loop:
@@ -232,7 +227,7 @@ class JsonClient:
             said = f"the server answered {status}: {text}"
             if status not in WORTH_ANOTHER_TRY:
                 raise BackboneError(f"{url}: {said}")
-            after = _retry_after(answer.headers)
+            after = retry_after(answer.headers)
             if after is not None and after <= self.config.max_backoff:
                 self._rest_until = max(self._rest_until, self._clock() + after)
             raise _Again(said, after)
@@ -258,7 +253,7 @@ class _Again(Exception):
         self.after = after
 
 
-def _retry_after(headers: httpx.Headers) -> float | None:
+def retry_after(headers: httpx.Headers) -> float | None:
     """Seconds that a server asks for: in thousandths, in seconds, or until a date."""
     said = headers.get("retry-after-ms")
     if said is not None:

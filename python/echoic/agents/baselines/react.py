@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from echoic.agents import _checks
 from echoic.agents.backbones.base import Message, with_plan
 from echoic.agents.baselines.base import Cell, Method
 from echoic.agents.baselines.prompting import (
@@ -37,7 +38,7 @@ from echoic.agents.baselines.prompting import (
     show_commands,
 )
 from echoic.agents.episodes import Decision, Usage, used_by
-from echoic.errors import ArgumentError, BackboneError
+from echoic.errors import BackboneError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,19 +99,11 @@ class ReActConfig:
     plan_every: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("max_tokens", 1),
-            ("history", 1),
-            ("max_characters", 100),
-            ("retries", 0),
-            ("plan_every", 0),
-        ):
-            if getattr(self, name) < least:
-                raise ArgumentError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        if self.choice not in CHOICES:
-            raise ArgumentError(f"choice is one of {', '.join(CHOICES)}, not {self.choice!r}")
-        if not self.temperature >= 0:
-            raise ArgumentError(f"temperature must not be below 0, and is {self.temperature}")
+        _checks.whole(self, "max_tokens", "history")
+        _checks.whole(self, "max_characters", least=100)
+        _checks.whole(self, "retries", "plan_every", least=0)
+        _checks.one_of(self, "choice", CHOICES)
+        _checks.number(self, "temperature", least=0, finite=False)
 
 
 class ReAct(Method):

@@ -24,6 +24,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from echoic.agents import _checks
 from echoic.agents.backbones.base import Message
 from echoic.agents.baselines.base import Cell, Method
 from echoic.agents.baselines.prompting import (
@@ -79,17 +80,13 @@ class TreeOfThoughtsConfig:
     max_characters: int = 4000
 
     def __post_init__(self) -> None:
-        for name in ("breadth", "depth", "votes", "max_nodes", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.beam is not None and self.beam < 1:
-            raise ArgumentError(f"beam must be at least 1, or None, not {self.beam}")
-        if self.judge not in {"value", "vote"}:
-            raise ArgumentError(f"judge is 'value' or 'vote', not {self.judge!r}")
-        if self.history < 0 or self.max_characters < 100:
-            raise ArgumentError("history must not be negative, and max_characters at least 100")
-        if not self.temperature >= 0:
-            raise ArgumentError(f"temperature must not be below 0, and is {self.temperature}")
+        _checks.whole(self, "breadth", "depth", "votes", "max_nodes", "max_tokens")
+        if self.beam is not None:
+            _checks.whole(self, "beam")
+        _checks.one_of(self, "judge", ("value", "vote"))
+        _checks.whole(self, "history", least=0)
+        _checks.whole(self, "max_characters", least=100)
+        _checks.number(self, "temperature", least=0, finite=False)
         if self.largest > self.max_nodes:
             raise ArgumentError(
                 f"breadth {self.breadth} and depth {self.depth} can make more than max_nodes, "

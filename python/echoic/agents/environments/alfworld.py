@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from echoic.agents import _checks
 from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome
 from echoic.agents.environments.processes import EnvironmentProcessError, JsonProcess
 from echoic.errors import ArgumentError
@@ -116,17 +116,11 @@ class ALFWorldConfig(EnvironmentConfig):
         if not self.task_names():
             known = ", ".join((*_TASKS, "any"))
             raise ArgumentError(f"task_type must be one of {known}, not {self.task_type!r}")
-        for name, least in (("max_objects", 2), ("room_size", 2), ("num_games", 1)):
-            if getattr(self, name) < least:
-                raise ArgumentError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        for name in ("step_timeout", "reset_timeout"):
-            seconds = getattr(self, name)
-            if not 0 < seconds < math.inf:
-                raise ArgumentError(f"{name} must be above 0 seconds and finite, not {seconds}")
-        for name, known_ones in (("games", _GAMES), ("split", _SPLITS)):
-            if getattr(self, name) not in known_ones:
-                known = ", ".join(known_ones)
-                raise ArgumentError(f"{name} must be one of {known}, not {getattr(self, name)!r}")
+        _checks.whole(self, "max_objects", "room_size", least=2)
+        _checks.whole(self, "num_games")
+        _checks.number(self, "step_timeout", "reset_timeout", above=0)
+        _checks.one_of(self, "games", _GAMES)
+        _checks.one_of(self, "split", _SPLITS)
 
     def task_names(self) -> list[str]:
         """ALFWorld's names of the tasks."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from echoic.agents import _checks
 from echoic.agents.environments.base import (
     EchoRLEnvironment,
     EnvironmentConfig,
@@ -72,14 +73,11 @@ class ARCConfig(EnvironmentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, known in (("task_type", _TASK_TYPES), ("split", _SPLITS)):
-            if getattr(self, name) not in known:
-                raise ArgumentError(
-                    f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}"
-                )
-        for name, most in (("grid_size", _LARGEST), ("max_colors", 10), ("attempts", 100)):
-            if not 1 <= getattr(self, name) <= most:
-                raise ArgumentError(f"{name} must be from 1 to {most}, not {getattr(self, name)}")
+        _checks.one_of(self, "task_type", _TASK_TYPES)
+        _checks.one_of(self, "split", _SPLITS)
+        _checks.whole(self, "grid_size", most=_LARGEST)
+        _checks.whole(self, "max_colors", most=10)
+        _checks.whole(self, "attempts", most=100)
 
 
 @lru_cache(maxsize=4)

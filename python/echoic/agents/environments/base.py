@@ -32,7 +32,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import itertools
-import math
 import re
 from abc import abstractmethod
 from dataclasses import dataclass, field
@@ -44,6 +43,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from echoic.agents import _checks
 from echoic.errors import ArgumentError, ClosedError
 
 if TYPE_CHECKING:
@@ -182,20 +182,10 @@ class EnvironmentConfig:
     action_space_size: int = 20
 
     def __post_init__(self) -> None:
-        for name in ("max_steps", "state_encoding_dim", "action_space_size"):
-            if not 1 <= getattr(self, name) < math.inf:
-                raise ArgumentError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not 0 < self.success_threshold <= 1:
-            raise ArgumentError(
-                f"success_threshold must be above 0 and at most 1, not {self.success_threshold}"
-            )
-        for name in ("reward_scale", "timeout_penalty"):
-            if not math.isfinite(getattr(self, name)):
-                raise ArgumentError(f"{name} must be a finite number, not {getattr(self, name)}")
-        if self.action_format not in FORMATS:
-            raise ArgumentError(
-                f"action_format must be one of {', '.join(FORMATS)}, not {self.action_format!r}"
-            )
+        _checks.whole(self, "max_steps", "state_encoding_dim", "action_space_size")
+        _checks.number(self, "success_threshold", above=0, most=1)
+        _checks.number(self, "reward_scale", "timeout_penalty")
+        _checks.one_of(self, "action_format", FORMATS)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from echoic.agents import _checks
 from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome
 from echoic.agents.environments.sandbox import (
     Sandbox,
@@ -269,13 +270,8 @@ class CRUXEvalConfig(EnvironmentConfig):
             raise ArgumentError(f"language must be 'python', not {self.language!r}")
         if self.prediction not in ("output", "input"):
             raise ArgumentError(f"prediction must be 'output' or 'input', not {self.prediction!r}")
-        for name in ("max_code_length", "max_test_cases"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not 0 < self.timeout_seconds <= 600:
-            raise ArgumentError(
-                f"timeout_seconds must be above 0 and at most 600, not {self.timeout_seconds}"
-            )
+        _checks.whole(self, "max_code_length", "max_test_cases")
+        _checks.number(self, "timeout_seconds", above=0, most=600)
         if self.rows is not None and not _is_range(self.rows):
             raise ArgumentError(f"rows must be two whole numbers, first and last, not {self.rows}")
 

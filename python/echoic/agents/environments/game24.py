@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from echoic.agents import _checks
 from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome
 from echoic.errors import ArgumentError
 
@@ -67,9 +68,7 @@ class Game24Config(EnvironmentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("max_expression_length", "attempts"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name} must be at least 1, not {getattr(self, name)}")
+        _checks.whole(self, "max_expression_length", "attempts")
         if self.state_encoding_dim < 4 * _PER_NUMBER:
             raise ArgumentError(
                 f"state_encoding_dim must be at least {4 * _PER_NUMBER}, "

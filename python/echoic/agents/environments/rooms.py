@@ -21,6 +21,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from echoic.agents import _checks
 from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome
 from echoic.errors import ArgumentError
 
@@ -70,22 +71,15 @@ class RoomsConfig(EnvironmentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least, most in (
-            ("num_rooms", 2, len(_NAMES)),
-            ("locked_doors", 0, len(_COLOURS)),
-            ("containers", 0, len(_CONTAINERS)),
-        ):
-            if not least <= getattr(self, name) <= most:
-                raise ArgumentError(
-                    f"{name} must be from {least} to {most}, not {getattr(self, name)}"
-                )
+        _checks.whole(self, "num_rooms", least=2, most=len(_NAMES))
+        _checks.whole(self, "locked_doors", least=0, most=len(_COLOURS))
+        _checks.whole(self, "containers", least=0, most=len(_CONTAINERS))
         if self.locked_doors >= self.num_rooms:
             raise ArgumentError(
                 f"{self.num_rooms} rooms have {self.num_rooms - 1} doors, fewer than the "
                 f"{self.locked_doors} that are to be locked"
             )
-        if self.reward not in REWARDS:
-            raise ArgumentError(f"reward must be one of {', '.join(REWARDS)}, not {self.reward!r}")
+        _checks.one_of(self, "reward", REWARDS)
 
 
 class _Place(NamedTuple):

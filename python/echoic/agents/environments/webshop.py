@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from echoic.agents import _checks
 from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome
 from echoic.agents.environments.webshop_goods import ALIASES, KINDS, LEVELS, Rows, rows_of
 from echoic.errors import ArgumentError
@@ -93,11 +94,8 @@ class WebShopConfig(EnvironmentConfig):
         if self.website_type not in (*KINDS, "all"):
             known = ", ".join([*KINDS, *ALIASES, "all"])
             raise ArgumentError(f"website_type must be one of {known}, not {self.website_type!r}")
-        for name in ("max_search_results", "max_cart_items", "num_products"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not self.budget_limit > 0:
-            raise ArgumentError(f"budget_limit must be above 0, not {self.budget_limit}")
+        _checks.whole(self, "max_search_results", "max_cart_items", "num_products")
+        _checks.number(self, "budget_limit", above=0, finite=False)
         goals = self.goal_range
         if goals is not None and not (len(goals) == 2 and 0 <= goals[0] < goals[1]):
             raise ArgumentError(f"goal_range must be first and last, not {goals}")

@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from echoic.agents import _checks
 from echoic.agents.backbones.registry import backbone_target
 from echoic.agents.baselines.base import maker_of, method_names
 from echoic.agents.environments import environment_names
@@ -118,30 +118,17 @@ class BenchmarkConfig:
     worker_imports: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        limits = {
-            "num_seeds": (1, MOST_SEEDS),
-            "num_episodes": (1, MOST_EPISODES),
-            "max_steps_per_episode": (1, 1_000_000_000),
-            "parallel_episodes": (1, 1024),
-            "detailed_episodes": (0, MOST_EPISODES),
-            "seed": (0, MOST_SEEDS - self.num_seeds),
-            "training_steps": (1, 1 << 62),
-        }
-        for name, (least, most) in limits.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or not least <= value <= most:
-                raise ArgumentError(f"{name} must be from {least} to {most}, not {value!r}")
-        if not (math.isfinite(self.evaluation_timeout) and self.evaluation_timeout > 0):
-            raise ArgumentError(
-                f"evaluation_timeout must be above 0 seconds, not {self.evaluation_timeout}"
-            )
-        limit = self.environment_timeout
-        if limit is not None and not 0 < limit < math.inf:
-            raise ArgumentError(f"environment_timeout must be above 0 seconds, not {limit}")
-        if not 0 < self.success_threshold <= 1:
-            raise ArgumentError(
-                f"success_threshold must be above 0 and at most 1, not {self.success_threshold}"
-            )
+        _checks.whole(self, "num_seeds", most=MOST_SEEDS)
+        _checks.whole(self, "num_episodes", most=MOST_EPISODES)
+        _checks.whole(self, "max_steps_per_episode", most=1_000_000_000)
+        _checks.whole(self, "parallel_episodes", most=1024)
+        _checks.whole(self, "detailed_episodes", least=0, most=MOST_EPISODES)
+        _checks.whole(self, "seed", least=0, most=MOST_SEEDS - self.num_seeds)
+        _checks.whole(self, "training_steps")
+        _checks.number(self, "evaluation_timeout", above=0)
+        if self.environment_timeout is not None:
+            _checks.number(self, "environment_timeout", above=0)
+        _checks.number(self, "success_threshold", above=0, most=1)
         for name in ("tasks", "backbones", "baselines"):
             names = getattr(self, name)
             if isinstance(names, str) or any(not isinstance(one, str) or not one for one in names):

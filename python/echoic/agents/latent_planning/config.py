@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from echoic.agents import _checks
 from echoic.errors import ArgumentError
 
 __all__ = ["PlanningConfig"]
@@ -63,48 +63,16 @@ class PlanningConfig:
     clip_epsilon: float = 0.2
 
     def __post_init__(self) -> None:
-        for name in (
-            "embedding_dim",
-            "num_layers",
-            "num_heads",
-            "feedforward_factor",
-            "hidden_dim",
-        ):
-            _whole(name, getattr(self, name), 1)
-        for name in ("state_window_size", "kl_warmup_updates"):
-            _whole(name, getattr(self, name), 0)
-        for name in ("kl_weight", "free_bits"):
-            _number(name, getattr(self, name), 0.0, "at least 0")
-        for name in ("noise_std", "learning_rate", "max_grad_norm", "clip_epsilon"):
-            _number(name, getattr(self, name), 0.0, "above 0", open_at_least=True)
-        for name in ("ema_decay", "discount_gamma", "soft_prefix_alpha"):
-            _number(name, getattr(self, name), 0.0, "from 0 to 1", most=1.0)
-        _number("std_range", self.std_range, 1.0, "at least 1")
-        if not self.lipschitz_constant > 0.0:
-            raise ArgumentError(
-                f"lipschitz_constant must be above 0, got {self.lipschitz_constant!r}"
-            )
+        _checks.whole(self, "embedding_dim", "num_layers", "num_heads", "feedforward_factor")
+        _checks.whole(self, "hidden_dim")
+        _checks.whole(self, "state_window_size", "kl_warmup_updates", least=0)
+        _checks.number(self, "kl_weight", "free_bits", least=0)
+        _checks.number(self, "noise_std", "learning_rate", "max_grad_norm", "clip_epsilon", above=0)
+        _checks.number(self, "ema_decay", "discount_gamma", "soft_prefix_alpha", least=0, most=1)
+        _checks.number(self, "std_range", least=1)
+        _checks.number(self, "lipschitz_constant", above=0, finite=False)
         if self.embedding_dim % self.num_heads:
             raise ArgumentError(
                 f"num_heads must divide embedding_dim: got {self.num_heads} heads for "
                 f"{self.embedding_dim} dimensions"
             )
-
-
-def _whole(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ArgumentError(f"{name} must be a whole number of at least {least}, got {value!r}")
-
-
-def _number(
-    name: str,
-    value: float,
-    least: float,
-    expected: str,
-    *,
-    most: float = math.inf,
-    open_at_least: bool = False,
-) -> None:
-    """Refuse what is out of range; NaN and infinities are."""
-    if not (math.isfinite(value) and least <= value <= most) or (open_at_least and value == least):
-        raise ArgumentError(f"{name} must be {expected} and finite, got {value!r}")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from echoic.agents import _checks
 from echoic.agents.devices import resolve
 from echoic.agents.learners import checkpoint, gradients
 from echoic.agents.learners.actor_critic import ActorCritic, Evaluation, ValueNetwork, masked
@@ -82,23 +83,11 @@ class PPOConfig:
     normalize_advantages: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "clip_epsilon", "max_grad_norm"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0.0):
-                raise ArgumentError(f"{name} must be above 0 and finite, got {value!r}")
-        for name in ("value_loss_coef", "entropy_coef", "kl_coef"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0.0):
-                raise ArgumentError(f"{name} must be at least 0 and finite, got {value!r}")
-        for name in ("gae_lambda", "gamma"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ArgumentError(f"{name} must be from 0 to 1, got {getattr(self, name)!r}")
-        for name in ("num_epochs", "batch_size"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ArgumentError(f"{name} must be a whole number of at least 1, got {value!r}")
-        if not self.target_kl > 0.0:
-            raise ArgumentError(f"target_kl must be above 0, got {self.target_kl!r}")
+        _checks.number(self, "learning_rate", "clip_epsilon", "max_grad_norm", above=0)
+        _checks.number(self, "value_loss_coef", "entropy_coef", "kl_coef", least=0)
+        _checks.number(self, "gae_lambda", "gamma", least=0, most=1)
+        _checks.whole(self, "num_epochs", "batch_size")
+        _checks.number(self, "target_kl", above=0, finite=False)
 
 
 class PPOLearner:

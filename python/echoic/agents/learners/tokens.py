@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import torch
 
+from echoic.agents import _checks
 from echoic.agents.devices import resolve
 from echoic.agents.learners import checkpoint
 from echoic.agents.learners.lora import LoRAConfig, add_lora, has_lora, without_lora
@@ -160,37 +161,26 @@ class TokenLearnerConfig:
 
 
 def _check_choices(config: TokenLearnerConfig) -> None:
-    choices = {
-        "schedule": get_args(Schedule),
-        "ratio_level": get_args(RatioLevel),
-        "proximal": ("behaviour", "start"),
-        "aggregation": get_args(Aggregation),
-        "kl_kind": get_args(KlKind),
-        "kl_place": ("loss", "reward"),
-    }
-    for name, known in choices.items():
-        if getattr(config, name) not in known:
-            raise ArgumentError(f"{name} is one of {known}, got {getattr(config, name)!r}")
+    _checks.one_of(config, "schedule", get_args(Schedule))
+    _checks.one_of(config, "ratio_level", get_args(RatioLevel))
+    _checks.one_of(config, "proximal", ("behaviour", "start"))
+    _checks.one_of(config, "aggregation", get_args(Aggregation))
+    _checks.one_of(config, "kl_kind", get_args(KlKind))
+    _checks.one_of(config, "kl_place", ("loss", "reward"))
 
 
 def _check_numbers(config: TokenLearnerConfig) -> None:
-    above = ("learning_rate", "temperature", "max_importance", "max_grad_norm")
-    least = dict.fromkeys(("weight_decay", "warmup_steps", "clip_low", "clip_high"), 0)
-    least |= dict.fromkeys(("max_lag", "kl_coef", "entropy_coef"), 0)
-    least |= dict.fromkeys(("epochs", "fixed_length", "max_tokens", "total_steps"), 1)
-    whole = {"warmup_steps", "max_lag", "epochs", "fixed_length", "max_tokens", "total_steps"}
-    for name in (*above, *least):
-        value = getattr(config, name)
-        if value is None:
-            continue
-        if name in whole and (isinstance(value, bool) or not isinstance(value, int)):
-            raise ArgumentError(f"{name} is a whole number, got {value!r}")
-        if not math.isfinite(value):
-            raise ArgumentError(f"{name} is a finite number, got {value}")
-        if name in above and value <= 0:
-            raise ArgumentError(f"{name} is above 0, got {value}")
-        if name in least and value < least[name]:
-            raise ArgumentError(f"{name} is at least {least[name]}, got {value}")
+    def given(*names: str) -> list[str]:
+        return [name for name in names if getattr(config, name) is not None]
+
+    _checks.number(
+        config, *given("learning_rate", "temperature", "max_importance", "max_grad_norm"), above=0
+    )
+    _checks.number(
+        config, *given("weight_decay", "clip_low", "clip_high", "kl_coef", "entropy_coef"), least=0
+    )
+    _checks.whole(config, *given("warmup_steps", "max_lag"), least=0)
+    _checks.whole(config, *given("epochs", "fixed_length", "max_tokens", "total_steps"))
     if len(config.betas) != 2 or not all(0 <= beta < 1 for beta in config.betas):
         raise ArgumentError(f"betas are two numbers from 0 to below 1, got {config.betas}")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
+from echoic.agents import _checks
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -75,54 +76,16 @@ class ReplayConfig:
     cold_overwrite: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("hot_buffer_size", "max_experiences"):
-            _whole(name, getattr(self, name), 1)
-        for name in (
-            "cold_buffer_size",
-            "age_threshold",
-            "max_replay_age",
-            "min_experiences",
-            "refresh_per_update",
-        ):
-            _whole(name, getattr(self, name), 0)
-        for name in ("temperature", "score_clip"):
-            _above_zero(name, getattr(self, name))
-        for name in ("surprise_weight", "reward_weight", "priority_alpha"):
-            value = getattr(self, name)
-            if not (_is_number(value) and 0 <= value < math.inf):
-                raise ArgumentError(f"{name} must be a finite number >= 0, got {value!r}")
-        for name in ("importance_sampling_beta", "hot_sample_ratio"):
-            value = getattr(self, name)
-            if not (_is_number(value) and 0 <= value <= 1):
-                raise ArgumentError(f"{name} must be from 0 to 1, got {value!r}")
-        self._check_others()
-
-    def _check_others(self) -> None:
-        if not (_is_number(self.ema_decay) and 0 <= self.ema_decay < 1):
-            raise ArgumentError(f"ema_decay must be from 0 to below 1, got {self.ema_decay!r}")
-        _one_of("score_scale", self.score_scale, Scale)
-        _one_of("sampling_mode", self.sampling_mode, Mode)
+        _checks.whole(self, "hot_buffer_size", "max_experiences")
+        _checks.whole(self, "cold_buffer_size", "age_threshold", "max_replay_age", least=0)
+        _checks.whole(self, "min_experiences", "refresh_per_update", least=0)
+        _checks.number(self, "temperature", "score_clip", above=0)
+        _checks.number(self, "surprise_weight", "reward_weight", "priority_alpha", least=0)
+        _checks.number(self, "importance_sampling_beta", "hot_sample_ratio", least=0, most=1)
+        _checks.number(self, "ema_decay", least=0, most=math.nextafter(1.0, 0.0))
+        _checks.one_of(self, "score_scale", get_args(Scale))
+        _checks.one_of(self, "sampling_mode", get_args(Mode))
         if self.seed is not None and not 0 <= self.seed < 2**64:
             raise ArgumentError(f"seed must be from 0 to 2**64 - 1, got {self.seed!r}")
         if self.cold_path is not None and self.cold_buffer_size == 0:
             raise ArgumentError("cold_path is for cold experiences, but cold_buffer_size is 0")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
-        raise ArgumentError(f"{name} must be a whole number >= {least}, got {value!r}")
-
-
-def _above_zero(name: str, value: Any) -> None:
-    if not (_is_number(value) and 0 < value < math.inf):
-        raise ArgumentError(f"{name} must be a finite number > 0, got {value!r}")
-
-
-def _one_of(name: str, value: Any, choices: Any) -> None:
-    if value not in get_args(choices):
-        known = " or ".join(map(repr, get_args(choices)))
-        raise ArgumentError(f"{name} must be {known}, got {value!r}")

@@ -7,14 +7,13 @@ not offer is None, and the engine says so instead of pretending.
 from __future__ import annotations
 
 import dataclasses
-import email.utils
 import json
 import math
-import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from echoic.agents.backbones.http import WORTH_ANOTHER_TRY, retry_after
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -117,7 +116,6 @@ def dialect_of(name: str | Dialect) -> Dialect:
 MAX_LINE = 1 << 20
 # Answers that are errors are shown to people.
 MAX_ERROR = 500
-WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 
 class Fault(Exception):
@@ -297,23 +295,9 @@ async def _refusal(answer: httpx.Response) -> Fault:
     return Fault(
         f"{answer.request.url} answered {answer.status_code}: {text}",
         again=answer.status_code in WORTH_ANOTHER_TRY,
-        after=_retry_after(answer.headers.get("Retry-After")),
+        after=retry_after(answer.headers),
         worked=False,
     )
-
-
-def _retry_after(said: str | None) -> float | None:
-    """Seconds, from a number of them or from a date."""
-    if said is None:
-        return None
-    try:
-        seconds = float(said)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(said).timestamp() - time.time()
-        except ValueError:
-            return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[str]:

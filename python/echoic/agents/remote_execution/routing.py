@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from echoic.agents import _checks
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -58,15 +59,10 @@ class RemoteConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("max_concurrent_rollouts", "priority_queue_size", "attempts", "max_results"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("timeout", "stall"):
-            if not getattr(self, name) > 0:
-                raise ArgumentError(f"{name} must be above 0 seconds, not {getattr(self, name)}")
-        for name in ("backoff", "max_backoff", "aging"):
-            if not getattr(self, name) >= 0:
-                raise ArgumentError(f"{name} must not be negative, and is {getattr(self, name)}")
+        _checks.whole(self, "max_concurrent_rollouts", "priority_queue_size", "attempts")
+        _checks.whole(self, "max_results")
+        _checks.number(self, "timeout", "stall", above=0, finite=False)
+        _checks.number(self, "backoff", "max_backoff", "aging", least=0, finite=False)
 
 
 class PrefixRouter:

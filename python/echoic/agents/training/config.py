@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from echoic.agents import _checks
 from echoic.agents.async_execution.config import ExecutionConfig
 from echoic.agents.bandwidth import BandwidthConfig
 from echoic.agents.prioritized_replay.config import ReplayConfig
@@ -161,30 +161,18 @@ class TrainingConfig:
     wandb_project: str | None = None
 
     def __post_init__(self) -> None:
-        for name in (*_COUNTS, "max_episode_steps"):
-            _whole(name, getattr(self, name), 1)
-        for name in ("learning_starts", "max_restarts"):
-            _whole(name, getattr(self, name), 0)
-        for name, known in (
-            ("backend", BACKENDS),
-            ("algorithm", ALGORITHMS),
-            ("replay", REPLAYS),
-        ):
-            if getattr(self, name) not in known:
-                raise ArgumentError(
-                    f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}"
-                )
+        _checks.whole(self, *_COUNTS, "max_episode_steps")
+        _checks.whole(self, "learning_starts", "max_restarts", least=0)
+        _checks.one_of(self, "backend", BACKENDS)
+        _checks.one_of(self, "algorithm", ALGORITHMS)
+        _checks.one_of(self, "replay", REPLAYS)
         if not isinstance(logging.getLevelName(self.log_level.upper()), int):
             raise ArgumentError(f"log_level must be that of a log, not {self.log_level!r}")
-        if not (math.isfinite(self.reward_scale) and self.reward_scale > 0.0):
-            raise ArgumentError(f"reward_scale must be above 0, not {self.reward_scale!r}")
-        limit = self.environment_timeout
-        if limit is not None and not 0.0 < limit < math.inf:
-            raise ArgumentError(f"environment_timeout must be above 0 seconds, not {limit!r}")
-        if self.early_stop_success is not None and not 0.0 < self.early_stop_success <= 1.0:
-            raise ArgumentError(
-                f"early_stop_success must be above 0 and at most 1, not {self.early_stop_success!r}"
-            )
+        _checks.number(self, "reward_scale", above=0)
+        if self.environment_timeout is not None:
+            _checks.number(self, "environment_timeout", above=0)
+        if self.early_stop_success is not None:
+            _checks.number(self, "early_stop_success", above=0, most=1)
         if self.asynchronous is False and self.backend != "threads":
             raise ArgumentError(f'backend="{self.backend}" is asynchronous; threads need not be')
         self._check_plans()
@@ -201,8 +189,8 @@ class TrainingConfig:
                 f"{self.latent_dim} and {self.planning_config.embedding_dim}"
             )
         most = self.planning_config.state_window_size
-        if self.plan_history is not None and not 0 <= self.plan_history <= most:
-            raise ArgumentError(f"plan_history must be from 0 to {most}, not {self.plan_history}")
+        if self.plan_history is not None:
+            _checks.whole(self, "plan_history", least=0, most=most)
 
     def _check_sizes(self) -> None:
         for setting, name in (
@@ -240,11 +228,6 @@ class TrainingConfig:
     def plan_dim(self) -> int:
         """Numbers of what the policy has as a plan; one zero without plans."""
         return self.latent_dim if self.use_plans else 1
-
-
-def _whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ArgumentError(f"{name} must be a whole number of at least {least}, not {value!r}")
 
 
 def as_json(config: TrainingConfig) -> dict[str, Any]:

@@ -1,0 +1,57 @@
+"""Checks of the fields of settings; an error names the field, what was expected, and what came."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import TYPE_CHECKING, Any
+
+from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+__all__ = ["number", "one_of", "whole"]
+
+
+def whole(settings: Any, *names: str, least: int = 1, most: int | None = None) -> None:
+    """Require whole numbers within bounds."""
+    for name in names:
+        value = getattr(settings, name)
+        is_whole = hasattr(value, "__index__") and not isinstance(value, bool)
+        if not is_whole or value < least or (most is not None and value > most):
+            bounds = f"at least {least}" if most is None else f"from {least} to {most}"
+            kind = "" if is_whole else "a whole number, "
+            raise ArgumentError(f"{name} must be {kind}{bounds}, not {value!r}")
+
+
+def number(
+    settings: Any,
+    *names: str,
+    above: float | None = None,
+    least: float = -math.inf,
+    most: float = math.inf,
+    finite: bool = True,
+) -> None:
+    """Require numbers within bounds, which NaN never is."""
+    for name in names:
+        value = getattr(settings, name)
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        fits = is_number and least <= value <= most and (above is None or value > above)
+        if fits and (not finite or math.isfinite(value)):
+            continue
+        low = f"above {above:g}" if above is not None else f"at least {least:g}"
+        if most < math.inf and above is None:
+            low = f"from {least:g} to {most:g}"
+        elif most < math.inf:
+            low += f" and at most {most:g}"
+        elif least == -math.inf and above is None:
+            low = "a finite number"
+        raise ArgumentError(f"{name} must be {low}, not {value!r}")
+
+
+def one_of(settings: Any, name: str, known: Collection[str]) -> None:
+    """Require one of some names."""
+    value = getattr(settings, name)
+    if value not in known:
+        raise ArgumentError(f"{name} must be one of {', '.join(known)}, not {value!r}")
