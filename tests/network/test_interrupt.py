@@ -45,7 +45,7 @@ except KeyboardInterrupt:
 SERVER = """
 import numpy as np, echoic
 with echoic.Server(np.int64(0), 2, transport=echoic.TcpTransport(0)) as server:
-    client = echoic.connect(server.addresses[0], np.int64(0))
+    client = echoic.connect(server.addresses[0]).stream(np.int64(0))
     print("waiting", flush=True)
     try:
         {call}
