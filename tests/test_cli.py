@@ -34,7 +34,7 @@ from echoic.cli.status import LineView, PanelView, choose_view
 from echoic.cli.text import amount, duration, size, why
 from echoic.transports import Listener
 from echoic.views.reading import Reading, ServerReading, StreamReading
-from echoic.watch import Connection
+from echoic.watch import Peer
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -478,9 +478,9 @@ def test_numbers_have_three_digits_and_a_unit(shown: str, expected: str) -> None
     assert shown == expected
 
 
-def pushing(number: int, blocked_time: float) -> Connection:
+def pushing(number: int, blocked_time: float) -> Peer:
     """A connection of a worker."""
-    return Connection("tcp://", number, "", "push", 60.0, 0, 0, 0, 0, blocked_time, "")
+    return Peer("tcp://", number, "", "push", 60.0, 0, 0, 0, 0, blocked_time, "")
 
 
 BEFORE = Reading(

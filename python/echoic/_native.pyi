@@ -15,7 +15,6 @@ from echoic.trajectory_writer import ChunkLength, Encoding
 __all__ = [
     "Batch",
     "BatchInfo",
-    "Client",
     "Collector",
     "ColumnHistory",
     "EMAPlanTracker",
@@ -27,7 +26,9 @@ __all__ = [
     "PendingBatch",
     "PrioritizedReplayBuffer",
     "Publication",
+    "RemoteStream",
     "RemoteTable",
+    "RemoteWeightStore",
     "ReplayBuffer",
     "RolloutBatch",
     "RolloutCall",
@@ -51,7 +52,6 @@ __all__ = [
     "TrajectoryWriter",
     "VectorWriter",
     "Watcher",
-    "WeightClient",
     "WeightStore",
     "__version__",
     "allocation_count",
@@ -156,7 +156,7 @@ def take_logs(timeout: float) -> tuple[list[tuple[int, str, str]], int]:
 
 @final
 class Watcher:
-    """A connection of :class:`echoic.Watch`."""
+    """A connection that asks a server for its state."""
 
     def __new__(cls, address: str, options: dict[str, Any], timeout: float) -> Self: ...
     @property
@@ -174,8 +174,8 @@ class Watcher:
         """Return the server's life and age, its numbers by family, and its connections."""
 
 @disjoint_base
-class Client:
-    """The native part of :class:`echoic.Client`: everything that runs per sample."""
+class RemoteStream:
+    """The native part of ``echoic.remote_stream.RemoteStream``: everything that runs per sample."""
 
     def __new__(cls, address: str, example: Any, options: dict[str, Any]) -> Self: ...
     def add(self, x: Any, *, timeout: float | None = None) -> None:
@@ -599,7 +599,7 @@ class Table:
             priorities: One for each.
             wait: Whether to wait for a server elsewhere to answer. ``False`` returns ``None`` at
                 once: what is asked of the connection later comes after the update, an update that
-                fails raises in a later call, and ``TableClient.flush`` waits for all of them. For
+                fails raises in a later call, and ``Connection.flush`` waits for all of them. For
                 a table of this process only the result differs.
 
         Raises:
@@ -678,9 +678,9 @@ class Table:
 
 @disjoint_base
 class RemoteTable(Table):
-    """The native part of :class:`echoic.RemoteTable`: a table whose items are elsewhere."""
+    """A table whose items are in another process."""
 
-    def __new__(cls, connection: Tables, number: int) -> Self: ...
+    def __new__(cls, link: Tables, number: int) -> Self: ...
     def _insert_part(
         self,
         tree: Any,
@@ -702,13 +702,13 @@ class Tables:
         """Wait until what was inserted is in its table, and survives what that promises."""
 
     def checkpoint(self, timeout: float | None = None) -> Path:
-        """Have the server write a checkpoint; see ``TableClient.checkpoint``."""
+        """Have the server write a checkpoint; see ``Connection.checkpoint``."""
 
     def close(self, timeout: float | None = None) -> None:
         """Deliver what was inserted, and end."""
 
     def stats(self) -> dict[str, float]:
-        """Return the connection's numbers; see ``TableClient.stats``."""
+        """Return the link's numbers by name."""
 
     @property
     def address(self) -> str:
@@ -1256,8 +1256,8 @@ class WeightStore:
         """Whether it was closed."""
 
 @disjoint_base
-class WeightClient:
-    """The native part of :class:`echoic.weights.WeightClient`."""
+class RemoteWeightStore:
+    """The native part of :class:`echoic.weights.RemoteWeightStore`."""
 
     def __new__(cls, address: str, max_publications: int, options: dict[str, Any]) -> Self: ...
     def publish(self, tree: Any, version: int, *, timeout: float | None = None) -> None:

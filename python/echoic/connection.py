@@ -130,6 +130,8 @@ class Connection(Delivers):
                     found: Any = self._server._tables
                 elif isinstance(self._to, str):
                     self._link = link = _native.connect_tables(self._to, self._options)
+                    # A table may outlive the connection that it came from.
+                    open_links.add(link)
                     found = [RemoteTable(link, number) for number in range(len(link))]
                 else:
                     from echoic.sharded.shards import Shards

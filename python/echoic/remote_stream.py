@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["RemoteStream"]
 
 
-class RemoteStream(_native.Client, Delivers):
+class RemoteStream(_native.RemoteStream, Delivers):
     """Sends samples to the stream of a server in another process, each exactly once.
 
     ``connect(address).stream(example)`` returns one. ``add`` copies a sample into a bounded window

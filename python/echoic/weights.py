@@ -94,7 +94,7 @@ class WeightStore(_native.WeightStore):
         return weights_html(self)
 
 
-class RemoteWeightStore(_native.WeightClient):
+class RemoteWeightStore(_native.RemoteWeightStore):
     """The weights of a remote server: for workers, and for a learner in another process.
 
     ``connect(address).weights()`` returns one. It connects when it is first used. Over ``shm://``

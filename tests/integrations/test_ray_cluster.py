@@ -159,7 +159,7 @@ def test_mistakes_say_what_was_expected(cluster: ReplayCluster) -> None:
     with pytest.raises(TypeError, match="colour"):
         cluster.client(colour="red")
     with pytest.raises(DisconnectedError, match="there is no ReplayCluster 'nobody'"):
-        Client("nobody").stats()
+        Client("nobody").tables
     with pytest.raises(ArgumentError, match=r"expected one of the shards \[0, 1\], got 5"):
         cluster.drain_shard(5)
 
@@ -191,7 +191,7 @@ def test_shards_without_a_place_end_the_start_in_time(
         ReplayCluster(make(), count, name="nowhere", timeout=2.0, **settings)
     assert time.monotonic() - began < PATIENCE
     with pytest.raises(DisconnectedError):
-        Client("nowhere").stats()
+        Client("nowhere").tables
 
 
 def test_a_registry_that_is_killed_knows_the_shards_again(

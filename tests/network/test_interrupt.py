@@ -46,7 +46,7 @@ SERVER = """
 import numpy as np, echoic
 stream = echoic.Stream(np.int64(0), batch_size=2)
 with echoic.Server(stream, listen="tcp://127.0.0.1:0") as server:
-    client = echoic.connect(server.address, np.int64(0))
+    client = echoic.connect(server.address).stream(np.int64(0))
     print("waiting", flush=True)
     try:
         {call}

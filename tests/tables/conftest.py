@@ -88,6 +88,7 @@ def connect() -> Iterator[Callable[..., echoic.Connection]]:
 
     def make(where: Any, **options: Any) -> echoic.Connection:
         clients.append(echoic.connect(where, **{"seed": 5, "reconnect": 30.0, **options}))
+        assert clients[-1].tables
         return clients[-1]
 
     yield make

@@ -46,7 +46,7 @@ def numbers(*tables: Table) -> list[int]:
 
 def homes(client: echoic.Connection, count: int = 300) -> list[int]:
     """Where items go that have a key."""
-    return [client._shards.candidates(number)[0].number for number in range(count)]
+    return [client._link.candidates(number)[0].number for number in range(count)]
 
 
 @pytest.fixture
@@ -399,8 +399,9 @@ def test_an_episode_of_a_removed_shard_is_ended_elsewhere(connect: Any) -> None:
 def test_a_client_that_nobody_has_any_more_leaves_no_thread(serve: Any) -> None:
     address = serve(table())
     client = echoic.connect(lambda: [address], refresh=0.02)
-    shards = weakref.ref(client._shards)
-    reconnector = client._shards._reconnector
+    assert client.tables
+    shards = weakref.ref(client._link)
+    reconnector = client._link._reconnector
     assert reconnector is not None
     assert reconnector.is_alive()
     client.flush()

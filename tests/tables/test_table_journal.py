@@ -87,7 +87,7 @@ class Ledger:
     def work(self, address: str) -> None:
         """Change things until the server is gone."""
         try:
-            client = echoic.connect(address, reconnect=0.01, linger=0.0)
+            client = echoic.connect(address, timeout=1.0, reconnect=0.01, linger=0.0)
         except echoic.errors.DisconnectedError:
             return
         with (

@@ -237,7 +237,10 @@ def test_memory_and_cpu_of_a_process_are_shown_if_its_program_reports_them() -> 
         return Observation("0.1.0", 7, age, {"gauge": Family("", "gauge", values)}, ())
 
     answers = iter([answer(1.0, 5.0), answer(3.0, 6.0)])
-    monitor = Monitor(SimpleNamespace(address="tcp://learner", stats=lambda: next(answers)))  # type: ignore[arg-type]
+    connection: Any = SimpleNamespace(
+        address="tcp://learner", server_stats=lambda: {"tcp://learner": next(answers)}
+    )
+    monitor = Monitor(connection)
     monitor.ask()
     monitor.ask()
     now = state([monitor], 0, 60.0)

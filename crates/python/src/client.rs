@@ -24,9 +24,9 @@ use crate::table::offsets;
 use crate::tree::Tree;
 use crate::wait;
 
-/// The native part of :class:`echoic.Client`: everything that runs per sample.
+/// The native part of ``echoic.remote_stream.RemoteStream``: everything that runs per sample.
 #[pyclass(frozen, subclass, module = "echoic._native")]
-pub struct Client {
+pub struct RemoteStream {
     tree: Tree,
     carrier: Carrier,
     process: Process,
@@ -130,7 +130,7 @@ impl Carrier {
 }
 
 #[pymethods]
-impl Client {
+impl RemoteStream {
     #[new]
     fn new(
         py: Python<'_>,
@@ -343,7 +343,7 @@ impl Client {
     }
 }
 
-impl Client {
+impl RemoteStream {
     fn wait<T: Send>(
         &self,
         py: Python<'_>,

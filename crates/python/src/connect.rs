@@ -97,7 +97,7 @@ impl<'py> ConnectOptions<'_, 'py> {
             window_bytes: window_bytes.transpose()?.unwrap_or(known.window_bytes),
             linger: self.seconds("linger")?.unwrap_or(known.linger),
             deadline: self.seconds("deadline")?,
-            max_retry: self.get("max_retry")?,
+            max_retry: None,
             connect_timeout: self.seconds("connect_timeout")?.unwrap_or(known.connect_timeout),
             producer: producer.transpose()?,
             name: self.name()?,

@@ -86,7 +86,7 @@ mod _native {
     #[pymodule_export]
     use super::checkpoints::{list_checkpoints, open_checkpoint, verify_checkpoint};
     #[pymodule_export]
-    use super::client::Client;
+    use super::client::RemoteStream;
     #[pymodule_export]
     use super::collect::collector::Collector;
     #[pymodule_export]
@@ -140,7 +140,7 @@ mod _native {
     #[pymodule_export]
     use super::watch::Watcher;
     #[pymodule_export]
-    use super::weights::{Publication, Subscription, WeightClient, WeightStore};
+    use super::weights::{Publication, RemoteWeightStore, Subscription, WeightStore};
     #[pymodule_export]
     use super::writer::{ColumnHistory, Steps, StructuredWriter, TrajectoryWriter, VectorWriter};
 

@@ -37,7 +37,7 @@ pub fn connect_tables(
 }
 
 /// A connection to the tables of a server.
-#[pyclass(frozen, module = "echoic._native")]
+#[pyclass(frozen, weakref, module = "echoic._native")]
 pub struct Tables {
     connection: Arc<TableConnection>,
     peer: Peer,
@@ -58,7 +58,7 @@ impl Tables {
         wait::until(py, wait::deadline(timeout)?, |wait| self.connection.flush(wait))
     }
 
-    /// Have the server write a checkpoint; see ``TableClient.checkpoint``.
+    /// Have the server write a checkpoint; see ``Connection.checkpoint``.
     #[pyo3(signature = (timeout=None))]
     fn checkpoint(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<PathBuf> {
         self.process.check(py)?;
@@ -139,7 +139,7 @@ impl Tables {
         self.connection.writer().unacknowledged()
     }
 
-    /// Return the connection's numbers; see ``TableClient.stats``.
+    /// Return the link's numbers by name.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (info, dict) = (self.connection.writer().info(), PyDict::new(py));
         dict.set_item("items_sent", info.taken)?;
@@ -156,24 +156,29 @@ impl Tables {
     }
 }
 
-/// The native part of :class:`echoic.RemoteTable`: a table whose items are elsewhere.
+/// A table whose items are in another process.
 #[pyclass(frozen, subclass, extends = Table, module = "echoic._native")]
 pub struct RemoteTable {
     connection: Arc<TableConnection>,
     number: u32,
+    /// Keeps the connection open, and in the list of those that deliver when the process ends.
+    _link: Py<Tables>,
 }
 
 #[pymethods]
 impl RemoteTable {
     #[new]
-    fn new(py: Python<'_>, connection: &Tables, number: u32) -> PyResult<PyClassInitializer<Self>> {
-        let connection = Arc::clone(&connection.connection);
+    fn new(link: &Bound<'_, Tables>, number: u32) -> PyResult<PyClassInitializer<Self>> {
+        let (py, connection) = (link.py(), Arc::clone(&link.get().connection));
         let handle = TableHandle::remote(&connection, number).map_err(|_| {
             let count = connection.requests().tables().len();
             PyIndexError::new_err(format!("the server has {count} tables, got number {number}"))
         })?;
-        Ok(PyClassInitializer::from(Table::of(py, handle)?)
-            .add_subclass(Self { connection, number }))
+        Ok(PyClassInitializer::from(Table::of(py, handle)?).add_subclass(Self {
+            connection,
+            number,
+            _link: link.clone().unbind(),
+        }))
     }
 
     /// Send part ``cut[0]`` of ``cut[1]`` of many items, from item ``skip`` of it on.

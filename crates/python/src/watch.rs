@@ -11,7 +11,7 @@ use pyo3::types::{PyDict, PyList};
 use crate::connect::{ConnectOptions, Peer};
 use crate::wait;
 
-/// A connection of :class:`echoic.Watch`.
+/// A connection that asks a server for its state.
 #[pyclass(frozen, module = "echoic._native")]
 pub struct Watcher {
     watcher: Mutex<NetWatcher>,

@@ -223,7 +223,7 @@ impl Table {
     ///     priorities: One for each.
     ///     wait: Whether to wait for a server elsewhere to answer. ``False`` returns ``None`` at
     ///         once: what is asked of the connection later comes after the update, an update that
-    ///         fails raises in a later call, and ``TableClient.flush`` waits for all of them. For
+    ///         fails raises in a later call, and ``Connection.flush`` waits for all of them. For
     ///         a table of this process only the result differs.
     ///
     /// Raises:

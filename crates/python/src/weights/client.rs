@@ -20,9 +20,9 @@ use crate::fork::Process;
 use crate::server::size;
 use crate::wait;
 
-/// The native part of :class:`echoic.weights.WeightClient`.
+/// The native part of :class:`echoic.weights.RemoteWeightStore`.
 #[pyclass(frozen, subclass, module = "echoic._native")]
-pub struct WeightClient {
+pub struct RemoteWeightStore {
     peer: Peer,
     core: RemoteWeights,
     forms: Arc<LastForm>,
@@ -30,7 +30,7 @@ pub struct WeightClient {
 }
 
 #[pymethods]
-impl WeightClient {
+impl RemoteWeightStore {
     #[new]
     fn new(
         py: Python<'_>,
@@ -125,7 +125,7 @@ impl WeightClient {
     }
 }
 
-impl WeightClient {
+impl RemoteWeightStore {
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         self.process.check(py)?;
         if self.core.is_closed() { Err(ClientError::Closed.raise(py)) } else { Ok(()) }

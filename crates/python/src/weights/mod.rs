@@ -10,7 +10,7 @@ mod publication;
 mod store;
 mod subscription;
 
-pub use self::client::WeightClient;
+pub use self::client::RemoteWeightStore;
 pub use self::publication::Publication;
 pub use self::store::WeightStore;
 pub use self::subscription::Subscription;
