@@ -112,6 +112,6 @@ def test_long_calls_of_the_package_are_shown(tmp_path: Any, monkeypatch: Any) ->
     np.savez(tmp_path / "data.npz", **columns)
     OfflineDataset.from_npz(tmp_path / "data.npz")
     table = Table("t", 0.0, capacity=2, durability="async")
-    Server(tables=[table], journal=tmp_path / "journal").close()
+    Server(table, journal=tmp_path / "journal").close()
     verbs = ["saving", "loading", "reading", "restoring"]
     assert [what.split()[0] for what in started] == verbs

@@ -35,20 +35,19 @@ def local(store: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def stream() -> Iterator[Any]:
-    with echoic.Server(EXAMPLE, batch_size=8, capacity=64) as server:
-        server.extend(ROWS)
-        yield server, lambda device=None: server.sample(1, device=device)
+    with echoic.Stream(EXAMPLE, batch_size=8, capacity=64) as store:
+        store.extend(ROWS)
+        yield store, lambda device=None: store.sample(1, device=device)
 
 
 @contextlib.contextmanager
 def remote(count: int) -> Iterator[Any]:
     with contextlib.ExitStack() as stack:
-        places = [echoic.TcpTransport(0) for _ in range(count)]
         servers = [
-            stack.enter_context(echoic.Server(tables=[table()], transport=place))
-            for place in places
+            stack.enter_context(echoic.Server(table(), listen="tcp://127.0.0.1:0"))
+            for _ in range(count)
         ]
-        where: Any = [server.addresses[0] for server in servers]
+        where: Any = [server.address for server in servers]
         client = stack.enter_context(echoic.connect(where if count > 1 else where[0]))
         store = client.table("replay")
         for _ in range(count):
@@ -141,15 +140,14 @@ def test_trees_ragged_leaves_and_bfloat16() -> None:
     assert (pair[1]["b"].dtype, pair[1]["b"].tolist()) == (torch.uint8, [7])
     assert nested.items().as_torch().data is None
     loose = echoic.Table("loose", trajectories=echoic.AnyLength(np.float32(0)), capacity=10)
-    with echoic.Server(tables=[loose]) as server:
-        writer = server.client().trajectory_writer(num_keep_alive_refs=3)
-        for step in range(3):
-            writer.append(np.float32(step))
-            writer.create_item("loose", 1.0, writer.history[-step - 1 :])
-        writer.flush()
-        ragged = loose.get(loose.items().keys).as_torch().data
-        assert type(ragged) is echoic.Ragged
-        assert sorted(row.tolist() for row in ragged) == [[0], [0, 1], [0, 1, 2]]
+    writer = echoic.TrajectoryWriter([loose], num_keep_alive_refs=3)
+    for step in range(3):
+        writer.append(np.float32(step))
+        writer.create_item("loose", 1.0, writer.history[-step - 1 :])
+    writer.flush()
+    ragged = loose.get(loose.items().keys).as_torch().data
+    assert type(ragged) is echoic.Ragged
+    assert sorted(row.tolist() for row in ragged) == [[0], [0, 1], [0, 1, 2]]
 
 
 class Cuda:

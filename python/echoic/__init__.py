@@ -1,7 +1,7 @@
 """Echoic: experience replay and data transport for reinforcement learning.
 
 On one machine, begin with a :class:`ReplayBuffer`. For several processes or machines, a
-:class:`Server` serves stores, and :func:`connect` reaches them from elsewhere with the same methods.
+:class:`Server` serves stores, and :func:`connect` reaches them from there with the same methods.
 
 - Stores: :class:`Table` (replay: items stay and are drawn by a selector), :class:`Stream` (each
   sample once, in batches of a fixed size), :class:`RolloutTable` (groups of token sequences of

@@ -168,7 +168,7 @@ class Connection(Delivers):
 
         Examples:
             >>> from echoic import Server, Table, connect
-            >>> with Server(tables=[Table("recent", 0.0, capacity=10)]) as server:
+            >>> with Server(Table("recent", 0.0, capacity=10)) as server:
             ...     table = connect(server).table("recent")
             ...     table.add(1.5)
             ...     print(table.sample(1).data)
@@ -221,10 +221,10 @@ class Connection(Delivers):
             TableNotFoundError: If the server has no rollout table of this name.
 
         Examples:
-            >>> from echoic import RolloutTable, Server, TcpTransport, connect
+            >>> from echoic import RolloutTable, Server, connect
             >>> table = RolloutTable("math", {"tokens": "int32"}, batch_groups=1)
-            >>> with Server(rollouts=[table], transport=TcpTransport(port=0)) as server:
-            ...     with connect(server.addresses[0]) as connection:
+            >>> with Server(table, listen="tcp://127.0.0.1:0") as server:
+            ...     with connect(server.address) as connection:
             ...         print(connection.rollouts("math").reserve().add({"tokens": [1, 2, 3]}))
             ...     print(table.sample()["tokens"])
             complete
@@ -425,11 +425,11 @@ class Connection(Delivers):
             ClosedError: If the connection is closed.
 
         Examples:
-            >>> from echoic import Server, Table, TcpTransport, connect
+            >>> from echoic import Server, Table, connect
             >>> table = Table("replay", 0.0, capacity=10)
-            >>> with Server(tables=[table], transport=TcpTransport(port=0)) as server:
+            >>> with Server(table, listen="tcp://127.0.0.1:0") as server:
             ...     table.add(1.5)
-            ...     with connect(server.addresses[0]) as connection:
+            ...     with connect(server.address) as connection:
             ...         [seen] = connection.server_stats().values()
             >>> seen.value("table_items", table="replay")
             1.0
@@ -673,19 +673,20 @@ def connect(
 
     Examples:
         >>> import numpy as np
-        >>> from echoic import Server, ShmTransport, Table, TcpTransport, connect
+        >>> from echoic import Server, Stream, Table, connect
         >>> example = {"obs": np.zeros(4, np.float32)}
-        >>> with Server(example, batch_size=2, transport=ShmTransport("learner")) as server:
-        ...     with connect("shm://learner").stream(example) as stream:
-        ...         stream.extend({"obs": np.ones((2, 4), np.float32)})
-        ...     print(server.sample()["obs"].sum())
+        >>> stream = Stream(example, batch_size=2)
+        >>> with Server(stream, listen="shm://learner"):
+        ...     with connect("shm://learner").stream(example) as worker:
+        ...         worker.extend({"obs": np.ones((2, 4), np.float32)})
+        ...     print(stream.sample()["obs"].sum())
         8.0
 
         >>> def serve():
         ...     table = Table("replay", np.int64(0), capacity=1000)
-        ...     return Server(tables=[table], transport=TcpTransport(port=0))
+        ...     return Server(table, listen="tcp://127.0.0.1:0")
         >>> with serve() as one, serve() as two:
-        ...     with connect([one.addresses[0], two.addresses[0]]) as connection:
+        ...     with connect([one.address, two.address]) as connection:
         ...         table = connection.table("replay")
         ...         table.extend(np.arange(800))
         ...         connection.flush()

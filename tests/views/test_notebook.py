@@ -13,8 +13,8 @@ import pytest
 from echoic import (
     Ragged,
     Server,
+    Stream,
     Table,
-    TcpTransport,
     TrajectoryWriter,
     VectorWriter,
     limiters,
@@ -75,7 +75,7 @@ def test_a_table_shows_its_size_its_items_and_why_a_call_waits():
 )
 def test_a_tables_numbers_are_those_of_top_and_of_the_page(limiter, inserts, samples):
     table = Table("replay", STEP, capacity=10, limiter=limiter)
-    with Server(tables=[table]) as server:
+    with Server(table) as server:
         for _ in range(inserts):
             table.add(STEP, timeout=5)
         for _ in range(samples):
@@ -130,31 +130,26 @@ def test_a_store_that_does_not_answer_says_so(monkeypatch):
 
 def test_a_server_its_stream_and_its_connections_are_shown():
     table = Table("replay", STEP, capacity=10)
-    transport = TcpTransport(port=0)
-    with Server(STEP, batch_size=2, tables=[table], transport=transport) as server:
-        server.extend({"obs": np.ones((4, 4), np.float32)})
-        batch = server.sample()
+    stream = Stream(STEP, batch_size=2)
+    with Server(stream, table, listen="tcp://127.0.0.1:0") as server:
+        stream.extend({"obs": np.ones((4, 4), np.float32)})
+        batch = stream.sample()
         (address,) = server.addresses
         assert address in repr(server)
         shown = server._repr_html_()
         assert f"Server at {address}" in shown
         assert "table &#x27;replay&#x27;" in shown
         with echoic.connect(address) as client:
-            assert "not connected" not in notebook.connection_html(client)
             shown = client.table("replay")._repr_html_()
+            assert "not connected" not in client._repr_html_()
             assert "0 items" not in shown
             assert "of 10 (0%)" in shown
         with echoic.connect([address]) as client:
             assert "shard 0" in client.table("replay")._repr_html_()
-
-        class Stream:
-            def stats(self):
-                return batch.info
-
-        shown = notebook.stream_html(Stream())
+        shown = stream._repr_html_()
         assert "1 held" in shown
         assert "2 of 8" in shown
-        assert "2 items, 32 B" in notebook.batch_html(batch)
+        assert "2 items, 32 B" in batch._repr_html_()
     assert "closed" in repr(server)
 
 

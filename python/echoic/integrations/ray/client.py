@@ -150,7 +150,7 @@ class Client(Connection):
         with self._lock:
             if not self.is_connected and not self._closed:
                 state = self._to.wait_until_open(self._options["connect_timeout"])
-                self._to.token, self._options["token"] = state.token, sheet.token.encode()
+                self._to.token, self._options["token"] = state.token, state.token.encode()
             return super()._opened()
 
     def _one(self, purpose: str) -> str:
