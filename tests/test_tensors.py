@@ -116,17 +116,17 @@ def test_tensors_change_priorities() -> None:
 
 
 def test_a_stream_keeps_the_memory_of_its_tensors_and_no_longer() -> None:
-    with echoic.Server(EXAMPLE, batch_size=8, capacity=64) as server:
-        server.extend(ROWS)
-        obs = server.sample(1, device="cpu")["obs"]
-        copy = server.sample(1).as_torch("meta")
+    with echoic.Stream(EXAMPLE, batch_size=8, capacity=64) as store:
+        store.extend(ROWS)
+        obs = store.sample(1, device="cpu")["obs"]
+        copy = store.sample(1).as_torch("meta")
         expected = obs.clone()
-        server.extend(ROWS)
+        store.extend(ROWS)
         assert torch.equal(obs, expected)
         assert copy.info.batches_held == 1
         del obs
         gc.collect()
-        info = server.sample(1).as_torch("meta").info
+        info = store.sample(1).as_torch("meta").info
         assert info.batches_held == 0
 
 
