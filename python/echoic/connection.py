@@ -117,7 +117,6 @@ class Connection(Delivers):
         self._rollouts: dict[str, RolloutTable] = {}
         self._weights: dict[int, RemoteWeightStore] = {}
         self._watches: dict[str, ServerWatch] = {}
-        open_links.add(self)
 
     # Services.
 
@@ -130,8 +129,6 @@ class Connection(Delivers):
                     found: Any = self._server._tables
                 elif isinstance(self._to, str):
                     self._link = link = _native.connect_tables(self._to, self._options)
-                    # A table may outlive the connection that it came from.
-                    open_links.add(link)
                     found = [RemoteTable(link, number) for number in range(len(link))]
                 else:
                     from echoic.sharded.shards import Shards
@@ -139,6 +136,9 @@ class Connection(Delivers):
                     self._link = Shards(self._to, _open_tables, self._options, self._refresh)
                     found = self._link.make_tables(self._seed)
                 self._tables = {table.name: table for table in found}
+                if self._link is not None:
+                    # Not the connection: its tables may outlive it.
+                    open_links.add(self._link)
             return self._tables
 
     def _check_open(self) -> None:
