@@ -254,7 +254,7 @@ class Server(_native.Server):
         """Say that the learner has a later version of the policy, to all rollout tables.
 
         Raises:
-            RolloutError: It is below that of one of them, and none was told; or there are none.
+            RolloutError: If it is below the version of one of them, or if the server has none.
         """
         from echoic.rollouts.table import publish_everywhere
 

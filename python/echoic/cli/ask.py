@@ -10,7 +10,7 @@ from echoic import _native
 from echoic._links import link_options
 from echoic.cli.config import ConfigError
 from echoic.cli.console import fail
-from echoic.cli.doors import read_token
+from echoic.cli.listen import read_token
 from echoic.cli.spec import Field
 from echoic.cli.text import why
 from echoic.rendezvous import address_for, secrets_for

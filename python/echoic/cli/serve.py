@@ -25,7 +25,7 @@ import echoic
 from echoic.cli import spec as specs
 from echoic.cli.config import Config, ConfigError, Listen, read
 from echoic.cli.console import fail, say
-from echoic.cli.doors import listener, read_token
+from echoic.cli.listen import listener, read_token
 from echoic.cli.make_tables import make_table
 from echoic.cli.options import SpecText, TokenFile, spec_of
 from echoic.cli.sink import Consumer, Counter, Folder, Sink

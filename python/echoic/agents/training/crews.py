@@ -218,7 +218,7 @@ class ProcessCrew:
 class RayCrew:
     """Actors of Ray on all of its nodes, which Ray starts again where they die.
 
-    Segments and weights go over the server's own doors: shared memory to those on this machine, TCP
+    Segments and weights go over the server's own addresses: shared memory to those on this machine, TCP
     to the others. If no Ray runs here, one is started, and ended with the crew.
 
     Args:
@@ -240,7 +240,7 @@ class RayCrew:
         if self._began_ray:
             ray.init(include_dashboard=False, log_to_driver=False)
         try:
-            doors, token = _open_doors(server, ray.util.get_node_ip_address())
+            addresses, token = _open_addresses(server, ray.util.get_node_ip_address())
         except BaseException:
             self._end_ray()
             raise
@@ -248,7 +248,7 @@ class RayCrew:
             {
                 "config": as_json(config),
                 "seed": seed,
-                "doors": doors,
+                "addresses": addresses,
                 "token": token,
                 "actors": one,
                 "generation": generation,
@@ -322,7 +322,7 @@ class RayCrew:
             self._ray.shutdown()
 
 
-def _open_doors(server: Server, host: str) -> tuple[Addresses, str]:
+def _open_addresses(server: Server, host: str) -> tuple[Addresses, str]:
     """Let the actors of all nodes in, who have the token."""
     from echoic.integrations.ray.addresses import Addresses, this_host
 
@@ -344,7 +344,7 @@ class _RayActor:
         from echoic.integrations.ray.roster import own_restarts
 
         prepare(task)
-        address = nearest(task["doors"], task["token"])
+        address = nearest(task["addresses"], task["token"])
         # A replacement draws otherwise than the one before it.
         act({**task, "address": address, "generation": task["generation"] + own_restarts()})
 

@@ -535,7 +535,7 @@ class _Parts:
             self._closing += [self.weights.close, self.crew.close, self.table.close]
             return
         if config.backend == "ray":
-            # The crew opens the doors, since it knows where its actors are.
+            # The crew opens the addresses, since it knows where its actors are.
             server = Server(self.table, self.weights)
             self._closing.append(server.close)
             self.crew = RayCrew(config, seed, server, generation)
