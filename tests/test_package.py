@@ -87,6 +87,14 @@ def test_every_public_name_exists_and_is_documented(name: str) -> None:
     assert value.__name__.removeprefix("echoic.") == name
 
 
+def test_the_roots_text_and_the_first_page_of_the_reference_have_all_public_names() -> None:
+    page = Path(__file__).parent.parent / "docs/reference/index.md"
+    listed = set(re.findall(r"`(?:echoic\.)?(\w+)`", page.read_text(encoding="utf-8")))
+    named = set(re.findall(r":\w+:`(\w+)`", echoic.__doc__ or ""))
+    assert set(echoic.__all__) - listed == set()
+    assert set(echoic.__all__) - named == set()
+
+
 def test_public_names_are_sorted_and_nothing_else_is_public() -> None:
     assert echoic.__all__ == sorted(echoic.__all__)
     public = {name for name in vars(echoic) if not name.startswith("_")}
