@@ -46,8 +46,8 @@ class Naive:
         self.plan, self.rows, self.priorities, self.first = plan, [], [], 0
         return self
 
-    def insert(self, tree: Any, priorities: dict[str, float]) -> None:
-        assert priorities == {"items": 1.0}
+    def insert(self, tree: Any, priority: float) -> None:
+        assert priority == 1.0
         if self.fault == "loses an item" and len(self.rows) == 7:
             self.fault = "has lost an item"
             return
@@ -58,7 +58,7 @@ class Naive:
         self.priorities.append(1.0)
 
     def append(self, tree: Any) -> None:
-        self.insert(tree, {"items": 1.0})
+        self.insert(tree, 1.0)
 
     def fill(self, columns: Any) -> None:
         for row in zip(*columns.values(), strict=True):

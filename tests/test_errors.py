@@ -107,7 +107,7 @@ PROVOKED = {
         echoic.errors.TrajectoryError,
     ),
     "an unknown table": (
-        lambda: echoic.connect(echoic.Server(tables=[echoic.Table("t", 0, capacity=1)])).table("x"),
+        lambda: echoic.connect(echoic.Server(echoic.Table("t", 0, capacity=1))).table("x"),
         echoic.errors.TableNotFoundError,
     ),
     "a priority below zero": (

@@ -152,7 +152,7 @@ def test_dataset_is_normalised_and_half_of_its_actions_are_random() -> None:
     assert np.abs(batch["obs"].mean(axis=0)).max() < 0.1
     assert batch["obs"].std(axis=0) == pytest.approx(1, abs=0.1)
     stats = data.stats()
-    plain = batch["obs"] * stats["obs_std"] + stats["obs_mean"]
+    plain = batch["obs"] * stats.obs_std + stats.obs_mean
     balancing = plain[:, 2] + plain[:, 3] > 0
     assert np.mean(batch["actions"] == balancing) == pytest.approx(0.75, abs=0.03)
 

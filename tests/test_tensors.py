@@ -98,7 +98,7 @@ def test_every_store_gives_tensors(store: Any) -> None:
     for array, tensor in zip(parts(arrays), parts(same), strict=True):
         assert tensor.data_ptr() == array.ctypes.data
     assert "obs: torch.float32[8, 3]" in repr(same)
-    size = () if isinstance(store, echoic.Server) else (8,)
+    size = () if isinstance(store, echoic.Stream) else (8,)
     iterator = store.batches(*size, device=torch.device("cpu"))
     is_right(next(iterator))
     iterator.close()

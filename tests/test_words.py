@@ -18,9 +18,7 @@ PACKAGE = Path(echoic.__file__).parent
 FILES = sorted([*PACKAGE.rglob("*.py"), PACKAGE / "_native.pyi"])
 
 # Parts of the package whose text is not rewritten yet. Remove a part when it is; add none.
-NOT_YET = (
-    "agents",
-)
+NOT_YET = ("agents",)
 
 # Words that stand for other words, or for parts of a program as if they were people.
 MARKS = {
@@ -68,9 +66,7 @@ WORDS = re.compile(
 )
 
 # Modules that have such names yet, or define functions and classes with them.
-NAMES_NOT_YET = (
-    "agents/training/crews.py",
-)
+NAMES_NOT_YET = ("agents/training/crews.py",)
 
 
 def done(path: Path, parts: tuple[str, ...]) -> bool:

@@ -114,8 +114,8 @@ class Server(_native.Server):
         >>> from echoic import Server, Stream, connect
         >>> stream = Stream({"obs": np.zeros(4, np.float32)}, batch_size=2)
         >>> with Server(stream, listen="tcp://127.0.0.1:0") as server:
-        ...     with connect(server.address, {"obs": np.zeros(4, np.float32)}) as client:
-        ...         client.extend({"obs": np.ones((2, 4), np.float32)})
+        ...     with connect(server.address).stream({"obs": np.zeros(4, np.float32)}) as worker:
+        ...         worker.extend({"obs": np.ones((2, 4), np.float32)})
         ...     print(stream.sample()["obs"].sum())
         8.0
     """

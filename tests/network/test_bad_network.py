@@ -169,8 +169,9 @@ def test_a_flush_waits_for_updates_that_other_threads_wait_for(
     with echoic.Server(table, listen="tcp://127.0.0.1:0") as server:
         proxy = make_proxy(server)
         with echoic.connect(proxy.address) as client:
+            remote = client.table("t")
             proxy.stall()
-            client.table("t").update_priorities(keys, np.full(1, 7.0), wait=False)
+            remote.update_priorities(keys, np.full(1, 7.0), wait=False)
             others = [background.start_and_let_block(client.flush) for _ in range(2)]
             with pytest.raises(echoic.errors.WaitTimeoutError):
                 client.flush(timeout=0.1)

@@ -31,9 +31,9 @@ class Setup:
         self.client = echoic.connect(self.server)
 
     def writer(
-        self, *patterns: Any, chunk: int | None = None, **rest: Any
+        self, *given: Any, chunk: int | None = None, **rest: Any
     ) -> patterns.StructuredWriter:
-        configs = [patterns.Config(pattern, table="t", **rest) for pattern in patterns]
+        configs = [patterns.Config(pattern, table="t", **rest) for pattern in given]
         return self.client.structured_writer(configs, chunk_length=chunk)
 
     def items(self) -> list[Any]:

@@ -52,7 +52,7 @@ def test_a_table_shows_its_size_its_items_and_why_a_call_waits():
     steps = {"obs": np.ones((10, 4), np.float32)}
     worker = threading.Thread(target=lambda: table.extend(steps, timeout=20))
     worker.start()
-    while not table.stats().insert_calls_waiting and worker.is_alive():
+    while not table.stats().add_calls_waiting and worker.is_alive():
         pass
     shown = table._repr_html_()
     table.sample(6, timeout=20)
@@ -98,7 +98,7 @@ def test_a_tables_numbers_are_those_of_top_and_of_the_page(limiter, inserts, sam
 
 def test_a_rollout_tables_numbers_are_those_of_top_and_of_the_page():
     table = RolloutTable("math", {"tokens": "int32"}, {"reward": "float32"}, batch_groups=1)
-    with Server(rollouts=[table]) as server:
+    with Server(table) as server:
         first = table.reserve(source="cook")
         first.add({"tokens": [1, 2, 3]}, {"reward": 1})
         table.reserve(source="cook")

@@ -218,7 +218,7 @@ class ProcessCrew:
 class RayCrew:
     """Actors of Ray on all of its nodes, which Ray starts again where they die.
 
-    Segments and weights go over the server's own addresses: shared memory to those on this machine, TCP
+    Segments and weights go over the server's addresses: shared memory on this machine, TCP
     to the others. If no Ray runs here, one is started, and ended with the crew.
 
     Args:
