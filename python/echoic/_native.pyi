@@ -458,6 +458,11 @@ class Stream:
 
         After a close, the complete batches that are left can still be taken.
 
+        Args:
+            timeout: Seconds to wait; ``None`` waits for ever.
+            device: Where the batch gets tensors of PyTorch, see :meth:`echoic.Batch.as_torch`;
+                numpy arrays when ``None``.
+
         Raises:
             WaitTimeoutError: No batch was complete in time.
             ClosedError: The stream is closed and has no complete batch.
