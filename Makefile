@@ -36,9 +36,10 @@ ifeq ($(filter %t,$(PYTHON)),)
 STABLE_ABI := PYO3_CONFIG_FILE="$(CURDIR)/crates/python/stable-abi.txt" PYO3_BUILD_EXTENSION_MODULE=1
 endif
 
-# What the Python tests need, and how they run: a file in either process.
+# What the Python tests need, and how they run: a file in one of three processes, which is one more than
+# the two cores, since a third of their time is waiting.
 PYTHON_TESTS := $(addprefix .venv/.installed-,test demo agents ray smollm2)
-PYTEST := python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST := python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 say = @printf '\n\033[1m==> %s\033[0m\n' "$(1)"
 

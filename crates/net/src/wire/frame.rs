@@ -295,7 +295,7 @@ impl Control {
     }
 }
 
-/// A text for people, cut at a character if it is longer than [`MAX_TEXT`].
+/// A text for people, cut at a character if it is longer than 2,048 bytes.
 pub fn short(text: &str) -> String {
     let mut end = text.len().min(MAX_TEXT);
     while !text.is_char_boundary(end) {
