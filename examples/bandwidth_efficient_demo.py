@@ -60,7 +60,7 @@ class Outcome:
 
 
 class Cache:
-    """How many tokens of each conversation are kept; who was not used for longest is forgotten."""
+    """How many tokens of each conversation are kept; the least recently used is dropped."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[int, int] = OrderedDict()
