@@ -189,7 +189,7 @@ class Show:
         return len(self._done) == 2 and not self._awaited
 
     def kill_shard(self) -> Callable[[], str | None]:
-        """Kill the process of shard 1 as it is, and return what tells whether it is back."""
+        """Kill the process of shard 1 as it is, and return a check whether it is back."""
         pid = self._cluster.processes()[1]["pid"]
         held = self._client.table("replay").stats().shards[1].size
         os.kill(pid, signal.SIGKILL)
@@ -208,7 +208,7 @@ class Show:
         return is_back
 
     def kill_worker(self) -> Callable[[], str | None]:
-        """Kill the process of worker 0 as it is, and return what tells whether it is back."""
+        """Kill the process of worker 0 as it is, and return a check whether it is back."""
         pid = self._collectors.stats()["workers"][0]["pid"]
         os.kill(pid, signal.SIGKILL)
         self.say(f"Worker 0 (process {pid}) is killed, in the middle of a rollout.", "bold red")

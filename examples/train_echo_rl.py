@@ -62,7 +62,7 @@ def settings(options: argparse.Namespace) -> TrainingConfig:
 
 
 async def train(options: argparse.Namespace) -> None:
-    """Train, and tell what came of it."""
+    """Train, and print the results."""
     config = settings(options)
     trainer = EchoRLTrainer(config, resume=options.resume)
     try:
