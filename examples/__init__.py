@@ -1,6 +1,6 @@
-"""Examples to read and to run: ``cartpole`` (a stream), ``dqn``, ``per`` and ``r2d2`` (tables).
+"""Examples to read and to run: begin with ``dqn``, then ``per`` and ``r2d2`` (tables).
 
-Programs written for Reverb are in ``reverb``.
+Local buffers are in ``local``, rollouts in ``grpo``, programs written for Reverb in ``reverb``.
 """
 
 import os

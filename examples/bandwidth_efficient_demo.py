@@ -6,8 +6,8 @@ one server that reads so many pairs of tokens per second. A cache, a real one th
 not used for longest, says how much of a request's beginning it has; nothing here is computed from
 how much it should have. Time is simulated, so the numbers are the same everywhere.
 
-What it shows: by bandwidth, tokens are rarely read again, so everybody waits less. Without an aging
-bound, dear requests wait for as long as better ones come.
+What it shows: by bandwidth, tokens are rarely read again, so all requests wait less. Without an
+aging bound, dear requests wait for as long as better ones come.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Outcome:
 
 
 class Cache:
-    """How many tokens of each conversation are kept; who was not used for longest is forgotten."""
+    """How many tokens of each conversation are kept; the least recently used is dropped."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[int, int] = OrderedDict()

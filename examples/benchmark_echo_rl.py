@@ -47,36 +47,36 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
-def settings(told: argparse.Namespace) -> BenchmarkConfig:
+def settings(options: argparse.Namespace) -> BenchmarkConfig:
     """The settings of the benchmark; all methods that train get the same ones."""
     training = {
-        "num_actors": told.num_actors,
-        "num_learners": told.num_learners,
-        "batch_size": told.batch_size,
-        "device": device_named(told.device),
+        "num_actors": options.num_actors,
+        "num_learners": options.num_learners,
+        "batch_size": options.batch_size,
+        "device": device_named(options.device),
     }
     return BenchmarkConfig(
-        tasks=told.tasks,
-        backbones=told.backbones,
-        baselines=told.baselines,
-        num_seeds=told.num_seeds,
-        num_episodes=told.num_episodes,
-        max_steps_per_episode=told.max_steps,
-        evaluation_timeout=told.timeout,
-        echo_rl_configs={"total_timesteps": told.timesteps, **training},
+        tasks=options.tasks,
+        backbones=options.backbones,
+        baselines=options.baselines,
+        num_seeds=options.num_seeds,
+        num_episodes=options.num_episodes,
+        max_steps_per_episode=options.max_steps,
+        evaluation_timeout=options.timeout,
+        echo_rl_configs={"total_timesteps": options.timesteps, **training},
         baseline_configs={
-            name: training for name in told.baselines if getattr(maker_of(name), "trains", False)
+            name: training for name in options.baselines if getattr(maker_of(name), "trains", False)
         },
-        output_dir=str(told.output_dir),
+        output_dir=str(options.output_dir),
     )
 
 
 def main(given: list[str] | None = None) -> None:
     """Run the example."""
-    told = arguments(given)
-    with log_to(told.output_dir / "echo_rl_benchmark.log", told.log_level):
+    options = arguments(given)
+    with log_to(options.output_dir / "echo_rl_benchmark.log", options.log_level):
         try:
-            benchmark = EchoRLBenchmark(settings(told), tell=print)
+            benchmark = EchoRLBenchmark(settings(options), tell=print)
             result = asyncio.run(benchmark.run_benchmark())
         except EchoicError as error:
             sys.exit(f"benchmark_echo_rl: {error}")

@@ -2,7 +2,7 @@
 
 Run ``python -m examples.per`` from the root of the project. It shows what it adds to `dqn`: a
 prioritized table, importance weights that come with each batch, ``update_priorities`` with the new
-TD errors, and items of several steps. The actor is a thread of its own here. Nobody tells it when
+TD errors, and items of several steps. The actor is a thread of its own here. Nothing says when
 to play: its ``add`` waits while the limiter says that the learner is behind, and ``sample``
 waits while the actor is. When the actor is done, the server is closed, which ends the learner.
 
@@ -128,7 +128,7 @@ def train(options: Options) -> Outcome:
     with ThreadPoolExecutor(1) as pool, echoic.Server(make_table(options.seed)) as server:
         table = echoic.connect(server).table("replay")
         playing = pool.submit(play, table, learner, weights, scores, surprise, options.seed)
-        # Also when the actor fails: nobody is to wait for steps that will not come.
+        # Also when the actor fails: no thread may wait for steps that will not come.
         playing.add_done_callback(lambda _: server.close())
         with contextlib.suppress(echoic.errors.ClosedError):
             while True:

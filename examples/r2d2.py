@@ -277,7 +277,7 @@ def make_table(seed: int) -> echoic.Table:
         sampler=selectors.Prioritized(EXPONENT),
         remover=selectors.Fifo(),
         # The end of an episode makes up to two items, each of which counts as many samples. There
-        # must be room for them: the actor and the learner take turns, so nobody would make some.
+        # must be room for them: the actor and the learner take turns, so no other call makes some.
         limiter=limiters.SampleToInsertRatio(
             SAMPLES_PER_INSERT, min_size=MIN_SIZE, error_buffer=8 * BATCH
         ),

@@ -4,7 +4,7 @@ Run ``python -m examples.ray_distributed_dqn`` from the root of the project, wit
 Gymnasium installed. It starts Ray on this machine by itself. A `ReplayCluster` holds the
 transitions on two shards, `Collectors` play CartPole in two workers, and this process learns and
 publishes weights. When it has learned for a while it kills a shard's process, and later a worker's,
-and says what can be seen of that: Ray starts both anew, the shard has all its items again, and the
+and says what can be seen of that: Ray restarts both, the shard has all its items again, and the
 target is reached. The exit status is 0 only then.
 
 Left out, to stay readable: more machines (`ray.init(address=...)` in place of the one here, and a
@@ -63,7 +63,7 @@ STEP = {
 
 def make_tables() -> list[echoic.Table]:
     """Make the tables of one shard; with a journal, so that what is acknowledged is kept."""
-    # Workers may be far ahead. A shard that comes back has its items, and counts samples anew: with
+    # Workers may be far ahead. A restarted shard has its items and counts samples from 0: with
     # less room it would take nothing new, and workers would wait for it, and the others for them.
     limiter = limiters.SampleToInsertRatio(
         SAMPLES_PER_INSERT, min_size=MIN_SIZE, error_buffer=(-5_000.0, 80_000.0)
@@ -157,8 +157,8 @@ class Learner:
 class Show:
     """What is killed, when, and what can be seen of it."""
 
-    def __init__(self, cluster: ReplayCluster, client: Any, crew: Collectors) -> None:
-        self._cluster, self._client, self._crew = cluster, client, crew
+    def __init__(self, cluster: ReplayCluster, client: Any, collectors: Collectors) -> None:
+        self._cluster, self._client, self._collectors = cluster, client, collectors
         self._console = Console(soft_wrap=True, highlight=False)
         self._began = time.monotonic()
         self._awaited: dict[str, tuple[float, Callable[[], str | None]]] = {}
@@ -178,10 +178,10 @@ class Show:
     def look(self) -> None:
         """Say so when what was killed is there again."""
         for what, (since, is_back) in list(self._awaited.items()):
-            told = is_back()
-            if told is not None:
+            news = is_back()
+            if news is not None:
                 del self._awaited[what]
-                self.say(f"{told}, after {time.monotonic() - since:.1f} s.", "bold green")
+                self.say(f"{news}, after {time.monotonic() - since:.1f} s.", "bold green")
 
     @property
     def over(self) -> bool:
@@ -189,7 +189,7 @@ class Show:
         return len(self._done) == 2 and not self._awaited
 
     def kill_shard(self) -> Callable[[], str | None]:
-        """Kill the process of shard 1 as it is, and return what tells whether it is back."""
+        """Kill the process of shard 1 as it is, and return a check whether it is back."""
         pid = self._cluster.processes()[1]["pid"]
         held = self._client.table("replay").stats().shards[1].size
         os.kill(pid, signal.SIGKILL)
@@ -208,17 +208,17 @@ class Show:
         return is_back
 
     def kill_worker(self) -> Callable[[], str | None]:
-        """Kill the process of worker 0 as it is, and return what tells whether it is back."""
-        pid = self._crew.stats()["workers"][0]["pid"]
+        """Kill the process of worker 0 as it is, and return a check whether it is back."""
+        pid = self._collectors.stats()["workers"][0]["pid"]
         os.kill(pid, signal.SIGKILL)
         self.say(f"Worker 0 (process {pid}) is killed, in the middle of a rollout.", "bold red")
 
         def is_back() -> str | None:
-            told = self._crew.stats()["workers"][0]
-            if not told["there"] or told["pid"] == pid or not told["items"]:
+            stats = self._collectors.stats()["workers"][0]
+            if not stats["there"] or stats["pid"] == pid or not stats["items"]:
                 return None
-            items = f"{told['items']:,d} items"
-            return f"Worker 0 is back as process {told['pid']} and has inserted {items}"
+            items = f"{stats['items']:,d} items"
+            return f"Worker 0 is back as process {stats['pid']} and has inserted {items}"
 
         return is_back
 
@@ -244,17 +244,17 @@ def train(options: argparse.Namespace, directory: str) -> bool:
             resources=small,
             seed=options.seed,
             token=token,
-        ) as crew,
+        ) as collectors,
     ):
-        show = Show(cluster, client, crew)
-        show.say(f"{cluster} at {', '.join(cluster.addresses)}; {crew}; weights at {host}.")
+        show = Show(cluster, client, collectors)
+        show.say(f"{cluster} at {', '.join(cluster.addresses)}; {collectors}; weights at {host}.")
         store.publish(learner.weights(), version=0)
         best = 0.0
         while learner.updates < options.updates:
             learner.learn(client.table("replay").sample(BATCH, timeout=60.0).data)
             if learner.updates % PUBLISH_EVERY == 0:
                 store.publish(learner.weights(), version=learner.updates)
-                crew.check()
+                collectors.check()
                 show.look()
             if learner.updates >= KILL_SHARD_AFTER:
                 show.once("shard", show.kill_shard)
@@ -262,11 +262,11 @@ def train(options: argparse.Namespace, directory: str) -> bool:
                 show.once("worker", show.kill_worker)
             if learner.updates % LOOK_EVERY == 0:
                 best = learner.evaluate()
-                told = crew.stats()
+                stats = collectors.stats()
                 shards = client.table("replay").stats().shards
                 sizes = " + ".join("away" if one is None else f"{one.size:,d}" for one in shards)
                 show.say(
-                    f"{learner.updates:6,d} updates  {told['steps']:7,d} steps  items {sizes}  "
+                    f"{learner.updates:6,d} updates  {stats['steps']:7,d} steps  items {sizes}  "
                     f"return {best:5.1f} of {options.target:g}"
                 )
                 if best >= options.target and show.over:
@@ -275,7 +275,7 @@ def train(options: argparse.Namespace, directory: str) -> bool:
         show.say(
             f"{'Reached' if reached else 'Missed'} the target of {options.target:g}: {EPISODES} "
             f"episodes without exploring have a mean return of {best:.1f} after "
-            f"{learner.updates:,d} updates; {crew.restarts} worker was started anew.",
+            f"{learner.updates:,d} updates; {collectors.restarts} worker was restarted.",
             "bold",
         )
     return reached

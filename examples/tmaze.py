@@ -86,7 +86,7 @@ def quick_ppo(**changes: Any) -> PPOConfig:
 
 @dataclass
 class Run:
-    """What a run left: who learned, and the share of right turns in each iteration."""
+    """What a run left: which method learned, and the share of right turns in each iteration."""
 
     planner: LatentPlanningOptimizer
     learner: PPOLearner
@@ -119,7 +119,7 @@ def train(
         divergence: Another cost of the plan's changes.
         until: Stop when the last five iterations turned right this often, and so do the likeliest
             actions in fresh mazes: a step of learning may undo much, and the five are of before it.
-        watch: Is told the iteration and its share of right turns.
+        watch: Is called with the iteration and its share of right turns.
     """
     torch.manual_seed(seed)
     planning = small_plans() if planning is None else planning

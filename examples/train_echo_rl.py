@@ -44,27 +44,27 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
-def settings(told: argparse.Namespace) -> TrainingConfig:
+def settings(options: argparse.Namespace) -> TrainingConfig:
     """The settings of the training."""
-    name = f"{told.task}_{told.backbone}".replace("/", "_")
+    name = f"{options.task}_{options.backbone}".replace("/", "_")
     return TrainingConfig(
-        env_name=told.task,
-        total_timesteps=told.timesteps,
-        num_actors=told.num_actors,
-        num_learners=told.num_learners,
-        batch_size=told.batch_size,
-        seed=told.seed,
-        device=device_named(told.device),
-        log_level=told.log_level,
+        env_name=options.task,
+        total_timesteps=options.timesteps,
+        num_actors=options.num_actors,
+        num_learners=options.num_learners,
+        batch_size=options.batch_size,
+        seed=options.seed,
+        device=device_named(options.device),
+        log_level=options.log_level,
         checkpoint_dir=f"checkpoints/{name}",
         results_dir=f"results/{name}",
     )
 
 
-async def train(told: argparse.Namespace) -> None:
-    """Train, and tell what came of it."""
-    config = settings(told)
-    trainer = EchoRLTrainer(config, resume=told.resume)
+async def train(options: argparse.Namespace) -> None:
+    """Train, and print the results."""
+    config = settings(options)
+    trainer = EchoRLTrainer(config, resume=options.resume)
     try:
         metrics = await watch_training(trainer, Path(config.results_dir), tell=print)
     finally:
@@ -81,10 +81,10 @@ async def train(told: argparse.Namespace) -> None:
 
 def main(given: list[str] | None = None) -> None:
     """Run the example."""
-    told = arguments(given)
-    with log_to(Path("echo_rl_training.log"), told.log_level):
+    options = arguments(given)
+    with log_to(Path("echo_rl_training.log"), options.log_level):
         try:
-            asyncio.run(train(told))
+            asyncio.run(train(options))
         except (EchoicError, ImportError) as error:
             # Such as a package that the task needs.
             sys.exit(f"train_echo_rl: {error}")

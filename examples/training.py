@@ -1,6 +1,6 @@
 """What the replay examples share and what has nothing to do with replay: options, scores, the game.
 
-`dqn`, `per` and `r2d2` are read first; this is for who wants to know how they are run and judged.
+`dqn`, `per` and `r2d2` are read first; this says how they are run and judged.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Step(NamedTuple):
 
 
 class Game:
-    """CartPole, which begins anew by itself."""
+    """CartPole, which restarts by itself."""
 
     def __init__(self, seed: int) -> None:
         self._env = gymnasium.make("CartPole-v1")

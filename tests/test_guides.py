@@ -42,7 +42,7 @@ def command_lines() -> list[Any]:
 
 def test_the_readme_is_a_first_look() -> None:
     text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
-    assert len(text.split()) <= 800
+    assert len(text.split()) <= 500
 
 
 @pytest.mark.parametrize("words", command_lines())

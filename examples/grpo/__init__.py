@@ -1,7 +1,7 @@
 """Asynchronous GRPO: a learner, workers that answer prompts, and what goes wrong between them.
 
-``task`` and ``model`` are what is learned, ``worker`` and ``learner`` who does it, ``table`` what
-is between them; ``job`` starts and kills them, ``run`` is a whole run, ``compare`` many.
+``task`` and ``model`` are what is learned, ``worker`` and ``learner`` do it, ``table`` is what is
+between them; ``job`` starts and kills them, ``run`` is a whole run, ``compare`` many.
 """
 
 import os

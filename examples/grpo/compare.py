@@ -36,7 +36,7 @@ MOST_WAYS = 20_000
 
 
 def permutation_test(a: Sequence[float], b: Sequence[float], seed: int = 0) -> float:
-    """Return how likely means as far apart as these are, if it does not matter who is in a."""
+    """Return how likely means as far apart as these are, if runs are assigned at random."""
     values = np.array([*a, *b], np.float64)
     values = values - values.mean()
     size = len(a)

@@ -1,4 +1,4 @@
-"""How a learner got on: a line of JSON for each version, which outlives whoever wrote it."""
+"""How a learner got on: a line of JSON for each version, which outlives its process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Point:
     version: int
     #: Since 1970, as runs are taken up again by other processes.
     time: float
-    #: The mean reward of greedy answers to prompts that nobody learns from, if it was looked at.
+    #: The mean reward of greedy answers to prompts that are not learned from, if it was measured.
     score: float | None
     #: The mean reward of the batch: of groups whose answers differ.
     reward: float

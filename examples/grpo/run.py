@@ -53,7 +53,7 @@ def run(
     restart: bool = False,
     show: Callable[[Result], None] = lambda _: None,
 ) -> Result:
-    """Run a job in a folder of its own, and disturb it as told."""
+    """Run a job in a folder of its own, and disturb it if asked to."""
     shutil.rmtree(settings.folder, ignore_errors=True)
     settings.folder.mkdir(parents=True)
     job: Job = Threads(settings) if door == "none" else Processes(settings, door)

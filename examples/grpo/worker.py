@@ -59,7 +59,7 @@ class Answer:
     def bring(self, version: int) -> None:
         """Append what is new to the table: tokens of one version."""
         new = self.tokens[self.brought :]
-        # The first segment begins with the prompt, which nobody drew.
+        # The first segment begins with the prompt, which was not drawn.
         given = len(new) - len(self.logprobs)
         columns = {
             "tokens": np.array(new, np.int32),
@@ -92,7 +92,7 @@ def answers_of(reservation: Reservation, settings: Settings) -> list[Answer]:
 
 
 class Worker:
-    """One who answers, until the table is closed."""
+    """Answers prompts until the table is closed."""
 
     def __init__(
         self,

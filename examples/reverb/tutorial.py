@@ -208,7 +208,7 @@ def prioritized_replay() -> None:
         np.testing.assert_allclose(info.probability, weights[name] / weights.sum(), rtol=1e-6)
     assert len(seen) == 3
 
-    # A key that is not there is nobody's mistake: the item may just have been evicted.
+    # A key that is not there is no mistake: the item may just have been evicted.
     client.mutate_priorities(
         "my_table", updates={seen[0].key: 0.0, seen[2].key: 5.0, 12345: 1.0}, deletes=[seen[1].key]
     )
@@ -244,7 +244,7 @@ def best_first() -> None:
 
 
 def queue() -> None:
-    """Whoever writes to a full queue waits, and so does who reads from an empty one."""
+    """Writing to a full queue waits, and so does reading from an empty one."""
     server = reverb.Server([reverb.Table.queue(name="my_queue", max_size=3)])
     client = reverb.Client(f"localhost:{server.port}")
 
