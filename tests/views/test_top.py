@@ -539,7 +539,7 @@ def test_missing_textual_is_one_line_and_once_needs_none(run_script: Any) -> Non
             "except SystemExit as end: print(end.code)\n"
             "sys.argv += ['--once', '--interval', '0.05']; main()"
         )
-    assert "pip install 'echoic[top]'" in done.stderr
+    assert "pip install 'echoic[cli]'" in done.stderr
     assert (done.stderr.count("\n"), done.stdout.splitlines()[0]) == (1, "1")
     assert (done.returncode, "table 'replay'" in done.stdout) == (0, True)
 

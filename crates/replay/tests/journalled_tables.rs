@@ -701,7 +701,7 @@ fn records_that_make_no_sense_are_refused() {
         ),
         (
             &[&[2, 12][..], &[0; 4], &[24, 0, 0, 0], &[5], &[0; 11]].concat(),
-            "session 5 was not told",
+            "session 5 was not recorded",
         ),
         (&[2, 7, 1, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0][..], "there is no item 0x5"),
     ] {
@@ -712,7 +712,7 @@ fn records_that_make_no_sense_are_refused() {
         journal.append(record).unwrap();
         journal.close().unwrap();
         let error = begin(&config, dir.path(), None).unwrap_err();
-        let what = format!("record 0 makes no sense: {what}");
+        let what = format!("record 0 is invalid: {what}");
         assert!(error.to_string().contains(&what), "{error}");
     }
 }

@@ -414,8 +414,8 @@ fn runs_and_fields_that_lie_are_refused() {
     // The first field is five different priorities.
     for (at, byte, what) in [
         (0, 2, "what is known of items has form 2"),
-        (0, 1, "what is known of an item makes no sense"),
-        (1 + 7, 0xff, "what is known of an item makes no sense"),
+        (0, 1, "the description of an item is invalid"),
+        (1 + 7, 0xff, "the description of an item is invalid"),
     ] {
         let error = lie("table-0.items", &|bytes| bytes[at] = byte);
         assert!(error.contains(what), "{at}: {error}");

@@ -76,7 +76,7 @@ def show(connection: echoic.Connection, interval: float) -> None:
         if (error.name or "").partition(".")[0] != "textual":
             raise
         fail(
-            "`echoic top` needs textual. Get it with: pip install 'echoic[top]'; `--once` does not"
+            "`echoic top` needs textual. Get it with: pip install 'echoic[cli]'; `--once` does not"
             " need it"
         )
     # Textual draws on standard error.

@@ -211,7 +211,7 @@ impl Reconnector {
     /// Why the thread is to give up, if it is.
     pub(super) fn quits(&self) -> Option<LinkError> {
         let quitting = self.quitting.load(Ordering::Acquire);
-        quitting.then(|| LinkError::Lost("the client was told to give up".into()))
+        quitting.then(|| LinkError::Lost("the client was asked to give up".into()))
     }
 
     pub(super) fn is_closing(&self) -> bool {

@@ -194,7 +194,7 @@ impl Numbers {
                 ("echoic_weights_max_publications", "How many may have.", info.most as f64),
                 (
                     "echoic_weights_subscribers",
-                    "Who is told of weights now.",
+                    "Subscribers of weights now.",
                     info.subscribers as f64,
                 ),
                 (
@@ -225,7 +225,7 @@ impl Numbers {
                 ),
                 (
                     "echoic_weights_sent_bytes_total",
-                    "Bytes of weights sent to those who do not share the server's memory.",
+                    "Bytes of weights sent to subscribers that do not share the server's memory.",
                     info.sent_bytes as f64,
                 ),
                 (
@@ -436,13 +436,13 @@ impl Numbers {
 
     fn add_spreads(&mut self, of: &Labels, spreads: &Spreads) {
         let Spreads { times_sampled, priorities, lags } = spreads;
-        let help = "Items that were sampled at most so often.";
+        let help = "Items that were sampled at most this often.";
         let name = "echoic_table_times_sampled";
         self.add_buckets(name, "", help, Kind::Gauge, of, times_sampled, &count_bounds());
         let help = "Items whose priority is at most so high.";
         let name = "echoic_table_priorities";
         self.add_buckets(name, "", help, Kind::Gauge, of, priorities, &priority_bounds());
-        let help = "Samples of items made at most so many policy versions before the learner's.";
+        let help = "Samples of items made at most this many policy versions before the learner's.";
         let name = "echoic_table_sampled_lag";
         let kind = Kind::Histogram;
         self.add_buckets(name, "_bucket", help, kind, of, &lags.spread, &count_bounds());
@@ -550,7 +550,7 @@ impl Numbers {
         );
         for (code, count) in &info.refused {
             let labels = vec![("code".into(), (*code).to_owned())];
-            let help = "Connections refused, by the reason that they were told.";
+            let help = "Connections refused, by reason.";
             self.add(
                 "echoic_connections_refused_total",
                 help,

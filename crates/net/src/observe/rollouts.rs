@@ -93,7 +93,7 @@ impl Numbers {
                 ),
                 (
                     "echoic_rollouts_queued_groups",
-                    "Groups that are complete, and nobody has them.",
+                    "Complete groups that are not leased.",
                     totals.queued as f64,
                 ),
                 (
@@ -215,7 +215,7 @@ impl Numbers {
             }
             let by = vec![("side".into(), side.to_owned()), ("reason".into(), reason.to_string())];
             let labels = [of.clone(), by].concat();
-            let help = "Calls that wait now, by who waits and what for.";
+            let help = "Calls that wait now, by side and reason.";
             let (gauge, counter) = (Kind::Gauge, Kind::Counter);
             let value = waits.waiting as f64;
             self.add("echoic_rollouts_waiting", help, gauge, labels.clone(), value);

@@ -520,7 +520,7 @@ impl EventLoop {
         let member = match (open.purpose, &self.shared.stream) {
             (Purpose::Memory, Some(stream)) => match RingMember::new(stream) {
                 None => {
-                    let text = "the ring has as many writers as it can tell apart";
+                    let text = "the ring has as many writers as it can distinguish";
                     return self.turn_away(index, RefusalCode::Limit, text);
                 }
                 member => member,
@@ -733,7 +733,7 @@ impl EventLoop {
             }
             // Whoever looks seldom does not listen meanwhile.
             Ending::Silent if connection.meter.purpose() == Purpose::Watch.name() => {
-                debug!(id, peer, "closed a connection: nobody looked for too long");
+                debug!(id, peer, "closed a connection: no request came for too long");
             }
             Ending::Silent => {
                 meter.silent.fetch_add(1, Ordering::Relaxed);

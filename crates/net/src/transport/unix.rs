@@ -88,7 +88,7 @@ impl Unix {
                 Err(Errno::AGAIN) if Instant::now() >= deadline => {
                     return Err(io::Error::new(
                         io::ErrorKind::TimedOut,
-                        "the server accepts nobody, and too many wait already",
+                        "the server accepts no clients, and too many wait already",
                     ));
                 }
                 Err(Errno::AGAIN) => std::thread::sleep(CROWD_PAUSE),

@@ -112,7 +112,7 @@ impl EMAPlanTracker {
         // A copy, and the lock is let go: what makes the array may run Python code.
         let plan = self.lock(py).plan().map(<[f64]>::to_vec);
         let plan = plan.ok_or_else(|| {
-            let text = "there is no average before the first `update`; `initialized` tells";
+            let text = "there is no average before the first `update`; see `initialized`";
             argument_error(py, text)
         })?;
         copied(py, &[self.dim], &plan)

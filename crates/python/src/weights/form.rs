@@ -58,7 +58,7 @@ impl LastForm {
             spec_error(
                 py,
                 format!(
-                    "the weights can't be published, nobody elsewhere could read them: {error}"
+                    "the weights can't be published, since no other process could read them: {error}"
                 ),
             )
         })?;

@@ -16,7 +16,7 @@ const MARKER: Marker = Marker {
     file: "echoic-journal.lock",
     text: "This directory has a journal of Echoic. Whoever has it open holds a lock on this file.\n",
     expected: "echoic-journal.lock",
-    holder: "somebody has this journal open",
+    holder: "another process has this journal open",
 };
 
 /// A segment whose records are all right.

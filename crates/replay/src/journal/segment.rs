@@ -228,7 +228,7 @@ impl<R: Read> Scan<R> {
                 Some(len) => len as usize,
             };
             if len > MAX_RECORD || (is_mark && len != 8) {
-                return Ok(Step::Torn(format!("a record of {len} bytes, which nobody wrote")));
+                return Ok(Step::Torn(format!("a record of {len} bytes, which was never written")));
             }
             let number = if is_mark { u64::MAX } else { self.next };
             let record = self.have(HEAD_BYTES.saturating_add(len))?;

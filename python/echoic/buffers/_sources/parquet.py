@@ -32,7 +32,7 @@ def read_parquet(
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        text = "reading Parquet files needs pyarrow: pip install 'echoic[parquet]'"
+        text = "reading Parquet files needs pyarrow: pip install 'echoic[data]'"
         raise ModuleNotFoundError(text) from error
 
     files = [path for given in paths for path in _files(given)]

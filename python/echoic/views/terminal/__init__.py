@@ -1,4 +1,4 @@
-"""Show a server in a terminal: ``echoic top``. It needs textual (``pip install 'echoic[top]'``)."""
+"""Show a server in a terminal: ``echoic top``. It needs textual (``pip install 'echoic[cli]'``)."""
 
 from echoic.views.terminal.app import Top
 

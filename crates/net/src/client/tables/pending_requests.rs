@@ -616,7 +616,7 @@ impl RequestFrames {
         if *self.pending.rollouts.get_or_init(|| configs.clone()) == configs {
             return Ok(());
         }
-        let text = "the server's rollout tables are not those that it had before; connect anew";
+        let text = "the server's rollout tables are not those that it had before; connect again";
         Err(WireError::Spec(text.into()).into())
     }
 

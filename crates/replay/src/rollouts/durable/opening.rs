@@ -21,7 +21,7 @@ pub(super) const MARKER: Marker = Marker {
     file: "echoic-rollouts.lock",
     text: "This directory has a rollout table of Echoic. Whoever has it open holds a lock on this file.\n",
     expected: "echoic-rollouts.lock",
-    holder: "somebody has this table open",
+    holder: "another process has this table open",
 };
 
 /// The checkpoints of a table, the oldest first.

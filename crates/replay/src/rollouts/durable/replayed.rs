@@ -12,7 +12,7 @@ use crate::Error;
 /// A record that is whole, so it was written like this.
 pub(super) fn nonsense(path: &Path, sequence: u64, what: impl Display) -> Error {
     let path = path.display();
-    Error::Unfit(format!("the journal in {path}: record {sequence} makes no sense: {what}"))
+    Error::Unfit(format!("the journal in {path}: record {sequence} is invalid: {what}"))
 }
 
 /// A table on its way back; see the [module](self).

@@ -84,7 +84,7 @@ pub(crate) fn read(reader: &checkpoint::Reader, number: usize) -> Result<Loaded,
     let ledger = Ledger::load(Arc::clone(&head.config), &numbers, &mut bulk).map_err(state)?;
     // The checksum of the whole section is looked at where it ends.
     if bulk.read(&mut [0]).map_err(|error| state(error.into()))? > 0 {
-        return Err(Error::unfit(path, "there are tokens that nobody has"));
+        return Err(Error::unfit(path, "there are tokens without an item"));
     }
     Ok(Loaded { head, ledger })
 }

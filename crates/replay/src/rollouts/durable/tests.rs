@@ -130,7 +130,7 @@ fn an_entry_of_another_format_says_so() {
         let mut record = opening(false);
         record[0] = other;
         let refused = Replayed::new("t".into()).apply(7, &record).unwrap_err().to_string();
-        let what = format!("record 7 makes no sense: it has format {other}; this release reads");
+        let what = format!("record 7 is invalid: it has format {other}; this release reads");
         assert!(refused.ends_with(&format!("{what} format 5")), "{refused}");
     }
 }

@@ -351,7 +351,7 @@ impl State {
         let is_right = groups <= first && (1..=first).contains(&batches) && attempts > 0;
         ensure(is_first || (is_right && first <= self.next_group.min(self.next_batch)), || {
             format!(
-                "numbers from {groups} and {batches} up to {first} are nobody's, and were given"
+                "numbers from {groups} and {batches} up to {first} are not in use, and were given"
             )
         })
     }

@@ -103,7 +103,7 @@ impl Effect {
     fn read(fields: &mut Reader<'_>) -> Result<Self, CodecError> {
         let key = Key::from_number(fields.u64("key")?);
         let version = fields.u64("version")?;
-        let gone = fields.u64("key of who went")?;
+        let gone = fields.u64("key of the removed item")?;
         Ok(Self { key, version, gone: (gone != NOBODY).then(|| Key::from_number(gone)) })
     }
 }

@@ -186,7 +186,7 @@ fn recover_one<'a>(
     while let Some((sequence, record)) = replay.next_record().map_err(failed)? {
         replayer
             .apply(record)
-            .map_err(|what| unfit(format!("record {sequence} makes no sense: {what}")))?;
+            .map_err(|what| unfit(format!("record {sequence} is invalid: {what}")))?;
         records += 1;
     }
     let (core, next_form) = if records > 0 {

@@ -265,7 +265,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
     fn credit(&mut self, sent: Option<Sent>, count: usize) -> Result<(), String> {
         let Some(Sent { session, number }) = sent else { return Ok(()) };
         let known = self.sessions.get(&session);
-        let (producer, epoch) = *known.ok_or_else(|| format!("session {session} was not told"))?;
+        let (producer, epoch) = *known.ok_or_else(|| format!("session {session} was not recorded"))?;
         // One that had been forgotten may have sent again what is here.
         self.core.sessions.advance(&Origin { producer, epoch, number }, count as u64);
         Ok(())
@@ -310,11 +310,11 @@ impl<'a, 'b> Replayer<'a, 'b> {
         ends: &[u32],
     ) -> Result<Trajectory, String> {
         let signature = self.forms.get(&form);
-        let signature = signature.ok_or_else(|| format!("form {form} was not told"))?;
+        let signature = signature.ok_or_else(|| format!("form {form} was not recorded"))?;
         let mut found = Vec::with_capacity(slices.len());
         for slice in slices {
             let chunk = self.chunks.get(&slice.chunk);
-            let chunk = chunk.ok_or_else(|| format!("chunk {:x} was not told", slice.chunk))?;
+            let chunk = chunk.ok_or_else(|| format!("chunk {:x} was not recorded", slice.chunk))?;
             found.push(Slice { chunk: Arc::clone(chunk), offset: slice.offset, len: slice.len });
         }
         let trajectory = Trajectory::joined(Arc::clone(signature), found.into(), ends);

@@ -387,7 +387,7 @@ fn read_items(items: &mut Items, head: &Head, mut source: Source) -> Result<(), 
         let mut all =
             (0..count).map(|slot| words.each_ref().map(|values| u64::from_le_bytes(values[slot])));
         if !all.all(|words| items.load(words)) {
-            return Err(source.wrong("what is known of an item makes no sense"));
+            return Err(source.wrong("the description of an item is invalid"));
         }
         left -= count;
     }
