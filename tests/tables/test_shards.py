@@ -577,6 +577,17 @@ def test_when_all_are_away_a_call_waits_for_as_long_as_it_may(start: Any, connec
     with told("is back"):
         processes[0].start()
         until(lambda: any(client.shards_there))
+    client.table("t").add(np.int64(6), timeout=PATIENCE)
+    client.flush()
+    with told("is away"):
+        processes[0].kill()
+        until(lambda: not any(client.shards_there))
+    # For how long they were away before does not count.
+    with pytest.raises(echoic.errors.WaitTimeoutError):
+        client.table("t").add(np.int64(8), timeout=0.05)
+    with told("is back"):
+        processes[0].start()
+        until(lambda: any(client.shards_there))
     client.table("t").add(np.int64(7), timeout=PATIENCE)
     assert client.table("t").sample(1, timeout=PATIENCE).data.tolist() == [7]
 

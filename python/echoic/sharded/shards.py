@@ -164,6 +164,7 @@ class Shards:
             shard.there = there
             if there:
                 shard.seen, told, shard.missed = True, shard.missed, False
+                self._none_since = None
             self._count_takers()
         if not there:
             self._gone.set()
