@@ -390,6 +390,22 @@ def test_a_pickled_client_connects_anew(open_shards: Any) -> None:
     assert copy.addresses == client.addresses
 
 
+def test_a_table_of_a_closed_connection_says_so_at_once(open_shards: Any) -> None:
+    _, client = open_shards(table(), table())
+    found = client.table("t")
+    writer = client.trajectory_writer()
+    client.close()
+    for call in (
+        lambda: found.add(np.int64(1)),
+        lambda: found.add(np.int64(1), shard_key=1),
+        lambda: found.extend(np.arange(3)),
+        lambda: found.sample(1),
+        lambda: writer.append(np.int64(1)),
+    ):
+        with pytest.raises(echoic.errors.ClosedError):
+            call()
+
+
 # Servers in processes of their own, which die.
 
 SERVE = """

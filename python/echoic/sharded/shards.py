@@ -203,10 +203,15 @@ class Shards:
 
         Raises:
             WaitTimeoutError: If none was there in time.
-            ClosedError: If tables of all of them are closed.
+            ClosedError: If the connection is closed, or tables of all of them are.
             DisconnectedError: If none was there within the ``deadline`` of all calls.
         """
-        while not (there := [one for one in self.there() if one.takes or not to_insert]):
+        while True:
+            if self._ended.is_set():
+                raise ClosedError("the connection to the shards is closed")
+            there = [one for one in self.there() if one.takes or not to_insert]
+            if there:
+                break
             now = time.monotonic()
             # The time counts across many short calls.
             since = self._none_since = self._none_since or now
