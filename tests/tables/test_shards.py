@@ -390,6 +390,17 @@ def test_a_pickled_client_connects_anew(open_shards: Any) -> None:
     assert copy.addresses == client.addresses
 
 
+def test_a_pickled_client_inserts_nothing_into_a_draining_shard() -> None:
+    with (
+        serve(table()) as one,
+        serve(table()) as other,
+        echoic.connect([(one.address, "draining"), other.address]) as client,
+    ):
+        assert client.shards_drained == [True, False]
+        with pickle.loads(pickle.dumps(client)) as copy:
+            assert copy.shards_drained == [True, False]
+
+
 def test_a_table_of_a_closed_connection_says_so_at_once(open_shards: Any) -> None:
     _, client = open_shards(table(), table())
     found = client.table("t")

@@ -522,7 +522,9 @@ class Shards:
     def named(self) -> list[Named]:
         """Return the addresses, as a list of them is given."""
         return [
-            (one.address, "draining") if one.drained and one.address else one.address
+            (one.address, "draining")
+            if one.address and (one.drained or one.draining)
+            else one.address
             for one in self.all
         ]
 
