@@ -262,7 +262,7 @@ class RayCrew:
     @property
     def restarts(self) -> int:
         """How often Ray started one again."""
-        from echoic.integrations.ray.roster import restarts_of
+        from echoic.integrations.ray.registry import restarts_of
 
         return sum(map(restarts_of, self._actors))
 
@@ -341,7 +341,7 @@ class _RayActor:
     def act(self, task: dict[str, Any]) -> None:
         """Act until the server is gone."""
         from echoic.integrations.ray.addresses import nearest
-        from echoic.integrations.ray.roster import own_restarts
+        from echoic.integrations.ray.registry import own_restarts
 
         prepare(task)
         address = nearest(task["addresses"], task["token"])
