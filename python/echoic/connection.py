@@ -11,7 +11,13 @@ import numpy as np
 
 from echoic import _native, _trees
 from echoic._links import Delivers, link_options, open_links
-from echoic.errors import ClosedError, EchoicError, RefusedError, TableNotFoundError
+from echoic.errors import (
+    ClosedError,
+    EchoicError,
+    RefusedError,
+    TableNotFoundError,
+    WaitTimeoutError,
+)
 from echoic.patterns import StructuredWriter
 from echoic.remote_stream import RemoteStream
 from echoic.remote_table import RemoteTable
@@ -400,16 +406,16 @@ class Connection(Delivers):
     def stats(self) -> ConnectionStats:
         """Return the numbers of this end; it sends no request to a server."""
         total: dict[str, float] = {field.name: 0 for field in fields(ConnectionStats)}
-        with self._lock:
-            for name, number in (pair for link in self._senders() for pair in link.stats().items()):
-                known = name.replace("samples_", "items_")
-                if known in total:
-                    total[known] += number
-            if self._rollout_link is not None:
-                total["reconnects"] += self._rollout_link.reconnects
-                total["connected"] += self._rollout_link.connected
+        for name, number in (pair for link in self._senders() for pair in link.stats().items()):
+            known = name.replace("samples_", "items_")
+            if known in total:
+                total[known] += number
+        rollouts = self._rollout_link
+        if rollouts is not None:
+            total["reconnects"] += rollouts.reconnects
+            total["connected"] += rollouts.connected
         whole = {name: int(number) for name, number in total.items() if name != "blocked_time"}
-        return ConnectionStats(**whole, blocked_time=total["blocked_time"])
+        return ConnectionStats(**whole, blocked_time=float(total["blocked_time"]))
 
     def server_stats(self, timeout: float = 5.0) -> dict[str, Observation]:
         """Return the state of each server that answers, by address.
@@ -462,8 +468,9 @@ class Connection(Delivers):
             link.flush(_left(until))
 
     def _senders(self) -> list[Any]:
-        with self._lock:
-            return [*self._streams.values(), *([] if self._link is None else [self._link])]
+        # Without the lock, so that numbers and a flush do not wait for a link that is being opened.
+        link = self._link
+        return [*self._streams.values(), *([] if link is None else [link])]
 
     def checkpoint(self, timeout: float | None = None) -> dict[str, Path]:
         """Have each server write a checkpoint of everything that it has.
@@ -503,14 +510,23 @@ class Connection(Delivers):
             WaitTimeoutError: If not everything was delivered in time.
             DisconnectedError: If the server was away for longer than ``reconnect``.
         """
-        with self._lock:
-            self._closed = True
+        until = None if timeout is None else time.monotonic() + timeout
+        self._closed = True
+        # Held by a thread that opens a link.
+        if not self._lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            late = WaitTimeoutError(
+                f"timed out: a link to {self._named()} is being opened; close the connection again"
+            )
+            late.reason = "AWAY"
+            raise late
+        try:
             senders, rollouts = self._senders(), self._rollout_link
             for store in self._weights.values():
                 store.close()
             self._watches.clear()
-        until = None if timeout is None else time.monotonic() + timeout
-        late: EchoicError | None = None
+        finally:
+            self._lock.release()
+        failed: EchoicError | None = None
         for link in [*senders, *([] if rollouts is None else [rollouts])]:
             left = _left(until)
             if link is rollouts:
@@ -518,9 +534,9 @@ class Connection(Delivers):
             try:
                 link.close(left)
             except EchoicError as error:
-                late = late or error
-        if late is not None:
-            raise late
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     # Several servers.
 

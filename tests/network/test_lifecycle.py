@@ -6,7 +6,9 @@ import multiprocessing
 import os
 import pickle
 import signal
+import socket
 import stat
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -540,3 +542,29 @@ def test_a_close_in_another_thread_ends_a_send_that_waits(
         client.close(timeout=0.3)
     with pytest.raises(echoic.EchoicError):
         many()
+
+
+# Connections.
+
+
+def test_numbers_and_close_do_not_wait_for_a_link_that_is_being_opened() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        client = echoic.connect(address, timeout=1.0)
+
+        def fail() -> None:
+            with pytest.raises(echoic.errors.DisconnectedError):
+                client.table("t")
+
+        opening = threading.Thread(target=fail)
+        opening.start()
+        accepted, _ = silent.accept()
+        with accepted:
+            begun = time.monotonic()
+            assert client.stats() == echoic.connection.ConnectionStats()
+            client.flush()
+            with pytest.raises(echoic.errors.WaitTimeoutError, match="is being opened"):
+                client.close(0.1)
+            assert time.monotonic() - begun < 0.5
+            opening.join()
+        client.close(0.1)
