@@ -736,11 +736,10 @@ def _open_tables(address: str, options: Mapping[str, Any]) -> Connection:
     return connection
 
 
-def _form(example: Any) -> str:
-    """Return the paths, dtypes and shapes of an example."""
-    paths, leaves, _ = _trees.tree_flatten_with_path(example)
-    arrays = [np.asarray(leaf) for leaf in leaves]
-    return str([(path, one.dtype, one.shape) for path, one in zip(paths, arrays, strict=True)])
+def _form(example: Any) -> tuple[object, str]:
+    """Return the structure of an example, and the dtypes and shapes of its leaves."""
+    leaves, structure = _trees.tree_flatten(example)
+    return structure, str([(one.dtype, one.shape) for one in map(np.asarray, leaves)])
 
 
 def _left(until: float | None) -> float | None:

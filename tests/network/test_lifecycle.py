@@ -568,3 +568,16 @@ def test_numbers_and_close_do_not_wait_for_a_link_that_is_being_opened() -> None
             assert time.monotonic() - begun < 0.5
             opening.join()
         client.close(0.1)
+
+
+def test_a_stream_is_the_same_only_for_examples_of_the_same_structure(
+    make_server: Any, folder: Path
+) -> None:
+    pair = (np.float32(0), np.float32(0))
+    server = make_server(pair, 2, listen=f"unix://{folder / 's'}").start()
+    with echoic.connect(server.address) as client:
+        assert client.stream(pair) is client.stream(pair)
+        client.stream(pair).add(pair)
+        client.stream(list(pair)).add(list(pair))
+        client.flush()
+    assert len(server.stream) == 2
