@@ -129,8 +129,8 @@ class Connection(Delivers):
     def _opened(self) -> dict[str, Any]:
         """Return the tables by name; connect to them first, if that was not done yet."""
         with self._lock:
+            self._check_open()
             if self._tables is None:
-                self._check_open()
                 if self._server is not None:
                     found: Any = self._server._tables
                 elif isinstance(self._to, str):
@@ -171,6 +171,7 @@ class Connection(Delivers):
             TableNotFoundError: If the server has no table of this name.
             DisconnectedError: If no server answers in time.
             RefusedError: If the server refuses this client; the message says why.
+            ClosedError: If the connection is closed, as of all methods that return a store.
 
         Examples:
             >>> from echoic import Server, Table, connect
@@ -205,6 +206,7 @@ class Connection(Delivers):
             RefusedError: If the server refuses this client; the message says why.
             DisconnectedError: If no server answers in time.
         """
+        self._check_open()
         if self._server is not None:
             return self._store_of_process("stream", self._server._stream)
         with self._lock:
@@ -236,6 +238,7 @@ class Connection(Delivers):
             complete
             [1 2 3]
         """
+        self._check_open()
         if self._server is not None:
             found: dict[str, RolloutTable] = {one.name: one for one in self._server._rollouts}
         else:
@@ -263,6 +266,7 @@ class Connection(Delivers):
                 While all are held, nothing newer is fetched. Those in the server's memory do not
                 count.
         """
+        self._check_open()
         if self._server is not None:
             store: WeightStore = self._store_of_process("weights", self._server._weights)
             return store
@@ -491,6 +495,7 @@ class Connection(Delivers):
                 this process ``TypeError`` if it has no checkpointer, ``OSError`` if writing failed.
             WaitTimeoutError: If it was not ready in time.
         """
+        self._check_open()
         if self._server is not None:
             return {_LOCAL: self._server.checkpoint()}
         shards, _ = self._each()

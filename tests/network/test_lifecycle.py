@@ -581,3 +581,33 @@ def test_a_stream_is_the_same_only_for_examples_of_the_same_structure(
         client.stream(list(pair)).add(list(pair))
         client.flush()
     assert len(server.stream) == 2
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_a_closed_connection_returns_no_stores(folder: Path, local: bool) -> None:
+    stores: list[Any] = [
+        echoic.Table("t", 0.0, capacity=10),
+        echoic.Stream(0.0, batch_size=2),
+        echoic.RolloutTable("r", {"tokens": "int32"}, batch_groups=1),
+        echoic.WeightStore(),
+    ]
+    with echoic.Server(*stores, listen=f"unix://{folder / 's'}") as server:
+        client = echoic.connect(server if local else server.address)
+        for _ in range(2):
+            for service in (
+                lambda: client.table("t"),
+                lambda: client.tables,
+                lambda: client.stream(0.0),
+                lambda: client.rollouts("r"),
+                client.weights,
+                client.trajectory_writer,
+                client.server_stats,
+            ):
+                if client._closed:
+                    with pytest.raises(echoic.errors.ClosedError, match=r"connection .* is closed"):
+                        service()
+                else:
+                    service()
+            client.close()
+        client.flush()
+        assert client.stats().connected == 0
