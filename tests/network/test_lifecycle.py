@@ -544,6 +544,15 @@ def test_a_close_in_another_thread_ends_a_send_that_waits(
         many()
 
 
+def test_a_closed_server_opens_no_address(folder: Path) -> None:
+    path = folder / "s"
+    server = echoic.Server(echoic.Table("t", capacity=10), listen=f"unix://{path}")
+    server.close()
+    with pytest.raises(echoic.errors.ClosedError, match="closed"):
+        server.start()
+    assert not path.exists()
+
+
 # Connections.
 
 
