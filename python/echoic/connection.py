@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,7 +27,7 @@ from echoic.trajectory_writer import TrajectoryWriter
 from echoic.vector_writer import VectorWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from typing import TypeAlias
 
@@ -108,7 +109,12 @@ class Connection(Delivers):
         if not (isinstance(to, str) or callable(to) or self._server is not None):
             from echoic.sharded.places import read_places
 
-            self._to = list(to)  # type: ignore[arg-type]
+            if isinstance(to, (bytes, bytearray)) or not isinstance(to, Iterable):
+                raise TypeError(
+                    "expected an address such as 'tcp://127.0.0.1:5555', a list of them, a "
+                    f"function that returns a list, or a Server, got a {type(to).__name__}"
+                )
+            self._to = list(to)
             read_places(self._to)
         self._options = dict(options)
         self._seed, self._refresh = seed, refresh
@@ -690,7 +696,9 @@ def connect(
 
     Raises:
         ArgumentError: If ``to`` is ``None``, and the environment names no server.
-        ValueError: If several addresses are malformed, or ``refresh`` is not above 0.
+        TypeError: If ``to`` is none of these.
+        ValueError: If several addresses are malformed, a time is negative, or ``refresh`` is not
+            above 0.
 
     Examples:
         >>> import numpy as np

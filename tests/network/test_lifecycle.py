@@ -620,3 +620,22 @@ def test_a_closed_connection_returns_no_stores(folder: Path, local: bool) -> Non
             client.close()
         client.flush()
         assert client.stats().connected == 0
+
+
+@pytest.mark.parametrize("to", [5, b"tcp://127.0.0.1:1", object()])
+def test_what_is_no_address_is_refused_by_its_type(to: Any) -> None:
+    with pytest.raises(TypeError, match=f"expected an address .* got a {type(to).__name__}"):
+        echoic.connect(to)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"), [("timeout", -1), ("timeout", float("nan")), ("reconnect", -0.5)]
+)
+def test_a_time_that_is_none_is_refused_at_once_by_its_name(argument: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"^{argument} must be a number of seconds >= 0, got "):
+        echoic.connect("tcp://127.0.0.1:1", **{argument: value})
+
+
+def test_tls_that_is_none_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"expected a Tls in tls, got True"):
+        echoic.connect("tls://127.0.0.1:1", tls=True)  # type: ignore[arg-type]
