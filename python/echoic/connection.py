@@ -552,9 +552,10 @@ class Connection(Delivers):
     # Several servers.
 
     def _several(self, what: str) -> Shards:
-        shards, _ = self._each()
-        if shards is None:
+        if self._server is not None or isinstance(self._to, str):
             raise TypeError(f"{what} is for several servers, and {self._named()} is one")
+        self._opened()
+        shards: Shards = self._link
         return shards
 
     @property

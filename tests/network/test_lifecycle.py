@@ -639,3 +639,8 @@ def test_a_time_that_is_none_is_refused_at_once_by_its_name(argument: str, value
 def test_tls_that_is_none_is_refused() -> None:
     with pytest.raises(TypeError, match=r"expected a Tls in tls, got True"):
         echoic.connect("tls://127.0.0.1:1", tls=True)  # type: ignore[arg-type]
+
+
+def test_what_is_for_several_servers_says_so_before_it_connects() -> None:
+    with pytest.raises(TypeError, match=r"refresh is for several servers, and tcp://.* is one"):
+        echoic.connect("tcp://127.0.0.1:1", timeout=0.0).refresh()
