@@ -636,6 +636,11 @@ class Connection(Delivers):
             to = self._link.named()
         return type(self), (to, self._options, self._seed, self._refresh)
 
+    @property
+    def _is_opened(self) -> bool:
+        """Whether there is a link that :meth:`stats` counts."""
+        return bool(self._senders()) or self._rollout_link is not None
+
     def _named(self) -> str:
         if callable(self._to):
             return repr(self._to) if self._link is None else repr(self.addresses)
