@@ -644,3 +644,15 @@ def test_tls_that_is_none_is_refused() -> None:
 def test_what_is_for_several_servers_says_so_before_it_connects() -> None:
     with pytest.raises(TypeError, match=r"refresh is for several servers, and tcp://.* is one"):
         echoic.connect("tcp://127.0.0.1:1", timeout=0.0).refresh()
+
+
+def test_remote_stores_say_where_their_server_is(folder: Path) -> None:
+    stream = echoic.Stream(0.0, batch_size=2)
+    with echoic.Server(stream, echoic.WeightStore(), listen=f"unix://{folder / 's'}") as server:
+        client = echoic.connect(server.address)
+        stores = {"RemoteStream": client.stream(0.0), "RemoteWeightStore": client.weights()}
+        for kind, store in stores.items():
+            assert repr(store) == f"{kind}({server.address})"
+        client.close()
+        for kind, store in stores.items():
+            assert repr(store) == f"{kind}({server.address}, closed)"
