@@ -702,7 +702,7 @@ def connect(
 
     Raises:
         ArgumentError: If ``to`` is ``None``, and the environment names no server.
-        TypeError: If ``to`` is none of these.
+        TypeError: If ``to`` has another type.
         ValueError: If several addresses are malformed, a time is negative, or ``refresh`` is not
             above 0.
 
