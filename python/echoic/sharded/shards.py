@@ -63,7 +63,7 @@ class Shards:
             another address. A shard keeps its position; new ones are added at the end.
         connect: Connects to one of them.
         options: The options of each connection.
-            ``deadline`` of it is the seconds that a call waits for a shard that it needs.
+            Its ``deadline`` is the seconds that a call waits for a shard that it needs.
         refresh: Seconds between two calls for the addresses; ``None`` calls only while a shard is
             away.
     """
@@ -163,16 +163,16 @@ class Shards:
                 return
             shard.there = there
             if there:
-                shard.seen, told, shard.missed = True, shard.missed, False
+                shard.seen, was_missed, shard.missed = True, shard.missed, False
                 self._none_since = None
             self._count_takers()
         if not there:
             self._gone.set()
             self._miss(shard)
             return
-        for tell in self.on_return:
-            tell(shard)
-        if told:
+        for call in self.on_return:
+            call(shard)
+        if was_missed:
             dropped = f"; so far {self.dropped} changes of items were dropped"
             warn(f"{shard} is back{dropped if self.dropped else ''}")
 
