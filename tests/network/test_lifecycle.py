@@ -656,3 +656,21 @@ def test_remote_stores_say_where_their_server_is(folder: Path) -> None:
         client.close()
         for kind, store in stores.items():
             assert repr(store) == f"{kind}({server.address}, closed)"
+
+
+def test_a_short_timeout_of_server_stats_is_kept_beside_a_long_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = echoic.connect(f"tcp://127.0.0.1:{silent.getsockname()[1]}")
+
+        def fail(timeout: float) -> None:
+            with pytest.raises(echoic.errors.DisconnectedError):
+                client.server_stats(timeout)
+
+        long = threading.Thread(target=fail, args=(1.0,))
+        long.start()
+        accepted, _ = silent.accept()
+        with accepted:
+            begun = time.monotonic()
+            fail(0.05)
+            assert time.monotonic() - begun < 0.5
+            long.join()
