@@ -150,7 +150,8 @@ class Server(_native.Server):
         )
         transports: list[Transport] = []
         for one in several:
-            if isinstance(one, Transport):
+            # A path has a method `open`, too.
+            if isinstance(one, Transport) and not isinstance(one, Path):
                 transports.append(one)
                 continue
             if not isinstance(one, str):

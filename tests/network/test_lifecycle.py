@@ -553,6 +553,11 @@ def test_a_closed_server_opens_no_address(folder: Path) -> None:
     assert not path.exists()
 
 
+def test_a_path_is_no_address_to_listen_at(folder: Path) -> None:
+    with pytest.raises(TypeError, match=r"expected addresses such as .* got a .*Path"):
+        echoic.Server(echoic.Table("t", capacity=10), listen=folder / "s")  # type: ignore[arg-type]
+
+
 # Connections.
 
 
