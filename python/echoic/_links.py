@@ -35,7 +35,18 @@ def link_options(
     window_bytes: int = 4 << 20,
     linger: float = 0.0002,
 ) -> dict[str, Any]:
-    """Return the options of :func:`echoic.connect` as the native core takes them."""
+    """Return the options of :func:`echoic.connect` as the native core takes them.
+
+    Raises:
+        ValueError: If a time is not a number of seconds >= 0.
+        TypeError: If ``tls`` is no :class:`~echoic.Tls`.
+    """
+    # The native core has other names for these.
+    for argument, seconds in (("timeout", timeout), ("reconnect", reconnect)):
+        if seconds is not None and not seconds >= 0:
+            raise ValueError(f"{argument} must be a number of seconds >= 0, got {seconds}")
+    if not isinstance(tls, (Tls, type(None))):
+        raise TypeError(f"expected a Tls in tls, got {tls!r}")
     return {
         "token": secret(token),
         **vars(tls or Tls()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,7 +12,13 @@ import numpy as np
 
 from echoic import _native, _trees
 from echoic._links import Delivers, link_options, open_links
-from echoic.errors import ClosedError, EchoicError, RefusedError, TableNotFoundError
+from echoic.errors import (
+    ClosedError,
+    EchoicError,
+    RefusedError,
+    TableNotFoundError,
+    WaitTimeoutError,
+)
 from echoic.patterns import StructuredWriter
 from echoic.remote_stream import RemoteStream
 from echoic.remote_table import RemoteTable
@@ -20,7 +27,7 @@ from echoic.trajectory_writer import TrajectoryWriter
 from echoic.vector_writer import VectorWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from typing import TypeAlias
 
@@ -102,7 +109,12 @@ class Connection(Delivers):
         if not (isinstance(to, str) or callable(to) or self._server is not None):
             from echoic.sharded.places import read_places
 
-            self._to = list(to)  # type: ignore[arg-type]
+            if isinstance(to, (bytes, bytearray)) or not isinstance(to, Iterable):
+                raise TypeError(
+                    "expected an address such as 'tcp://127.0.0.1:5555', a list of them, a "
+                    f"function that returns a list, or a Server, got a {type(to).__name__}"
+                )
+            self._to = list(to)
             read_places(self._to)
         self._options = dict(options)
         self._seed, self._refresh = seed, refresh
@@ -123,8 +135,8 @@ class Connection(Delivers):
     def _opened(self) -> dict[str, Any]:
         """Return the tables by name; connect to them first, if that was not done yet."""
         with self._lock:
+            self._check_open()
             if self._tables is None:
-                self._check_open()
                 if self._server is not None:
                     found: Any = self._server._tables
                 elif isinstance(self._to, str):
@@ -165,6 +177,7 @@ class Connection(Delivers):
             TableNotFoundError: If the server has no table of this name.
             DisconnectedError: If no server answers in time.
             RefusedError: If the server refuses this client; the message says why.
+            ClosedError: If the connection is closed, as of all methods that return a store.
 
         Examples:
             >>> from echoic import Server, Table, connect
@@ -199,6 +212,7 @@ class Connection(Delivers):
             RefusedError: If the server refuses this client; the message says why.
             DisconnectedError: If no server answers in time.
         """
+        self._check_open()
         if self._server is not None:
             return self._store_of_process("stream", self._server._stream)
         with self._lock:
@@ -230,6 +244,7 @@ class Connection(Delivers):
             complete
             [1 2 3]
         """
+        self._check_open()
         if self._server is not None:
             found: dict[str, RolloutTable] = {one.name: one for one in self._server._rollouts}
         else:
@@ -257,6 +272,7 @@ class Connection(Delivers):
                 While all are held, nothing newer is fetched. Those in the server's memory do not
                 count.
         """
+        self._check_open()
         if self._server is not None:
             store: WeightStore = self._store_of_process("weights", self._server._weights)
             return store
@@ -400,16 +416,16 @@ class Connection(Delivers):
     def stats(self) -> ConnectionStats:
         """Return the numbers of this end; it sends no request to a server."""
         total: dict[str, float] = {field.name: 0 for field in fields(ConnectionStats)}
-        with self._lock:
-            for name, number in (pair for link in self._senders() for pair in link.stats().items()):
-                known = name.replace("samples_", "items_")
-                if known in total:
-                    total[known] += number
-            if self._rollout_link is not None:
-                total["reconnects"] += self._rollout_link.reconnects
-                total["connected"] += self._rollout_link.connected
+        for name, number in (pair for link in self._senders() for pair in link.stats().items()):
+            known = name.replace("samples_", "items_")
+            if known in total:
+                total[known] += number
+        rollouts = self._rollout_link
+        if rollouts is not None:
+            total["reconnects"] += rollouts.reconnects
+            total["connected"] += rollouts.connected
         whole = {name: int(number) for name, number in total.items() if name != "blocked_time"}
-        return ConnectionStats(**whole, blocked_time=total["blocked_time"])
+        return ConnectionStats(**whole, blocked_time=float(total["blocked_time"]))
 
     def server_stats(self, timeout: float = 5.0) -> dict[str, Observation]:
         """Return the state of each server that answers, by address.
@@ -462,8 +478,9 @@ class Connection(Delivers):
             link.flush(_left(until))
 
     def _senders(self) -> list[Any]:
-        with self._lock:
-            return [*self._streams.values(), *([] if self._link is None else [self._link])]
+        # Without the lock, so that numbers and a flush do not wait for a link that is being opened.
+        link = self._link
+        return [*self._streams.values(), *([] if link is None else [link])]
 
     def checkpoint(self, timeout: float | None = None) -> dict[str, Path]:
         """Have each server write a checkpoint of everything that it has.
@@ -484,6 +501,7 @@ class Connection(Delivers):
                 this process ``TypeError`` if it has no checkpointer, ``OSError`` if writing failed.
             WaitTimeoutError: If it was not ready in time.
         """
+        self._check_open()
         if self._server is not None:
             return {_LOCAL: self._server.checkpoint()}
         shards, _ = self._each()
@@ -503,14 +521,23 @@ class Connection(Delivers):
             WaitTimeoutError: If not everything was delivered in time.
             DisconnectedError: If the server was away for longer than ``reconnect``.
         """
-        with self._lock:
-            self._closed = True
+        until = None if timeout is None else time.monotonic() + timeout
+        self._closed = True
+        # Held by a thread that opens a link.
+        if not self._lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            late = WaitTimeoutError(
+                f"timed out: a link to {self._named()} is being opened; close the connection again"
+            )
+            late.reason = "AWAY"
+            raise late
+        try:
             senders, rollouts = self._senders(), self._rollout_link
             for store in self._weights.values():
                 store.close()
             self._watches.clear()
-        until = None if timeout is None else time.monotonic() + timeout
-        late: EchoicError | None = None
+        finally:
+            self._lock.release()
+        failed: EchoicError | None = None
         for link in [*senders, *([] if rollouts is None else [rollouts])]:
             left = _left(until)
             if link is rollouts:
@@ -518,16 +545,17 @@ class Connection(Delivers):
             try:
                 link.close(left)
             except EchoicError as error:
-                late = late or error
-        if late is not None:
-            raise late
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     # Several servers.
 
     def _several(self, what: str) -> Shards:
-        shards, _ = self._each()
-        if shards is None:
+        if self._server is not None or isinstance(self._to, str):
             raise TypeError(f"{what} is for several servers, and {self._named()} is one")
+        self._opened()
+        shards: Shards = self._link
         return shards
 
     @property
@@ -608,6 +636,11 @@ class Connection(Delivers):
             to = self._link.named()
         return type(self), (to, self._options, self._seed, self._refresh)
 
+    @property
+    def _is_opened(self) -> bool:
+        """Whether there is a link that :meth:`stats` counts."""
+        return bool(self._senders()) or self._rollout_link is not None
+
     def _named(self) -> str:
         if callable(self._to):
             return repr(self._to) if self._link is None else repr(self.addresses)
@@ -669,7 +702,9 @@ def connect(
 
     Raises:
         ArgumentError: If ``to`` is ``None``, and the environment names no server.
-        ValueError: If several addresses are malformed, or ``refresh`` is not above 0.
+        TypeError: If ``to`` has another type.
+        ValueError: If several addresses are malformed, a time is negative, or ``refresh`` is not
+            above 0.
 
     Examples:
         >>> import numpy as np
@@ -720,11 +755,10 @@ def _open_tables(address: str, options: Mapping[str, Any]) -> Connection:
     return connection
 
 
-def _form(example: Any) -> str:
-    """Return the paths, dtypes and shapes of an example."""
-    paths, leaves, _ = _trees.tree_flatten_with_path(example)
-    arrays = [np.asarray(leaf) for leaf in leaves]
-    return str([(path, one.dtype, one.shape) for path, one in zip(paths, arrays, strict=True)])
+def _form(example: Any) -> tuple[object, str]:
+    """Return the structure of an example, and the dtypes and shapes of its leaves."""
+    leaves, structure = _trees.tree_flatten(example)
+    return structure, str([(one.dtype, one.shape) for one in map(np.asarray, leaves)])
 
 
 def _left(until: float | None) -> float | None:

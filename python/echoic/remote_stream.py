@@ -37,3 +37,7 @@ class RemoteStream(_native.RemoteStream, Delivers):
         """Pickle as address, example and options: the copy connects again, as another producer."""
         kind = type(self)
         return RemoteStream.__new__, (kind, self.address, self._example(), self._options)
+
+    def __repr__(self) -> str:
+        """Return where the server is, and whether the stream is closed."""
+        return f"RemoteStream({self.address}{', closed' if self.closed else ''})"

@@ -45,7 +45,7 @@ _ADDRESSES = "ECHOIC_ADDRESSES"
 _FILE = "ECHOIC_ADDRESSES_FILE"
 _TOKEN = "ECHOIC_TOKEN_FILE"
 _DRAINING, _REMOVED = "draining", "removed"
-_PAPERS = {
+_TLS_FILES = {
     "ca": "ECHOIC_CA_FILE",
     "certificate": "ECHOIC_CERTIFICATE_FILE",
     "key": "ECHOIC_KEY_FILE",
@@ -161,7 +161,7 @@ def secrets_for(
         token = read_token(Path(file), _TOKEN)
     added = {
         name: os.environ[variable]
-        for name, variable in _PAPERS.items()
+        for name, variable in _TLS_FILES.items()
         if os.environ.get(variable) and getattr(tls, name, None) is None
     }
     return token, replace(tls or Tls(), **added) if added else tls

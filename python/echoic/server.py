@@ -150,7 +150,8 @@ class Server(_native.Server):
         )
         transports: list[Transport] = []
         for one in several:
-            if isinstance(one, Transport):
+            # A path has a method `open`, too.
+            if isinstance(one, Transport) and not isinstance(one, Path):
                 transports.append(one)
                 continue
             if not isinstance(one, str):
@@ -280,7 +281,10 @@ class Server(_native.Server):
         Raises:
             OSError: A port or path can't be had; the message says which and why.
             ValueError: An address that other machines can reach was given no token.
+            ClosedError: The server is closed.
         """
+        if self.closed:
+            raise ClosedError(f"{self!r} can't be started again: make another one")
         while self._waiting:
             self._waiting[0].open(self)
             del self._waiting[0]

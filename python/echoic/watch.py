@@ -137,13 +137,14 @@ class ServerWatch:
     def stats(self, timeout: float) -> Observation:
         """Return the server's state now; see ``Connection.server_stats``."""
         until = time.monotonic() + timeout
+        # One call has the link at a time; another one beside it opens its own, without a wait.
         with self._lock:
             watcher, self._watcher = self._watcher, None
-            if watcher is not None:
-                # A lost link is noticed only when it is used.
-                with contextlib.suppress(DisconnectedError):
-                    return self._look(watcher, until)
-            return self._look(_native.Watcher(self.address, self._options, _left(until)), until)
+        if watcher is not None:
+            # A lost link is noticed only when it is used.
+            with contextlib.suppress(DisconnectedError):
+                return self._look(watcher, until)
+        return self._look(_native.Watcher(self.address, self._options, _left(until)), until)
 
     def _look(self, watcher: _native.Watcher, until: float) -> Observation:
         seen = watcher.look(_left(until))

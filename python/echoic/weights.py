@@ -127,3 +127,7 @@ class RemoteWeightStore(_native.RemoteWeightStore):
     def __exit__(self, *_: object) -> None:
         """Close the link."""
         self.close()
+
+    def __repr__(self) -> str:
+        """Return where the server is, and whether the link is closed."""
+        return f"RemoteWeightStore({self.address}{', closed' if self.closed else ''})"

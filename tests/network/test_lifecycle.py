@@ -6,7 +6,9 @@ import multiprocessing
 import os
 import pickle
 import signal
+import socket
 import stat
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -540,3 +542,140 @@ def test_a_close_in_another_thread_ends_a_send_that_waits(
         client.close(timeout=0.3)
     with pytest.raises(echoic.EchoicError):
         many()
+
+
+def test_a_closed_server_opens_no_address(folder: Path) -> None:
+    path = folder / "s"
+    server = echoic.Server(echoic.Table("t", capacity=10), listen=f"unix://{path}")
+    server.close()
+    with pytest.raises(echoic.errors.ClosedError, match="closed"):
+        server.start()
+    assert not path.exists()
+
+
+def test_a_path_is_no_address_to_listen_at(folder: Path) -> None:
+    with pytest.raises(TypeError, match=r"expected addresses such as .* got a .*Path"):
+        echoic.Server(echoic.Table("t", capacity=10), listen=folder / "s")  # type: ignore[arg-type]
+
+
+# Connections.
+
+
+def test_numbers_and_close_do_not_wait_for_a_link_that_is_being_opened() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        client = echoic.connect(address, timeout=1.0)
+
+        def fail() -> None:
+            with pytest.raises(echoic.errors.DisconnectedError):
+                client.table("t")
+
+        opening = threading.Thread(target=fail)
+        opening.start()
+        accepted, _ = silent.accept()
+        with accepted:
+            begun = time.monotonic()
+            assert client.stats() == echoic.connection.ConnectionStats()
+            client.flush()
+            with pytest.raises(echoic.errors.WaitTimeoutError, match="is being opened"):
+                client.close(0.1)
+            assert time.monotonic() - begun < 0.5
+            opening.join()
+        client.close(0.1)
+
+
+def test_a_stream_is_the_same_only_for_examples_of_the_same_structure(
+    make_server: Any, folder: Path
+) -> None:
+    pair = (np.float32(0), np.float32(0))
+    server = make_server(pair, 2, listen=f"unix://{folder / 's'}").start()
+    with echoic.connect(server.address) as client:
+        assert client.stream(pair) is client.stream(pair)
+        client.stream(pair).add(pair)
+        client.stream(list(pair)).add(list(pair))
+        client.flush()
+    assert len(server.stream) == 2
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_a_closed_connection_returns_no_stores(folder: Path, local: bool) -> None:
+    stores: list[Any] = [
+        echoic.Table("t", 0.0, capacity=10),
+        echoic.Stream(0.0, batch_size=2),
+        echoic.RolloutTable("r", {"tokens": "int32"}, batch_groups=1),
+        echoic.WeightStore(),
+    ]
+    with echoic.Server(*stores, listen=f"unix://{folder / 's'}") as server:
+        client = echoic.connect(server if local else server.address)
+        for _ in range(2):
+            for service in (
+                lambda: client.table("t"),
+                lambda: client.tables,
+                lambda: client.stream(0.0),
+                lambda: client.rollouts("r"),
+                client.weights,
+                client.trajectory_writer,
+                client.server_stats,
+            ):
+                if client._closed:
+                    with pytest.raises(echoic.errors.ClosedError, match=r"connection .* is closed"):
+                        service()
+                else:
+                    service()
+            client.close()
+        client.flush()
+        assert client.stats().connected == 0
+
+
+@pytest.mark.parametrize("to", [5, b"tcp://127.0.0.1:1", object()])
+def test_what_is_no_address_is_refused_by_its_type(to: Any) -> None:
+    with pytest.raises(TypeError, match=f"expected an address .* got a {type(to).__name__}"):
+        echoic.connect(to)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"), [("timeout", -1), ("timeout", float("nan")), ("reconnect", -0.5)]
+)
+def test_a_time_that_is_none_is_refused_at_once_by_its_name(argument: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"^{argument} must be a number of seconds >= 0, got "):
+        echoic.connect("tcp://127.0.0.1:1", **{argument: value})
+
+
+def test_tls_that_is_none_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"expected a Tls in tls, got True"):
+        echoic.connect("tls://127.0.0.1:1", tls=True)  # type: ignore[arg-type]
+
+
+def test_what_is_for_several_servers_says_so_before_it_connects() -> None:
+    with pytest.raises(TypeError, match=r"refresh is for several servers, and tcp://.* is one"):
+        echoic.connect("tcp://127.0.0.1:1", timeout=0.0).refresh()
+
+
+def test_remote_stores_say_where_their_server_is(folder: Path) -> None:
+    stream = echoic.Stream(0.0, batch_size=2)
+    with echoic.Server(stream, echoic.WeightStore(), listen=f"unix://{folder / 's'}") as server:
+        client = echoic.connect(server.address)
+        stores = {"RemoteStream": client.stream(0.0), "RemoteWeightStore": client.weights()}
+        for kind, store in stores.items():
+            assert repr(store) == f"{kind}({server.address})"
+        client.close()
+        for kind, store in stores.items():
+            assert repr(store) == f"{kind}({server.address}, closed)"
+
+
+def test_a_short_timeout_of_server_stats_is_kept_beside_a_long_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = echoic.connect(f"tcp://127.0.0.1:{silent.getsockname()[1]}")
+
+        def fail(timeout: float) -> None:
+            with pytest.raises(echoic.errors.DisconnectedError):
+                client.server_stats(timeout)
+
+        long = threading.Thread(target=fail, args=(1.0,))
+        long.start()
+        accepted, _ = silent.accept()
+        with accepted:
+            begun = time.monotonic()
+            fail(0.05)
+            assert time.monotonic() - begun < 0.5
+            long.join()

@@ -390,6 +390,33 @@ def test_a_pickled_client_connects_anew(open_shards: Any) -> None:
     assert copy.addresses == client.addresses
 
 
+def test_a_pickled_client_inserts_nothing_into_a_draining_shard() -> None:
+    with (
+        serve(table()) as one,
+        serve(table()) as other,
+        echoic.connect([(one.address, "draining"), other.address]) as client,
+    ):
+        assert client.shards_drained == [True, False]
+        with pickle.loads(pickle.dumps(client)) as copy:
+            assert copy.shards_drained == [True, False]
+
+
+def test_a_table_of_a_closed_connection_says_so_at_once(open_shards: Any) -> None:
+    _, client = open_shards(table(), table())
+    found = client.table("t")
+    writer = client.trajectory_writer()
+    client.close()
+    for call in (
+        lambda: found.add(np.int64(1)),
+        lambda: found.add(np.int64(1), shard_key=1),
+        lambda: found.extend(np.arange(3)),
+        lambda: found.sample(1),
+        lambda: writer.append(np.int64(1)),
+    ):
+        with pytest.raises(echoic.errors.ClosedError):
+            call()
+
+
 # Servers in processes of their own, which die.
 
 SERVE = """
@@ -574,6 +601,17 @@ def test_when_all_are_away_a_call_waits_for_as_long_as_it_may(start: Any, connec
             echoic.errors.DisconnectedError, match=r"all shards were away for 0.3 s"
         ):
             call()
+    with told("is back"):
+        processes[0].start()
+        until(lambda: any(client.shards_there))
+    client.table("t").add(np.int64(6), timeout=PATIENCE)
+    client.flush()
+    with told("is away"):
+        processes[0].kill()
+        until(lambda: not any(client.shards_there))
+    # For how long they were away before does not count.
+    with pytest.raises(echoic.errors.WaitTimeoutError):
+        client.table("t").add(np.int64(8), timeout=0.05)
     with told("is back"):
         processes[0].start()
         until(lambda: any(client.shards_there))

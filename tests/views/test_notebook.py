@@ -153,6 +153,16 @@ def test_a_server_its_stream_and_its_connections_are_shown():
     assert "closed" in repr(server)
 
 
+def test_a_connection_says_whether_it_is_connected():
+    with Server(Table("replay", STEP, capacity=10), listen="tcp://127.0.0.1:0") as server:
+        assert "in this process" in echoic.connect(server)._repr_html_()
+        with echoic.connect(server.address, reconnect=0.1) as client:
+            assert "no service was used yet" in client._repr_html_()
+            client.table("replay")
+            assert ">connected<" in client._repr_html_()
+        assert ">closed<" in client._repr_html_()
+
+
 def test_writers_say_what_they_hold():
     table = Table("replay", capacity=3)
     writer = TrajectoryWriter([table], 2)

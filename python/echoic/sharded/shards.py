@@ -63,7 +63,7 @@ class Shards:
             another address. A shard keeps its position; new ones are added at the end.
         connect: Connects to one of them.
         options: The options of each connection.
-            ``deadline`` of it is the seconds that a call waits for a shard that it needs.
+            Its ``deadline`` is the seconds that a call waits for a shard that it needs.
         refresh: Seconds between two calls for the addresses; ``None`` calls only while a shard is
             away.
     """
@@ -163,15 +163,16 @@ class Shards:
                 return
             shard.there = there
             if there:
-                shard.seen, told, shard.missed = True, shard.missed, False
+                shard.seen, was_missed, shard.missed = True, shard.missed, False
+                self._none_since = None
             self._count_takers()
         if not there:
             self._gone.set()
             self._miss(shard)
             return
-        for tell in self.on_return:
-            tell(shard)
-        if told:
+        for call in self.on_return:
+            call(shard)
+        if was_missed:
             dropped = f"; so far {self.dropped} changes of items were dropped"
             warn(f"{shard} is back{dropped if self.dropped else ''}")
 
@@ -202,10 +203,15 @@ class Shards:
 
         Raises:
             WaitTimeoutError: If none was there in time.
-            ClosedError: If tables of all of them are closed.
+            ClosedError: If the connection is closed, or tables of all of them are.
             DisconnectedError: If none was there within the ``deadline`` of all calls.
         """
-        while not (there := [one for one in self.there() if one.takes or not to_insert]):
+        while True:
+            if self._ended.is_set():
+                raise ClosedError("the connection to the shards is closed")
+            there = [one for one in self.there() if one.takes or not to_insert]
+            if there:
+                break
             now = time.monotonic()
             # The time counts across many short calls.
             since = self._none_since = self._none_since or now
@@ -516,7 +522,9 @@ class Shards:
     def named(self) -> list[Named]:
         """Return the addresses, as a list of them is given."""
         return [
-            (one.address, "draining") if one.drained and one.address else one.address
+            (one.address, "draining")
+            if one.address and (one.drained or one.draining)
+            else one.address
             for one in self.all
         ]
 

@@ -363,16 +363,24 @@ def server_html(server: Any) -> str:
 
 def connection_html(connection: Any) -> str:
     """Show a connection: its addresses and the counts of this end, which need no request."""
-    places = getattr(connection, "addresses", None) or [getattr(connection, "address", "")]
-    title = f"{type(connection).__name__}{' at ' if any(places) else ''}{', '.join(places)}"
+    title = repr(connection)
 
     def make() -> str:
-        rows = _rows(connection.stats())
-        away = ("connected", "0") in rows
-        state = ("stuck", "not connected") if away else ("good", "connected")
-        return card(title, rows, state=state)
+        stats = connection.stats()
+        return card(title, _rows(stats), state=_connected(connection, stats.connected))
 
     return _shows(title, make)
+
+
+def _connected(connection: Any, links: int) -> tuple[str, str]:
+    """Return whether a connection has links, as a level and its words."""
+    if connection._closed:
+        return "note", "closed"
+    if connection._server is not None:
+        return "good", "in this process"
+    if not connection._is_opened:
+        return "note", "no service was used yet"
+    return ("good", "connected") if links else ("stuck", "not connected")
 
 
 def weights_html(store: Any) -> str:
