@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,6 +22,12 @@ def until(condition: Callable[[], Any]) -> Any:
         assert time.monotonic() < deadline, "the condition never came true"
         time.sleep(0.005)
     return found
+
+
+def free_port() -> int:
+    """A port that no process listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def check_ctrl_c(source: str) -> None:

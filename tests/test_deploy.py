@@ -12,7 +12,6 @@ import copy
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -29,7 +28,7 @@ import yaml
 from echoic import rendezvous
 from echoic.cli.app import app
 from echoic.cli.config import read
-from polling import until
+from polling import free_port, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -368,11 +367,6 @@ class Shards:
             process.stdout.close()
         self._running.clear()
         return statuses
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @pytest.fixture
