@@ -93,16 +93,18 @@ class Echoic:
         function: Callable[[Tree], Any] = empty_call
         return function
 
-    def listen(self, example: Tree, *, door: str, batch_size: int, num_buffers: int) -> Learner:
-        """Open a server with one door, at an address that nobody else has."""
+    def listen(
+        self, example: Tree, *, transport: str, batch_size: int, num_buffers: int
+    ) -> Learner:
+        """Open a server with one listener, at an address that nobody else has."""
         import echoic
 
         name = f"echoic-bench-{os.getpid()}-{next(_numbers)}"
-        if door == "tcp":
+        if transport == "tcp":
             address = "tcp://127.0.0.1:0"
-        elif door == "tls":
+        elif transport == "tls":
             return self._listen_with_tls(example, batch_size, num_buffers)
-        elif door == "unix":
+        elif transport == "unix":
             address = f"unix://{tempfile.gettempdir()}/{name}.sock"
         else:
             address = f"shm://{name}"
@@ -119,7 +121,7 @@ class Echoic:
         return Sender(client.add, client.extend, client.flush, client.close)
 
     def _listen_with_tls(self, example: Tree, batch_size: int, num_buffers: int) -> Learner:
-        """Open a door with a certificate; its address also tells who vouches for that."""
+        """Open a listener with a certificate; its address also tells who vouches for that."""
         import echoic
 
         papers = Papers()

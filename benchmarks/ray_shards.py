@@ -48,8 +48,8 @@ def make_tables(width: int) -> list[echoic.Table]:
 
 def serve(ready: Connection, width: int) -> None:
     """Serve as a shard does, without Ray."""
-    doors = ["tcp://127.0.0.1:0", f"shm://beside-ray-{os.getpid()}"]
-    with echoic.Server(*make_tables(width), listen=doors) as server:
+    listen = ["tcp://127.0.0.1:0", f"shm://beside-ray-{os.getpid()}"]
+    with echoic.Server(*make_tables(width), listen=listen) as server:
         ready.send((os.getpid(), list(server.addresses)))
         ready.recv()
 
@@ -158,18 +158,18 @@ def make_settings(
 ) -> list[list[Setting]]:
     """Make the settings, in groups of which the first is what the others are held against."""
     groups = []
-    for door, address in (("shm", addresses[1]), ("tcp", addresses[0])):
+    for kind, address in (("shm", addresses[1]), ("tcp", addresses[0])):
         for role, works in (("", False), (", worker and learner", True)):
             # A client of a list with one address goes the same way as one of a cluster.
             plain = echoic.connect([address])
             worker = [address] if works else None
-            group = [Setting(f"one server, {door}{role}", plain, [pid], width, worker)]
+            group = [Setting(f"one server, {kind}{role}", plain, [pid], width, worker)]
             for name, cluster in (("one shard in Ray", one), ("two shards in Ray", two)):
                 servers = [shard["pid"] for shard in cluster.processes().values()]
-                transport: Any = "nearest" if door == "shm" else "tcp"
+                transport: Any = "nearest" if kind == "shm" else "tcp"
                 client = cluster.client(transport=transport)
                 other = cluster.client(transport=transport) if works else None
-                group.append(Setting(f"{name}, {door}{role}", client, servers, width, other))
+                group.append(Setting(f"{name}, {kind}{role}", client, servers, width, other))
             groups.append(group)
     return groups
 

@@ -32,7 +32,7 @@ class Suite:
 SUITES: dict[str, Suite] = {
     "limits": Suite("What the machine can do", limits.workloads, 9),
     "stream": Suite("The stream in one process", stream.workloads, 9),
-    "net": Suite("The stream over every door", net.workloads, 5),
+    "net": Suite("The stream over every transport", net.workloads, 5),
     "local": Suite("Local buffers, primitives and collectors", local.workloads, 9),
     "durability": Suite("Checkpoints and journals", durability.workloads, 5),
     "memory": Suite("Memory for an item", memory.workloads, 3),

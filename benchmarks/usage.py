@@ -69,7 +69,7 @@ def thread_seconds() -> dict[str, float]:
                 seconds = time.clock_gettime((~int(task.name) << 3) | _OF_A_THREAD)
             except OSError:
                 continue  # it has ended meanwhile
-            # Doors are numbered; Linux cuts names to 15 letters.
+            # Listeners' threads are numbered; Linux cuts names to 15 letters.
             name = next((NAMES[key] for key in NAMES if comm.startswith(key[:15])), CALL)
             used[name] = used.get(name, 0.0) + seconds
     except (OSError, ValueError) as error:

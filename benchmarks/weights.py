@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from benchmarks.timing import Measure
 
-DOORS = ("shm", "unix", "tcp")
+TRANSPORTS = ("shm", "unix", "tcp")
 _SUBSCRIBERS = 4
 _LEAVES = 64
 # The first publications take memory from the system, which later ones use again.
@@ -37,36 +37,36 @@ _WARM = 3
 def workloads(quick: bool) -> list[Workload]:
     """List all workloads; ``quick`` ones publish little."""
     megabytes, times = (8, 2) if quick else (100, 9)
-    return [_published(door, megabytes, times) for door in DOORS]
+    return [_published(transport, megabytes, times) for transport in TRANSPORTS]
 
 
-def _published(door: str, megabytes: int, times: int) -> Workload:
+def _published(transport: str, megabytes: int, times: int) -> Workload:
     return Workload(
-        name=f"weights_{door}",
+        name=f"weights_{transport}",
         kind="weights",
         what=f"{megabytes} MiB in {_LEAVES} arrays are published, until {_SUBSCRIBERS} local "
-        f"subscribers have all of it, over {door}",
+        f"subscribers have all of it, over {transport}",
         unit="ms",
         better="lower",
-        session=partial(published, door=door, megabytes=megabytes, times=times),
+        session=partial(published, transport=transport, megabytes=megabytes, times=times),
         bound_name=f"a memory copy of as many bytes by each of {_SUBSCRIBERS} processes, all at "
         "once",
         bound=any_engine(partial(copies, megabytes=megabytes, times=times)),
         parameters={
-            "door": door,
+            "transport": transport,
             "megabytes": megabytes,
             "subscribers": _SUBSCRIBERS,
             "publications": times,
         },
         # Less than twice the time of one copy each, where memory is shared.
-        targets=(Target("ratio_to_bound", at_least=0.5),) if door == "shm" else (),
+        targets=(Target("ratio_to_bound", at_least=0.5),) if transport == "shm" else (),
         peers=False,
-        steady=door in {"shm", "tcp"},
+        steady=transport in {"shm", "tcp"},
     )
 
 
 @contextlib.contextmanager
-def published(_engine: Any, *, door: str, megabytes: int, times: int) -> Iterator[Measure]:
+def published(_engine: Any, *, transport: str, megabytes: int, times: int) -> Iterator[Measure]:
     """Publish some versions: milliseconds until the last subscriber has one, the median."""
     # Here, since a peer's environment has the suites without Echoic.
     import echoic
@@ -74,9 +74,9 @@ def published(_engine: Any, *, door: str, megabytes: int, times: int) -> Iterato
 
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        if door == "tcp":
+        if transport == "tcp":
             address = "tcp://127.0.0.1:0"
-        elif door == "unix":
+        elif transport == "unix":
             address = f"unix://{folder}/weights.sock"
         else:
             address = f"shm://echoic-bench-weights-{os.getpid()}"

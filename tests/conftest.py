@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import echoic
@@ -128,19 +132,6 @@ def background(make_server: object) -> Iterator[Background]:
 
 
 @pytest.fixture
-def eventually() -> Callable[[Callable[[], bool]], None]:
-    """Wait until a condition holds."""
-
-    def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < deadline, "the condition never came true"
-            time.sleep(0.001)
-
-    return wait
-
-
-@pytest.fixture
 def run_script() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run Python source in a fresh interpreter."""
 
@@ -173,3 +164,52 @@ def counter_stream(make_stream: Callable[..., echoic.Stream]) -> Callable[..., e
         return make_stream(np.int64(0), batch_size, capacity, **rest)
 
     return make
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a path that is short enough for a socket's address."""
+    path = Path(tempfile.mkdtemp(prefix="echoic-"))
+    yield path
+    shutil.rmtree(path)
+
+
+@dataclass
+class Command:
+    """An `echoic serve` and where it listens."""
+
+    popen: subprocess.Popen[str]
+    addresses: list[str]
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> str:
+        """End it as it is meant to, and return what it said."""
+        self.popen.send_signal(number)
+        output, errors = self.popen.communicate(timeout=60)
+        assert self.popen.returncode == 0, errors
+        assert output == ""
+        return str(errors)
+
+    def kill(self) -> None:
+        """End it as nobody means to."""
+        self.popen.kill()
+        self.popen.communicate()
+
+
+@pytest.fixture
+def serve_command(forks: Forks) -> Iterator[Callable[..., Command]]:
+    """Start `echoic serve` and wait until it listens."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: Any) -> Command:
+        words = map(str, arguments)
+        popen = forks.start("echoic.cli.app:app", "serve", *words, errors_apart=True)
+        started.append(popen)
+        assert popen.stdout is not None
+        said = popen.stdout.readline().split()
+        assert said[:1] == ["listening"], popen.communicate()
+        return Command(popen, said[1:])
+
+    yield start
+    for popen in started:
+        popen.kill()
+        popen.communicate()

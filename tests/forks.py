@@ -16,6 +16,11 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Fork(subprocess.Popen[str]):
@@ -80,8 +85,30 @@ class Forks:
 
     def close(self) -> None:
         """End the process that forks; what it has started goes on."""
+        # Not only `close`: a fork of this process may have the socket too.
+        self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._server.wait()
+
+
+class Killable:
+    """A program that says its address, and may be killed and started again."""
+
+    def __init__(self, start: Callable[..., Fork], *words: str) -> None:
+        self._start, self._words = start, words
+        self.start()
+
+    def start(self) -> None:
+        """Start it, and wait for its address."""
+        self._popen = self._start(*self._words)
+        assert self._popen.stdout is not None
+        self.address = self._popen.stdout.readline().strip()
+        assert "://" in self.address, self._popen.communicate()
+
+    def kill(self) -> None:
+        """As `kill -9` does."""
+        self._popen.kill()
+        self._popen.communicate(timeout=60)
 
 
 def main() -> None:
@@ -106,7 +133,8 @@ def serve() -> None:
         if woken in ready:
             os.read(woken, 1 << 10)
             while running and (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                with os.fdopen(running.pop(ended[0]), "w") as status:
+                # Whoever started it may no longer want to know.
+                with suppress(BrokenPipeError), os.fdopen(running.pop(ended[0]), "w") as status:
                     status.write(f"{os.waitstatus_to_exitcode(ended[1])}\n")
         if control not in ready:
             continue

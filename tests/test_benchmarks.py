@@ -49,7 +49,7 @@ def no_compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(program, "_build", lambda: "it is built for the nightly tier")
 
 
-# The limits are compiled for it, and the network has many doors.
+# The limits are compiled for it, and the network has many transports.
 NIGHTLY = {"limits", "net"}
 # They start many processes; other tests measure the workloads of tables, rollouts and model too.
 IN_TURN = ("tables", "rollouts", "weights", "model")
@@ -317,7 +317,7 @@ class TestCheck:
                 assert name in committed
 
 
-# One of each kind: the doors differ in nothing that is tested here.
+# One of each kind: the transports differ in nothing that is tested here.
 @pytest.mark.parametrize(
     "name", ["send_small_tcp", "latency_small_unix", "send_batch_small_unix", "connections_tcp"]
 )
@@ -348,13 +348,13 @@ def network_workload(name: str) -> Workload:
     return next(workload for workload in SUITES["net"].workloads(True) if workload.name == name)
 
 
-@pytest.mark.parametrize("door", ["tcp", "unix", "tls"])
-def test_bare_stream_checks_its_bytes_too(monkeypatch: pytest.MonkeyPatch, door: str) -> None:
-    with net_probes.bare_stream(door, ring_bytes=1 << 20, total_bytes=1 << 22) as measure:
+@pytest.mark.parametrize("transport", ["tcp", "unix", "tls"])
+def test_bare_stream_checks_its_bytes_too(monkeypatch: pytest.MonkeyPatch, transport: str) -> None:
+    with net_probes.bare_stream(transport, ring_bytes=1 << 20, total_bytes=1 << 22) as measure:
         assert measure().value > 0
     monkeypatch.setattr(net_probes, "BLOCKS", 2)
     with (
-        net_probes.bare_stream(door, ring_bytes=1 << 20, total_bytes=1 << 22) as measure,
+        net_probes.bare_stream(transport, ring_bytes=1 << 20, total_bytes=1 << 22) as measure,
         pytest.raises(ContentError, match="of a bare stream"),
     ):
         measure()

@@ -18,7 +18,7 @@ from benchmarks.rollouts import sessions
 from benchmarks.rollouts.engine import Host, Plan
 from benchmarks.rollouts.groups import COLUMNS, SERIALS, Groups, Tally
 from benchmarks.rollouts.ours import EchoicRollouts
-from benchmarks.rollouts.suite import DOORS, workloads
+from benchmarks.rollouts.suite import TRANSPORTS, workloads
 from benchmarks.subscriber import Subscriber
 from benchmarks.suites import SUITES
 
@@ -160,9 +160,9 @@ def test_decisions_keep_as_many_groups_there() -> None:
     assert found.value == max(found.extras["sample_us"], found.extras["reserve_us"])
 
 
-def test_every_door_is_measured_and_the_goals_are_told() -> None:
+def test_every_transport_is_measured_and_the_goals_are_told() -> None:
     by_name = {workload.name: workload for workload in workloads(False)}
-    assert {f"groups_{door}" for door in DOORS} <= by_name.keys()
+    assert {f"groups_{transport}" for transport in TRANSPORTS} <= by_name.keys()
     goals = {
         name: [(target.metric, target.at_least, target.at_most) for target in workload.targets]
         for name, workload in by_name.items()

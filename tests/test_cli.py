@@ -15,7 +15,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,13 +36,14 @@ from echoic.views.reading import Reading, ServerReading, StreamReading
 from echoic.watch import Peer
 from hypothesis import given
 from hypothesis import strategies as st
+from polling import until
 from rich.console import Console
 from typer.testing import CliRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from forks import Forks
+    from conftest import Command
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDE = ROOT / "docs" / "guides" / "command-line.md"
@@ -332,28 +332,15 @@ def test_address_becomes_its_listener(tmp_path: Path) -> None:
     assert listener(Listen("shm://robots", token)) == Listener("shm://robots", token=b"hunter2")
 
 
-@pytest.mark.parametrize(
-    ("address", "complaint"),
-    [
-        ("127.0.0.1:5555", "is no address"),
-        ("http://127.0.0.1:5555", "is no address"),
-        ("tcp://127.0.0.1", "must have the form tcp://host:port"),
-        ("tcp://:5555", "must have the form tcp://host:port"),
-        ("tcp://127.0.0.1:port", "is no address"),
-        ("tcp://127.0.0.1:70000", "is no address"),
-        ("tls://127.0.0.1:1", "needs a certificate and its key"),
-    ],
-)
-def test_address_that_can_not_be_used_is_named(address: str, complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint) as caught:
-        listener(Listen(address))
-    assert address in str(caught.value)
+def test_listener_with_tls_needs_a_certificate() -> None:
+    with pytest.raises(ConfigError, match=r"tls://127\.0\.0\.1:1 needs a certificate and its key"):
+        listener(Listen("tls://127.0.0.1:1"))
 
 
 def test_empty_token_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("\n")
-    with pytest.raises(ConfigError, match=r"token file .* is empty"):
+    with pytest.raises(ConfigError, match=r"the token: the file .* is empty"):
         listener(Listen("shm://a", path))
 
 
@@ -443,12 +430,12 @@ def test_failed_write_leaves_no_file_and_is_told(counter_stream: Any, tmp_path: 
     assert names_in(tmp_path) == []
 
 
-def test_counting_keeps_no_batch(counter_stream: Any, eventually: Any) -> None:
+def test_counting_keeps_no_batch(counter_stream: Any) -> None:
     stream = counter_stream(batch_size=2, capacity=4)
     consumer = Consumer(stream, Counter(), failed=lambda: None)
     consumer.start()
     stream.extend(np.arange(100), timeout=PATIENCE)
-    eventually(lambda: consumer.batches == 50)
+    until(lambda: consumer.batches == 50)
     assert stream.stats().batches_held == 0
     stream.close()
     consumer.join()
@@ -607,7 +594,8 @@ def test_no_command_shows_what_there_is() -> None:
         (["--spec", "x=object"], 1, "leaf `x`"),
         (["--spec", SPEC, "--batch-size", "0"], 2, "--batch-size"),
         (["--spec", SPEC, "--address", "tcp://0.0.0.0:0"], 1, "--token-file, --insecure"),
-        (["--spec", SPEC, "--address", "ftp://x"], 1, "`ftp://x` is no address"),
+        (["--spec", SPEC, "--address", "ftp://x"], 1, 'an unknown scheme in the address "ftp://x"'),
+        (["--spec", SPEC, "--address", "tcp://127.0.0.1"], 1, 'no port in the address "tcp://'),
         (["--spec", SPEC, "--save", "/dev/null/x"], 1, "/dev/null/x: Not a directory"),
         (["--config", "/none.toml"], 2, "can't read /none.toml"),
         (["--spec", SPEC, "--metrics", "here"], 1, '"here" is no address to listen at'),
@@ -796,43 +784,8 @@ def test_report_adds_up_what_clients_measured() -> None:
 # Whole runs, in processes.
 
 
-@dataclass
-class Serving:
-    """An `echoic serve` and where it listens."""
-
-    popen: subprocess.Popen[str]
-    addresses: list[str]
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> str:
-        """End it as it is meant to, and return what it said."""
-        self.popen.send_signal(number)
-        output, errors = self.popen.communicate(timeout=PATIENCE)
-        assert self.popen.returncode == 0, errors
-        assert output == ""
-        return str(errors)
-
-
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "echoic", *arguments]
-
-
-@pytest.fixture
-def serve(forks: Forks) -> Iterator[Callable[..., Serving]]:
-    """Start `echoic serve` and wait until it listens."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(*arguments: str) -> Serving:
-        popen = forks.start("echoic.cli.app:app", "serve", *arguments, errors_apart=True)
-        started.append(popen)
-        assert popen.stdout is not None
-        words = popen.stdout.readline().split()
-        assert words[:1] == ["listening"], popen.communicate()
-        return Serving(popen, words[1:])
-
-    yield start
-    for popen in started:
-        popen.kill()
-        popen.communicate()
 
 
 def run_bench(*arguments: str) -> Any:
@@ -861,8 +814,8 @@ def summary(errors: str) -> dict[str, int]:
     return dict(zip(names, numbers, strict=True))
 
 
-def test_serve_and_bench_agree_on_every_sample(serve: Any) -> None:
-    server = serve("--spec", SPEC, "--interval", "0.2", "--batch-size", "100")
+def test_serve_and_bench_agree_on_every_sample(serve_command: Any) -> None:
+    server = serve_command("--spec", SPEC, "--interval", "0.2", "--batch-size", "100")
     sent = [
         run_bench(server.addresses[0], "--seconds", "0.5", *options)["samples"]
         for options in ([], ["--batch", "64", "--clients", "2"])
@@ -879,10 +832,10 @@ def test_serve_and_bench_agree_on_every_sample(serve: Any) -> None:
     assert "\x1b" not in errors
 
 
-def test_numbers_are_where_serve_says(serve: Any, tmp_path: Path) -> None:
+def test_numbers_are_where_serve_says(serve_command: Any, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("open sesame\n")
-    server = serve("--spec", SPEC, "--metrics", "127.0.0.1:0", "--token-file", str(secret))
+    server = serve_command("--spec", SPEC, "--metrics", "127.0.0.1:0", "--token-file", str(secret))
     said = server.popen.stderr.readline()
     url = re.fullmatch(r"metrics are at (http://127\.0\.0\.1:\d+/metrics)\n", said)
     assert url, said
@@ -899,8 +852,12 @@ def test_numbers_are_where_serve_says(serve: Any, tmp_path: Path) -> None:
     server.end()
 
 
-def test_drain_saves_exactly_what_clients_know_to_be_stored(serve: Any, tmp_path: Path) -> None:
-    server = serve("--spec", "x=int64", "--batch-size", "1000", "--save", str(tmp_path / "out"))
+def test_drain_saves_exactly_what_clients_know_to_be_stored(
+    serve_command: Any, tmp_path: Path
+) -> None:
+    server = serve_command(
+        "--spec", "x=int64", "--batch-size", "1000", "--save", str(tmp_path / "out")
+    )
     client = echoic.connect(server.addresses[0], reconnect=0.5).stream({"x": np.int64(0)})
     client.add({"x": 0})
     client.flush(PATIENCE)
@@ -926,13 +883,17 @@ def test_drain_saves_exactly_what_clients_know_to_be_stored(serve: Any, tmp_path
     assert saved.tolist() == list(range(acked))
 
 
-def test_server_listens_at_several_addresses_and_sigint_ends_it(serve: Any, tmp_path: Path) -> None:
+def test_server_listens_at_several_addresses_and_sigint_ends_it(
+    serve_command: Any, tmp_path: Path
+) -> None:
     wanted = [
         "tcp://127.0.0.1:0",
         f"unix://{tmp_path / 's'}",
         f"shm://echoic-test-cli-{os.getpid()}",
     ]
-    server = serve("--spec", SPEC, *(word for each in wanted for word in ("--address", each)))
+    server = serve_command(
+        "--spec", SPEC, *(word for each in wanted for word in ("--address", each))
+    )
     tcp, *others = server.addresses
     assert re.fullmatch(r"tcp://127\.0\.0\.1:[1-9]\d+", tcp)
     assert others == wanted[1:]
@@ -947,21 +908,23 @@ def test_server_listens_at_several_addresses_and_sigint_ends_it(serve: Any, tmp_
         assert invoke("ping", address, "--timeout", "1").exit_code == 1
 
 
-def test_options_win_over_the_configuration(serve: Any, tmp_path: Path) -> None:
+def test_options_win_over_the_configuration(serve_command: Any, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("hunter2")
     listen = [{"address": "tcp://127.0.0.1:0", "token_file": "secret"}]
     config = {"spec": {"x": "int8"}, "batch_size": 10, "listen": listen, "save": "out"}
     (tmp_path / "stream.json").write_text(json.dumps(config))
-    server = serve("--config", str(tmp_path / "stream.json"), "--batch-size", "3")
+    server = serve_command("--config", str(tmp_path / "stream.json"), "--batch-size", "3")
     with echoic.connect(server.addresses[0], token="hunter2").stream({"x": np.int8(0)}) as client:
         client.extend({"x": np.arange(7, dtype=np.int8)})
     assert summary(server.end())["batches"] == 2
     assert len(list((tmp_path / "out").iterdir())) == 3
 
 
-def test_disk_that_takes_no_more_ends_the_server_with_status_1(serve: Any, tmp_path: Path) -> None:
+def test_disk_that_takes_no_more_ends_the_server_with_status_1(
+    serve_command: Any, tmp_path: Path
+) -> None:
     folder = tmp_path / "out"
-    server = serve("--spec", "x=int8", "--batch-size", "1", "--save", str(folder))
+    server = serve_command("--spec", "x=int8", "--batch-size", "1", "--save", str(folder))
     folder.rmdir()
     with echoic.connect(server.addresses[0]).stream({"x": np.int8(0)}) as client:
         client.add({"x": 1})
@@ -974,8 +937,8 @@ def test_disk_that_takes_no_more_ends_the_server_with_status_1(serve: Any, tmp_p
         )
 
 
-def test_bench_of_a_killed_server_is_exit_status_1(serve: Any) -> None:
-    server = serve("--spec", SPEC, "--interval", "0.1")
+def test_bench_of_a_killed_server_is_exit_status_1(serve_command: Any) -> None:
+    server = serve_command("--spec", SPEC, "--interval", "0.1")
     with subprocess.Popen(
         command("bench", server.addresses[0], "--seconds", "100", "--timeout", "1"),
         stdout=subprocess.PIPE,
@@ -993,8 +956,8 @@ def test_bench_of_a_killed_server_is_exit_status_1(serve: Any) -> None:
     assert errors.startswith("echoic: client 0: ")
 
 
-def test_interrupted_bench_leaves_no_process(serve: Any) -> None:
-    server = serve("--spec", SPEC, "--interval", "0.1")
+def test_interrupted_bench_leaves_no_process(serve_command: Any) -> None:
+    server = serve_command("--spec", SPEC, "--interval", "0.1")
     with subprocess.Popen(
         command("bench", server.addresses[0], "--seconds", "100", "--clients", "4"),
         stdout=subprocess.PIPE,
@@ -1014,7 +977,7 @@ def test_interrupted_bench_leaves_no_process(serve: Any) -> None:
     assert (output, errors) == ("", "echoic: interrupted\n")
 
 
-def wait_for_load(server: Serving) -> None:
+def wait_for_load(server: Command) -> None:
     """Wait until samples come in."""
     assert server.popen.stderr is not None
     for line in server.popen.stderr:

@@ -45,8 +45,8 @@ def test_ping_as_json_has_all_that_it_tells() -> None:
 def test_ping_and_inspect_of_tables_alone() -> None:
     replay = echoic.Table("replay", sample(), capacity=10)
     queue = echoic.Table.queue("messages", np.zeros(3), capacity=5)
-    door = "tcp://127.0.0.1:0"
-    with echoic.Server(replay, queue, listen=door) as server:
+    address = "tcp://127.0.0.1:0"
+    with echoic.Server(replay, queue, listen=address) as server:
         replay.add(sample(), 2.5)
         address = server.address
         done = invoke("ping", address)

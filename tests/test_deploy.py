@@ -12,7 +12,6 @@ import copy
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -29,9 +28,10 @@ import yaml
 from echoic import rendezvous
 from echoic.cli.app import app
 from echoic.cli.config import read
+from polling import free_port, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
@@ -369,11 +369,6 @@ class Shards:
         return statuses
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        return int(door.getsockname()[1])
-
-
 @pytest.fixture
 def shards(tmp_path: Path) -> Iterator[Shards]:
     """Two shards that keep what they have in a folder of the test."""
@@ -456,9 +451,9 @@ def test_a_job_on_slurm_that_is_told_to_end_has_its_learners_status(
     )
     try:
         names = ["shard.sh", "worker.py", "learner.py"]
-        wait_until(lambda: all((tmp_path / f"{name}.began").exists() for name in names))
+        until(lambda: all((tmp_path / f"{name}.began").exists() for name in names))
         # It may have begun all three, and not yet be ready to take the signal.
-        wait_until(lambda: catches(job.pid, signal.SIGTERM))
+        until(lambda: catches(job.pid, signal.SIGTERM))
         job.send_signal(signal.SIGTERM)
         assert job.wait(PATIENCE) == status
     finally:
@@ -475,10 +470,3 @@ def catches(pid: int, number: signal.Signals) -> bool:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     [mask] = [line.split()[1] for line in lines if line.startswith("SigCgt:")]
     return bool(int(mask, 16) >> (number - 1) & 1)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never came true"
-        time.sleep(0.02)

@@ -168,7 +168,7 @@ ABUSES = {
         "tls://localhost:1", tls=echoic.Tls(ca="/no.pem")
     ).stream(0),
     "a name with a slash": lambda: echoic.connect("shm://a/b").stream(0),
-    "a door with no threads": lambda: echoic.Server(
+    "a server with no threads": lambda: echoic.Server(
         echoic.Stream(0, batch_size=1), listen="tcp://127.0.0.1:0", threads=0
     ).start(),
     "a heart that stands": lambda: echoic.Server(

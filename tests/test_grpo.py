@@ -137,7 +137,7 @@ def check(result: Any, *, rolled_back: int = 0) -> None:
 
 
 def test_workers_in_threads_and_a_learner_learn(tmp_path: Path) -> None:
-    result = run(tmp_path, door="none")
+    result = run(tmp_path, transport="none")
     check(result)
     assert result.events == []
 
@@ -155,7 +155,7 @@ def quick_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("quick_starts")
 def test_killed_processes_change_no_rule(tmp_path: Path) -> None:
-    result = run(tmp_path, door="shm", kill_worker=True, restart=True)
+    result = run(tmp_path, transport="shm", kill_worker=True, restart=True)
     check(result, rolled_back=RUN.save_every)
     assert len(result.events) == 2
     assert result.points[-1].counts["accepted"] >= RUN.versions * RUN.groups // 2

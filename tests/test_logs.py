@@ -27,7 +27,7 @@ def _quiet_again() -> Iterator[None]:
 
 
 def run_a_server(tmp_path: Path) -> str:
-    """A door, a stranger and a checkpoint; where the door was."""
+    """A listener, a stranger and a checkpoint; where the listener was."""
     keeper = Checkpointer(tmp_path)
     table = Table("t", EXAMPLE, capacity=1)
     with Server(table, listen="tcp://127.0.0.1:0", token=b"right", checkpointer=keeper) as server:
@@ -140,7 +140,7 @@ def test_what_is_no_level_is_refused(level: object) -> None:
 
 def test_more_than_fits_is_counted_and_nobody_waits(caplog: pytest.LogCaptureFixture) -> None:
     echoic._native.set_log_level(10)
-    # Nobody takes them: each server says that its door was opened and is closing.
+    # Nobody takes them: each server says that its listener was opened and is closing.
     for _ in range(600):
         with Server(
             Stream(EXAMPLE, batch_size=1, capacity=2), listen="tcp://127.0.0.1:0", threads=1

@@ -85,7 +85,7 @@ def test_rate_is_that_of_the_busiest_thread_or_of_all_processors(costs: Costs) -
     one = Setup("one", "", (Job("insert", 100),))
     assert rate(known, one) == pytest.approx(1 / 2e-6)
     many = Setup("many", "", tuple(Job("insert", 100, client, share=1 / 4) for client in range(4)))
-    # Calls are shared by four threads, and one door has them all; 4 µs on two processors are most.
+    # Calls are shared by four threads, and one listener has them all; 4 µs on two cores are most.
     assert loads(known, many)["server", 0, "event_loop"] == pytest.approx(1e-6)
     assert rate(known, many) == pytest.approx(1 / 2e-6)
     assert busiest(known, many) == "all processors"
@@ -180,7 +180,7 @@ def test_same_seed_gives_the_same_run() -> None:
     assert run(1) != run(2)
 
 
-def test_simulated_clients_and_doors_have_the_settings_of_the_real_ones() -> None:
+def test_simulated_clients_and_transports_have_the_settings_of_the_real_ones() -> None:
     source = Path(__file__).resolve().parents[1] / "crates" / "net" / "src"
     reconnector = (source / "client" / "reconnector.rs").read_text()
     assert (
@@ -191,8 +191,8 @@ def test_simulated_clients_and_doors_have_the_settings_of_the_real_ones() -> Non
         f"LAST_BACKOFF: Duration = Duration::from_secs({simulation.LAST_PAUSE:.0f})" in reconnector
     )
     assert f"ATTEMPT: Duration = Duration::from_secs({simulation.ATTEMPT:.0f})" in reconnector
-    doors = (source / "transport" / "mod.rs").read_text()
-    assert f"BACKLOG: i32 = {simulation.BACKLOG};" in doors
+    transports = (source / "transport" / "mod.rs").read_text()
+    assert f"BACKLOG: i32 = {simulation.BACKLOG};" in transports
 
 
 def test_ten_thousand_clients_are_back_within_seconds_because_their_pauses_differ() -> None:

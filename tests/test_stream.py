@@ -12,6 +12,7 @@ from typing import Any
 import echoic
 import numpy as np
 import pytest
+from polling import until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -383,11 +384,11 @@ def test_close_wakes_blocked_producers_and_consumers(
 
 
 def test_a_batch_that_close_interrupts_says_how_many_rows_are_stored(
-    counter_stream: MakeStream, background: Any, eventually: Any
+    counter_stream: MakeStream, background: Any
 ) -> None:
     stream = counter_stream(batch_size=2, capacity=4)
     stored = background.start(stream.extend, np.arange(10))
-    eventually(lambda: stream.stats().inserted_total == 4)
+    until(lambda: stream.stats().inserted_total == 4)
     stream.close()
     with pytest.raises(echoic.errors.ClosedError, match="4 of 10 samples stored") as caught:
         stored()

@@ -61,12 +61,12 @@ def workloads(quick: bool) -> list[Workload]:
         ),
         *(
             probe(
-                f"{door}_{size}",
+                f"{transport}_{size}",
                 f"{size} bytes a call over {words}, to another process",
                 "GB/s",
-                ("socket", door, size),
+                ("socket", transport, size),
             )
-            for door, words in (("tcp", "loopback TCP"), ("unix", "a Unix socket"))
+            for transport, words in (("tcp", "loopback TCP"), ("unix", "a Unix socket"))
             for size in (20, _FRAME, 256 << 10)
         ),
         *(
@@ -80,12 +80,12 @@ def workloads(quick: bool) -> list[Workload]:
         ),
         *(
             probe(
-                f"wake_{door}",
+                f"wake_{transport}",
                 f"there and back between two {who} that sleep meanwhile, the median",
                 "us",
-                ("wake", door),
+                ("wake", transport),
             )
-            for door, who in (
+            for transport, who in (
                 ("thread", "threads"),
                 ("unix", "processes at a Unix socket"),
                 ("tcp", "processes at a TCP socket"),
@@ -151,15 +151,15 @@ def gathers(
 
 
 def transport(
-    door: str, *, ring_bytes: int = 0, seconds: float, convert: Callable[[float], float] = float
+    kind: str, *, ring_bytes: int = 0, seconds: float, convert: Callable[[float], float] = float
 ) -> Fields:
     """Bytes to another process in messages of 256 KiB, without TLS: GB/s, converted."""
-    if door == "shm":
+    if kind == "shm":
         return Fields(
             limit_name="256 KiB a message through a ring in shared memory, in Rust",
             limit=limit("ring", max(ring_bytes, 1 << 20), 256 << 10, seconds, convert=convert),
         )
-    kind, words = ("unix", "a Unix socket") if door == "unix" else ("tcp", "loopback TCP")
+    kind, words = ("unix", "a Unix socket") if kind == "unix" else ("tcp", "loopback TCP")
     return Fields(
         limit_name=f"256 KiB a call over {words}, in Rust",
         limit=limit("socket", kind, 256 << 10, seconds, convert=convert),

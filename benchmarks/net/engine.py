@@ -38,8 +38,10 @@ class Sender:
 class NetEngine(Protocol):
     """Opens servers and connects to them."""
 
-    def listen(self, example: Tree, *, door: str, batch_size: int, num_buffers: int) -> Learner:
-        """Open a server that listens at a door: ``tcp``, ``unix``, ``tls`` or ``shm``."""
+    def listen(
+        self, example: Tree, *, transport: str, batch_size: int, num_buffers: int
+    ) -> Learner:
+        """Open a server that listens at a transport: ``tcp``, ``unix``, ``tls`` or ``shm``."""
         ...
 
     def connect(self, address: str, example: Tree) -> Sender:

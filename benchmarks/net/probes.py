@@ -33,14 +33,14 @@ BLOCKS = 3
 
 
 @contextlib.contextmanager
-def bare_stream(door: str, *, ring_bytes: int, total_bytes: int) -> Iterator[Measure]:
+def bare_stream(transport: str, *, ring_bytes: int, total_bytes: int) -> Iterator[Measure]:
     """Move bytes from a hot source through a socket into a ring: bytes per second."""
     blocks = _blocks()
     slots = -(-ring_bytes // BLOCK)
     ring = np.zeros((slots + (slots % BLOCKS == 0), BLOCK), np.uint8)
     places = [place.data for place in ring]
     count = max(len(ring), total_bytes // BLOCK)
-    with _connected(door) as (link, child):
+    with _connected(transport) as (link, child):
 
         def measure() -> Measurement:
             child.tell({"blocks": count})
@@ -60,9 +60,9 @@ def bare_stream(door: str, *, ring_bytes: int, total_bytes: int) -> Iterator[Mea
 
 
 @contextlib.contextmanager
-def bare_messages(door: str, *, messages: int, pause: float) -> Iterator[Measure]:
+def bare_messages(transport: str, *, messages: int, pause: float) -> Iterator[Measure]:
     """Send the time through a socket to a process that waits for it: µs, p99 and median."""
-    with _connected(door) as (link, child):
+    with _connected(transport) as (link, child):
 
         def measure() -> Measurement:
             child.tell({"messages": messages, "pause": pause})
@@ -88,12 +88,12 @@ def converted(
 
 
 @contextlib.contextmanager
-def _connected(door: str) -> Iterator[tuple[socket.socket, Child]]:
+def _connected(transport: str) -> Iterator[tuple[socket.socket, Child]]:
     """Connect with a child over loopback TCP, with or without TLS, or over a Unix socket."""
     with contextlib.ExitStack() as stack:
-        family = socket.AF_UNIX if door == "unix" else socket.AF_INET
+        family = socket.AF_UNIX if transport == "unix" else socket.AF_INET
         listener = stack.enter_context(socket.socket(family))
-        if door != "unix":
+        if transport != "unix":
             listener.bind(("127.0.0.1", 0))
             address = str(listener.getsockname()[1])
         else:
@@ -102,17 +102,17 @@ def _connected(door: str) -> Iterator[tuple[socket.socket, Child]]:
             listener.bind(address)
         listener.listen()
         context = None
-        if door == "tls":
+        if transport == "tls":
             papers = stack.enter_context(contextlib.closing(Papers()))
             address += f"#{papers.authority}"
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             context.load_cert_chain(papers.certificate)
         child = stack.enter_context(
-            Child([sys.executable, "-m", "benchmarks.net.probes", door, address])
+            Child([sys.executable, "-m", "benchmarks.net.probes", transport, address])
         )
         listener.settimeout(30)
         link = listener.accept()[0]
-        if door != "unix":
+        if transport != "unix":
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context is not None:
             link = context.wrap_socket(link, server_side=True)
@@ -125,9 +125,9 @@ def _blocks() -> list[np.ndarray[tuple[int], np.dtype[np.uint8]]]:
     return [generator.integers(0, 256, BLOCK, np.uint8) for _ in range(BLOCKS)]
 
 
-def send(door: str, address: str) -> None:
+def send(transport: str, address: str) -> None:
     """Send what the parent asks for: the child's end."""
-    with _dialled(door, address) as link:
+    with _dialled(transport, address) as link:
         blocks = [block.data for block in _blocks()]
 
         def answer(request: Message) -> Message:
@@ -144,15 +144,15 @@ def send(door: str, address: str) -> None:
         answer_requests(answer)
 
 
-def _dialled(door: str, address: str) -> socket.socket:
-    if door == "unix":
+def _dialled(transport: str, address: str) -> socket.socket:
+    if transport == "unix":
         link = socket.socket(socket.AF_UNIX)
         link.connect(address)
         return link
     port, _, authority = address.partition("#")
     link = socket.create_connection(("127.0.0.1", int(port)))
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if door == "tls":
+    if transport == "tls":
         context = ssl.create_default_context(cafile=authority)
         link = context.wrap_socket(link, server_hostname="localhost")
     return link

@@ -45,12 +45,15 @@ _FIRST_RATE_BYTES = 20e6
 
 @contextlib.contextmanager
 def throughput(
-    engine: NetEngine, *, door: str, load: Load, ring: Ring, seconds: float, scale: float
+    engine: NetEngine, *, transport: str, load: Load, ring: Ring, seconds: float, scale: float
 ) -> Iterator[Measure]:
     """One client sends as fast as it can: samples per second, times ``scale``."""
     receiver = Receiver(load.pool())
     rate = _FIRST_RATE_BYTES / load.sample_bytes
-    with _listening(engine, door, load, ring) as learner, ClientProcess(engine, learner) as client:
+    with (
+        _listening(engine, transport, load, ring) as learner,
+        ClientProcess(engine, learner) as client,
+    ):
         client.connect(load)
 
         def transfer(batches: int, check: Check) -> tuple[float, float, float]:
@@ -82,7 +85,7 @@ def throughput(
 
 @contextlib.contextmanager
 def latency(
-    engine: NetEngine, *, door: str, load: Load, ring: Ring, seconds: float
+    engine: NetEngine, *, transport: str, load: Load, ring: Ring, seconds: float
 ) -> Iterator[Measure]:
     """Time from just before `send` until the consumer has the batch with the sample: µs.
 
@@ -92,7 +95,10 @@ def latency(
     """
     receiver = Receiver(load.pool())
     rates = [_FIRST_RATE_BYTES / load.sample_bytes / 2]
-    with _listening(engine, door, load, ring) as learner, ClientProcess(engine, learner) as client:
+    with (
+        _listening(engine, transport, load, ring) as learner,
+        ClientProcess(engine, learner) as client,
+    ):
         client.connect(load)
         delays: list[Any] = []
 
@@ -140,7 +146,7 @@ def latency(
 def connections(
     engine: NetEngine,
     *,
-    door: str,
+    transport: str,
     load: Load,
     ring: Ring,
     seconds: float,
@@ -155,7 +161,7 @@ def connections(
     """
     rates = dict.fromkeys(counts, _FIRST_RATE_BYTES / load.sample_bytes / 10)
     with contextlib.ExitStack() as stack:
-        learner = stack.enter_context(_listening(engine, door, load, ring))
+        learner = stack.enter_context(_listening(engine, transport, load, ring))
         processes = [stack.enter_context(ClientProcess(engine, learner)) for _ in range(2)]
 
         def total(count: int) -> tuple[float, dict[str, float]]:
@@ -210,8 +216,8 @@ def connections(
 
 
 @contextlib.contextmanager
-def _listening(engine: NetEngine, door: str, load: Load, ring: Ring) -> Iterator[Learner]:
-    learner = engine.listen(load.example, door=door, **asdict(ring))
+def _listening(engine: NetEngine, transport: str, load: Load, ring: Ring) -> Iterator[Learner]:
+    learner = engine.listen(load.example, transport=transport, **asdict(ring))
     with contextlib.closing(learner):
         yield learner
 

@@ -1,6 +1,6 @@
 """The workloads of the network suite.
 
-The peer that has only TCP is measured over TCP, whichever door of ours it stands beside.
+The peer that has only TCP is measured over TCP, whichever transport of ours it stands beside.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from benchmarks.net import sessions
 from benchmarks.net.client import Load
 from benchmarks.workload import COPY_NAME, Ring, Session, Target, Workload, any_engine
 
-DOORS = ("tcp", "unix", "shm")
-WITH_TLS = (*DOORS, "tls")
+TRANSPORTS = ("tcp", "unix", "shm")
+WITH_TLS = (*TRANSPORTS, "tls")
 PEER = "id-echo"
 _MANY = (1, 2, 4, 8, 64, 512)
 
@@ -26,88 +26,90 @@ def workloads(quick: bool) -> list[Workload]:
     """List all workloads; ``quick`` ones do little work and say little."""
     seconds = 0.02 if quick else 0.4
     return [
-        *(_small(door, seconds) for door in WITH_TLS),
-        *(_latency(door, seconds) for door in DOORS),
-        *(_small_batches(door, seconds) for door in WITH_TLS),
-        *(_frames(door, seconds) for door in WITH_TLS),
-        *(_layers(door, seconds) for door in WITH_TLS),
+        *(_small(transport, seconds) for transport in WITH_TLS),
+        *(_latency(transport, seconds) for transport in TRANSPORTS),
+        *(_small_batches(transport, seconds) for transport in WITH_TLS),
+        *(_frames(transport, seconds) for transport in WITH_TLS),
+        *(_layers(transport, seconds) for transport in WITH_TLS),
         _connections("connections_tcp", seconds, (1, 2, 8) if quick else _MANY, burst=1024),
         _connections("connections_in_turn_tcp", seconds, (1, 8) if quick else _MANY, burst=1),
     ]
 
 
-def _small(door: str, seconds: float) -> Workload:
+def _small(transport: str, seconds: float) -> Workload:
     load, ring = Load("small", 61), Ring(1024)
     return Workload(
-        name=f"send_small_{door}",
+        name=f"send_small_{transport}",
         kind="net",
         what="send of {obs: (4,) f32, reward: (1,) f32}, one client process and a server process, "
         "until the consumer has the samples",
         unit="samples/s",
         better="higher",
         session=partial(
-            sessions.throughput, door=door, load=load, ring=ring, seconds=seconds, scale=1
+            sessions.throughput, transport=transport, load=load, ring=ring, seconds=seconds, scale=1
         ),
         bound_name="empty native calls with the same argument, one thread",
         bound=partial(_empty_calls, calls=max(1000, int(seconds * 1e6))),
-        parameters=_parameters(door, load, ring, seconds),
+        parameters=_parameters(transport, load, ring, seconds),
         targets=(
             (Target("value", at_least=1e6), Target(f"ratio_to_{PEER}", at_least=20))
-            if door == "shm"
+            if transport == "shm"
             else (Target(f"ratio_to_{PEER}", at_least=10),)
         ),
     )
 
 
-def _latency(door: str, seconds: float) -> Workload:
+def _latency(transport: str, seconds: float) -> Workload:
     load, ring = Load("stamped", 61), Ring(64)
     messages = 20 if seconds < 0.1 else 500
     return Workload(
-        name=f"latency_small_{door}",
+        name=f"latency_small_{transport}",
         kind="net",
         what="99th percentile from send until the consumer has the batch with the sample, "
         "{obs: (3,) f32, sent: (1,) i64}, at half the rate that the client can reach",
         unit="us",
         better="lower",
-        session=partial(sessions.latency, door=door, load=load, ring=ring, seconds=seconds),
+        session=partial(
+            sessions.latency, transport=transport, load=load, ring=ring, seconds=seconds
+        ),
         bound_name="a message over a bare socket to a process that waits for it",
         bound=any_engine(
-            partial(net_probes.bare_messages, _socket(door), messages=messages, pause=0.0005)
+            partial(net_probes.bare_messages, _socket(transport), messages=messages, pause=0.0005)
         ),
-        parameters=_parameters(door, load, ring, seconds),
+        parameters=_parameters(transport, load, ring, seconds),
         targets=(Target("value", at_most=5000),),
     )
 
 
-def _small_batches(door: str, seconds: float) -> Workload:
+def _small_batches(transport: str, seconds: float) -> Workload:
     load, ring = Load("small", 3, 4096), Ring(4096)
-    name, bound = _stream_bound(door, load, ring, seconds, 1 / load.sample_bytes)
+    name, bound = _stream_bound(transport, load, ring, seconds, 1 / load.sample_bytes)
     return Workload(
-        name=f"send_batch_small_{door}",
+        name=f"send_batch_small_{transport}",
         kind="net",
         what=f"send_batch of {{obs: (4,) f32, reward: (1,) f32}}, {load.rows} rows a call",
         unit="samples/s",
         better="higher",
         session=partial(
-            sessions.throughput, door=door, load=load, ring=ring, seconds=seconds, scale=1
+            sessions.throughput, transport=transport, load=load, ring=ring, seconds=seconds, scale=1
         ),
         bound_name=name,
         bound=bound,
         **limits.transport(
-            door,
+            transport,
             ring_bytes=_ring_bytes(load, ring),
             seconds=seconds,
             convert=lambda rate: rate * 1e9 / load.sample_bytes,
         ),
-        parameters=_parameters(door, load, ring, seconds),
+        parameters=_parameters(transport, load, ring, seconds),
         targets=(Target("value", at_least=5e6),),
     )
 
 
-def _frames(door: str, seconds: float) -> Workload:
-    if door == "shm":
+def _frames(transport: str, seconds: float) -> Workload:
+    if transport == "shm":
         targets: tuple[Target, ...] = (Target("ratio_to_bound", at_least=0.7),)
-    elif door == "tcp":
+    elif transport == "tcp":
         targets = (
             Target(f"ratio_to_{PEER}", at_least=1.5),
             Target("ratio_to_bound", at_least=0.8),
@@ -115,24 +117,26 @@ def _frames(door: str, seconds: float) -> Workload:
     else:
         targets = ()
     what = "send of an 84x84x4 u8 frame with three scalars"
-    return _bytes(f"send_frames_{door}", what, door, Load("frame", 7), Ring(64), seconds, targets)
+    return _bytes(
+        f"send_frames_{transport}", what, transport, Load("frame", 7), Ring(64), seconds, targets
+    )
 
 
-def _layers(door: str, seconds: float) -> Workload:
+def _layers(transport: str, seconds: float) -> Workload:
     what = "send of a 1.02 MB tree of 44 leaves"
-    return _bytes(f"send_layers_{door}", what, door, Load("layers", 3), Ring(8), seconds)
+    return _bytes(f"send_layers_{transport}", what, transport, Load("layers", 3), Ring(8), seconds)
 
 
 def _bytes(
     name: str,
     what: str,
-    door: str,
+    transport: str,
     load: Load,
     ring: Ring,
     seconds: float,
     targets: tuple[Target, ...] = (),
 ) -> Workload:
-    bound_name, bound = _stream_bound(door, load, ring, seconds, 1e-9)
+    bound_name, bound = _stream_bound(transport, load, ring, seconds, 1e-9)
     return Workload(
         name=name,
         kind="net",
@@ -141,7 +145,7 @@ def _bytes(
         better="higher",
         session=partial(
             sessions.throughput,
-            door=door,
+            transport=transport,
             load=load,
             ring=ring,
             seconds=seconds,
@@ -149,10 +153,10 @@ def _bytes(
         ),
         bound_name=bound_name,
         bound=bound,
-        **limits.transport(door, ring_bytes=_ring_bytes(load, ring), seconds=seconds),
-        parameters=_parameters(door, load, ring, seconds),
+        **limits.transport(transport, ring_bytes=_ring_bytes(load, ring), seconds=seconds),
+        parameters=_parameters(transport, load, ring, seconds),
         targets=targets,
-        steady=load.kind == "frame" and door in {"tcp", "shm"},
+        steady=load.kind == "frame" and transport in {"tcp", "shm"},
     )
 
 
@@ -167,7 +171,7 @@ def _connections(name: str, seconds: float, counts: tuple[int, ...], *, burst: i
         better="higher",
         session=partial(
             sessions.connections,
-            door="tcp",
+            transport="tcp",
             load=load,
             ring=ring,
             seconds=seconds,
@@ -186,10 +190,10 @@ def _connections(name: str, seconds: float, counts: tuple[int, ...], *, burst: i
     )
 
 
-def _parameters(door: str, load: Load, ring: Ring, seconds: float) -> dict[str, Any]:
+def _parameters(transport: str, load: Load, ring: Ring, seconds: float) -> dict[str, Any]:
     return {
-        "door": door,
-        "peer_door": "tcp",
+        "transport": transport,
+        "peer_transport": "tcp",
         **asdict(ring),
         "rows_per_call": load.rows,
         "sample_bytes": load.sample_bytes,
@@ -204,10 +208,10 @@ def _empty_calls(engine: Any, *, calls: int) -> Any:
 
 
 def _stream_bound(
-    door: str, load: Load, ring: Ring, seconds: float, scale: float
+    transport: str, load: Load, ring: Ring, seconds: float, scale: float
 ) -> tuple[str, Session]:
     """What moves the same bytes without any system: its name, and it in bytes times ``scale``."""
-    if door == "shm":
+    if transport == "shm":
         slots = ring.batch_size // load.rows
         # At 10 GB/s, about so long as the others take.
         batches = max(2, int(seconds * 10e9 / (ring.batch_size * load.sample_bytes)))
@@ -223,10 +227,10 @@ def _stream_bound(
         return COPY_NAME, any_engine(
             lambda: net_probes.converted(copy, lambda gigabytes: gigabytes * 1e9 * scale)
         )
-    words = " with the TLS of Python's standard library" if door == "tls" else ""
+    words = " with the TLS of Python's standard library" if transport == "tls" else ""
     stream = partial(
         net_probes.bare_stream,
-        door,
+        transport,
         ring_bytes=_ring_bytes(load, ring),
         total_bytes=int(seconds * 3e9),
     )
@@ -240,6 +244,6 @@ def _ring_bytes(load: Load, ring: Ring) -> int:
     return ring.batch_size * ring.num_buffers * load.sample_bytes
 
 
-def _socket(door: str) -> str:
-    """Return which bare socket a door is measured beside."""
-    return "tcp" if door == "tcp" else "unix"
+def _socket(transport: str) -> str:
+    """Return which bare socket a transport is measured beside."""
+    return "tcp" if transport == "tcp" else "unix"

@@ -59,7 +59,7 @@ class IdEcho:
         self,
         example: Tree,
         *,
-        door: str,
+        transport: str,
         batch_size: int,
         num_buffers: int,
     ) -> Learner:

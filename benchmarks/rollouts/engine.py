@@ -18,7 +18,7 @@ AHEAD = 16
 # How long a learner waits for a batch before it gives up.
 PATIENCE = 30.0
 
-Door = Literal["local", "shm", "unix", "tcp"]
+Transport = Literal["local", "shm", "unix", "tcp"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Plan:
     each batch; systems that know no versions may bound how many groups wait, or nothing.
     """
 
-    door: Door
+    transport: Transport
     producers: int = 1
     items: int = 8
     tokens: int = 512

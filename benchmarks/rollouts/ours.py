@@ -42,12 +42,12 @@ class EchoicRollouts(Echoic):
 
         name = f"echoic-bench-{os.getpid()}-{next(_numbers)}"
         table = _table(plan)
-        if plan.door == "local":
+        if plan.transport == "local":
             self._here[name] = table
             return Host(name, table.close)
-        if plan.door == "tcp":
+        if plan.transport == "tcp":
             address = "tcp://127.0.0.1:0"
-        elif plan.door == "unix":
+        elif plan.transport == "unix":
             address = f"unix://{tempfile.gettempdir()}/{name}.sock"
         else:
             address = f"shm://{name}"
@@ -70,7 +70,7 @@ class EchoicRollouts(Echoic):
         """Return a table, and what is to be closed of it."""
         from echoic import connect
 
-        if plan.door == "local":
+        if plan.transport == "local":
             return self._here[address], lambda: None
         client = connect(address)
         return client.rollouts(_TABLE), client.close

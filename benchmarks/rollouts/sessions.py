@@ -1,7 +1,7 @@
 """The sessions of the suite, on the learner's side.
 
 A session runs in a process of its own, which is the learner's. The server runs in another, and each
-producer in one more; where the door is ``local``, the table is in the learner's process and the
+producer in one more; if the transport is ``local``, the table is in the learner's process and the
 producers are threads of it.
 
 # What is timed
@@ -51,7 +51,7 @@ def delivered(engine: RolloutEngine, *, plan: Plan, seconds: float) -> Iterator[
     groups = Groups(plan.items, plan.tokens)
     tally = Tally(groups)
     rate, sent = _FIRST_RATE, 0
-    opened = _in_process if plan.door == "local" else _over_a_door
+    opened = _in_process if plan.transport == "local" else _over_a_transport
     with opened(engine, plan, groups) as (learner, begin, cpu):
 
         def measure() -> Measurement:
@@ -96,7 +96,7 @@ def delivered(engine: RolloutEngine, *, plan: Plan, seconds: float) -> Iterator[
 
 
 @contextlib.contextmanager
-def _over_a_door(
+def _over_a_transport(
     engine: RolloutEngine, plan: Plan, _groups: Groups
 ) -> Iterator[tuple[Learner, _Begin, Callable[[], float]]]:
     with contextlib.ExitStack() as stack:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.limits import suite as limits
 from benchmarks.net import probes as net_probes
 from benchmarks.rollouts import probes, sessions
-from benchmarks.rollouts.engine import Door, Plan
+from benchmarks.rollouts.engine import Plan, Transport
 from benchmarks.rollouts.groups import Groups
 from benchmarks.workload import Session, Target, Workload, any_engine
 
 if TYPE_CHECKING:
     from benchmarks.rollouts.engine import RolloutEngine
 
-DOORS: tuple[Door, ...] = ("local", "shm", "unix", "tcp")
+TRANSPORTS: tuple[Transport, ...] = ("local", "shm", "unix", "tcp")
 _WHERE = {
     "local": "from a thread to a learner in the process that has the table",
     "shm": "from a process to a learner's, over shared memory",
@@ -32,10 +32,10 @@ _BESIDE_PEERS = ("shm", "tcp")
 def workloads(quick: bool) -> list[Workload]:
     """List all workloads; ``quick`` ones do little work and say little."""
     seconds = 0.1 if quick else 2.0
-    plans = [Plan(door, batch_groups=16 if quick else 64) for door in DOORS]
+    plans = [Plan(transport, batch_groups=16 if quick else 64) for transport in TRANSPORTS]
     many = Plan("shm", producers=2, batch_groups=plans[0].batch_groups)
     return [
-        *(_delivered(f"groups_{plan.door}", plan, seconds) for plan in plans),
+        *(_delivered(f"groups_{plan.transport}", plan, seconds) for plan in plans),
         _delivered("groups_two_producers_shm", many, seconds),
         _decisions(2_000 if quick else 100_000, 20 if quick else 1_000),
     ]
@@ -43,13 +43,13 @@ def workloads(quick: bool) -> list[Workload]:
 
 def _delivered(name: str, plan: Plan, seconds: float) -> Workload:
     nbytes = Groups(plan.items, plan.tokens).nbytes
-    target = _TARGETS.get(plan.door)
+    target = _TARGETS.get(plan.transport)
     who = "" if plan.producers == 1 else f", {plan.producers} producers"
     return Workload(
         name=name,
         kind="rollouts",
         what=f"groups of {plan.items} × {plan.tokens} tokens, {nbytes} bytes, handed over one by "
-        f"one {_WHERE[plan.door]}{who}: reserved, complete, delivered in batches of "
+        f"one {_WHERE[plan.transport]}{who}: reserved, complete, delivered in batches of "
         f"{plan.batch_groups} under a bound on their lag, and acknowledged",
         unit="groups/s",
         better="higher",
@@ -58,21 +58,21 @@ def _delivered(name: str, plan: Plan, seconds: float) -> Workload:
         **_limit(plan, nbytes, seconds),
         parameters={**asdict(plan), "group_bytes": nbytes, "seconds": seconds},
         targets=() if target is None else (Target("value", at_least=target),),
-        peers=plan.door in _BESIDE_PEERS and plan.producers == 1,
-        steady=plan.door in _BESIDE_PEERS and plan.producers == 1,
+        peers=plan.transport in _BESIDE_PEERS and plan.producers == 1,
+        steady=plan.transport in _BESIDE_PEERS and plan.producers == 1,
     )
 
 
 def _bound(plan: Plan, nbytes: int, seconds: float) -> dict[str, Any]:
     """The same bytes over a bare socket, or copied as often as shared memory needs."""
-    if plan.door in {"tcp", "unix"}:
+    if plan.transport in {"tcp", "unix"}:
         stream = partial(
             net_probes.bare_stream,
-            plan.door,
+            plan.transport,
             ring_bytes=plan.batch_groups * nbytes,
             total_bytes=int(seconds * 5e8),
         )
-        words = "TCP" if plan.door == "tcp" else "a Unix socket"
+        words = "TCP" if plan.transport == "tcp" else "a Unix socket"
         return {
             "bound_name": f"a bare loop of 256 KiB sends and receives over {words}, in two "
             "processes",
@@ -88,7 +88,7 @@ def _bound(plan: Plan, nbytes: int, seconds: float) -> dict[str, Any]:
 
 
 def _limit(plan: Plan, nbytes: int, seconds: float) -> limits.Fields:
-    if plan.door == "local":
+    if plan.transport == "local":
         return limits.copies(
             nbytes,
             sources=61,
@@ -97,7 +97,7 @@ def _limit(plan: Plan, nbytes: int, seconds: float) -> limits.Fields:
             convert=lambda rate: rate * 1e9 / nbytes,
         )
     return limits.transport(
-        plan.door,
+        plan.transport,
         ring_bytes=plan.batch_groups * nbytes,
         seconds=seconds / 3,
         convert=lambda rate: rate * 1e9 / nbytes,

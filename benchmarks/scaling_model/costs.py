@@ -50,7 +50,7 @@ class Costs:
         connect: Of a new connection, seconds by ``client`` and ``server``.
         idle: Bytes of a server's memory for an idle connection that was used: of a ``stream``, a
             ``table``; and what its client has in all, as ``stream_client``, ``table_client``.
-        beat: Seconds of a door's thread for one idle connection in each second.
+        beat: Seconds of a listener's thread for one idle connection in each second.
         weights: Of a byte of weights sent to one subscriber: seconds by ``server`` and ``client``.
         checkpoint: Seconds for a byte: on a ``processor``, and on the ``clock`` with the disk.
         crowding: By how much the same work costs more when all processors have some.
@@ -82,7 +82,9 @@ class Costs:
         """Read what was kept."""
         kept = about(path)["costs"]
         lines = {
-            "stream": {door: _threads(threads) for door, threads in kept["stream"].items()},
+            "stream": {
+                transport: _threads(threads) for transport, threads in kept["stream"].items()
+            },
             "insert": _threads(kept["insert"]),
             "sampled": _threads(kept["sampled"]),
         }

@@ -29,18 +29,18 @@ class Machines:
     """The machines of a fleet, which are assumed: those of shards, and the learner's.
 
     Attributes:
-        doors: Event loops of a shard's door.
+        event_loops: Those of a shard's listener.
         nic: Bytes a second of a shard's network, in each direction.
         memory: Bytes of a shard's memory.
         disk: Bytes a second of a shard's disk.
         learner_nic: Bytes a second of the learner's network.
         learners: Processes that sample, on the learner's machine.
-        connections: How many one door is allowed (``max_connections``): not above the 65,536
+        connections: How many one listener is allowed (``max_connections``): not above the 65,536
             producers that each event loop remembers.
         patience: Seconds that a client gives one attempt to connect.
     """
 
-    doors: int = 4
+    event_loops: int = 4
     nic: float = 25e9 / 8
     memory: float = 128 * _GIB
     disk: float = 1e9
@@ -138,7 +138,7 @@ def shard(
     inserts = workers * workload.rate / shards
     sampled = inserts * workload.samples_per_insert
     standing = connections(costs, workers, shards, affine=affine)
-    door = (
+    loops = (
         inserts * costs.insert["event_loop"].at(workload.nbytes)
         + sampled * costs.sampled["event_loop"].at(workload.nbytes)
         + sampled / workload.batch * costs.request["event_loop"]
@@ -146,7 +146,7 @@ def shard(
     )
     stored = workload.items / shards * workload.nbytes
     return {
-        "event loops": door / machines.doors,
+        "event loops": loops / machines.event_loops,
         "network in": inserts * (workload.nbytes + costs.wire["insert"]) / machines.nic,
         "network out": sampled * workload.nbytes / machines.nic,
         "memory": (stored + standing * costs.idle["table"]) / machines.memory,
@@ -181,7 +181,7 @@ def connections(costs: Costs, workers: int, shards: int, *, affine: bool) -> flo
 
 def connect_seconds(costs: Costs, machines: Machines, standing: float) -> float:
     """Return how long a shard is busy with letting in all who come at once."""
-    return standing * costs.connect["server"] / machines.doors
+    return standing * costs.connect["server"] / machines.event_loops
 
 
 def worst(busy: dict[str, float]) -> tuple[str, float]:

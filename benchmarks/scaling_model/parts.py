@@ -33,7 +33,7 @@ RING = {SMALL: (1024, 64), LARGE: (64, 8)}
 ITEMS = {SMALL: 4096, LARGE: 512}
 SHORT, LONG = 16, 256
 WHOLE = 64
-DOORS = ("tcp", "shm")
+TRANSPORTS = ("tcp", "shm")
 _MIB = 1 << 20
 _SUBSCRIBERS = 4
 # What a process with connections starts with and keeps is not theirs.
@@ -82,10 +82,10 @@ def _flows(*, quick: bool) -> dict[str, Any]:
     stream: dict[str, Threads] = {}
     wire: dict[str, float] = {}
     with _pair() as pair:
-        for door in DOORS:
-            stream[door], beside = _streamed(pair, door, repeats)
+        for transport in TRANSPORTS:
+            stream[transport], beside = _streamed(pair, transport, repeats)
             # Over shared memory, only news of samples is on the wire.
-            if door == "tcp":
+            if transport == "tcp":
                 wire["stream"] = beside
         insert, wire["insert"] = _inserted(pair, repeats, 10_000 if quick else 50_000)
         request, sampled = _sampled(pair, repeats, 40 if quick else 400)
@@ -102,7 +102,7 @@ def _flows(*, quick: bool) -> dict[str, Any]:
     }
 
 
-def _streamed(pair: Pair, door: str, repeats: int) -> tuple[Threads, float]:
+def _streamed(pair: Pair, transport: str, repeats: int) -> tuple[Threads, float]:
     """Send what the ring has room for, then take it."""
     points: dict[int, Used] = {}
     beside = 0.0
@@ -110,7 +110,9 @@ def _streamed(pair: Pair, door: str, repeats: int) -> tuple[Threads, float]:
         count = (buffers - 1) * batch
         with _used(pair) as (server, client):
             ring = {"batch": batch, "buffers": buffers}
-            address = server.do("serve_stream", door=door, nbytes=nbytes, **ring)["address"]
+            address = server.do("serve_stream", transport=transport, nbytes=nbytes, **ring)[
+                "address"
+            ]
             client.do("connect", address=address, nbytes=nbytes)
 
             def once(
@@ -119,7 +121,7 @@ def _streamed(pair: Pair, door: str, repeats: int) -> tuple[Threads, float]:
                 nbytes: int = nbytes,
                 count: int = count,
             ) -> Used:
-                used = _with_door(
+                used = _with_transport(
                     server, lambda: client.do("send", nbytes=nbytes, calls=count)["used"]
                 )
                 taken = server.do("take", batches=count // RING[nbytes][0])["used"]
@@ -146,7 +148,7 @@ def _inserted(pair: Pair, repeats: int, count: int) -> tuple[Threads, float]:
                 nbytes: int = nbytes,
                 calls: int = calls,
             ) -> Used:
-                return _with_door(
+                return _with_transport(
                     server, lambda: client.do("insert", nbytes=nbytes, calls=calls)["used"]
                 )
 
@@ -171,7 +173,7 @@ def _sampled(pair: Pair, repeats: int, batches: int) -> tuple[Used, Threads]:
                     server: Process = server, client: Process = client, length: int = length
                 ) -> Used:
                     what = {"batch": length, "batches": batches}
-                    return _with_door(server, lambda: client.do("sample", **what)["used"])
+                    return _with_transport(server, lambda: client.do("sample", **what)["used"])
 
                 by_batch[nbytes, length] = _median_of(once, repeats, batches)
     short, long, whole = by_batch[SMALL, SHORT], by_batch[SMALL, LONG], by_batch[LARGE, WHOLE]
@@ -213,7 +215,7 @@ def idling(kind: Literal["stream", "table"], clients: int, *, seconds: float) ->
     with _many_files(), _pair() as pair, _used(pair) as (server, client):
         if kind == "stream":
             ring = {"batch": 64, "buffers": 4}
-            opened = server.do("serve_stream", door="tcp", nbytes=SMALL, **ring)
+            opened = server.do("serve_stream", transport="tcp", nbytes=SMALL, **ring)
         else:
             opened = server.do("serve_table", nbytes=SMALL, capacity=1000)
         dial = {"address": opened["address"], "nbytes": SMALL if kind == "stream" else None}
@@ -221,7 +223,7 @@ def idling(kind: Literal["stream", "table"], clients: int, *, seconds: float) ->
         before = server.do("wire")["connections"]
         empty = server.do("resident")["resident"]
         alone = client.do("resident")["resident"]
-        used = _with_door(server, lambda: client.do("connect", **dial, count=clients)["used"])
+        used = _with_transport(server, lambda: client.do("connect", **dial, count=clients)["used"])
         fresh = server.do("resident")["resident"] - empty
         if kind == "table":
             client.do("insert", nbytes=SMALL, calls=8)
@@ -328,7 +330,7 @@ def _many_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def _with_door(server: Process, do: Callable[[], Used]) -> Used:
+def _with_transport(server: Process, do: Callable[[], Used]) -> Used:
     """Let clients do something, and add what the server's event loops used meanwhile."""
     before = server.do("now")["threads"]
     done = do()

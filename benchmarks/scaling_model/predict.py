@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from benchmarks.scaling_model.costs import Costs
 
-Door = Literal["tcp", "shm"]
+Transport = Literal["tcp", "shm"]
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Setup:
-    """Jobs that are done at the same time, and over which door; shares add up to 1."""
+    """Jobs that are done at the same time, and over which transport; shares add up to 1."""
 
     name: str
     what: str
     jobs: tuple[Job, ...]
-    door: Door = "tcp"
+    transport: Transport = "tcp"
 
     @property
     def shards(self) -> int:
@@ -64,7 +64,7 @@ def loads(costs: Costs, setup: Setup) -> dict[Thread, float]:
     """Return the seconds on a processor that each thread needs for one sample or item of all."""
     needed: defaultdict[Thread, float] = defaultdict(float)
     for job in setup.jobs:
-        for name, seconds in _of_one(costs, setup.door, job):
+        for name, seconds in _of_one(costs, setup.transport, job):
             of_server = name in {"event_loop", "take"}
             thread = ("server", job.shard, name) if of_server else ("client", job.client, name)
             needed[thread] += seconds * job.share
@@ -84,9 +84,9 @@ def rate(costs: Costs, setup: Setup, processors: float | None = None) -> float:
     return 1 / max(busiest, everything * costs.crowding)
 
 
-def _of_one(costs: Costs, door: Door, job: Job) -> Iterator[tuple[str, float]]:
+def _of_one(costs: Costs, transport: Transport, job: Job) -> Iterator[tuple[str, float]]:
     if job.do == "send":
-        threads = costs.stream[door]
+        threads = costs.stream[transport]
     elif job.do == "insert":
         threads = costs.insert
     else:

@@ -105,14 +105,14 @@ class Parts:
     def now(self) -> None:
         """Do nothing; the answer has what the threads have used so far."""
 
-    def serve_stream(self, door: str, nbytes: int, batch: int, buffers: int) -> Message:
+    def serve_stream(self, transport: str, nbytes: int, batch: int, buffers: int) -> Message:
         """Open a server of a stream."""
         import echoic
 
         shm = f"shm://echoic-model-{os.getpid()}"
         server = echoic.Server(
             echoic.Stream(example(nbytes), batch_size=batch, capacity=batch * buffers),
-            listen="tcp://127.0.0.1:0" if door == "tcp" else shm,
+            listen="tcp://127.0.0.1:0" if transport == "tcp" else shm,
             max_connections=_MOST_CONNECTIONS,
         )
         self._server = self._stack.enter_context(server)

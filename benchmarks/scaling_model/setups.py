@@ -43,12 +43,12 @@ def setups() -> tuple[Setup, ...]:
     return (
         *(
             Setup(
-                f"model_send_{size}_{door}",
+                f"model_send_{size}_{transport}",
                 f"one client sends {nbytes} bytes",
                 (Job("send", nbytes),),
-                door,
+                transport,
             )
-            for door in ("tcp", "shm")
+            for transport in ("tcp", "shm")
             for size, nbytes in (("small", small), ("middle", _MIDDLE), ("large", large))
         ),
         *(
@@ -123,7 +123,7 @@ def running(setup: Setup) -> Iterator[Callable[[int], Outcome]]:
             job = next(job for job in setup.jobs if job.shard == shard)
             if job.do == "send":
                 batch, buffers = _ring(job.nbytes)
-                ring = {"door": setup.door, "batch": batch, "buffers": buffers}
+                ring = {"transport": setup.transport, "batch": batch, "buffers": buffers}
                 opened = server.do("serve_stream", nbytes=job.nbytes, **ring)
             else:
                 opened = server.do("serve_table", nbytes=job.nbytes, capacity=_ITEMS)
@@ -227,7 +227,7 @@ def check(setup: Setup, costs: Costs, seconds: float, rounds: int) -> dict[str, 
     predicted = statistics.median([one.extras["predicted"] for one in seen])
     return {
         "setup": setup.name,
-        "what": f"{setup.what}, {setup.door}",
+        "what": f"{setup.what}, {setup.transport}",
         "measured": round(predicted * ratio),
         "predicted": round(predicted),
         "processors_left": round(
@@ -244,11 +244,15 @@ def workloads(quick: bool) -> list[Workload]:
         Workload(
             name=setup.name,
             kind="model",
-            what=f"{setup.what}, {setup.door}: see ratio_to_predicted",
+            what=f"{setup.what}, {setup.transport}: see ratio_to_predicted",
             unit="items/s",
             better="higher",
             session=any_engine(partial(compared, setup, partial(_costs, quick), seconds)),
-            parameters={"door": setup.door, "clients": setup.clients, "shards": setup.shards},
+            parameters={
+                "transport": setup.transport,
+                "clients": setup.clients,
+                "shards": setup.shards,
+            },
             targets=(Target("ratio_to_predicted", 1 / (1 + MARGIN), 1 + MARGIN),),
             peers=False,
         )

@@ -1,4 +1,4 @@
-"""Many workers and one server, event by event: queues, back-pressure and crowds at the door.
+"""Many workers and one server, event by event: queues, back-pressure and crowds of connections.
 
 What a formula gives on average, this gives one by one: who waits how long. It is seeded, so that
 the same question has the same answer. Time is in seconds and is not that of any clock.

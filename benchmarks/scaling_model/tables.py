@@ -188,7 +188,7 @@ def _weights(_: Costs, __: dict[str, Any]) -> str:
 
 
 def _herd(costs: Costs, _: dict[str, Any]) -> str:
-    loops = fleet.Machines().doors
+    loops = fleet.Machines().event_loops
     rows = []
     for workers in _CROWDS:
         for words, options in (

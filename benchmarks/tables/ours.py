@@ -52,7 +52,7 @@ class EchoicTables(Echoic):
 
 
 class Client:
-    """A client of the table, of whatever door; its writer opens when it is first used."""
+    """A client of the table, over whatever transport; its writer opens when it is first used."""
 
     def __init__(self, client: Any) -> None:
         """Wrap a client of the project."""

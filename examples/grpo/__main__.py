@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from examples.grpo.run import DOORS, Result, run
+from examples.grpo.run import TRANSPORTS, Result, run
 from examples.grpo.settings import Settings
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=Settings.seed)
     parser.add_argument("--versions", type=int, default=Settings.versions, help="updates to make")
     parser.add_argument("--max-lag", type=int, default=Settings.max_lag, help="versions, at most")
-    parser.add_argument("--door", choices=DOORS, default="shm", help="none: threads of one process")
+    parser.add_argument(
+        "--transport", choices=TRANSPORTS, default="shm", help="none: threads of one process"
+    )
     parser.add_argument("--kill-worker", action="store_true", help="at a quarter of the way")
     parser.add_argument(
         "--restart",
@@ -127,7 +129,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 progress.update(bar, completed=result.points[-1].version, now=now)
 
         result = run(
-            settings, found.door, kill_worker=found.kill_worker, restart=found.restart, show=show
+            settings,
+            found.transport,
+            kill_worker=found.kill_worker,
+            restart=found.restart,
+            show=show,
         )
         show(result)
     console.print(summary(result))

@@ -68,7 +68,7 @@ def area(result: Result) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all, and say what the test says."""
-    from examples.grpo.run import DOORS, run
+    from examples.grpo.run import TRANSPORTS, run
 
     parser = argparse.ArgumentParser(
         prog="python -m examples.grpo.compare",
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seeds", type=int, default=8, help="runs of each kind, at least 4")
     parser.add_argument("--versions", type=int, default=Settings.versions, help="updates to make")
-    parser.add_argument("--door", choices=DOORS, default="shm")
+    parser.add_argument("--transport", choices=TRANSPORTS, default="shm")
     found = parser.parse_args(arguments)
     console = Console()
     kinds: dict[str, list[Result]] = {"undisturbed": [], "disturbed": []}
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 settings = Settings(Path(folder) / str(own), own, versions=found.versions)
                 is_disturbed = kind == "disturbed"
                 results.append(
-                    run(settings, found.door, kill_worker=is_disturbed, restart=is_disturbed)
+                    run(settings, found.transport, kill_worker=is_disturbed, restart=is_disturbed)
                 )
                 console.print(f"{kind}, seed {own}: {results[-1].score:.3f}")
     table = Table("", "undisturbed", "disturbed", "p", "would show", title="Means ± deviations")

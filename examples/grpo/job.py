@@ -188,12 +188,12 @@ def _work_in_process(settings: Settings, address: str, number: int) -> None:
 
 
 class Processes(Job):
-    """Everyone is a process; workers come in through a door of the learner's server."""
+    """Everyone is a process; workers connect to the learner's server."""
 
-    def __init__(self, settings: Settings, door: str) -> None:
+    def __init__(self, settings: Settings, transport: str) -> None:
         super().__init__(settings)
         name = f"grpo-{os.getpid()}-{settings.seed}"
-        if door == "shm":
+        if transport == "shm":
             self._address = f"shm://{name}"
         else:
             self._address = f"unix://{settings.folder.resolve()}/learner.sock"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from examples.grpo.job import Job
     from examples.grpo.settings import Settings
 
-DOORS = ("shm", "unix", "none")
+TRANSPORTS = ("shm", "unix", "none")
 LOOK = 0.1
 
 
@@ -47,7 +47,7 @@ class Result(NamedTuple):
 
 def run(
     settings: Settings,
-    door: str = "shm",
+    transport: str = "shm",
     *,
     kill_worker: bool = False,
     restart: bool = False,
@@ -56,7 +56,7 @@ def run(
     """Run a job in a folder of its own, and disturb it if asked to."""
     shutil.rmtree(settings.folder, ignore_errors=True)
     settings.folder.mkdir(parents=True)
-    job: Job = Threads(settings) if door == "none" else Processes(settings, door)
+    job: Job = Threads(settings) if transport == "none" else Processes(settings, transport)
     events: list[Event] = []
     job.start()
     try:

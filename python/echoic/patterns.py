@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat, SupportsIndex, TypeAlias
 
 from echoic import _native
+from echoic._writing import Writes
 from echoic.errors import TrajectoryError
 
 if TYPE_CHECKING:
@@ -393,7 +394,7 @@ def end_of_episode() -> Condition:
     return Condition("end_of_episode", "", None, "", 0)
 
 
-class StructuredWriter(_native.StructuredWriter):
+class StructuredWriter(Writes, _native.StructuredWriter):
     """Append steps, and make items of them by patterns.
 
     ``client.structured_writer`` makes one. As with a :class:`~echoic.TrajectoryWriter`, each step
@@ -426,12 +427,3 @@ class StructuredWriter(_native.StructuredWriter):
     def __repr__(self) -> str:
         """Return how much the writer holds."""
         return f"StructuredWriter(pending={self.pending})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Write what is left and close; after an exception, only close."""
-        if kind is None:
-            self.flush()
-        self.close()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from echoic import _native
 from echoic._native import ColumnHistory
+from echoic._writing import Writes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +22,7 @@ Encoding: TypeAlias = Literal["none", "auto", "lz4", "zstd", "delta+lz4", "delta
 ChunkLength: TypeAlias = int | Literal["prompt"]
 
 
-class TrajectoryWriter(_native.TrajectoryWriter):
+class TrajectoryWriter(Writes, _native.TrajectoryWriter):
     """Append steps, and make items of them that share their bytes.
 
     ``client.trajectory_writer`` makes one. Each step is stored once, in chunks of consecutive
@@ -92,12 +93,3 @@ class TrajectoryWriter(_native.TrajectoryWriter):
     def __repr__(self) -> str:
         """Return how much the writer holds."""
         return f"TrajectoryWriter(episode_steps={self.episode_steps}, pending={self.pending})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Write what is left and close; after an exception, only close."""
-        if kind is None:
-            self.flush()
-        self.close()

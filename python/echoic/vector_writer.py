@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from echoic import _native
+from echoic._writing import Writes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["VectorWriter"]
 
 
-class VectorWriter(_native.VectorWriter):
+class VectorWriter(Writes, _native.VectorWriter):
     """Append a step of each of many environments, and make items of each.
 
     ``client.vector_writer`` makes one. It does the work of a :class:`~echoic.TrajectoryWriter` for
@@ -75,12 +76,3 @@ class VectorWriter(_native.VectorWriter):
     def __repr__(self) -> str:
         """Return how much the writer holds."""
         return f"VectorWriter(num_envs={self.num_envs}, pending={self.pending})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Write what is left and close; after an exception, only close."""
-        if kind is None:
-            self.flush()
-        self.close()

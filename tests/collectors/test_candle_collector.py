@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from echoic.collectors import CandleCollector, VectorEnv, parameter_shapes, split_weights
 from echoic.errors import ClosedError, SpecError, WaitTimeoutError
+from polling import until
 
 # The environments with their dimensions.
 ENVS = [
@@ -262,10 +263,10 @@ def test_memory_is_used_again_when_nobody_has_it() -> None:
         assert len(addresses) == 1
 
 
-def test_a_collector_that_nobody_takes_from_waits_with_its_rollouts(eventually: Any) -> None:
+def test_a_collector_that_nobody_takes_from_waits_with_its_rollouts() -> None:
     with start(n_steps=1, capacity=2) as collector, start(n_steps=1, capacity=0) as other:
         held = []
-        eventually(lambda: (batch := collector.try_recv()) is not None and not held.append(batch))
+        until(lambda: (batch := collector.try_recv()) is not None and not held.append(batch))
         time.sleep(0.05)
         # Whatever waited is what comes, in order.
         rollouts = [*held, *(collector.recv() for _ in range(5))]
@@ -315,7 +316,7 @@ def test_leaving_the_block_stops_it_whatever_was_raised() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
-def test_a_collector_that_is_dropped_ends_its_thread(eventually: Any) -> None:
+def test_a_collector_that_is_dropped_ends_its_thread() -> None:
     def threads() -> int:
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("Threads"))
@@ -324,7 +325,7 @@ def test_a_collector_that_is_dropped_ends_its_thread(eventually: Any) -> None:
     collectors = [start(**ENDLESS) for _ in range(2)]
     assert threads() == before + 2
     del collectors
-    eventually(lambda: threads() == before)
+    until(lambda: threads() == before)
 
 
 def test_a_wait_ends_at_its_deadline() -> None:

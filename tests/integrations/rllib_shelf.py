@@ -1,4 +1,4 @@
-"""A client whose tables are in this process, so that limiters act at once and not behind a door."""
+"""A client whose tables are in this process, so that limiters act at once."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from echoic.errors import (
     WaitTimeoutError,
 )
 from echoic.rollouts import RolloutTable
+from polling import until
 
 ray = pytest.importorskip("ray")
 
@@ -69,13 +70,6 @@ def numbers(client: echoic.Connection, table: str = "replay") -> list[int]:
     return sorted(client.table(table).get(keys).data["n"].tolist())
 
 
-def wait_until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never came true"
-        time.sleep(0.05)
-
-
 @pytest.fixture(scope="module")
 def cluster(ray_nodes: object) -> Iterator[ReplayCluster]:
     """Two shards that are empty when they are started anew."""
@@ -90,7 +84,7 @@ def client(cluster: ReplayCluster) -> Iterator[Client]:
         yield client
 
 
-def test_a_client_is_found_by_name_in_a_task_and_uses_the_nearest_door(client: Client) -> None:
+def test_a_client_is_found_by_name_in_a_task_and_uses_the_nearest_transport(client: Client) -> None:
     @ray.remote(num_cpus=0)
     def work(client: Client, worker: int) -> list[str]:
         with client:
@@ -230,7 +224,7 @@ def test_rollouts_and_weights_are_found_on_the_first_shard(
             assert publication.tree["w"].tolist() == [0, 1, 2]
         # Its ledger has survived the process.
         os.kill(cluster.processes()[0]["pid"], signal.SIGKILL)
-        wait_until(lambda: _sampled(client) == [1, 2, 3])
+        until(lambda: _sampled(client) == [1, 2, 3])
         with pytest.raises(ArgumentError, match="shard 0: it is the last one"):
             cluster.drain_shard(0)
 
@@ -300,7 +294,7 @@ def test_all_is_there_once_when_processes_and_nodes_are_killed_under_load(
         producers = Producers(cluster, ["nearest", "tcp"])
         for victim in victims:
             progress = sum(producers.acked) + 200
-            wait_until(lambda at=progress: sum(producers.acked) >= at or producers.errors)
+            until(lambda at=progress: sum(producers.acked) >= at or producers.errors)
             number = chance.choice(cluster.shards)
             before = cluster.processes(PATIENCE)[number]
             if victim == "process":
@@ -314,11 +308,11 @@ def test_all_is_there_once_when_processes_and_nodes_are_killed_under_load(
             while after["started"] == before["started"]:
                 after = cluster.processes(PATIENCE)[number]
             assert (after["node"] != before["node"]) == (victim == "node")
-            wait_until(lambda: all(reader.shards_there))
+            until(lambda: all(reader.shards_there))
             batch = reader.table("replay").sample(32, timeout=PATIENCE)
             assert len(batch) == 32
         sent = producers.stop()
-        wait_until(lambda: all(reader.shards_there))
+        until(lambda: all(reader.shards_there))
         found = numbers(reader)
     # Also what was not acknowledged when its shard was killed, and was sent again, is there once.
     assert sorted(found) == sent
@@ -371,7 +365,7 @@ def test_removed_shards_stay_removed_when_the_cluster_is_made_again(
         assert groups() == held
         assert cluster.add_shards(1) == [3]
         assert cluster.drain_shard(3, timeout=PATIENCE) == {"replay": 0, "queue": 0}
-        wait_until(lambda: groups() == held)
+        until(lambda: groups() == held)
         taken = client.table("queue").sample(100, timeout=PATIENCE).data["n"].tolist()
         assert sorted(taken) == list(range(100))
     for count, shards in [(1, [1, 2]), (3, [1, 2, 4])]:
@@ -406,7 +400,7 @@ def test_a_shard_waits_for_its_directory_and_one_that_is_gone_for_good_is_named(
             cluster.processes(timeout=3.0)
         away.rename(state)
         assert set(cluster.processes(PATIENCE)) == {0, 1}
-        wait_until(lambda: all(client.shards_there))
+        until(lambda: all(client.shards_there))
         assert numbers(client) == list(range(100))
         ray.kill(ray.get_actor("unmounted/shard-1"))
         for call in (cluster.processes, lambda: cluster.drain_shard(1)):
@@ -453,7 +447,7 @@ def test_shards_join_and_are_emptied_while_probabilities_stay_true(ray_nodes: ob
         client.table("replay").extend({"n": np.arange(600)}, priorities, version=5)
         client.flush()
         assert cluster.add_shards(1) == [2]
-        wait_until(lambda: len(client.addresses) == 3 and all(client.shards_there))
+        until(lambda: len(client.addresses) == 3 and all(client.shards_there))
         for some in np.split(np.arange(600), 3):
             client.table("replay").extend({"n": 600 + some}, priorities[some], version=6)
         client.flush()
@@ -484,7 +478,7 @@ def test_shards_join_and_are_emptied_while_probabilities_stay_true(ray_nodes: ob
         assert moved == [{"replay": 500}]
         assert cluster.shards == [1, 2]
         assert cluster.addresses[0] == ""
-        wait_until(lambda: client.addresses[0] == "")
+        until(lambda: client.addresses[0] == "")
         assert numbers(client) == list(range(1200))
         batch = client.table("replay").sample(256)
         expected = priorities[batch.data["n"] % 600] / (2 * priorities.sum())
@@ -506,12 +500,12 @@ def test_what_is_inserted_while_a_shard_is_emptied_is_kept(ray_nodes: object) ->
         cluster.client() as reader,
     ):
         producers = Producers(cluster, ["nearest", "tcp"])
-        wait_until(lambda: sum(producers.acked) >= 200 or producers.errors)
+        until(lambda: sum(producers.acked) >= 200 or producers.errors)
         cluster.drain_shard(1, timeout=PATIENCE)
         progress = sum(producers.acked) + 200
-        wait_until(lambda: sum(producers.acked) >= progress or producers.errors)
+        until(lambda: sum(producers.acked) >= progress or producers.errors)
         sent = producers.stop()
-        wait_until(lambda: reader.addresses[1] == "")
+        until(lambda: reader.addresses[1] == "")
         assert numbers(reader) == sent
 
 
@@ -544,7 +538,7 @@ def test_a_queue_is_used_up_where_it_is_and_what_is_left_of_all_tables_is_moved(
             WaitTimeoutError, match=r"shard 0 still has {'queue': 50, 'windows': 3}"
         ):
             cluster.drain_shard(0, move=False, timeout=1.0)
-        wait_until(lambda: client.shards_drained[0])
+        until(lambda: client.shards_drained[0])
 
         taken = client.table("queue").sample(80, timeout=PATIENCE).data["n"].tolist()
         client.table("queue").add({"n": 100})
@@ -552,7 +546,7 @@ def test_a_queue_is_used_up_where_it_is_and_what_is_left_of_all_tables_is_moved(
         left = client.table("queue").stats().shards[0].size
         # What may be taken only once goes to the other when the transports are closed.
         assert cluster.drain_shard(0, timeout=PATIENCE) == {"queue": left, "windows": 3}
-        wait_until(lambda: client.addresses[0] == "")
+        until(lambda: client.addresses[0] == "")
         taken += client.table("queue").sample(21, timeout=PATIENCE).data["n"].tolist()
         assert sorted(taken) == list(range(101))
 

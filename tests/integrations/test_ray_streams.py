@@ -24,6 +24,7 @@ from echoic.errors import (
     SpecError,
     WaitTimeoutError,
 )
+from polling import until
 
 ray = pytest.importorskip("ray")
 
@@ -56,13 +57,6 @@ pytestmark = [
 # How long what should happen may take on a machine that does other things too.
 PATIENCE = 90.0
 EXAMPLE = {"worker": np.int64(0), "n": np.int64(0)}
-
-
-def wait_until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never came true"
-        time.sleep(0.05)
 
 
 def sample(worker: int, first: int, count: int) -> dict[str, Any]:
@@ -199,7 +193,9 @@ def actors() -> Iterator[list[Any]]:
         ray.kill(actor)
 
 
-def test_samples_of_tasks_on_all_nodes_come_once_by_the_nearest_door(workers: list[str]) -> None:
+def test_samples_of_tasks_on_all_nodes_come_once_by_the_nearest_transport(
+    workers: list[str],
+) -> None:
     @ray.remote(num_cpus=0)
     def work(client: StreamClient, worker: int) -> list[str]:
         with client:
@@ -225,7 +221,7 @@ def test_samples_of_tasks_on_all_nodes_come_once_by_the_nearest_door(workers: li
         for worker in range(4):
             assert [n for who, n in taken if who == worker] == list(range(50))
     # The last server has left.
-    wait_until(lambda: not has_registry("tasks"))
+    until(lambda: not has_registry("tasks"))
 
 
 def test_a_client_travels_by_its_name_and_connects_when_it_is_used(ray_nodes: object) -> None:
@@ -294,16 +290,16 @@ def test_a_learner_that_is_killed_is_found_again(
     actors += [learner, *crew]
     running = [one.go_on.remote() for one in crew]
     # Of both: one of them may need seconds to begin.
-    wait_until(lambda: all(len(taken_of(learner, number)) > 100 for number in range(2)))
+    until(lambda: all(len(taken_of(learner, number)) > 100 for number in range(2)))
     before, (pid, *_) = get(learner.taken.remote(), learner.place.remote())
     if transport == "tcp":
         os.kill(pid, signal.SIGKILL)
     else:
         ray.kill(learner, no_restart=False)
-    wait_until(lambda: get(learner.place.remote())[0] != pid)
+    until(lambda: get(learner.place.remote())[0] != pid)
     reached = [known + 400 for _, known in get(*[one.counts.remote() for one in crew])]
     for one, least in zip(crew, reached, strict=True):
-        wait_until(lambda one=one, least=least: get(one.counts.remote())[1] > least)
+        until(lambda one=one, least=least: get(one.counts.remote())[1] > least)
     get(*[one.stop.remote() for one in crew])
     get(*running)
     counts = get(*[one.counts.remote() for one in crew])
@@ -333,15 +329,15 @@ def test_a_learner_on_another_node_gets_what_was_not_acknowledged(
     get(learner.pause.remote())
     running = worker.go_on.remote()
     # The ring is full, and so the worker has samples that nobody acknowledged.
-    wait_until(lambda: get(worker.counts.remote())[1] > 100)
-    wait_until(lambda: is_stuck(worker))
+    until(lambda: get(worker.counts.remote())[1] > 100)
+    until(lambda: is_stuck(worker))
     _, known = get(worker.counts.remote())
     changing_nodes.remove(extra)
     # The nodes are all on this machine, where the port would be the same.
     with stranger_at(old[0]):
         changing_nodes.add(num_cpus=1, resources={"learner": 1})
-        wait_until(lambda: get(learner.place.remote())[1] != was)
-        wait_until(lambda: get(worker.counts.remote())[1] > known + 400)
+        until(lambda: get(learner.place.remote())[1] != was)
+        until(lambda: get(worker.counts.remote())[1] > known + 400)
     get(worker.stop.remote())
     get(running)
     assert get(learner.place.remote())[2][0] != old[0]
@@ -372,7 +368,7 @@ def stranger_at(address: str) -> Iterator[None]:
             found.append(Stranger((host, int(port)), socketserver.BaseRequestHandler))
         return bool(found)
 
-    wait_until(take_place)
+    until(take_place)
     with found[0] as stranger:
         thread = threading.Thread(target=stranger.serve_forever)
         thread.start()
@@ -430,7 +426,7 @@ def test_ranks_have_disjoint_samples_and_share_the_producers(
     def shares() -> list[list[tuple[int, int]]]:
         return [sorted(one) for one in get(*[learner.taken.remote() for learner in learners])]
 
-    wait_until(lambda: sum(map(len, shares())) == 160)
+    until(lambda: sum(map(len, shares())) == 160)
     expected = [
         sorted((number, n) for number in range(4) if ranks[number] == rank for n in range(40))
         for rank in range(2)
@@ -438,7 +434,7 @@ def test_ranks_have_disjoint_samples_and_share_the_producers(
     assert shares() == expected
     # One is gone for good: its producers go to the other.
     ray.kill(learners[1])
-    wait_until(lambda: not any(stats["connected"] for stats in of_rank(crew, 1)))
+    until(lambda: not any(stats["connected"] for stats in of_rank(crew, 1)))
     get(*[one.push.remote(40) for one in crew])
     assert not of_rank(crew, 1)
     get(*[one.close.remote() for one in crew])
@@ -466,12 +462,12 @@ def test_producers_of_a_rank_that_leaves_go_to_another(ray_nodes: object) -> Non
         assert sorted(pairs(first.stream.sample(PATIENCE).data)) == [(0, 0), (1, 0)]
         first.close()
         # What is sent before a client knows would be lost with the first one's ring.
-        wait_until(lambda: not client.stats()["connected"])
+        until(lambda: not client.stats()["connected"])
         client.extend(sample(0, 1, 2))
         assert pairs(second.stream.sample(PATIENCE).data) == [(0, 1), (0, 2)]
         assert client.rank == 1
         # This one may be at no other.
-        wait_until(lambda: not fixed.stats()["connected"])
+        until(lambda: not fixed.stats()["connected"])
         with pytest.raises(DisconnectedError, match="no server has reported its address"):
             fixed.add({"worker": 1, "n": 1})
         client.close()
@@ -499,7 +495,7 @@ def test_servers_report_again_to_a_registry_that_was_killed(ray_nodes: object) -
             client.extend(sample(0, 0, 2))
         assert pairs(server.stream.sample(PATIENCE).data) == [(0, 0), (0, 1)]
         ray.kill(ray.get_actor(registry_name("reported")))
-        wait_until(lambda: has_registry("reported"))
+        until(lambda: has_registry("reported"))
         with StreamClient("reported") as client:
             client.extend(sample(0, 2, 2))
         assert pairs(server.stream.sample(PATIENCE).data) == [(0, 2), (0, 3)]
@@ -509,7 +505,7 @@ def test_a_registry_without_reports_ends(ray_nodes: object) -> None:
     remote = ray.remote(StreamRegistry).options(name="idle/stream", lifetime="detached", num_cpus=0)
     registry = remote.remote("identity", "token", idle=0.5)
     assert get(registry.find.remote(None)) is None
-    wait_until(lambda: not has_registry("idle"))
+    until(lambda: not has_registry("idle"))
 
 
 def place(rank: int, generation: int) -> Place:
@@ -583,18 +579,18 @@ def test_a_server_that_is_cut_off_writes_no_checkpoint(
         def written() -> set[str]:
             return {path.name for path in checkpointer.root.iterdir() if path.is_dir()}
 
-        wait_until(is_written)
+        until(is_written)
 
         def nobody() -> Any:
             raise ValueError("the network is away")
 
         monkeypatch.setattr(server, "_registry", nobody)
-        wait_until(lambda: not is_written())
+        until(lambda: not is_written())
         before = written()
         assert not is_written()
         assert written() == before != set()
         monkeypatch.undo()
-        wait_until(is_written)
+        until(is_written)
 
 
 @pytest.mark.nightly
@@ -619,7 +615,7 @@ def test_collectors_push_into_a_stream(ray_nodes: object) -> None:
             moved = batch["observations"][:, 0] + 0.02 * batch["observations"][:, 1]
             np.testing.assert_allclose(batch["next_observations"][:, 0], moved, atol=1e-5)
         near = [["shm"]] * 2
-        wait_until(lambda: [one.get("transports") for one in crew.stats()["workers"]] == near)
+        until(lambda: [one.get("transports") for one in crew.stats()["workers"]] == near)
     with pytest.raises(ArgumentError, match="expected the name of a table"):
         Collectors("CartPole-v1", None, "tcp://127.0.0.1:1")
 

@@ -1,14 +1,11 @@
-"""Fixtures of the fault tests: doors, processes behind them, and a network that misbehaves."""
+"""Fixtures of the fault tests: transports, processes behind them, and a network that misbehaves."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import os
-import shutil
-import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import echoic
@@ -19,13 +16,14 @@ from proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from echoic.remote_stream import RemoteStream
     from forks import Forks
 
 
 @dataclass
-class Door:
+class Transport:
     """One kind of address, new addresses of it, and servers in this process behind them."""
 
     kind: str
@@ -57,35 +55,27 @@ class Door:
         return server, Intake(server)
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a path that is short enough for a socket's address."""
-    path = Path(tempfile.mkdtemp(prefix="echoic-"))
-    yield path
-    shutil.rmtree(path)
-
-
 # What is over TCP and over a Unix socket differs in the address alone: the tests of addresses try
 # all three each time, and so do those of `crates/net`.
 UNIX = pytest.param("unix", marks=pytest.mark.nightly)
 
 
 @pytest.fixture(params=["tcp", UNIX, "shm"])
-def door(request: pytest.FixtureRequest, folder: Path, make_server: Any) -> Door:
-    """Every kind of door."""
-    return Door(request.param, folder, make_server)
+def transport(request: pytest.FixtureRequest, folder: Path, make_server: Any) -> Transport:
+    """Every transport."""
+    return Transport(request.param, folder, make_server)
 
 
 @pytest.fixture(params=["tcp", UNIX])
-def socket_door(request: pytest.FixtureRequest, folder: Path, make_server: Any) -> Door:
-    """The doors whose clients have a window; over shared memory, sent is stored."""
-    return Door(request.param, folder, make_server)
+def socket_transport(request: pytest.FixtureRequest, folder: Path, make_server: Any) -> Transport:
+    """The transports whose clients have a window; over shared memory, sent is stored."""
+    return Transport(request.param, folder, make_server)
 
 
 @pytest.fixture
-def tcp(folder: Path, make_server: Any) -> Door:
-    """The door of tests that need a network."""
-    return Door("tcp", folder, make_server)
+def tcp(folder: Path, make_server: Any) -> Transport:
+    """The transport of tests that need a network."""
+    return Transport("tcp", folder, make_server)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import echoic
 import numpy as np
 import pytest
 from content import FRAME, SMALL, assert_exactly
+from polling import until
 from tiers import size
 
 if TYPE_CHECKING:
@@ -41,9 +42,7 @@ def test_cuts_at_any_byte(
     assert_exactly(intake.finish()[0], count)
 
 
-def test_cuts_of_all_connections_again_and_again(
-    tcp: Any, make_proxy: Any, processes: Any, eventually: Any
-) -> None:
+def test_cuts_of_all_connections_again_and_again(tcp: Any, make_proxy: Any, processes: Any) -> None:
     random_number = random.Random(0)
     server, intake = tcp.open_and_take()
     proxy = make_proxy(server)
@@ -57,7 +56,7 @@ def test_cuts_of_all_connections_again_and_again(
         before = [sender.acked for sender in senders]
         time.sleep(random_number.uniform(0, 0.03))
         proxy.cut(abruptly=turn % 2 == 0)
-        eventually(
+        until(
             lambda before=before: all(
                 sender.acked > then for sender, then in zip(senders, before, strict=True)
             )
@@ -86,31 +85,31 @@ def test_a_slow_or_splitting_network(
 
 
 def test_silence_for_longer_than_heartbeats_allow(
-    tcp: Any, make_proxy: Any, processes: Any, eventually: Any
+    tcp: Any, make_proxy: Any, processes: Any
 ) -> None:
     server, intake = tcp.open_and_take(heartbeat=0.2)
     proxy = make_proxy(server)
     sender = processes.start("send", proxy.address, rows=10, report=10)
-    eventually(lambda: sender.acked > 0)
+    until(lambda: sender.acked > 0)
     for _ in range(2):
         links = len(proxy.links)
         proxy.stall()
         # The client gives the silent connection up and tries another.
-        eventually(lambda links=links: len(proxy.links) > links)
+        until(lambda links=links: len(proxy.links) > links)
         before = sender.acked
         proxy.resume()
-        eventually(lambda before=before: sender.acked > before)
+        until(lambda before=before: sender.acked > before)
     count = sender.stop()
     assert_exactly(intake.finish()[0], count)
 
 
 def test_bytes_of_a_lost_connection_that_arrive_after_the_new_one(
-    tcp: Any, make_proxy: Any, processes: Any, eventually: Any
+    tcp: Any, make_proxy: Any, processes: Any
 ) -> None:
     server, intake = tcp.open_and_take()
     proxy = make_proxy(server)
     sender = processes.start("send", proxy.address, rows=10, report=1)
-    eventually(lambda: sender.acked > 0)
+    until(lambda: sender.acked > 0)
     for _ in range(5):
         links = len(proxy.links)
         old = proxy.links[links - 1]
@@ -121,18 +120,18 @@ def test_bytes_of_a_lost_connection_that_arrive_after_the_new_one(
         old.sever_client()
         # Released at several moments: before, while and after the client has come back.
         if links % 2:
-            eventually(lambda before=before: sender.acked > before)
+            until(lambda before=before: sender.acked > before)
         old.release()
-        eventually(lambda before=before: sender.acked > before)
+        until(lambda before=before: sender.acked > before)
         # What was acknowledged on the old connection may be reported late.
-        eventually(lambda links=links: len(proxy.links) > links)
+        until(lambda links=links: len(proxy.links) > links)
     count = sender.stop()
     assert len(proxy.links) > 5
     assert_exactly(intake.finish()[0], count)
 
 
 def test_connections_that_arrive_in_another_order(
-    tcp: Any, make_proxy: Any, processes: Any, eventually: Any
+    tcp: Any, make_proxy: Any, processes: Any
 ) -> None:
     server, intake = tcp.open_and_take()
     proxy = make_proxy(server)
@@ -144,9 +143,9 @@ def test_connections_that_arrive_in_another_order(
     for round_number in range(1, size(4, 7)):
         # A sender's report of its last connection may come late: only what is acknowledged once
         # all three are connected again says that the new connections work.
-        eventually(lambda links=3 * round_number: len(proxy.links) == links)
+        until(lambda links=3 * round_number: len(proxy.links) == links)
         before = [sender.acked for sender in senders]
-        eventually(
+        until(
             lambda before=before: all(
                 sender.acked > then for sender, then in zip(senders, before, strict=True)
             )

@@ -10,6 +10,7 @@ import echoic
 import numpy as np
 import pytest
 from content import assert_exactly, by_producer
+from polling import until
 
 pytestmark = pytest.mark.timeout(58)
 
@@ -17,8 +18,8 @@ PROCESSES, CLIENTS, EACH = 8, 8, 50
 CONNECTIONS = 2_000
 
 
-def test_64_clients_of_8_processes_that_connect_at_once(door: Any, processes: Any) -> None:
-    server, intake = door.open_and_take()
+def test_64_clients_of_8_processes_that_connect_at_once(transport: Any, processes: Any) -> None:
+    server, intake = transport.open_and_take()
     started = [
         processes.start(
             "rush",
@@ -70,8 +71,8 @@ def test_2000_connections_of_one_process_and_why_there_is_no_more(
         assert_exactly(steps[producer], 5)
 
 
-def test_a_place_that_becomes_free_can_be_taken(door: Any, connect: Any, eventually: Any) -> None:
-    server = door.open(max_connections=2)
+def test_a_place_that_becomes_free_can_be_taken(transport: Any, connect: Any) -> None:
+    server = transport.open(max_connections=2)
     first, _second = connect(server), connect(server)
     with pytest.raises(echoic.errors.RefusedError, match="max_connections") as caught:
         connect(server, timeout=1.0)
@@ -85,21 +86,19 @@ def test_a_place_that_becomes_free_can_be_taken(door: Any, connect: Any, eventua
             return False
         return True
 
-    eventually(enters)
+    until(enters)
 
 
-def test_running_out_of_descriptors_neither_spins_nor_floods(
-    tcp: Any, processes: Any, eventually: Any
-) -> None:
+def test_running_out_of_descriptors_neither_spins_nor_floods(tcp: Any, processes: Any) -> None:
     server = processes.start("serve", tcp.address(), files=40)
     address = server.wait_for("ready")
     host, port = address.removeprefix("tcp://").rsplit(":", 1)
     standing = processes.start("send", address, pause=0.01, report=10)
-    eventually(lambda: standing.acked > 0)
+    until(lambda: standing.acked > 0)
     strangers = [socket.create_connection((host, int(port))) for _ in range(100)]
     # A connection that stands goes on.
     before = standing.acked
-    eventually(lambda: standing.acked > before)
+    until(lambda: standing.acked > before)
     cpu, start = server.cpu(), time.monotonic()
     time.sleep(1.0)
     # The one sender costs something too.

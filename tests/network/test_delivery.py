@@ -8,6 +8,7 @@ import echoic
 import numpy as np
 import pytest
 from content import FRAME, SMALL, assert_exactly, example, rows, sample
+from polling import until
 
 pytestmark = pytest.mark.timeout(40)
 
@@ -18,9 +19,9 @@ pytestmark = pytest.mark.timeout(40)
 )
 @pytest.mark.parametrize("words", [SMALL, FRAME])
 def test_small_batches_from_many_producers_never_stall(
-    door: Any, processes: Any, words: int, batch_size: int, capacity: int
+    transport: Any, processes: Any, words: int, batch_size: int, capacity: int
 ) -> None:
-    server, intake = door.open_and_take(words, batch_size, capacity)
+    server, intake = transport.open_and_take(words, batch_size, capacity)
     count = 3_000 if words == SMALL else 1_000
     senders = [
         processes.start("send", server.address, words=words, producer=n, rows=n, count=count)
@@ -32,9 +33,9 @@ def test_small_batches_from_many_producers_never_stall(
         assert_exactly(steps[producer], count)
 
 
-def test_samples_without_bytes_are_counted(door: Any, make_server: Any) -> None:
+def test_samples_without_bytes_are_counted(transport: Any, make_server: Any) -> None:
     nothing = {"a": np.zeros((0, 3), np.float32)}
-    server = make_server(nothing, 4, 32, listen=door.address()).start()
+    server = make_server(nothing, 4, 32, listen=transport.address()).start()
     with echoic.connect(server.address).stream(nothing) as client:
         client.add(nothing)
         client.extend({"a": np.zeros((9, 0, 3), np.float32)})
@@ -54,9 +55,9 @@ def test_samples_without_bytes_are_counted(door: Any, make_server: Any) -> None:
     ],
 )
 def test_a_sample_that_does_not_fit_is_refused_where_it_is_sent(
-    door: Any, connect: Any, change: dict[str, Any], text: str
+    transport: Any, connect: Any, change: dict[str, Any], text: str
 ) -> None:
-    server, intake = door.open_and_take()
+    server, intake = transport.open_and_take()
     client = connect(server)
     client.add(sample(0, 0, SMALL))
     with pytest.raises(echoic.errors.SpecError, match=text):
@@ -66,8 +67,8 @@ def test_a_sample_that_does_not_fit_is_refused_where_it_is_sent(
     assert_exactly(intake.finish()[0], 2)
 
 
-def test_a_sample_is_copied_before_send_returns(door: Any, connect: Any) -> None:
-    server = door.open(FRAME, batch_size=64)
+def test_a_sample_is_copied_before_send_returns(transport: Any, connect: Any) -> None:
+    server = transport.open(FRAME, batch_size=64)
     client = connect(server, FRAME)
     reused = sample(0, 0, FRAME)
     for step in range(64):
@@ -81,8 +82,8 @@ def test_a_sample_is_copied_before_send_returns(door: Any, connect: Any) -> None
     np.testing.assert_array_equal(taken["words"], rows(0, 0, 64, FRAME)["words"])
 
 
-def test_batches_outlive_their_server_and_its_clients(door: Any, connect: Any) -> None:
-    server = door.open(batch_size=4)
+def test_batches_outlive_their_server_and_its_clients(transport: Any, connect: Any) -> None:
+    server = transport.open(batch_size=4)
     client = connect(server)
     client.extend(rows(0, 0, 4, SMALL))
     client.flush(timeout=10)
@@ -93,16 +94,18 @@ def test_batches_outlive_their_server_and_its_clients(door: Any, connect: Any) -
     np.testing.assert_array_equal(taken["words"], rows(0, 0, 4, SMALL)["words"])
 
 
-def test_a_batch_that_is_larger_than_window_and_ring_goes_through(door: Any, connect: Any) -> None:
-    server, intake = door.open_and_take(batch_size=4, capacity=8)
+def test_a_batch_that_is_larger_than_window_and_ring_goes_through(
+    transport: Any, connect: Any
+) -> None:
+    server, intake = transport.open_and_take(batch_size=4, capacity=8)
     client = connect(server, window_bytes=1 << 12)
     client.extend(rows(0, 0, 20_000, SMALL), timeout=30)
     client.close(timeout=10)
     assert_exactly(intake.finish()[0], 20_000)
 
 
-def test_what_is_in_the_numbers(door: Any, connect: Any, eventually: Any) -> None:
-    server, intake = door.open_and_take()
+def test_what_is_in_the_numbers(transport: Any, connect: Any) -> None:
+    server, intake = transport.open_and_take()
     client = connect(server)
     client.extend(rows(0, 0, 1_000, SMALL))
     client.flush(timeout=10)
@@ -111,7 +114,7 @@ def test_what_is_in_the_numbers(door: Any, connect: Any, eventually: Any) -> Non
     assert stats["pending"] == stats["reconnects"] == 0
     assert all(isinstance(value, int | float) for value in server.metrics().values())
     # Over shared memory the server knows what the client reports, a moment later.
-    eventually(lambda: [one["samples"] for one in server.connections()] == [1_000])
+    until(lambda: [one["samples"] for one in server.connections()] == [1_000])
     client.close(timeout=10)
     assert_exactly(intake.finish()[0], 1_000)
     assert example(SMALL).keys() == {"producer", "step", "words"}

@@ -24,10 +24,10 @@ def hand_on(stream: Stream, address: str) -> None:
 def test_items_of_all_workers_come_over_one_client() -> None:
     table = Table("replay", EXAMPLE, capacity=10_000)
     stream = Stream(EXAMPLE, batch_size=BATCH)
-    door = f"shm://echoic-gateway-{os.getpid()}"
+    address = f"shm://echoic-gateway-{os.getpid()}"
     with (
         Server(table, listen="tcp://127.0.0.1:0") as tables,
-        Server(stream, listen=door) as gateway,
+        Server(stream, listen=address) as gateway,
     ):
         thread = threading.Thread(target=hand_on, args=(stream, tables.address))
         thread.start()

@@ -20,6 +20,7 @@ import pytest
 import tiers
 import wire
 from content import assert_exactly
+from polling import until
 from wire import Wire
 
 if TYPE_CHECKING:
@@ -192,18 +193,18 @@ def test_names_come_to_those_who_watch(server: echoic.Server, stranger: Wire) ->
 
 @pytest.mark.parametrize("bytes_", STRANGERS.values(), ids=STRANGERS)
 def test_bytes_of_another_protocol(
-    server: echoic.Server, bystander: Bystander, stranger: Wire, bytes_: bytes, eventually: Any
+    server: echoic.Server, bystander: Bystander, stranger: Wire, bytes_: bytes
 ) -> None:
     # It may close before it has read everything.
     with contextlib.suppress(ConnectionError):
         stranger.send(bytes_)
     assert stranger.is_closed()
-    eventually(lambda: refusals(server) == 1)
+    until(lambda: refusals(server) == 1)
 
 
 @pytest.mark.parametrize("bytes_", BEFORE_OPENING.values(), ids=BEFORE_OPENING)
 def test_a_handshake_that_breaks_the_rules(
-    server: echoic.Server, bystander: Bystander, stranger: Wire, bytes_: bytes, eventually: Any
+    server: echoic.Server, bystander: Bystander, stranger: Wire, bytes_: bytes
 ) -> None:
     stranger.send(wire.preface(), bytes_)
     assert stranger.receive(12) == wire.preface()
@@ -212,12 +213,12 @@ def test_a_handshake_that_breaks_the_rules(
     assert refusal[0] in {wire.PROTOCOL, wire.SPEC}
     assert len(refusal[1]) > 10
     assert stranger.is_closed()
-    eventually(lambda: refusals(server) == 1)
+    until(lambda: refusals(server) == 1)
 
 
 @pytest.mark.parametrize("bytes_", AFTER_OPENING.values(), ids=AFTER_OPENING)
 def test_frames_that_break_the_rules(
-    server: echoic.Server, bystander: Bystander, stranger: Wire, bytes_: bytes, eventually: Any
+    server: echoic.Server, bystander: Bystander, stranger: Wire, bytes_: bytes
 ) -> None:
     welcome = stranger.shake_hands()
     assert welcome is not None
@@ -228,10 +229,10 @@ def test_frames_that_break_the_rules(
     assert refusal[0] == wire.PROTOCOL
     assert len(refusal[1]) > 10
     assert stranger.is_closed()
-    eventually(lambda: refusals(server) == 1)
+    until(lambda: refusals(server) == 1)
 
 
-def test_samples_past_the_credit(make_server: Any, eventually: Any) -> None:
+def test_samples_past_the_credit(make_server: Any) -> None:
     server = make_server(np.zeros(10_000), 2, listen="tcp://127.0.0.1:0").start()
     stranger = Wire(server.address)
     spec = struct.pack("<IIcIIQ", 1, 0, b"f", 8, 1, 10_000)
@@ -249,12 +250,12 @@ def test_samples_past_the_credit(make_server: Any, eventually: Any) -> None:
     assert "credit" in refusal[1]
     assert stranger.is_closed()
     stranger.close()
-    eventually(lambda: refusals(server) == 1)
+    until(lambda: refusals(server) == 1)
 
 
 @pytest.mark.parametrize("version", [0, 2, 999])
 def test_another_version_is_told_which_one_is_spoken(
-    server: echoic.Server, bystander: Bystander, stranger: Wire, version: int, eventually: Any
+    server: echoic.Server, bystander: Bystander, stranger: Wire, version: int
 ) -> None:
     stranger.send(wire.preface(version))
     assert stranger.receive(12) == wire.preface()
@@ -263,7 +264,7 @@ def test_another_version_is_told_which_one_is_spoken(
     assert f"version {wire.VERSION}" in text
     assert str(version) in text
     assert stranger.is_closed()
-    eventually(lambda: refusals(server) == 1)
+    until(lambda: refusals(server) == 1)
 
 
 @pytest.mark.parametrize("count", [0, 1, 11, 12, 15, 40, 100, 150, 170])
@@ -276,19 +277,19 @@ def test_an_end_in_the_middle(server: echoic.Server, bystander: Bystander, count
 
 
 def test_half_a_sample_at_the_end_is_not_stored(
-    server: echoic.Server, bystander: Bystander, eventually: Any
+    server: echoic.Server, bystander: Bystander
 ) -> None:
     stranger = Wire(server.address)
     assert stranger.shake_hands() is not None
     stranger.send(wire.data(0, bystander.sent, -1)[:-3])
     stranger.close()
     bystander.sent += 1
-    eventually(lambda: server.stream.stats().inserted_total == bystander.sent)
-    eventually(lambda: len(server.connections()) == 1)
+    until(lambda: server.stream.stats().inserted_total == bystander.sent)
+    until(lambda: len(server.connections()) == 1)
 
 
 # Every other day, since nothing shortens the ten seconds that a stranger has. They are the same for
-# both doors at once.
+# both transports at once.
 @tiers.turn(0, of=2)
 def test_many_who_say_nothing_or_little_are_closed_and_disturb_nobody(
     folder: Any, make_server: Any
@@ -355,10 +356,10 @@ SPECS = {
 
 @pytest.mark.parametrize(("example", "text"), SPECS.values(), ids=SPECS)
 def test_a_client_with_another_spec_is_told_what_differs(
-    door: Any, make_server: Any, example: Any, text: str
+    transport: Any, make_server: Any, example: Any, text: str
 ) -> None:
     agreed = {"a": np.zeros((2, 3), np.float32), "b": np.int32(0)}
-    server = make_server(agreed, 2, listen=door.address()).start()
+    server = make_server(agreed, 2, listen=transport.address()).start()
     address = server.address
     with pytest.raises(echoic.errors.SpecError, match=text):
         echoic.connect(address).stream(example)

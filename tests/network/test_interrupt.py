@@ -116,8 +116,8 @@ def assert_ends_at_once(process: Any) -> None:
     assert process.popen.returncode == -signal.SIGINT
 
 
-def assert_client_ends_at_once(door: Any, processes: Any, call: str) -> None:
-    server = door.open(FRAME, batch_size=4, capacity=8)
+def assert_client_ends_at_once(transport: Any, processes: Any, call: str) -> None:
+    server = transport.open(FRAME, batch_size=4, capacity=8)
     folder = str(Path(__file__).parent)
     source = CLIENT.format(folder=folder, address=server.address, call=call)
     assert_ends_at_once(processes.script(source))
@@ -129,13 +129,13 @@ def assert_client_ends_at_once(door: Any, processes: Any, call: str) -> None:
 @pytest.mark.parametrize(
     "call", ["client.add(one)", "client.add(one, timeout=60)", "client.extend(many)"]
 )
-def test_a_send_to_a_server_without_room(door: Any, processes: Any, call: str) -> None:
-    assert_client_ends_at_once(door, processes, call)
+def test_a_send_to_a_server_without_room(transport: Any, processes: Any, call: str) -> None:
+    assert_client_ends_at_once(transport, processes, call)
 
 
 @pytest.mark.parametrize("call", ["client.flush()", "client.flush(timeout=60)", "client.close()"])
-def test_a_flush_to_a_server_without_room(socket_door: Any, processes: Any, call: str) -> None:
-    assert_client_ends_at_once(socket_door, processes, call)
+def test_a_flush_to_a_server_without_room(socket_transport: Any, processes: Any, call: str) -> None:
+    assert_client_ends_at_once(socket_transport, processes, call)
 
 
 @pytest.mark.parametrize("call", ["client.flush()", "client.close()"])
@@ -162,14 +162,14 @@ def test_a_publisher_whose_server_does_not_answer(processes: Any) -> None:
         assert_ends_at_once(processes.script(PUBLISHING.format(address=address)))
 
 
-def test_an_interrupted_send_leaves_a_client_that_goes_on(door: Any, connect: Any) -> None:
+def test_an_interrupted_send_leaves_a_client_that_goes_on(transport: Any, connect: Any) -> None:
     class Interrupt(Exception):
         pass
 
     def interrupt(*_: object) -> None:
         raise Interrupt
 
-    server = door.open(FRAME, batch_size=4, capacity=8)
+    server = transport.open(FRAME, batch_size=4, capacity=8)
     client = connect(server, FRAME, window_bytes=1 << 20)
     sent = 0
     with contextlib.suppress(echoic.errors.WaitTimeoutError):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from content import NOTHING, assert_run, by_producer
+from polling import until
 from tiers import size
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ def taken(file: Path) -> dict[int, np.ndarray]:
 class Lives:
     """A server that ends and begins again, and its producers."""
 
-    def __init__(self, door: Any, processes: Any, folder: Path, eventually: Any) -> None:
-        self._processes, self._folder, self._eventually = processes, folder, eventually
+    def __init__(self, transport: Any, processes: Any, folder: Path) -> None:
+        self._processes, self._folder = processes, folder
         self.files: list[Path] = []
-        self.address = door.address()
+        self.address = transport.address()
         self.begin()
         self.address = self.server.wait_for("ready")
         self.producers = [
@@ -68,7 +69,7 @@ class Lives:
             steps = taken(self.files[-1])
             return all(len(steps.get(number, NOTHING)) > 200 for number in range(PRODUCERS))
 
-        self._eventually(all_came)
+        until(all_came)
 
     def end(self) -> tuple[list[int], list[dict[int, np.ndarray]]]:
         """End all in order: how much each producer sent, and what came in each life."""
@@ -78,11 +79,11 @@ class Lives:
 
 
 @pytest.fixture
-def lives(door: Any, processes: Any, folder: Path, eventually: Any) -> Lives:
-    return Lives(door, processes, folder, eventually)
+def lives(transport: Any, processes: Any, folder: Path) -> Lives:
+    return Lives(transport, processes, folder)
 
 
-@pytest.mark.parametrize("door", ["tcp", "unix", "shm"], indirect=True)
+@pytest.mark.parametrize("transport", ["tcp", "unix", "shm"], indirect=True)
 def test_clients_come_back_to_a_killed_server_and_repeat_nothing(lives: Lives) -> None:
     random_number = random.Random(1)
     for _ in range(LIVES - 1):

@@ -1,4 +1,4 @@
-"""Doors and clients from their beginning to their end: nothing that was sent is lost on the way."""
+"""Servers and clients from their beginning to their end: nothing that was sent is lost."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import echoic
 import numpy as np
 import pytest
 from content import NOTHING, SMALL, Intake, assert_exactly, by_producer, example, rows, sample
+from polling import until
 from workers import send_some
 
 pytestmark = pytest.mark.timeout(50)
@@ -36,20 +37,20 @@ def test_port_0_is_any_free_port(tcp: Any, connect: Any) -> None:
         assert server.addresses == (address,)
 
 
-@pytest.mark.parametrize("door", ["tcp", "unix", "shm"], indirect=True)
-def test_an_address_in_use_is_refused_by_name(door: Any, make_server: Any) -> None:
-    address = door.open().addresses[0]
+@pytest.mark.parametrize("transport", ["tcp", "unix", "shm"], indirect=True)
+def test_an_address_in_use_is_refused_by_name(transport: Any, make_server: Any) -> None:
+    address = transport.open().addresses[0]
     second = make_server(example(SMALL), listen=address)
     with pytest.raises(OSError, match="in use") as caught:
         second.start()
     assert address.split("://")[1] in str(caught.value)
 
 
-@pytest.mark.parametrize("door", ["tcp", "unix", "shm"], indirect=True)
+@pytest.mark.parametrize("transport", ["tcp", "unix", "shm"], indirect=True)
 def test_a_server_at_the_address_of_one_that_was_closed(
-    door: Any, make_server: Any, connect: Any
+    transport: Any, make_server: Any, connect: Any
 ) -> None:
-    server, intake = door.open_and_take()
+    server, intake = transport.open_and_take()
     address = server.address
     client = connect(server)
     client.extend(rows(0, 0, 100, SMALL))
@@ -65,7 +66,7 @@ def test_a_server_at_the_address_of_one_that_was_closed(
     assert_exactly(intake.finish()[0], 100)
 
 
-def test_a_server_with_several_doors(folder: Path, make_server: Any, connect: Any) -> None:
+def test_a_server_with_several_addresses(folder: Path, make_server: Any, connect: Any) -> None:
     ways = [
         "tcp://127.0.0.1:0",
         f"unix://{folder / 's'}",
@@ -113,8 +114,8 @@ def test_settings_without_meaning_are_refused(tcp: Any, make_server: Any, settin
 
 @pytest.mark.parametrize("many", [False, True], ids=["add", "extend"])
 @pytest.mark.parametrize("count", [1, 16_000])
-def test_close_without_flush_delivers_everything(door: Any, many: bool, count: int) -> None:
-    server, intake = door.open_and_take()
+def test_close_without_flush_delivers_everything(transport: Any, many: bool, count: int) -> None:
+    server, intake = transport.open_and_take()
     with echoic.connect(server.address).stream(example(SMALL)) as client:
         if many:
             client.extend(rows(0, 0, count, SMALL))
@@ -124,8 +125,10 @@ def test_close_without_flush_delivers_everything(door: Any, many: bool, count: i
     assert_exactly(intake.finish()[0], count)
 
 
-def test_a_process_that_ends_right_after_flush_loses_nothing(door: Any, processes: Any) -> None:
-    server, intake = door.open_and_take()
+def test_a_process_that_ends_right_after_flush_loses_nothing(
+    transport: Any, processes: Any
+) -> None:
+    server, intake = transport.open_and_take()
     script = """
 import os, sys
 sys.path.insert(0, {folder!r})
@@ -153,23 +156,23 @@ os.kill(os.getpid(), 9)
 
 
 def test_what_a_closing_server_does_not_take_the_next_one_gets(
-    socket_door: Any, make_server: Any, connect: Any, eventually: Any
+    socket_transport: Any, make_server: Any, connect: Any
 ) -> None:
-    server, intake = socket_door.open_and_take(batch_size=8, capacity=16)
+    server, intake = socket_transport.open_and_take(batch_size=8, capacity=16)
     address = server.address
     client = connect(server)
     client.extend(rows(0, 0, 100_000, SMALL))
     first = intake.finish().get(0, NOTHING)
     # Each side knows the same, as soon as the client has heard the server's last word.
-    eventually(lambda: client.stats()["pending"] == 100_000 - len(first))
+    until(lambda: client.stats()["pending"] == 100_000 - len(first))
     again = make_server(example(SMALL), 8, listen=address).start()
     intake = Intake(again)
     client.close(timeout=20)
     assert_exactly(np.concatenate([first, intake.finish().get(0, NOTHING)]), 100_000)
 
 
-def test_a_partial_batch_is_not_lost_when_the_server_closes(door: Any, connect: Any) -> None:
-    server = door.open(batch_size=32)
+def test_a_partial_batch_is_not_lost_when_the_server_closes(transport: Any, connect: Any) -> None:
+    server = transport.open(batch_size=32)
     client = connect(server)
     client.extend(rows(0, 0, 40, SMALL))
     client.flush(timeout=10)
@@ -180,16 +183,16 @@ def test_a_partial_batch_is_not_lost_when_the_server_closes(door: Any, connect: 
 
 
 def test_what_was_acknowledged_before_sigterm_is_taken_after_it(
-    door: Any, processes: Any, folder: Path, connect: Any, eventually: Any
+    transport: Any, processes: Any, folder: Path, connect: Any
 ) -> None:
     intake = folder / "intake"
-    server = processes.start("serve", door.address(), intake=intake, capacity=64 * 32)
+    server = processes.start("serve", transport.address(), intake=intake, capacity=64 * 32)
     client = connect(server.wait_for("ready"))
     server.ask("pause")
     client.extend(rows(0, 0, 1_000, SMALL))
     client.flush(timeout=10)
     server.signal(signal.SIGTERM)
-    eventually(lambda: not client.stats()["connected"])
+    until(lambda: not client.stats()["connected"])
     server.ask("resume")
     assert server.done() == 1_000
     steps = by_producer([np.frombuffer(intake.read_bytes(), np.int64).reshape(-1, 2)])
@@ -197,13 +200,13 @@ def test_what_was_acknowledged_before_sigterm_is_taken_after_it(
 
 
 def test_a_close_with_clients_that_can_not_finish_ends_after_its_deadline(
-    socket_door: Any, connect: Any, eventually: Any
+    socket_transport: Any, connect: Any
 ) -> None:
-    server = socket_door.open(batch_size=2, capacity=4)
+    server = socket_transport.open(batch_size=2, capacity=4)
     client = connect(server)
     client.extend(rows(0, 0, 1_000, SMALL))
     # A client that has not begun to send when the server says goodbye sends nothing.
-    eventually(lambda: server.stream.stats().inserted_total == 4)
+    until(lambda: server.stream.stats().inserted_total == 4)
     start = time.monotonic()
     server.close(0.5)
     assert time.monotonic() - start < 10
@@ -214,8 +217,8 @@ def test_a_close_with_clients_that_can_not_finish_ends_after_its_deadline(
     assert client.stats()["pending"] == 1_000 - 4
 
 
-def test_ends_in_any_order_and_more_than_once(door: Any, connect: Any) -> None:
-    server = door.open()
+def test_ends_in_any_order_and_more_than_once(transport: Any, connect: Any) -> None:
+    server = transport.open()
     client, other = connect(server), connect(server)
     client.close()
     client.close()
@@ -232,21 +235,21 @@ def test_ends_in_any_order_and_more_than_once(door: Any, connect: Any) -> None:
     assert other.closed
 
 
-def test_a_client_that_is_forgotten_leaves(door: Any, connect: Any, eventually: Any) -> None:
-    server = door.open()
+def test_a_client_that_is_forgotten_leaves(transport: Any, connect: Any) -> None:
+    server = transport.open()
     kept = connect(server)
     forgotten = echoic.connect(server.address).stream(example(SMALL))
     assert len(server.connections()) == 2
     del forgotten
-    eventually(lambda: len(server.connections()) == 1)
+    until(lambda: len(server.connections()) == 1)
     kept.add(sample(0, 0, SMALL))
     kept.flush(timeout=5)
 
 
 def test_a_script_that_ends_without_a_close_delivers_what_it_sent(
-    door: Any, processes: Any
+    transport: Any, processes: Any
 ) -> None:
-    server, intake = door.open_and_take()
+    server, intake = transport.open_and_take()
     script = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -265,9 +268,9 @@ for producer, client in enumerate(clients):
 
 
 def test_a_script_that_ends_with_clients_that_can_not_deliver_ends_soon(
-    socket_door: Any, processes: Any
+    socket_transport: Any, processes: Any
 ) -> None:
-    server = socket_door.open(batch_size=2, capacity=4)
+    server = socket_transport.open(batch_size=2, capacity=4)
     script = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -294,9 +297,9 @@ print("over", flush=True)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_what_a_forked_child_closes_and_drops_stays_with_its_parent(
-    door: Any, connect: Any
+    transport: Any, connect: Any
 ) -> None:
-    server = door.open(batch_size=4, capacity=8)
+    server = transport.open(batch_size=4, capacity=8)
     server.stream.extend(rows(0, 0, 4, SMALL))
     held = server.stream.sample()
     child = os.fork()
@@ -324,8 +327,8 @@ def test_what_a_forked_child_closes_and_drops_stays_with_its_parent(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_is_refused_and_the_parent_goes_on(door: Any, connect: Any) -> None:
-    server, intake = door.open_and_take()
+def test_a_forked_child_is_refused_and_the_parent_goes_on(transport: Any, connect: Any) -> None:
+    server, intake = transport.open_and_take()
     client = connect(server)
     client.add(sample(0, 0, SMALL))
     reading, writing = os.pipe()
@@ -359,8 +362,8 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(door: Any, connect: An
     assert_exactly(steps[1], 10)
 
 
-def test_a_client_that_is_pickled_connects_anew(door: Any, connect: Any) -> None:
-    server, intake = door.open_and_take()
+def test_a_client_that_is_pickled_connects_anew(transport: Any, connect: Any) -> None:
+    server, intake = transport.open_and_take()
     client = connect(server)
     client.extend(rows(0, 0, 100, SMALL))
     with pickle.loads(pickle.dumps(client)) as copy:
@@ -372,8 +375,8 @@ def test_a_client_that_is_pickled_connects_anew(door: Any, connect: Any) -> None
     assert_exactly(steps[1], 100)
 
 
-def test_processes_that_are_spawned_with_a_client(door: Any, connect: Any) -> None:
-    server, intake = door.open_and_take()
+def test_processes_that_are_spawned_with_a_client(transport: Any, connect: Any) -> None:
+    server, intake = transport.open_and_take()
     client = connect(server)
     context = multiprocessing.get_context("spawn")
     children = [
@@ -390,9 +393,9 @@ def test_processes_that_are_spawned_with_a_client(door: Any, connect: Any) -> No
 
 
 def test_threads_that_share_a_client_do_not_mix_samples(
-    door: Any, connect: Any, background: Any
+    transport: Any, connect: Any, background: Any
 ) -> None:
-    server, intake = door.open_and_take()
+    server, intake = transport.open_and_take()
     client = connect(server, window_bytes=1 << 16)
 
     def send(producer: int) -> None:
@@ -421,9 +424,9 @@ def test_threads_that_share_a_client_do_not_mix_samples(
 
 @pytest.mark.parametrize("setting", [{"reconnect": 0.5}])
 def test_a_client_that_gives_up_says_how_many_and_keeps_them(
-    socket_door: Any, processes: Any, connect: Any, setting: dict[str, Any]
+    socket_transport: Any, processes: Any, connect: Any, setting: dict[str, Any]
 ) -> None:
-    server = processes.start("serve", socket_door.address())
+    server = processes.start("serve", socket_transport.address())
     client = connect(server.wait_for("ready"), **setting)
     client.extend(rows(0, 0, 10, SMALL))
     client.flush(timeout=10)
@@ -443,15 +446,15 @@ def test_a_client_that_gives_up_says_how_many_and_keeps_them(
     with pytest.raises(echoic.errors.DisconnectedError):
         client.close(timeout=5)
     # They can go to another server.
-    other, intake = socket_door.open_and_take()
+    other, intake = socket_transport.open_and_take()
     with echoic.connect(other.addresses[0]).stream(example(SMALL)) as heir:
         heir.extend(rows(0, 0, 10, SMALL))
         heir.extend(kept)
     assert_exactly(intake.finish()[0], 100)
 
 
-def test_a_client_that_has_delivered_everything_keeps_nothing(door: Any, connect: Any) -> None:
-    client = connect(door.open())
+def test_a_client_that_has_delivered_everything_keeps_nothing(transport: Any, connect: Any) -> None:
+    client = connect(transport.open())
     client.add(sample(0, 0, SMALL))
     client.flush(timeout=10)
     client.close(timeout=10)
@@ -459,9 +462,9 @@ def test_a_client_that_has_delivered_everything_keeps_nothing(door: Any, connect
 
 
 def test_a_send_that_waits_ends_when_the_client_gives_up(
-    door: Any, processes: Any, connect: Any, background: Any
+    transport: Any, processes: Any, connect: Any, background: Any
 ) -> None:
-    server = processes.start("serve", door.address())
+    server = processes.start("serve", transport.address())
     client = connect(server.wait_for("ready"), reconnect=1.0, window_bytes=1 << 12)
     server.kill()
     many = background.start(client.extend, rows(0, 0, 10_000, SMALL))
@@ -469,9 +472,9 @@ def test_a_send_that_waits_ends_when_the_client_gives_up(
         many()
 
 
-@pytest.mark.parametrize("door", ["tcp", "unix", "shm"], indirect=True)
-def test_nobody_at_the_address(door: Any) -> None:
-    address = door.address().replace(":0", ":1")
+@pytest.mark.parametrize("transport", ["tcp", "unix", "shm"], indirect=True)
+def test_nobody_at_the_address(transport: Any) -> None:
+    address = transport.address().replace(":0", ":1")
     start = time.monotonic()
     with pytest.raises(echoic.errors.DisconnectedError) as caught:
         echoic.connect(address, timeout=0.5).stream(example(SMALL))
@@ -510,8 +513,8 @@ def test_a_full_ring_keeps_a_shared_memory_client_waiting(make_server: Any, conn
     assert_exactly(intake.finish()[0], 1_004)
 
 
-def test_a_full_window_says_why_it_waits(socket_door: Any, connect: Any) -> None:
-    server = socket_door.open(batch_size=2, capacity=4)
+def test_a_full_window_says_why_it_waits(socket_transport: Any, connect: Any) -> None:
+    server = socket_transport.open(batch_size=2, capacity=4)
     client = connect(server, window_bytes=1 << 12)
     sent, reason = 0, None
     while sent < 10_000 and reason is None:
@@ -534,9 +537,9 @@ def test_a_full_window_says_why_it_waits(socket_door: Any, connect: Any) -> None
 
 
 def test_a_close_in_another_thread_ends_a_send_that_waits(
-    socket_door: Any, connect: Any, background: Any
+    socket_transport: Any, connect: Any, background: Any
 ) -> None:
-    client = connect(socket_door.open(batch_size=2, capacity=4), window_bytes=1 << 12)
+    client = connect(socket_transport.open(batch_size=2, capacity=4), window_bytes=1 << 12)
     many = background.start_and_let_block(client.extend, rows(0, 0, 10_000, SMALL))
     with pytest.raises(echoic.EchoicError):
         client.close(timeout=0.3)

@@ -22,6 +22,7 @@ from echoic import Checkpointer, Server, Stream, Table, connect, limiters
 from echoic.errors import ClosedError, WaitTimeoutError
 from echoic.rollouts import RolloutTable
 from echoic.weights import WeightStore
+from polling import until
 from prometheus_client.parser import text_string_to_metric_families
 
 if TYPE_CHECKING:
@@ -104,10 +105,7 @@ def test_every_number_of_a_server_is_there_and_right() -> None:
         stream.extend({"obs": np.zeros((6, 4), np.float32)})
         sample = stream.sample()
         # The server closes the connection that it refused in its own time.
-        deadline = time.monotonic() + 10
-        while numbers(url)["echoic_connections"] != 0:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: numbers(url)["echoic_connections"] == 0)
         got = numbers(url)
         assert got["echoic_stream_inserted_samples_total"] == 6
         assert got["echoic_stream_partial_samples"] == 2
@@ -129,10 +127,7 @@ def test_one_sees_why_a_starved_learner_waits() -> None:
         learner = threading.Thread(target=lambda: table.sample(1, timeout=30))
         learner.start()
         waiting = "echoic_table_waiting,side=sample,table=replay"
-        deadline = time.monotonic() + 10
-        while numbers(url)[waiting] < 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: numbers(url)[waiting] >= 1)
         got = numbers(url)
         assert got["echoic_table_blocked,reason=MIN_SIZE,side=sample,table=replay"] == 1
         assert got["echoic_table_blocked,reason=NONE,side=insert,table=replay"] == 0
@@ -174,10 +169,7 @@ def test_a_connection_that_waits_says_for_what() -> None:
         url = server.serve_metrics()
         with connect(server.address).stream(EXAMPLE) as client:
             client.extend({"obs": np.zeros((100, 4), np.float32)})
-            deadline = time.monotonic() + 10
-            while not numbers(url).get("echoic_connections_blocked,reason=CAPACITY"):
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            until(lambda: numbers(url).get("echoic_connections_blocked,reason=CAPACITY"))
             for _ in range(25):
                 stream.sample(timeout=10)
             assert client.flush(timeout=10) is None

@@ -15,6 +15,7 @@ from echoic import rendezvous
 from echoic.cli.app import app
 from echoic.rollouts import RolloutTable
 from echoic.weights import WeightStore
+from polling import until
 from typer.testing import CliRunner
 
 if TYPE_CHECKING:
@@ -175,10 +176,7 @@ def test_a_server_that_moved_is_found_in_the_file(say: Any, serve: Any, tmp_path
         while all(client.shards_there):
             time.sleep(0.01)
         write(file, serve(), client.addresses[1])
-        until = time.monotonic() + PATIENCE
-        while not all(client.shards_there):
-            assert time.monotonic() < until, "the shard was not found at its other address"
-            time.sleep(0.01)
+        until(lambda: all(client.shards_there))
         assert client.addresses[0] == serve.servers[2].addresses[0]
         client.table("replay").extend(np.arange(600))
         client.flush()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import echoic
 import numpy as np
 import pytest
 from content import PATIENCE
+from polling import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,13 +35,6 @@ def open_shards(make_proxy: Any) -> Iterator[Callable[[], Any]]:
     yield make
     for server in servers:
         server.close()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
 
 
 def test_keys_are_good_after_a_connection_was_lost(open_shards: Any) -> None:

@@ -11,6 +11,7 @@ import echoic
 import numpy as np
 import pytest
 from content import FRAME, HUGE, SMALL, assert_exactly, by_producer, example, sample
+from polling import until
 
 # The issue asks for 30 seconds; every push runs with less.
 PAUSE = float(os.environ.get("ECHOIC_TEST_PAUSE", "2"))
@@ -28,13 +29,13 @@ pytestmark = [
     "load", [(SMALL, 1 << 14), pytest.param((FRAME, 1 << 20), marks=pytest.mark.nightly)]
 )
 def test_a_learner_that_stops_for_a_while(
-    door: Any, processes: Any, folder: Any, eventually: Any, load: tuple[int, int]
+    transport: Any, processes: Any, folder: Any, load: tuple[int, int]
 ) -> None:
     words, window = load
     intake = folder / "intake"
     server = processes.start(
         "serve",
-        door.address(),
+        transport.address(),
         words=words,
         intake=intake,
         options={"heartbeat": HEARTBEAT},
@@ -52,7 +53,7 @@ def test_a_learner_that_stops_for_a_while(
         )
         for number, rows in enumerate([0, 20])
     ]
-    eventually(lambda: all(sender.acked > 0 for sender in senders))
+    until(lambda: all(sender.acked > 0 for sender in senders))
     server.ask("pause")
 
     # Everything is full when nothing moves any more.
@@ -61,7 +62,7 @@ def test_a_learner_that_stops_for_a_while(
         time.sleep(0.3)
         return before == (server.ask("inserted"), [sender.acked for sender in senders])
 
-    eventually(stands_still)
+    until(stands_still)
     everybody = [server, *senders]
     memory, cpu = [each.rss() for each in everybody], [each.cpu() for each in everybody]
     start = time.monotonic()
@@ -75,7 +76,7 @@ def test_a_learner_that_stops_for_a_while(
 
     # More than the whole ring, so that the learner has really gone on.
     goals = [sender.acked + 500 for sender in senders]
-    eventually(lambda: all(s.acked > goal for s, goal in zip(senders, goals, strict=True)))
+    until(lambda: all(s.acked > goal for s, goal in zip(senders, goals, strict=True)))
     sent = [sender.stop() for sender in senders]
     assert [sender.said("reconnects") for sender in senders] == [["0"], ["0"]]
     assert server.stop() == sum(sent)
@@ -84,9 +85,11 @@ def test_a_learner_that_stops_for_a_while(
         assert_exactly(steps[producer], count)
 
 
-def test_signs_of_life_do_not_fall_into_samples(socket_door: Any) -> None:
+def test_signs_of_life_do_not_fall_into_samples(socket_transport: Any) -> None:
     # So large that the socket takes a part of one, while several signs of life are due.
-    server, intake = socket_door.open_and_take(HUGE, batch_size=2, capacity=4, heartbeat=HEARTBEAT)
+    server, intake = socket_transport.open_and_take(
+        HUGE, batch_size=2, capacity=4, heartbeat=HEARTBEAT
+    )
     intake.pause()
     count = 12
     window = (count + 1) * server.stream.stats().bytes_per_sample

@@ -1,4 +1,4 @@
-"""Encrypted doors: certificates of servers and clients, tokens on top, and errors that say why.
+"""TLS: certificates of servers and clients, tokens on top, and errors that say why.
 
 Whoever is not believed is told why, and the server goes on serving others.
 """
@@ -268,5 +268,5 @@ def test_a_server_with_certificates_needs_an_encrypted_address(ours: Any, make_s
 
 
 def port_of(server: echoic.Server) -> int:
-    """The port of a server's only door."""
+    """The port of a server's only address."""
     return int(server.address.rpartition(":")[2])

@@ -45,7 +45,7 @@ def everything(stream: Stream, tmp_path: Path, address: str) -> Server:
 def test_every_number_comes_with_its_name_and_meaning(kind: str, tmp_path: Path) -> None:
     address = "tcp://127.0.0.1:0"
     if kind == "unix":
-        address = f"unix://{tmp_path / 'door.sock'}"
+        address = f"unix://{tmp_path / 'address.sock'}"
     elif kind == "shm":
         address = f"shm://watched-{tmp_path.name}"
     stream = Stream(EXAMPLE, batch_size=4)
@@ -224,13 +224,13 @@ def test_a_token_is_asked_for() -> None:
 
 
 def test_a_watch_comes_back_when_the_server_does(tmp_path: Path) -> None:
-    door = f"unix://{tmp_path / 'door.sock'}"
-    with Server(Stream(EXAMPLE, batch_size=4), listen=door) as server:
+    address = f"unix://{tmp_path / 'address.sock'}"
+    with Server(Stream(EXAMPLE, batch_size=4), listen=address) as server:
         watch = connect(server.address)
         observe(watch)
     with pytest.raises((DisconnectedError, OSError)):
         observe(watch)
-    with Server(Stream(EXAMPLE, batch_size=8), listen=door):
+    with Server(Stream(EXAMPLE, batch_size=8), listen=address):
         assert observe(watch).value("stream_batch_samples") == 8
 
 

@@ -11,10 +11,10 @@ which is how to check a new test before it is trusted.
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from polling import until
 from reverb_under_test import PATIENCE, UPSTREAM, reverb
 
 if TYPE_CHECKING:
@@ -129,20 +129,7 @@ def start() -> Callable[..., Running]:
 
 
 @pytest.fixture
-def eventually() -> Callable[[Callable[[], bool]], None]:
-    """Wait until a condition holds, for what a server does after it has answered."""
-
-    def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < deadline, "the condition never came true"
-            time.sleep(0.005)
-
-    return wait
-
-
-@pytest.fixture
-def holds(eventually: Callable[[Callable[[], bool]], None]) -> Callable[[Any, int], bool]:
+def holds() -> Callable[[Any, int], bool]:
     """Whether a table has so many items, right after a writer's `flush` or `close`.
 
     That of dm-reverb's `Writer` may return before the last items are in, which we do not copy.
@@ -150,7 +137,7 @@ def holds(eventually: Callable[[Callable[[], bool]], None]) -> Callable[[Any, in
 
     def check(table: Any, size: int) -> bool:
         if UPSTREAM:
-            eventually(lambda: table.info.current_size == size)
+            until(lambda: table.info.current_size == size)
         return table.info.current_size == size
 
     return check

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from polling import until
 from reverb_under_test import reverb, sample_info
 
 limiters = reverb.rate_limiters
@@ -320,14 +321,14 @@ def test_deleting_is_no_sampling(limited):
     assert not table.can_insert(5)
 
 
-def test_blocked_inserts_go_one_by_one(limited, start, eventually):
+def test_blocked_inserts_go_one_by_one(limited, start):
     table, _, insert, sample = limited(limiters.SampleToInsertRatio(1.0, 1, (0.0, 2.0)))
     insert()
     insert()
     waiting = [start(insert) for _ in range(3)]
     for size in (3, 4, 5):
         sample()
-        eventually(lambda size=size: table.info.current_size == size)
+        until(lambda size=size: table.info.current_size == size)
     for each in waiting:
         each.result()
 

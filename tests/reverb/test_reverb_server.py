@@ -11,13 +11,8 @@ import time
 
 import numpy as np
 import pytest
+from polling import free_port
 from reverb_under_test import NAME, PATIENCE, reverb, sample_values, spec
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return probe.getsockname()[1]
 
 
 def listens(port):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from polling import until
 from reverb_under_test import UPSTREAM, dtype_of, reverb, spec, submodule
 
 structured = reverb.structured
@@ -303,16 +304,14 @@ class TestItems:
         writer.end_episode()
         assert items(client) == [[value] for value in expected]
 
-    def test_items_arrive_without_a_flush(self, client, eventually):
+    def test_items_arrive_without_a_flush(self, client):
         """The first ones do at once, and later ones while at most ten others follow."""
         writer = client.structured_writer([config(lambda step: step["a"][-2:])])
         for step in range(900):
             write(writer, 1, first=step)
             if step < 5 or step % 111 == 0:
                 arrived = step if step < 5 else step - 10
-                eventually(
-                    lambda arrived=arrived: client.server_info()["table"].current_size >= arrived
-                )
+                until(lambda arrived=arrived: client.server_info()["table"].current_size >= arrived)
 
     def test_columns_may_differ_in_length(self, client):
         writer = client.structured_writer(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from polling import until
 from reverb_under_test import UPSTREAM, reverb, spec
 
 Pair = namedtuple("Pair", ["x", "y"])
@@ -758,7 +759,7 @@ class TestCreatingItems:
         writer.close()
 
     @pytest.mark.parametrize("kept", [1, 10, 151])
-    def test_items_arrive_without_a_flush(self, client, eventually, kept):
+    def test_items_arrive_without_a_flush(self, client, kept):
         """The first ones do at once, and later ones while at most ten others follow."""
         writer = client.trajectory_writer(kept)
         for step in range(1000):
@@ -768,7 +769,7 @@ class TestCreatingItems:
             writer.create_item("table", 1.0, {"a": a[-1], "b": b[-length:]})
             if step < 5 or step % 111 == 0:
                 arrived = step + 1 if step < 5 else step - 9
-                eventually(lambda arrived=arrived: size(client) >= arrived)
+                until(lambda arrived=arrived: size(client) >= arrived)
         writer.close()
 
 

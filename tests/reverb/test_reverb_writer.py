@@ -7,6 +7,7 @@ import gc
 
 import numpy as np
 import pytest
+from polling import until
 from reverb_under_test import reverb, sample_info, spec
 
 BUFFERED = "Argument `num_timesteps` is larger than number of buffered timesteps"
@@ -597,13 +598,13 @@ def test_an_exception_in_the_block_passes_and_items_are_kept(client, table, hold
     assert holds(table, 1)
 
 
-def test_a_writer_that_nobody_holds_is_closed(client, table, eventually):
+def test_a_writer_that_nobody_holds_is_closed(client, table):
     writer = client.writer(10)
     writer.append(1)
     writer.create_item("table", 1, 1.0)
     del writer
     gc.collect()
-    eventually(lambda: table.info.current_size == 1)
+    until(lambda: table.info.current_size == 1)
 
 
 def test_items_outlive_their_writer(client):

@@ -96,3 +96,23 @@ def connect() -> Iterator[Callable[..., echoic.Connection]]:
         with warnings.catch_warnings(), contextlib.suppress(echoic.EchoicError):
             warnings.simplefilter("ignore", echoic.errors.ShardWarning)
             client.close(0.2)
+
+
+@pytest.fixture
+def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    """Make setups of a module about writers; their servers are closed after the test."""
+    setups: list[Any] = []
+
+    def make(table: echoic.Table | None = None) -> Any:
+        setups.append(request.module.Setup(table))
+        return setups[-1]
+
+    yield make
+    for one in setups:
+        one.server.close()
+
+
+@pytest.fixture
+def setup(make: Callable[..., Any]) -> Any:
+    """A setup with a queue."""
+    return make()

@@ -3,71 +3,32 @@
 from __future__ import annotations
 
 import gc
-import resource
-import signal
-import threading
 from collections import namedtuple
 from typing import TYPE_CHECKING, Any
 
 import echoic
 import numpy as np
 import pytest
+import writer_setup
 from echoic import Ragged, Server, Table, patterns
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from writer_setup import check_ctrl_c_ends_a_flush, check_windows_while, one, resident
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.timeout(60)
 
 
-class Setup:
+class Setup(writer_setup.Setup):
     """A server with one table, and writers for it."""
-
-    def __init__(self, table: Table | None = None) -> None:
-        self.table = Table.queue("t", capacity=10_000) if table is None else table
-        self.server = Server(self.table)
-        self.client = echoic.connect(self.server)
 
     def writer(
         self, *given: Any, chunk: int | None = None, **rest: Any
     ) -> patterns.StructuredWriter:
         configs = [patterns.Config(pattern, table="t", **rest) for pattern in given]
         return self.client.structured_writer(configs, chunk_length=chunk)
-
-    def items(self) -> list[Any]:
-        """Take all items of a queue, one by one."""
-        size = self.table.stats().size
-        return [one(self.table.sample(1, timeout=0).data) for _ in range(size)]
-
-
-def one(tree: Any) -> Any:
-    """Return the only item of a batch, as nested lists."""
-    if isinstance(tree, dict):
-        return {key: one(value) for key, value in tree.items()}
-    if isinstance(tree, (tuple, list)):
-        return [one(value) for value in tree]
-    return tree[0].tolist()
-
-
-@pytest.fixture
-def make() -> Iterator[Callable[..., Setup]]:
-    servers = []
-
-    def make(table: Table | None = None) -> Setup:
-        setup = Setup(table)
-        servers.append(setup.server)
-        return setup
-
-    yield make
-    for server in servers:
-        server.close()
-
-
-@pytest.fixture
-def setup(make: Callable[..., Setup]) -> Setup:
-    return make()
 
 
 A, B = patterns.column("a"), patterns.column("b")
@@ -739,7 +700,6 @@ def test_one_thread_writes_while_another_samples(
     make: Callable[..., Setup], background: Any
 ) -> None:
     setup = make(Table("t", capacity=50, seed=1))
-    done = threading.Event()
 
     def write() -> None:
         with setup.writer(
@@ -749,30 +709,15 @@ def test_one_thread_writes_while_another_samples(
                 writer.append({"step": step, "obs": np.full(8, step)})
                 if step % 100 == 0:
                     writer.flush()
-        done.set()
 
-    written = background.start(write)
-    batches = 0
-    while not done.is_set() or batches == 0:
-        data = setup.table.sample(16, timeout=10).data
-        np.testing.assert_array_equal(np.diff(data["step"], axis=1), 1)
-        assert (data["obs"] == data["step"][:, -1:]).all()
-        batches += 1
-    written()
-    assert setup.table.stats().inserts == 3997
+    check_windows_while(write, setup, background)
 
 
 def test_ctrl_c_ends_a_flush_that_waits(make: Callable[..., Setup]) -> None:
     setup = make(Table.queue("t", capacity=1))
     writer = setup.writer(A[-1])
     count(writer, 3)
-    timer = threading.Timer(0.05, signal.raise_signal, (signal.SIGINT,))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        writer.flush(timeout=10)
-    timer.join()
-    assert writer.pending == 2
-    assert setup.items() == [0]
+    check_ctrl_c_ends_a_flush(writer, setup)
 
 
 def test_what_no_pattern_reaches_is_not_kept() -> None:
@@ -798,9 +743,3 @@ def test_what_no_pattern_reaches_is_not_kept() -> None:
         # The steps have 128 bytes each: all of them would be 102 MB.
         assert after - before < 10e6
         assert table.stats().memory_bytes < 10e6
-
-
-def resident() -> int:
-    """Bytes of this process in memory."""
-    with open("/proc/self/statm") as numbers:  # noqa: PTH123 - as short as it gets
-        return int(numbers.read().split()[1]) * resource.getpagesize()

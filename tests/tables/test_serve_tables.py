@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +22,13 @@ from echoic.cli.spec import ANY, Field, SpecTextError, parse, text
 from echoic.cli.status import LineView, PanelView, choose_view
 from echoic.cli.table_settings import TableSettings
 from echoic.views.reading import Reading, ServerReading, Side, TableReading
+from polling import until
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from forks import Forks
+    from conftest import Command
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "command-line.md"
 # For processes that import and connect, on a machine that does other things too.
@@ -517,49 +517,14 @@ def test_panel_has_a_row_for_each_table(tmp_path: Path) -> None:
 # Whole runs, in processes.
 
 
-@dataclass
-class Serving:
-    """An `echoic serve` and where it listens."""
-
-    popen: subprocess.Popen[str]
-    address: str
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> str:
-        """End it as it is meant to, and return what it said."""
-        self.popen.send_signal(number)
-        output, errors = self.popen.communicate(timeout=PATIENCE)
-        assert self.popen.returncode == 0, errors
-        assert output == ""
-        return str(errors)
-
-    def kill(self) -> None:
-        """End it as nobody means to."""
-        self.popen.kill()
-        self.popen.communicate()
-
-
 def command(path: Path) -> list[str]:
     return [sys.executable, "-m", "echoic", "serve", "--config", str(path)]
 
 
 @pytest.fixture
-def start(forks: Forks) -> Iterator[Callable[..., Serving]]:
-    """Start `echoic serve` and wait until it listens."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(path: Path) -> Serving:
-        words = ["serve", "--config", str(path)]
-        popen = forks.start("echoic.cli.app:app", *words, errors_apart=True)
-        started.append(popen)
-        assert popen.stdout is not None
-        words = popen.stdout.readline().split()
-        assert words[:1] == ["listening"], popen.communicate()
-        return Serving(popen, words[1])
-
-    yield start
-    for popen in started:
-        popen.kill()
-        popen.communicate()
+def start(serve_command: Callable[..., Command]) -> Callable[[Path], Command]:
+    """Start `echoic serve` with a configuration."""
+    return lambda path: serve_command("--config", path)
 
 
 def test_clients_insert_and_sample(start: Any, tmp_path: Path) -> None:
@@ -573,7 +538,7 @@ def test_clients_insert_and_sample(start: Any, tmp_path: Path) -> None:
             ],
         )
     )
-    with echoic.connect(server.address) as client:
+    with echoic.connect(server.addresses[0]) as client:
         client.table("replay").add({"obs": np.ones(4, np.float32), "reward": 0.5})
         with client.trajectory_writer(3) as writer:
             for at in range(3):
@@ -596,9 +561,9 @@ def test_clients_insert_and_sample(start: Any, tmp_path: Path) -> None:
 def test_a_server_may_have_a_stream_and_tables(start: Any, tmp_path: Path) -> None:
     table = {"name": "replay", "capacity": 10, "spec": "int64"}
     server = start(write(tmp_path, spec={"x": "int64"}, batch_size=2, save="out", tables=[table]))
-    with echoic.connect(server.address).stream({"x": np.int64(0)}) as client:
+    with echoic.connect(server.addresses[0]).stream({"x": np.int64(0)}) as client:
         client.extend({"x": np.arange(5)})
-    with echoic.connect(server.address) as client:
+    with echoic.connect(server.addresses[0]) as client:
         client.table("replay").add(np.int64(7))
     errors = server.end()
     assert len(list((tmp_path / "out").iterdir())) == 3
@@ -616,9 +581,9 @@ def test_the_last_checkpoint_has_all_that_clients_know_to_be_stored(
     config = write(tmp_path, tables=tables, checkpoints={"path": "saved", "keep": 2})
     for run in range(3):
         server = start(config)
-        with echoic.connect(server.address) as client:
+        with echoic.connect(server.addresses[0]) as client:
             client.table("rows").extend(np.arange(10) + 10 * run)
-        their_client = reverb.Client(server.address)
+        their_client = reverb.Client(server.addresses[0])
         their_client.insert([run], {"theirs": 1.0})
         errors = server.end()
         last = tmp_path / "saved" / f"checkpoint-{run + 1:010}"
@@ -626,7 +591,7 @@ def test_the_last_checkpoint_has_all_that_clients_know_to_be_stored(
         assert ("were restored" in errors) == (run > 0)
     assert len(list((tmp_path / "saved").glob("checkpoint-*"))) == 2
     server = start(config)
-    with echoic.connect(server.address) as client:
+    with echoic.connect(server.addresses[0]) as client:
         rows = client.table("rows")
         assert rows.get(rows.items().keys).data.tolist() == [*range(30)]
         assert len(client.table("theirs").items().keys) == 3
@@ -639,7 +604,7 @@ def test_inserts_that_come_while_the_server_ends_are_in_the_last_checkpoint(
     table = {"name": "rows", "capacity": 100_000, "spec": "int64"}
     config = write(tmp_path, tables=[table], checkpoints={"path": "saved"})
     server = start(config)
-    client = echoic.connect(server.address, reconnect=0.5)
+    client = echoic.connect(server.addresses[0], reconnect=0.5)
     client.table("rows").add(np.int64(0))
     client.flush(PATIENCE)
     sent = 1
@@ -661,16 +626,16 @@ def test_inserts_that_come_while_the_server_ends_are_in_the_last_checkpoint(
     assert stored.tolist() == [*range(len(stored))]
 
 
-def test_scheduled_checkpoints_survive_a_kill(start: Any, tmp_path: Path, eventually: Any) -> None:
+def test_scheduled_checkpoints_survive_a_kill(start: Any, tmp_path: Path) -> None:
     table = {"name": "rows", "capacity": 100, "spec": "int64"}
     config = write(tmp_path, tables=[table], checkpoints={"path": "saved", "every": 0.1})
     server = start(config)
-    with echoic.connect(server.address) as client:
+    with echoic.connect(server.addresses[0]) as client:
         client.table("rows").extend(np.arange(10))
         client.flush()
         [first] = client.checkpoint().values()
         # A whole one that began after the insert: the one above may be the last that counts.
-        eventually(lambda: any(path > first for path in first.parent.glob("checkpoint-*")))
+        until(lambda: any(path > first for path in first.parent.glob("checkpoint-*")))
         server.kill()
     assert "; 10 were restored\n" in start(config).end()
 
@@ -683,16 +648,16 @@ def test_journalled_tables_of_both_kinds_survive_a_kill(start: Any, tmp_path: Pa
     ]
     config = write(tmp_path, tables=tables, journal="journal")
     server = start(config)
-    client = echoic.connect(server.address)
+    client = echoic.connect(server.addresses[0])
     client.table("rows").extend(np.arange(10))
     client.table("lost").extend(np.arange(10))
     client.flush()
-    reverb.Client(server.address).insert([1.0, "text"], {"theirs": 1.0})
+    reverb.Client(server.addresses[0]).insert([1.0, "text"], {"theirs": 1.0})
     server.kill()
     server = start(config)
-    [[step]] = reverb.Client(server.address).sample("theirs")
+    [[step]] = reverb.Client(server.addresses[0]).sample("theirs")
     assert step.data == [1.0, b"text"]
-    with echoic.connect(server.address) as again:
+    with echoic.connect(server.addresses[0]) as again:
         assert {name: len(table) for name, table in again.tables.items()} == {
             "rows": 10,
             "theirs": 1,
@@ -714,7 +679,7 @@ def test_the_file_of_tables_in_the_guide_is_served(
     (tmp_path / "tables.toml").write_text(guide[0].replace(":5555", ":0"))
     (tmp_path / "secret").write_text("hunter2\n")
     server = start(tmp_path / "tables.toml")
-    with echoic.connect(server.address, token="hunter2") as client:
+    with echoic.connect(server.addresses[0], token="hunter2") as client:
         assert sorted(client.tables) == ["messages", "replay", "sequences"]
         item = {"obs": np.zeros(4, np.float32), "action": 1, "reward": 0.5}
         client.table("replay").add(item, 2.0)
@@ -736,7 +701,7 @@ def test_reverb_clients_understand_the_tables_of_the_guide(
     monkeypatch.delenv("ECHOIC_REVERB_TOKEN", raising=False)
     (tmp_path / "tables.toml").write_text(guide[1].replace(":8000", ":0"))
     server = start(tmp_path / "tables.toml")
-    client = reverb.Client(server.address.removeprefix("tcp://"))
+    client = reverb.Client(server.addresses[0].removeprefix("tcp://"))
     infos = client.server_info(timeout=int(PATIENCE))
     assert sorted(infos) == ["my_queue", "my_table"]
     table = infos["my_table"]
@@ -759,7 +724,7 @@ def test_reverb_clients_understand_the_tables_of_the_guide(
     [sample] = client.sample("my_table", emit_timesteps=False, unpack_as_table_signature=True)
     assert sample.data["a"].tolist() == [1, 2]
     assert sample.data["b"].shape == (3, 3)
-    with echoic.connect(server.address) as ours:
+    with echoic.connect(server.addresses[0]) as ours:
         assert ours.table("my_table").stats().samples == 1
     server.end()
 

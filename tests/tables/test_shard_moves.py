@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 from echoic import Table, selectors
 from echoic.sharded.places import Place, read_places
+from forks import Killable
+from polling import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,13 +31,6 @@ PATIENCE = 30.0
 
 def table(**settings: Any) -> Table:
     return Table("t", np.int64(0), **{"capacity": 100_000, "seed": 1, **settings})
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
 
 
 def numbers(*tables: Table) -> list[int]:
@@ -313,16 +308,16 @@ def test_that_all_who_are_there_are_drained_is_said(serve: Any, connect: Any) ->
         client.table("t").add(np.int64(1))
 
 
-def test_a_client_goes_from_door_to_door_of_a_server_and_keys_stay_good(
+def test_a_client_goes_from_address_to_address_of_a_server_and_keys_stay_good(
     connect: Any, tmp_path: Path
 ) -> None:
     one = table()
-    doors = [
+    addresses = [
         f"shm://moves-{tmp_path.name}",
         "tcp://127.0.0.1:0",
-        f"unix://{tmp_path / 'door'}",
+        f"unix://{tmp_path / 'socket'}",
     ]
-    with echoic.Server(one, listen=doors) as server:
+    with echoic.Server(one, listen=addresses) as server:
         client = connect([server.addresses[0]])
         client.table("t").extend(np.arange(100))
         client.flush()
@@ -429,32 +424,13 @@ with server:
 """
 
 
-class Shard:
-    """A server that can be killed, and started anew elsewhere with all that it had."""
-
-    def __init__(self, forks: Forks, journal: Path) -> None:
-        self._forks, self._journal = forks, journal
-        self.start()
-
-    def start(self) -> None:
-        self._popen = self._forks.run(SERVE, str(self._journal))
-        assert self._popen.stdout is not None
-        self.address = self._popen.stdout.readline().strip()
-        assert self.address.startswith("tcp://")
-
-    def kill(self) -> None:
-        """As `kill -9` does."""
-        self._popen.kill()
-        self._popen.communicate(timeout=PATIENCE)
-
-
 @pytest.fixture
-def start(forks: Forks, tmp_path: Path) -> Iterator[Callable[[], Shard]]:
+def start(forks: Forks, tmp_path: Path) -> Iterator[Callable[[], Killable]]:
     """Start servers, and leave none behind."""
-    shards: list[Shard] = []
+    shards: list[Killable] = []
 
-    def make() -> Shard:
-        shards.append(Shard(forks, tmp_path / f"shard-{len(shards)}"))
+    def make() -> Killable:
+        shards.append(Killable(forks.run, SERVE, f"{tmp_path}/shard-{len(shards)}"))
         return shards[-1]
 
     yield make

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from echoic import Table, limiters, patterns, selectors
 from echoic.sharded.shards import _score
+from polling import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -483,14 +484,6 @@ def told(match: str) -> Iterator[Any]:
     """Expect a warning, somewhere in many statements."""
     with pytest.warns(echoic.errors.ShardWarning, match=match) as warned:
         yield warned
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that is about to happen."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
 
 
 def stop(process: Any) -> None:

@@ -12,6 +12,7 @@ import echoic
 import numpy as np
 import pytest
 from echoic import Checkpointer, Table, _native, selectors
+from polling import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,10 +146,7 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
 def test_a_checkpoint_is_made_on_schedule(tmp_path: Path) -> None:
     with server(tmp_path, every=0.05) as one:
         fill(one)
-        deadline = time.monotonic() + 20
-        while len(_native.list_checkpoints(tmp_path)) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: len(_native.list_checkpoints(tmp_path)) >= 2)
     with server(tmp_path, every=float("inf")) as other:
         assert len(echoic.connect(other).table("rows")) in (0, 50)
 
@@ -225,18 +223,18 @@ def test_what_nobody_took_of_a_stream_comes_back(tmp_path: Path) -> None:
         server(tmp_path)
 
 
-@pytest.mark.parametrize("door", ["process", "tcp", "unix"])
-def test_a_client_has_a_checkpoint_written(door: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", ["process", "tcp", "unix"])
+def test_a_client_has_a_checkpoint_written(transport: str, tmp_path: Path) -> None:
     addresses = {
         "process": None,
         "tcp": "tcp://127.0.0.1:0",
-        "unix": f"unix://{tmp_path}/door",
+        "unix": f"unix://{tmp_path}/echoic",
     }
     table = Table("rows", STEP, capacity=50)
     keeper = Checkpointer(tmp_path / "saved")
     with (
-        echoic.Server(table, listen=addresses[door], checkpointer=keeper) as one,
-        echoic.connect(one) if door == "process" else echoic.connect(one.address) as client,
+        echoic.Server(table, listen=addresses[transport], checkpointer=keeper) as one,
+        echoic.connect(one) if transport == "process" else echoic.connect(one.address) as client,
     ):
         client.table("rows").add({"obs": STEP["obs"], "at": 7})
         client.flush()

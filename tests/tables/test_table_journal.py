@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import signal
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import echoic
@@ -18,12 +14,14 @@ import numpy as np
 import pytest
 import tiers
 from echoic import Table
+from forks import Killable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
+
+    from forks import Forks
 
 STEP = {"obs": np.zeros(4, np.float32), "at": np.int64(0)}
-PROGRAM = Path(__file__).with_name("journalled_server.py")
 ROUNDS = tiers.size(20, 100)
 WINDOW = 3
 
@@ -32,40 +30,6 @@ def rows(numbers: np.ndarray) -> dict[str, np.ndarray]:
     """Items that are known by their number."""
     obs = np.repeat(numbers.astype(np.float32), 4).reshape(-1, 4)
     return {"obs": obs, "at": numbers}
-
-
-class Zygote:
-    """Makes servers quickly."""
-
-    def __init__(self, root: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(root)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-        )
-
-    def server(self, durability: str, with_checkpoints: bool) -> tuple[int, str]:
-        """Fork a server; its process id and address."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps([durability, with_checkpoints]) + "\n")
-        self.process.stdin.flush()
-        first, _, rest = self.process.stdout.readline().partition(" ")
-        assert first.isdigit(), f"{first} {rest}"
-        return int(first), rest.strip()
-
-
-@pytest.fixture
-def zygote(tmp_path: Path) -> Iterator[Zygote]:
-    one = Zygote(tmp_path)
-    yield one
-    assert one.process.stdin is not None
-    assert one.process.stdout is not None
-    one.process.stdin.close()
-    one.process.wait(20)
-    one.process.stdout.close()
 
 
 class Ledger:
@@ -180,24 +144,28 @@ class Ledger:
 
 @pytest.mark.timeout(300)
 def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
-    zygote: Zygote, tmp_path: Path
+    forks: Forks, tmp_path: Path
 ) -> None:
+    def start(*words: str) -> Killable:
+        return Killable(forks.start, "journalled_server:main", str(tmp_path), *words)
+
     # Other moments each day of a week.
     random = np.random.default_rng(7 + tiers.part)
     ledger, calls = Ledger(), 0
     for number in range(ROUNDS):
         durability = "sync" if number % 10 == 9 else "async"
-        pid, address = zygote.server(durability, with_checkpoints=number % 3 == 2)
+        checkpoints = "with" if number % 3 == 2 else "without"
+        server = start(durability, checkpoints)
         ledger.compare(tmp_path / "content.npz")
-        worker = threading.Thread(target=ledger.work, args=(address,), daemon=True)
+        worker = threading.Thread(target=ledger.work, args=(server.address,), daemon=True)
         worker.start()
         time.sleep(random.uniform(0.0, 0.12))
-        os.kill(pid, signal.SIGKILL)
+        server.kill()
         worker.join(60)
         assert not worker.is_alive()
         calls = ledger.calls
-    pid, _ = zygote.server("async", with_checkpoints=False)
-    os.kill(pid, signal.SIGKILL)
+    server = start("async", "without")
+    server.kill()
     ledger.compare(tmp_path / "content.npz")
     assert calls > ROUNDS, "hardly anything was acknowledged"
 

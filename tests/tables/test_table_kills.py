@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import tiers
 from echoic import Table
+from forks import Killable
+from polling import until
 
 if TYPE_CHECKING:
     import subprocess
@@ -63,15 +65,17 @@ def check_steps(data: Any) -> None:
         assert (np.diff(numbers, axis=1) == 1).all()
 
 
-@pytest.mark.parametrize("door", ["tcp", pytest.param("unix", marks=pytest.mark.nightly), "shm"])
+@pytest.mark.parametrize(
+    "transport", ["tcp", pytest.param("unix", marks=pytest.mark.nightly), "shm"]
+)
 def test_a_killed_client_leaves_whole_items_and_disturbs_nobody(
-    forks: Forks, door: str, tmp_path: Path
+    forks: Forks, transport: str, tmp_path: Path
 ) -> None:
     address = {
         "tcp": "tcp://127.0.0.1:0",
-        "unix": f"unix://{tmp_path}/door",
+        "unix": f"unix://{tmp_path}/echoic",
         "shm": f"shm://kills-{tmp_path.name}",
-    }[door]
+    }[transport]
     moments = random.Random(7)
     rows = Table("rows", STEP, capacity=1000, sampler=echoic.selectors.Prioritized(), seed=1)
     windows = Table("windows", capacity=300, seed=2)
@@ -100,10 +104,7 @@ def test_a_killed_client_leaves_whole_items_and_disturbs_nobody(
             for client in running:
                 kill(client)
         # The dead have left; a new one is served as the first was.
-        deadline = time.monotonic() + 20
-        while server.connections():
-            assert time.monotonic() < deadline, "connections of the dead are kept"
-            time.sleep(0.01)
+        until(lambda: not server.connections())
         with echoic.connect(server.address) as client:
             check_steps(client.table("rows").sample(200).data)
             check_steps(client.table("windows").sample(100).data)
@@ -130,7 +131,7 @@ tables = [
 ]
 server = echoic.Server(
     *tables,
-    listen=f"unix://{root}/door",
+    listen=f"unix://{root}/echoic",
     journal=root / "journals",
     checkpointer=echoic.Checkpointer(root / "checkpoints", every=0.3),
 )
@@ -138,25 +139,6 @@ with server:
     print(server.address, flush=True)
     sys.stdin.read()
 """
-
-
-class Place:
-    """Where a server is, as often as it is killed."""
-
-    def __init__(self, forks: Forks, root: Path, durability: str) -> None:
-        self._forks, self._words = forks, (str(root), durability)
-        self.start()
-
-    def start(self) -> None:
-        self._popen = self._forks.run(SERVE, *self._words)
-        assert self._popen.stdout is not None
-        self.address = self._popen.stdout.readline().strip()
-        assert self.address.startswith("unix://")
-
-    def kill(self) -> None:
-        """As `kill -9` does."""
-        self._popen.kill()
-        self._popen.communicate(timeout=PATIENCE)
 
 
 class Worker(threading.Thread):
@@ -246,15 +228,17 @@ def numbers(client: echoic.Connection, table: str) -> list[int]:
 
 
 @pytest.fixture
-def place(forks: Forks, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
-    one = Place(forks, tmp_path, request.param)
+def place(forks: Forks, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Killable]:
+    one = Killable(forks.run, SERVE, str(tmp_path), request.param)
     yield one
     one.kill()
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("place", ["async", "sync"], indirect=True)
-def test_what_workers_insert_is_there_once_however_often_the_server_is_killed(place: Place) -> None:
+def test_what_workers_insert_is_there_once_however_often_the_server_is_killed(
+    place: Killable,
+) -> None:
     # Other moments each day of a week.
     moments = random.Random(3 + tiers.part)
     workers = [Worker(place.address, number) for number in range(3)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import echoic
 import numpy as np
 import pytest
 from echoic import Table, patterns
+from polling import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,14 +65,6 @@ def test_a_checkpoint_has_no_metadata(tmp_path: Path) -> None:
     with server(b"now") as second, echoic.connect(second) as client:
         assert len(client.table("replay")) == 1
         assert client.table("replay").metadata == b"now"
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that another thread or the server brings about."""
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, "it never came about"
-        time.sleep(0.002)
 
 
 def calls(table: Any) -> dict[str, tuple[int, int, int]]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import resource
 import signal
-import threading
 import time
 from collections import namedtuple
 from typing import TYPE_CHECKING, Any
@@ -13,59 +11,23 @@ from typing import TYPE_CHECKING, Any
 import echoic
 import numpy as np
 import pytest
+import writer_setup
 from echoic import Ragged, Server, Table
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from writer_setup import check_ctrl_c_ends_a_flush, check_windows_while, one, resident
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.timeout(60)
 
 
-class Setup:
+class Setup(writer_setup.Setup):
     """A server with one table, and writers for it."""
-
-    def __init__(self, table: Table) -> None:
-        self.table = table
-        self.server = Server(table)
-        self.client = echoic.connect(self.server)
 
     def writer(self, keep: int = 100, chunk: int | None = None) -> echoic.TrajectoryWriter:
         return self.client.trajectory_writer(keep, chunk_length=chunk)
-
-    def items(self) -> list[Any]:
-        """Take all items of a queue, one by one."""
-        size = self.table.stats().size
-        return [one(self.table.sample(1, timeout=0).data) for _ in range(size)]
-
-
-def one(tree: Any) -> Any:
-    """Return the only item of a batch, as nested lists."""
-    if isinstance(tree, dict):
-        return {key: one(value) for key, value in tree.items()}
-    if isinstance(tree, (tuple, list)):
-        return [one(value) for value in tree]
-    return tree[0].tolist()
-
-
-@pytest.fixture
-def make() -> Iterator[Callable[..., Setup]]:
-    servers = []
-
-    def make(table: Table | None = None) -> Setup:
-        setup = Setup(Table.queue("t", capacity=10_000) if table is None else table)
-        servers.append(setup.server)
-        return setup
-
-    yield make
-    for server in servers:
-        server.close()
-
-
-@pytest.fixture
-def setup(make: Callable[..., Setup]) -> Setup:
-    return make()
 
 
 def count(writer: echoic.TrajectoryWriter, steps: int, start: int = 0) -> None:
@@ -687,7 +649,6 @@ def test_one_thread_writes_while_another_samples(
     make: Callable[..., Setup], background: Any
 ) -> None:
     setup = make(Table("t", capacity=50, seed=1))
-    done = threading.Event()
 
     def write() -> None:
         with setup.writer(16) as writer:
@@ -699,17 +660,8 @@ def test_one_thread_writes_while_another_samples(
                     writer.create_item("t", 1.0, item)
                 if step % 100 == 0:
                     writer.flush()
-        done.set()
 
-    written = background.start(write)
-    batches = 0
-    while not done.is_set() or batches == 0:
-        data = setup.table.sample(16, timeout=10).data
-        np.testing.assert_array_equal(np.diff(data["step"], axis=1), 1)
-        assert (data["obs"] == data["step"][:, -1:]).all()
-        batches += 1
-    written()
-    assert setup.table.stats().inserts == 3997
+    check_windows_while(write, setup, background)
 
 
 def test_ctrl_c_ends_a_flush_that_waits(make: Callable[..., Setup]) -> None:
@@ -718,13 +670,7 @@ def test_ctrl_c_ends_a_flush_that_waits(make: Callable[..., Setup]) -> None:
     for step in range(3):
         writer.append(step)
         writer.create_item("t", 1.0, writer.history[-1])
-    timer = threading.Timer(0.05, signal.raise_signal, (signal.SIGINT,))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        writer.flush(timeout=10)
-    timer.join()
-    assert writer.pending == 2
-    assert setup.items() == [0]
+    check_ctrl_c_ends_a_flush(writer, setup)
     writer.flush(block_until_num_items=1, timeout=10)
     assert setup.items() == [1]
 
@@ -772,9 +718,3 @@ def test_the_window_is_all_that_stays() -> None:
         # The steps have 72 bytes each: all of them would be 57 MB.
         assert after - before < 10e6
         assert table.stats().memory_bytes < 10e6
-
-
-def resident() -> int:
-    """Bytes of this process in memory."""
-    with open("/proc/self/statm") as numbers:  # noqa: PTH123 - as short as it gets
-        return int(numbers.read().split()[1]) * resource.getpagesize()

@@ -7,46 +7,24 @@ from typing import TYPE_CHECKING, Any
 import echoic
 import numpy as np
 import pytest
-from echoic import Server, Table, VectorWriter, patterns
+import writer_setup
+from echoic import Table, VectorWriter, patterns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.timeout(60)
 
 NUM_ENVS = 3
 
 
-class Setup:
-    """A server with a queue, and writers for it."""
-
-    def __init__(self, table: Table | None = None) -> None:
-        self.table = Table.queue("t", capacity=10_000) if table is None else table
-        self.server = Server(self.table)
-        self.client = echoic.connect(self.server)
+class Setup(writer_setup.Setup):
+    """A server with one table, and writers for it."""
 
     def writer(self, keep: int = 10, **options: Any) -> VectorWriter:
         return self.client.vector_writer(NUM_ENVS, keep, **options)
-
-    def items(self) -> list[Any]:
-        """Take all items, one by one."""
-        size = self.table.stats().size
-        return [plain(self.table.sample(1, timeout=0).data) for _ in range(size)]
-
-
-def plain(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: plain(value) for key, value in tree.items()}
-    return tree[0].tolist()
-
-
-@pytest.fixture
-def setup() -> Iterator[Setup]:
-    setup = Setup()
-    yield setup
-    setup.server.close()
 
 
 def rows(step: int) -> np.ndarray[Any, Any]:
@@ -155,7 +133,7 @@ def test_it_does_what_a_writer_for_each_environment_does(
         twins.check()
 
 
-def test_it_works_through_every_door(serve: Callable[..., echoic.Connection]) -> None:
+def test_it_works_over_every_transport(serve: Callable[..., echoic.Connection]) -> None:
     client = serve(Table.queue("t", capacity=1000), Table.queue("u", capacity=1000))
     envs, steps = 64, 30
     with client.vector_writer(envs, 4) as writer:

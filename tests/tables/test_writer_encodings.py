@@ -1,4 +1,4 @@
-"""Chunks that are kept smaller: what comes out is what went in, through every writer and door."""
+"""Chunks that are kept smaller: what comes out is what went in, over every transport."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_slice_has_the_very_bytes_that_were_appended(
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_every_writer_and_door_gives_back_what_was_appended(
+def test_every_writer_and_transport_gives_back_what_was_appended(
     serve: Callable[..., echoic.Connection], encoding: Encoding
 ) -> None:
     client = serve(*(Table.queue(name, capacity=100) for name in ("free", "structured", "vector")))

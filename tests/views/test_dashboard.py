@@ -14,7 +14,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -36,6 +35,7 @@ from echoic.views.web.items import frames, leaf, png
 from echoic.views.web.server import WebServer
 from echoic.views.web.state import state
 from echoic.watch import Family, Number, Observation
+from polling import until
 from typer.testing import CliRunner
 
 if TYPE_CHECKING:
@@ -46,17 +46,6 @@ PATIENCE = 60.0
 INTERVAL = 0.05
 # What a hostile client could have named a table.
 HOSTILE = "<img src=x onerror=window.hacked=1><script>window.hacked=1</script>"
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    """Wait for what a condition returns at last."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < deadline, "the condition never came true"
-        time.sleep(0.02)
 
 
 def get(url: str, path: str, host: str | None = None, **query: Any) -> tuple[int, bytes, Any]:

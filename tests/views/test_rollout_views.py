@@ -26,6 +26,7 @@ from echoic.views.reading import Reading, RolloutReading, SourceReading, Waits, 
 from echoic.views.terminal import Top
 from echoic.views.terminal.overview import LiveGrid
 from echoic.views.web.server import WebServer
+from polling import until
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -375,10 +376,8 @@ def test_page_is_told_of_rollout_tables_and_their_rates(roll: Any) -> None:
             with urllib.request.urlopen(f"{page.url}state", timeout=PATIENCE) as answer:
                 return json.load(answer)
 
-        deadline = time.monotonic() + PATIENCE
-        while len((now := state())["ages"]) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(INTERVAL)
+        until(lambda: len(state()["ages"]) >= 2)
+        now = state()
         table, server = now["things"]
         assert server["kind"] == "server"
         assert (table["kind"], table["name"], table["fill"]) == ("rollout table", "math", 0.5)

@@ -1,12 +1,10 @@
-"""Doors to weights, and processes that subscribe."""
+"""Servers of weights, and processes that subscribe."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 WORKER = Path(__file__).with_name("weights_trees.py")
 
 
-class Door:
+class Transport:
     """A server of weights behind one kind of address."""
 
     def __init__(self, kind: str, folder: Path) -> None:
@@ -68,31 +66,23 @@ class Door:
                 one.close()
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a path that is short enough for a socket's address."""
-    path = Path(tempfile.mkdtemp(prefix="echoic-"))
-    yield path
-    shutil.rmtree(path)
-
-
 @pytest.fixture(params=["tcp", "unix", "shm"])
-def door(request: pytest.FixtureRequest, folder: Path) -> Iterator[Door]:
-    """Every kind of door that needs no certificate."""
-    door = Door(request.param, folder)
-    yield door
-    door.close()
+def transport(request: pytest.FixtureRequest, folder: Path) -> Iterator[Transport]:
+    """Every kind of transport that needs no certificate."""
+    transport = Transport(request.param, folder)
+    yield transport
+    transport.close()
 
 
 @pytest.fixture
-def make_door(folder: Path) -> Iterator[Callable[[str], Door]]:
-    """Doors of the kind that a test asks for."""
-    doors: list[Door] = []
+def make_transport(folder: Path) -> Iterator[Callable[[str], Transport]]:
+    """Transports of the kind that a test asks for."""
+    transports: list[Transport] = []
 
-    def make(kind: str) -> Door:
-        doors.append(Door(kind, folder))
-        return doors[-1]
+    def make(kind: str) -> Transport:
+        transports.append(Transport(kind, folder))
+        return transports[-1]
 
     yield make
-    for one in doors:
+    for one in transports:
         one.close()

@@ -399,13 +399,13 @@ class GymnasiumCollector:
         example = form.rollout(*self._sizes, following=self._following)
         ahead = max(self._capacity, 1) * len(self._workers)
         if sys.platform == "linux":
-            door = f"shm://collector-{os.getpid()}-{secrets.token_hex(4)}"
+            address = f"shm://collector-{os.getpid()}-{secrets.token_hex(4)}"
         else:
-            door = f"unix://{self._folder}/door"
+            address = f"unix://{self._folder}/echoic"
         # Rollouts ahead, those being joined, and some of processes that have died.
         room = ahead + len(self._workers) + 2
         self._stream = Stream(example, batch_size=1, capacity=room)
-        self._server = Server(self._stream, listen=door).start()
+        self._server = Server(self._stream, listen=address).start()
 
     def _replace(self, worker: RolloutWorker) -> str:
         """Replace a worker that has died; return the text of the warning."""

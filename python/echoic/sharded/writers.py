@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from echoic._writing import Writes
 from echoic.errors import WaitTimeoutError
 from echoic.patterns import StructuredWriter
 from echoic.sharded.shards import LOOK, Shards, deadline_in, left_until
@@ -16,8 +17,6 @@ from echoic.trajectory_writer import TrajectoryWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from typing_extensions import Self
 
     from echoic.connection import Connection
     from echoic.sharded.shard import Shard
@@ -35,7 +34,7 @@ def _flush(writer: TrajectoryWriter | StructuredWriter, left: int, timeout: floa
     writer.flush(left, timeout)
 
 
-class _Episodes(Generic[_W]):
+class _Episodes(Writes, Generic[_W]):
     """A writer on each shard, one of which has the current episode.
 
     While the shard of an episode is away, its items wait in the client, and calls wait when that is
@@ -148,15 +147,6 @@ class _Episodes(Generic[_W]):
     def episode_steps(self) -> int:
         """The number of complete steps of this episode."""
         return 0 if self._shard is None else self._current()[1].episode_steps
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Send what is left and close; after an exception, only close."""
-        if kind is None:
-            self.flush()
-        self.close()
 
 
 class ShardedTrajectoryWriter(_Episodes[TrajectoryWriter]):

@@ -1,13 +1,11 @@
-"""Rollout tables of a server elsewhere: the same as here, whatever the door."""
+"""Rollout tables of a server elsewhere: the same as here, whatever the transport."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,26 +65,23 @@ class Served:
 
 
 @pytest.fixture(params=["unix", "tcp", "shm"])
-def door(request: pytest.FixtureRequest) -> Iterator[str]:
+def transport(request: pytest.FixtureRequest, folder: Path) -> str:
     """One kind of address."""
-    # A path of a socket must be short.
-    folder = tempfile.mkdtemp(prefix="echoic-")
-    yield {
-        "unix": f"unix://{folder}/door",
+    return {
+        "unix": f"unix://{folder}/echoic",
         "tcp": "tcp://127.0.0.1:0",
         "shm": f"shm://echoic-rollouts-{os.getpid()}",
     }[request.param]
-    shutil.rmtree(folder)
 
 
 @pytest.fixture
-def serve(door: str, make: Callable[..., RolloutTable]) -> Iterator[Callable[..., Served]]:
+def serve(transport: str, make: Callable[..., RolloutTable]) -> Iterator[Callable[..., Served]]:
     """Serve tables behind one kind of address."""
     opened: list[Served] = []
 
     def serve(**settings: Any) -> Served:
         table = make(**settings)
-        server = echoic.Server(table, listen=door).start()
+        server = echoic.Server(table, listen=transport).start()
         opened.append(Served(table, server))
         return opened[-1]
 
@@ -273,11 +268,11 @@ def test_a_pause_from_there_holds_up_everybody_until_it_ends(
 
 
 def test_a_version_is_published_in_all_tables_of_a_server(
-    door: str,
+    transport: str,
 ) -> None:
     tables = [RolloutTable(name, COLUMNS, FIELDS, batch_groups=1) for name in ("math", "code")]
     with (
-        echoic.Server(*tables, listen=door) as server,
+        echoic.Server(*tables, listen=transport) as server,
         echoic.connect(server.address) as client,
     ):
         server.publish_version(3)
@@ -509,9 +504,9 @@ def test_errors_of_a_group_that_is_given_up_are_forgotten(serve: Callable[..., S
 
 
 def test_items_that_nobody_waits_for_fail_with_their_connection(
-    door: str, make: Callable[..., RolloutTable]
+    transport: str, make: Callable[..., RolloutTable]
 ) -> None:
-    server = echoic.Server(make(group_size=1), listen=door).start()
+    server = echoic.Server(make(group_size=1), listen=transport).start()
     with echoic.connect(server.address, reconnect=0.2) as client:
         first, second, third = client.rollouts("math").reserve_many(3)
         server.close(restart=True)
@@ -566,46 +561,44 @@ def test_closing_tells_of_an_error_that_nobody_was_told_of(serve: Callable[..., 
 
 
 def test_a_group_that_a_server_started_anew_has_forgotten_is_expired(
-    make: Callable[..., RolloutTable],
+    make: Callable[..., RolloutTable], folder: Path
 ) -> None:
-    with tempfile.TemporaryDirectory(prefix="echoic-") as folder:
-        address = f"unix://{folder}/door"
-        server = echoic.Server(make(), listen=address).start()
-        with echoic.connect(server.address) as client:
-            table = client.rollouts("math")
-            reservations = table.reserve_many(4)
-            server.close(restart=True)
-            with echoic.Server(make(), listen=address).start():
-                item = (columns(1), {"reward": 0, "prompt": 0})
-                assert reservations[0].add(*item) == "expired"
-                reservations[1].add(*item, wait=False)
-                assert reservations[1].status == "expired"
-                flat = ([1, 1], columns(2), {"reward": [0, 1], "prompt": [0, 0]})
-                assert reservations[2].add_items(*flat) == "expired"
-                assert table.reservation(reservations[3]).finish(0, item[1]) == "expired"
+    address = f"unix://{folder}/echoic"
+    server = echoic.Server(make(), listen=address).start()
+    with echoic.connect(server.address) as client:
+        table = client.rollouts("math")
+        reservations = table.reserve_many(4)
+        server.close(restart=True)
+        with echoic.Server(make(), listen=address).start():
+            item = (columns(1), {"reward": 0, "prompt": 0})
+            assert reservations[0].add(*item) == "expired"
+            reservations[1].add(*item, wait=False)
+            assert reservations[1].status == "expired"
+            flat = ([1, 1], columns(2), {"reward": [0, 1], "prompt": [0, 0]})
+            assert reservations[2].add_items(*flat) == "expired"
+            assert table.reservation(reservations[3]).finish(0, item[1]) == "expired"
 
 
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("restart", [None, False, True])
 def test_clients_wait_for_another_server_only_if_there_may_be_one(
-    make: Callable[..., RolloutTable], tmp_path: Path, kept: bool, restart: bool | None
+    make: Callable[..., RolloutTable], folder: Path, kept: bool, restart: bool | None
 ) -> None:
-    settings = {"directory": tmp_path / "kept"} if kept else {}
-    with tempfile.TemporaryDirectory(prefix="echoic-") as folder:
-        address = f"unix://{folder}/door"
-        server = echoic.Server(make(**settings), listen=address).start()
-        # Who waits for another server waits for longer than this test may take.
-        with echoic.connect(server.address, reconnect=None) as client:
-            table = client.rollouts("math")
-            reservation = table.reserve()
-            server.close(restart=restart)
-            if not (kept if restart is None else restart):
-                with pytest.raises(ClosedError, match="rollout tables are closed"):
-                    reservation.add(columns(1), ends())
-                with pytest.raises(ClosedError, match="rollout tables are closed"):
-                    table.sample()
-                assert not client.stats().connected
-                return
-            with echoic.Server(make(**settings), listen=address).start():
-                status = "running" if kept else "expired"
-                assert reservation.add(columns(1), ends()) == status
+    settings = {"directory": folder / "kept"} if kept else {}
+    address = f"unix://{folder}/echoic"
+    server = echoic.Server(make(**settings), listen=address).start()
+    # Who waits for another server waits for longer than this test may take.
+    with echoic.connect(server.address, reconnect=None) as client:
+        table = client.rollouts("math")
+        reservation = table.reserve()
+        server.close(restart=restart)
+        if not (kept if restart is None else restart):
+            with pytest.raises(ClosedError, match="rollout tables are closed"):
+                reservation.add(columns(1), ends())
+            with pytest.raises(ClosedError, match="rollout tables are closed"):
+                table.sample()
+            assert not client.stats().connected
+            return
+        with echoic.Server(make(**settings), listen=address).start():
+            status = "running" if kept else "expired"
+            assert reservation.add(columns(1), ends()) == status

@@ -1,4 +1,4 @@
-"""Tables through every door: what works in this process works from another, with the same words."""
+"""Tables over every transport: what works in this process works from another."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STEP = {"obs": np.zeros(3, np.float32), "at": np.int64(0)}
 
 @pytest.fixture(params=["process", "tcp", "tls", "unix", "shm", "shards"])
 def open_tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """Make a server with tables, and a client of it through one of the doors."""
+    """Make a server with tables, and a client of it through one of the transports."""
     opened: list[Any] = []
 
     papers: dict[str, Any] = {}
@@ -50,7 +50,7 @@ def open_tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]
             "tcp": "tcp://127.0.0.1:0",
             "tls": "tls://localhost:0",
             "shards": "tcp://127.0.0.1:0",
-            "unix": f"unix://{tmp_path}/door",
+            "unix": f"unix://{tmp_path}/echoic",
             "shm": f"shm://tables-{tmp_path.name}-{len(opened)}",
         }[request.param]
         server = echoic.Server(*tables, listen=address, **settings).start()

@@ -1,4 +1,4 @@
-"""Weights over every kind of door."""
+"""Weights over every transport."""
 
 from __future__ import annotations
 
@@ -6,24 +6,14 @@ import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import echoic
 import numpy as np
 import pytest
 from echoic.weights import WeightStore
+from polling import until
 from weights_trees import PATIENCE, check, tree
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-def until(condition: Callable[[], Any]) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to be so"
-        time.sleep(0.005)
 
 
 def said(process: Any, word: str) -> str:
@@ -35,10 +25,10 @@ def said(process: Any, word: str) -> str:
     raise AssertionError(f"the process ended without {word!r}")
 
 
-def test_subscribers_elsewhere_see_the_latest(door: Any) -> None:
+def test_subscribers_elsewhere_see_the_latest(transport: Any) -> None:
     store = WeightStore()
-    door.open(store)
-    subscription = door.client().subscribe()
+    transport.open(store)
+    subscription = transport.client().subscribe()
     assert subscription.latest() is None
     for version in range(1, 8):
         store.publish(tree(version), version)
@@ -47,17 +37,17 @@ def test_subscribers_elsewhere_see_the_latest(door: Any) -> None:
         check(publication)
 
 
-def test_who_comes_late_gets_what_is_there(door: Any) -> None:
+def test_who_comes_late_gets_what_is_there(transport: Any) -> None:
     store = WeightStore()
     store.publish(tree(3), 3)
-    door.open(store)
-    check(door.client().subscribe().wait(timeout=PATIENCE))
+    transport.open(store)
+    check(transport.client().subscribe().wait(timeout=PATIENCE))
 
 
-def test_views_stay_valid_when_everything_is_closed(door: Any) -> None:
+def test_views_stay_valid_when_everything_is_closed(transport: Any) -> None:
     store = WeightStore()
-    server = door.open(store)
-    client = door.client()
+    server = transport.open(store)
+    client = transport.client()
     store.publish(tree(1), 1)
     publication = client.subscribe().wait(timeout=PATIENCE)
     server.close()
@@ -66,10 +56,10 @@ def test_views_stay_valid_when_everything_is_closed(door: Any) -> None:
     check(publication)
 
 
-def test_a_learner_elsewhere_publishes(door: Any) -> None:
+def test_a_learner_elsewhere_publishes(transport: Any) -> None:
     store = WeightStore()
-    door.open(store)
-    client = door.client()
+    transport.open(store)
+    client = transport.client()
     subscription = store.subscribe()
     for version in (1, 2, 9):
         client.publish(tree(version), version)
@@ -82,20 +72,20 @@ def test_a_learner_elsewhere_publishes(door: Any) -> None:
     assert store.latest().tree["other"].tolist() == [1] * 5  # type: ignore[union-attr]
 
 
-def test_versions_alone_reach_subscribers(door: Any) -> None:
+def test_versions_alone_reach_subscribers(transport: Any) -> None:
     store = WeightStore()
-    door.open(store)
-    subscription = door.client().subscribe()
+    transport.open(store)
+    subscription = transport.client().subscribe()
     store.publish_version(5)
     publication = subscription.wait(timeout=PATIENCE)
     assert (publication.version, publication.tree) == (5, None)
 
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
-def test_only_chunks_that_changed_are_sent(make_door: Any, kind: str) -> None:
-    door, store = make_door(kind), WeightStore()
-    door.open(store)
-    subscription = door.client().subscribe()
+def test_only_chunks_that_changed_are_sent(make_transport: Any, kind: str) -> None:
+    transport, store = make_transport(kind), WeightStore()
+    transport.open(store)
+    subscription = transport.client().subscribe()
     weights = tree(1, size=2_000_000)
     store.publish(weights, 1)
     subscription.wait(timeout=PATIENCE)
@@ -110,10 +100,10 @@ def test_only_chunks_that_changed_are_sent(make_door: Any, kind: str) -> None:
     assert metrics["saved_bytes"] >= first - 2 * 256 * 1024
 
 
-def test_only_chunks_that_changed_are_published(door: Any) -> None:
+def test_only_chunks_that_changed_are_published(transport: Any) -> None:
     store = WeightStore()
-    server = door.open(store)
-    client = door.client()
+    server = transport.open(store)
+    client = transport.client()
     weights = tree(1, size=2_000_000)
     client.publish(weights, 1)
     before = server.metrics()["received_bytes_total"]
@@ -123,10 +113,10 @@ def test_only_chunks_that_changed_are_published(door: Any) -> None:
     assert store.latest().tree["body"][0][7, 7] == 42  # type: ignore[union-attr]
 
 
-def test_memory_is_mapped_not_copied(make_door: Any) -> None:
-    door, store = make_door("shm"), WeightStore()
-    door.open(store)
-    subscription = door.client().subscribe()
+def test_memory_is_mapped_not_copied(make_transport: Any) -> None:
+    transport, store = make_transport("shm"), WeightStore()
+    transport.open(store)
+    subscription = transport.client().subscribe()
     for version in range(1, 9):
         store.publish(tree(version), version)
         check(subscription.wait(newer_than=version - 1, timeout=PATIENCE))
@@ -134,10 +124,10 @@ def test_memory_is_mapped_not_copied(make_door: Any) -> None:
     assert subscription.received_bytes < 100_000
 
 
-def test_changed_forms_follow(door: Any) -> None:
+def test_changed_forms_follow(transport: Any) -> None:
     store = WeightStore()
-    door.open(store)
-    subscription = door.client().subscribe()
+    transport.open(store)
+    subscription = transport.client().subscribe()
     store.publish({"a": np.zeros(300_000)}, 1)
     assert subscription.wait(timeout=PATIENCE).tree["a"].shape == (300_000,)
     store.publish([np.ones((2, 3), np.int16)], 2)
@@ -147,10 +137,10 @@ def test_changed_forms_follow(door: Any) -> None:
     assert subscription.wait(timeout=PATIENCE).tree[0].sum() == 3_000_000
 
 
-def test_a_worker_that_holds_one_for_long_keeps_it_whole(door: Any) -> None:
+def test_a_worker_that_holds_one_for_long_keeps_it_whole(transport: Any) -> None:
     store = WeightStore()
-    door.open(store)
-    worker = door.worker("hold")
+    transport.open(store)
+    worker = transport.worker("hold")
     said(worker, "ready")
     store.publish(tree(1), 1)
     assert said(worker, "saw") == "1"
@@ -161,12 +151,12 @@ def test_a_worker_that_holds_one_for_long_keeps_it_whole(door: Any) -> None:
     assert said(worker, "still") == "1"
 
 
-def test_a_killed_subscriber_frees_its_places(door: Any) -> None:
+def test_a_killed_subscriber_frees_its_places(transport: Any) -> None:
     store = WeightStore(max_publications=3)
-    door.open(store)
+    transport.open(store)
     workers = []
     for version in (1, 2):
-        worker = door.worker("hold", str(version - 1))
+        worker = transport.worker("hold", str(version - 1))
         said(worker, "ready")
         store.publish(tree(version), version, timeout=PATIENCE)
         assert said(worker, "saw") == str(version)
@@ -179,25 +169,25 @@ def test_a_killed_subscriber_frees_its_places(door: Any) -> None:
     until(lambda: store.metrics()["held_publications"] == 1)
 
 
-def test_a_killed_publisher_leaves_the_last_whole_publication(door: Any) -> None:
+def test_a_killed_publisher_leaves_the_last_whole_publication(transport: Any) -> None:
     store = WeightStore()
-    door.open(store)
-    learner = door.worker("publish")
+    transport.open(store)
+    learner = transport.worker("publish")
     said(learner, "published")
     learner.send_signal(signal.SIGKILL)
     learner.wait()
     until(lambda: store.metrics()["held_publications"] == 1)
     check(store.latest())
     last = store.version or 0
-    with door.client() as client:
+    with transport.client() as client:
         client.publish(tree(last + 1), last + 1)
     check(store.latest())
 
 
-def test_a_stopped_subscriber_slows_nobody(make_door: Any) -> None:
-    door, store = make_door("tcp"), WeightStore(max_publications=3)
-    door.open(store)
-    slow, fast = door.worker("watch"), door.client().subscribe()
+def test_a_stopped_subscriber_slows_nobody(make_transport: Any) -> None:
+    transport, store = make_transport("tcp"), WeightStore(max_publications=3)
+    transport.open(store)
+    slow, fast = transport.worker("watch"), transport.client().subscribe()
     said(slow, "ready")
     slow.send_signal(signal.SIGSTOP)
     size = 3_000_000
@@ -207,10 +197,10 @@ def test_a_stopped_subscriber_slows_nobody(make_door: Any) -> None:
     slow.send_signal(signal.SIGCONT)
 
 
-def test_a_subscriber_comes_back_and_goes_on_with_what_a_new_server_has(door: Any) -> None:
+def test_a_subscriber_comes_back_and_goes_on_with_what_a_new_server_has(transport: Any) -> None:
     store = WeightStore()
-    server = door.open(store)
-    subscription = door.client().subscribe()
+    server = transport.open(store)
+    subscription = transport.client().subscribe()
     store.publish(tree(8), 8)
     held = subscription.wait(timeout=PATIENCE)
     server.close()
@@ -219,7 +209,7 @@ def test_a_subscriber_comes_back_and_goes_on_with_what_a_new_server_has(door: An
     # A learner that went back to an earlier checkpoint.
     again = WeightStore()
     again.publish(tree(5), 5)
-    door.open(again)
+    transport.open(again)
     publication = subscription.wait(timeout=PATIENCE)
     assert publication.version == 5
     check(publication)
@@ -227,10 +217,10 @@ def test_a_subscriber_comes_back_and_goes_on_with_what_a_new_server_has(door: An
     assert subscription.reconnects == 1
 
 
-def test_a_client_that_gave_up_says_so(door: Any) -> None:
+def test_a_client_that_gave_up_says_so(transport: Any) -> None:
     store = WeightStore()
-    server = door.open(store)
-    subscription = door.client(reconnect=0.1).subscribe()
+    server = transport.open(store)
+    subscription = transport.client(reconnect=0.1).subscribe()
     store.publish(tree(1), 1)
     held = subscription.wait(timeout=PATIENCE)
     server.close()
@@ -239,10 +229,10 @@ def test_a_client_that_gave_up_says_so(door: Any) -> None:
     check(held)
 
 
-def test_a_full_server_is_waited_for_by_a_learner_elsewhere(door: Any) -> None:
+def test_a_full_server_is_waited_for_by_a_learner_elsewhere(transport: Any) -> None:
     store = WeightStore(max_publications=2)
-    door.open(store)
-    client = door.client()
+    transport.open(store)
+    client = transport.client()
     client.publish(tree(1), 1)
     held = store.latest()
     client.publish(tree(2), 2)
@@ -258,10 +248,10 @@ def test_a_full_server_is_waited_for_by_a_learner_elsewhere(door: Any) -> None:
 class Stuck:
     """A client of which another thread's publication waits for a place at the server."""
 
-    def __init__(self, door: Any) -> None:
+    def __init__(self, transport: Any) -> None:
         self.store = WeightStore(max_publications=2)
-        door.open(self.store)
-        self.client = door.client()
+        transport.open(self.store)
+        self.client = transport.client()
         self.client.publish(tree(1), 1)
         self.held = self.store.latest()
         self.client.publish(tree(2), 2)
@@ -284,8 +274,8 @@ class Stuck:
         return self.ended[0]
 
 
-def test_a_publication_behind_another_threads_keeps_to_its_timeout(door: Any) -> None:
-    stuck = Stuck(door)
+def test_a_publication_behind_another_threads_keeps_to_its_timeout(transport: Any) -> None:
+    stuck = Stuck(transport)
     try:
         since = time.monotonic()
         with pytest.raises(echoic.errors.WaitTimeoutError) as caught:
@@ -300,8 +290,8 @@ def test_a_publication_behind_another_threads_keeps_to_its_timeout(door: Any) ->
     check(stuck.store.latest())
 
 
-def test_a_publication_behind_another_threads_hears_ctrl_c(door: Any) -> None:
-    stuck = Stuck(door)
+def test_a_publication_behind_another_threads_hears_ctrl_c(transport: Any) -> None:
+    stuck = Stuck(transport)
     try:
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
@@ -313,8 +303,8 @@ def test_a_publication_behind_another_threads_hears_ctrl_c(door: Any) -> None:
     assert stuck.store.version == 3
 
 
-def test_closing_the_client_ends_what_is_being_published(door: Any) -> None:
-    stuck = Stuck(door)
+def test_closing_the_client_ends_what_is_being_published(transport: Any) -> None:
+    stuck = Stuck(transport)
     try:
         since = time.monotonic()
         stuck.client.close()
@@ -328,10 +318,10 @@ def test_closing_the_client_ends_what_is_being_published(door: Any) -> None:
     until(lambda: stuck.store.metrics()["held_publications"] == 1)
 
 
-def test_a_tree_too_large_to_send_is_refused_where_it_is_published(door: Any) -> None:
+def test_a_tree_too_large_to_send_is_refused_where_it_is_published(transport: Any) -> None:
     store = WeightStore()
-    door.open(store)
-    client = door.client()
+    transport.open(store)
+    client = transport.client()
     client.publish(tree(1), 1)
     subscription = client.subscribe()
     check(subscription.wait(timeout=PATIENCE))
@@ -344,30 +334,30 @@ def test_a_tree_too_large_to_send_is_refused_where_it_is_published(door: Any) ->
     check(subscription.wait(newer_than=1, timeout=PATIENCE))
 
 
-def test_strangers_are_refused(door: Any) -> None:
+def test_strangers_are_refused(transport: Any) -> None:
     store = WeightStore()
-    door.open(store, token="secret")
+    transport.open(store, token="secret")
     with pytest.raises(echoic.errors.RefusedError) as caught:
-        door.client(token="other").subscribe()
+        transport.client(token="other").subscribe()
     assert caught.value.code == "AUTH"
     with pytest.raises(echoic.errors.RefusedError):
-        door.client().publish(tree(1), 1)
-    door.client(token="secret").publish(tree(1), 1)
+        transport.client().publish(tree(1), 1)
+    transport.client(token="secret").publish(tree(1), 1)
     assert store.version == 1
 
 
-def test_a_server_without_weights_says_so(door: Any) -> None:
+def test_a_server_without_weights_says_so(transport: Any) -> None:
     table = echoic.Table("replay", {"x": np.zeros(1)}, capacity=2)
-    with echoic.Server(table, listen=door.address) as server:
+    with echoic.Server(table, listen=transport.address) as server:
         client = echoic.connect(server.address).weights()
         with pytest.raises(echoic.errors.RefusedError, match="no weights"):
             client.subscribe()
         client.close()
 
 
-def test_closing_the_client_wakes_who_waits(door: Any) -> None:
-    door.open(WeightStore())
-    client = door.client()
+def test_closing_the_client_wakes_who_waits(transport: Any) -> None:
+    transport.open(WeightStore())
+    client = transport.client()
     subscription = client.subscribe()
     threading.Timer(0.05, client.close).start()
     with pytest.raises(echoic.errors.ClosedError):
