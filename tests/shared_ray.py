@@ -23,7 +23,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Ray's processes find the modules of these tests, whose environments and functions they use.
+# Ray's processes find the modules of these tests, whose environments and functions they use, and what
+# those import.
 FOLDER = Path(__file__).with_name("integrations")
 # What tests may count on: so many nodes beside the head, with so many CPUs each.
 NODES, CPUS = 2, 3
@@ -108,7 +109,8 @@ class SharedRay:
         """Return the nodes, started if they are not there."""
         if self._nodes is None:
             # Ray's processes get the environment of the one that starts them.
-            self._settings.setenv("PYTHONPATH", str(FOLDER), prepend=os.pathsep)
+            folders = f"{FOLDER}{os.pathsep}{FOLDER.parent}"
+            self._settings.setenv("PYTHONPATH", folders, prepend=os.pathsep)
             # Nothing is sent to anybody about their use.
             self._settings.setenv("RAY_USAGE_STATS_ENABLED", "0")
             # A busy machine needs longer to start Ray's agents than a node waits for them.

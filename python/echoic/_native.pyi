@@ -405,7 +405,7 @@ class Server:
                 by then stays with them, for a server that comes later.
             restart: Whether another server takes over the rollout tables. If not, their clients
                 get a :class:`~echoic.errors.ClosedError` at once; else they wait for it until their
-                ``deadline``. By default tables with a directory are taken over, and others are not.
+                ``reconnect``. By default tables with a directory are taken over, and others are not.
                 Clients of streams, tables and weights wait in any case.
         """
 
