@@ -88,6 +88,7 @@ class Parts:
         """Have nothing yet."""
         self._stack = contextlib.ExitStack()
         self._server: Any = None
+        self._stream: Any = None
         self._clients: list[Any] = []
         # Of the first client, by how long batches are.
         self._takes: dict[int, Iterator[Any]] = {}
@@ -110,8 +111,9 @@ class Parts:
         import echoic
 
         shm = f"shm://echoic-model-{os.getpid()}"
+        self._stream = echoic.Stream(example(nbytes), batch_size=batch, capacity=batch * buffers)
         server = echoic.Server(
-            echoic.Stream(example(nbytes), batch_size=batch, capacity=batch * buffers),
+            self._stream,
             listen="tcp://127.0.0.1:0" if transport == "tcp" else shm,
             max_connections=_MOST_CONNECTIONS,
         )
@@ -160,7 +162,7 @@ class Parts:
     def take(self, batches: int) -> None:
         """Take batches of the stream, and look at the ends of rows of some."""
         for number in range(batches):
-            batch = self._server.sample().data
+            batch = self._stream.sample().data
             if number % 64 == 0:
                 check(batch)
 
