@@ -23,8 +23,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Ray's processes find the modules of these tests, whose environments and functions they use, and what
-# those import.
+# Ray's processes find the modules of these tests, whose environments and functions they use, and
+# what those import.
 FOLDER = Path(__file__).with_name("integrations")
 # What tests may count on: so many nodes beside the head, with so many CPUs each.
 NODES, CPUS = 2, 3

@@ -324,8 +324,8 @@ impl Server {
     ///     drain: For how many seconds clients may finish what they are sending. What is not stored
     ///         by then stays with them, for a server that comes later.
     ///     restart: Whether another server takes over the rollout tables. If not, their clients
-    ///         get a :class:`~echoic.errors.ClosedError` at once; else they wait for it until their
-    ///         ``reconnect``. By default tables with a directory are taken over, and others are not.
+    ///         get a :class:`~echoic.errors.ClosedError` at once; else they wait for it for their
+    ///         ``reconnect``. By default tables with a directory are taken over, others are not.
     ///         Clients of streams, tables and weights wait in any case.
     #[pyo3(signature = (drain=1.0, restart=None))]
     fn close(&self, py: Python<'_>, drain: f64, restart: Option<bool>) -> PyResult<()> {
