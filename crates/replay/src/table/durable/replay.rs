@@ -265,7 +265,8 @@ impl<'a, 'b> Replayer<'a, 'b> {
     fn credit(&mut self, sent: Option<Sent>, count: usize) -> Result<(), String> {
         let Some(Sent { session, number }) = sent else { return Ok(()) };
         let known = self.sessions.get(&session);
-        let (producer, epoch) = *known.ok_or_else(|| format!("session {session} was not recorded"))?;
+        let (producer, epoch) =
+            *known.ok_or_else(|| format!("session {session} was not recorded"))?;
         // One that had been forgotten may have sent again what is here.
         self.core.sessions.advance(&Origin { producer, epoch, number }, count as u64);
         Ok(())
