@@ -96,7 +96,7 @@ class Echoic:
     def listen(
         self, example: Tree, *, transport: str, batch_size: int, num_buffers: int
     ) -> Learner:
-        """Open a server with one listener, at an address that nobody else has."""
+        """Open a server with one listener, at an address of its own."""
         import echoic
 
         name = f"echoic-bench-{os.getpid()}-{next(_numbers)}"

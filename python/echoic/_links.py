@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from echoic.errors import EchoicError
 from echoic.tls import Tls
@@ -15,7 +15,9 @@ from echoic.transports import secret
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Delivers", "link_options", "open_links"]
+Seconds = TypeVar("Seconds", float, "float | None")
+
+__all__ = ["Delivers", "deadline_in", "left_until", "link_options", "open_links"]
 
 # Seconds that a script that ends without closing its links waits for what they have to deliver.
 _EXIT_TIMEOUT = 5.0
@@ -56,6 +58,16 @@ def link_options(
         "window_bytes": window_bytes,
         "linger": linger,
     }
+
+
+def deadline_in(timeout: Seconds) -> Seconds:
+    """Return when a timeout will have passed."""
+    return None if timeout is None else time.monotonic() + timeout
+
+
+def left_until(deadline: Seconds) -> Seconds:
+    """Return how many seconds are left of a timeout."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 class Delivers:

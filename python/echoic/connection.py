@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, cast
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from echoic import _native, _trees
-from echoic._links import Delivers, link_options, open_links
+from echoic._links import Delivers, deadline_in, left_until, link_options, open_links
 from echoic.errors import (
     ClosedError,
     EchoicError,
@@ -473,9 +472,9 @@ class Connection(Delivers):
             WaitTimeoutError: If it was not in time. It is still being delivered.
             DisconnectedError: If the server was away for longer than ``reconnect``.
         """
-        until = None if timeout is None else time.monotonic() + timeout
+        until = deadline_in(timeout)
         for link in self._senders():
-            link.flush(_left(until))
+            link.flush(left_until(until))
 
     def _senders(self) -> list[Any]:
         # Without the lock, so that numbers and a flush do not wait for a link that is being opened.
@@ -521,7 +520,7 @@ class Connection(Delivers):
             WaitTimeoutError: If not everything was delivered in time.
             DisconnectedError: If the server was away for longer than ``reconnect``.
         """
-        until = None if timeout is None else time.monotonic() + timeout
+        until = deadline_in(timeout)
         self._closed = True
         # Held by a thread that opens a link.
         if not self._lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
@@ -539,7 +538,7 @@ class Connection(Delivers):
             self._lock.release()
         failed: EchoicError | None = None
         for link in [*senders, *([] if rollouts is None else [rollouts])]:
-            left = _left(until)
+            left = left_until(until)
             if link is rollouts:
                 left = _ROLLOUTS_TIMEOUT if left is None else min(left, _ROLLOUTS_TIMEOUT)
             try:
@@ -759,10 +758,6 @@ def _form(example: Any) -> tuple[object, str]:
     """Return the structure of an example, and the dtypes and shapes of its leaves."""
     leaves, structure = _trees.tree_flatten(example)
     return structure, str([(one.dtype, one.shape) for one in map(np.asarray, leaves)])
-
-
-def _left(until: float | None) -> float | None:
-    return None if until is None else max(0.0, until - time.monotonic())
 
 
 def _not_found(kind: str, name: str, known: Iterable[str]) -> TableNotFoundError:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from echoic import _native
+from echoic._links import deadline_in, left_until
 from echoic.errors import DisconnectedError, EchoicError
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class ServerWatch:
 
     def stats(self, timeout: float) -> Observation:
         """Return the server's state now; see ``Connection.server_stats``."""
-        until = time.monotonic() + timeout
+        until = deadline_in(timeout)
         # One call has the link at a time; another one beside it opens its own, without a wait.
         with self._lock:
             watcher, self._watcher = self._watcher, None
@@ -144,10 +144,10 @@ class ServerWatch:
             # A lost link is noticed only when it is used.
             with contextlib.suppress(DisconnectedError):
                 return self._look(watcher, until)
-        return self._look(_native.Watcher(self.address, self._options, _left(until)), until)
+        return self._look(_native.Watcher(self.address, self._options, left_until(until)), until)
 
     def _look(self, watcher: _native.Watcher, until: float) -> Observation:
-        seen = watcher.look(_left(until))
+        seen = watcher.look(left_until(until))
         self._watcher = watcher
         return observation(watcher.release, *seen)
 
@@ -169,10 +169,6 @@ def stats_of(watches: list[ServerWatch], timeout: float) -> dict[str, Observatio
     if not seen:
         raise next(one for one in answers.values() if isinstance(one, EchoicError))
     return seen
-
-
-def _left(until: float) -> float:
-    return max(until - time.monotonic(), 0.0)
 
 
 def observation(

@@ -378,8 +378,8 @@ fn metadata_that_is_too_long_is_refused_on_both_sides() {
     assert_eq!(read(&list), Ok(Offer::Tables(vec![with(MAX_METADATA)])));
     // Lengths that say more than there is.
     let at = list.len() - MAX_METADATA - 4;
-    for told in [u32::MAX, MAX_METADATA as u32 + 1] {
-        list[at..at + 4].copy_from_slice(&told.to_le_bytes());
+    for claimed in [u32::MAX, MAX_METADATA as u32 + 1] {
+        list[at..at + 4].copy_from_slice(&claimed.to_le_bytes());
         let error = read(&list).unwrap_err();
         assert!(
             matches!(error, WireError::Codec(CodecError::Truncated { field: "metadata", .. })),

@@ -413,7 +413,7 @@ impl World {
         copy(&self.journals(), copied.path(), cut);
         let (tables, recovered) = self.recover(copied.path()).unwrap();
         let table = &tables.all()[0];
-        // Whoever replays says that chunks are told again.
+        // A replay reports chunks that are recorded again.
         let end = next(table) - u64::from(recovered.records > 0);
         assert!(end <= before && (cut.is_some() || end == before), "{end} of {before} records");
         let (_, expected) = self.history.range(..=end).next_back().unwrap();

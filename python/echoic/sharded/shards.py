@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from echoic import _native
+from echoic._links import deadline_in, left_until
 from echoic.errors import (
     ClosedError,
     DisconnectedError,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     Key: TypeAlias = str | bytes | int
     Connect: TypeAlias = Callable[[str, Mapping[str, Any]], Connection]
 
-__all__ = ["LOOK", "Shards", "deadline_in", "left_until", "warn"]
+__all__ = ["LOOK", "Shards", "warn"]
 
 # Seconds between two checks, in a call that waits, whether a shard went or came.
 LOOK = 0.05
@@ -614,16 +615,6 @@ def _keep_reconnecting(
         del shards
         gone.wait(min(pause, threading.TIMEOUT_MAX))
         gone.clear()
-
-
-def left_until(deadline: float | None) -> float | None:
-    """Return the seconds until a deadline."""
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
-
-
-def deadline_in(timeout: float | None) -> float | None:
-    """Return when a timeout will have passed."""
-    return None if timeout is None else time.monotonic() + timeout
 
 
 def _check_alike(shard: Shard, other: Shard) -> None:

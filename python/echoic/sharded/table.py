@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 import numpy as np
 
 from echoic import _native
+from echoic._links import deadline_in, left_until
 from echoic.errors import (
     ClosedError,
     DisconnectedError,
@@ -18,7 +19,7 @@ from echoic.errors import (
     WaitTimeoutError,
 )
 from echoic.remote_table import no_close, no_durability
-from echoic.sharded.shards import LOOK, Shards, deadline_in, left_until, warn
+from echoic.sharded.shards import LOOK, Shards, warn
 from echoic.table_methods import TableMethods
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from echoic._links import deadline_in, left_until
 from echoic._writing import Writes
 from echoic.errors import WaitTimeoutError
 from echoic.patterns import StructuredWriter
-from echoic.sharded.shards import LOOK, Shards, deadline_in, left_until
+from echoic.sharded.shards import LOOK, Shards
 from echoic.trajectory_writer import TrajectoryWriter
 
 if TYPE_CHECKING:
