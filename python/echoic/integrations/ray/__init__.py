@@ -6,9 +6,9 @@
 - ``collectors``: :class:`Collectors`, workers that step environments. ``worker``: one of them.
   ``envs``: the environments, and the items that their rollouts become.
 - ``learners``: :func:`torch_batches`, for the ranks of a training.
-- ``rllib``: :class:`EchoicEpisodeReplayBuffer`, for RLlib's algorithms. ``rllib_agents``:
-  :class:`EchoicMultiAgentEpisodeReplayBuffer`, for several agents. ``transitions``: the transitions
-  that they store, and :func:`transition_table`. ``nsteps``: makes transitions of n steps.
+- ``rllib``: :class:`EchoicEpisodeReplayBuffer` for RLlib's algorithms, and
+  :class:`EchoicMultiAgentEpisodeReplayBuffer` for several agents. ``transitions``: the transitions
+  that they store, and :func:`transition_table`.
 - ``stream_server``: :class:`StreamServer`, a stream in its learner's process. ``stream_client``:
   :class:`StreamClient`, which sends to it. ``stream_registry``: the actor that has its address.
 - ``client``: :class:`Client`, which finds them by name. ``addresses``: chooses the nearest address.
@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from echoic.integrations.ray.collectors import Collectors
     from echoic.integrations.ray.envs import agent_environment, segments, transitions
     from echoic.integrations.ray.learners import TorchBatch, torch_batches
-    from echoic.integrations.ray.rllib import EchoicEpisodeReplayBuffer
-    from echoic.integrations.ray.rllib_agents import EchoicMultiAgentEpisodeReplayBuffer
+    from echoic.integrations.ray.rllib import (
+        EchoicEpisodeReplayBuffer,
+        EchoicMultiAgentEpisodeReplayBuffer,
+    )
     from echoic.integrations.ray.stream_client import StreamClient
     from echoic.integrations.ray.stream_server import StreamServer
     from echoic.integrations.ray.transitions import transition_table
@@ -55,7 +57,7 @@ _HOMES = {
     "Client": "client",
     "Collectors": "collectors",
     "EchoicEpisodeReplayBuffer": "rllib",
-    "EchoicMultiAgentEpisodeReplayBuffer": "rllib_agents",
+    "EchoicMultiAgentEpisodeReplayBuffer": "rllib",
     "ReplayCluster": "cluster",
     "StreamClient": "stream_client",
     "StreamServer": "stream_server",
