@@ -23,14 +23,12 @@ from rich.markup import escape
 
 import echoic
 from echoic.cli import spec as specs
-from echoic.cli.config import Config, ConfigError, Listen, read
+from echoic.cli.config import Config, ConfigError, Listen, listener, read, read_token
 from echoic.cli.console import fail, say
-from echoic.cli.listen import listener, read_token
-from echoic.cli.make_tables import make_table
 from echoic.cli.options import SpecText, TokenFile, spec_of
 from echoic.cli.sink import Consumer, Counter, Folder, Sink
 from echoic.cli.status import choose_view
-from echoic.cli.table_settings import TableSettings
+from echoic.cli.table_settings import TableSettings, make_table
 from echoic.cli.text import duration, size, why
 from echoic.views.reading import Reading, StreamReading
 from echoic.views.reading import read as read_server
