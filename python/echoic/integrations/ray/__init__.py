@@ -5,7 +5,6 @@
   the shards in a directory.
 - ``collectors``: :class:`Collectors`, workers that step environments. ``worker``: one of them.
   ``envs``: the environments, and the items that their rollouts become.
-- ``learners``: :func:`torch_batches`, for the ranks of a training.
 - ``rllib``: :class:`EchoicEpisodeReplayBuffer` for RLlib's algorithms, and
   :class:`EchoicMultiAgentEpisodeReplayBuffer` for several agents. ``transitions``: the transitions
   that they store, and :func:`transition_table`.
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from echoic.integrations.ray.cluster import ReplayCluster
     from echoic.integrations.ray.collectors import Collectors
     from echoic.integrations.ray.envs import agent_environment, segments, transitions
-    from echoic.integrations.ray.learners import TorchBatch, torch_batches
     from echoic.integrations.ray.rllib import (
         EchoicEpisodeReplayBuffer,
         EchoicMultiAgentEpisodeReplayBuffer,
@@ -45,28 +43,21 @@ __all__ = [
     "ReplayCluster",
     "StreamClient",
     "StreamServer",
-    "TorchBatch",
     "agent_environment",
     "segments",
-    "torch_batches",
     "transition_table",
     "transitions",
 ]
 
 _HOMES = {
+    **dict.fromkeys(("agent_environment", "segments", "transitions"), "envs"),
+    **dict.fromkeys(("EchoicEpisodeReplayBuffer", "EchoicMultiAgentEpisodeReplayBuffer"), "rllib"),
     "Client": "client",
     "Collectors": "collectors",
-    "EchoicEpisodeReplayBuffer": "rllib",
-    "EchoicMultiAgentEpisodeReplayBuffer": "rllib",
     "ReplayCluster": "cluster",
     "StreamClient": "stream_client",
     "StreamServer": "stream_server",
-    "agent_environment": "envs",
-    "TorchBatch": "learners",
-    "segments": "envs",
-    "torch_batches": "learners",
     "transition_table": "transitions",
-    "transitions": "envs",
 }
 
 
