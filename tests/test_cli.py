@@ -24,8 +24,7 @@ import pytest
 from echoic.cli import load as loads
 from echoic.cli.app import app
 from echoic.cli.bench import Report, report
-from echoic.cli.config import Config, ConfigError, Listen, read
-from echoic.cli.listen import listener
+from echoic.cli.config import Config, ConfigError, Listen, listener, read
 from echoic.cli.serve import Ending
 from echoic.cli.sink import Consumer, Counter, Folder
 from echoic.cli.spec import Field, SpecTextError, example, from_table, mirror, parse, text

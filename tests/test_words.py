@@ -54,7 +54,7 @@ NOT_MARKED = re.compile(
 # Lines that have a mark and are right, by the names of their files.
 EXCEPTIONS = {
     # A phrase.
-    ("rllib_agents.py", "# RLlib uses this to tell the rows of a batch apart."),
+    ("rllib.py", "# RLlib uses this to tell the rows of a batch apart."),
     # The name of an argument.
     ("rendezvous.py", "who: What error messages call the setting."),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 import echoic
 import numpy as np
@@ -10,8 +11,6 @@ import pytest
 
 pytest.importorskip("torch")
 import torch
-from echoic.errors import ArgumentError, WaitTimeoutError
-from echoic.integrations.ray.learners import torch_batches
 
 STEP = {"number": np.int64(0), "square": np.zeros(2, np.float32)}
 
@@ -37,7 +36,8 @@ def address():
 def rank(address, table, batches):
     """What one rank gets, over a connection of its own."""
     with echoic.connect(address) as client:
-        return list(torch_batches(client, table, 20, batches=batches, timeout=30.0))
+        stream = client.table(table).batches(20, prefetch=0, timeout=30.0, device="cpu")
+        return list(islice(stream, batches))
 
 
 def test_shares_of_a_queue_are_disjoint_and_together_they_are_all(address):
@@ -56,12 +56,3 @@ def test_ranks_draw_from_a_table_with_true_weights_and_may_write_to_what_they_ge
     np.testing.assert_allclose(batch.info.probabilities, priorities / (1.0 + np.arange(400)).sum())
     batch.data["number"] += 1
     np.testing.assert_array_equal(batch.data["number"].numpy(), priorities)
-
-
-def test_a_rank_waits_no_longer_than_it_is_told(address):
-    with echoic.connect(address) as client:
-        list(torch_batches(client, "queue", 400, batches=1))
-        with pytest.raises(WaitTimeoutError):
-            next(torch_batches(client, "queue", 1, timeout=0.05))
-        with pytest.raises(ArgumentError, match="batches must be at least 1, got 0"):
-            torch_batches(client, "queue", 1, batches=0)

@@ -17,7 +17,7 @@ pytest.importorskip("ray.rllib.utils.replay_buffers", exc_type=ImportError)
 import gymnasium
 from echoic.errors import ArgumentError, SpecError, WaitTimeoutError
 from echoic.integrations.ray import EchoicEpisodeReplayBuffer, ReplayCluster, transition_table
-from echoic.integrations.ray.nsteps import NSteps
+from echoic.integrations.ray.transitions import NSteps
 from ray import tune
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.dqn import DQNConfig

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import islice
 from pathlib import Path
 
 import echoic
@@ -15,7 +16,7 @@ pytest.importorskip("torch")
 pytest.importorskip("ray.train.torch", exc_type=ImportError)
 import ray.train
 import torch
-from echoic.integrations.ray import ReplayCluster, torch_batches
+from echoic.integrations.ray import ReplayCluster
 from ray.train import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
@@ -84,16 +85,15 @@ def test_each_item_of_a_queue_comes_to_one_rank_and_both_learn_alike(shards, tmp
         client = settings["client"]
         torch.set_num_threads(1)
         rank = ray.train.get_context().get_world_rank()
-        taken = [
-            batch.data["x"].tolist()
-            for batch in torch_batches(client, "queue", BATCH, batches=10, timeout=60.0)
-        ]
+        queue = client.table("queue").batches(BATCH, prefetch=0, device="cpu", timeout=60.0)
+        taken = [batch.data["x"].tolist() for batch in islice(queue, 10)]
         model = ray.train.torch.prepare_model(torch.nn.Linear(1, 1))
         optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
         device = ray.train.torch.get_device()
-        for batch in torch_batches(client, "drawn", 64, batches=150, device=device, timeout=60.0):
+        drawn = client.table("drawn").batches(64, prefetch=0, device=device, timeout=60.0)
+        for batch in islice(drawn, 300):
             x = batch.data["x"].float()[:, None] / ITEMS
-            weights = torch.from_numpy(batch.weights.astype(np.float32))[:, None]
+            weights = batch.weights.float()[:, None]
             loss = (weights * (model(x) - (2 * x + 1)) ** 2).mean()
             optimizer.zero_grad()
             loss.backward()
@@ -134,8 +134,8 @@ def test_ranks_that_are_started_anew_take_what_is_left(shards, tmp_path):
                 done = int(Path(folder, "done").read_text("ascii"))
         mine = Path(settings["folder"], f"rank{rank}-from{done}")
         client = settings["client"]
-        batches = torch_batches(client, "queue", BATCH, batches=steps - done, timeout=60.0)
-        for step, batch in enumerate(batches, done):
+        queue = client.table("queue").batches(BATCH, prefetch=0, device="cpu", timeout=60.0)
+        for step, batch in enumerate(islice(queue, steps - done), done):
             with mine.open("a", encoding="ascii") as file:
                 file.write(json.dumps(batch.data["x"].tolist()) + "\n")
             # Both ranks have a batch.

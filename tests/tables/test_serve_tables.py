@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 from echoic import AnyLength, Checkpointer, limiters, reverb, selectors
 from echoic.cli.config import ConfigError, read
-from echoic.cli.make_tables import make_table
 from echoic.cli.spec import ANY, Field, SpecTextError, parse, text
 from echoic.cli.status import LineView, PanelView, choose_view
-from echoic.cli.table_settings import TableSettings
+from echoic.cli.table_settings import TableSettings, make_table
 from echoic.views.reading import Reading, ServerReading, Side, TableReading
 from polling import until
 from rich.console import Console
@@ -221,7 +220,7 @@ def test_kind_is_what_the_table_has_a_method_for(
         ({"seed": 2**64}, r"`tables\[1\].seed` must be a whole number from 0 to 18446744073709551"),
         (
             {"sampler": "best"},
-            r"`tables\[1\].sampler`: unknown selector `best`; known are unif",
+            r"`tables\[1\].sampler`: unknown selector `best`; known are epoch, fi",
         ),
         ({"sampler": 3}, r"`tables\[1\].sampler` must be the name of a selector, or a table with"),
         ({"sampler": {}}, r"`tables\[1\].sampler` must be the name .*, not \{\}"),
@@ -237,7 +236,7 @@ def test_kind_is_what_the_table_has_a_method_for(
         ),
         ({"remover": "hot_cold"}, r"`tables\[1\].remover` needs age_threshold"),
         ({"limiter": {"min_size": 0}}, r"`tables\[1\].limiter.min_size` must be a whole number"),
-        ({"limiter": {"size": 1}}, r"unknown limiter `size`; known are min_size, sample_to_i"),
+        ({"limiter": {"size": 1}}, r"unknown limiter `size`; known are min_size, queue, r"),
         ({"limiter": {"queue": {}}}, r"`tables\[1\].limiter.queue` needs size"),
         (
             {"limiter": {"sample_to_insert_ratio": 4}},

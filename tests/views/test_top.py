@@ -33,7 +33,7 @@ from echoic.cli.app import app as command_line
 from echoic.errors import ClosedError
 from echoic.views.reading import Side, StreamReading, TableReading, buckets
 from echoic.views.terminal import Top, sections
-from echoic.views.terminal.charts import bar, chart, sparkline
+from echoic.views.terminal.sections import bar, chart, sparkline
 from rich.console import Console
 from typer.testing import CliRunner
 

@@ -14,12 +14,10 @@ from echoic import _native, _trees
 from echoic._progress import working
 from echoic.buffers import _columns
 from echoic.buffers._common import Drawn, seed_of
-from echoic.buffers._sources.episodes import read_minari
-from echoic.buffers._sources.folder import read_folder
-from echoic.buffers._sources.hdf5 import read_hdf5
+from echoic.buffers._sources.arrays import advise_random, read_folder, read_npz
 from echoic.buffers._sources.names import arrange, with_successors
-from echoic.buffers._sources.npy import advise_random, read_npz
 from echoic.buffers._sources.parquet import read_parquet
+from echoic.buffers._sources.recordings import read_hdf5, read_minari
 from echoic.errors import ReplayError, SpecError
 
 if TYPE_CHECKING:

@@ -1,21 +1,25 @@
 """Assemble the commands, each from its own module, into one typer application."""
 
+import json
+import platform
+from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from typing import Annotated
 
+import numpy as np
 import typer
 
 from echoic.cli.bench import bench
 from echoic.cli.benchmark import benchmark
 from echoic.cli.dashboard import dashboard
 from echoic.cli.demo import demo
+from echoic.cli.options import AsJson
 from echoic.cli.ping import ping
 from echoic.cli.replay import replay
 from echoic.cli.serve import serve
 from echoic.cli.tables import export, inspect, verify
 from echoic.cli.top import top
 from echoic.cli.train import train
-from echoic.cli.version import version
 
 __all__ = ["app"]
 
@@ -29,6 +33,31 @@ app = typer.Typer(
 )
 
 
+# Optional dependencies and packages often used together; bugs depend on their versions.
+NEIGHBOURS = ("optree", "typer", "rich", "textual", "pyarrow", "gymnasium", "torch", "jax")
+
+
+def version(*, as_json: AsJson = False) -> None:
+    """Print the versions of Echoic and of the packages that it works with here."""
+    found = {"echoic": version_of("echoic"), "python": platform.python_version()}
+    found |= {"platform": platform.platform(), "numpy": np.__version__}
+    for name in NEIGHBOURS:
+        try:
+            found[name] = version_of(name)
+        except PackageNotFoundError:
+            continue
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    for name, text in found.items():
+        typer.echo(f"{name} {text}")
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a command's help: one example a line."""
+    return "\n\n".join(["**Examples**", *(f"- `{line}`" for line in lines)])
+
+
 def say_version(wanted: bool) -> None:
     """Print the version and leave."""
     if wanted:
@@ -36,7 +65,14 @@ def say_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(
+    epilog=examples(
+        "echoic demo",
+        "echoic serve --config tables.toml",
+        "echoic top tcp://127.0.0.1:5555",
+        "echoic serve --help",
+    )
+)
 def echoic(
     _version: Annotated[
         bool,
@@ -46,11 +82,6 @@ def echoic(
     ] = False,
 ) -> None:
     """Experience replay and data transport for reinforcement learning."""
-
-
-def examples(*lines: str) -> str:
-    """Return the end of a command's help: one example a line."""
-    return "\n\n".join(["**Examples**", *(f"- `{line}`" for line in lines)])
 
 
 app.command(

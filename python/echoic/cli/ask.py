@@ -1,21 +1,25 @@
 """Ask a server for its description, over a client's connection and without sending a sample."""
 
-from collections.abc import Mapping
+import functools
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 import echoic
 from echoic import _native
 from echoic._links import link_options
-from echoic.cli.config import ConfigError
+from echoic.cli.config import ConfigError, read_token
 from echoic.cli.console import fail
-from echoic.cli.listen import read_token
+from echoic.cli.options import TokenFile
 from echoic.cli.spec import Field
 from echoic.cli.text import why
 from echoic.rendezvous import address_for, secrets_for
 
-__all__ = ["UNREACHABLE", "Answer", "ask", "client_options", "reach", "unreachable"]
+__all__ = ["UNREACHABLE", "Answer", "ask", "connects", "reach", "unreachable"]
 
 # Errors of an address, of the network or of the server; the text of each says what is wrong.
 UNREACHABLE = (echoic.EchoicError, OSError, ValueError)
@@ -33,11 +37,22 @@ class Answer:
 
 
 def client_options(
-    token_file: Path | None,
-    ca: Path | None,
-    certificate: Path | None,
-    key: Path | None,
-    server_name: str | None,
+    *,
+    token_file: TokenFile = None,
+    ca: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="For tls://: the authority of the server's certificate."),
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="For tls://: the client's certificate.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="For tls://: the key of that certificate.")
+    ] = None,
+    server_name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="For tls://: the name in the server's certificate."),
+    ] = None,
 ) -> dict[str, Any]:
     """Return the options for `echoic.connect`, without those that were not given."""
     try:
@@ -48,16 +63,25 @@ def client_options(
     return {"token": token, "tls": None if tls == echoic.Tls() else tls}
 
 
-def reach(
-    address: str | None,
-    token_file: Path | None,
-    ca: Path | None,
-    certificate: Path | None,
-    key: Path | None,
-    server_name: str | None,
-) -> tuple[str, dict[str, Any]]:
-    """Return a server's address and options, from the arguments or the environment."""
-    options = client_options(token_file, ca, certificate, key, server_name)
+def connects(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the parameters of `client_options` to a command, which gets its result as `options`."""
+    given = inspect.signature(client_options).parameters
+    own = inspect.signature(command).parameters
+
+    @functools.wraps(command)
+    def run(**arguments: Any) -> None:
+        options = client_options(**{name: arguments.pop(name) for name in given})
+        command(**arguments, options=options)
+
+    every = [*own.values(), *given.values()]
+    kept = [one for one in every if one.name != "options"]
+    run.__signature__ = inspect.Signature(kept)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in kept}
+    return run
+
+
+def reach(address: str | None, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return a server's address and options, those that were not given from the environment."""
     if address is not None:
         return address, options
     try:

@@ -11,26 +11,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from echoic.cli import spec as specs
-from echoic.cli.ask import ask, reach
+from echoic.cli.ask import ask, connects, reach
 from echoic.cli.console import INTERRUPTED, fail
 from echoic.cli.load import Load, LoadError, Result, run
-from echoic.cli.options import (
-    Address,
-    AsJson,
-    Ca,
-    Certificate,
-    Key,
-    ServerName,
-    SpecText,
-    TokenFile,
-    spec_of,
-)
+from echoic.cli.options import Address, AsJson, SpecText, spec_of
 from echoic.cli.spec import Field
 from echoic.cli.text import amount, duration, size
 
 __all__ = ["Report", "bench", "report"]
 
 
+@connects
 def bench(
     address: Address = None,
     *,
@@ -51,11 +42,7 @@ def bench(
             min=0.001, metavar="SECONDS", help="A client without progress for this long fails."
         ),
     ] = 10.0,
-    token_file: TokenFile = None,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
-    server_name: ServerName = None,
+    options: dict[str, Any],
 ) -> None:
     """Put load on a server and print what it took.
 
@@ -64,7 +51,7 @@ def bench(
     client measures ten flushes a second: a flush returns when the server has stored all that was
     sent. The status is 1 if a client fails.
     """
-    address, options = reach(address, token_file, ca, certificate, key, server_name)
+    address, options = reach(address, options)
     fields = spec_of(spec) if spec is not None else spec_at(address, options, timeout)
     load = Load(address, fields, options, seconds, clients, batch, rate, timeout)
     console = Console(stderr=True)
@@ -101,7 +88,7 @@ class Watch:
 
     def __init__(self, progress: Progress, load: Load) -> None:
         self._progress = progress
-        self._nbytes = nbytes(load)
+        self._nbytes = load.nbytes
         self._task = progress.add_task("", total=load.seconds, rate="")
         self._since: float | None = None
         self._before = (0.0, 0)
@@ -126,42 +113,21 @@ class Watch:
 
 @dataclass(frozen=True)
 class Report:
-    """What all clients measured together.
+    """What all clients measured together."""
 
-    Attributes:
-        clients: The number of clients.
-        batch: Samples per call.
-        samples: Samples sent, and stored by the server.
-        seconds: From the common start to the last acknowledgement.
-        samples_per_second: The server's rate.
-        megabytes_per_second: The same, in 10^6 bytes of samples.
-        cpu_seconds_per_million: Processor time of the clients, for a million samples.
-        flushes: The number of flushes measured.
-        flush_p50: The median time of a flush, in seconds.
-        flush_p99: The 99th percentile of the time of a flush, in seconds.
-        writes: System calls that sent samples.
-        reconnects: How many times clients reconnected.
-        blocked_time: Seconds for which clients waited for room, in total.
-    """
-
-    clients: int
-    batch: int
-    samples: int
-    seconds: float
-    samples_per_second: float
-    megabytes_per_second: float
-    cpu_seconds_per_million: float
-    flushes: int
-    flush_p50: float | None
-    flush_p99: float | None
-    writes: int
-    reconnects: int
-    blocked_time: float
-
-
-def nbytes(load: Load) -> int:
-    """Return the bytes of a sample."""
-    return sum(field.nbytes for field in load.spec)
+    clients: int  # The number of clients.
+    batch: int  # Samples per call.
+    samples: int  # Samples sent, and stored by the server.
+    seconds: float  # From the common start to the last acknowledgement.
+    samples_per_second: float  # The server's rate.
+    megabytes_per_second: float  # The same, in 10^6 bytes of samples.
+    cpu_seconds_per_million: float  # Processor time of the clients, for a million samples.
+    flushes: int  # The number of flushes measured.
+    flush_p50: float | None  # The median time of a flush, in seconds.
+    flush_p99: float | None  # The 99th percentile of the time of a flush, in seconds.
+    writes: int  # System calls that sent samples.
+    reconnects: int  # How many times clients reconnected.
+    blocked_time: float  # Seconds for which clients waited for room, in total.
 
 
 def spec_at(address: str, options: dict[str, Any], timeout: float) -> tuple[Field, ...]:
@@ -188,7 +154,7 @@ def report(load: Load, results: list[Result]) -> Report:
         samples=samples,
         seconds=seconds,
         samples_per_second=samples / seconds,
-        megabytes_per_second=samples * nbytes(load) / seconds / 1e6,
+        megabytes_per_second=samples * load.nbytes / seconds / 1e6,
         cpu_seconds_per_million=sum(result.cpu for result in results) / max(samples, 1) * 1e6,
         flushes=len(flushes),
         flush_p50=p50,
@@ -202,7 +168,7 @@ def report(load: Load, results: list[Result]) -> Report:
 def show(load: Load, found: Report) -> None:
     """Print a report for a person."""
     call = "add" if found.batch == 1 else f"extend of {found.batch:,d}"
-    typer.echo(f"{load.address}: {found.clients} x {call}, samples of {size(nbytes(load))}")
+    typer.echo(f"{load.address}: {found.clients} x {call}, samples of {size(load.nbytes)}")
     lines = [
         ("stored", f"{found.samples:,d} samples in {duration(found.seconds)}"),
         ("rate", f"{found.samples_per_second:,.0f} samples/s"),

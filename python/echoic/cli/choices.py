@@ -7,8 +7,9 @@ arguments are those of `echoic.selectors` and `echoic.limiters`. Tables check th
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from echoic import limiters, selectors
 from echoic.cli.convert import ConfigError, Convert, count, number, positive, values
@@ -37,21 +38,20 @@ def rate_limiter(
     return limiters.RateLimiter(min_size, samples_per_insert, min_diff, max_diff)
 
 
-SELECTORS: dict[str, Callable[..., selectors.Selector]] = {
-    "uniform": selectors.Uniform,
-    "prioritized": selectors.Prioritized,
-    "fifo": selectors.Fifo,
-    "lifo": selectors.Lifo,
-    "min_heap": selectors.MinHeap,
-    "max_heap": selectors.MaxHeap,
-    "epoch": selectors.Epoch,
-    "hot_cold": selectors.HotCold,
-}
+def named(module: Any, base: type) -> dict[str, Callable[..., Any]]:
+    """Return the selectors or limiters of a module by the names that files have for them."""
+    classes = (getattr(module, name) for name in module.__all__)
+    return {snake(kind.__name__): kind for kind in classes if kind is not base}
+
+
+def snake(name: str) -> str:
+    """Convert `HotCold` to `hot_cold`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+SELECTORS: dict[str, Callable[..., selectors.Selector]] = named(selectors, selectors.Selector)
 LIMITERS: dict[str, Callable[..., limiters.Limiter]] = {
-    "min_size": limiters.MinSize,
-    "sample_to_insert_ratio": limiters.SampleToInsertRatio,
-    "queue": limiters.Queue,
-    "stack": limiters.Stack,
+    **named(limiters, limiters.Limiter),
     "rate_limiter": rate_limiter,
 }
 ARGUMENTS: dict[str, Convert] = {

@@ -8,30 +8,24 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
-from echoic import Checkpointer
-from echoic.cli.convert import (
-    ConfigError,
-    Convert,
-    boolean,
-    each,
-    interval,
-    period,
-    positive,
-    seconds,
-    spec,
-    string,
-    values,
-)
+import echoic
+from echoic import Checkpointer, rendezvous
+from echoic.cli import convert as to
+from echoic.cli import table_settings
+from echoic.cli.convert import ConfigError, Convert
 from echoic.cli.spec import Field
-from echoic.cli.table_settings import TableSettings, tables
+from echoic.cli.table_settings import TableSettings
+from echoic.errors import ArgumentError
+from echoic.transports import Listener
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-__all__ = ["Config", "ConfigError", "Listen", "read"]
+__all__ = ["Config", "ConfigError", "Listen", "listener", "read", "read_token"]
 
 
 @dataclass(frozen=True)
@@ -47,9 +41,9 @@ class Listen:
     certificate: Path | None = None
     key: Path | None = None
     client_ca: Path | None = None
-    max_connections: int | None = None
-    heartbeat: float | None = None
-    threads: int | None = None
+    max_connections: Annotated[int, to.positive] | None = None
+    heartbeat: Annotated[float, to.seconds] | None = None
+    threads: Annotated[int, to.positive] | None = None
 
 
 @dataclass(frozen=True)
@@ -61,14 +55,14 @@ class Config:
     of the first address.
     """
 
-    spec: tuple[Field, ...] = ()
-    batch_size: int = 256
-    capacity: int | None = None
+    spec: Annotated[tuple[Field, ...], to.spec] = ()
+    batch_size: Annotated[int, to.positive] = 256
+    capacity: Annotated[int, to.positive] | None = None
     listen: tuple[Listen, ...] = (Listen(),)
     save: Path | None = None
-    drain: float = 5.0
-    interval: float = 5.0
-    tables: tuple[TableSettings, ...] = ()
+    drain: Annotated[float, to.seconds] = 5.0
+    interval: Annotated[float, to.interval] = 5.0
+    tables: Annotated[tuple[TableSettings, ...], table_settings.tables] = ()
     checkpoints: Checkpointer | None = None
     journal: Path | None = None
     metrics: str | None = None
@@ -81,14 +75,10 @@ def read(path: Path) -> Config:
         ConfigError: If it can't be read, or a key or value in it is wrong.
     """
     try:
-        table = load(path)
+        return convert(load(path), path.parent)
     except OSError as error:
         raise ConfigError(f"can't read {path}: {error.strerror}") from None
     except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    try:
-        return Reader(path.parent).read(table)
-    except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
@@ -101,60 +91,56 @@ def load(path: Path) -> object:
     raise ConfigError(f"the name of a configuration must end in .toml or .json, got {path.name}")
 
 
-class Reader:
-    """Converts each key of a file; relative paths start at the file's folder."""
+def convert(table: object, folder: Path) -> Config:
+    """Convert a whole file; relative paths start at its folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.config: dict[str, Convert] = {
-            "spec": spec,
-            "batch_size": positive,
-            "capacity": positive,
-            "listen": self._listens,
-            "save": self._path,
-            "drain": seconds,
-            "interval": interval,
-            "tables": tables,
-            "checkpoints": self._checkpoints,
-            "journal": self._path,
-            "metrics": string,
-        }
-        self.listen: dict[str, Convert] = {
-            "address": string,
-            "token_file": self._path,
-            "insecure": boolean,
-            "certificate": self._path,
-            "key": self._path,
-            "client_ca": self._path,
-            "max_connections": positive,
-            "heartbeat": seconds,
-            "threads": positive,
-        }
-        self.checkpoints: dict[str, Convert] = {
-            "path": self._path,
-            "keep": positive,
-            "every": period,
-            "load": boolean,
-        }
+    def path(value: object, name: str) -> Path:
+        return folder / Path(to.string(value, name)).expanduser()
 
-    def read(self, table: object) -> Config:
-        """Convert a whole file."""
-        config = Config(**values(table, "", self.config))
-        for index, one in enumerate(config.tables):
-            if one.durability != "none" and config.journal is None:
-                raise ConfigError(
-                    f"`tables[{index}].durability` needs a `journal` to be written to"
-                )
-        return config
+    def listen(value: object, name: str) -> tuple[Listen, ...]:
+        known = to.converters_of(Listen, {Path: path})
+        return tuple(Listen(**options) for options in to.each(value, name, known, "address"))
 
-    def _path(self, value: object, name: str) -> Path:
-        return self._folder / Path(string(value, name)).expanduser()
-
-    def _listens(self, value: object, name: str) -> tuple[Listen, ...]:
-        return tuple(Listen(**options) for options in each(value, name, self.listen, "address"))
-
-    def _checkpoints(self, value: object, name: str) -> Checkpointer:
-        options = values(value, name, self.checkpoints)
+    def checkpoints(value: object, name: str) -> Checkpointer:
+        known: dict[str, Convert] = {"path": path, "keep": to.positive}
+        options = to.values(value, name, {**known, "every": to.period, "load": to.boolean})
         if "path" not in options:
             raise ConfigError(f"`{name}` has no path")
         return Checkpointer(**options)
+
+    kinds: dict[Any, Convert] = {Path: path, tuple[Listen, ...]: listen, Checkpointer: checkpoints}
+    config = Config(**to.values(table, "", to.converters_of(Config, kinds)))
+    for index, one in enumerate(config.tables):
+        if one.durability != "none" and config.journal is None:
+            raise ConfigError(f"`tables[{index}].durability` needs a `journal` to be written to")
+    return config
+
+
+def listener(listen: Listen) -> Listener:
+    """Return the listener of an entry of the configuration; opening it checks its address.
+
+    Raises:
+        ConfigError: An option is missing, or its file can't be read.
+    """
+    tls = None
+    if listen.address.startswith("tls://"):
+        if listen.certificate is None or listen.key is None:
+            raise ConfigError(f"{listen.address} needs a certificate and its key")
+        tls = echoic.Tls(certificate=listen.certificate, key=listen.key, ca=listen.client_ca)
+    names = ("max_connections", "heartbeat", "threads")
+    options: dict[str, Any] = {name: getattr(listen, name) for name in names}
+    given = {name: value for name, value in options.items() if value is not None}
+    token = read_token(listen.token_file)
+    return Listener(listen.address, token=token, tls=tls, insecure=listen.insecure, **given)
+
+
+def read_token(path: Path | None) -> bytes | None:
+    """Return the secret in a file, without the line end that editors add.
+
+    Raises:
+        ConfigError: The file can't be read, or is empty.
+    """
+    try:
+        return None if path is None else rendezvous.read_token(path, "the token")
+    except ArgumentError as error:
+        raise ConfigError(str(error)) from None

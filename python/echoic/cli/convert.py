@@ -2,12 +2,14 @@
 
 A converter gets the value and the name of its key, such as `listen[0].address`, and raises a
 `ConfigError` that has both. `values` applies a converter to each key of a table, and rejects
-unknown keys.
+unknown keys; `converters_of` finds those of a dataclass in the annotations of its fields.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from dataclasses import fields
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from echoic.cli.spec import Field, SpecTextError, from_table, parse
 
@@ -15,6 +17,7 @@ __all__ = [
     "ConfigError",
     "Convert",
     "boolean",
+    "converters_of",
     "count",
     "each",
     "interval",
@@ -41,6 +44,25 @@ class ConfigError(ValueError):
 
 
 Convert: TypeAlias = Callable[[Any, str], Any]
+
+
+def converters_of(kind: type, kinds: Mapping[Any, Convert] | None = None) -> dict[str, Convert]:
+    """Return the converter of each field of a dataclass.
+
+    It is the one in an `Annotated`, that of the words of a `Literal`, or that of the type.
+    """
+    known: dict[Any, Convert] = {str: string, bool: boolean, **(kinds or {})}
+
+    def convert(hint: Any) -> Convert:
+        if get_origin(hint) in {Union, UnionType}:
+            (hint,) = (one for one in get_args(hint) if one is not NoneType)
+        if get_origin(hint) is Literal:
+            return one_of(*get_args(hint))
+        found: Convert = hint.__metadata__[0] if hasattr(hint, "__metadata__") else known[hint]
+        return found
+
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: convert(hints[field.name]) for field in fields(kind)}
 
 
 def values(table: object, where: str, converters: Mapping[str, Convert]) -> dict[str, Any]:

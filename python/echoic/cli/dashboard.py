@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import echoic
-from echoic.cli.ask import UNREACHABLE, reach, unreachable
+from echoic.cli.ask import UNREACHABLE, connects, reach, unreachable
 from echoic.cli.console import fail, say
-from echoic.cli.options import Ca, Certificate, Key, ServerName, TokenFile
 from echoic.cli.text import why
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["dashboard"]
 
 
+@connects
 def dashboard(
     addresses: Annotated[
         list[str] | None,
@@ -52,11 +52,7 @@ def dashboard(
     open_: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the page in the browser here.")
     ] = False,
-    token_file: TokenFile = None,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
-    server_name: ServerName = None,
+    options: dict[str, Any],
 ) -> None:
     """Show running servers in a browser: why calls wait, rates, connections, items.
 
@@ -74,7 +70,7 @@ def dashboard(
             monitors = []
             every: list[str | None] = [*(addresses or [])] or [None]
             for one in every:
-                address, options = reach(one, token_file, ca, certificate, key, server_name)
+                address, options = reach(one, options)
                 connection = echoic.connect(address, **options)
                 try:
                     connection.server_stats()

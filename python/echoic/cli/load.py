@@ -40,27 +40,21 @@ class LoadError(Exception):
 
 @dataclass(frozen=True)
 class Load:
-    """What to send.
+    """What to send."""
 
-    Attributes:
-        address: The server.
-        spec: The fields of a sample, in the server's order.
-        options: Further options of `echoic.connect`.
-        seconds: How long to send.
-        clients: The number of processes.
-        batch: Samples per call; 1 for `add`, more for `extend`.
-        rate: Samples per second of all clients together; `None` for as many as the server takes.
-        timeout: Seconds without progress after which a client has failed.
-    """
+    address: str  # The server's.
+    spec: tuple[Field, ...]  # The fields of a sample, in the server's order.
+    options: Mapping[str, Any]  # Further options of `echoic.connect`.
+    seconds: float  # How long to send.
+    clients: int = 1  # The number of processes.
+    batch: int = 1  # Samples per call; 1 for `add`, more for `extend`.
+    rate: float | None = None  # Samples per second of all clients; `None`: as many as it takes.
+    timeout: float = 10.0  # Seconds without progress after which a client has failed.
 
-    address: str
-    spec: tuple[Field, ...]
-    options: Mapping[str, Any]
-    seconds: float
-    clients: int = 1
-    batch: int = 1
-    rate: float | None = None
-    timeout: float = 10.0
+    @property
+    def nbytes(self) -> int:
+        """The bytes of a sample."""
+        return sum(field.nbytes for field in self.spec)
 
     @property
     def starting(self) -> float:
@@ -70,21 +64,13 @@ class Load:
 
 @dataclass(frozen=True)
 class Result:
-    """What one client measured.
+    """What one client measured."""
 
-    Attributes:
-        samples: Samples sent, and acknowledged by the server.
-        seconds: From the common start to the acknowledgement of the last sample.
-        cpu: Seconds of processor time, of all threads.
-        flushes: Seconds that each flush took.
-        stats: The client's counts.
-    """
-
-    samples: int
-    seconds: float
-    cpu: float
-    flushes: list[float]
-    stats: dict[str, float]
+    samples: int  # Sent, and acknowledged by the server.
+    seconds: float  # From the common start to the acknowledgement of the last sample.
+    cpu: float  # Seconds of processor time, of all threads.
+    flushes: list[float]  # Seconds that each flush took.
+    stats: dict[str, float]  # The client's counts.
 
 
 def run(load: Load, watch: Callable[[int], None]) -> list[Result]:
@@ -199,8 +185,7 @@ def pump(
 
 def make_pool(load: Load, rng: np.random.Generator) -> list[Any]:
     """Make different arguments for the calls, to be sent in turn."""
-    nbytes = sum(field.nbytes for field in load.spec) * load.batch
-    length = max(1, min(POOL, POOL_BYTES // max(nbytes, 1)))
+    length = max(1, min(POOL, POOL_BYTES // max(load.nbytes * load.batch, 1)))
     axis = () if load.batch == 1 else (load.batch,)
     return [
         mirror((field, random_leaf(field, axis, rng)) for field in load.spec) for _ in range(length)

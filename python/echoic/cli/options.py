@@ -10,11 +10,7 @@ from echoic.cli.spec import Field, SpecTextError, parse
 __all__ = [
     "Address",
     "AsJson",
-    "Ca",
-    "Certificate",
     "Imports",
-    "Key",
-    "ServerName",
     "Settings",
     "SpecText",
     "Timeout",
@@ -41,20 +37,6 @@ SpecText: TypeAlias = Annotated[
 TokenFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="A file with the secret that server and clients share."),
-]
-Ca: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="For tls://: the authority of the server's certificate."),
-]
-Certificate: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="For tls://: the client's certificate.")
-]
-Key: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="For tls://: the key of that certificate.")
-]
-ServerName: TypeAlias = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="For tls://: the name in the server's certificate."),
 ]
 Timeout: TypeAlias = Annotated[
     float, typer.Option(min=0.001, metavar="SECONDS", help="Time to wait for the server.")

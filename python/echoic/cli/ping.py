@@ -1,32 +1,22 @@
 """`echoic ping`: check that a server answers, what it expects and how fast it answers."""
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
 import echoic
 from echoic.cli import spec as specs
-from echoic.cli.ask import UNREACHABLE, Answer, ask, reach, unreachable
+from echoic.cli.ask import UNREACHABLE, Answer, ask, connects, reach, unreachable
 from echoic.cli.console import fail
-from echoic.cli.options import (
-    Address,
-    AsJson,
-    Ca,
-    Certificate,
-    Key,
-    ServerName,
-    SpecText,
-    Timeout,
-    TokenFile,
-    spec_of,
-)
+from echoic.cli.options import Address, AsJson, SpecText, Timeout, spec_of
 from echoic.cli.text import duration, size
 
 __all__ = ["ping"]
 
 
+@connects
 def ping(
     address: Address = None,
     *,
@@ -34,11 +24,7 @@ def ping(
     spec: SpecText = None,
     as_json: AsJson = False,
     timeout: Timeout = 5.0,
-    token_file: TokenFile = None,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
-    server_name: ServerName = None,
+    options: dict[str, Any],
 ) -> None:
     """Check that a server answers; print what samples it takes and the round-trip times.
 
@@ -46,7 +32,7 @@ def ping(
     these samples. The status is 1 if no server answers, or if the client is refused.
     """
     wanted = spec_of(spec) if spec is not None else None
-    address, options = reach(address, token_file, ca, certificate, key, server_name)
+    address, options = reach(address, options)
     answer = ask(address, options, count, timeout)
     if not as_json:
         show(address, answer)

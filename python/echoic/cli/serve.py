@@ -23,14 +23,12 @@ from rich.markup import escape
 
 import echoic
 from echoic.cli import spec as specs
-from echoic.cli.config import Config, ConfigError, Listen, read
+from echoic.cli.config import Config, ConfigError, Listen, listener, read, read_token
 from echoic.cli.console import fail, say
-from echoic.cli.listen import listener, read_token
-from echoic.cli.make_tables import make_table
 from echoic.cli.options import SpecText, TokenFile, spec_of
 from echoic.cli.sink import Consumer, Counter, Folder, Sink
 from echoic.cli.status import choose_view
-from echoic.cli.table_settings import TableSettings
+from echoic.cli.table_settings import TableSettings, make_table
 from echoic.cli.text import duration, size, why
 from echoic.views.reading import Reading, StreamReading
 from echoic.views.reading import read as read_server
@@ -152,21 +150,13 @@ def serve(
 
 @dataclass(frozen=True)
 class Serving:
-    """A listening server.
-
-    Attributes:
-        server: The server.
-        tables: Its tables.
-        loaded: How many items each table had before the server listened.
-        stream: Its stream, if it has one.
-        sink: Consumes its batches; `None` without a stream.
-    """
+    """A listening server."""
 
     server: echoic.Server
     tables: tuple[echoic.Table, ...]
-    loaded: tuple[int, ...]
+    loaded: tuple[int, ...]  # How many items each table had before the server listened.
     stream: echoic.Stream | None
-    sink: Sink | None
+    sink: Sink | None  # Consumes the stream's batches.
 
     def read(self) -> Reading:
         """Return the server's numbers now."""
@@ -200,7 +190,12 @@ def serve_until_signal(serving: Serving, config: Config) -> None:
         server.close(drain=0.0 if consumer and consumer.error else config.drain)
         if consumer:
             consumer.join()
-        saved = last_checkpoint(server) if config.checkpoints else None
+        saved: Path | Exception | None = None
+        if config.checkpoints:
+            try:
+                saved = server.checkpoint()
+            except (echoic.EchoicError, OSError) as error:
+                saved = error
     reading = serving.read()
     if consumer and consumer.error:
         lost = (reading.stream.samples if reading.stream else 0) - consumer.samples
@@ -233,19 +228,19 @@ class Ending:
         return True
 
 
-def last_checkpoint(server: echoic.Server) -> Path | Exception:
-    """Write a checkpoint of a closed server; return its path, or the error."""
-    try:
-        return server.checkpoint()
-    except (echoic.EchoicError, OSError) as error:
-        return error
-
-
 def open_all(config: Config) -> Serving:
     """Make the server with its tables and sink, and listen."""
+    stream, sink = None, None
     try:
         tables = tuple(map(make_table, config.tables))
-        stream = open_stream(config) if config.spec else None
+        if config.spec:
+            stream = echoic.Stream(
+                specs.example(config.spec),
+                batch_size=config.batch_size,
+                capacity=config.capacity or 16 * config.batch_size,
+            )
+            paths = (leaf.path for leaf in stream.spec.leaves)
+            sink = Folder(config.save, paths) if config.save else Counter()
         server = echoic.Server(
             *tables,
             *([] if stream is None else [stream]),
@@ -253,44 +248,24 @@ def open_all(config: Config) -> Serving:
             checkpointer=config.checkpoints,
             journal=config.journal,
         )
-        sink = None if stream is None else open_sink(stream, config)
     except (ConfigError, echoic.EchoicError, ValueError, OSError, MemoryError) as error:
         fail(why(error))
     loaded = tuple(map(len, tables))
     try:
         server.start()
-        url = open_metrics(server, config)
+        if config.metrics is not None:
+            # With the secret of the first address.
+            first = config.listen[0]
+            token = read_token(first.token_file)
+            url = server.serve_metrics(config.metrics, token=token, insecure=first.insecure)
+            say(f"metrics are at {url}")
     except ValueError as error:
         # The message has the names of Python's arguments.
         names = " (here: --token-file, --insecure)" if "insecure=" in str(error) else ""
         fail(f"{error}{names}")
     except OSError as error:
         fail(why(error))
-    if url:
-        say(f"metrics are at {url}")
     return Serving(server, tables, loaded, stream, sink)
-
-
-def open_stream(config: Config) -> echoic.Stream:
-    """Return the stream that the configuration describes."""
-    capacity = config.capacity or 16 * config.batch_size
-    example = specs.example(config.spec)
-    return echoic.Stream(example, batch_size=config.batch_size, capacity=capacity)
-
-
-def open_metrics(server: echoic.Server, config: Config) -> str | None:
-    """Serve metrics if configured; return their URL."""
-    if config.metrics is None:
-        return None
-    first = config.listen[0]
-    token = read_token(first.token_file)
-    return server.serve_metrics(config.metrics, token=token, insecure=first.insecure)
-
-
-def open_sink(stream: echoic.Stream, config: Config) -> Sink:
-    """Make what consumes the batches."""
-    paths = (leaf.path for leaf in stream.spec.leaves)
-    return Folder(config.save, paths) if config.save else Counter()
 
 
 @contextmanager

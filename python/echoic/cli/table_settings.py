@@ -1,30 +1,40 @@
-"""Read the settings of each table from a configuration.
+"""Read the settings of each table from a configuration, and make the tables.
 
 `tables` reads the list and rejects settings that exclude each other. The ranges of numbers are
-checked when `make_tables` makes a table.
+checked when `make_table` makes a table. A table with `api = "reverb"` is made by `echoic.reverb`,
+so that its clients get the signature and settings that Reverb would send.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import astuple, dataclass
+from typing import Annotated, Any, Literal
 
+import echoic
 from echoic import limiters, selectors
+from echoic.cli import choices
+from echoic.cli import convert as to
 from echoic.cli import spec as specs
-from echoic.cli.choices import limiter, selector
-from echoic.cli.convert import (
-    ConfigError,
-    Convert,
-    count,
-    each,
-    one_of,
-    positive,
-    seed,
-    spec,
-    string,
-)
+from echoic.cli.convert import ConfigError, Convert
 from echoic.cli.spec import ANY, Field
 
-__all__ = ["TableSettings", "tables"]
+__all__ = ["TableSettings", "make_table", "tables"]
+
+
+def to_signature(value: object, name: str) -> tuple[Field, ...]:
+    """Convert the signature of a table of Reverb: any axis may be of any length."""
+    return to.spec(value, name, any_length=True)
+
+
+def to_trajectories(value: object, name: str) -> tuple[Field, ...]:
+    """Convert a spec of which only the first axis, that of steps, may be of any length."""
+    fields = to.spec(value, name, any_length=True)
+    for field in fields:
+        if ANY in field.shape[1:]:
+            raise ConfigError(
+                f"`{name}`: `{field.path}`: only the first axis may be of any length, not those of"
+                f" {field.form}"
+            )
+    return fields
 
 
 @dataclass(frozen=True)
@@ -38,17 +48,17 @@ class TableSettings:
     """
 
     name: str
-    capacity: int
+    capacity: Annotated[int, to.positive]
     api: Literal["echoic", "reverb"] = "echoic"
-    sampler: selectors.Selector = selectors.Uniform()  # noqa: RUF009 - immutable
-    remover: selectors.Selector = selectors.Fifo()  # noqa: RUF009 - immutable
-    limiter: limiters.Limiter = limiters.MinSize()  # noqa: RUF009 - immutable
-    max_times_sampled: int = 0
-    seed: int | None = None
+    sampler: Annotated[selectors.Selector, choices.selector] = selectors.Uniform()  # noqa: RUF009 - immutable
+    remover: Annotated[selectors.Selector, choices.selector] = selectors.Fifo()  # noqa: RUF009 - immutable
+    limiter: Annotated[limiters.Limiter, choices.limiter] = limiters.MinSize()  # noqa: RUF009 - immutable
+    max_times_sampled: Annotated[int, to.count] = 0
+    seed: Annotated[int, to.seed] | None = None
     durability: Literal["none", "async", "sync"] = "none"
-    spec: tuple[Field, ...] = ()
-    trajectories: tuple[Field, ...] = ()
-    signature: tuple[Field, ...] = ()
+    spec: Annotated[tuple[Field, ...], to.spec] = ()
+    trajectories: Annotated[tuple[Field, ...], to_trajectories] = ()
+    signature: Annotated[tuple[Field, ...], to_signature] = ()
 
     @property
     def form(self) -> str:
@@ -56,37 +66,11 @@ class TableSettings:
         return specs.text(self.spec or self.trajectories or self.signature) or "items of any form"
 
 
-def signature(value: object, name: str) -> tuple[Field, ...]:
-    """Convert the signature of a table of Reverb: any axis may be of any length."""
-    return spec(value, name, any_length=True)
-
-
-def trajectories(value: object, name: str) -> tuple[Field, ...]:
-    """Convert a spec of which only the first axis, that of steps, may be of any length."""
-    fields = spec(value, name, any_length=True)
-    for field in fields:
-        if ANY in field.shape[1:]:
-            raise ConfigError(
-                f"`{name}`: `{field.path}`: only the first axis may be of any length, not those of"
-                f" {field.form}"
-            )
-    return fields
-
-
 KEYS: dict[str, Convert] = {
-    "name": string,
-    "capacity": positive,
-    "kind": one_of("queue", "stack"),
-    "api": one_of("echoic", "reverb"),
-    "sampler": selector,
-    "remover": selector,
-    "limiter": limiter,
-    "max_times_sampled": count,
-    "seed": seed,
-    "durability": one_of("none", "async", "sync"),
-    "spec": spec,
-    "trajectories": trajectories,
-    "signature": signature,
+    "name": to.string,
+    "capacity": to.positive,
+    "kind": to.one_of("queue", "stack"),
+    **to.converters_of(TableSettings),
 }
 # Settings that a queue or a stack fixes.
 DECIDED = ("sampler", "remover", "limiter", "max_times_sampled", "seed")
@@ -104,7 +88,7 @@ REVERB_SELECTORS = (
 def tables(value: object, name: str) -> tuple[TableSettings, ...]:
     """Convert the tables of a file."""
     found: list[TableSettings] = []
-    for index, given in enumerate(each(value, name, KEYS, "name", "capacity")):
+    for index, given in enumerate(to.each(value, name, KEYS, "name", "capacity")):
         where = f"{name}[{index}]"
         if given["name"] in {one.name for one in found}:
             raise ConfigError(f"`{where}.name`: another table is named `{given['name']}`")
@@ -153,3 +137,94 @@ def with_kind(given: Mapping[str, Any]) -> dict[str, Any]:
         "limiter": limit(settings["capacity"]),
         "max_times_sampled": 1,
     }
+
+
+def make_table(settings: TableSettings) -> echoic.Table:
+    """Make a table.
+
+    Raises:
+        ConfigError: If its settings can't be used.
+        MemoryError: If there is not enough memory for its capacity.
+    """
+    try:
+        return of_reverb(settings) if settings.api == "reverb" else of_echoic(settings)
+    except OverflowError:
+        raise ConfigError(f"table `{settings.name}`: a number does not fit into 64 bits") from None
+    except (echoic.EchoicError, ValueError) as error:
+        raise ConfigError(f"table `{settings.name}`: {error}") from error
+
+
+def of_echoic(settings: TableSettings) -> echoic.Table:
+    """Make a table for `echoic.connect`."""
+    return echoic.Table(
+        settings.name,
+        specs.example(settings.spec) if settings.spec else None,
+        trajectories=specs.example(settings.trajectories, steps) if settings.trajectories else None,
+        **common(settings),
+        limiter=settings.limiter,
+        capacity=settings.capacity,
+        max_times_sampled=settings.max_times_sampled,
+    )
+
+
+def common(settings: TableSettings) -> dict[str, Any]:
+    """Return the arguments of tables of both kinds."""
+    return {
+        "sampler": settings.sampler,
+        "remover": settings.remover,
+        "seed": settings.seed,
+        "durability": settings.durability,
+    }
+
+
+def steps(field: Field) -> Any:
+    """Return the example of a leaf of trajectories."""
+    if field.shape[:1] == (ANY,):
+        return echoic.AnyLength(Field(field.path, field.dtype, field.shape[1:]).zeros())
+    return field.zeros()
+
+
+def of_reverb(settings: TableSettings) -> echoic.Table:
+    """Make a table for `echoic.reverb`."""
+    from echoic import reverb
+
+    made: echoic.Table = reverb.Table(
+        name=settings.name,
+        sampler=in_reverb(reverb.selectors, settings.sampler),
+        remover=in_reverb(reverb.selectors, settings.remover),
+        max_size=settings.capacity,
+        rate_limiter=in_reverb(reverb.rate_limiters, settings.limiter),
+        max_times_sampled=settings.max_times_sampled,
+        signature=specs.example(settings.signature, tensor_spec) if settings.signature else None,
+    ).internal_table.table
+    if settings.seed is None and settings.durability == "none":
+        return made
+    # Reverb has no such settings.
+    info = made.stats()
+    return echoic.Table(
+        made.name,
+        **common(settings),
+        limiter=limiters.RateLimiter(
+            info.min_size, info.samples_per_insert, info.min_diff, info.max_diff
+        ),
+        capacity=info.capacity,
+        max_times_sampled=info.max_times_sampled,
+        metadata=made.metadata,
+    )
+
+
+def in_reverb(module: Any, chosen: Any) -> Any:
+    """Return Reverb's selector or limiter for one of ours: both use the same names."""
+    arguments = astuple(chosen)
+    if isinstance(chosen, limiters.RateLimiter):
+        min_size, ratio, *bounds = arguments
+        arguments = (ratio, min_size, *bounds)
+    return getattr(module, type(chosen).__name__)(*arguments)
+
+
+def tensor_spec(field: Field) -> Any:
+    """Return a leaf of a signature."""
+    from echoic import reverb
+
+    shape = tuple(None if axis == ANY else axis for axis in field.shape)
+    return reverb.TensorSpec(shape, specs.numpy_dtype(field.dtype))

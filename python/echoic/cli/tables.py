@@ -15,9 +15,9 @@ from rich.table import Table as Grid
 import echoic
 from echoic import _native
 from echoic._progress import working
-from echoic.cli.ask import UNREACHABLE, reach, unreachable
+from echoic.cli.ask import UNREACHABLE, connects, reach, unreachable
 from echoic.cli.console import fail
-from echoic.cli.options import AsJson, Ca, Certificate, Key, ServerName, Timeout, TokenFile
+from echoic.cli.options import AsJson, Timeout
 from echoic.cli.text import amount, size, why
 from echoic.views.web.items import first_items, leaves_by_path
 
@@ -28,6 +28,7 @@ Checkpoint = Annotated[
 ]
 
 
+@connects
 def inspect(
     source: Annotated[
         str | None,
@@ -40,18 +41,14 @@ def inspect(
     items: Annotated[int, typer.Option(min=0, help="How many items of each table to list.")] = 0,
     as_json: AsJson = False,
     timeout: Timeout = 5.0,
-    token_file: TokenFile = None,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
-    server_name: ServerName = None,
+    options: dict[str, Any],
 ) -> None:
     """List the tables of a server or of a checkpoint, with their sizes and specs."""
     show = show_json if as_json else show_text
     if source is not None and "://" not in source:
         show(opened(Path(source)), items)
         return
-    address, options = reach(source, token_file, ca, certificate, key, server_name)
+    address, options = reach(source, options)
     try:
         with echoic.connect(address, timeout=timeout, **options) as connection:
             tables: list[Any] = [*connection.tables.values()]

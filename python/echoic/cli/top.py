@@ -3,14 +3,14 @@
 import json
 import sys
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import echoic
-from echoic.cli.ask import UNREACHABLE, reach, unreachable
+from echoic.cli.ask import UNREACHABLE, connects, reach, unreachable
 from echoic.cli.console import fail
-from echoic.cli.options import Address, Ca, Certificate, Key, ServerName, Timeout, TokenFile
+from echoic.cli.options import Address, Timeout
 from echoic.views.history import History
 from echoic.views.monitor import Monitor
 from echoic.views.plain import as_data, as_text
@@ -18,6 +18,7 @@ from echoic.views.plain import as_data, as_text
 __all__ = ["top"]
 
 
+@connects
 def top(
     address: Address = None,
     *,
@@ -32,18 +33,14 @@ def top(
         bool, typer.Option("--json", help="Print one reading as a JSON object and exit.")
     ] = False,
     timeout: Timeout = 5.0,
-    token_file: TokenFile = None,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
-    server_name: ServerName = None,
+    options: dict[str, Any],
 ) -> None:
     """Watch a server: its stream, tables and connections, and why calls wait.
 
     With --once or --json it asks twice, --interval apart, to have rates. The status is 0 even if
     something is stuck, and 1 if no server answers or it refuses.
     """
-    address, options = reach(address, token_file, ca, certificate, key, server_name)
+    address, options = reach(address, options)
     connection = echoic.connect(address, **options)
     try:
         connection.server_stats(timeout)

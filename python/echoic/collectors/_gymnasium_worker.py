@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from multiprocessing.connection import Connection
 
-__all__ = ["Envs", "Form", "Request", "Setup", "run"]
+__all__ = ["Envs", "Form", "Request", "Setup", "by_value", "run"]
 
 # Seconds from the end of the connection until the death of the collector can be detected.
 _PATIENCE = 0.05
@@ -34,6 +34,16 @@ _NAMES = {
     *("observations", "next_observations", "last_observations", "actions", "rewards", "dones"),
     *("terminated", "truncated", "episode_starts", "episode_returns", "version", "versions"),
 }
+
+
+def by_value(thing: Any) -> bytes:
+    """Pickle a function, with its code if cloudpickle is installed."""
+    try:
+        import cloudpickle
+    except ImportError:
+        return pickle.dumps(thing)
+    dumped: bytes = cloudpickle.dumps(thing)
+    return dumped
 
 
 class Setup(NamedTuple):
@@ -114,7 +124,7 @@ class Envs:
     def act(self, weights: Any) -> tuple[Any, dict[str, Any]]:
         """Return the policy's action in each environment, and its extras."""
         if self.policy is None:
-            return np.stack([np.asarray(env.action_space.sample()) for env in self.envs]), {}
+            return self._drawn(), {}
         # Copied, since the policy may keep them.
         obs = [leaf.copy() for leaf in self.obs]
         acted = self.policy(weights, obs[0] if self.plain else self.tree.unflatten(obs), self.rng)
@@ -122,10 +132,14 @@ class Envs:
         named = {name: np.asarray(values) for name, values in extras.items()}
         actions = np.asarray(actions)
         for name, values in (("actions", actions), *named.items()):
-            if values.shape[:1] != (len(self.envs),):
-                text = f"expected {len(self.envs)} rows, one for each environment"
+            if values.shape[:1] != self.starts.shape:
+                text = f"expected {len(self.starts)} rows, one for each environment"
                 raise ValueError(f"the policy's {name}: {text}, got shape {values.shape}")
         return actions, named
+
+    def _drawn(self) -> Any:
+        """Draw actions from the action space."""
+        return np.stack([np.asarray(env.action_space.sample()) for env in self.envs])
 
     def form(self, weights: Any) -> Form:
         """Return an example of a step, by calling the policy once with another generator."""
@@ -153,9 +167,7 @@ class Envs:
             rollout["actions"][step] = actions
             for name, values in extras.items():
                 rollout["extras"][name][step] = values
-            # Spaces of single numbers take Python numbers.
-            each = actions.tolist() if actions.ndim == 1 else actions
-            first = self._step(rollout, step, each)
+            first = self._step(rollout, step, actions)
             _put(following, step, self.obs)
             for index, obs in first:
                 self._place(index, obs)
@@ -165,8 +177,10 @@ class Envs:
         """Step all environments; return the first observations of those that were reset."""
         first = []
         rewards, returns = rollout["rewards"][step], self.returns
+        # Spaces of single numbers take Python numbers.
+        each = actions.tolist() if actions.ndim == 1 else actions
         for index, env in enumerate(self.envs):
-            obs, reward, terminated, truncated, _ = env.step(actions[index])
+            obs, reward, terminated, truncated, _ = env.step(each[index])
             self._place(index, obs)
             rewards[index] = reward
             returns[index] += reward

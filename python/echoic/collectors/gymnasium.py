@@ -11,12 +11,14 @@ from __future__ import annotations
 import os
 import pickle
 import secrets
+import shutil
 import sys
 import tempfile
 import threading
 import time
 import warnings
 import weakref
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,8 +26,7 @@ import numpy as np
 
 from echoic import _trees
 from echoic.buffers._common import seed_of
-from echoic.collectors._gymnasium_process import RolloutWorker, by_value, end_all
-from echoic.collectors._gymnasium_worker import Form, Request, Setup
+from echoic.collectors._gymnasium_worker import Form, Request, Setup, by_value, run
 from echoic.errors import (
     ClosedError,
     CollectorError,
@@ -35,7 +36,7 @@ from echoic.errors import (
 )
 from echoic.server import Server
 from echoic.stream import Stream
-from echoic.workers import Supervisor
+from echoic.workers import Supervisor, Worker, stop_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +48,20 @@ __all__ = ["GymnasiumCollector"]
 
 # Seconds between two checks of the workers while no rollout arrives.
 _POLL = 0.1
+
+
+class _RolloutWorker(Worker):
+    """A worker process with its requested and received rollouts."""
+
+    def __init__(self, setup: Setup, folder: Path, version: int) -> None:
+        super().__init__(run, setup, folder, name=f"worker {setup.worker}")
+        self.setup = setup
+        self.rollouts: deque[dict[str, Any]] = deque()
+        # Versions of the weights of the rollouts that were requested and have not arrived.
+        self.requested: deque[int] = deque()
+        self.ready = False
+        # The version of the weights for the example of a step.
+        self.first = version
 
 
 class GymnasiumCollector:
@@ -145,13 +160,13 @@ class GymnasiumCollector:
         self._folder = Path(tempfile.mkdtemp(prefix="echoic-collector-", dir=root))
         self._setups: list[Setup] = []
         me = weakref.proxy(self)
-        self._supervisor = Supervisor[RolloutWorker](
+        self._supervisor = Supervisor[_RolloutWorker](
             lambda worker, generation: me._start(worker, generation),  # noqa: PLW0108 - weak
             num_workers,
             max_restarts,
         )
         self._workers = self._supervisor.members
-        self._finish = weakref.finalize(self, end_all, self._workers, self._folder, self._owner)
+        self._finish = weakref.finalize(self, _end_all, self._workers, self._folder, self._owner)
         try:
             self._write(0, weights)
             seeds = (
@@ -275,7 +290,7 @@ class GymnasiumCollector:
             f"GymnasiumCollector({workers} workers of {envs} environments, {steps} steps, {state})"
         )
 
-    def _start(self, worker: int, generation: int) -> RolloutWorker:
+    def _start(self, worker: int, generation: int) -> _RolloutWorker:
         """Start a worker; ``generation`` is the number of workers that were replaced before."""
         setup = self._setups[worker]
         if generation:
@@ -283,7 +298,7 @@ class GymnasiumCollector:
             entropy = np.random.SeedSequence([generation, *setup.seeds])
             seeds = entropy.generate_state(len(setup.seeds))
             setup = setup._replace(generation=generation, seeds=seeds.tolist())
-        started = RolloutWorker(setup, self._folder, self._version)
+        started = _RolloutWorker(setup, self._folder, self._version)
         started.send(self._request())
         if generation:
             started.rollouts = self._workers[worker].rollouts
@@ -382,7 +397,7 @@ class GymnasiumCollector:
         for text in replaced:
             warnings.warn(CollectorWarning(text), stacklevel=4)
 
-    def _accept(self, worker: RolloutWorker, form: Form) -> None:
+    def _accept(self, worker: _RolloutWorker, form: Form) -> None:
         """Compare a worker's example of a step with the others', and send it the address."""
         if self._form is None:
             self._form = form
@@ -407,7 +422,7 @@ class GymnasiumCollector:
         self._stream = Stream(example, batch_size=1, capacity=room)
         self._server = Server(self._stream, listen=address).start()
 
-    def _replace(self, worker: RolloutWorker) -> str:
+    def _replace(self, worker: _RolloutWorker) -> str:
         """Replace a worker that has died; return the text of the warning."""
         if worker.traceback is not None:
             self._fail(f"{worker.name} {worker.ending()}")
@@ -447,3 +462,10 @@ def _same(one: Any, other: Any) -> bool:
         (left.dtype, left.shape) == (right.dtype, right.shape)
         for left, right in zip(leaves, others, strict=True)
     )
+
+
+def _end_all(workers: list[_RolloutWorker], folder: Path, process: int) -> None:
+    """End all workers and remove their files; in a forked child do nothing."""
+    if os.getpid() == process:
+        stop_all(workers)
+        shutil.rmtree(folder, ignore_errors=True)

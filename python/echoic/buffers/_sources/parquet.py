@@ -8,7 +8,7 @@ import numpy as np
 
 from echoic._progress import each
 from echoic.buffers._sources import names as usual
-from echoic.buffers._sources.folder import collect
+from echoic.buffers._sources.arrays import collect
 from echoic.errors import SpecError
 
 if TYPE_CHECKING:

@@ -5,10 +5,9 @@
   the shards in a directory.
 - ``collectors``: :class:`Collectors`, workers that step environments. ``worker``: one of them.
   ``envs``: the environments, and the items that their rollouts become.
-- ``learners``: :func:`torch_batches`, for the ranks of a training.
-- ``rllib``: :class:`EchoicEpisodeReplayBuffer`, for RLlib's algorithms. ``rllib_agents``:
-  :class:`EchoicMultiAgentEpisodeReplayBuffer`, for several agents. ``transitions``: the transitions
-  that they store, and :func:`transition_table`. ``nsteps``: makes transitions of n steps.
+- ``rllib``: :class:`EchoicEpisodeReplayBuffer` for RLlib's algorithms, and
+  :class:`EchoicMultiAgentEpisodeReplayBuffer` for several agents. ``transitions``: the transitions
+  that they store, and :func:`transition_table`.
 - ``stream_server``: :class:`StreamServer`, a stream in its learner's process. ``stream_client``:
   :class:`StreamClient`, which sends to it. ``stream_registry``: the actor that has its address.
 - ``client``: :class:`Client`, which finds them by name. ``addresses``: chooses the nearest address.
@@ -28,9 +27,10 @@ if TYPE_CHECKING:
     from echoic.integrations.ray.cluster import ReplayCluster
     from echoic.integrations.ray.collectors import Collectors
     from echoic.integrations.ray.envs import agent_environment, segments, transitions
-    from echoic.integrations.ray.learners import TorchBatch, torch_batches
-    from echoic.integrations.ray.rllib import EchoicEpisodeReplayBuffer
-    from echoic.integrations.ray.rllib_agents import EchoicMultiAgentEpisodeReplayBuffer
+    from echoic.integrations.ray.rllib import (
+        EchoicEpisodeReplayBuffer,
+        EchoicMultiAgentEpisodeReplayBuffer,
+    )
     from echoic.integrations.ray.stream_client import StreamClient
     from echoic.integrations.ray.stream_server import StreamServer
     from echoic.integrations.ray.transitions import transition_table
@@ -43,28 +43,21 @@ __all__ = [
     "ReplayCluster",
     "StreamClient",
     "StreamServer",
-    "TorchBatch",
     "agent_environment",
     "segments",
-    "torch_batches",
     "transition_table",
     "transitions",
 ]
 
 _HOMES = {
+    **dict.fromkeys(("agent_environment", "segments", "transitions"), "envs"),
+    **dict.fromkeys(("EchoicEpisodeReplayBuffer", "EchoicMultiAgentEpisodeReplayBuffer"), "rllib"),
     "Client": "client",
     "Collectors": "collectors",
-    "EchoicEpisodeReplayBuffer": "rllib",
-    "EchoicMultiAgentEpisodeReplayBuffer": "rllib_agents",
     "ReplayCluster": "cluster",
     "StreamClient": "stream_client",
     "StreamServer": "stream_server",
-    "agent_environment": "envs",
-    "TorchBatch": "learners",
-    "segments": "envs",
-    "torch_batches": "learners",
     "transition_table": "transitions",
-    "transitions": "envs",
 }
 
 

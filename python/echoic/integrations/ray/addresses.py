@@ -37,17 +37,11 @@ _PAUSE = 0.1
 
 @dataclass(frozen=True)
 class Addresses:
-    """The addresses of a server.
+    """The addresses of a server."""
 
-    Attributes:
-        host: Its machine, as :func:`this_host` returned there.
-        tcp: The address for all clients.
-        shm: The address for processes of the same user on its machine, if it has one.
-    """
-
-    host: str
-    tcp: str
-    shm: str | None = None
+    host: str  # Its machine, as `this_host` returned there.
+    tcp: str  # For all clients.
+    shm: str | None = None  # For processes of the same user on its machine.
 
 
 @cache
@@ -83,17 +77,17 @@ def open_transports(
         threads: How many event loops each transport has; the transport's default if ``None``.
         before: The addresses of its earlier process.
     """
+
+    def listener(address: str) -> Listener:
+        return Listener(address, token=token, threads=threads)
+
     host = ray.util.get_node_ip_address()
-    wanted = 0
-    if before is not None and before.host == this_host():
-        wanted = int(before.tcp.rpartition(":")[2])
     tcp = None
-    if wanted:
-        tcp = _try_to_open(Listener(f"tcp://{host}:{wanted}", token=token, threads=threads), server)
-    if tcp is None:
-        tcp = Listener(f"tcp://{host}:0", token=token, threads=threads).open(server)
-    shm = _try_to_open(Listener(f"shm://{name}", token=token, threads=threads), server)
-    return Addresses(this_host(), tcp, shm)
+    if before is not None and before.host == this_host():
+        wanted = before.tcp.rpartition(":")[2]
+        tcp = _try_to_open(listener(f"tcp://{host}:{wanted}"), server)
+    tcp = tcp or listener(f"tcp://{host}:0").open(server)
+    return Addresses(this_host(), tcp, _try_to_open(listener(f"shm://{name}"), server))
 
 
 def _try_to_open(transport: Listener, server: Server) -> str | None:

@@ -29,21 +29,13 @@ _PAUSE = 0.1
 
 @dataclass
 class _Places:
-    """Where the shards of a cluster are: a function that asks the registry.
-
-    Attributes:
-        name: The cluster's name.
-        namespace: Ray's namespace of it.
-        transport: Which of a shard's addresses to choose.
-        token: The secret of the shards, once they were asked for.
-        used: The chosen addresses, by the shards' numbers.
-    """
+    """Where the shards of a cluster are: a function that asks the registry."""
 
     name: str
     namespace: str | None
     transport: str
-    token: str = field(default="", repr=False)
-    used: dict[int, str] = field(default_factory=dict)
+    token: str = field(default="", repr=False)  # The secret of the shards, once they were asked.
+    used: dict[int, str] = field(default_factory=dict)  # The chosen addresses, by number.
 
     def wait_until_open(self, timeout: float) -> ClusterState:
         """Ask until the address of every shard is known."""

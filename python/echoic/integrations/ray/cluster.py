@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from echoic.rollouts import RolloutTable
     from echoic.table import Table
 
-__all__ = ["ReplayCluster"]
+__all__ = ["ReplayCluster", "actor_options"]
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +59,29 @@ _PAUSE = 0.2
 _PATIENCE = 30.0
 # Seconds that a task of ours may take on the node of a shard, where it may need a new process.
 _TASK_PATIENCE = 90.0
+
+
+def actor_options(resources: Mapping[str, float]) -> dict[str, Any]:
+    """Return Ray's options of an actor for resources by name, which may be the user's own."""
+    named = {name: amount for name, amount in resources.items() if name in _BUNDLE}
+    own = {name: amount for name, amount in resources.items() if name not in _BUNDLE}
+    return {"num_cpus": 0, **named, "resources": own or None}
+
+
+class _Limit:
+    """A timeout that began with this object."""
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self._deadline = time.monotonic() + timeout
+
+    def left(self, least: float = 0.1) -> float:
+        """Return the seconds that are left, or a least number of them."""
+        return max(least, self._deadline - time.monotonic())
+
+    def late(self, what: str) -> WaitTimeoutError:
+        """Return the error that says what was not done in time."""
+        return WaitTimeoutError(f"timed out: {what} within {self.timeout} s")
 
 
 class ReplayCluster:
@@ -152,7 +175,7 @@ class ReplayCluster:
         self._session = _session()
         self._registry = self._start_registry()
         try:
-            self._start_shards(num_shards, timeout, is_first=True)
+            self._start_shards(num_shards, _Limit(timeout), is_first=True)
         except BaseException:
             self._end_actors()
             raise
@@ -175,29 +198,28 @@ class ReplayCluster:
                 f"expected a name that is free, got {self._name!r}: {error}"
             ) from error
 
-    def _start_shards(self, count: int, timeout: float, *, is_first: bool = False) -> list[int]:
+    def _start_shards(self, count: int, limit: _Limit, *, is_first: bool = False) -> list[int]:
         """Place and start more shards, at first also the directory's; return their numbers."""
-        deadline = time.monotonic() + timeout
         bundles = self._free[:count]
         started: dict[int, Any] = {}
-        used: dict[int, _Bundle] = {}
         try:
-            bundles += self._reserve(count - len(bundles), deadline, timeout)
+            bundles += self._reserve(count - len(bundles), limit)
             numbers: list[int] = []
             first_new = self._count
             if is_first and self._settings.directory is not None:
                 kept = self._open_directory(self._settings.directory, bundles[0])
                 numbers += kept.shards
                 first_new = kept.count
-                bundles += self._reserve(len(numbers) - count, deadline, timeout)
+                bundles += self._reserve(len(numbers) - count, limit)
             new = range(first_new, first_new + len(bundles) - len(numbers))
             if new:
                 _check_count(len(new), first_new)
             numbers += new
-            used.update(zip(numbers, bundles, strict=True))
+            used = dict(zip(numbers, bundles, strict=True))
             for number, bundle in used.items():
                 started[number] = self._start_shard(number, bundle)
-            self._wait_until_they_serve(started, deadline, timeout)
+            for number, shard in started.items():
+                self._wait_until_it_serves(number, shard, limit)
             if new:
                 self._change_manifest(used[new[0]], manifest.add_shards, new)
             total = first_new + len(new)
@@ -213,18 +235,19 @@ class ReplayCluster:
         self._free = [bundle for bundle in self._free if bundle not in bundles]
         return numbers
 
-    def _reserve(self, count: int, deadline: float, timeout: float) -> list[_Bundle]:
+    def _reserve(self, count: int, limit: _Limit) -> list[_Bundle]:
         """Reserve bundles for this many shards, placed together."""
         if count <= 0:
             return []
         bundle = {_BUNDLE.get(name, name): amount for name, amount in self._resources.items()}
         group = placement_group([bundle] * count, strategy=self._placement)
         try:
-            if not group.wait(max(0.1, deadline - time.monotonic())):
-                raise WaitTimeoutError(
-                    f"timed out: {count} shards with {self._resources} each could not be placed "
-                    f"with {self._placement!r} within {timeout} s; Ray's nodes have {_nodes()}"
+            if not group.wait(limit.left()):
+                late = limit.late(
+                    f"{count} shards with {self._resources} each could not be placed with "
+                    f"{self._placement!r}"
                 )
+                raise WaitTimeoutError(f"{late}; Ray's nodes have {_nodes()}")
         except BaseException:
             remove_placement_group(group)
             raise
@@ -244,13 +267,17 @@ class ReplayCluster:
     def _open_directory(self, directory: Path, bundle: _Bundle) -> manifest.Manifest:
         kept: manifest.Manifest = self._run_at(bundle, manifest.open_directory, directory)
         self._settings = replace(self._settings, directory_identity=kept.identity)
-        needs_first = self._settings.rollouts is not None or self._settings.weights
-        if needs_first and 0 in kept.removed:
+        if self._needs_first and 0 in kept.removed:
             raise ArgumentError(
                 "rollout tables and weights are on shard 0, which was removed from "
                 f"{directory}: give another directory"
             )
         return kept
+
+    @property
+    def _needs_first(self) -> bool:
+        """Whether shard 0 has what no other has."""
+        return self._settings.rollouts is not None or self._settings.weights
 
     def _change_manifest(self, bundle: _Bundle, change: Callable[..., None], about: object) -> None:
         settings = self._settings
@@ -283,35 +310,23 @@ class ReplayCluster:
             ) from error
 
     def _start_shard(self, number: int, bundle: _Bundle) -> Any:
-        resources = dict(self._resources)
-        named = {key: resources.pop(key) for key in _BUNDLE if key in resources}
-        return (
-            ray.remote(Shard)
-            .options(
-                name=shard_name(self._name, number),
-                namespace=self._namespace,
-                max_restarts=-1,
-                max_concurrency=_THREADS,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(*bundle),
-                **{"num_cpus": 0, **named},
-                resources=resources or None,
-            )
-            .remote(self._settings, number)
+        options = ray.remote(Shard).options(
+            name=shard_name(self._name, number),
+            namespace=self._namespace,
+            max_restarts=-1,
+            max_concurrency=_THREADS,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(*bundle),
+            **actor_options(self._resources),
         )
+        return options.remote(self._settings, number)
 
-    def _wait_until_they_serve(
-        self, shards: Mapping[int, Any], deadline: float, timeout: float
-    ) -> None:
-        for number, shard in shards.items():
-            left = max(0.1, deadline - time.monotonic())
-            try:
-                ray.get(shard.report.remote(), timeout=left)
-            except GetTimeoutError as error:
-                raise WaitTimeoutError(
-                    f"timed out: shard {number} was placed and did not serve within {timeout} s"
-                ) from error
-            except RayActorError as error:
-                raise ArgumentError(f"shard {number} could not be made: {error}") from error
+    def _wait_until_it_serves(self, number: int, shard: Any, limit: _Limit) -> None:
+        try:
+            ray.get(shard.report.remote(), timeout=limit.left())
+        except GetTimeoutError as error:
+            raise limit.late(f"shard {number} was placed and did not serve") from error
+        except RayActorError as error:
+            raise ArgumentError(f"shard {number} could not be made: {error}") from error
 
     @property
     def name(self) -> str:
@@ -366,8 +381,8 @@ class ReplayCluster:
             DisconnectedError: If a shard has ended for good.
         """
         self._check_open()
-        deadline = time.monotonic() + timeout
-        return {number: self._call(number, "process", deadline, timeout) for number in self.shards}
+        limit = _Limit(timeout)
+        return {number: self._call(number, "process", limit) for number in self.shards}
 
     def add_shards(self, count: int = 1, *, timeout: float = 60.0) -> list[int]:
         """Start more shards; return their numbers.
@@ -382,7 +397,7 @@ class ReplayCluster:
         """
         self._check_open()
         _check_count(count, self._count)
-        return self._start_shards(count, timeout)
+        return self._start_shards(count, _Limit(timeout))
 
     def drain_shard(
         self, number: int, *, move: bool = True, timeout: float = 300.0
@@ -414,96 +429,74 @@ class ReplayCluster:
             DisconnectedError: If it has ended for good.
         """
         self._check_open()
-        deadline = time.monotonic() + timeout
-        self._check_drain(number)
-        self._ask_registry("drain", number)
-        self._call(number, "drain", deadline, timeout)
-        if move:
-            moved = self._move(number, "move_items", deadline, timeout)
-        else:
-            moved = self._wait_until_used_up(number, deadline, timeout)
-        rest = self._move(number, "finish", deadline, timeout, _GRACE)
-        # Only then may its files be deleted.
-        for other in self.shards:
-            if other != number:
-                self._call(other, "secure", deadline, timeout)
-        bundle = self._bundles[number]
-        self._change_manifest(bundle, manifest.remove_shard, number)
-        self._ask_registry("remove", number)
-        ray.kill(self._shards.pop(number))
-        self._clear(number)
-        self._give_up([self._bundles.pop(number)])
-        return {name: count + rest[name] for name, count in moved.items()}
-
-    def _clear(self, number: int) -> None:
-        """Delete a removed shard's files; if that fails, the next start of the directory does."""
-        directory = self._settings.directory
-        if directory is None:
-            return
-        try:
-            self._run_at(self._bundles[number], manifest.clear_shard, directory, number)
-        except (EchoicError, RayError) as error:
-            _log.warning("the folder of removed shard %d is left: %s", number, error)
-
-    def _check_drain(self, number: int) -> None:
+        limit = _Limit(timeout)
         if number not in self._shards:
             raise ArgumentError(f"expected one of the shards {self.shards}, got {number}")
         if len(self._shards) == 1:
             raise ArgumentError(f"can't drain shard {number}: it is the last one")
-        if number == 0 and (self._settings.rollouts is not None or self._settings.weights):
+        if number == 0 and self._needs_first:
             raise ArgumentError("can't drain shard 0: it has the rollout tables and weights")
+        self._ask_registry("drain", number)
+        self._call(number, "drain", limit)
+        if move:
+            moved = self._move(number, "move_items", limit)
+        else:
+            moved = self._wait_until_used_up(number, limit)
+        rest = self._move(number, "finish", limit, _GRACE)
+        # Only then may its files be deleted.
+        for other in self.shards:
+            if other != number:
+                self._call(other, "secure", limit)
+        bundle = self._bundles[number]
+        self._change_manifest(bundle, manifest.remove_shard, number)
+        self._ask_registry("remove", number)
+        ray.kill(self._shards.pop(number))
+        if self._settings.directory is not None:
+            try:
+                self._run_at(bundle, manifest.clear_shard, self._settings.directory, number)
+            except (EchoicError, RayError) as error:
+                # The next start of the directory deletes it.
+                _log.warning("the folder of removed shard %d is left: %s", number, error)
+        self._give_up([self._bundles.pop(number)])
+        return {name: count + rest[name] for name, count in moved.items()}
 
-    def _move(
-        self, number: int, how: str, deadline: float, timeout: float, *more: float
-    ) -> dict[str, int]:
-        others = self._others(number)
+    def _move(self, number: int, how: str, limit: _Limit, *more: float) -> dict[str, int]:
+        others = [
+            entry.addresses
+            for other, entry in enumerate(self._state().shards)
+            if other != number and entry.addresses is not None and not entry.draining
+        ]
         if not others:
             raise ArgumentError(f"there is no shard that the items of shard {number} could go to")
-        left = max(1.0, deadline - time.monotonic())
-        moved: dict[str, int] = self._call(number, how, deadline, timeout, others, *more, left)
+        moved: dict[str, int] = self._call(number, how, limit, others, *more, limit.left(1.0))
         return moved
 
-    def _wait_until_used_up(self, number: int, deadline: float, timeout: float) -> dict[str, int]:
-        while any((sizes := self._call(number, "sizes", deadline, timeout)).values()):
-            if time.monotonic() >= deadline:
+    def _wait_until_used_up(self, number: int, limit: _Limit) -> dict[str, int]:
+        while any((sizes := self._call(number, "sizes", limit)).values()):
+            if not limit.left(0.0):
                 raise WaitTimeoutError(
-                    f"timed out: shard {number} still has {sizes} items after {timeout} s"
+                    f"timed out: shard {number} still has {sizes} items after {limit.timeout} s"
                 )
             time.sleep(_PAUSE)
         return dict.fromkeys(sizes, 0)
 
-    def _others(self, number: int) -> list[Any]:
-        entries = self._state().shards
-        return [
-            entry.addresses
-            for other, entry in enumerate(entries)
-            if other != number and entry.addresses is not None and not entry.draining
-        ]
-
-    def _call(
-        self, number: int, method: str, deadline: float, timeout: float, *arguments: Any
-    ) -> Any:
+    def _call(self, number: int, method: str, limit: _Limit, *arguments: Any) -> Any:
         """Call a shard, and again if it died meanwhile and Ray restarts it."""
         while True:
-            left = max(0.1, deadline - time.monotonic())
             try:
                 answer = getattr(self._shards[number], method).remote(*arguments)
-                return ray.get(answer, timeout=left)
+                return ray.get(answer, timeout=limit.left())
             except GetTimeoutError as error:
-                raise WaitTimeoutError(
-                    f"timed out: shard {number} did not answer {method!r} within {timeout} s"
-                ) from error
+                raise limit.late(f"shard {number} did not answer {method!r}") from error
             except RayActorError as error:
                 if not self._is_there(number):
                     raise DisconnectedError(
                         f"shard {number} of {self._name!r} has ended, and Ray does not restart it: "
                         f"close the cluster and make it again; {error}"
                     ) from error
-                if time.monotonic() >= deadline:
-                    raise WaitTimeoutError(
-                        f"timed out: shard {number} is being restarted and did not answer "
-                        f"{method!r} within {timeout} s: {error}"
-                    ) from error
+                if not limit.left(0.0):
+                    what = f"shard {number} is being restarted and did not answer {method!r}"
+                    raise WaitTimeoutError(f"{limit.late(what)}: {error}") from error
                 time.sleep(_PAUSE)
 
     def _is_there(self, number: int) -> bool:
@@ -527,11 +520,11 @@ class ReplayCluster:
         if not self._is_connected():
             self._registry = None
             return
-        deadline = time.monotonic() + drain + _PATIENCE
+        limit = _Limit(drain + _PATIENCE)
         closing = {number: shard.close.remote(drain) for number, shard in self._shards.items()}
         for number, ended in closing.items():
             try:
-                ray.get(ended, timeout=max(0.0, deadline - time.monotonic()))
+                ray.get(ended, timeout=limit.left(0.0))
             except RayError as error:
                 _log.warning("shard %d of %r was not closed: %s", number, self._name, error)
         self._end_actors()

@@ -11,8 +11,9 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from echoic._links import link_options
-from echoic.collectors._gymnasium_process import by_value
+from echoic.collectors._gymnasium_worker import by_value
 from echoic.errors import ArgumentError, ClosedError, CollectorError, WaitTimeoutError
+from echoic.integrations.ray.cluster import actor_options
 from echoic.integrations.ray.envs import transitions
 from echoic.integrations.ray.registry import restarts_of
 from echoic.integrations.ray.stream_client import StreamClient
@@ -28,7 +29,6 @@ __all__ = ["Collectors"]
 # Seconds that a worker may take to answer; one that is being restarted does not.
 _PATIENCE = 2.0
 _COUNTS = ("steps", "episodes", "items")
-_OWN_OPTIONS = ("num_cpus", "num_gpus", "memory")
 
 
 class Collectors:
@@ -123,7 +123,11 @@ class Collectors:
                 "weights=True takes them from the client's cluster, and a "
                 f"{type(client).__name__} has none: give the address of their server"
             )
-        _check_target(client, table)
+        if (table is None) != isinstance(client, StreamClient):
+            raise ArgumentError(
+                "expected the name of a table, or a StreamClient and none, got "
+                f"{type(client).__name__} as client and {table!r} as table"
+            )
         link_options(**options)  # Report a wrong one here, not in the workers.
         if not ray.is_initialized():
             raise ArgumentError("Collectors are actors of Ray: call ray.init() first")
@@ -140,16 +144,14 @@ class Collectors:
             seed=secrets.randbits(64) if seed is None else seed,
             options=options,
         )
-        asked = dict({"num_cpus": 1} if resources is None else resources)
-        named = {"num_cpus": 0.0} | {key: asked.pop(key) for key in _OWN_OPTIONS if key in asked}
+        resources = {"num_cpus": 1} if resources is None else resources
         remote = ray.remote(Worker).options(
             max_restarts=max_restarts,
             # `run` is called again after a restart; its errors are no reason for another call.
             max_task_retries=-1,
             max_concurrency=2,
             scheduling_strategy=placement,
-            resources=asked or None,
-            **named,
+            **actor_options(resources),
         )
         self._closed = False
         self._workers = [remote.remote(task, number) for number in range(num_workers)]
@@ -158,18 +160,16 @@ class Collectors:
         self._reports: list[dict[str, Any]] = [{} for _ in self._workers]
         try:
             ray.get([worker.ready.remote() for worker in self._workers], timeout=timeout)
-        except RayActorError as error:
+        except BaseException as error:
             self._kill()
-            raise CollectorError(f"a worker could not be started: {error}") from error
-        except GetTimeoutError as error:
-            self._kill()
-            what = f"{num_workers} workers with {resources or {'num_cpus': 1}} each"
+            if isinstance(error, RayActorError):
+                raise CollectorError(f"a worker could not be started: {error}") from error
+            if not isinstance(error, GetTimeoutError):
+                raise
+            what = f"{num_workers} workers with {resources} each"
             raise WaitTimeoutError(
                 f"timed out: {what} were not started within {timeout} s: {error}"
             ) from error
-        except BaseException:
-            self._kill()
-            raise
         self._running = [worker.run.remote() for worker in self._workers]
 
     @property
@@ -282,11 +282,3 @@ class Collectors:
     def __repr__(self) -> str:
         state = ", closed" if self._closed else ""
         return f"Collectors({len(self._workers)} workers{state})"
-
-
-def _check_target(client: object, table: str | None) -> None:
-    if (table is None) != isinstance(client, StreamClient):
-        raise ArgumentError(
-            "expected the name of a table, or a StreamClient and none, got "
-            f"{type(client).__name__} as client and {table!r} as table"
-        )

@@ -16,12 +16,10 @@ import gymnasium
 import numpy as np
 
 from echoic import _trees
-from echoic.collectors._gymnasium_worker import Form
+from echoic.collectors._gymnasium_worker import Envs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
 
 __all__ = ["VectorSteps", "agent_environment", "segments", "transitions"]
 
@@ -52,69 +50,46 @@ def segments(rollout: dict[str, Any]) -> dict[str, Any]:
     return {**turned, "last_observations": rollout["last_observations"]}
 
 
-class VectorSteps:
+class VectorSteps(Envs):
     """Environments that step together and reset by themselves.
 
     Args:
-        envs: A vector environment with Gymnasium's interface, in the mode ``"SameStep"``.
+        vector: A vector environment with Gymnasium's interface, in the mode ``"SameStep"``.
         policy: Returns actions; ``None`` draws from the action space.
         seeds: One for each environment.
     """
 
-    def __init__(self, envs: Any, policy: Callable[..., Any] | None, seeds: Sequence[int]) -> None:
+    def __init__(
+        self, vector: Any, policy: Callable[..., Any] | None, seeds: Sequence[int]
+    ) -> None:
         self.policy = policy
-        self.envs = [envs]
+        self.envs = [vector]
         self.rng = np.random.default_rng(list(seeds))
-        self._vector = envs
         # A copy, since an environment may write to the array that it returned.
-        self._obs: NDArray[Any] = np.array(envs.reset(seed=list(seeds))[0])
-        envs.action_space.seed(int(seeds[0]))
-        self._starts = np.ones(envs.num_envs, np.bool_)
-        self._returns = np.zeros(envs.num_envs)
+        self.obs = [np.array(vector.reset(seed=list(seeds))[0])]
+        self.tree, self.plain = _trees.tree_structure(0), True
+        vector.action_space.seed(int(seeds[0]))
+        self.starts = np.ones(vector.num_envs, np.bool_)
+        self.returns = np.zeros(vector.num_envs)
 
-    def act(self, weights: Any) -> tuple[Any, dict[str, Any]]:
-        """Return the policy's actions for all environments, and its extras."""
-        if self.policy is None:
-            return np.asarray(self._vector.action_space.sample()), {}
-        acted = self.policy(weights, self._obs.copy(), self.rng)
-        actions, extras = acted if isinstance(acted, tuple) else (acted, {})
-        return np.asarray(actions), {name: np.asarray(values) for name, values in extras.items()}
+    def _drawn(self) -> Any:
+        return np.asarray(self.envs[0].action_space.sample())
 
-    def form(self, weights: Any) -> Form:
-        """Return the form of a step, from one call of the policy with a generator of its own."""
-        rng, self.rng = self.rng, np.random.default_rng(0)
-        actions, extras = self.act(weights)
-        self.rng = rng
-        example = {name: np.zeros_like(values[0]) for name, values in extras.items()}
-        return Form(np.zeros_like(self._obs[0]), np.zeros_like(actions[0]), example)
-
-    def roll(self, rollout: dict[str, Any], weights: Any, look: Callable[[], None]) -> None:
-        """Fill the rollout's arrays with steps."""
-        rollout["episode_returns"].fill(np.nan)
-        for step in range(len(rollout["rewards"])):
-            look()
-            rollout["episode_starts"][step] = self._starts
-            rollout["observations"][step] = self._obs
-            actions, extras = self.act(weights)
-            rollout["actions"][step] = actions
-            for name, values in extras.items():
-                rollout["extras"][name][step] = values
-            obs, rewards, terminated, truncated, infos = self._vector.step(actions)
-            rollout["rewards"][step] = rewards
-            rollout["terminated"][step] = terminated
-            rollout["truncated"][step] = truncated
-            ended = np.flatnonzero(terminated | truncated)
-            self._returns += rewards
-            rollout["episode_returns"][step, ended] = self._returns[ended]
-            self._returns[ended] = 0.0
-            self._starts = terminated | truncated
-            following = rollout["next_observations"][step]
-            following[...] = obs
-            # If the next episode has begun, the last observation of the old one is in the infos.
-            for index in ended:
-                following[index] = infos["final_obs"][index]
-            self._obs[...] = obs
-        rollout["last_observations"][...] = self._obs
+    def _step(self, rollout: dict[str, Any], step: int, actions: Any) -> list[tuple[int, Any]]:
+        obs, rewards, terminated, truncated, infos = self.envs[0].step(actions)
+        rollout["rewards"][step] = rewards
+        rollout["terminated"][step] = terminated
+        rollout["truncated"][step] = truncated
+        self.starts = terminated | truncated
+        ended = np.flatnonzero(self.starts)
+        self.returns += rewards
+        rollout["episode_returns"][step, ended] = self.returns[ended]
+        self.returns[ended] = 0.0
+        self.obs[0][...] = obs
+        # The next episode has begun; the last observation of the old one is in the infos.
+        for index in ended:
+            self.obs[0][index] = infos["final_obs"][index]
+        return [(int(index), obs[index]) for index in ended]
 
 
 class _Numbers(gymnasium.Wrapper[Any, Any, Any, Any]):

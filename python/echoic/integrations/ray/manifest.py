@@ -25,7 +25,7 @@ import os
 import re
 import secrets
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from echoic.errors import StorageError
@@ -48,10 +48,8 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_CLUSTER = "cluster.json"
-_SHARD = "shard.json"
-_CLUSTER_FORMAT = "echoic-ray-cluster"
-_SHARD_FORMAT = "echoic-ray-shard"
+_CLUSTER, _CLUSTER_FORMAT = "cluster.json", "echoic-ray-cluster"
+_SHARD, _SHARD_FORMAT = "shard.json", "echoic-ray-shard"
 _VERSION = 1
 _IDENTITY = re.compile(r"[0-9a-f]{32}")
 _FOLDER = re.compile(r"shard-[0-9]+")
@@ -59,22 +57,20 @@ _FOLDER = re.compile(r"shard-[0-9]+")
 
 @dataclass(frozen=True)
 class Manifest:
-    """The contents of ``cluster.json``.
+    """The contents of ``cluster.json``."""
 
-    Attributes:
-        identity: A random identifier, made with the directory.
-        shards: The numbers of the shards that store items there, in order.
-        removed: The numbers of those that were removed, in order.
-    """
-
-    identity: str
-    shards: tuple[int, ...] = ()
-    removed: tuple[int, ...] = ()
+    identity: str  # Random, made with the directory.
+    shards: tuple[int, ...] = ()  # The numbers of those that store items there, in order.
+    removed: tuple[int, ...] = ()  # The numbers of those that were removed, in order.
 
     @property
     def count(self) -> int:
         """The number of shard numbers that were used."""
         return max((*self.shards, *self.removed), default=-1) + 1
+
+    def write(self, directory: Path) -> None:
+        """Write the file."""
+        _write(directory / _CLUSTER, _CLUSTER_FORMAT, vars(self))
 
 
 def open_directory(directory: Path) -> Manifest:
@@ -98,7 +94,7 @@ def open_directory(directory: Path) -> Manifest:
                 f"{found}: bring that file back, or give another directory"
             )
         manifest = Manifest(secrets.token_hex(16))
-        _write_manifest(directory, manifest)
+        manifest.write(directory)
         return manifest
     manifest = _read_manifest(directory)
     for number in manifest.shards:
@@ -110,24 +106,22 @@ def open_directory(directory: Path) -> Manifest:
 
 def add_shards(directory: Path, identity: str, numbers: Iterable[int]) -> None:
     """Record shards that serve, before clients learn of them."""
-    manifest = _read_manifest(directory, identity)
-    shards = tuple(sorted({*manifest.shards, *numbers}))
-    _write_manifest(directory, replace(manifest, shards=shards))
+    known = _read_manifest(directory, identity)
+    shards = tuple(sorted({*known.shards, *numbers}))
+    Manifest(identity, shards, known.removed).write(directory)
 
 
 def remove_shard(directory: Path, identity: str, number: int) -> None:
     """Record that the items of a shard are elsewhere."""
-    manifest = _read_manifest(directory, identity)
-    shards = tuple(one for one in manifest.shards if one != number)
-    removed = tuple(sorted({*manifest.removed, number}))
-    _write_manifest(directory, Manifest(identity, shards, removed))
+    known = _read_manifest(directory, identity)
+    shards = tuple(one for one in known.shards if one != number)
+    Manifest(identity, shards, tuple(sorted({*known.removed, number}))).write(directory)
 
 
 def clear_shard(directory: Path, number: int) -> None:
     """Delete the folder of a removed shard; if that fails, the next start tries again."""
-    folder = shard_folder(directory, number)
     try:
-        shutil.rmtree(folder)
+        shutil.rmtree(shard_folder(directory, number))
     except FileNotFoundError:
         return
     except OSError as error:
@@ -168,8 +162,8 @@ def open_shard(directory: Path, identity: str, number: int) -> dict[str, int] | 
 
 def record_items(folder: Path, identity: str, number: int, items: Mapping[str, int] | None) -> None:
     """Record how many items each table of a shard has, as it is closed; ``None`` as it starts."""
-    said = {"identity": identity, "number": number, "items": items}
-    _write(folder / _SHARD, _SHARD_FORMAT, said)
+    fields = {"identity": identity, "number": number, "items": items}
+    _write(folder / _SHARD, _SHARD_FORMAT, fields)
 
 
 def check_items(folder: Path, before: Mapping[str, int], now: Mapping[str, int]) -> None:
@@ -189,54 +183,35 @@ def check_items(folder: Path, before: Mapping[str, int], now: Mapping[str, int])
 
 def _read_manifest(directory: Path, identity: str | None = None) -> Manifest:
     path = directory / _CLUSTER
-    said = _read(path, _CLUSTER_FORMAT, identity, {"shards", "removed"})
-    shards, removed = _numbers(path, said, "shards"), _numbers(path, said, "removed")
-    if both := sorted({*shards} & {*removed}):
-        raise StorageError(f"{path} is damaged: shards {both} are there and removed")
-    return Manifest(said["identity"], shards, removed)
-
-
-def _numbers(path: Path, said: Mapping[str, Any], field: str) -> tuple[int, ...]:
-    numbers = said[field]
-    is_list = isinstance(numbers, list) and all(
-        type(one) is int and 0 <= one < MAX_SHARDS for one in numbers
-    )
-    if not is_list or len({*numbers}) != len(numbers):
-        raise StorageError(
-            f"{path} is damaged: {field!r} must be different numbers below {MAX_SHARDS}, got "
-            f"{numbers!r}"
-        )
-    return tuple(sorted(numbers))
-
-
-def _write_manifest(directory: Path, manifest: Manifest) -> None:
-    said = {
-        "identity": manifest.identity,
-        "shards": list(manifest.shards),
-        "removed": list(manifest.removed),
-    }
-    _write(directory / _CLUSTER, _CLUSTER_FORMAT, said)
+    found = _read(path, _CLUSTER_FORMAT, identity, {"shards", "removed"})
+    for name in ("shards", "removed"):
+        numbers = found[name]
+        is_list = isinstance(numbers, list) and all(type(one) is int for one in numbers)
+        if not is_list or not {*numbers} <= {*range(MAX_SHARDS)} or len({*numbers}) < len(numbers):
+            wanted = f"{name!r} must be different numbers below {MAX_SHARDS}"
+            raise _damaged(path, f"{wanted}, got {numbers!r}")
+        found[name] = tuple(sorted(numbers))
+    if both := sorted({*found["shards"]} & {*found["removed"]}):
+        raise _damaged(path, f"shards {both} are there and removed")
+    return Manifest(found["identity"], found["shards"], found["removed"])
 
 
 def _read_items(folder: Path, identity: str, number: int) -> dict[str, int] | None:
     path = folder / _SHARD
-    said = _read(path, _SHARD_FORMAT, identity, {"number", "items"})
-    if said["number"] != number:
+    found = _read(path, _SHARD_FORMAT, identity, {"number", "items"})
+    items: dict[str, int] | None = found["items"]
+    if found["number"] != number:
         raise StorageError(f"expected the folder of shard {number}, and {path} is of another one")
-    items = said["items"]
-    if items is None:
-        return None
-    if not isinstance(items, dict) or not all(
-        type(count) is int and count >= 0 for count in items.values()
-    ):
-        raise StorageError(f"{path} is damaged: 'items' must be counts by table, got {items!r}")
+    counts = items.values() if isinstance(items, dict) else [] if items is None else [items]
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise _damaged(path, f"'items' must be counts by table, got {items!r}")
     return items
 
 
 def _read(path: Path, form: str, identity: str | None, fields: set[str]) -> dict[str, Any]:
     """Read a file of the manifest and check what all of them have."""
     try:
-        text = path.read_text("utf-8")
+        found = json.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:
         raise StorageError(
             error.errno,
@@ -245,55 +220,49 @@ def _read(path: Path, form: str, identity: str | None, fields: set[str]) -> dict
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise _refused(path, "read", error) from error
-    try:
-        said = json.loads(text)
     except ValueError as error:
-        raise StorageError(f"{path} is damaged, expected JSON: {error}") from error
-    if not isinstance(said, dict) or said.get("format") != form:
+        raise _damaged(path, f"expected JSON: {error}") from error
+    if not isinstance(found, dict) or found.get("format") != form:
         raise StorageError(f'{path} is no manifest: expected an object with "format": "{form}"')
-    if type(said.get("version")) is not int or said["version"] != _VERSION:
+    version, own = found.get("version"), found.get("identity")
+    if type(version) is not int or version != _VERSION:
+        raise StorageError(f"{path} is of version {version!r}, and this release reads {_VERSION}")
+    if found.keys() != {"format", "version", "identity", *fields}:
+        wanted = f"expected the fields {sorted(fields)} and 'identity'"
+        raise _damaged(path, f"{wanted}, got {sorted(found)}")
+    if not isinstance(own, str) or not _IDENTITY.fullmatch(own):
+        raise _damaged(path, f"'identity' must be 32 hex digits, got {own!r}")
+    if identity not in {None, own}:
         raise StorageError(
-            f"{path} is of version {said.get('version')!r}, and this release reads {_VERSION}"
-        )
-    if said.keys() != {"format", "version", "identity", *fields}:
-        raise StorageError(
-            f"{path} is damaged: expected the fields {sorted(fields)} and 'identity', got "
-            f"{sorted(said)}"
-        )
-    found = said["identity"]
-    if not isinstance(found, str) or not _IDENTITY.fullmatch(found):
-        raise StorageError(f"{path} is damaged: 'identity' must be 32 hex digits, got {found!r}")
-    if identity is not None and found != identity:
-        raise StorageError(
-            f"{path} belongs to another cluster: expected the identity {identity}, got {found}. Is "
+            f"{path} belongs to another cluster: expected the identity {identity}, got {own}. Is "
             "the right file system mounted?"
         )
-    return said
+    return found
 
 
-def _write(path: Path, form: str, said: Mapping[str, Any]) -> None:
+def _write(path: Path, form: str, fields: Mapping[str, Any]) -> None:
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         try:
             with draft.open("x", encoding="utf-8") as file:
-                json.dump({"format": form, "version": _VERSION, **said}, file)
+                json.dump({"format": form, "version": _VERSION, **fields}, file)
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(path)
-            _sync(path.parent)
+            # The folder, too, so that the rename survives a crash of the machine.
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
         finally:
             draft.unlink(missing_ok=True)
     except OSError as error:
         raise _refused(path, "written", error) from error
 
 
-def _sync(folder: Path) -> None:
-    """Sync a folder, so that a rename survives a crash of the machine."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _damaged(path: Path, what: str) -> StorageError:
+    return StorageError(f"{path} is damaged: {what}")
 
 
 def _refused(path: Path, what: str, error: Exception) -> StorageError:

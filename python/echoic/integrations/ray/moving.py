@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import echoic
 from echoic import _trees
+from echoic._links import deadline_in
+from echoic.connection import connect
 from echoic.errors import WaitTimeoutError
 from echoic.integrations.ray.addresses import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from echoic._native import Batch
     from echoic.connection import Connection
@@ -51,18 +52,17 @@ def move_items(
     Raises:
         WaitTimeoutError: If it was not done in time. What was moved so far stays there.
     """
-    deadline = time.monotonic() + timeout
+    deadline = deadline_in(timeout)
     moved = {}
     with _connect(others, token, timeout) as client:
         for table in tables:
             moved[table.name] = 0
             while len(table) and not table.stats().max_times_sampled:
-                keys = table.items(_part(table)).keys
-                batches = _copy(table, keys, client, deadline)
+                batches = _copy(table, table.items(_part(table)).keys, client, deadline)
                 # Also items that were removed meanwhile are moved: they were there until now.
                 for batch in batches:
                     table.remove(batch.keys)
-                moved[table.name] += sum(len(batch) for batch in batches)
+                moved[table.name] += sum(map(len, batches))
     return moved
 
 
@@ -73,19 +73,11 @@ def move_rest(
     timeout: float,
     done: dict[str, int],
 ) -> dict[str, int]:
-    """Copy the items of closed tables to other servers; return how many of each table.
+    """Copy the items of closed tables, which keep them, to other servers; see :func:`move_items`.
 
-    Args:
-        tables: They keep their items.
-        others: The addresses of the other servers.
-        token: The secret that they require.
-        timeout: Seconds until it gives up.
-        done: How many of each table were copied; a second call continues there.
-
-    Raises:
-        WaitTimeoutError: If it was not done in time.
+    ``done`` has how many of each table were copied; a second call continues there.
     """
-    deadline = time.monotonic() + timeout
+    deadline = deadline_in(timeout)
     moved = {table.name: len(table) for table in tables}
     if not any(moved.values()):
         return moved
@@ -99,9 +91,7 @@ def move_rest(
 
 
 def _connect(others: Sequence[Addresses], token: str, timeout: float) -> Connection:
-    return echoic.connect(
-        [nearest(addresses, token) for addresses in others], token=token, reconnect=timeout
-    )
+    return connect([nearest(one, token) for one in others], token=token, reconnect=timeout)
 
 
 def _part(table: Table) -> int:
@@ -115,36 +105,20 @@ def _copy(table: Table, keys: Any, client: Connection, deadline: float) -> list[
         raise WaitTimeoutError(
             f"timed out: table {table.name!r} still has {len(table)} items to be moved"
         )
-    if table.spec is None:
-        # One by one, since they may have different forms.
-        batches = [table.get(keys[at : at + 1]) for at in range(len(keys))]
-        insert = _insert_trajectory
-    else:
-        batches = [table.get(keys)]
-        insert = _insert_rows
-    batches = [batch for batch in batches if len(batch)]
+    # Trajectories one by one, since they may have different forms.
+    each = len(keys) if table.spec is not None else 1
+    found = [table.get(keys[at : at + each]) for at in range(0, len(keys), max(each, 1))]
+    batches = [batch for batch in found if len(batch)]
+    there = client.table(table.name)
     for batch in batches:
-        insert(table.name, batch, client, left)
+        versions, priorities = batch.info.versions, batch.info.priorities
+        for version in np.unique(versions).tolist():
+            chosen: Any = versions == version
+            if table.spec is None:
+                item = _trees.tree_map(lambda leaf: leaf[0], batch.data)
+                there.add(item, float(priorities[0]), version=version, timeout=left)
+            else:
+                part = _trees.tree_map(lambda leaf, chosen=chosen: leaf[chosen], batch.data)
+                there.extend(part, priorities[chosen], version=version, timeout=left)
     client.flush(left)
     return batches
-
-
-def _insert_rows(name: str, batch: Batch, client: Connection, timeout: float) -> None:
-    for version, places in _versions(batch):
-        part = _trees.tree_map(lambda leaf, chosen=places: leaf[chosen], batch.data)
-        priorities = batch.info.priorities[places]
-        client.table(name).extend(part, priorities, version=version, timeout=timeout)
-
-
-def _insert_trajectory(name: str, batch: Batch, client: Connection, timeout: float) -> None:
-    for version, _ in _versions(batch):
-        item = _trees.tree_map(lambda leaf: leaf[0], batch.data)
-        priority = float(batch.info.priorities[0])
-        client.table(name).add(item, priority, version=version, timeout=timeout)
-
-
-def _versions(batch: Batch) -> Iterator[tuple[int, Any]]:
-    """Yield each version of a batch's items with the positions of its items."""
-    versions = batch.info.versions
-    for version in np.unique(versions):
-        yield int(version), np.flatnonzero(versions == version)

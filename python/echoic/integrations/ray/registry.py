@@ -42,19 +42,13 @@ def shard_name(name: str, number: int) -> str:
     return f"{name}/shard-{number}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Entry:
-    """The state of a shard.
+    """The state of a shard."""
 
-    Attributes:
-        addresses: Its addresses, or the last ones; ``None`` until they were reported.
-        draining: Whether it gets no more inserts.
-        removed: Whether it is gone for good.
-    """
-
-    addresses: Addresses | None
-    draining: bool = False
-    removed: bool = False
+    addresses: Addresses | None = None  # Or the last ones; `None` until they were reported.
+    draining: bool = False  # Whether it gets no more inserts.
+    removed: bool = False  # Whether it is gone for good.
 
 
 @dataclass(frozen=True)
@@ -82,8 +76,6 @@ class Registry:
         self._name = name
         self._namespace = namespace
         self._token = token
-        self._addresses: dict[int, Addresses] = {}
-        self._draining: set[int] = set()
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._asked = 0.0
         prefix = shard_name(name, 0)[:-1]
@@ -93,68 +85,58 @@ class Registry:
             if found["namespace"] == namespace and found["name"].startswith(prefix)
         }
         # None while the cluster starts, which calls `grow` when all are there.
-        self._count = max(numbers, default=-1) + 1
-        self._removed = set(range(self._count)) - numbers
+        count = max(numbers, default=-1) + 1
+        self._shards = [Entry(removed=number not in numbers) for number in range(count)]
 
     async def state(self) -> ClusterState:
         """Return the state of all shards."""
         now = time.monotonic()
         if now - self._asked > _FRESH:
             self._asked = now
-            for number in range(self._count):
-                if number not in self._asking and number not in self._removed:
-                    self._asking[number] = asyncio.create_task(self._ask(number))
+            for number, entry in enumerate(self._shards):
+                if number not in self._asking and not entry.removed:
+                    self._asking[number] = asyncio.create_task(self._ask(number, entry))
         if self._asking:
             # Requests to those that don't answer continue; until then their last answer counts.
             await asyncio.wait(self._asking.values(), timeout=_PATIENCE)
-        entries = [
-            Entry(self._addresses.get(number), number in self._draining, number in self._removed)
-            for number in range(self._count)
-        ]
-        return ClusterState(self._token, entries)
+        return ClusterState(self._token, self._shards)
 
-    async def _ask(self, number: int) -> None:
+    async def _ask(self, number: int, entry: Entry) -> None:
         try:
-            addresses, draining = await self._shard(number).report.remote()
+            shard: Any = ray.get_actor(shard_name(self._name, number), self._namespace)
+            addresses, draining = await shard.report.remote()
         except (RayError, ValueError):
             # It is being restarted, or not there at all.
             return
         finally:
             del self._asking[number]
-        if number in self._removed:
-            # It was removed meanwhile.
-            return
-        self._addresses[number] = addresses
-        if draining:
-            self._draining.add(number)
+        # Unless it was removed meanwhile.
+        if not entry.removed:
+            entry.addresses = addresses
+            entry.draining |= draining
 
-    def _shard(self, number: int) -> Any:
-        return ray.get_actor(shard_name(self._name, number), self._namespace)
-
-    async def last_addresses(self, number: int) -> Addresses | None:
-        """Return the last addresses of a shard, for its next process."""
-        return self._addresses.get(number)
-
-    async def is_draining(self, number: int) -> bool:
-        """Return whether a shard gets no more inserts, for its next process."""
-        return number in self._draining
+    async def last(self, number: int) -> tuple[Addresses | None, bool]:
+        """Return a shard's last addresses and whether it is being drained, for its next process."""
+        if number >= len(self._shards):
+            return None, False
+        return self._shards[number].addresses, self._shards[number].draining
 
     async def grow(self, count: int, there: list[int]) -> None:
         """Set the number of shards, and which of them are there."""
-        self._count = max(count, self._count)
-        # A restarted registry does not know of shards that were removed.
-        self._removed |= set(range(self._count)) - set(there)
+        self._shards += [Entry() for _ in range(len(self._shards), count)]
+        for number, entry in enumerate(self._shards):
+            # A restarted registry does not know of shards that were removed.
+            entry.removed |= number not in there
         self._asked = 0.0
 
     async def drain(self, number: int) -> None:
         """Mark a shard as getting no more inserts."""
-        self._draining.add(number)
+        self._shards[number].draining = True
 
     async def remove(self, number: int) -> None:
         """Mark a shard as removed."""
-        self._removed.add(number)
-        self._draining.discard(number)
-        self._addresses.pop(number, None)
+        entry = self._shards[number]
+        entry.addresses, entry.draining, entry.removed = None, False, True
 
 
 def restarts_of(actor: Any) -> int:

@@ -1,20 +1,24 @@
-"""Store RLlib's transitions in a table: in this process, on a server or in a cluster.
+"""Store RLlib's transitions in tables: in this process, on a server or in a cluster.
 
-RLlib's DQN, in its driver, adds episodes to a buffer and draws from it. This buffer is a client of
-a table in which each step is an item, made by :mod:`~echoic.integrations.ray.transitions`. So the
-table may have other clients, and exist before and after the driver.
+RLlib's DQN, in its driver, adds episodes to a buffer and draws from it. These buffers are clients
+of tables in which each step is an item, made by :mod:`~echoic.integrations.ray.transitions`. So the
+tables may have other clients, and exist before and after the driver.
 
-It is for policies that act on single observations; stateful modules are rejected. For several
-agents use :mod:`~echoic.integrations.ray.rllib_agents`.
+They are for policies that act on single observations; stateful modules are rejected. With several
+agents there is a table for each module, since RLlib maps agents to modules: the steps of an agent
+are an episode of its own and go to the table of its module. Each module is drawn from by itself: a
+batch has as many transitions of one as of the other, not of the same moment (RLlib's
+``"independent"`` mode).
 """
 
 from __future__ import annotations
 
 from abc import ABCMeta
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.metrics import (
     ACTUAL_N_STEP,
@@ -24,6 +28,8 @@ from ray.rllib.utils.metrics import (
     NUM_ENV_STEPS_SAMPLED,
     NUM_ENV_STEPS_SAMPLED_LIFETIME,
     NUM_ENV_STEPS_STORED,
+    NUM_MODULE_STEPS_ADDED,
+    NUM_MODULE_STEPS_SAMPLED,
 )
 from ray.rllib.utils.replay_buffers import PrioritizedEpisodeReplayBuffer
 
@@ -33,9 +39,14 @@ from echoic.errors import ArgumentError, WaitTimeoutError
 from echoic.integrations.ray.transitions import Settings, Transitions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection
 
-__all__ = ["EchoicEpisodeReplayBuffer"]
+__all__ = ["EchoicEpisodeReplayBuffer", "EchoicMultiAgentEpisodeReplayBuffer"]
+
+# The name of the one module of a buffer for one agent.
+_ONLY = ""
+# What tables do not store, so that `sample` can't be asked for it.
+_LACKS = ("include_extra_model_outputs", "include_infos", "lookback", "min_batch_length_T")
 
 
 class _Named(ABCMeta):
@@ -107,58 +118,85 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
         self._client: Any = client
         if isinstance(client, str | list):
             self._client = connect(client, **(options or {}))
-        self._begin(table)
+        self._table_name = table
+        self._modules: dict[str, Transitions] = {}
+        self._begin()
 
-    def _begin(self, table: str) -> None:
-        self._transitions = self._transitions_in(table)
+    def _begin(self) -> None:
+        """Make what is there before the first episode."""
+        self._module(_ONLY)
 
-    def _transitions_in(self, table: str) -> Transitions:
-        found = None if self._client is None else self._client.table(table)
-        return Transitions(self._settings, table, found)
+    def _module(self, name: str) -> Transitions:
+        """Return the transitions of a module."""
+        if name not in self._modules:
+            table = f"{self._table_name}/{name}" if name else self._table_name
+            found = None if self._client is None else self._client.table(table)
+            self._modules[name] = Transitions(self._settings, table, found)
+        return self._modules[name]
 
     @property
     def table(self) -> Any:
         """The table; ``None`` before the first episode if it is in this process."""
-        return self._transitions.table
+        return self._modules[_ONLY].table
 
     @property
     def waiting(self) -> int:
-        """The number of transitions left over by a timeout; they are inserted before new ones."""
-        return self._transitions.waiting
+        """The number of transitions left over by timeouts; they are inserted before new ones."""
+        return sum(one.waiting for one in self._modules.values())
 
-    def add(self, episodes: Any, weight: float | None = None) -> None:
+    def add(self, episodes: Any, weight: float | Mapping[str, float] | None = None) -> None:
         """Add the steps of episodes since they were last added.
 
         Args:
-            episodes: One or a list of ``SingleAgentEpisode``.
-            weight: The priority of their steps; the highest so far if ``None``.
+            episodes: One or a list of RLlib's episodes.
+            weight: The priority of their steps, or with several agents that of each module; the
+                highest so far of its module if ``None``.
 
         Raises:
-            WaitTimeoutError: If the table did not accept all within ``timeout``; ``stored`` says
-                how many transitions were inserted. The others are kept, and are inserted first by
-                the next ``add``, which may be ``add([])``: don't add the same episodes again. If
-                not even these can be inserted then, the new episodes are not taken, as the message
-                says; so at most one ``add`` is kept.
+            WaitTimeoutError: If a table did not accept all within ``timeout``; ``stored`` says how
+                many transitions were inserted into such tables. The others are kept, and are
+                inserted first by the next ``add``, which may be ``add([])``: don't add the same
+                episodes again. If not even these can be inserted then, the new episodes are not
+                taken, as the message says; so at most one ``add`` is kept.
         """
         episodes = episodes if isinstance(episodes, list) else [episodes]
+        shares = self._shares(episodes)
+        try:
+            self._deliver()
+        except WaitTimeoutError as error:
+            late = WaitTimeoutError(f"{error}; {len(episodes)} new episodes were not taken")
+            late.reason, late.stored = error.reason, error.stored
+            raise late from error
+        before = {name: self._modules[name].made for name in shares}
+
+        def put(name: str) -> None:
+            own = weight.get(name) if isinstance(weight, Mapping) else weight
+            self._modules[name].add(shares[name], own)
+
+        try:
+            _each(shares, put)
+        finally:
+            self._log_added({name: self._modules[name].made - before[name] for name in shares})
+
+    def _shares(self, episodes: Sequence[Any]) -> dict[str, list[SingleAgentEpisode]]:
+        """Split episodes by module."""
         for episode in episodes:
             if not isinstance(episode, SingleAgentEpisode):
                 raise ArgumentError(
                     f"expected episodes of one agent, got a {type(episode).__name__}; those of "
                     "several are for EchoicMultiAgentEpisodeReplayBuffer"
                 )
-        deliver_before(self._deliver, len(episodes))
-        before = self._transitions.made
-        try:
-            self._transitions.add(episodes, weight)
-        finally:
-            self._log_added(self._transitions.made - before)
+        return {_ONLY: list(episodes)}
 
-    def _log_added(self, count: int) -> None:
+    def _log_added(self, made: Mapping[str, int]) -> None:
+        count, log = sum(made.values()), self.metrics.log_value
         self._num_timesteps_added += count
         if count:
-            self.metrics.log_value(NUM_ENV_STEPS_ADDED, count, reduce="sum")
-            self.metrics.log_value(NUM_ENV_STEPS_ADDED_LIFETIME, count, reduce="lifetime_sum")
+            log(NUM_ENV_STEPS_ADDED, count, reduce="sum")
+            log(NUM_ENV_STEPS_ADDED_LIFETIME, count, reduce="lifetime_sum")
+        for name, own in made.items():
+            if name:
+                log((NUM_MODULE_STEPS_ADDED, name), own, reduce="sum")
 
     def sample(
         self,
@@ -170,6 +208,7 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
         beta: float | None = None,
         gamma: float | None = None,
         to_numpy: bool = False,
+        modules_to_sample: Collection[str] | None = None,
         **rest: Any,
     ) -> list[SingleAgentEpisode]:
         """Draw transitions, as RLlib's prioritized buffer returns them: episodes of one step.
@@ -178,32 +217,47 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
         replacement, so as many are returned as requested, however few there are.
 
         Args:
-            num_items: How many.
+            num_items: How many, with several agents of each module.
             batch_size_B: The same; give one of the two.
             batch_length_T: Must be 0, 1 or ``None``: there are no sequences.
             n_step: Must be the buffer's.
             beta: The buffer's if ``None``.
             gamma: Must be the buffer's, if transitions have several steps.
             to_numpy: Whether the episodes have arrays instead of lists.
+            modules_to_sample: With several agents, which modules; if ``None``, all that have
+                transitions.
             **rest: RLlib's other arguments; ``lookback``, ``min_batch_length_T`` and those for data
-                that is not stored (``include_infos``, ``include_extra_model_outputs``) must be 0.
+                that is not stored (``include_infos``, ``include_extra_model_outputs``) must be 0,
+                and ``replay_mode`` must be ``"independent"``.
 
         Raises:
-            ArgumentError: If the algorithm asks for what the table does not have.
-            WaitTimeoutError: If the table blocked samples for too long.
+            ArgumentError: If the algorithm asks for what the tables do not have.
+            WaitTimeoutError: If a table blocked samples for too long.
         """
-        count = self._count(num_items, batch_size_B)
-        self._check(n_step, gamma, batch_length_T, rest)
-        batch = self._transitions.draw(count, self._beta if beta is None else beta)
-        self.sampled_timesteps += count
-        self._log_sampled([batch])
-        episodes = one_step_episodes(batch)
-        return [episode.to_numpy() for episode in episodes] if to_numpy else episodes
-
-    def _count(self, num_items: int | None, batch_size: int | None) -> int:
-        if num_items is not None and batch_size is not None:
+        if num_items is not None and batch_size_B is not None:
             raise ArgumentError("expected num_items or batch_size_B, got both")
-        return num_items or batch_size or self.batch_size_B
+        count = num_items or batch_size_B or self.batch_size_B
+        self._check(n_step, gamma, batch_length_T, rest)
+        chosen = self._chosen(modules_to_sample)
+        beta = self._beta if beta is None else beta
+        batches = {name: self._modules[name].draw(count, beta) for name in chosen}
+        self.sampled_timesteps += count
+        self._log_sampled(list(batches.values()))
+        drawn: list[SingleAgentEpisode] = []
+        for name, batch in batches.items():
+            ids = {"agent_id": name, "module_id": name} if name else {}
+            episodes = one_step_episodes(batch, len(drawn), **ids)
+            drawn += episodes
+            if name:
+                self.metrics.log_value((NUM_MODULE_STEPS_SAMPLED, name), count, reduce="sum")
+                for one in episodes:
+                    # RLlib uses this to tell the rows of a batch apart.
+                    one.multi_agent_episode_id = one.id_
+        return [one.to_numpy() for one in drawn] if to_numpy else drawn
+
+    def _chosen(self, _modules: Collection[str] | None) -> Collection[str]:
+        """Return the names of the modules to draw from."""
+        return (_ONLY,)
 
     def _check(
         self, n_step: Any, gamma: float | None, length: int | None, rest: Mapping[str, Any]
@@ -220,54 +274,60 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
                 f"rewards were summed with gamma={discount}, and the algorithm wants {gamma}: "
                 "replay_buffer_config needs the algorithm's gamma"
             )
-        lacks = {"lookback", "min_batch_length_T", "include_infos", "include_extra_model_outputs"}
-        asked = [name for name in sorted(lacks) if rest.get(name)]
+        asked = [name for name in _LACKS if rest.get(name)]
         if (length or 0) > 1:
             asked.append("batch_length_T")
         if asked:
             raise ArgumentError(
                 f"can't sample with {', '.join(asked)}: the table does not store what that needs"
             )
+        if rest.get("replay_mode", "independent") != "independent":
+            raise ArgumentError(
+                f"expected replay_mode 'independent', got {rest['replay_mode']!r}: tables don't "
+                "know what happened at the same moment"
+            )
 
     def _log_sampled(self, batches: list[Any]) -> None:
-        tell, window = self.metrics.log_value, self._metrics_num_episodes_for_smoothing
+        log, window = self.metrics.log_value, self._metrics_num_episodes_for_smoothing
         there = sum(batch.info.table_size for batch in batches)
         count = sum(len(batch.keys) for batch in batches)
         others = sum(len(np.unique(batch.keys)) for batch in batches)
         spans = np.concatenate([batch.data["n_step"] for batch in batches])
-        tell(NUM_ENV_STEPS_STORED, there, reduce="mean", window=window)
-        tell(NUM_ENV_STEPS_SAMPLED, count, reduce="sum")
-        tell(NUM_ENV_STEPS_SAMPLED_LIFETIME, count, reduce="lifetime_sum")
-        tell(NUM_ENV_STEPS_PER_SAMPLE, others, reduce="mean", window=window)
-        tell(ACTUAL_N_STEP, float(spans.mean()), reduce="mean", window=window)
+        log(NUM_ENV_STEPS_STORED, there, reduce="mean", window=window)
+        log(NUM_ENV_STEPS_SAMPLED, count, reduce="sum")
+        log(NUM_ENV_STEPS_SAMPLED_LIFETIME, count, reduce="lifetime_sum")
+        log(NUM_ENV_STEPS_PER_SAMPLE, others, reduce="mean", window=window)
+        log(ACTUAL_N_STEP, float(spans.mean()), reduce="mean", window=window)
 
     def update_priorities(self, priorities: Any, module_id: Any = None) -> None:
-        """Set the priorities of the last draw, usually the errors of the learners.
+        """Set the priorities of a module's last draw, usually the errors of the learners.
 
         Args:
             priorities: One for each, in the order in which learners return them.
-            module_id: Ignored.
+            module_id: The module, with several agents.
         """
-        self._transitions.update_priorities(priorities)
+        self._modules[_ONLY].update_priorities(priorities)
 
     def get_num_timesteps(self, module_id: Any = None) -> int:
-        """Return how many transitions the table has, of all clients."""
-        return len(self._transitions)
+        """Return how many transitions the tables have, or that of a module, of all clients."""
+        return sum(map(len, self._modules.values()))
 
     def get_state(self) -> dict[str, Any]:
-        """Return the buffer's counts, what is kept, and the transitions of a table made here.
+        """Return the buffer's counts, what is kept, and the transitions of tables made here.
 
         A server saves its tables itself, in checkpoints and a journal.
         """
         return {
             "num_timesteps_added": self._num_timesteps_added,
             "sampled_timesteps": self.sampled_timesteps,
-            **self._transitions.get_state(),
+            "modules": {name: one.get_state() for name, one in self._modules.items()},
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state; a table of this process then has exactly its transitions."""
-        self._transitions.set_state(state)
+        """Restore a state; tables of this process then have exactly its transitions."""
+        self._modules.clear()
+        for name, own in state["modules"].items():
+            self._module(name).set_state(own)
         self._num_timesteps_added = state["num_timesteps_added"]
         self.sampled_timesteps = state["sampled_timesteps"]
 
@@ -281,7 +341,93 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named
             self._client.close(self._settings.timeout)
 
     def _deliver(self) -> None:
-        self._transitions.deliver()
+        """Insert what is kept."""
+        _each(self._modules, lambda name: self._modules[name].deliver())
+
+
+class EchoicMultiAgentEpisodeReplayBuffer(EchoicEpisodeReplayBuffer):
+    """A ``type`` for RLlib's ``replay_buffer_config`` with several agents.
+
+    The table of module ``"red"`` is ``"replay/red"``, each with its own observations and actions;
+    :func:`transition_table` makes one from the spaces of its module.
+
+    Args:
+        capacity: How many transitions of each module fit; for tables of this process.
+        modules: The modules whose transitions are stored, such as those that are trained; all if
+            ``None``.
+        **rest: Arguments of :class:`EchoicEpisodeReplayBuffer`; ``table`` is the prefix of the
+            tables' names.
+    """
+
+    def __init__(
+        self,
+        capacity: int = 10_000,
+        *,
+        modules: Collection[str] | None = None,
+        **rest: Any,
+    ) -> None:
+        self._wanted = None if modules is None else frozenset(modules)
+        super().__init__(capacity, **rest)
+
+    def _begin(self) -> None:
+        """Make nothing: tables are made with the first episodes of their modules."""
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """The tables by module, of the modules whose episodes were added."""
+        return {name: one.table for name, one in self._modules.items()}
+
+    def _shares(self, episodes: Sequence[Any]) -> dict[str, list[SingleAgentEpisode]]:
+        shares: dict[str, list[SingleAgentEpisode]] = {}
+        for episode in episodes:
+            if not isinstance(episode, MultiAgentEpisode):
+                raise ArgumentError(
+                    f"expected episodes of several agents, got a {type(episode).__name__}; those "
+                    "of one are for EchoicEpisodeReplayBuffer"
+                )
+            for agent, own in episode.agent_episodes.items():
+                name = str(episode.module_for(agent))
+                if self._wanted is None or name in self._wanted:
+                    self._module(name)
+                    shares.setdefault(name, []).append(own)
+        return shares
+
+    def _chosen(self, modules: Collection[str] | None) -> Collection[str]:
+        if modules is None:
+            modules = [name for name, one in self._modules.items() if one.made]
+        if not modules or not self._modules.keys() >= set(modules):
+            raise ArgumentError(
+                f"expected episodes of modules {sorted(modules)} to be added before the first "
+                f"sample, got those of {sorted(self._modules)}"
+            )
+        return modules
+
+    def update_priorities(self, priorities: Any, module_id: Any = None) -> None:
+        """Set the priorities of a module's last draw, as with one agent."""
+        if module_id not in self._modules:
+            raise ArgumentError(
+                f"expected one of the modules {sorted(self._modules)}, got {module_id!r}"
+            )
+        self._modules[module_id].update_priorities(priorities)
+
+    def get_num_timesteps(self, module_id: Any = None) -> int:
+        """Return how many transitions the table of a module has, or all, of all clients."""
+        if module_id is None:
+            return super().get_num_timesteps()
+        return len(self._modules[module_id]) if module_id in self._modules else 0
+
+
+def _each(names: Collection[str], work: Callable[[str], None]) -> None:
+    """Call a function for each module; a timeout of one does not keep the others from theirs."""
+    stored, late = 0, None
+    for name in names:
+        try:
+            work(name)
+        except WaitTimeoutError as error:
+            late, stored = error, stored + error.stored
+    if late is not None:
+        late.stored = stored
+        raise late
 
 
 def _span(n_step: int | Sequence[int]) -> int | tuple[int, int]:
@@ -290,16 +436,6 @@ def _span(n_step: int | Sequence[int]) -> int | tuple[int, int]:
         return int(n_step)
     least, end = n_step
     return int(least), int(end)
-
-
-def deliver_before(deliver: Callable[[], None], count: int) -> None:
-    """Insert what is kept before new episodes are taken; if that fails, say they were not."""
-    try:
-        deliver()
-    except WaitTimeoutError as error:
-        late = WaitTimeoutError(f"{error}; {count} new episodes were not taken")
-        late.reason, late.stored = error.reason, error.stored
-        raise late from error
 
 
 def one_step_episodes(batch: Any, begin: int = 0, **more: Any) -> list[SingleAgentEpisode]:

@@ -26,6 +26,7 @@ from echoic.integrations.ray import manifest
 from echoic.integrations.ray.addresses import Addresses, open_transports
 from echoic.integrations.ray.moving import move_items, move_rest
 from echoic.server import Server
+from echoic.weights import WeightStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,48 +51,19 @@ _REGISTRY_PATIENCE = 5.0
 
 @dataclass(frozen=True)
 class ShardSettings:
-    """Settings that the shards of a cluster share.
-
-    Attributes:
-        name: The cluster's name.
-        namespace: Ray's namespace of the cluster.
-        identity: Eight random letters, unique to this cluster on this machine.
-        token: The secret that clients need.
-        tables: Makes the tables.
-        directory: Where shards store their items, a folder each; ``None`` stores none.
-        directory_identity: The identity in the directory's manifest.
-        checkpoint_every: Seconds between two checkpoints.
-        rollouts: Makes rollout tables, of shard 0 only.
-        weights: Whether shard 0 has weights.
-        threads: How many event loops each transport has; the transport's default if ``None``.
-    """
+    """Settings that the shards of a cluster share; see also the arguments of its class."""
 
     name: str
     namespace: str
-    identity: str
-    token: str
+    identity: str  # Eight random letters, unique to this cluster on this machine.
+    token: str  # The secret that clients need.
     tables: Callable[[], Sequence[Table]]
     directory: Path | None = None
-    directory_identity: str = ""
+    directory_identity: str = ""  # That in the directory's manifest.
     checkpoint_every: float | None = None
     rollouts: Callable[[Path | None], Sequence[RolloutTable]] | None = None
     weights: bool = False
     threads: int | None = None
-
-    def folder(self, number: int) -> Path | None:
-        """Return the folder of a shard."""
-        return None if self.directory is None else manifest.shard_folder(self.directory, number)
-
-
-def _yield_to_nobody() -> None:
-    """Reset the niceness of this process, and of threads that are made later, to 0.
-
-    Ray's workers run with a niceness of 15, so they yield to all other processes of their machine.
-    Clients that wait for a server would then keep the processor from it.
-    """
-    # This needs a permission; without it, set RAY_worker_niceness when a node is started.
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, 0)
 
 
 class Shard:
@@ -106,9 +78,15 @@ class Shard:
 
     def __init__(self, settings: ShardSettings, number: int) -> None:
         """Restore what the directory has, and open the transports."""
-        _yield_to_nobody()
+        # Ray's workers run with a niceness of 15. Clients that wait for this process would keep the
+        # processor from it. This needs a permission; without it, set RAY_worker_niceness when a
+        # node is started.
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
         self._settings = settings
         self._number = number
+        directory = settings.directory
+        self._folder = None if directory is None else manifest.shard_folder(directory, number)
         self._draining = False
         # How many items of each table were moved since the transports closed; one call at a time.
         self._finishing = threading.Lock()
@@ -118,19 +96,16 @@ class Shard:
         self._server, self._addresses = self._start(self._before())
 
     def _before(self) -> Addresses | None:
-        """Ask for the addresses of the earlier process."""
+        """Ask for the addresses of the earlier process, and whether it was being drained."""
         try:
             registry = ray.get_actor(self._settings.name, self._settings.namespace)
-            asked = [
-                registry.last_addresses.remote(self._number),
-                registry.is_draining.remote(self._number),
-            ]
-            before, self._draining = ray.get(asked, timeout=_REGISTRY_PATIENCE)
+            last = registry.last.remote(self._number)
+            before: Addresses | None
+            before, self._draining = ray.get(last, timeout=_REGISTRY_PATIENCE)
         except (RayError, ValueError, TimeoutError) as error:
             _log.warning("shard %d takes another port: no registry (%s)", self._number, error)
             return None
-        found: Addresses | None = before
-        return found
+        return before
 
     def _start(self, before: Addresses | None) -> tuple[Server, Addresses]:
         """Start; after a restart, try until that succeeds.
@@ -147,59 +122,48 @@ class Shard:
                 is_held = isinstance(error, StorageError) and error.errno == errno.EWOULDBLOCK
                 if not (is_later or is_held):
                     raise
-                _log.warning(
-                    "shard %d of %r could not start and tries again: %s",
-                    self._number,
-                    self._settings.name,
-                    error,
-                )
+                text = "shard %d of %r could not start and tries again: %s"
+                _log.warning(text, self._number, self._settings.name, error)
             if time.monotonic() >= deadline:
                 os._exit(1)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _attempt(self, before: Addresses | None) -> tuple[Server, Addresses]:
-        settings, number = self._settings, self._number
-        directory, folder = settings.directory, settings.folder(number)
-        closed_with = None
-        if directory is not None:
-            closed_with = manifest.open_shard(directory, settings.directory_identity, number)
-        server = self._server_on(folder)
+        settings, number, folder = self._settings, self._number, self._folder
+        identity, closed_with = settings.directory_identity, None
+        if settings.directory is not None:
+            closed_with = manifest.open_shard(settings.directory, identity, number)
+        server = self._make_server()
         try:
             if folder is not None and closed_with is not None:
                 manifest.check_items(folder, closed_with, self.sizes())
-                manifest.record_items(folder, settings.directory_identity, number, None)
-            return server, self._open(server, before)
+                manifest.record_items(folder, identity, number, None)
+            addresses = open_transports(
+                server,
+                f"{settings.name}-{settings.identity}-{number}",
+                token=settings.token,
+                threads=settings.threads,
+                before=before,
+            )
         except BaseException:
             server.close(0.0)
             raise
+        return server, addresses
 
-    def _server_on(self, folder: Path | None) -> Server:
-        settings = self._settings
-        rest: dict[str, Any] = {}
-        stores: list[Any] = list(settings.tables())
-        self._tables = stores.copy()
-        if folder is not None:
-            every = settings.checkpoint_every
-            rest["checkpointer"] = Checkpointer(folder / "checkpoints", keep=2, every=every)
-            rest["journal"] = folder / "journal"
+    def _make_server(self) -> Server:
+        settings, folder = self._settings, self._folder
+        self._tables = list(settings.tables())
+        stores: list[Any] = [*self._tables]
         if self._number == 0 and settings.rollouts is not None:
             stores += settings.rollouts(None if folder is None else folder / "rollouts")
         if self._number == 0 and settings.weights:
-            from echoic.weights import WeightStore
-
             stores.append(WeightStore())
-        return Server(*stores, **rest)
-
-    def _open(self, server: Server, before: Addresses | None) -> Addresses:
-        settings = self._settings
-        return open_transports(
-            server,
-            f"{settings.name}-{settings.identity}-{self._number}",
-            token=settings.token,
-            threads=settings.threads,
-            before=before,
-        )
+        if folder is None:
+            return Server(*stores)
+        every = settings.checkpoint_every
+        checkpointer = Checkpointer(folder / "checkpoints", keep=2, every=every)
+        return Server(*stores, checkpointer=checkpointer, journal=folder / "journal")
 
     def report(self) -> tuple[Addresses, bool]:
         """Return its addresses, and whether it gets no more inserts."""
@@ -238,15 +202,13 @@ class Shard:
 
     def secure(self) -> None:
         """Write a checkpoint if there is a directory and a table without a journal."""
-        has_all = all(table.durability != "none" for table in self._tables)
-        if self._settings.directory is not None and not has_all:
+        if self._folder is not None and any(one.durability == "none" for one in self._tables):
             self._server.checkpoint()
 
     def close(self, drain: float) -> None:
         """Stop accepting samples, write a last checkpoint and the items' counts, and close."""
         self._server.close(drain)
-        folder = self._settings.folder(self._number)
-        if folder is not None:
+        if self._folder is not None:
             self._server.checkpoint()
             identity = self._settings.directory_identity
-            manifest.record_items(folder, identity, self._number, self.sizes())
+            manifest.record_items(self._folder, identity, self._number, self.sizes())

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -42,7 +43,7 @@ from echoic.integrations.ray.stream_server import check_name
 from echoic.remote_stream import RemoteStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from echoic.integrations.ray.stream_registry import Place
 
@@ -485,7 +486,7 @@ class StreamClient(Delivers):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the name and the options: the copy finds the stream again where it is used."""
-        return _found_by_name, (self._name, self._namespace, self._given)
+        return partial(StreamClient, self._name, self._namespace, **self._given), ()
 
     def __repr__(self) -> str:
         """Return the stream's name and namespace."""
@@ -503,13 +504,7 @@ class _Batch:
         """Send the rest."""
         try:
             link.extend(self.left, timeout=patience)
-        except (
-            WaitTimeoutError,
-            ClosedError,
-            DisconnectedError,
-            RefusedError,
-            SpecError,
-        ) as error:
+        except EchoicError as error:
             taken = getattr(error, "stored", 0)
             if taken:
                 self.taken += taken
@@ -542,7 +537,3 @@ def _joined(first: Any, second: Any) -> Any:
     if first is None or second is None:
         return second if first is None else first
     return _trees.tree_map(lambda one, other: np.concatenate([one, other]), first, second)
-
-
-def _found_by_name(name: str, namespace: str | None, given: Mapping[str, Any]) -> StreamClient:
-    return StreamClient(name, namespace, **given)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -50,42 +50,43 @@ _IDLE = 600.0
 
 @dataclass(frozen=True)
 class Entered:
-    """The registry's answer to a server that enters.
+    """The registry's answer to a server that enters."""
 
-    Attributes:
-        identity: Eight random letters, unique to this stream on this machine.
-        token: The secret to require from clients.
-        generation: Larger than that of any earlier server of this rank.
-        before: The addresses of the last one.
-    """
-
-    identity: str
-    token: str
-    generation: int
-    before: Addresses | None
+    identity: str  # Eight random letters, unique to this stream on this machine.
+    token: str  # The secret to require from clients.
+    generation: int  # Larger than that of any earlier server of this rank.
+    before: Addresses | None  # Those of the last one.
 
 
 @dataclass(frozen=True)
 class Place:
-    """The state of a server.
+    """The state of a server."""
 
-    Attributes:
-        rank: Its number.
-        generation: Which of the servers of this rank it is.
-        addresses: Its addresses, or the last ones.
-        token: The secret that it requires from clients.
-        example: A sample, pickled with its code.
-        load: How many clients it has.
-        silent: Seconds since its last report.
-    """
-
-    rank: int
-    generation: int
+    rank: int  # Its number.
+    generation: int  # Which of the servers of this rank it is.
     addresses: Addresses
-    token: str
-    example: bytes
-    load: int
-    silent: float = 0.0
+    token: str  # The secret that it requires from clients.
+    example: bytes  # A sample, pickled with its code.
+    load: int  # How many clients it has.
+    silent: float = 0.0  # Seconds since its last report.
+
+
+@dataclass
+class _Rank:
+    """What is known of a rank."""
+
+    generation: int = 0  # Of its last server.
+    is_own: bool = False  # Whether that entered here.
+    entered: float | None = None  # When it entered, until it reports its address.
+    place: Place | None = None
+    heard: float = 0.0  # When it last reported.
+    # When producers were sent there; they may not have connected yet.
+    sent: list[float] = field(default_factory=list)
+
+    def load(self, now: float) -> int:
+        """Count the clients of its server, and those that are about to connect."""
+        self.sent = [at for at in self.sent if now - at < _ARRIVAL]
+        return len(self.sent) + (0 if self.place is None else self.place.load)
 
 
 class StreamRegistry:
@@ -102,15 +103,7 @@ class StreamRegistry:
         self._identity = identity
         self._token = token
         self._idle = idle
-        self._places: dict[int, Place] = {}
-        self._generations: dict[int, int] = {}
-        # The ranks whose last server entered here.
-        self._own_generations: set[int] = set()
-        self._heard: dict[int, float] = {}
-        # When a rank has entered that has not reported its address yet.
-        self._entered: dict[int, float] = {}
-        # When producers were sent to a rank; they may not have connected yet.
-        self._sent: defaultdict[int, list[float]] = defaultdict(list)
+        self._ranks: defaultdict[int, _Rank] = defaultdict(_Rank)
         self._latest = time.monotonic()
         self._own = ray.get_runtime_context().current_actor
         threading.Thread(target=self._end_when_idle, daemon=True).start()
@@ -118,59 +111,49 @@ class StreamRegistry:
     def enter(self, rank: int) -> Entered:
         """Register a server, in place of any earlier one of its rank."""
         self._latest = time.monotonic()
+        one = self._ranks[rank]
         # From the clock, so that it is larger than those of an earlier registry.
-        generation = max(self._generations.get(rank, 0) + 1, time.time_ns())
-        self._generations[rank] = generation
-        self._own_generations.add(rank)
-        self._entered[rank] = self._latest
-        before = self._places.get(rank)
-        return Entered(
-            self._identity, self._token, generation, None if before is None else before.addresses
-        )
+        one.generation = max(one.generation + 1, time.time_ns())
+        one.is_own, one.entered = True, self._latest
+        before = None if one.place is None else one.place.addresses
+        return Entered(self._identity, self._token, one.generation, before)
 
     def report(self, place: Place) -> bool:
         """Store a server's report; return whether it is the one that counts."""
         self._latest = time.monotonic()
-        latest = self._generations.get(place.rank, 0)
-        if place.generation < latest or (
-            place.generation != latest and place.rank in self._own_generations
-        ):
+        one = self._ranks[place.rank]
+        is_later = place.generation > one.generation
+        if place.generation < one.generation or (is_later and one.is_own):
             return False
-        self._generations[place.rank] = place.generation
-        self._entered.pop(place.rank, None)
-        self._places[place.rank] = place
-        self._heard[place.rank] = self._latest
+        one.generation, one.entered = place.generation, None
+        one.place, one.heard = place, self._latest
         return True
 
     def leave(self, rank: int, generation: int) -> bool:
         """Remove a server, unless another has its rank by now; return whether any is left."""
-        if self._generations.get(rank) == generation:
-            self._places.pop(rank, None)
-            self._entered.pop(rank, None)
+        if self._ranks[rank].generation == generation:
+            self._ranks[rank].place = self._ranks[rank].entered = None
         now = time.monotonic()
-        return bool(self._places) or any(now - at < _STARTING for at in self._entered.values())
+        return any(
+            one.place is not None or (one.entered is not None and now - one.entered < _STARTING)
+            for one in self._ranks.values()
+        )
 
     def find(self, rank: int | None) -> Place | None:
         """Return the server of a rank; without a rank, the one with the fewest clients."""
         now = time.monotonic()
-        if rank is not None:
-            place = self._places.get(rank)
-            return None if place is None else replace(place, silent=now - self._heard[rank])
-        if not self._places:
-            return None
-        best = min(
-            self._places.values(),
-            key=lambda one: (now - self._heard[one.rank] > _SILENT, self._load(one, now), one.rank),
-        )
-        # The next producer goes elsewhere, although this one has not connected yet.
-        self._sent[best.rank].append(now)
-        return replace(best, silent=now - self._heard[best.rank])
-
-    def _load(self, place: Place, now: float) -> int:
-        """Count the clients of a server, and those that are about to connect."""
-        recent = [at for at in self._sent[place.rank] if now - at < _ARRIVAL]
-        self._sent[place.rank] = recent
-        return place.load + len(recent)
+        if rank is None:
+            there = {number: one for number, one in self._ranks.items() if one.place is not None}
+            if not there:
+                return None
+            rank = min(
+                there,
+                key=lambda it: (now - there[it].heard > _SILENT, there[it].load(now), it),
+            )
+            # The next producer goes elsewhere, although this one has not connected yet.
+            there[rank].sent.append(now)
+        one = self._ranks[rank]
+        return None if one.place is None else replace(one.place, silent=now - one.heard)
 
     def _end_when_idle(self) -> None:
         while time.monotonic() - self._latest < self._idle:

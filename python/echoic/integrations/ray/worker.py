@@ -10,6 +10,7 @@ return its numbers or stop it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import threading
@@ -43,33 +44,20 @@ _EPISODES = 100
 
 @dataclass(frozen=True)
 class Task:
-    """Settings that the workers of a set share.
+    """Settings that the workers of a set share; see also the arguments of :class:`Collectors`."""
 
-    Attributes:
-        env: The environment, pickled with its code.
-        policy: The policy, the same way.
-        items: The function that makes items of a rollout, the same way.
-        client: Where items go: a client, or an address.
-        table: The name of the table; ``None`` for a stream's client.
-        weights: The source of weights: an address, ``True`` for the client's cluster.
-        envs: How many environments each worker has.
-        steps: How many steps a rollout has.
-        native: Whether the environment is the name of a native one.
-        seed: The seed before any restart.
-        options: Options of connections to addresses.
-    """
-
+    # Pickled with their code.
     env: bytes
     policy: bytes
     items: bytes
-    client: Any
-    table: str | None
-    weights: str | bool
-    envs: int
-    steps: int
+    client: Any  # Where items go: a client, or an address.
+    table: str | None  # `None` for a stream's client.
+    weights: str | bool  # An address, or `True` for the client's cluster.
+    envs: int  # How many environments each worker has.
+    steps: int  # How many steps a rollout has.
     native: bool
-    seed: int
-    options: dict[str, Any]
+    seed: int  # The one before any restart.
+    options: dict[str, Any]  # Of connections to addresses.
 
 
 class _Stopped(Exception):
@@ -144,13 +132,8 @@ class Worker:
         self._stopping = threading.Event()
         self._returns: deque[float] = deque(maxlen=_EPISODES)
         self._client: Any = None
-        self._progress: dict[str, Any] = {
-            "steps": 0,
-            "episodes": 0,
-            "items": 0,
-            "version": -1,
-            "waited": 0.0,
-        }
+        counts = {"steps": 0, "episodes": 0, "items": 0}
+        self._progress: dict[str, Any] = {**counts, "version": -1, "waited": 0.0}
 
     def ready(self) -> bool:
         """Return true, once the worker has started."""
@@ -197,7 +180,9 @@ class Worker:
                 feed.close()
             for env in () if envs is None else envs.envs:
                 env.close()
-            self._end_client()
+            # If the table is closed or gone, the caller of `stop` knows it.
+            with contextlib.suppress(WaitTimeoutError, DisconnectedError, ClosedError):
+                self._client.close(_GRACE)
 
     def _make_envs(self) -> Any:
         task = self._task
@@ -218,26 +203,21 @@ class Worker:
         """Wait until a rollout's items are acknowledged, however long the table blocks inserts."""
         began = time.monotonic()
         count = len(_trees.tree_leaves(items)[0])
-        left = items
+        name, left, is_sent = self._task.table, items, False
         while True:
             self._look()
             try:
-                if self._task.table is None:
+                if not is_sent and name is None:
                     self._client.extend(left, timeout=_LOOK)
-                else:
-                    table = self._client.table(self._task.table)
-                    table.extend(left, version=version, timeout=_LOOK)
-                break
-            except WaitTimeoutError as error:
-                stored = error.stored
-                left = _trees.tree_map(lambda leaf, stored=stored: leaf[stored:], left)
-        while True:
-            self._look()
-            try:
+                elif not is_sent:
+                    self._client.table(name).extend(left, version=version, timeout=_LOOK)
+                is_sent = True
                 self._client.flush(_LOOK)
                 break
-            except WaitTimeoutError:
-                continue
+            except WaitTimeoutError as error:
+                if not is_sent:
+                    stored = error.stored
+                    left = _trees.tree_map(lambda leaf, stored=stored: leaf[stored:], left)
         self._progress["items"] += count
         self._progress["waited"] += time.monotonic() - began
 
@@ -248,10 +228,3 @@ class Worker:
         progress["steps"] += rollout["rewards"].size
         progress["episodes"] += len(ended)
         progress["version"] = version
-
-    def _end_client(self) -> None:
-        try:
-            self._client.close(_GRACE)
-        except (WaitTimeoutError, DisconnectedError, ClosedError):
-            # The table is closed or gone, which the caller of `stop` knows.
-            return

@@ -11,7 +11,6 @@ from textual.widgets import DataTable, Footer, Static
 from echoic.cli.text import amount
 from echoic.views.reading import RolloutReading, TableReading
 from echoic.views.terminal import sections
-from echoic.views.terminal.charts import sparkline
 from echoic.views.terminal.detail import LiveScreen, Part
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ class Things(LiveGrid):
         rows: list[Row] = []
         for thing, cells in every:
             lines = [
-                sparkline(history.series(thing, series, room), room)
+                sections.sparkline(history.series(thing, series, room), room)
                 for series in thing.CHARTS[0].lines.values()
             ]
             late = Text("\n".join(lines), "cyan")
