@@ -12,28 +12,27 @@ from echoic.agents._lazy import lazily
 
 if TYPE_CHECKING:
     from echoic.agents.environments.alfworld import *
-    from echoic.agents.environments.arc import *
     from echoic.agents.environments.base import *
     from echoic.agents.environments.cruxeval import *
-    from echoic.agents.environments.game24 import *
     from echoic.agents.environments.minigrid import *
     from echoic.agents.environments.processes import *
-    from echoic.agents.environments.reasoning_gym import *
+    from echoic.agents.environments.puzzles import *
     from echoic.agents.environments.rooms import *
     from echoic.agents.environments.webshop import *
 
 _MODULES = {
     "alfworld": "ALFWorldConfig ALFWorldEnvironment",
-    "arc": "ARCConfig ARCEnvironment",
     "base": (
         "EchoRLEnvironment EnvironmentConfig EnvironmentState Outcome TextEncoder "
         "environment_names make_environment register_environment"
     ),
     "cruxeval": "CRUXEvalConfig CRUXEvalEnvironment",
-    "game24": "Game24Config Game24Environment",
     "minigrid": "MiniGridConfig MiniGridEnvironment",
     "processes": "EnvironmentProcess EnvironmentProcessError",
-    "reasoning_gym": "ReasoningGymConfig ReasoningGymEnvironment",
+    "puzzles": (
+        "ARCConfig ARCEnvironment Game24Config Game24Environment ReasoningGymConfig "
+        "ReasoningGymEnvironment"
+    ),
     "rooms": "RoomsConfig RoomsEnvironment",
     "webshop": "WebShopConfig WebShopEnvironment",
 }
