@@ -18,11 +18,13 @@ True
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import itertools
 import re
 from abc import abstractmethod
+from collections import deque
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -437,6 +439,35 @@ def _plain_action(action: Any) -> str | int:
     return action if isinstance(action, str) else int(action)
 
 
+def shortest(start: Any, around: Any, most: int = 400_000) -> dict[Any, Any]:
+    """Search breadth-first for a shortest way to a goal.
+
+    Args:
+        start: The first state.
+        around: Yields, for a state, each action, the state after it, and whether that is a goal.
+        most: States to look at before giving up.
+
+    Returns:
+        The action to take in each state on the way; empty if there is no way.
+    """
+    came: dict[Any, tuple[Any, Any] | None] = {start: None}
+    queue = deque([start])
+    while queue and len(came) < most:
+        state = queue.popleft()
+        for action, after, is_goal in around(state):
+            if after in came:
+                continue
+            came[after] = (state, action)
+            if is_goal:
+                plan, step = {}, came[after]
+                while step is not None:
+                    plan[step[0]] = step[1]
+                    step = came[step[0]]
+                return plan
+            queue.append(after)
+    return {}
+
+
 def package(name: str, project: str = "") -> Any:
     """Import the package that an environment needs.
 
@@ -454,14 +485,14 @@ def package(name: str, project: str = "") -> Any:
 # Module, settings and class of each environment. A module is imported when its name is first used,
 # because each has dependencies of its own.
 _OURS = {
-    "alfworld": ("alfworld", "ALFWorldConfig", "ALFWorldEnvironment"),
+    "alfworld": ("text", "ALFWorldConfig", "ALFWorldEnvironment"),
     "arc": ("puzzles", "ARCConfig", "ARCEnvironment"),
     "cruxeval": ("cruxeval", "CRUXEvalConfig", "CRUXEvalEnvironment"),
     "game24": ("puzzles", "Game24Config", "Game24Environment"),
     "minigrid": ("minigrid", "MiniGridConfig", "MiniGridEnvironment"),
     "reasoning_gym": ("puzzles", "ReasoningGymConfig", "ReasoningGymEnvironment"),
-    "rooms": ("rooms", "RoomsConfig", "RoomsEnvironment"),
-    "webshop": ("webshop", "WebShopConfig", "WebShopEnvironment"),
+    "rooms": ("text", "RoomsConfig", "RoomsEnvironment"),
+    "webshop": ("web", "WebShopConfig", "WebShopEnvironment"),
 }
 _USERS: dict[str, Callable[..., Any]] = {}
 
@@ -497,6 +528,21 @@ def make_environment(name: str, **settings: Any) -> Any:
     module = importlib.import_module(f"echoic.agents.environments.{module_name}")
     config = getattr(module, config_name)
     return getattr(module, class_name)(read_settings(config, settings))
+
+
+def provenance_of(name: str, settings: Mapping[str, Any]) -> str:
+    """Name a task in a report, with where its data comes from: ``"webshop-generated"``.
+
+    A name or settings that can't be made keep their name; making them says what is wrong.
+    """
+    if name in _USERS or name not in _OURS:
+        return name
+    with contextlib.suppress(ArgumentError):
+        module_name, config_name, _ = _OURS[name]
+        module = importlib.import_module(f"echoic.agents.environments.{module_name}")
+        config = read_settings(getattr(module, config_name), settings)
+        return str(getattr(config, "provenance", name))
+    return name
 
 
 def read_settings(kind: Any, settings: Mapping[str, Any]) -> Any:
