@@ -12,7 +12,7 @@ from echoic.agents._lazy import lazily
 
 if TYPE_CHECKING:
     from echoic.agents.environments.base import *
-    from echoic.agents.environments.cruxeval import *
+    from echoic.agents.environments.code import *
     from echoic.agents.environments.minigrid import *
     from echoic.agents.environments.processes import *
     from echoic.agents.environments.puzzles import *
@@ -24,7 +24,7 @@ _MODULES = {
         "EchoRLEnvironment EnvironmentConfig EnvironmentState Outcome TextEncoder "
         "environment_names make_environment register_environment"
     ),
-    "cruxeval": "CRUXEvalConfig CRUXEvalEnvironment",
+    "code": "CRUXEvalConfig CRUXEvalEnvironment",
     "minigrid": "MiniGridConfig MiniGridEnvironment",
     "processes": "EnvironmentProcess EnvironmentProcessError",
     "puzzles": (

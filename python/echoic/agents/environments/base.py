@@ -487,7 +487,7 @@ def package(name: str, project: str = "") -> Any:
 _OURS = {
     "alfworld": ("text", "ALFWorldConfig", "ALFWorldEnvironment"),
     "arc": ("puzzles", "ARCConfig", "ARCEnvironment"),
-    "cruxeval": ("cruxeval", "CRUXEvalConfig", "CRUXEvalEnvironment"),
+    "cruxeval": ("code", "CRUXEvalConfig", "CRUXEvalEnvironment"),
     "game24": ("puzzles", "Game24Config", "Game24Environment"),
     "minigrid": ("minigrid", "MiniGridConfig", "MiniGridEnvironment"),
     "reasoning_gym": ("puzzles", "ReasoningGymConfig", "ReasoningGymEnvironment"),
