@@ -392,7 +392,7 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
             self._rewards += state.episode_reward
 
     def _command_of(self, action: Any) -> str | None:
-        action = _plain_action(action)
+        action = plain_action(action)
         if isinstance(action, str):
             return action.strip()[:_LONGEST_COMMAND]
         return self._listed[action] if 0 <= action < len(self._listed) else None
@@ -428,7 +428,7 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
         return {"text": text, "vector": self._vector(text)}, info
 
 
-def _plain_action(action: Any) -> str | int:
+def plain_action(action: Any) -> str | int:
     """Return a text, or an index as Python's own number."""
     if isinstance(action, np.ndarray) and action.ndim == 0 and action.dtype.kind in "iu":
         action = action.item()

@@ -76,8 +76,8 @@ _OPENING = {"x86_64": ((2, 1), (257, 2)), "aarch64": ((56, 2),)}
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 # Runs in the child: it reads the job, limits itself, reports that, and executes. Output of the
-# code, and the value after it, go to standard output; how it ended, in one word, to a pipe of its own.
-# Errors before that go to standard error.
+# code, and the value after it, go to standard output; the status word to a pipe of its own. Errors
+# before that go to standard error.
 _CHILD = """
 import sys
 sys.path[:] = [one for one in sys.path if one]
