@@ -76,7 +76,7 @@ def main(given: list[str] | None = None) -> None:
     options = arguments(given)
     with log_to(options.output_dir / "echo_rl_benchmark.log", options.log_level):
         try:
-            benchmark = EchoRLBenchmark(settings(options), tell=print)
+            benchmark = EchoRLBenchmark(settings(options), log=print)
             result = asyncio.run(benchmark.run_benchmark())
         except EchoicError as error:
             sys.exit(f"benchmark_echo_rl: {error}")

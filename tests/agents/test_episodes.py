@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from echoic.agents.backbones.base import Capabilities, Completion
-from echoic.agents.baselines.react import ReActConfig, ReActPolicy
-from echoic.agents.baselines.tree_of_thoughts import TreeOfThoughtsConfig, TreeOfThoughtsPolicy
+from echoic.agents.baselines.prompted import (
+    ReActConfig,
+    ReActPolicy,
+    TreeOfThoughtsConfig,
+    TreeOfThoughtsPolicy,
+)
 from echoic.agents.episodes import Decision, EnvironmentThread, Usage, run_episode
 from echoic.errors import ClosedError
 

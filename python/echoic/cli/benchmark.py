@@ -90,7 +90,7 @@ def benchmark(
                 parallel_episodes=parallel,
             )
             config.baseline_configs = {name: training for name in config.methods if trains(name)}
-            result = asyncio.run(EchoRLBenchmark(config, tell=say).run_benchmark())
+            result = asyncio.run(EchoRLBenchmark(config, log=say).run_benchmark())
     except KeyboardInterrupt:
         fail("interrupted; run the same command to continue", INTERRUPTED)
     except (EchoicError, ImportError, OSError) as error:

@@ -95,14 +95,14 @@ def test_sizes_are_those_of_the_settings(make):
 def test_games_of_a_folder_are_played_as_the_official_ones_are(make, monkeypatch, tmp_path):
     generated = make(num_games=1)
     text = generated.reset(seed=0)[0]["text"]
-    made = generated._game({})
+    made = generated._game()
     games = list((Path(made["folder"]) / "0").rglob("game.tw-pddl"))
     home = tmp_path / "json_2.1.1" / "valid_seen"
     shutil.copytree(games[0].parent.parent, home / games[0].parent.parent.name)
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
     official = make(split="valid_seen")
     assert official.reset(seed=5)[0]["text"] == text
-    assert official._game({})["settings"]["games"] == "official"
+    assert official._game()["settings"]["games"] == "official"
     with pytest.raises(ValueError, match="there are no games of"):
         make(split="train").reset(seed=0)
 

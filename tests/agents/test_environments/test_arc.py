@@ -56,9 +56,9 @@ def test_settings_choose_tasks(settings, number):
     assert len(environment.task_ids) == (number or len(environment.task_ids))
     for task in environment._tasks:
         grids = [grid for pair in [*task.train, *task.test] for grid in pair]
-        assert max(max(grid.shape) for grid in grids) <= environment.settings.grid_size
+        assert max(max(grid.shape) for grid in grids) <= environment.config.grid_size
         colors = len(np.unique(np.concatenate([grid.ravel() for grid in grids])))
-        assert colors <= environment.settings.max_colors
+        assert colors <= environment.config.max_colors
 
 
 @pytest.mark.parametrize("grid_size", [10, 30])

@@ -14,8 +14,8 @@ from conformance import (
     is_solved,
 )
 from echoic.agents.environments import CRUXEvalConfig, CRUXEvalEnvironment, make_environment
-from echoic.agents.environments import cruxeval as module
-from echoic.agents.environments.cruxeval import (
+from echoic.agents.environments import code as module
+from echoic.agents.environments.code import (
     arguments_of,
     download,
     keep,
@@ -285,8 +285,8 @@ def test_a_missing_file_says_how_to_get_it(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"language": "rust"}, "language must be 'python', not 'rust'"),
-        ({"prediction": "both"}, "must be 'output' or 'input', not 'both'"),
+        ({"language": "rust"}, "language must be one of python, not 'rust'"),
+        ({"prediction": "both"}, "prediction must be one of output, input, not 'both'"),
         ({"max_code_length": 0}, "max_code_length must be at least 1, not 0"),
         ({"max_test_cases": 0}, "max_test_cases must be at least 1, not 0"),
         ({"timeout_seconds": 0}, "timeout_seconds must be above 0"),

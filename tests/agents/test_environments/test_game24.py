@@ -16,7 +16,7 @@ from conformance import (
     is_solved,
 )
 from echoic.agents.environments import Game24Config, Game24Environment
-from echoic.agents.environments.game24 import parse_expression
+from echoic.agents.environments.puzzles import parse_expression
 from echoic.errors import ArgumentError
 
 

@@ -201,7 +201,7 @@ def test_arrays_come_through_as_they_are():
         np.testing.assert_array_equal(back, array)
         assert back.dtype == array.dtype.newbyteorder("=")
         assert back.flags.writeable
-    with pytest.raises(TypeError, match="a set in what an environment tells is no JSON"):
+    with pytest.raises(TypeError, match="an environment returned a set, which is no JSON"):
         as_json({1})
 
 

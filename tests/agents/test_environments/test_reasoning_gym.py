@@ -11,7 +11,7 @@ from conformance import (
     is_solved,
 )
 from echoic.agents.environments import ReasoningGymConfig, ReasoningGymEnvironment
-from echoic.agents.environments.reasoning_gym import _is_literal
+from echoic.agents.environments.puzzles import _is_literal
 from echoic.errors import ArgumentError
 
 try:

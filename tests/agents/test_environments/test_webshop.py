@@ -19,17 +19,18 @@ from conformance import (
     play,
 )
 from echoic.agents.environments import WebShopConfig, WebShopEnvironment, make_environment
-from echoic.agents.environments.webshop import (
+from echoic.agents.environments.web import (
     BM25,
+    LEVELS,
     is_met,
     open_shop,
     read_rows,
     reward_of,
+    rows_of,
     title_score,
     token_set_ratio,
     type_reward,
 )
-from echoic.agents.environments.webshop_goods import LEVELS, rows_of
 from echoic.errors import ArgumentError
 
 

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 import numpy as np
+from echoic.agents.backbones import register_backbone
 from echoic.agents.baselines import Method, register_method
 from echoic.agents.environments import (
     EchoRLEnvironment,
@@ -140,6 +141,8 @@ def register():
     register_environment("guess", lambda **settings: Guess(EnvironmentConfig(**settings)))
     for method in METHODS:
         register_method(method.name, method)
+    for backbone in ("big", "small", "custom_backbone"):
+        register_backbone(backbone, object)
 
 
 def settings(folder, **more):

@@ -13,7 +13,7 @@ import pytest
 from echoic.agents.baselines import maker_of, method_names, register_method
 from echoic.agents.episodes import Decision
 from echoic.agents.evaluation import BenchmarkConfig, EchoRLBenchmark, Rows, read_rows
-from echoic.agents.evaluation.config import HELD_OUT
+from echoic.agents.evaluation.config import HELD_OUT, cells_of
 from echoic.errors import ArgumentError, StorageError
 
 TIMES = {"seconds"}
@@ -189,16 +189,86 @@ def test_a_run_that_is_cut_off_goes_on_later(tmp_path):
 
 
 def test_what_fails_is_a_row_with_its_reason_and_never_a_number(tmp_path):
-    result = little.run(tmp_path, baselines=["breaks", "nobody"], tasks=["guess", "nowhere"])
-    reasons = {(row["task"], row["method"]): row["reason"] for row in result.failed}
-    assert "diverged" in reasons["guess", "breaks"]
-    assert "there is no method 'nobody'" in reasons["guess", "nobody"]
-    assert "there is no environment 'nowhere'" in reasons["nowhere", "good"]
+    result = little.run(tmp_path, baselines=["breaks"])
+    assert {row["method"] for row in result.failed} == {"breaks"}
+    assert all("diverged" in row["reason"] for row in result.failed)
     assert [one.method for one in result.tasks] == ["good"]
     assert result.missing == []
     lines = len((tmp_path / "rows.jsonl").read_text().splitlines())
-    little.run(tmp_path, baselines=["breaks", "nobody"], tasks=["guess", "nowhere"])
+    little.run(tmp_path, baselines=["breaks"])
     assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == lines
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"tasks": ["nowhere"]}, "there is no environment 'nowhere'; there are .*guess"),
+        ({"baselines": ["nothing"]}, "there is no method 'nothing'; there are .*good"),
+        ({"backbones": ["nobody"]}, "there is no backbone 'nobody'; there are .*gpt-4o"),
+    ],
+)
+def test_unknown_names_are_refused_with_the_known_ones(tmp_path, wrong, message):
+    with pytest.raises(ArgumentError, match=message):
+        EchoRLBenchmark(little.settings(tmp_path, **wrong))
+
+
+def test_a_method_that_can_not_act_in_a_task_is_not_applicable(tmp_path):
+    class Chooses(little.Trained):
+        name = "chooses"
+        needs_commands = True
+
+    class Says(little.Fixed):
+        def policy(self):
+            return type("Policy", (little.Sleeps,), {"act": self.act})()
+
+        async def act(self, *_):
+            return Decision("answer: 0")
+
+    register_method("chooses", Chooses)
+    register_method("says", Says)
+    result = little.run(
+        tmp_path, tasks=["guess", "cruxeval"], baselines=["chooses"], reference="says",
+        generate_report=True, generate_plots=False,
+    )  # fmt: skip
+    assert {(row["task"], row["method"]) for row in result.not_applicable} == {
+        ("cruxeval", "chooses")
+    }
+    assert (result.failed, result.missing, Chooses.trainings) == ([], [], 2)
+    assert set(result.success_rates["cruxeval"]) == {"says"}
+    report = (tmp_path / "benchmark_report.md").read_text(encoding="utf-8")
+    assert "| cruxeval-style (24 functions) | chooses | - | - |" in report
+    assert "| not applicable |" in report
+    assert "chooses among listed commands, and cruxeval lists none" in report
+
+
+def test_names_of_tasks_say_where_their_data_is_from(tmp_path, monkeypatch):
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+    tasks = ["alfworld", "webshop", "cruxeval", "arc", "guess"]
+    config = little.settings(tmp_path, tasks=tasks)
+    names = {cell.task: cell for cell in cells_of(config)}
+    assert [names[task].provenance for task in tasks] == [
+        "alfworld (official games: not installed)",
+        "webshop-generated",
+        "cruxeval-style (24 functions)",
+        "arc",
+        "guess",
+    ]
+    assert names["webshop"].folder(tmp_path).name.startswith("webshop-generated_fixed_-_1_")
+    (tmp_path / "json_2.1.1").mkdir()
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
+    (official,) = {cell.id for cell in cells_of(config) if cell.provenance == "alfworld"} & {
+        cell.id for cell in cells_of(config) if (cell.method, cell.seed) == ("fixed", 1)
+    }
+    # Rows of other games are not taken.
+    assert official != names["alfworld"].id
+
+
+def test_ppo_without_preferences_is_called_ppo():
+    config = BenchmarkConfig(baseline_configs={"ppo-rlhf": {"batch_size": 8}})
+    assert config.methods == ("echo-rl", "react", "tot", "ppo", "rlaif", "impala")
+    assert config.settings_of("ppo") == {"batch_size": 8}
+    config = BenchmarkConfig(baseline_configs={"ppo-rlhf": {"reward": "preferences"}})
+    assert "ppo-rlhf" in config.methods
 
 
 def test_what_failed_and_then_goes_well_failed_no_longer(tmp_path):
@@ -253,9 +323,6 @@ def test_an_environment_that_hangs_is_killed_and_costs_one_episode(tmp_path, mon
 
 
 def test_tokens_and_money_are_those_of_the_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "echoic.agents.evaluation.benchmark._backbone", lambda name: None if name == "-" else name
-    )
     result = little.run(tmp_path, baselines=["speaks"], backbones=["big", "small"], num_episodes=10)
     spoken = {one.backbone: one for one in result.tasks if one.method == "speaks"}
     assert set(spoken) == {"big", "small"}
@@ -274,9 +341,6 @@ def test_tokens_and_money_are_those_of_the_rows(tmp_path, monkeypatch):
 
 
 def test_what_a_server_does_not_tell_of_its_cache_is_not_zero(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "echoic.agents.evaluation.benchmark._backbone", lambda name: None if name == "-" else name
-    )
     result = little.run(
         tmp_path,
         baselines=["silent"],
@@ -290,7 +354,7 @@ def test_what_a_server_does_not_tell_of_its_cache_is_not_zero(tmp_path, monkeypa
         None
     }
     report = (tmp_path / "benchmark_report.md").read_text(encoding="utf-8")
-    assert "| guess | silent | big | 120 | not told |" in report
+    assert "| guess | silent | big | 120 | not reported |" in report
 
 
 def test_comparisons_are_paired_and_corrected_together(tmp_path):
@@ -451,9 +515,6 @@ def test_what_a_judge_costs_is_the_price_of_training(tmp_path, monkeypatch):
         async def train(self):
             return {**await super().train(), "judge_cost": 0.5 + self.cell.seed}
 
-    monkeypatch.setattr(
-        "echoic.agents.evaluation.benchmark._backbone", lambda name: None if name == "-" else name
-    )
     register_method("judged", Judged)
     result = little.run(
         tmp_path, baselines=["judged"], backbones=["big"], generate_report=True,
@@ -474,9 +535,7 @@ def test_a_summary_only_reads(tmp_path):
 
 
 def test_rows_of_a_name_that_meant_another_model_are_not_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "echoic.agents.evaluation.benchmark._backbone", lambda name: None if name == "-" else name
-    )
+    monkeypatch.setenv("OPENAI_API_KEY", "no key")
     seen = set()
     for model in (None, "gpt-9", "gpt-10"):
         if model is not None:
@@ -506,9 +565,6 @@ def test_names_of_a_user_mean_something(tmp_path, monkeypatch):
     ))  # fmt: skip
     register_method("custom_baseline", little.Speaks)
     register_method("echo-rl", little.Trained)
-    monkeypatch.setattr(
-        "echoic.agents.evaluation.benchmark._backbone", lambda name: None if name == "-" else name
-    )
     try:
         config = BenchmarkConfig(
             tasks=["custom_task"],

@@ -12,7 +12,7 @@ from echoic.agents.evaluation import report
 
 def test_foreign_text_is_no_markdown():
     page = report._Document()
-    page.table(["a"], [["![x](http://evil) `c` *b* _i_ | \\ <b>"]])
+    page.table([{"a": "![x](http://evil) `c` *b* _i_ | \\ <b>"}])
     assert r"\!\[x\](http://evil) \`c\` \*b\* \_i\_ \| \\ &lt;b&gt;" in page.markdown()
 
 

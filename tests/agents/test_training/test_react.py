@@ -9,7 +9,7 @@ import pytest
 from echoic.agents.backbones import Capabilities, Message
 from echoic.agents.backbones.base import Scores as Given
 from echoic.agents.baselines import Cell, method_names, method_of
-from echoic.agents.baselines.react import FORM, parse
+from echoic.agents.baselines.prompted import FORM, parse
 from echoic.agents.environments import EchoRLEnvironment, EnvironmentConfig, Outcome
 from echoic.agents.episodes import Usage, run_episode
 from echoic.errors import ArgumentError, BackboneError
@@ -284,7 +284,7 @@ def test_policies_act_side_by_side():
 
 def test_settings_are_checked():
     for settings, message in (
-        ({"histroy": 3}, "ReActConfig has no 'histroy'; it has max_tokens"),
+        ({"histroy": 3}, "ReActConfig has no setting 'histroy'; it has choice"),
         ({"history": 0}, "history must be at least 1, not 0"),
         ({"choice": "best"}, "choice must be one of likeliest, said, not 'best'"),
         ({"temperature": float("nan")}, "temperature must be at least 0, not nan"),

@@ -189,7 +189,7 @@ def test_one_failure_stops_the_search():
         ({"beam": 0}, "beam must be at least 1, not 0"),
         ({"judge": "coin"}, "judge must be one of value, vote, not 'coin'"),
         ({"breadth": 10, "depth": 4}, "can make more than max_nodes, which is 1000"),
-        ({"width": 3}, "TreeOfThoughtsConfig has no 'width'"),
+        ({"width": 3}, "TreeOfThoughtsConfig has no setting 'width'"),
     ],
 )
 def test_settings_are_checked(settings, message):

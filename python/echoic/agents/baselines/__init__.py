@@ -1,4 +1,4 @@
-"""Methods to compare with, one file each, all real."""
+"""Methods to compare with: prompted ones and trained ones."""
 
 from __future__ import annotations
 

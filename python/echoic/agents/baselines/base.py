@@ -1,4 +1,4 @@
-"""What a method of the benchmark is: something that may train, and then acts.
+"""The interface of a benchmark's methods, which may train and then act, and their registry.
 
 A method is made for one cell of the benchmark: a task, a backbone where it needs one, and a seed.
 """
@@ -23,16 +23,16 @@ __all__ = ["Cell", "Method", "maker_of", "method_names", "method_of", "register_
 
 @dataclass(frozen=True)
 class Cell:
-    """What a method is made for.
+    """The setting of a method.
 
     Attributes:
         task: The name of an environment.
         task_config: Its settings.
         backbone: A :class:`~echoic.agents.backbones.Backbone`, where the method needs one.
-        seed: Of everything random in training.
-        steps: How many steps of the environment training may take.
-        folder: Where checkpoints and logs go; a method that finds its own there goes on from them.
-        settings: More, by the method's own names.
+        seed: Seed of training.
+        steps: Steps of the environment that training may take.
+        folder: Folder of checkpoints and logs; a method resumes from its own.
+        settings: Settings of the method, by its own names.
     """
 
     task: str
@@ -50,7 +50,9 @@ class Method(ABC):
     name: ClassVar[str]
     #: Whether it acts through a language model.
     needs_backbone: ClassVar[bool] = False
-    #: Whether there is something to train.
+    #: Whether it chooses among listed commands, and so can't act where any text is a command.
+    needs_commands: ClassVar[bool] = False
+    #: Whether it has a training.
     trains: ClassVar[bool] = False
 
     def __init__(self, cell: Cell) -> None:
@@ -60,45 +62,46 @@ class Method(ABC):
 
     @property
     def environment_settings(self) -> Mapping[str, Any]:
-        """What the environments of its episodes must be made with, such as the width of a vector.
+        """Settings that its environments must have, such as the width of a vector.
 
-        It goes before the settings of the task.
+        They override the settings of the task.
         """
         return {}
 
     async def train(self) -> Mapping[str, float]:
-        """Train within the cell's steps; what was measured on the way.
+        """Train within the cell's steps; return measurements.
 
-        Evaluations on the way are lines of ``evaluations.jsonl`` in the cell's folder, each with
-        ``step`` and ``success_rate``: steps to a threshold are counted by them.
+        Evaluations during training are lines of ``evaluations.jsonl`` in the cell's folder, each
+        with ``step`` and ``success_rate``, from which steps to a threshold are counted.
         """
         return {}
 
     @abstractmethod
     def policy(self) -> Policy:
-        """A new policy for episodes, one after another; several may act side by side."""
+        """Return a new policy for episodes, one after another; several may act side by side."""
 
     async def aclose(self) -> None:  # noqa: B027 - most hold nothing
-        """Give back what the method holds."""
+        """Release what the method holds."""
 
 
-# Where ours are: a module and its class. Imported when asked for, because some bring torch.
+# Module and class of each method, imported when it is first used, because some import torch.
 _OURS = {
     "echo-rl": ("trained", "EchoRL"),
     "impala": ("trained", "IMPALA"),
+    "ppo": ("trained", "PPO"),
     "ppo-rlhf": ("trained", "PPORLHF"),
-    "react": ("react", "ReAct"),
+    "react": ("prompted", "ReAct"),
     "rlaif": ("trained", "RLAIF"),
-    "tot": ("tree_of_thoughts", "TreeOfThoughts"),
+    "tot": ("prompted", "TreeOfThoughts"),
 }
 _USERS: dict[str, Callable[[Cell], Method]] = {}
 
 
 def register_method(name: str, make: Callable[[Cell], Method]) -> None:
-    """Give a name to a method; the newest of a name counts.
+    """Register a method under a name; the latest of a name counts.
 
-    ``make`` is usually the class. A function that makes one may have the attributes
-    ``needs_backbone`` and ``trains``; without, it is taken as one that has neither.
+    ``make`` is usually the class. A function may have the attributes ``needs_backbone``,
+    ``needs_commands`` and ``trains``; without, they are False.
     """
     if not name or not callable(make):
         raise ArgumentError("a method needs a name and a function that makes it")
@@ -106,12 +109,16 @@ def register_method(name: str, make: Callable[[Cell], Method]) -> None:
 
 
 def method_names() -> tuple[str, ...]:
-    """All names, in alphabetical order."""
+    """Return all names, in alphabetical order."""
     return tuple(sorted({*_OURS, *_USERS}))
 
 
 def maker_of(name: str) -> Callable[[Cell], Method]:
-    """What makes the method of a name: its class, for ours."""
+    """Return what makes the method of a name: its class, for ours.
+
+    Raises:
+        ArgumentError: If there is no such name; the message lists the known ones.
+    """
     if name in _USERS:
         return _USERS[name]
     if name not in _OURS:

@@ -1,21 +1,21 @@
-"""Methods that train: a trainer in the cell's folder, which goes on from what is there.
+"""Methods that train: a trainer in the cell's folder, which resumes from the checkpoint there.
 
-- ``echo-rl`` is the full method: latent plans, PPO on new segments, and V-trace on steps that
-  surprised. Ablations are settings of the cell: ``{"use_plans": False}``, ``{"plan_history": 0}``
-  (as large, and no memory), ``{"replay": "uniform"}``, ``{"replay": "none"}``.
-- ``impala``: actors that do not wait, and V-trace for being behind (Espeholt et al., 2018). No
-  plans and no replay; one step along V-trace's gradient for each batch of segments.
-- ``ppo-rlhf``: PPO. With ``reward="preferences"`` a network says what steps are worth
-  (:class:`~echoic.agents.training.PreferenceReward`): it learns along the way which of two
-  segments is preferred, and the policy sees no other reward. The preferences are a stand-in for
-  people's: the segment that the environment paid more.
+- ``echo-rl`` is the full method: latent plans, PPO on new segments, and V-trace on surprising
+  steps. Ablations are settings of the cell: ``{"use_plans": False}``, ``{"plan_history": 0}`` (of
+  the same size, without memory), ``{"replay": "uniform"}``, ``{"replay": "none"}``.
+- ``impala``: asynchronous actors, and V-trace for their lag (Espeholt et al., 2018). No plans and
+  no replay; one step along V-trace's gradient for each batch of segments.
+- ``ppo``: PPO without plans, with the environment's reward.
+- ``ppo-rlhf``: the same with ``reward="preferences"``: a network learns along the way which of two
+  segments is preferred (:class:`~echoic.agents.training.PreferenceReward`), and the policy sees no
+  other reward. The preferences stand in for people's: the segment with the higher reward of the
+  environment. Without that setting it is ``ppo``, and is reported under that name.
 - ``rlaif``: PPO whose reward is the opinion of a language model (Bai et al., 2022; Lee et al.,
-  2023). When an episode ends, the judge, the cell's backbone, reads it and says from 0 to 10 how
+  2023). When an episode ends, the judge, the cell's backbone, reads it and rates from 0 to 10 how
   well the task was done; a tenth of that is the reward of the last step, and there is no other. An
-  answer without a number is asked for once more, and is a 0 then; how often is counted. What a
-  judge costs is the price of training, not of acting: it is summed in :attr:`RLAIF.usage` and,
-  after each answer, in the cell's folder, from which a run goes on. What was judged after the last
-  checkpoint is judged, and paid, again.
+  answer without a number is asked for once more, then counts as 0 and as unclear. The judge's cost
+  is a cost of training, not of acting: it is summed in :attr:`RLAIF.usage` and in the cell's
+  folder, from which a run resumes. Episodes after the last checkpoint are judged, and paid, again.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from echoic.agents.backbones.base import Message
 from echoic.agents.baselines.base import Method
 from echoic.agents.episodes import Usage, used_by
+from echoic.agents.evaluation.rows import finite
 from echoic.agents.training.config import TrainingConfig
 from echoic.agents.training.rewards import PreferenceReward
 from echoic.agents.training.trainer import EchoRLTrainer
@@ -44,10 +45,19 @@ if TYPE_CHECKING:
     from echoic.agents.episodes import Policy
     from echoic.agents.training.actors import Transcript
 
-__all__ = ["IMPALA", "PPORLHF", "RLAIF", "EchoRL", "TrainedMethod", "judgement_of", "prompt_of"]
+__all__ = [
+    "IMPALA",
+    "PPO",
+    "PPORLHF",
+    "RLAIF",
+    "EchoRL",
+    "TrainedMethod",
+    "judgement_of",
+    "prompt_of",
+]
 
 _FIELDS = {field.name for field in dataclasses.fields(TrainingConfig)}
-# What the cell says, settings can't.
+# Fields that the cell sets.
 _OF_THE_CELL = {
     *("env_name", "env_config", "total_timesteps", "seed", "checkpoint_dir", "results_dir"),
     "tensorboard_log",
@@ -58,9 +68,10 @@ class TrainedMethod(Method):
     """A method whose settings are fields of a :class:`~echoic.agents.training.TrainingConfig`."""
 
     trains: ClassVar[bool] = True
-    #: What makes the method this one; the cell's settings come on top.
+    needs_commands: ClassVar[bool] = True
+    #: Settings that define the method; the cell's settings are added to them.
     fixed: ClassVar[dict[str, Any]] = {}
-    #: Settings that are none of the trainer.
+    #: Settings that are not the trainer's.
     own: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, cell: Cell) -> None:
@@ -79,14 +90,14 @@ class TrainedMethod(Method):
 
     @property
     def environment_settings(self) -> Mapping[str, Any]:
-        """What the policy's widths ask of an environment."""
+        """The policy's sizes."""
         return {
             "state_encoding_dim": self.config.state_dim,
             "action_space_size": self.config.action_dim,
         }
 
     async def train(self) -> Mapping[str, float]:
-        """Train within the cell's steps; a run that was begun before goes on."""
+        """Train within the cell's steps, resuming an earlier run."""
         metrics = await self.trainer.train()
         results = metrics.evaluation_results
         return {
@@ -100,12 +111,12 @@ class TrainedMethod(Method):
         }
 
     def policy(self) -> Policy:
-        """What is trained by now, drawing its actions as it did when it learned."""
+        """Return the trained policy, which samples its actions as in training."""
         return self.trainer.policy()
 
     async def aclose(self) -> None:
-        """End what the trainer has started."""
-        # It waits for threads, and they may wait for this loop: a judge answers in it.
+        """Close the trainer."""
+        # That waits for threads, which may wait for this loop: a judge answers in it.
         await asyncio.to_thread(self.trainer.close)
 
     def _trainer(self) -> EchoRLTrainer:
@@ -114,7 +125,7 @@ class TrainedMethod(Method):
     def _config(self) -> TrainingConfig:
         cell = self.cell
         given = {name: value for name, value in cell.settings.items() if name in _FIELDS}
-        # Sizes that the task's settings say are those of the run.
+        # Sizes in the task's settings are those of the run.
         for setting, name in (
             ("state_encoding_dim", "state_dim"),
             ("action_space_size", "action_dim"),
@@ -134,7 +145,7 @@ class TrainedMethod(Method):
 
 
 class EchoRL(TrainedMethod):
-    """Latent plans, PPO on new segments, and V-trace on steps that surprised."""
+    """Latent plans, PPO on new segments, and V-trace on surprising steps."""
 
     name: ClassVar[str] = "echo-rl"
 
@@ -151,35 +162,33 @@ class IMPALA(TrainedMethod):
     }
 
 
-REWARDS = ("environment", "preferences")
+class PPO(TrainedMethod):
+    """PPO without plans, its reward the environment's."""
+
+    name: ClassVar[str] = "ppo"
+    fixed: ClassVar[dict[str, Any]] = {"algorithm": "ppo", "replay": "none", "use_plans": False}
 
 
-class PPORLHF(TrainedMethod):
-    """PPO without plans, its reward the environment's or learned."""
+class PPORLHF(PPO):
+    """PPO without plans, its reward learned from preferences, or else the environment's."""
 
     name: ClassVar[str] = "ppo-rlhf"
-    fixed: ClassVar[dict[str, Any]] = {"algorithm": "ppo", "replay": "none", "use_plans": False}
     own: ClassVar[frozenset[str]] = frozenset({"reward"})
 
     def _trainer(self) -> EchoRLTrainer:
         reward = self.cell.settings.get("reward", "environment")
-        if reward not in REWARDS:
-            raise ArgumentError(f"reward must be one of {', '.join(REWARDS)}, not {reward!r}")
-        self.model: PreferenceReward | None = None
-        if reward == "preferences":
-            self.model = PreferenceReward(self.config, seed=self.cell.seed)
+        if reward not in ("environment", "preferences"):
+            raise ArgumentError(f"reward must be one of environment, preferences, not {reward!r}")
+        learned = reward == "preferences"
+        self.model = PreferenceReward(self.config, seed=self.cell.seed) if learned else None
         return EchoRLTrainer(self.config, resume=True, reward_model=self.model)
 
     async def train(self) -> Mapping[str, float]:
-        """Train within the cell's steps, with how well preferences were explained."""
-        found = await super().train()
-        if self.model is None:
+        """Train within the cell's steps; with how well preferences were explained."""
+        found, model = await super().train(), self.model
+        if model is None:
             return found
-        return {
-            **found,
-            "preferences": self.model.answers,
-            "preference_accuracy": self.model.accuracy,
-        }
+        return {**found, "preferences": model.answers, "preference_accuracy": model.accuracy}
 
 
 _NUMBER = re.compile(r"(?<![\d.])(10|\d)(?:\.\d+)?(?!\d)")
@@ -187,30 +196,24 @@ _ASK = (
     "You judge how well an agent has done a task. You are shown the task, and what the agent saw "
     "and did. Answer with one whole number from 0 (not at all) to 10 (fully done), nothing else."
 )
-# Of a long episode its end tells most.
+# Characters of an episode, from its end.
 _LONGEST = 6000
-# Seconds of both questions; backbones at vendors have bounds of their own, below this.
+# Seconds for both questions; hosted backbones have shorter limits of their own.
 _PATIENCE = 900.0
 
 
 class RLAIF(TrainedMethod):
-    """PPO without plans, paid by a language model that reads its episodes."""
+    """PPO without plans, rewarded by a language model that reads its episodes."""
 
     name: ClassVar[str] = "rlaif"
     needs_backbone: ClassVar[bool] = True
-    fixed: ClassVar[dict[str, Any]] = {
-        "algorithm": "ppo",
-        "replay": "none",
-        "use_plans": False,
-        "backend": "threads",
-        # The trainer waits for its judge while it acts.
-        "asynchronous": False,
-    }
+    # The trainer waits for its judge while it acts.
+    fixed: ClassVar[dict[str, Any]] = {**PPO.fixed, "backend": "threads", "asynchronous": False}
 
     def __init__(self, cell: Cell) -> None:
-        #: What the judge has used, by this run and those that it goes on from.
+        #: Usage of the judge, by this run and those that it resumes.
         self.usage = Usage()
-        #: How many episodes it has judged, and how many answers had no number.
+        #: Numbers of judged episodes and of answers without a number.
         self.judged = self.unclear = 0
         self._account = cell.folder / "judge.json"
         self._recall()
@@ -218,7 +221,7 @@ class RLAIF(TrainedMethod):
         super().__init__(cell)
 
     async def train(self) -> Mapping[str, float]:
-        """Train within the cell's steps, with what the judge has used."""
+        """Train within the cell's steps; with the judge's usage."""
         # Actors are in threads; the backbone belongs to the loop that training is awaited in.
         self._loop = asyncio.get_running_loop()
         found = await super().train()
@@ -263,36 +266,26 @@ class RLAIF(TrainedMethod):
         return 0.0
 
     def _spend(self, usage: Usage) -> None:
-        """Count what an answer used, here and in the folder."""
+        """Count an answer's usage, here and in the folder."""
         self.usage += usage
-        told = {
-            "usage": {name: _told(value) for name, value in asdict(self.usage).items()},
-            "judged": self.judged,
-            "unclear": self.unclear,
-        }
+        usage = finite(asdict(self.usage))
+        data = {"usage": usage, "judged": self.judged, "unclear": self.unclear}
         self._account.parent.mkdir(parents=True, exist_ok=True)
         partial = self._account.with_suffix(".partial")
-        partial.write_text(json.dumps(told), encoding="ascii")
+        partial.write_text(json.dumps(data), encoding="ascii")
         partial.replace(self._account)
 
     def _recall(self) -> None:
-        """Go on from what is in the folder."""
-        if not self._account.exists():
-            return
-        told = json.loads(self._account.read_text(encoding="ascii"))
-        usage = told["usage"]
-        cost = math.nan if usage["cost"] is None else usage["cost"]
-        self.usage = Usage(**{**usage, "cost": cost})
-        self.judged, self.unclear = told["judged"], told["unclear"]
-
-
-def _told(value: Any) -> Any:
-    """A number that JSON has; the cost of a model without a price is null there."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        """Resume from the folder; the cost of a model without a price is null there."""
+        if self._account.exists():
+            data = json.loads(self._account.read_text(encoding="ascii"))
+            cost = math.nan if data["usage"]["cost"] is None else data["usage"]["cost"]
+            self.usage = Usage(**{**data["usage"], "cost": cost})
+            self.judged, self.unclear = data["judged"], data["unclear"]
 
 
 def prompt_of(transcript: Transcript) -> str:
-    """What a judge is shown of an episode: all of it, or, of a long one, the task and the end."""
+    """Write the judge's prompt: the task and the episode, or the end of a long one."""
     turns = [f"It saw: {seen}\nIt did: {said}" for seen, said in transcript.turns]
     episode = "\n".join([*turns, f"It saw last: {transcript.final}"])
     if len(episode) > _LONGEST:
@@ -301,7 +294,7 @@ def prompt_of(transcript: Transcript) -> str:
 
 
 def judgement_of(text: str) -> float | None:
-    """What a judge said, from 0 to 1: the first number from 0 to 10 in it; None without one.
+    """Read a judgement, from 0 to 1: the first number from 0 to 10, divided by 10; or None.
 
     >>> judgement_of("8/10, because"), judgement_of("Well done!")
     (0.8, None)

@@ -11,30 +11,27 @@ from typing import TYPE_CHECKING
 from echoic.agents._lazy import lazily
 
 if TYPE_CHECKING:
-    from echoic.agents.environments.alfworld import *
-    from echoic.agents.environments.arc import *
     from echoic.agents.environments.base import *
-    from echoic.agents.environments.cruxeval import *
-    from echoic.agents.environments.game24 import *
+    from echoic.agents.environments.code import *
     from echoic.agents.environments.minigrid import *
     from echoic.agents.environments.processes import *
-    from echoic.agents.environments.reasoning_gym import *
-    from echoic.agents.environments.rooms import *
-    from echoic.agents.environments.webshop import *
+    from echoic.agents.environments.puzzles import *
+    from echoic.agents.environments.text import *
+    from echoic.agents.environments.web import *
 
 _MODULES = {
-    "alfworld": "ALFWorldConfig ALFWorldEnvironment",
-    "arc": "ARCConfig ARCEnvironment",
     "base": (
         "EchoRLEnvironment EnvironmentConfig EnvironmentState Outcome TextEncoder "
         "environment_names make_environment register_environment"
     ),
-    "cruxeval": "CRUXEvalConfig CRUXEvalEnvironment",
-    "game24": "Game24Config Game24Environment",
+    "code": "CRUXEvalConfig CRUXEvalEnvironment",
     "minigrid": "MiniGridConfig MiniGridEnvironment",
     "processes": "EnvironmentProcess EnvironmentProcessError",
-    "reasoning_gym": "ReasoningGymConfig ReasoningGymEnvironment",
-    "rooms": "RoomsConfig RoomsEnvironment",
-    "webshop": "WebShopConfig WebShopEnvironment",
+    "puzzles": (
+        "ARCConfig ARCEnvironment Game24Config Game24Environment ReasoningGymConfig "
+        "ReasoningGymEnvironment"
+    ),
+    "text": "ALFWorldConfig ALFWorldEnvironment RoomsConfig RoomsEnvironment",
+    "web": "WebShopConfig WebShopEnvironment",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _MODULES)

@@ -1,26 +1,15 @@
-"""What all environments share: text in, text out, a vector beside it, and a name.
-
-An environment says what it is in :attr:`EchoRLEnvironment.instructions`, shows a text and a vector,
-and takes a command: as text, or as the index of one of those that it lists. What a command does,
-which there are and what counts as success is in the file of each; steps, limits, rewards' scale,
-seeds and statistics are here.
+"""The interface that all environments share: text in, text out, a vector beside it, and a name.
 
 Decisions:
 
-- A command that makes no sense costs a step and changes nothing. It is never an error: models and
-  untrained policies say such things all the time.
+- An invalid command costs a step and changes nothing. It is never an error: models and untrained
+  policies send such commands all the time.
 - Success is the environment's own signal: a score between 0 and 1 at the end of an episode that
-  reaches ``success_threshold``. An episode that is cut off has none.
-- The listed commands are the same, in the same order, for the same state. The list is cut to
-  ``action_space_size``, if there is one, for policies of fixed width; text may say the rest.
-- Where an index means the same command in every state, all are listed, and the mask tells those
-  that do something now.
-- A text's vector needs neither a vocabulary nor a model: each word and each pair of neighbours adds
-  one to a place that a hash of it says, with a sign that the hash says too, so that what collides
-  cancels rather than piles up. The vector has length one, and is the same on every machine. The
-  latest encodings of a process are kept, and so are the sums of the sentences that texts are made
-  of: at most :data:`MOST_KEPT` each, of at most :data:`LONGEST_KEPT` and :data:`LONGEST_SENTENCE`
-  characters, and vectors of at most :data:`WIDEST_KEPT` numbers, which is 40 MB at most.
+  reaches ``success_threshold``. An episode that is cut off is no success.
+- The listed commands are the same, in the same order, for the same state. ``action_space_size``
+  cuts the list, for policies of fixed width; text may name the rest.
+- Where an index means the same command in every state, all commands are listed, and the mask marks
+  those that have an effect now.
 
 >>> from echoic.agents.environments import environment_names
 >>> "minigrid" in environment_names()
@@ -29,14 +18,16 @@ True
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import itertools
 import re
 from abc import abstractmethod
+from collections import deque
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 from zlib import crc32
 
 import gymnasium
@@ -47,7 +38,7 @@ from echoic.agents import _checks
 from echoic.errors import ArgumentError, ClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -55,7 +46,6 @@ __all__ = [
     "EchoRLEnvironment",
     "EnvironmentConfig",
     "EnvironmentState",
-    "FreeText",
     "Outcome",
     "TextEncoder",
     "environment_names",
@@ -63,20 +53,24 @@ __all__ = [
     "register_environment",
 ]
 
+# Bounds of the caches of encodings and of sentences, in entries, characters and numbers: 40 MB.
 MOST_KEPT = 4096
 LONGEST_KEPT = 2048
 WIDEST_KEPT = 1024
 LONGEST_SENTENCE = 128
 
-# No word goes over a space, so that a text may be cut at any.
+# No word spans a space, so a text can be split at any space.
 _SENTENCES = re.compile(r"(?<=[.!?:\n]) ")
 _WORD = re.compile(r"[a-z]+|\d|[^\sa-z\d]")
-# Longer texts are cut, so that a step's cost has a bound.
+# Longer texts are cut, which bounds the cost of a step.
 _MAX_WORDS = 4096
 
 
 class TextEncoder:
-    """Encodes texts as vectors of ``dim`` numbers.
+    """Encodes texts as vectors of ``dim`` numbers and of length one, without a vocabulary.
+
+    Each word and each pair of neighbours adds one at a place given by its hash, with a sign given
+    by the hash too, so that collisions cancel. A text has the same vector on every machine.
 
     >>> encoder = TextEncoder(64)
     >>> one, other = encoder("take the key"), encoder("take the lamp")
@@ -90,32 +84,24 @@ class TextEncoder:
         self.dim = dim
 
     def __call__(self, text: str) -> NDArray[np.float32]:
-        """Encode a text; an empty one is zeros. The vector is the caller's own."""
+        """Encode a text; an empty one is zeros. The caller owns the vector."""
         if len(text) > LONGEST_KEPT or self.dim > WIDEST_KEPT:
             return _encoded(text, self.dim)
         return _kept(text, self.dim).copy()
 
 
-class _Hashes(NamedTuple):
-    """Of the words of a text and of its pairs, and what a pair with a neighbour is made of."""
-
-    all: NDArray[np.int64]
-    first: bytes
-    last: int
-
-
-def _hashes(text: str) -> _Hashes | None:
-    """None of a text without words."""
+def _hashes(text: str) -> tuple[NDArray[np.int64], bytes, int] | None:
+    """Hash the words and pairs of a text; also its first word, and the hash of its last word."""
     words = [word.encode("utf-8", "surrogatepass") for word in _WORD.findall(text)[:_MAX_WORDS]]
     if not words:
         return None
     ones = [crc32(word) for word in words]
     pairs = [_pair(one, word) for one, word in zip(ones, words[1:], strict=False)]
-    return _Hashes(np.array(ones + pairs, np.int64), words[0], ones[-1])
+    return np.array(ones + pairs, np.int64), words[0], ones[-1]
 
 
 def _pair(one: int, word: bytes) -> int:
-    """A checksum can be gone on with: this is that of the first word, a space, and the second."""
+    """Continue a word's checksum: the result is that of both words with a space between."""
     return crc32(b" " + word, one)
 
 
@@ -124,26 +110,21 @@ _sentence = lru_cache(MOST_KEPT)(_hashes)
 
 def _encoded(text: str, dim: int) -> NDArray[np.float32]:
     text = text.lower()
-    # A longer one may have more words than count.
+    # A longer text may exceed the limit of words.
     parts = _SENTENCES.split(text) if len(text) <= LONGEST_KEPT else [text]
-    found = [
-        one
-        for part in parts
-        if (one := (_sentence if len(part) <= LONGEST_SENTENCE else _hashes)(part)) is not None
-    ]
+    hashed = [(_sentence if len(one) <= LONGEST_SENTENCE else _hashes)(one) for one in parts]
+    found = [one for one in hashed if one is not None]
     if not found:
         return np.zeros(dim, np.float32)
-    seams = [_pair(one.last, two.first) for one, two in itertools.pairwise(found)]
-    hashes = np.concatenate([one.all for one in found] + [np.array(seams, np.int64)])
+    seams = [_pair(one[2], two[1]) for one, two in itertools.pairwise(found)]
+    hashes = np.concatenate([one[0] for one in found] + [np.array(seams, np.int64)])
     signs = np.where(hashes & 1, 1.0, -1.0)
     vector = np.bincount((hashes >> 1) % dim, weights=signs, minlength=dim)
     length = float(np.linalg.norm(vector))
     return (vector / length if length else vector).astype(np.float32)
 
 
-# Behind a lock of its own: threads may ask at once.
 _kept = lru_cache(MOST_KEPT)(_encoded)
-
 
 FORMATS = ("text", "discrete")
 _LONGEST_TEXT = 1_000_000
@@ -155,16 +136,16 @@ class EnvironmentConfig:
     """Settings that every environment has.
 
     Attributes:
-        max_steps: After how many steps an episode is cut off.
-        reward_scale: What rewards are multiplied by.
-        success_threshold: The score, from 0 to 1, from which an episode that ended is a success.
+        max_steps: Steps after which an episode is cut off.
+        reward_scale: Factor of all rewards.
+        success_threshold: The score, above 0 and at most 1, from which an ended episode is a
+            success.
         timeout_penalty: Added to the last reward of an episode that is cut off, before scaling.
         device: Where :meth:`EchoRLEnvironment.get_state_representation` puts its tensor.
-        seed: Of the first episode, where ``reset`` is given none; later ones follow from it.
-        action_format: What the action space is: ``"text"`` or ``"discrete"``. ``step`` takes both
-            either way.
+        seed: Seed of the first episode if ``reset`` gets none; later episodes follow from it.
+        action_format: The action space, ``"text"`` or ``"discrete"``. ``step`` takes both.
         state_encoding_dim: Numbers of the vector.
-        action_space_size: How many commands are listed at most: the width of a discrete policy.
+        action_space_size: Most commands that are listed: the width of a discrete policy.
 
     >>> EnvironmentConfig(max_steps=0)
     Traceback (most recent call last):
@@ -190,14 +171,14 @@ class EnvironmentConfig:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command did.
+    """The result of a command.
 
     Attributes:
-        text: What is seen now.
-        reward: The environment's own reward, not scaled.
+        text: The next observation.
+        reward: The environment's own reward, before scaling.
         ended: Whether the episode is over.
-        score: From 0 to 1, how well the task is done so far.
-        details: More for ``info``, of this environment only.
+        score: How well the task is done so far, from 0 to 1.
+        details: More entries of ``info``, of this environment only.
     """
 
     text: str
@@ -209,15 +190,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class EnvironmentState:
-    """Where an episode stands.
+    """The state of an episode.
 
     Attributes:
-        observation: The text that was last seen.
-        reward: What the last step earned.
+        observation: The last text.
+        reward: The last step's reward.
         done: Whether the episode is over or cut off.
-        info: What ``step`` or ``reset`` told last.
+        info: The last ``info``.
         step_count: Steps of this episode.
-        episode_reward: What it earned so far.
+        episode_reward: Sum of its rewards.
     """
 
     observation: str
@@ -228,33 +209,29 @@ class EnvironmentState:
     episode_reward: float
 
 
-class FreeText(spaces.Text):
-    """Any text up to a length; sampled from letters, digits and spaces."""
+class _AnyText(spaces.Text):
+    """Any text up to a length; samples have letters, digits and spaces."""
 
     def __init__(self, max_length: int) -> None:
-        super().__init__(max_length, min_length=0, charset=_LETTERS)
+        super().__init__(max_length, min_length=0, charset="abcdefghijklmnopqrstuvwxyz0123456789 ")
 
     def contains(self, x: Any) -> bool:
-        """Whether it is a text that is not too long."""
         return isinstance(x, str) and len(x) <= self.max_length
-
-
-_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789 "
 
 
 class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
     """An environment of text, for Gymnasium and for language models.
 
-    ``info`` of ``reset`` and ``step`` holds ``commands`` (those that make sense now; empty where
-    any text does), ``command_mask`` (which indices of the discrete action space do something),
-    ``score``, ``success``, and ``valid`` (whether the last command made sense).
+    ``info`` of ``reset`` and ``step`` holds ``commands`` (the valid ones; empty where any text is
+    valid), ``command_mask`` (which indices of the discrete action space have an effect),
+    ``score``, ``success``, and ``valid`` (whether the last command was).
 
-    A subclass has a ``_start``, an ``_apply``, and, where there are such things, ``_commands``,
+    A subclass defines ``_start``, ``_apply``, and, where they apply, ``_commands``, ``_possible``,
     ``_vector``, ``_step_limit`` and ``_expert``.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 4}
-    #: What a model is told before the first observation: the task, and how to say a command.
+    #: The prompt of a model before the first observation: the task, and the form of commands.
     instructions: str = ""
 
     def __init__(self, config: EnvironmentConfig) -> None:
@@ -262,54 +239,61 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
         self.render_mode = "ansi"
         self.observation_space = spaces.Dict(
             {
-                "text": FreeText(_LONGEST_TEXT),
+                "text": _AnyText(_LONGEST_TEXT),
                 "vector": spaces.Box(-1.0, 1.0, (config.state_encoding_dim,), np.float32),
             }
         )
         self.action_space = (
-            FreeText(_LONGEST_COMMAND)
+            _AnyText(_LONGEST_COMMAND)
             if config.action_format == "text"
             else spaces.Discrete(config.action_space_size)
         )
         self._encode = TextEncoder(config.state_encoding_dim)
-        self._seeded = False
-        self._closed = False
+        self._seeded = self._closed = False
         self._state: EnvironmentState | None = None
         self._listed: tuple[str, ...] = ()
         self._episodes = self._successes = self._steps = 0
         self._rewards = 0.0
 
-    # What an environment is made of.
+    # For subclasses to define.
 
     @abstractmethod
     def _start(self, options: dict[str, Any]) -> str:
-        """Begin an episode, with no other randomness than ``self.np_random``; what is seen."""
+        """Begin an episode, random by ``self.np_random`` only; return the observation."""
 
     @abstractmethod
     def _apply(self, command: str) -> Outcome | None:
-        """Do a command; None if it makes no sense here, and nothing changes."""
+        """Execute a command; return None, and change nothing, if it is not valid here."""
 
     def _commands(self) -> Sequence[str]:
-        """The commands that make sense now."""
+        """List the valid commands."""
         return ()
 
     def _possible(self) -> Sequence[bool] | None:
-        """Which of the commands do something now, where some that do nothing are listed too."""
+        """Mark the listed commands that have an effect; None marks all."""
         return None
 
     def _vector(self, text: str) -> NDArray[np.float32]:
-        """The vector beside a text."""
+        """Encode an observation."""
         return self._encode(text)
 
     def _step_limit(self) -> int:
-        """After how many steps this episode is cut off."""
+        """Return the steps after which this episode is cut off."""
         return self.config.max_steps
 
     def _expert(self) -> str | None:
-        """What :meth:`expert` says, within an episode."""
+        """Return what :meth:`expert` does, within an episode."""
         return None
 
-    # What Gymnasium asks for.
+    def _index_of(self, options: dict[str, Any], name: str, count: int) -> int:
+        """Draw one of ``count`` tasks, or take the one that ``options`` of ``reset`` choose."""
+        drawn = int(self.np_random.integers(count))
+        index = options.get(name, drawn)
+        if not isinstance(index, int) or not 0 <= index < count:
+            raise ArgumentError(f"{name} must be from 0 to {count - 1}, not {index!r}")
+        return index
+
+    # Gymnasium's interface.
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -320,69 +304,51 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
             seed = self.config.seed
         self._seeded = True
         super().reset(seed=seed)
-        text = self._start(dict(options or {}))
-        return self._show(Outcome(text), valid=True, truncated=False, step=0, earned=0.0)
+        return self._show(Outcome(self._start(dict(options or {}))), None, valid=True)
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Do a command: a text, or the index of a listed one."""
-        self._check_open()
-        before = self._state
-        if before is None or before.done:
-            raise gymnasium.error.ResetNeeded("reset comes before step, and after an episode's end")
+        """Execute a command: a text, or the index of a listed one."""
+        before = self._before_step()
         command = self._command_of(action)
         outcome = None if command is None else self._apply(command)
         valid = outcome is not None
         if outcome is None:
-            said = repr(action if command is None else command)[:200]
-            outcome = Outcome(
-                f"Nothing happens: {said} is no command here.\n{self._again(before)}",
-                score=float(before.info["score"]),
-            )
-        step = before.step_count + 1
-        truncated = step >= self._step_limit() and not outcome.ended
-        reward = outcome.reward + (self.config.timeout_penalty if truncated else 0.0)
-        reward *= self.config.reward_scale
-        observation, info = self._show(
-            outcome,
-            valid=valid,
-            truncated=truncated,
-            step=step,
-            earned=before.episode_reward + reward,
-            reward=reward,
-        )
-        if outcome.ended or truncated:
-            self._episodes += 1
-            self._successes += bool(info["success"])
-            self._steps += step
-            self._rewards += before.episode_reward + reward
-        return observation, reward, outcome.ended, truncated, info
+            said, seen = repr(action if command is None else command)[:200], before.observation
+            while seen.startswith("Nothing happens: ") and "\n" in seen:
+                seen = seen.split("\n", 1)[1]
+            text = f"Nothing happens: {said} is no command here.\n{seen}"
+            outcome = Outcome(text, score=float(before.info["score"]))
+        observation, info = self._show(outcome, before, valid=valid)
+        state = self.state
+        self._count(state)
+        return observation, state.reward, outcome.ended, state.done and not outcome.ended, info
 
     def render(self) -> str:
-        """What was last seen."""
+        """Return the last text."""
         return "" if self._state is None else self._state.observation
 
     def close(self) -> None:
-        """Give back what the environment holds; it can't be used after."""
+        """Release what the environment holds; it can't be used afterwards."""
         self._closed = True
 
-    # What agents ask for beside it.
+    # More for agents.
 
     def expert(self) -> str | None:
-        """The next command of a solver that may look behind the scenes; None if there is none."""
+        """Return the next command of a solver that may see hidden state; None if it has none."""
         self._check_open()
         if self._state is None:
-            raise gymnasium.error.ResetNeeded("reset comes before the expert is asked")
+            raise gymnasium.error.ResetNeeded("call reset before expert")
         return self._expert()
 
     @property
     def state(self) -> EnvironmentState:
-        """Where the episode stands."""
+        """The state of the episode."""
         if self._state is None:
-            raise gymnasium.error.ResetNeeded("reset comes first")
+            raise gymnasium.error.ResetNeeded("call reset first")
         return self._state
 
     def get_state_representation(self) -> Any:
-        """The vector of what was last seen, as a tensor on the device of the settings."""
+        """Return the last vector, as a tensor on the device of the settings."""
         import torch
 
         from echoic.agents.devices import resolve
@@ -391,15 +357,15 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
         return torch.as_tensor(vector, device=resolve(self.config.device))
 
     def get_action_space_size(self) -> int:
-        """The width of a discrete policy."""
+        """Return the width of a discrete policy."""
         return self.config.action_space_size
 
     def get_state_dim(self) -> int:
-        """Numbers of the vector."""
+        """Return the size of the vector."""
         return self.config.state_encoding_dim
 
     def get_statistics(self) -> dict[str, float]:
-        """Episodes that ended so far, the share of successes, and means per episode."""
+        """Count ended episodes, with the share of successes and means per episode."""
         ended = max(self._episodes, 1)
         return {
             "episodes": self._episodes,
@@ -412,37 +378,39 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
         if self._closed:
             raise ClosedError(f"{type(self).__name__} is closed")
 
+    def _before_step(self) -> EnvironmentState:
+        self._check_open()
+        if self._state is None or self._state.done:
+            raise gymnasium.error.ResetNeeded("reset comes before step, and after an episode's end")
+        return self._state
+
+    def _count(self, state: EnvironmentState) -> None:
+        if state.done:
+            self._episodes += 1
+            self._successes += bool(state.info["success"])
+            self._steps += state.step_count
+            self._rewards += state.episode_reward
+
     def _command_of(self, action: Any) -> str | None:
+        action = plain_action(action)
         if isinstance(action, str):
             return action.strip()[:_LONGEST_COMMAND]
-        if isinstance(action, (int, np.integer)) or (
-            isinstance(action, np.ndarray) and action.ndim == 0 and action.dtype.kind in "iu"
-        ):
-            index = int(action)
-            return self._listed[index] if 0 <= index < len(self._listed) else None
-        raise ArgumentError(
-            f"an action is a text or an index of a listed command, not {type(action).__name__}"
-        )
-
-    def _again(self, before: EnvironmentState) -> str:
-        """What is still seen after a command that made no sense."""
-        text = before.observation
-        while text.startswith("Nothing happens: ") and "\n" in text:
-            text = text.split("\n", 1)[1]
-        return text
+        return self._listed[action] if 0 <= action < len(self._listed) else None
 
     def _show(
-        self,
-        outcome: Outcome,
-        *,
-        valid: bool,
-        truncated: bool,
-        step: int,
-        earned: float,
-        reward: float = 0.0,
+        self, outcome: Outcome, before: EnvironmentState | None, *, valid: bool
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        text = outcome.text[:_LONGEST_TEXT]
-        size = self.config.action_space_size
+        """Make the state after a command, or of a new episode if there is none before."""
+        config, text = self.config, outcome.text[:_LONGEST_TEXT]
+        step, reward, earned = 0, 0.0, 0.0
+        if before is not None:
+            step = before.step_count + 1
+        truncated = before is not None and step >= self._step_limit() and not outcome.ended
+        if before is not None:
+            reward = outcome.reward + (config.timeout_penalty if truncated else 0.0)
+            reward *= config.reward_scale
+            earned = before.episode_reward + reward
+        size = config.action_space_size
         self._listed = () if outcome.ended else tuple(self._commands())[:size]
         mask = np.zeros(size, bool)
         possible = self._possible() if self._listed else None
@@ -452,7 +420,7 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
             "commands": self._listed,
             "command_mask": mask,
             "score": outcome.score,
-            "success": outcome.ended and outcome.score >= self.config.success_threshold,
+            "success": outcome.ended and outcome.score >= config.success_threshold,
             "valid": valid,
         }
         done = outcome.ended or truncated
@@ -460,26 +428,80 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
         return {"text": text, "vector": self._vector(text)}, info
 
 
-# Where ours are: a module, its settings, its environment. Imported when asked for, because each
-# brings packages of its own.
+def plain_action(action: Any) -> str | int:
+    """Return a text, or an index as Python's own number."""
+    if isinstance(action, np.ndarray) and action.ndim == 0 and action.dtype.kind in "iu":
+        action = action.item()
+    if not isinstance(action, (str, int, np.integer)):
+        raise ArgumentError(
+            f"an action is a text or an index of a listed command, not {type(action).__name__}"
+        )
+    return action if isinstance(action, str) else int(action)
+
+
+def shortest(start: Any, around: Any, most: int = 400_000) -> dict[Any, Any]:
+    """Search breadth-first for a shortest way to a goal.
+
+    Args:
+        start: The first state.
+        around: Yields, for a state, each action, the state after it, and whether that is a goal.
+        most: States to look at before giving up.
+
+    Returns:
+        The action to take in each state on the way; empty if there is no way.
+    """
+    came: dict[Any, tuple[Any, Any] | None] = {start: None}
+    queue = deque([start])
+    while queue and len(came) < most:
+        state = queue.popleft()
+        for action, after, is_goal in around(state):
+            if after in came:
+                continue
+            came[after] = (state, action)
+            if is_goal:
+                plan, step = {}, came[after]
+                while step is not None:
+                    plan[step[0]] = step[1]
+                    step = came[step[0]]
+                return plan
+            queue.append(after)
+    return {}
+
+
+def package(name: str, project: str = "") -> Any:
+    """Import the package that an environment needs.
+
+    Raises:
+        ModuleNotFoundError: If it is not installed; the message says how to install it.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ModuleNotFoundError(
+            f"this environment needs: pip install {project or name}", name=name
+        ) from error
+
+
+# Module, settings and class of each environment. A module is imported when its name is first used,
+# because each has dependencies of its own.
 _OURS = {
-    "alfworld": ("alfworld", "ALFWorldConfig", "ALFWorldEnvironment"),
-    "arc": ("arc", "ARCConfig", "ARCEnvironment"),
-    "cruxeval": ("cruxeval", "CRUXEvalConfig", "CRUXEvalEnvironment"),
-    "game24": ("game24", "Game24Config", "Game24Environment"),
+    "alfworld": ("text", "ALFWorldConfig", "ALFWorldEnvironment"),
+    "arc": ("puzzles", "ARCConfig", "ARCEnvironment"),
+    "cruxeval": ("code", "CRUXEvalConfig", "CRUXEvalEnvironment"),
+    "game24": ("puzzles", "Game24Config", "Game24Environment"),
     "minigrid": ("minigrid", "MiniGridConfig", "MiniGridEnvironment"),
-    "reasoning_gym": ("reasoning_gym", "ReasoningGymConfig", "ReasoningGymEnvironment"),
-    "rooms": ("rooms", "RoomsConfig", "RoomsEnvironment"),
-    "webshop": ("webshop", "WebShopConfig", "WebShopEnvironment"),
+    "reasoning_gym": ("puzzles", "ReasoningGymConfig", "ReasoningGymEnvironment"),
+    "rooms": ("text", "RoomsConfig", "RoomsEnvironment"),
+    "webshop": ("web", "WebShopConfig", "WebShopEnvironment"),
 }
 _USERS: dict[str, Callable[..., Any]] = {}
 
 
 def register_environment(name: str, make: Callable[..., Any]) -> None:
-    """Give a name to an environment; ``make`` gets the settings by name.
+    """Register an environment under a name; the latest of a name counts.
 
-    It must return an :class:`~echoic.agents.environments.EchoRLEnvironment`, or something that
-    acts as one. A name can be given again: the newest counts.
+    ``make`` gets the settings by name. It returns an
+    :class:`~echoic.agents.environments.EchoRLEnvironment`, or an object with its interface.
     """
     if not name or not callable(make):
         raise ArgumentError("an environment needs a name and a function that makes it")
@@ -487,12 +509,16 @@ def register_environment(name: str, make: Callable[..., Any]) -> None:
 
 
 def environment_names() -> tuple[str, ...]:
-    """All names, in alphabetical order."""
+    """Return all names, in alphabetical order."""
     return tuple(sorted({*_OURS, *_USERS}))
 
 
 def make_environment(name: str, **settings: Any) -> Any:
-    """Make the environment of a name, with these settings."""
+    """Make the environment of a name, with these settings.
+
+    Raises:
+        ArgumentError: If the name or a setting is unknown; the message lists the known ones.
+    """
     if name in _USERS:
         return _USERS[name](**settings)
     if name not in _OURS:
@@ -501,8 +527,28 @@ def make_environment(name: str, **settings: Any) -> Any:
     module_name, config_name, class_name = _OURS[name]
     module = importlib.import_module(f"echoic.agents.environments.{module_name}")
     config = getattr(module, config_name)
-    known_settings = {one.name for one in dataclasses.fields(config)}
-    if unknown := sorted(set(settings) - known_settings):
-        known = ", ".join(sorted(known_settings))
-        raise ArgumentError(f"{config_name} has no setting {unknown[0]!r}; it has {known}")
-    return getattr(module, class_name)(config(**settings))
+    return getattr(module, class_name)(read_settings(config, settings))
+
+
+def provenance_of(name: str, settings: Mapping[str, Any]) -> str:
+    """Name a task in a report, with where its data comes from: ``"webshop-generated"``.
+
+    A name or settings that can't be made keep their name; making them says what is wrong.
+    """
+    if name in _USERS or name not in _OURS:
+        return name
+    with contextlib.suppress(ArgumentError):
+        module_name, config_name, _ = _OURS[name]
+        module = importlib.import_module(f"echoic.agents.environments.{module_name}")
+        config = read_settings(getattr(module, config_name), settings)
+        return str(getattr(config, "provenance", name))
+    return name
+
+
+def read_settings(kind: Any, settings: Mapping[str, Any]) -> Any:
+    """Make a dataclass of settings by name; an unknown name is an error that lists the known."""
+    known = {one.name for one in dataclasses.fields(kind)}
+    if unknown := sorted(set(settings) - known):
+        listed = ", ".join(sorted(known))
+        raise ArgumentError(f"{kind.__name__} has no setting {unknown[0]!r}; it has {listed}")
+    return kind(**settings)

@@ -1,32 +1,34 @@
 """MiniGrid and BabyAI, from the minigrid package: grids, of which seven by seven cells are seen.
 
-The world, its missions, its rewards and its limit of steps are the package's own. Here are a text
-of what is seen, a vector of it, words for the seven actions, and solvers.
+The world, its missions, its rewards and its limit of steps are the package's own. This module adds
+a text and a vector of the view, words for the seven actions, and solvers.
 
 Decisions:
 
-- The seven actions are always listed, in the package's order: an index here is one there. One that
-  does nothing where the agent stands costs a step, as it does there.
-- The score is 1 once the mission is done, whatever the reward: that one shrinks with every step,
-  down to 0.1.
-- A command that makes no sense counts as a step of the package too, so talking costs reward.
-- The vector is exact for what is seen: no two views share one. Missions are hashed.
+- The seven actions are always listed, in the package's order, so an index here is one there. An
+  action without effect costs a step, as in the package.
+- The score is 1 once the mission is done, whatever the reward, which shrinks with each step to 0.1.
+- An invalid command counts as a step of the package too, so talking costs reward.
+- The vector is exact for the view: no two views share one. Missions are hashed.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
 import numpy as np
 
+from echoic.agents import _checks
 from echoic.agents.environments.base import (
     EchoRLEnvironment,
     EnvironmentConfig,
     Outcome,
     TextEncoder,
+    package,
+    shortest,
 )
 from echoic.errors import ArgumentError
 
@@ -39,7 +41,7 @@ __all__ = ["COMMANDS", "MiniGridConfig", "MiniGridEnvironment"]
 
 #: The actions, in the package's order.
 COMMANDS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done")
-# What models say too: the package's own names, and what comes to mind first.
+# Other names of the actions: the package's own, and common ones.
 _SAYINGS = {
     **{command: index for index, command in enumerate(COMMANDS)},
     "left": 0,
@@ -78,8 +80,6 @@ _SIGNS = {  # by kind of object: which of the five numbers, and its sign
     "wall": (0, 1), "unseen": (0, -1), "door": (1, 1), "floor": (1, -1), "key": (2, 1),
     "ball": (2, -1), "goal": (3, 1), "lava": (3, -1), "box": (4, 1), "agent": (4, -1),
 }  # fmt: skip
-# How many states the solver looks at before it gives up.
-_MOST_STATES = 400_000
 
 
 @dataclass
@@ -87,16 +87,16 @@ class MiniGridConfig(EnvironmentConfig):
     """Settings of a MiniGrid environment.
 
     Attributes:
-        grid_size: Cells of a side, walls included. ``key_door`` and ``navigation`` come in sizes
-            5, 6, 8 and 16, ``memory`` in 7, 9, 11, 13 and 17, ``multi_object`` in any from 6 on.
-        num_objects: How many things lie around, for ``multi_object``; the other tasks have theirs.
+        grid_size: Cells of a side, walls included. ``key_door`` and ``navigation`` have sizes
+            5, 6, 8 and 16, ``memory`` 7, 9, 11, 13 and 17, ``multi_object`` any from 6 on.
+        num_objects: Number of things for ``multi_object``; the other tasks have their own.
         task_type: ``"key_door"`` (DoorKey), ``"navigation"`` (Empty, from a random place),
             ``"multi_object"`` (PutNear), ``"memory"`` (Memory), or any id of the package that
-            begins with ``MiniGrid-`` or ``BabyAI-``, which has its size and its things of itself.
-        action_space_size: The seven actions of the package. Fewer are the first ones.
+            begins with ``MiniGrid-`` or ``BabyAI-``, which sets its own size and things.
+        action_space_size: The seven actions of the package, or the first ones of them.
         timeout_penalty: 0 here, not -1, so that rewards are the package's.
         max_steps: The package has a limit for every task, and the smaller one counts.
-        state_encoding_dim: At least 446: 445 say what is seen, the rest hashes the mission.
+        state_encoding_dim: At least 446: 445 numbers for the view, the rest for the mission's hash.
 
     >>> MiniGridConfig(task_type="memory")
     Traceback (most recent call last):
@@ -111,37 +111,30 @@ class MiniGridConfig(EnvironmentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.state_encoding_dim <= _EXACT:
-            raise ArgumentError(
-                f"state_encoding_dim must be at least {_EXACT + 1}, not {self.state_encoding_dim}"
-            )
-        sizes = _SIZES.get(self.task_type)
-        if sizes is not None and self.grid_size not in sizes:
-            known = ", ".join(map(str, sizes))
-            raise ArgumentError(f"{self.task_type} has grid_size {known}, not {self.grid_size}")
+        _checks.whole(self, "state_encoding_dim", least=_EXACT + 1)
+        size, number, sizes = self.grid_size, self.num_objects, _SIZES.get(self.task_type)
         if self.task_type == "multi_object":
-            self._check_objects()
+            if size < 6:
+                raise ArgumentError(f"multi_object has grid_size 6 or more, not {size}")
+            # Things may not touch: each takes nine cells at most, and the package looks for a place
+            # for the next one until there is one.
+            most = min(((size - 2) ** 2 - 1) // 9 + 1, 18)
+            if not 2 <= number <= most:
+                raise ArgumentError(
+                    f"num_objects must be from 2 to {most} with grid_size {size}, not {number}"
+                )
         elif sizes is None and not self.task_type.startswith(("MiniGrid-", "BabyAI-")):
             raise ArgumentError(
                 f"task_type must be one of {', '.join(_TASKS)}, or an id that begins with "
                 f"MiniGrid- or BabyAI-, not {self.task_type!r}"
             )
-
-    def _check_objects(self) -> None:
-        if self.grid_size < 6:
-            raise ArgumentError(f"multi_object has grid_size 6 or more, not {self.grid_size}")
-        # Things may not touch: each takes nine cells at most, and the package looks for a place
-        # for the next one until there is one.
-        most = min(((self.grid_size - 2) ** 2 - 1) // 9 + 1, 18)
-        if not 2 <= self.num_objects <= most:
-            raise ArgumentError(
-                f"num_objects must be from 2 to {most} with grid_size {self.grid_size}, "
-                f"not {self.num_objects}"
-            )
+        elif sizes is not None and size not in sizes:
+            known = ", ".join(map(str, sizes))
+            raise ArgumentError(f"{self.task_type} has grid_size {known}, not {size}")
 
 
 def _cell_table() -> NDArray[np.float32]:
-    """The numbers of each cell that there can be, by object, colour and state."""
+    """Compute the numbers of each possible cell, by object, colour and state."""
     table = np.zeros((len(_OBJECTS), len(_COLORS), len(_STATES), _PER_CELL), np.float32)
     for kind, (place, sign) in _SIGNS.items():
         table[_OBJECTS.index(kind), ..., place] = sign
@@ -159,9 +152,9 @@ _TABLE = _cell_table()
 class MiniGridEnvironment(EchoRLEnvironment):
     """A world of the minigrid package, as text and as a vector.
 
-    The text says the mission, what is carried, what is in front, how far one can go, and every
-    thing that is seen with its place relative to the agent. The vector holds, for each of the 49
-    cells seen (by columns from the left, each from far to near), nine numbers from -1 to 1:
+    The text has the mission, the carried thing, the cell in front, the free steps each way, and
+    every visible thing with its relative place. The vector holds, for each of the 49 visible cells
+    (by columns from the left, each from far to near), nine numbers from -1 to 1:
 
     ======  ====================================
     number  1, and -1
@@ -177,12 +170,15 @@ class MiniGridEnvironment(EchoRLEnvironment):
     8       the door is open; locked (0: closed)
     ======  ====================================
 
-    Empty cells are zeros. What is carried is seen in the agent's own cell. Four numbers say where
-    the agent faces, and the rest is a hash of the mission.
+    Empty cells are zeros. The agent's own cell holds the carried thing. Four numbers encode the
+    direction, and the rest is a hash of the mission.
 
-    ``info`` has the ``package_seed``: what to ``reset`` the bare package with for the same world.
+    ``info`` has the ``package_seed``, with which the bare package resets to the same world. The
+    expert takes a shortest way, or is the package's bot for BabyAI; worlds with ``MiniGrid-`` ids
+    whose goal is not a place have none.
     """
 
+    config: MiniGridConfig
     instructions = (
         "You are in a grid world and see what is ahead of you, up to six steps away and three to "
         f'each side. Say one command per turn: {_TURNS}, "pick up" (the thing in front of you), '
@@ -191,25 +187,23 @@ class MiniGridEnvironment(EchoRLEnvironment):
     )
 
     def __init__(self, config: MiniGridConfig | None = None) -> None:
-        self.settings = config or MiniGridConfig()
-        super().__init__(self.settings)
-        self._world = _make(self.settings)
-        self._mission_code = TextEncoder(self.settings.state_encoding_dim - _EXACT)
-        self._told = np.zeros(self.settings.state_encoding_dim, np.float32)
-        self._image: NDArray[np.uint8] = np.zeros((_VIEW, _VIEW, 3), np.uint8)
-        self._solver: _Bot | _Search | None = None
+        config = config or MiniGridConfig()
+        super().__init__(config)
+        self._world = _make(config)
+        self._mission_code = TextEncoder(config.state_encoding_dim - _EXACT)
+        self._current = np.zeros(config.state_encoding_dim, np.float32)
 
     def _start(self, options: dict[str, Any]) -> str:
         seed = int(self.np_random.integers(2**31))
         seen, _ = self._world.reset(seed=seed)
         self._package_seed = seed
-        self._solver = None
+        self._solver: _Bot | _Search | None = None
         self._look(seen)
-        self._told[_EXACT:] = self._mission_code(self._world.mission)
+        self._current[_EXACT:] = self._mission_code(self._world.mission)
         return self._describe()
 
     def _apply(self, command: str) -> Outcome | None:
-        # Steps that made no sense never came here, if they were said by an index.
+        # Invalid indices are steps that did not come here.
         self._world.step_count = self.state.step_count
         action = _SAYINGS.get(command.lower().rstrip("."))
         if action is None:
@@ -230,13 +224,9 @@ class MiniGridEnvironment(EchoRLEnvironment):
         return min(self.config.max_steps, int(self._world.max_steps))
 
     def _vector(self, text: str) -> NDArray[np.float32]:
-        return self._told.copy()
+        return self._current.copy()
 
     def _expert(self) -> str | None:
-        """The next command of a shortest solution, or of the package's bot for BabyAI.
-
-        There is none for worlds whose goal is no place: those of ``MiniGrid-`` ids without one.
-        """
         if self._solver is None:
             baby = hasattr(self._world, "instrs")
             self._solver = _Bot(self._world) if baby else _Search(self._world)
@@ -246,10 +236,10 @@ class MiniGridEnvironment(EchoRLEnvironment):
     def _look(self, seen: dict[str, Any]) -> None:
         image = seen["image"]
         self._image = image
-        told = self._told
-        told[: _EXACT - 4] = _TABLE[image[..., 0], image[..., 1], image[..., 2]].reshape(-1)
-        told[_EXACT - 4 : _EXACT] = 0
-        told[_EXACT - 4 + int(seen["direction"])] = 1
+        view = self._current
+        view[: _EXACT - 4] = _TABLE[image[..., 0], image[..., 1], image[..., 2]].reshape(-1)
+        view[_EXACT - 4 : _EXACT] = 0
+        view[_EXACT - 4 + int(seen["direction"])] = 1
 
     def _describe(self) -> str:
         image, middle, near = self._image.tolist(), _VIEW // 2, _VIEW - 1
@@ -308,10 +298,7 @@ def _passable(cell: list[int]) -> bool:
 
 
 def _make(config: MiniGridConfig) -> Any:
-    try:
-        import minigrid  # noqa: F401 - its import makes the ids known
-    except ImportError as error:
-        raise ArgumentError("MiniGridEnvironment needs: pip install minigrid") from error
+    package("minigrid")  # its import registers the ids
     extra: dict[str, Any] = {}
     if config.task_type == "multi_object":
         name = "MiniGrid-PutNear-8x8-N3-v0"
@@ -329,23 +316,15 @@ def _make(config: MiniGridConfig) -> Any:
     view = world.observation_space["image"].shape
     if view != (_VIEW, _VIEW, 3):
         raise ArgumentError(f"{name} shows {view[0]} by {view[1]} cells, not {_VIEW} by {_VIEW}")
-    _silence()
+    # BabyAI's levels print while they are generated. Standard output is shared by all threads, so
+    # it can't be redirected for one of them; the name ``print`` of that one module can.
+    levels = importlib.import_module("minigrid.envs.babyai.core.roomgrid_level")
+    levels.print = lambda *_args, **_options: None  # type: ignore[attr-defined]
     return world
 
 
-def _silence() -> None:
-    """Keep BabyAI's levels from printing while they are generated.
-
-    Standard output is shared by all threads, so it can't be put aside for one of them; the name
-    ``print`` of that one module can.
-    """
-    from minigrid.envs.babyai.core import roomgrid_level
-
-    roomgrid_level.print = lambda *_args, **_options: None
-
-
 class _Bot:
-    """The package's own bot for BabyAI; it must be told what was really done."""
+    """The package's own bot for BabyAI; it needs to know each action that is taken."""
 
     def __init__(self, world: Any) -> None:
         from minigrid.utils.baby_ai_bot import BabyAIBot
@@ -359,12 +338,12 @@ class _Bot:
     def did(self, action: int) -> None:
         try:
             self._advice = int(self._bot.replan(action))
-        except Exception:  # it has its own, and assertions; then it knows no more
+        except Exception:  # the package's own errors and assertions: it gives up
             self._advice = None
 
 
 class _State(NamedTuple):
-    """What changes in a world: where one is, what is held, where things lie, which doors are."""
+    """What changes in a world: place, direction, carried thing, places of things, doors' states."""
 
     x: int
     y: int
@@ -375,10 +354,9 @@ class _State(NamedTuple):
 
 
 class _Search:
-    """Breadth first over the true state, with the package's rules; plans are kept while followed.
+    """Breadth-first search over the true state, with the package's rules. Boxes stay closed.
 
-    Boxes stay closed. Things are put down only where the task asks for it, or where there is no
-    other way.
+    Things are put down only if the task asks for it, or if there is no other way.
     """
 
     def __init__(self, world: Any) -> None:
@@ -403,14 +381,14 @@ class _Search:
             self._solid.add(_place(world.failure_pos))
 
     def next(self) -> int | None:
-        """The next action of a plan, or None if there is no way."""
+        """Return the next action of a plan, or None if there is no way."""
         state = self._now()
-        if state not in self._plan:
-            self._plan = self._search(state, dropping=False) or self._search(state, dropping=True)
+        if state not in self._plan and (self._goals or self._near is not None):
+            self._plan = shortest(state, self._around) or shortest(state, self._around_dropping)
         return self._plan.get(state)
 
     def did(self, action: int) -> None:
-        """Nothing to learn: the state is looked at anew."""
+        """Do nothing: the search reads the world's state."""
 
     def _now(self) -> _State:
         world = self._world
@@ -428,33 +406,21 @@ class _Search:
         doors = tuple(door.encode()[2] for door in self._doors.values())
         return _State(x, y, int(world.agent_dir), held, things, doors)
 
-    def _search(self, start: _State, *, dropping: bool) -> dict[_State, int]:
-        if not self._goals and self._near is None:
-            return {}
-        came: dict[_State, tuple[_State, int] | None] = {start: None}
-        queue = deque([start])
-        while queue and len(came) < _MOST_STATES:
-            state = queue.popleft()
-            for action, after in self._around(state, dropping):
-                if after in came:
-                    continue
-                came[after] = (state, action)
-                if self._reached(state, action, after):
-                    return _walk_back(came, after)
-                queue.append(after)
-        return {}
-
-    def _around(self, state: _State, dropping: bool) -> Iterator[tuple[int, _State]]:
-        putting = dropping or self._near is not None
+    def _around(
+        self, state: _State, *, dropping: bool = False
+    ) -> Iterator[tuple[int, _State, bool]]:
         for action in (_LEFT, _RIGHT, _FORWARD, _PICK_UP, _DROP, _TOGGLE):
-            if action == _DROP and not putting:
+            if action == _DROP and not dropping and self._near is None:
                 continue
             after = self._after(state, action)
             if after is not None and not self._fails(state, action, after):
-                yield action, after
+                yield action, after, self._reached(state, action, after)
+
+    def _around_dropping(self, state: _State) -> Iterator[tuple[int, _State, bool]]:
+        return self._around(state, dropping=True)
 
     def _after(self, state: _State, action: int) -> _State | None:
-        """The state after an action that changes something."""
+        """Return the state after an action; None if it has no effect."""
         if action in (_LEFT, _RIGHT):
             return state._replace(way=(state.way + (1 if action == _RIGHT else -1)) % 4)
         step = _STEPS[state.way]
@@ -501,7 +467,7 @@ class _Search:
         return action == _DROP and self._is_near(after.things[before.held])
 
     def _fails(self, before: _State, action: int, after: _State) -> bool:
-        """Whether the package would end the episode without a reward."""
+        """Return whether the package would end the episode without a reward."""
         if self._near is None:
             return False
         if action == _PICK_UP:
@@ -517,13 +483,3 @@ class _Search:
 
 def _place(pair: Any) -> tuple[int, int]:
     return int(pair[0]), int(pair[1])
-
-
-def _walk_back(came: dict[_State, tuple[_State, int] | None], last: _State) -> dict[_State, int]:
-    """What to do in each state on the way."""
-    plan = {}
-    step = came[last]
-    while step is not None:
-        plan[step[0]] = step[1]
-        step = came[step[0]]
-    return plan

@@ -1,17 +1,16 @@
-"""Environments in processes of their own, so that one that hangs or dies takes nothing with it.
+"""Environments in processes of their own, so that one that hangs or dies harms nothing else.
 
-An :class:`EnvironmentProcess` acts as the environment that runs in it. One that takes too long for
-a step is killed, the episode ends with an
-:class:`~echoic.agents.environments.EnvironmentProcessError`, and the next ``reset`` starts another
-process.
+An :class:`EnvironmentProcess` has the interface of the environment that runs in it. One that takes
+too long for a step is killed, the episode ends with an :class:`EnvironmentProcessError`, and the
+next ``reset`` starts another process.
 
 Decisions:
 
-- Lines of JSON over pipes, and vectors as base64: nothing that a worker says is ever run.
+- Messages are lines of JSON over pipes, with vectors in base64: nothing of a worker is executed.
 - A worker is a fresh interpreter. It knows the environments of this package, and those that the
   modules named in ``imports`` register.
-- Statistics and seeds are on this side, because a worker may be replaced. One that takes another's
-  place does not repeat its episodes.
+- Statistics and seeds are on this side, because a worker may be replaced. A replacement does not
+  repeat the episodes of its predecessor.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from echoic.agents.environments.base import (
     EchoRLEnvironment,
     EnvironmentConfig,
     EnvironmentState,
-    Outcome,
     make_environment,
+    plain_action,
 )
 from echoic.agents.environments.workers.environment import from_json
 from echoic.errors import ArgumentError
@@ -49,28 +48,26 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = [
-    "EnvironmentProcess",
-    "EnvironmentProcessError",
-    "JsonProcess",
-    "environment_of",
-]
+__all__ = ["EnvironmentProcess", "EnvironmentProcessError", "JsonProcess", "environment_of"]
 
+# Least seconds for starting a worker or an episode.
 _BEGINNING = 120.0
 _LONGEST_ANSWER = 64 << 20
 _KEPT_OF_STDERR = 4000
 _SHOWN_OF_STDERR = 1500
 _CHUNK = 1 << 16
-# Errors that mean the same on both sides. Others are told as they were.
-_KNOWN = (
-    "ImportError",
-    "FileNotFoundError",
-    "KeyError",
-    "ModuleNotFoundError",
-    "OSError",
-    "TypeError",
-    "ValueError",
-)
+# Errors that mean the same on both sides. Others become an EnvironmentProcessError.
+_KNOWN: dict[str, Any] = {
+    **{name: getattr(errors, name) for name in errors.__all__},
+    **{
+        name: getattr(builtins, name)
+        for name in (
+            "ImportError", "FileNotFoundError", "KeyError", "ModuleNotFoundError", "OSError",
+            "TypeError", "ValueError",
+        )
+    },
+    "ResetNeeded": gymnasium.error.ResetNeeded,
+}  # fmt: skip
 
 
 class EnvironmentProcessError(errors.EchoicError, RuntimeError):
@@ -81,13 +78,13 @@ class EnvironmentProcessError(errors.EchoicError, RuntimeError):
 
 
 class JsonProcess(Process):
-    """A worker process. One request at a time; any thread may close it meanwhile.
+    """A worker process that answers requests in JSON, one at a time. Any thread may close it.
 
     Args:
-        command: What to run, and its arguments.
-        name: What errors call it.
+        command: The program and its arguments.
+        name: Names the process in messages.
         environment: Variables beside those of this process.
-        hook: What to make of objects in answers, as ``object_hook`` of :func:`json.loads`.
+        hook: The ``object_hook`` of :func:`json.loads` for answers.
     """
 
     def __init__(
@@ -101,28 +98,25 @@ class JsonProcess(Process):
         self._hook = hook
         self._busy = threading.Lock()
         self._read = bytearray()
-        self._said = b""
+        self._printed = b""
         try:
             pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
             super().__init__(command, name=name, env=environment, **pipes)
         except OSError as error:
             raise EnvironmentProcessError(f"{name} can't be started: {error}") from error
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
-        self._in = self.process.stdin.fileno()
-        self._out = self.process.stdout.fileno()
-        self._err = self.process.stderr.fileno()
+        process: Any = self.process
+        self._pipes: tuple[Any, ...] = (process.stdin, process.stdout, process.stderr)
+        self._in, self._out, self._err = (pipe.fileno() for pipe in self._pipes)
         for descriptor in (self._in, self._out, self._err):
             os.set_blocking(descriptor, False)
 
     def ask(self, do: str, timeout: float, **arguments: Any) -> Any:
-        """Ask and wait for the answer."""
+        """Send a request and wait for the answer."""
         self.send(do, timeout, **arguments)
         return self.receive(timeout)
 
     def send(self, do: str, timeout: float, **arguments: Any) -> None:
-        """Ask without waiting for the answer, which must take no longer than so many seconds."""
+        """Send a request without waiting for the answer, which may take ``timeout`` seconds."""
         line = json.dumps({"do": do, "with": arguments, "limit": timeout}).encode() + b"\n"
         rest = memoryview(line)
         deadline = time.monotonic() + timeout
@@ -137,22 +131,19 @@ class JsonProcess(Process):
                     raise self._lost(do) from error
 
     def receive(self, timeout: float) -> Any:
-        """Wait so many seconds for the answer.
+        """Wait up to ``timeout`` seconds for the answer.
 
         Raises:
-            EnvironmentProcessError: None came in time, or the process is dead; it is killed in
-                both cases. Or it failed with an error that means nothing here.
+            EnvironmentProcessError: If none came in time or the process died; it is killed then.
+                Or if the request failed with an error that is not known here.
         """
         deadline = time.monotonic() + timeout
         with self._busy:
             while (end := self._read.find(b"\n")) < 0:
                 self._wait(self._out, select.POLLIN, deadline, timeout, "an answer")
-                try:
-                    came = os.read(self._out, _CHUNK)
-                except BlockingIOError:
+                came = self._read_from(self._out)
+                if came is None:
                     continue
-                except OSError:
-                    came = b""
                 if not came:
                     raise self._lost("an answer")
                 self._read += came
@@ -168,20 +159,22 @@ class JsonProcess(Process):
         except ValueError as error:
             self.close()
             raise EnvironmentProcessError(
-                f"{self.name} was killed: it said what is no JSON: {line[:80]!r}"
+                f"{self.name} was killed: its answer is no JSON: {line[:80]!r}"
             ) from error
         if "is" in answer:
             return answer["is"]
-        raise self._error(answer["error"])
+        kind, text, trace = (answer["error"][name] for name in ("kind", "text", "trace"))
+        if kind in _KNOWN:
+            raise _KNOWN[kind](text)
+        raise EnvironmentProcessError(f"{self.name} failed: {kind}: {text}\n{trace}")
 
     def close(self) -> None:
         """Kill the process, and what it started. Safe to call at any time, and more than once."""
         self.kill()
         with self._busy:
-            for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):
-                        pipe.close()
+            for pipe in self._pipes:
+                with contextlib.suppress(OSError):
+                    pipe.close()
 
     def _wait(self, descriptor: int, event: int, deadline: float, limit: float, what: str) -> None:
         """Wait for a pipe, and keep the end of what the worker prints meanwhile."""
@@ -193,71 +186,58 @@ class JsonProcess(Process):
         while True:
             left = deadline - time.monotonic()
             ready = dict(poll.poll(max(0.0, left) * 1000))
-            if self._err in ready and not self._keep_stderr():
+            if self._err in ready and self._keep_printed() == b"":
                 poll.unregister(self._err)
             if descriptor in ready:
                 return
             if not ready and left <= 0:
                 self.kill()
                 raise EnvironmentProcessError(
-                    f"{self.name} was killed: {what} took longer than {limit:g} s{self._told()}"
+                    f"{self.name} was killed: {what} took longer than {limit:g} s{self._shown()}"
                 )
 
-    def _keep_stderr(self) -> bool:
+    def _read_from(self, descriptor: int) -> bytes | None:
+        """Read what is there; None if there is nothing yet, empty at the end."""
         try:
-            came = os.read(self._err, _CHUNK)
+            return os.read(descriptor, _CHUNK)
         except BlockingIOError:
-            return True
+            return None
         except OSError:
-            return False
-        self._said = (self._said + came)[-_KEPT_OF_STDERR:]
-        return bool(came)
+            return b""
 
-    def _told(self) -> str:
-        text = self._said.decode(errors="replace").strip()[-_SHOWN_OF_STDERR:]
+    def _keep_printed(self) -> bytes | None:
+        came = self._read_from(self._err)
+        self._printed = (self._printed + (came or b""))[-_KEPT_OF_STDERR:]
+        return came
+
+    def _shown(self) -> str:
+        text = self._printed.decode(errors="replace").strip()[-_SHOWN_OF_STDERR:]
         return f"; it had printed:\n{text}" if text else ""
 
     def _lost(self, what: str) -> EnvironmentProcessError:
-        """The process is gone."""
+        """Say how the process ended."""
         closed = self.killed
         how = self.ending() if self.wait(1) else "closed its output"
         self.kill()
         if closed:
             return EnvironmentProcessError(f"{self.name} is closed")
-        for _ in range(_KEPT_OF_STDERR):
-            before = self._said
-            if not self._keep_stderr() or self._said == before:
-                break
-        return EnvironmentProcessError(f"{self.name} {how} before {what}{self._told()}")
-
-    def _error(self, told: Mapping[str, str]) -> Exception:
-        kind, text = told["kind"], told["text"]
-        known: Any = None
-        if kind in _KNOWN:
-            known = getattr(builtins, kind)
-        elif kind == "ResetNeeded":
-            known = gymnasium.error.ResetNeeded
-        elif kind in errors.__all__:
-            known = getattr(errors, kind)
-        if known is not None:
-            error = known(text)
-            assert isinstance(error, Exception)
-            return error
-        return EnvironmentProcessError(f"{self.name} failed: {kind}: {text}\n{told['trace']}")
+        while self._keep_printed():
+            pass
+        return EnvironmentProcessError(f"{self.name} {how} before {what}{self._shown()}")
 
 
 class EnvironmentProcess(EchoRLEnvironment):
     """An environment of the registry that runs in a worker process; started at once.
 
     Args:
-        name: As of :func:`~echoic.agents.environments.make_environment`.
-        settings: Of the environment.
-        timeout: Seconds that a step, or a word of the expert, may take.
+        name: As for :func:`~echoic.agents.environments.make_environment`.
+        settings: Settings of the environment.
+        timeout: Seconds that a step, or a command of the expert, may take.
         reset_timeout: Seconds that a start of a worker or an episode may take.
         imports: Modules that the worker imports first, to register environments.
 
     Raises:
-        EnvironmentProcessError: A worker died or hung. Others are those of the environment itself.
+        EnvironmentProcessError: If a worker died or hung. Others are the environment's own.
 
     >>> from echoic.agents.environments import EnvironmentProcess
     >>> with EnvironmentProcess("rooms", {"num_rooms": 3}, timeout=5.0) as environment:
@@ -281,31 +261,21 @@ class EnvironmentProcess(EchoRLEnvironment):
             )
         self.name = name
         self.timeout, self.reset_timeout = timeout, reset_timeout
-        self._make = {
-            "name": name,
-            "settings": dict(settings or {}),
-            "imports": list(imports),
-        }
+        self._make = {"name": name, "settings": dict(settings or {}), "imports": list(imports)}
         self._worker: JsonProcess | None = None
         self._replaced = 0
-        self._last_vector: NDArray[np.float32] | None = None
-        # Whether a new worker has to be told where its random numbers begin.
+        self._last_vector = np.zeros(0, np.float32)
+        # Whether a new worker needs a seed of its own.
         self._fresh = False
         try:
             hello = self._spawn()
         except BaseException:
             self._drop()
             raise
-        sizes = {
-            "state_encoding_dim": hello["state_dim"],
-            "action_space_size": hello["action_space_size"],
-            "action_format": "discrete" if hello["discrete"] else "text",
-        }
-        super().__init__(EnvironmentConfig(**{**hello["config"], **sizes}))
+        super().__init__(EnvironmentConfig(**hello["config"]))
         vector = spaces.Box(hello["low"], hello["high"], dtype=np.float32)
-        self.observation_space = spaces.Dict(
-            {"text": self.observation_space["text"], "vector": vector}
-        )
+        text = self.observation_space["text"]
+        self.observation_space = spaces.Dict({"text": text, "vector": vector})
         self.instructions = hello["instructions"]
 
     @property
@@ -315,7 +285,7 @@ class EnvironmentProcess(EchoRLEnvironment):
 
     @property
     def replacements(self) -> int:
-        """How many workers had to be replaced."""
+        """Number of workers that had to be replaced."""
         return self._replaced
 
     def reset(
@@ -338,38 +308,18 @@ class EnvironmentProcess(EchoRLEnvironment):
         gymnasium.Env.reset(self, seed=seed)
         answer = self._ask("reset", self.reset_timeout, seed=seed, options=dict(options or {}))
         self.instructions = answer["instructions"]
-        observation, info = self._take(answer)
-        self._state = EnvironmentState(answer["text"], 0.0, False, info, 0, 0.0)
-        return observation, info
+        return self._take(answer, EnvironmentState("", 0.0, False, {}, -1, 0.0))
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Do a command: a text, or the index of a listed one."""
-        self._check_open()
-        before = self._state
-        if before is None or before.done:
-            raise gymnasium.error.ResetNeeded("reset comes before step, and after an episode's end")
-        if isinstance(action, np.ndarray) and action.ndim == 0:
-            action = action.item()
-        if isinstance(action, np.integer):
-            action = int(action)
-        if not isinstance(action, (str, int)):
-            raise ArgumentError(
-                f"an action is a text or an index of a listed command, not {type(action).__name__}"
-            )
-        answer = self._ask("step", self.timeout, action=action)
-        observation, info = self._take(answer)
-        reward, ended, cut = answer["reward"], answer["ended"], answer["cut"]
-        step, earned = before.step_count + 1, before.episode_reward + reward
-        self._state = EnvironmentState(answer["text"], reward, ended or cut, info, step, earned)
-        if ended or cut:
-            self._episodes += 1
-            self._successes += bool(info["success"])
-            self._steps += step
-            self._rewards += earned
-        return observation, reward, ended, cut, info
+        """Execute a command: a text, or the index of a listed one."""
+        before = self._before_step()
+        answer = self._ask("step", self.timeout, action=plain_action(action))
+        observation, info = self._take(answer, before)
+        self._count(self.state)
+        return observation, answer["reward"], answer["ended"], answer["cut"], info
 
     def close(self) -> None:
-        """End the worker; the environment can't be used after."""
+        """End the worker; the environment can't be used afterwards."""
         super().close()
         if self._worker is not None:
             self._worker.close()
@@ -379,22 +329,23 @@ class EnvironmentProcess(EchoRLEnvironment):
         return command
 
     def _vector(self, text: str) -> NDArray[np.float32]:
-        del text
-        assert self._last_vector is not None
         return self._last_vector
 
     def _start(self, options: dict[str, Any]) -> str:
         raise NotImplementedError  # in the worker
 
-    def _apply(self, command: str) -> Outcome | None:
+    def _apply(self, command: str) -> None:
         raise NotImplementedError  # in the worker
 
-    def _take(self, answer: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        info = answer["info"]
+    def _take(
+        self, answer: dict[str, Any], before: EnvironmentState
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        info, text, reward = answer["info"], answer["text"], answer["reward"]
         info["commands"] = tuple(info["commands"])
-        vector: NDArray[np.float32] = answer["vector"]
-        self._last_vector = vector
-        return {"text": answer["text"], "vector": vector}, info
+        self._last_vector = answer["vector"]
+        done, earned = answer["ended"] or answer["cut"], before.episode_reward + reward
+        self._state = EnvironmentState(text, reward, done, info, before.step_count + 1, earned)
+        return {"text": text, "vector": self._last_vector}, info
 
     def _spawn(self) -> dict[str, Any]:
         where = os.pathsep.join(one for one in sys.path if one)
@@ -408,7 +359,7 @@ class EnvironmentProcess(EchoRLEnvironment):
         return hello
 
     def _ask(self, do: str, seconds: float, **arguments: Any) -> Any:
-        """Ask the worker, and end it if it is late or the wait is interrupted."""
+        """Send a request, and end the worker if it is late or the wait is interrupted."""
         worker = self._worker
         if worker is None:
             raise EnvironmentProcessError("the worker is gone, and reset starts another")
@@ -423,14 +374,14 @@ class EnvironmentProcess(EchoRLEnvironment):
         try:
             return worker.receive(seconds)
         except BaseException as error:
-            # After an error of the environment itself, the worker is as good as before.
+            # An error of the environment itself leaves the worker as it was.
             late = isinstance(error, EnvironmentProcessError) and not worker.alive
             if late or not isinstance(error, Exception):
                 self._drop()
             raise
 
     def _drop(self) -> None:
-        """End the worker and what it played."""
+        """End the worker and its episode."""
         if self._worker is not None:
             self._worker.close()
             self._worker = None
@@ -444,18 +395,16 @@ def environment_of(
     timeout: float | None = None,
     imports: Sequence[str] = (),
 ) -> Any:
-    """Make an environment: here, or, if its steps have a time-out, in a process of its own.
+    """Make an environment here, or, if its steps have a time limit, in a process of its own.
 
     Args:
-        name: As of :func:`~echoic.agents.environments.make_environment`.
-        settings: Of the environment.
-        timeout: Seconds that a step may take; None is for ever, and here.
-        imports: See :class:`EnvironmentProcess`.
+        name: As for :func:`~echoic.agents.environments.make_environment`.
+        settings: Settings of the environment.
+        timeout: Seconds that a step may take. None: no limit, and no process.
+        imports: As for :class:`EnvironmentProcess`.
     """
     if timeout is None:
         return make_environment(name, **settings)
-    # To begin an episode may take longer, as it may to start.
-    longest = max(timeout, _BEGINNING)
     return EnvironmentProcess(
-        name, settings, timeout=timeout, reset_timeout=longest, imports=imports
+        name, settings, timeout=timeout, reset_timeout=max(timeout, _BEGINNING), imports=imports
     )

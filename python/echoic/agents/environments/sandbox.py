@@ -1,33 +1,25 @@
 """Python code in a process of its own, with limits.
 
-Two kinds of isolation, for two kinds of code:
-
 - ``"limits"``: an interpreter without site packages, with an empty environment and a session of its
-  own, that gives itself limits of time, memory, files and processes before it runs the code, and a
-  filter of system calls that refuses to create files, System V memory and other objects that would
-  outlive it, and user namespaces, in which it would have rights of root. That stops what runs wild.
-  It stops nobody who means harm: such code acts as the user who runs it. It may read and delete
-  that user's files, use the network, read the environment of other processes of the user and end
-  them, the one that started it included. (Where root starts it, it acts as nobody.)
-- ``"bubblewrap"``: the same, within bubblewrap: no network nor any other socket, no processes but
-  its own, no files but Python's, read-only. For code that a model wrote.
+  own. It limits its time, memory, files and processes, and filters system calls that create what
+  would outlive it (files, System V memory, user namespaces) before it runs the code. That stops
+  accidents, not attacks: the code acts as the user that runs it, and can read and delete that
+  user's files, use the network, and read the environment of the user's processes and end them.
+- ``"bubblewrap"``: the same within bubblewrap: no network, no other processes, and only Python's
+  files, read-only. For code that a model wrote.
 
-Root is exempt from the limit of processes, and what it starts could outlive its session: as root,
-both kinds become nobody first. Where nobody may not read the interpreter, as below a closed home of
-root, code with limits keeps the right to read all files, as it had before, and no other; where that
-can't be had it is refused.
-
-Which one is the caller's choice, and a sandbox that can't be had is refused, never replaced.
+Root is exempt from the limit of processes, so both kinds drop root first, for the unprivileged user
+of id 65534. If that user can't read the interpreter, code with limits keeps root's right to read
+all files and no other. A sandbox that can't be had is refused, never replaced.
 
 # Invariants
 
-1. What the code writes comes over pipes, of which a bounded number of bytes is read.
+1. Output comes over pipes, of which a bounded number of bytes is read; nothing is unpickled.
 2. When a call returns, the process and all that it started and created are gone.
-3. Values come back as text; nothing is unpickled.
-4. The same code prints the same: hashes have no random seed there.
-5. ``"refused"`` means that the code did not run: it is decided by what the process reports before.
-   ``"ok"``, ``"error"`` and ``"memory"`` are reported after, from the process that ran the code, so
-   hostile code can choose between them, as it can choose what it prints.
+3. The same code prints the same: hashes have no random seed there.
+4. ``"refused"`` means that the code did not run: it is decided by what the process reports before.
+   ``"ok"``, ``"error"`` and ``"memory"`` are reported by the process that ran the code, so hostile
+   code can choose between them, as it can choose its output.
 """
 
 from __future__ import annotations
@@ -59,7 +51,7 @@ __all__ = ["ISOLATIONS", "Ran", "Sandbox", "bubblewrap_works", "limits_work", "w
 ISOLATIONS = ("limits", "bubblewrap")
 _MEGABYTE = 1 << 20
 _WALL = 4
-_NOBODY = 65534
+_UNPRIVILEGED = 65534
 
 _STATUS_BYTES = 64
 _PART = 64 * 1024
@@ -83,9 +75,9 @@ _SOCKET = {"x86_64": 41, "aarch64": 198}
 _OPENING = {"x86_64": ((2, 1), (257, 2)), "aarch64": ((56, 2),)}
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
-# Runs in the child: it reads the job, limits itself, says that it does, and executes. What the code
-# prints, and the value after it, go to standard output; how it ended, in one word, to a pipe of its
-# own. What goes wrong before goes to standard error.
+# Runs in the child: it reads the job, limits itself, reports that, and executes. Output of the
+# code, and the value after it, go to standard output; the status word to a pipe of its own. Errors
+# before that go to standard error.
 _CHILD = """
 import sys
 sys.path[:] = [one for one in sys.path if one]
@@ -102,12 +94,12 @@ if job["drop"]:
         head = (ctypes.c_uint32 * 2)(0x20080522, 0)
         rights = (ctypes.c_uint32 * 6)(1 << 2, 1 << 2)  # CAP_DAC_READ_SEARCH
         if libc.capset(head, rights):
-            sys.exit("root becomes nobody, who may not read " + sys.executable)
+            sys.exit("without root's rights, this process may not read " + sys.executable)
 for name, value in job["limits"]:
     limit = getattr(resource, name)
     hard = resource.getrlimit(limit)[1]
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    # A process is told that its time is over a second before it is killed, so that we know why.
+    # SIGXCPU comes a second before SIGKILL, so that the cause is known.
     resource.setrlimit(limit, (value - 1 if name == "RLIMIT_CPU" else value, value))
 rules = ctypes.create_string_buffer(bytes.fromhex(job["filter"]))
 class Program(ctypes.Structure):
@@ -141,14 +133,13 @@ os._exit(0)
 
 @dataclass(frozen=True)
 class Ran:
-    """What running code came to.
+    """The result of running code.
 
     Attributes:
-        status: ``"ok"``, ``"error"`` (it raised), ``"timeout"``, ``"memory"``, ``"output"`` (it
-            wrote too much), ``"killed"``, or ``"refused"`` (there is no such sandbox here, and the
-            code did not run).
-        output: What it printed, or the value that was asked for, or the error's text. What it wrote
-            to standard error is left out.
+        status: ``"ok"``, ``"error"`` (it raised), ``"timeout"``, ``"memory"``, ``"output"`` (too
+            much of it), ``"killed"``, or ``"refused"`` (there is no such sandbox here, and the code
+            did not run).
+        output: Standard output, the value of the expression, and the error's text.
     """
 
     status: str
@@ -160,10 +151,10 @@ class Sandbox:
 
     Args:
         isolation: ``"limits"`` or ``"bubblewrap"``.
-        seconds: Of processor time, in whole seconds: no answer is wrong because a machine is busy.
-            On the wall clock it may take four times as long.
-        memory: Of address space, in bytes.
-        output: How much it may print, in bytes, and as much again to standard error.
+        seconds: Limit of processor time, so that a busy machine changes no result. The limit on the
+            wall clock is four times as long.
+        memory: Limit of address space, in bytes.
+        output: Limit of standard output, and of standard error, in bytes.
 
     >>> Sandbox("limits").run("def f(x):\n    return x + 1", "f(41)")
     Ran(status='ok', output='42')
@@ -200,7 +191,7 @@ class Sandbox:
         ]
 
     def run(self, code: str, expression: str | None = None) -> Ran:
-        """Execute code, then give back the ``repr`` of an expression if there is one."""
+        """Execute code, then evaluate an expression if there is one; its ``repr`` is the output."""
         wrapped = self.isolation == "bubblewrap"
         if wrapped and not bubblewrap_works():
             return Ran("refused", f"there is no working bubblewrap here: {why_no_bubblewrap()}")
@@ -218,26 +209,26 @@ class Sandbox:
             os.fdopen(info, "rb") as info_pipe,
             os.fdopen(info_of_bubblewrap, "wb", 0) as pipe_of_bubblewrap,
             contextlib.ExitStack() as ended,
-            tempfile.TemporaryFile() as told,
+            tempfile.TemporaryFile() as sent,
         ):
             job = {
                 "code": code,
                 "expression": expression,
                 "limits": self._limits,
-                "drop": _NOBODY if os.geteuid() == 0 else 0,
+                "drop": _UNPRIVILEGED if os.geteuid() == 0 else 0,
                 # Bubblewrap shows the interpreter to all.
-                "read": not wrapped and not _nobody_reads_python(),
+                "read": not wrapped and not _all_read_python(),
                 "filter": rules.hex(),
                 "status": status_of_child,
             }
-            told.write(json.dumps(job).encode("utf-8", "backslashreplace"))
-            told.seek(0)
+            sent.write(json.dumps(job).encode("utf-8", "backslashreplace"))
+            sent.seek(0)
             with subprocess.Popen(
                 [
                     *(_bubblewrap(info_of_bubblewrap) if wrapped else ()),
                     *(_python(), "-s", "-S", "-c", _CHILD),
                 ],
-                stdin=told,
+                stdin=sent,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
@@ -275,7 +266,7 @@ class Sandbox:
 
 
 def _init(info: bytes) -> int | None:
-    """A descriptor of the first process of bubblewrap's process namespace, if there is one."""
+    """Open the first process of bubblewrap's process namespace, if there is one."""
     if not info:
         return None
     with contextlib.suppress(ProcessLookupError):
@@ -301,7 +292,7 @@ def _end(init: int | None) -> None:
 
 
 class _Bounded:
-    """What comes over a pipe, and whether it is more than a number of bytes."""
+    """The bytes of a pipe, up to one more than a limit."""
 
     def __init__(self, pipe: IO[bytes] | None, limit: int) -> None:
         assert pipe is not None
@@ -312,7 +303,7 @@ class _Bounded:
         os.set_blocking(pipe.fileno(), False)
 
     def read(self) -> None:
-        """Take what is there, and one byte more than the limit at most."""
+        """Read what is there."""
         while self.open and not self.is_over():
             try:
                 part = os.read(self.pipe.fileno(), min(self.limit + 1 - len(self.data), _PART))
@@ -357,7 +348,7 @@ def _read(
 
 @functools.lru_cache(maxsize=2)
 def _filter(*, sockets: bool) -> bytes | None:
-    """The filter's program as the kernel reads it, or None for a machine of unknown calls."""
+    """Assemble the filter's program; None for a machine whose calls are not known."""
     machine = platform.machine()
     if machine not in _CREATING:
         return None
@@ -377,13 +368,13 @@ def _filter(*, sockets: bool) -> bytes | None:
 
 
 def bubblewrap_works() -> bool:
-    """Whether bubblewrap is here and may do what it must; tried once."""
+    """Return whether bubblewrap works here; tried once."""
     return why_no_bubblewrap() is None
 
 
 @functools.lru_cache(maxsize=1)
 def why_no_bubblewrap() -> str | None:
-    """What keeps bubblewrap from working here, or None where it works; tried once."""
+    """Say why bubblewrap does not work here; None if it does. Tried once."""
     if shutil.which("bwrap") is None:
         return "the program bwrap is not installed"
     ran = _try(wrapped=True)
@@ -392,7 +383,7 @@ def why_no_bubblewrap() -> str | None:
 
 @functools.lru_cache(maxsize=1)
 def limits_work() -> bool:
-    """Whether a process can limit itself on this system; tried once."""
+    """Return whether a process can limit itself on this system; tried once."""
     return _try(wrapped=False) == _WORKS
 
 
@@ -405,13 +396,13 @@ _WORKS = Ran("ok", "2")
 
 @functools.lru_cache(maxsize=1)
 def _python() -> str:
-    """The interpreter itself, not a link of a virtual environment to it."""
+    """Return the interpreter itself, not a virtual environment's link to it."""
     return str(Path(sys.executable).resolve())
 
 
 @functools.lru_cache(maxsize=1)
-def _nobody_reads_python() -> bool:
-    """Whether the interpreter and its library are open to all."""
+def _all_read_python() -> bool:
+    """Return whether every user can read the interpreter and its library."""
     files = (Path(_python()), Path(os.__file__).resolve())
     return all(
         file.stat().st_mode & 0o004 and all(up.stat().st_mode & 0o001 for up in file.parents)
@@ -428,7 +419,7 @@ def _bubblewrap(info: int) -> list[str]:
     inside = (*here, *devices)
     above = sorted({str(up) for one in inside for up in Path(one).parents if up != Path("/")})
     folders_above = [part for one in above for part in ("--perms", "0755", "--dir", one)]
-    # A user namespace maps one user only, so root does without and becomes nobody inside.
+    # A user namespace maps one user only, so root does without and drops its rights inside.
     users = (
         ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
         if os.geteuid() == 0

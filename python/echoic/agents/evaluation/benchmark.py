@@ -1,13 +1,13 @@
-"""A benchmark: every cell is trained where its method trains, then evaluated, and written down.
+"""A benchmark: each cell is trained if its method trains, then evaluated, and written down.
 
-What it does with a cell that can't be run is to say why: ``skipped`` where something is missing
-that is not its own (a key, a package, a file of data), ``failed`` where it went wrong. Neither is
-ever a number.
+A cell that can't be run gets a reason and never a number: ``skipped`` if something outside it is
+missing (a key, a package, a file of data), ``not applicable`` if its method can't act in its task,
+``failed`` if it went wrong.
 
 Training and evaluation do not share seeds of environments: those of evaluations begin at
 :data:`~echoic.agents.evaluation.config.HELD_OUT`, and a method derives its own from the cell's
-seed, below 2^30. For worlds that are generated from the seed this keeps them apart, as far as
-there are enough of them; for data sets, ``evaluation_task_configs`` chooses another part.
+seed, below 2^30. For worlds that are generated from the seed this keeps them apart, as far as there
+are enough of them; for data sets, ``evaluation_task_configs`` chooses another part.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ import logging
 import math
 import os
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from echoic.agents.baselines.base import Cell, method_of
+from echoic.agents.backbones.registry import backbone_status
+from echoic.agents.baselines.base import Cell, maker_of, method_of
+from echoic.agents.environments.base import environment_names
 from echoic.agents.environments.processes import environment_of
 from echoic.agents.episodes import EnvironmentThread, run_episode
 from echoic.agents.evaluation.config import NO_BACKBONE, BenchmarkConfig, CellName, cells_of
 from echoic.agents.evaluation.results import BenchmarkResult, all_errors, summarize
 from echoic.agents.evaluation.rows import Rows, finite, objects, read_rows
+from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,123 +47,129 @@ __all__ = ["EchoRLBenchmark"]
 
 _log = logging.getLogger(__name__)
 TURNS = "turns.jsonl"
-# An episode that took too long may hang in its environment, which then can't be closed.
+# Seconds for closing an environment, which may hang after a time-out.
 _PATIENCE = 5.0
-# To make an environment, and for the look at it: some read large files first.
+# Seconds for making an environment and its first reset: some read large files first.
 _BEGINNING = 600.0
-# As many errors at the beginning of a cell, and nothing else, say that it can't be run.
+# Errors at the beginning of a cell, and nothing else, after which it counts as failed.
 _ERRORS = 3
 _LONGEST_ERROR = 2000
 
 
 class _Skipped(Exception):
-    """Something that a cell needs is not there."""
+    """A cell needs something that is missing."""
+
+    status = "skipped"
 
 
-@dataclass
-class _Progress:
-    """How far a benchmark is."""
+class _NotApplicable(_Skipped):
+    """A cell's method can't act in its task."""
 
-    cells: int
-    done: int = 0
-    now: str = ""
+    status = "not applicable"
 
 
 class EchoRLBenchmark:
     """Compares methods on tasks.
 
     Custom names come from ``register_environment``, ``register_backbone`` and ``register_method``.
+
+    Args:
+        config: Its settings.
+        log: Called with a line of text whenever a cell begins or ends.
+
+    Raises:
+        ArgumentError: If a task, method or language model has an unknown name; the message lists
+            the known ones.
     """
 
     def __init__(
-        self, config: BenchmarkConfig | None = None, *, tell: Callable[[str], None] | None = None
+        self, config: BenchmarkConfig | None = None, *, log: Callable[[str], None] | None = None
     ) -> None:
-        """Prepare a benchmark.
-
-        Args:
-            config: Its settings.
-            tell: Is called with a line of text whenever a cell begins or ends.
-        """
         self.config = config or BenchmarkConfig()
-        self._tell = tell or _log.info
-        self._tasks: dict[str, str] = {}
+        self._log = log or _log.info
+        # By task: why it is skipped (empty if it is not), and whether it lists its commands.
+        self._tasks: dict[str, tuple[str, bool]] = {}
         self._hung: dict[str, str] = {}
-        self._turns: set[str] = set()
+        known = environment_names()
+        for task in self.config.tasks:
+            # Workers may know more.
+            if task not in known and not self.config.worker_imports:
+                raise ArgumentError(
+                    f"there is no environment {task!r}; there are {', '.join(known)}"
+                )
+        for method in self.config.methods:
+            with contextlib.suppress(ImportError):  # its cells are skipped
+                maker_of(method)
+        for backbone in self.config.backbones:
+            backbone_status(backbone)
 
     async def run_benchmark(self) -> BenchmarkResult:
-        """Do all cells that are missing, then the statistics and the report.
+        """Run all missing cells, then compute the statistics and write the report.
 
-        Whatever ends the process, the rows so far are in the folder, and the next run with the same
-        folder goes on from them.
+        If the process ends early, the folder has the rows so far, and the next run with the same
+        folder continues from them.
         """
-        root = Path(self.config.output_dir)
+        root, config = Path(self.config.output_dir), self.config
         began = time.monotonic()
-        cells = list(cells_of(self.config))
+        cells = list(cells_of(config))
         with Rows(root) as rows:
-            progress = _Progress(len(cells))
-            for cell in cells:
-                progress.now = cell.id
-                await self._do(cell, rows, root, progress)
-                progress.done += 1
+            for number, cell in enumerate(cells, 1):
+                await self._do(cell, rows, root, f"[{number}/{len(cells)}]")
             found = rows.all
-        result = summarize(self.config, cells, found)
+        result = summarize(config, cells, found)
         result.seconds = time.monotonic() - began
         await asyncio.to_thread(self._write, result, found, root)
         return result
 
     def summary(self) -> BenchmarkResult:
-        """What the rows that are there say, without running anything."""
+        """Compute the result of the rows that are there, without running anything."""
         rows = read_rows(self.config.output_dir).values()
         return summarize(self.config, list(cells_of(self.config)), rows)
 
     # One cell.
 
-    async def _do(self, cell: CellName, rows: Rows, root: Path, progress: _Progress) -> None:
-        missing = [
-            episode
-            for episode in range(self.config.num_episodes)
-            if self._wants(rows, cell, episode)
-        ]
+    async def _do(self, cell: CellName, rows: Rows, root: Path, place: str) -> None:
+        config = self.config
+        missing = [one for one in range(config.num_episodes) if self._wants(rows, cell, one)]
         before = rows.get(cell.id)
-        if not missing or (
-            before is not None and before["status"] == "failed" and not self.config.retry_failed
-        ):
+        failed = before is not None and before["status"] == "failed"
+        if not missing or (failed and not config.retry_failed):
             return
-        self._tell(
-            f"[{progress.done + 1}/{progress.cells}] {cell.task} · {cell.method}"
-            f" · {cell.backbone} · seed {cell.seed}: {len(missing)} episodes"
+        self._log(
+            f"{place} {cell.provenance} · {cell.method} · {cell.backbone} · seed {cell.seed}: "
+            f"{len(missing)} episodes"
         )
+        status, reason = "done", ""
         try:
             await self._run(cell, missing, rows, root)
-        except (_Skipped, ImportError) as error:
-            said = str(error) if isinstance(error, _Skipped) else f"{type(error).__name__}: {error}"
-            self._end(rows, cell, "skipped", said)
+        except _Skipped as error:
+            status, reason = error.status, str(error)
+        except ImportError as error:
+            status, reason = "skipped", f"{type(error).__name__}: {error}"
         except Exception as error:  # one bad cell must not end a benchmark
             _log.debug("a cell failed", exc_info=True)
-            self._end(rows, cell, "failed", f"{type(error).__name__}: {error}")
-        else:
-            # What it was before is no longer so.
-            if before is not None:
-                self._end(rows, cell, "done", "")
+            status, reason = "failed", f"{type(error).__name__}: {error}"
+        if reason:
+            self._log(f"    {status}: {reason[:500]}")
+        reason = reason[:_LONGEST_ERROR]
+        # A cell that is done gets a row only to replace an earlier one.
+        same = before is not None and (before["status"], before["reason"]) == (status, reason)
+        if not same and (reason or before is not None):
+            more = {"status": status, "reason": reason}
+            rows.add({"id": cell.id, "kind": "cell", **cell.labels, **more})
 
     def _wants(self, rows: Rows, cell: CellName, episode: int) -> bool:
         row = rows.get(f"{cell.id}/{episode}")
         return row is None or (row["ended"] == "error" and self.config.retry_failed)
 
-    def _end(self, rows: Rows, cell: CellName, status: str, reason: str) -> None:
-        before = rows.get(cell.id)
-        if before is None or (before["status"], before["reason"]) != (status, reason):
-            told = {"status": status, "reason": reason[:2000]}
-            rows.add({"id": cell.id, "kind": "cell", **cell.labels, **told})
-        if reason:
-            self._tell(f"    {status}: {reason[:500]}")
-
     async def _run(self, cell: CellName, missing: list[int], rows: Rows, root: Path) -> None:
-        if cell.problem is not None:
-            if cell.missing:
-                raise _Skipped(cell.problem)
-            raise LookupError(cell.problem)
-        await self._check_task(cell.task)
+        if cell.missing is not None:
+            raise _Skipped(cell.missing)
+        lists_commands = await self._check_task(cell.task)
+        if getattr(maker_of(cell.method), "needs_commands", False) and not lists_commands:
+            raise _NotApplicable(
+                f"{cell.method} chooses among listed commands, and {cell.task} lists none"
+            )
         backbone = _backbone(cell.backbone)
         try:
             method = method_of(
@@ -184,10 +193,10 @@ class EchoRLBenchmark:
         finally:
             await _close_backbone(backbone)
 
-    async def _check_task(self, task: str) -> None:
-        """Make the environment and begin once, to know whether it can be had.
+    async def _check_task(self, task: str) -> bool:
+        """Make the environment and reset it once; return whether it lists commands.
 
-        Some look for their package or data when an episode begins.
+        Some environments look for their package or data when an episode begins.
         """
         if task in self._hung:
             raise TimeoutError(self._hung[task])
@@ -195,7 +204,7 @@ class EchoRLBenchmark:
             try:
                 held = await self._hold(task)
                 try:
-                    await held.call(held.environment.reset, seed=0)
+                    _, info = await held.call(held.environment.reset, seed=0)
                 finally:
                     await held.close()
             except TimeoutError as error:
@@ -203,11 +212,13 @@ class EchoRLBenchmark:
                 self._hung[task] = str(error)
                 raise
             except (ImportError, FileNotFoundError) as error:
-                self._tasks[task] = f"{type(error).__name__}: {error}"
+                self._tasks[task] = f"{type(error).__name__}: {error}", False
             else:
-                self._tasks[task] = ""
-        if self._tasks[task]:
-            raise _Skipped(self._tasks[task])
+                self._tasks[task] = "", bool(info["commands"])
+        reason, lists_commands = self._tasks[task]
+        if reason:
+            raise _Skipped(reason)
+        return lists_commands
 
     async def _hold(self, task: str, needed: Mapping[str, Any] = MappingProxyType({})) -> _Held:
         """Make an environment, in a thread of its own."""
@@ -233,21 +244,21 @@ class EchoRLBenchmark:
         )
 
     async def _train(self, method: Method, cell: CellName, rows: Rows) -> None:
-        """Train, or go on from what is in the cell's folder; what it measured is a row."""
+        """Train, or resume from the cell's folder; its measurements are a row."""
         method.cell.folder.mkdir(parents=True, exist_ok=True)
         with _Spent(method.cell.folder / "training_seconds") as spent:
             measures = dict(await method.train())
         id_ = f"{cell.id}/training"
-        # A second run only loads what the first one trained: its time says nothing.
+        # A second run only loads the result of the first: its time says nothing.
         if rows.get(id_) is None:
-            told = {
+            more = {
                 "steps": self.config.training_steps,
-                # Who trains knows best: also of the parts of a run that was cut off.
+                # The method knows best: also of the parts of a run that was cut off.
                 "seconds": measures.get("seconds", spent.seconds),
                 "measures": measures,
                 "curve": _curve(method.cell.folder),
             }
-            rows.add({"id": id_, "kind": "training", **cell.labels, **told})
+            rows.add({"id": id_, "kind": "training", **cell.labels, **more})
 
     async def _evaluate(
         self, method: Method, cell: CellName, missing: list[int], rows: Rows, root: Path
@@ -284,7 +295,7 @@ class EchoRLBenchmark:
             await asyncio.gather(*workers, return_exceptions=True)
 
     def _check_errors(self, cell: CellName, rows: Rows) -> None:
-        """End a cell of which nothing but errors is known: it says nothing of the method."""
+        """End a cell of nothing but errors: they show nothing of the method."""
         found = (rows.get(f"{cell.id}/{number}") for number in range(self.config.num_episodes))
         known = [row for row in found if row is not None]
         if len(known) >= min(_ERRORS, self.config.num_episodes) and all_errors(known):
@@ -320,7 +331,7 @@ class EchoRLBenchmark:
                 "environment_seed": episode.seed,
                 "reward": episode.reward,
                 "score": episode.score,
-                # An environment may say so on the way, and end otherwise.
+                # An environment may report success during an episode, and end otherwise.
                 "success": episode.success and episode.ended == "terminated",
                 "steps": episode.steps,
                 "tokens_in": episode.usage.tokens_in,
@@ -351,10 +362,10 @@ class EchoRLBenchmark:
 
 
 class _Spent:
-    """Counts the seconds of training in a file, so that those of a run that was cut off count too.
+    """Counts the seconds of training in a file, which includes those of interrupted runs.
 
     Attributes:
-        seconds: In all, after the block; ``nan`` if a process was killed within it before.
+        seconds: Their sum, after the block; ``nan`` if a process was killed within it before.
     """
 
     def __init__(self, path: Path) -> None:
@@ -379,7 +390,7 @@ class _Spent:
 
 
 def _append(path: Path, line: str) -> None:
-    """Add a line; a crash may have left half of the last one, which gets an end of its own."""
+    """Add a line; a partial last line of a crash gets an end of its own."""
     with path.open("ab+") as file:
         half = False
         if file.seek(0, os.SEEK_END):
@@ -389,7 +400,7 @@ def _append(path: Path, line: str) -> None:
 
 
 def _backbone(name: str) -> Any:
-    """The language model of a name."""
+    """Make the language model of a name."""
     if name == NO_BACKBONE:
         return None
     # Brings torch or httpx.
@@ -416,7 +427,7 @@ class _Held:
         self._stuck = False
 
     async def call(self, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """Call what may block, within :data:`_BEGINNING` seconds."""
+        """Call a function that may block, for at most :data:`_BEGINNING` seconds."""
         try:
             return await asyncio.wait_for(self.thread.call(function, *args, **named), _BEGINNING)
         except asyncio.TimeoutError:
@@ -426,7 +437,7 @@ class _Held:
             ) from None
 
     async def close(self, *, stuck: bool = False) -> None:
-        """Close the environment; one that is stuck, from another thread than the one it is in."""
+        """Close the environment, from another thread if it is stuck in its own."""
         if stuck or self._stuck:
             self.thread.close()
             self.thread = EnvironmentThread()
@@ -438,7 +449,7 @@ class _Held:
 
 
 def _curve(folder: Path) -> list[dict[str, Any]]:
-    """What a method told of evaluations while it trained.
+    """Read a method's evaluations during training.
 
     These are the lines of ``evaluations.jsonl`` in its folder, or else those of the trainer's
     ``metrics.jsonl`` that are of evaluations.
@@ -448,9 +459,8 @@ def _curve(folder: Path) -> list[dict[str, Any]]:
     points: dict[Any, dict[str, Any]] = {}
     for path in paths:
         for one in objects(path):
-            if {"step", "success_rate"} <= set(one) and one.get(
-                "kind", "evaluation"
-            ) == "evaluation":
-                # A run that was resumed tells some again.
+            is_evaluation = one.get("kind", "evaluation") == "evaluation"
+            if is_evaluation and {"step", "success_rate"} <= set(one):
+                # A resumed run repeats some.
                 points[one["step"]] = {name: one[name] for name in ("step", "success_rate")}
     return [points[step] for step in sorted(points)]

@@ -1,4 +1,4 @@
-"""What a benchmark compares, on what, and for how long; and what makes its rows comparable.
+"""Settings of a benchmark, and the cells that they make.
 
 A cell is a task, a method, a language model where the method acts through one, and a seed. Its
 *settings* are everything that its numbers depend on, and rows carry a short hash of them: a second
@@ -17,36 +17,25 @@ from typing import TYPE_CHECKING, Any
 from echoic.agents import _checks
 from echoic.agents.backbones.registry import backbone_target
 from echoic.agents.baselines.base import maker_of, method_names
-from echoic.agents.environments import environment_names
+from echoic.agents.environments.base import environment_names, provenance_of
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from echoic.agents.backbones.registry import Target
-
 __all__ = ["ECHO_RL", "HELD_OUT", "NO_BACKBONE", "BenchmarkConfig", "CellName", "cells_of"]
 
-#: The first of the seeds that environments are evaluated with. Training is to stay below 2^30, and
-#: a trainer's own evaluations, by which it may stop, between the two. All are below 2^31.
+#: First seed of evaluation environments. Training stays below 2^30, and a trainer's own
+#: evaluations, by which it may stop, between the two. All are below 2^31.
 HELD_OUT = 3 << 29
-#: How far apart the seeds of two runs are, and so how many episodes a run may have.
+#: Distance of the seeds of two runs, and so the most episodes of a run.
 MOST_EPISODES = 100_000
 MOST_SEEDS = 5_000
-#: The name of the method that the others are compared with.
+#: The method that the others are compared with by default.
 ECHO_RL = "echo-rl"
-
-TASKS = ("alfworld", "webshop", "cruxeval", "arc", "minigrid")
-BACKBONES = (
-    "gpt-4o",
-    "claude-3.5-sonnet",
-    "gemini-1.5-pro",
-    "llama-4",
-    "qwen-7b",
-    "deepseek-r1",
-)
-BASELINES = ("react", "tot", "ppo-rlhf", "rlaif", "impala")
+#: Stands for the language model of a method that has none.
+NO_BACKBONE = "-"
 
 
 @dataclass
@@ -57,35 +46,35 @@ class BenchmarkConfig:
         tasks: Names of environments.
         task_configs: Their settings, by name.
         backbones: Names of language models, for the methods that act through one.
-        baselines: Names of the methods to compare with; that of this package is always there,
-            unless ``reference`` is another.
+        baselines: Names of the methods to compare with the reference. ``"ppo-rlhf"`` is reported as
+            ``"ppo"`` unless its ``baseline_configs`` have ``{"reward": "preferences"}``.
         num_seeds: How often each method is trained and evaluated, each time with another seed.
         num_episodes: Episodes of each evaluation.
-        max_steps_per_episode: After how many steps an episode of an evaluation is cut off. An
+        max_steps_per_episode: Steps after which an episode of an evaluation is cut off. An
             environment may do so earlier by its own setting.
-        evaluation_timeout: After how many seconds an episode is.
-        echo_rl_configs: ``total_timesteps``, how many steps of the environment *every* method that
+        evaluation_timeout: Seconds after which an episode is stopped.
+        echo_rl_configs: ``total_timesteps``, the steps of the environment that *every* method that
             trains may take; the rest are settings of ``"echo-rl"``.
-        output_dir: Where rows, report and checkpoints go. A second run with the same folder does
+        output_dir: Folder of rows, report and checkpoints. A second run with the same folder does
             what is missing there.
         save_detailed_results: Whether the steps of the first episodes of each cell are kept, for
             the viewer. The rows of all episodes always are.
         generate_plots: Whether the report has pictures; they need matplotlib.
         generate_report: Whether there is a report, in Markdown and in HTML.
         baseline_configs: Settings of the other methods, by name.
-        evaluation_task_configs: What is set otherwise in evaluation than in training, by task: for
-            data sets that have a part of their own for that.
-        reference: Which method the others are compared with.
+        evaluation_task_configs: Settings that differ in evaluation from those in training, by task:
+            for data sets that have a part of their own for that.
+        reference: The method that the others are compared with.
         seed: The first of the seeds.
-        parallel_episodes: How many episodes of a cell may run side by side. Their order in the
-            file then varies, not what is in them.
-        detailed_episodes: Of how many episodes of each cell the steps are kept.
-        success_threshold: The success rate that steps are counted to.
+        parallel_episodes: Most episodes of a cell that run side by side. That changes their order
+            in the file, not their content.
+        detailed_episodes: Episodes of each cell of which the steps are kept.
+        success_threshold: The success rate to which steps are counted.
         retry_failed: Whether a second run tries again what ended with an error.
-        environment_timeout: With a number of seconds, environments of evaluations run in processes
-            of their own, and one that takes longer for a step is killed: its episode ends with an
-            error, and nothing of it stays. ``None`` runs them in threads, where one that hangs is
-            given up after ``evaluation_timeout``, and its thread stays.
+        environment_timeout: Seconds that a step of an environment may take. Environments of
+            evaluations then run in processes of their own; one that takes longer is killed, and its
+            episode ends with an error. Default: no limit, and threads, where an environment that
+            hangs is given up after ``evaluation_timeout``, and its thread stays.
         worker_imports: Modules that such processes import first, to register environments.
 
     >>> BenchmarkConfig(num_seeds=0)
@@ -93,10 +82,18 @@ class BenchmarkConfig:
     echoic.errors.ArgumentError: num_seeds must be from 1 to 5000, not 0
     """
 
-    tasks: list[str] = field(default_factory=lambda: list(TASKS))
+    tasks: list[str] = field(
+        default_factory=lambda: ["alfworld", "webshop", "cruxeval", "arc", "minigrid"]
+    )
     task_configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    backbones: list[str] = field(default_factory=lambda: list(BACKBONES))
-    baselines: list[str] = field(default_factory=lambda: list(BASELINES))
+    backbones: list[str] = field(
+        default_factory=lambda: [
+            "gpt-4o", "claude-3.5-sonnet", "gemini-1.5-pro", "llama-4", "qwen-7b", "deepseek-r1",
+        ]
+    )  # fmt: skip
+    baselines: list[str] = field(
+        default_factory=lambda: ["react", "tot", "ppo-rlhf", "rlaif", "impala"]
+    )
     num_seeds: int = 10
     num_episodes: int = 100
     max_steps_per_episode: int = 1000
@@ -135,32 +132,34 @@ class BenchmarkConfig:
                 raise ArgumentError(f"{name} must be a list of names, not {names!r}")
         if not self.tasks:
             raise ArgumentError("tasks must name at least one environment")
-        self._check_names()
-
-    def _check_names(self) -> None:
-        """Refuse settings of what there is not: they would be without effect."""
+        # Settings of an unknown name would have no effect.
         if ECHO_RL in self.baseline_configs:
             raise ArgumentError(f"settings of {ECHO_RL} are echo_rl_configs, not baseline_configs")
         tasks = {*self.tasks, *environment_names()}
+        methods = {self.reference, *self.baselines, *method_names()}
         for name, known in (
             ("task_configs", tasks),
             ("evaluation_task_configs", tasks),
-            ("baseline_configs", {*self.methods, *method_names()}),
+            ("baseline_configs", methods),
         ):
-            for one in getattr(self, name):
-                if one not in known:
-                    raise ArgumentError(f"{name} has settings of {one!r}, which there is not")
+            if unknown := sorted(set(getattr(self, name)) - known):
+                listed = ", ".join(sorted(known))
+                raise ArgumentError(f"{name} has {unknown[0]!r}, which is none of {listed}")
 
     @property
     def training_steps(self) -> int:
-        """How many steps of the environment every method that trains may take."""
+        """Steps of the environment that every method that trains may take."""
         steps: int = self.echo_rl_configs.get("total_timesteps", 100_000)
         return steps
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """All methods, the reference first."""
-        return tuple(dict.fromkeys((self.reference, *self.baselines)))
+        """All methods under the names of reports, the reference first."""
+        return tuple(dict.fromkeys(map(self._called, (self.reference, *self.baselines))))
+
+    def _called(self, method: str) -> str:
+        learned = self.baseline_configs.get("ppo-rlhf", {}).get("reward") == "preferences"
+        return "ppo" if method == "ppo-rlhf" and not learned else method
 
     @property
     def seeds(self) -> range:
@@ -168,22 +167,21 @@ class BenchmarkConfig:
         return range(self.seed, self.seed + self.num_seeds)
 
     def settings_of(self, method: str) -> dict[str, Any]:
-        """The settings of a method, without the number of steps."""
+        """Return the settings of a method, without the number of steps."""
         own = self.echo_rl_configs if method == ECHO_RL else self.baseline_configs.get(method, {})
+        if method == "ppo" and self._called("ppo-rlhf") == "ppo":
+            own = {**self.baseline_configs.get("ppo-rlhf", {}), **own}
+            own.pop("reward", None)
         return {name: value for name, value in own.items() if name != "total_timesteps"}
 
     @staticmethod
     def episode_seed(seed: int, episode: int) -> int:
-        """The seed of the environment in an episode of the evaluation of a run.
+        """Return the seed of the environment in an episode of the evaluation of a run.
 
-        It is the same for all methods, so that they meet the same tasks; it is different for each
-        run and episode; and none of training is as high.
+        It is the same for all methods, so that they meet the same tasks, different for each run and
+        episode, and higher than any of training.
         """
         return HELD_OUT + seed * MOST_EPISODES + episode
-
-
-#: Stands for the language model of a method that has none.
-NO_BACKBONE = "-"
 
 
 @dataclass(frozen=True)
@@ -192,88 +190,90 @@ class CellName:
 
     Attributes:
         task: The name of an environment.
+        provenance: The same with where its data comes from, such as ``"webshop-generated"``.
         method: The name of a method.
         backbone: That of a language model, or ``"-"``.
-        seed: Of training.
+        seed: Seed of training.
         settings: A hash of all that its rows depend on.
         model: The language model that the backbone's name means here.
-        problem: Why the method can't be had, if it can't.
-        missing: Whether that is because a package is missing.
+        missing: The error of a package that the method misses, if it does.
     """
 
     task: str
+    provenance: str
     method: str
     backbone: str
     seed: int
     settings: str
     model: str = NO_BACKBONE
-    problem: str | None = None
-    missing: bool = False
+    missing: str | None = None
 
     @property
     def id(self) -> str:
-        """What its rows' ids begin with."""
+        """The beginning of its rows' ids."""
         return f"{self.task}/{self.method}/{self.backbone}/{self.seed}/{self.settings}"
 
     @property
     def labels(self) -> dict[str, Any]:
-        """What its rows have in common."""
-        return {
-            "task": self.task,
-            "method": self.method,
-            "backbone": self.backbone,
-            "model": self.model,
-            "seed": self.seed,
-            "settings": self.settings,
-        }
+        """The entries that its rows share."""
+        names = ("task", "provenance", "method", "backbone", "model", "seed", "settings")
+        return {name: getattr(self, name) for name in names}
 
     def folder(self, root: Path) -> Path:
-        """Where its checkpoints go."""
-        return root / "cells" / re.sub(r"[^\w.-]+", "_", self.id)
+        """Return the folder of its checkpoints."""
+        parts = (self.provenance, self.method, self.backbone, str(self.seed), self.settings)
+        return root / "cells" / re.sub(r"[^\w.-]+", "_", "/".join(parts))
 
 
 def cells_of(config: BenchmarkConfig) -> Iterator[CellName]:
-    """All cells: seed by seed, so that an early end leaves something of every method."""
+    """Iterate over all cells, seed by seed, so that an early end leaves some of every method."""
     kinds = {name: _kind(name) for name in config.methods}
+    tasks = {
+        task: provenance_of(
+            task,
+            {**config.task_configs.get(task, {}), **config.evaluation_task_configs.get(task, {})},
+        )
+        for task in config.tasks
+    }
     for seed in config.seeds:
-        for task in dict.fromkeys(config.tasks):
-            for method, (needs_backbone, problem, missing) in kinds.items():
-                for backbone in (
-                    dict.fromkeys(config.backbones) if needs_backbone else (NO_BACKBONE,)
-                ):
-                    target = backbone_target(backbone)
-                    settings = _settings(config, task, method, target)
+        for task, provenance in tasks.items():
+            for method, (needs_backbone, missing) in kinds.items():
+                names = dict.fromkeys(config.backbones) if needs_backbone else (NO_BACKBONE,)
+                for backbone in names:
+                    settings = _settings(config, task, provenance, method, backbone)
+                    model = backbone_target(backbone).model
                     yield CellName(
-                        task, method, backbone, seed, settings, target.model, problem, missing
+                        task, provenance, method, backbone, seed, settings, model, missing
                     )
 
 
-def _kind(method: str) -> tuple[bool, str | None, bool]:
-    """Whether a method needs a language model, why it can't be had, and if a package is missing."""
+def _kind(method: str) -> tuple[bool, str | None]:
+    """Return whether a method needs a language model, and the error of a missing package."""
     try:
-        return bool(getattr(maker_of(method), "needs_backbone", False)), None, False
+        return bool(getattr(maker_of(method), "needs_backbone", False)), None
     except ImportError as error:
-        return False, f"{type(error).__name__}: {error}", True
-    except ArgumentError as error:
-        return False, str(error), False
+        return False, f"{type(error).__name__}: {error}"
 
 
-def _settings(config: BenchmarkConfig, task: str, method: str, target: Target) -> str:
-    told: dict[str, Any] = {
+def _settings(
+    config: BenchmarkConfig, task: str, provenance: str, method: str, backbone: str
+) -> str:
+    data: dict[str, Any] = {
         "task": config.task_configs.get(task, {}),
         "evaluation": config.evaluation_task_configs.get(task, {}),
         "method": config.settings_of(method),
         "training_steps": config.training_steps,
         "max_steps": config.max_steps_per_episode,
         "timeout": config.evaluation_timeout,
+        "environment_timeout": config.environment_timeout,
+        "provenance": provenance,
     }
-    if config.environment_timeout is not None:
-        told["environment_timeout"] = config.environment_timeout
+    target = backbone_target(backbone)
     if target.moved:
-        # The name alone says no longer which model it was.
-        told["backbone"] = target
+        # The name alone does not say which model it is.
+        data["backbone"] = target
     try:
-        text = json.dumps(told, sort_keys=True, default=_plain)
+        text = json.dumps(data, sort_keys=True, default=_plain)
     except TypeError as error:
         raise ArgumentError(
             f"settings of {task} and {method} must be plain data: {error}"

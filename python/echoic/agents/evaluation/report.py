@@ -1,9 +1,8 @@
 """The report of a benchmark, in Markdown and in HTML, with pictures and a viewer of trajectories.
 
 Every number stands with the rows that it is computed of: a table's first columns are the filter of
-``rows.jsonl``. Text of environments and models may say anything: it is escaped wherever it goes
-into HTML or a table, cut to a length, and the viewer, which needs no server, forbids scripts.
-Pictures are drawn without a screen, and need matplotlib.
+``rows.jsonl``. Text of environments and models is escaped in HTML and tables, and cut to a length;
+pages need no server and forbid scripts. Pictures are drawn without a screen, and need matplotlib.
 """
 
 from __future__ import annotations
@@ -26,10 +25,45 @@ if TYPE_CHECKING:
 __all__ = ["draw", "write_report", "write_viewer"]
 
 _MOST_TASKS = 24
+_MOST_EPISODES = 200
+_MOST_TURNS = 200
+_MOST_TEXT = 4000
+_MOST_LISTED = 200
+_NOTES = """\
+Success is the environment's own signal, in an episode that the environment itself ended. Errors, \
+time-outs and episodes that a limit ended count as episodes without success. A cell of nothing but \
+errors is failed, and in no number.
+Intervals are made to hold the true value in about 95 cases of 100. Those of success rates of \
+methods that do not train are Wilson's, over episodes; all others are of an expanded bootstrap, \
+over runs for methods that train and else over episodes. It has none for fewer than five, or where \
+all are equal, and holds less often where nearly all are.
+Tokens and costs are those of acting; the training cost is what a judge's tokens cost, by run.
+Tokens per second are those that a model read or wrote by the seconds of the episodes; 'new' \
+leaves out those from a cache.
+Each line's numbers are of the rows of `rows.jsonl` with its task, method, backbone and settings."""
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
+table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
+td, th { border-bottom: 1px solid #8884; padding: .25rem .6rem; text-align: left }
+img { max-width: 100%; background: white } code { font-size: 90% }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; padding: .5rem; margin: .3rem 0 }
+pre { background: #8881 } pre.thought { font-style: italic }
+pre.action { border-left: 3px solid #38c }
+summary { cursor: pointer } .won { color: #2a7 } .lost { color: #c43 } small { opacity: .7 }
+"""
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+
+
+def _page(title: str, body: str) -> str:
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f"<title>{title}</title><style>{_STYLE}</style>{body}</html>\n"
+    )
 
 
 def draw(result: BenchmarkResult, rows: Sequence[dict[str, Any]], folder: Path) -> dict[str, Path]:
-    """Draw what there is to draw; the pictures' files, by what they show."""
+    """Draw the pictures that there is data for; return their files, by description."""
     from matplotlib.figure import Figure
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -39,38 +73,43 @@ def draw(result: BenchmarkResult, rows: Sequence[dict[str, Any]], folder: Path) 
         made[alt] = folder / f"{name}.png"
         figure.savefig(made[alt], dpi=110, metadata={"Software": None})
 
-    tasks = list(dict.fromkeys(one.task for one in result.tasks))[:_MOST_TASKS]
-    by_task = {task: [one for one in result.tasks if one.task == task] for task in tasks}
-    bars = max(len(arms) for arms in by_task.values())
-    figure = Figure((4.6 * min(len(tasks), 3), (1.0 + 0.34 * bars) * -(-len(tasks) // 3)))
-    figure.set_layout_engine("constrained")
-    for place, (task, arms) in enumerate(by_task.items(), 1):
-        axes = figure.add_subplot(-(-len(tasks) // 3), min(len(tasks), 3), place)
-        _bars(axes, task, arms)
+    def grid(count: int, height: float) -> tuple[Any, list[Any]]:
+        columns, lines = min(count, 3), -(-count // 3)
+        figure = Figure((4.6 * columns, height * lines), layout="constrained")
+        return figure, [figure.add_subplot(lines, columns, i + 1) for i in range(count)]
+
+    tasks = list(dict.fromkeys(one.provenance for one in result.tasks))[:_MOST_TASKS]
+    by_task = {task: [one for one in result.tasks if one.provenance == task] for task in tasks}
+    figure, places = grid(len(tasks), 1.0 + 0.34 * max(map(len, by_task.values())))
+    for axes, (task, arms) in zip(places, by_task.items(), strict=True):
+        lines = np.arange(len(arms))
+        axes.barh(lines, [one.success_rate for one in arms], height=0.6, alpha=0.5)
+        for line, one in zip(lines, arms, strict=True):
+            if one.success_interval is not None:
+                axes.plot(one.success_interval, [line, line], color="black", linewidth=1.5)
+            axes.plot(one.success_rates, [line] * len(one.success_rates), "k.", markersize=3)
+        axes.set_yticks(lines, [one.arm for one in arms])
+        axes.invert_yaxis()
+        axes.set(xlim=(-0.02, 1.02), xlabel="success@1", title=task)
     save(figure, "success", "Success rates with their intervals, and each run as a point")
     if spoken := [one for one in result.tasks if one.tokens_per_second is not None]:
         figure = Figure((6.4, 1.0 + 0.3 * len(spoken)), layout="constrained")
         axes = figure.subplots()
-        names = [f"{one.task} · {one.arm}" for one in spoken]
-        new = [one.computed_tokens_per_second or 0.0 for one in spoken]
-        cached = [
-            (one.tokens_per_second or 0.0) - rest for one, rest in zip(spoken, new, strict=True)
-        ]
+        names = [f"{one.provenance} · {one.arm}" for one in spoken]
+        new = np.array([one.computed_tokens_per_second or 0.0 for one in spoken])
+        total = np.array([one.tokens_per_second or 0.0 for one in spoken])
         axes.barh(names, new, label="computed")
-        axes.barh(names, cached, left=new, label="from a cache")
+        axes.barh(names, total - new, left=new, label="from a cache")
         axes.invert_yaxis()
         axes.set_xlabel("tokens per second")
         axes.legend()
         save(figure, "tokens", "Tokens per second, computed and from a cache")
     if curves := _curves(result, rows):
-        figure = Figure(
-            (4.6 * min(len(curves), 3), 3.2 * -(-len(curves) // 3)), layout="constrained"
-        )
-        for place, (task, arms_curves) in enumerate(curves.items(), 1):
-            axes = figure.add_subplot(-(-len(curves) // 3), min(len(curves), 3), place)
-            for index, (arm, runs) in enumerate(arms_curves.items()):
+        figure, places = grid(len(curves), 3.2)
+        for axes, (task, by_arm) in zip(places, curves.items(), strict=True):
+            for index, (arm, runs) in enumerate(by_arm.items()):
                 for number, (steps, values) in enumerate(runs):
-                    label = arm if number == 0 else None
+                    label = None if number else arm
                     axes.plot(steps, values, color=f"C{index % 10}", alpha=0.6, label=label)
             axes.axhline(result.config["success_threshold"], color="grey", linewidth=0.8, ls=":")
             axes.set(title=task, xlabel="steps of training", ylabel="success", ylim=(-0.03, 1.03))
@@ -79,250 +118,207 @@ def draw(result: BenchmarkResult, rows: Sequence[dict[str, Any]], folder: Path) 
     return made
 
 
-def _bars(axes: Any, task: str, arms: list[TaskResult]) -> None:
-    places = np.arange(len(arms))
-    rates = np.array([one.success_rate for one in arms])
-    axes.barh(places, rates, height=0.6, alpha=0.5)
-    for place, one in zip(places, arms, strict=True):
-        if one.success_interval is not None:
-            axes.plot(one.success_interval, [place, place], color="black", linewidth=1.5)
-        axes.plot(one.success_rates, [place] * len(one.success_rates), "k.", markersize=3)
-    axes.set_yticks(places, [one.arm for one in arms])
-    axes.invert_yaxis()
-    axes.set(xlim=(-0.02, 1.02), xlabel="success@1", title=task)
-
-
-def _curves(
-    result: BenchmarkResult, rows: Sequence[dict[str, Any]]
-) -> dict[str, dict[str, list[tuple[list[float], list[float]]]]]:
-    """The curves of trainings, by task and arm."""
+def _curves(result: BenchmarkResult, rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Collect the curves of trainings, by task and arm."""
     arms = {tuple(one.filter.values()): one for one in result.tasks}
-    found: dict[str, dict[str, list[tuple[list[float], list[float]]]]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for row in rows:
-        if row["kind"] != "training" or not row["curve"]:
-            continue
-        one = arms.get((row["task"], row["method"], row["backbone"], row["settings"]))
-        if one is not None:
-            steps = [point["step"] for point in row["curve"]]
-            values = [point["success_rate"] for point in row["curve"]]
-            found.setdefault(one.task, {}).setdefault(one.arm, []).append((steps, values))
+        if row["kind"] == "training" and row["curve"]:
+            one = arms.get((row["task"], row["method"], row["backbone"], row["settings"]))
+            if one is not None:
+                points = [(point["step"], point["success_rate"]) for point in row["curve"]]
+                runs = found.setdefault(one.provenance, {}).setdefault(one.arm, [])
+                runs.append(tuple(zip(*points, strict=True)))
     return found
 
 
-_MOST_EPISODES = 200
-_MOST_TURNS = 200
-_MOST_TEXT = 4000
-_HEAD = """<!doctype html><html lang="en"><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>Trajectories</title><style>
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; padding: .5rem; margin: .3rem 0 }
-pre { background: #8881 }
-pre.thought { font-style: italic } pre.action { border-left: 3px solid #38c }
-summary { cursor: pointer } .won { color: #2a7 } .lost { color: #c43 } small { opacity: .7 }
-</style><h1>Trajectories</h1>
-"""
-
-
 def write_viewer(rows: Sequence[dict[str, Any]], root: Path) -> Path | None:
-    """Write ``trajectories.html`` from the steps that were kept; None if there are none."""
+    """Write ``trajectories.html`` from the steps that were kept; return None without any."""
     source = root / "turns.jsonl"
     if not source.exists():
         return None
     known = {row["id"]: row for row in rows if row["kind"] == "episode"}
-    kept: dict[str, list[dict[str, Any]]] = {}
-    for told in objects(source):
-        if told.get("id") in known and "turns" in told:
-            kept[told["id"]] = told["turns"]
-    path = root / "trajectories.html"
-    with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(_HEAD)
-        for id_ in sorted(kept)[:_MOST_EPISODES]:
-            file.writelines(_episode(known[id_], kept[id_]))
-        if len(kept) > _MOST_EPISODES:
-            file.write(f"<p>… and {len(kept) - _MOST_EPISODES} more, in turns.jsonl.</p>")
+    kept = {
+        one["id"]: one["turns"]
+        for one in objects(source)
+        if one.get("id") in known and "turns" in one
+    }
+    shown = sorted(kept)[:_MOST_EPISODES]
+    parts = ["<h1>Trajectories</h1>"]
+    for id_ in shown:
+        parts += _episode(known[id_], kept[id_])
+    if len(kept) > len(shown):
+        parts.append(f"<p>… and {len(kept) - len(shown)} more, in turns.jsonl.</p>")
+    return _write(root / "trajectories.html", _page("Trajectories", "".join(parts)))
+
+
+def _write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
     return path
 
 
 def _episode(row: dict[str, Any], turns: list[dict[str, Any]]) -> Iterator[str]:
-    mark = "won" if row["success"] else "lost"
+    kind, mark = ("won", "✓") if row["success"] else ("lost", "✗")
     yield (
-        f'<details><summary><span class="{mark}">{"✓" if row["success"] else "✗"}</span>'
-        f" {_text(row['id'])} <small>{row['steps']} steps, reward {row['reward']:g},"
-        f" {_text(row['ended'])}</small></summary>"
+        f'<details><summary><span class="{kind}">{mark}</span> {_cut(row["id"])} '
+        f"<small>{row['steps']} steps, reward {row['reward']:g}, {_cut(row['ended'])}</small>"
+        "</summary>"
     )
     for number, turn in enumerate(turns[:_MOST_TURNS], 1):
         yield f"<p><small>step {number}, reward {turn['reward']:g}</small></p>"
         for kind in ("observation", "thought", "action"):
             if turn[kind]:
-                yield f'<pre class="{kind}">{_text(turn[kind])}</pre>'
+                yield f'<pre class="{kind}">{_cut(turn[kind])}</pre>'
     if len(turns) > _MOST_TURNS:
         yield f"<p>… and {len(turns) - _MOST_TURNS} more steps.</p>"
     if row["error"]:
-        yield f"<pre>{_text(row['error'])}</pre>"
+        yield f"<pre>{_cut(row['error'])}</pre>"
     yield "</details>\n"
 
 
-def _text(text: str) -> str:
+def _cut(text: str) -> str:
     more = "" if len(text) <= _MOST_TEXT else f" … and {len(text) - _MOST_TEXT} more characters"
     return html.escape(text[:_MOST_TEXT] + more)
 
 
-_MOST_LISTED = 200
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
-td, th { border-bottom: 1px solid #8884; padding: .25rem .6rem; text-align: left }
-img { max-width: 100%; background: white } code { font-size: 90% }
-"""
-_NOTES = """\
-Success is the environment's own signal, in an episode that the environment itself ended. Errors, \
-time-outs and episodes that a limit ended count as episodes without success. A cell of nothing but \
-errors is failed, and in no number.
-Intervals are made to hold the true value in about 95 cases of 100. Those of success rates of \
-methods that do not train are Wilson's, over episodes; all others are of an expanded bootstrap, \
-over runs for methods that train and else over episodes. It has none for fewer than five, or where \
-all are equal, and holds less often where nearly all are.
-Tokens and costs are those of acting; the training cost is what a judge's words cost, by run.
-Tokens per second are those that a model read or wrote by the seconds of the episodes; 'new' \
-leaves out what a cache had.
-Each line's numbers are of the rows of `rows.jsonl` with its task, method, backbone and settings."""
-
-
 class _Document:
-    """Paragraphs, tables and pictures, to be written as Markdown and as HTML."""
+    """Paragraphs, tables and pictures, written as Markdown and as HTML."""
 
     def __init__(self) -> None:
-        self._markdown: list[str] = []
-        self._html: list[str] = []
+        self._blocks: list[tuple[str, str]] = []
 
     def title(self, text: str, level: int = 2) -> None:
-        self._markdown.append(f"{'#' * level} {_cell(text)}")
-        self._html.append(f"<h{level}>{_escaped(text)}</h{level}>")
-
-    def lines(self, texts: Iterable[str], *, ours: bool = False) -> None:
-        """A list; Markdown in it means something in a text of ours only."""
-        texts, form = list(texts), _plain if ours else _cell
-        self._markdown.append("\n".join(f"- {form(text)}" for text in texts))
-        items = "".join(f"<li>{_escaped(text)}</li>" for text in texts)
-        self._html.append(f"<ul>{items}</ul>")
+        self._blocks.append(
+            (f"{'#' * level} {_cell(text)}", f"<h{level}>{_escaped(text)}</h{level}>")
+        )
 
     def text(self, text: str) -> None:
-        self._markdown.append(_cell(text))
-        self._html.append(f"<p>{_escaped(text)}</p>")
+        self._blocks.append((_cell(text), f"<p>{_escaped(text)}</p>"))
 
-    def table(self, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        rows = list(rows)
-        lines = [header, ["---"] * len(header), *rows]
-        self._markdown.append(
-            "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
-        )
-        head = "".join(f"<th>{_escaped(text)}</th>" for text in header)
+    def lines(self, texts: Iterable[str], *, ours: bool = False) -> None:
+        """Add a list; Markdown is active in our own text only."""
+        texts, form = list(texts), _plain if ours else _cell
+        items = "".join(f"<li>{_escaped(text)}</li>" for text in texts)
+        self._blocks.append(("\n".join(f"- {form(text)}" for text in texts), f"<ul>{items}</ul>"))
+
+    def table(self, rows: Sequence[dict[str, str]]) -> None:
+        """Add a table of rows with the same columns; nothing without rows."""
+        if not rows:
+            return
+        lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
+        marked = ["| " + " | ".join(map(_cell, line)) + " |" for line in lines]
+        marked[1] = "| " + " | ".join(lines[1]) + " |"
+        head = "".join(f"<th>{_escaped(text)}</th>" for text in lines[0])
         body = "".join(
-            "<tr>" + "".join(f"<td>{_escaped(text)}</td>" for text in row) + "</tr>" for row in rows
+            "<tr>" + "".join(f"<td>{_escaped(text)}</td>" for text in line) + "</tr>"
+            for line in lines[2:]
         )
-        self._html.append(f"<table><tr>{head}</tr>{body}</table>")
+        self._blocks.append(("\n".join(marked), f"<table><tr>{head}</tr>{body}</table>"))
 
     def picture(self, path: Path, alt: str) -> None:
-        self._markdown.append(f"![{_cell(alt)}]({path.parent.name}/{path.name})")
         data = base64.b64encode(path.read_bytes()).decode()
-        self._html.append(f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{data}">')
+        image = f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{data}">'
+        self._blocks.append((f"![{_cell(alt)}]({path.parent.name}/{path.name})", image))
 
     def link(self, text: str, path: Path) -> None:
-        self._markdown.append(f"[{_cell(text)}]({path.name})")
-        self._html.append(f'<p><a href="{html.escape(path.name)}">{_escaped(text)}</a></p>')
+        anchor = f'<p><a href="{html.escape(path.name)}">{_escaped(text)}</a></p>'
+        self._blocks.append((f"[{_cell(text)}]({path.name})", anchor))
 
     def markdown(self) -> str:
-        return "\n\n".join(self._markdown) + "\n"
+        return "\n\n".join(markdown for markdown, _ in self._blocks) + "\n"
 
     def html(self) -> str:
-        return (
-            '<!doctype html><html lang="en"><meta charset="utf-8"><title>Benchmark</title>'
-            f"<style>{_STYLE}</style>{''.join(self._html)}</html>\n"
-        )
+        return _page("Benchmark", "".join(block for _, block in self._blocks))
 
 
 def write_report(result: BenchmarkResult, rows: Sequence[dict[str, Any]], root: Path) -> None:
-    """Write ``benchmark_report.md`` and ``.html``, pictures, and the viewer of trajectories."""
-    config = result.config
-    page = _Document()
+    """Write ``benchmark_report.md`` and ``report.html``, pictures, and the viewer."""
+    config, page = result.config, _Document()
     page.title("Benchmark", 1)
     page.text(
         f"{len(result.tasks)} arms on tasks, {config['num_seeds']} seeds,"
         f" {config['num_episodes']} episodes each; {len(result.skipped)} cells skipped,"
-        f" {len(result.failed)} failed, {len(result.missing)} not done."
+        f" {len(result.failed)} failed, {len(result.not_applicable)} not applicable,"
+        f" {len(result.missing)} not done."
     )
     page.lines(_NOTES.splitlines(), ours=True)
     _results(page, result)
     _pictures(page, result, rows, root)
     _reasons(page, "Skipped", result.skipped)
     _reasons(page, "Failed", result.failed)
+    _reasons(page, "Not applicable", result.not_applicable)
     if result.missing:
         page.title("Not done")
-        page.lines(_first(result.missing))
-    if config["save_detailed_results"]:
-        viewer = write_viewer(rows, root)
-        if viewer is not None:
-            page.title("Trajectories")
-            page.link("What was seen and done in the first episodes of each cell", viewer)
-            result.files["trajectories"] = str(viewer)
-    for name, text in (("benchmark_report.md", page.markdown()), ("report.html", page.html())):
-        (root / name).write_text(text, encoding="utf-8", errors="backslashreplace")
-    result.files["report"] = str(root / "benchmark_report.md")
-    result.files["html"] = str(root / "report.html")
+        rest = len(result.missing) - _MOST_LISTED
+        page.lines([*result.missing[:_MOST_LISTED], *([f"… and {rest} more"] if rest > 0 else [])])
+    viewer = write_viewer(rows, root) if config["save_detailed_results"] else None
+    if viewer is not None:
+        page.title("Trajectories")
+        page.link("What was seen and done in the first episodes of each cell", viewer)
+        result.files["trajectories"] = str(viewer)
+    result.files["report"] = str(_write(root / "benchmark_report.md", page.markdown()))
+    result.files["html"] = str(_write(root / "report.html", page.html()))
 
 
 def _results(page: _Document, result: BenchmarkResult) -> None:
+    def named(one: TaskResult) -> dict[str, str]:
+        return {"task": one.provenance, "method": one.method, "backbone": one.backbone}
+
     page.title("On each task")
-    page.table(
-        [
-            "task", "method", "backbone", "model", "settings", "seeds", "episodes",
-            "success@1", "reward", "steps", "errors", "time-outs",
-        ],
-        [
-            [
-                one.task, one.method, one.backbone, one.model, one.settings, str(len(one.seeds)),
-                f"{one.episodes:,d}", _percent(one.success_rate, one.success_interval),
-                _number(one.avg_reward, one.reward_interval), f"{one.avg_steps:.1f}",
-                str(one.errors), str(one.timeouts),
-            ]
-            for one in result.tasks
-        ],
-    )  # fmt: skip
+    results = [
+        {
+            **named(one),
+            "model": one.model,
+            "settings": one.settings,
+            "seeds": str(len(one.seeds)),
+            "episodes": f"{one.episodes:,d}",
+            "success@1": _percent(one.success_rate, one.success_interval),
+            "reward": _number(one.avg_reward, one.reward_interval),
+            "steps": f"{one.avg_steps:.1f}",
+            "errors": str(one.errors),
+            "time-outs": str(one.timeouts),
+        }
+        for one in result.tasks
+    ]
+    columns = ("provenance", "method", "backbone", "model", "settings")
+    others = dict.fromkeys(tuple(row[name] for name in columns) for row in result.not_applicable)
+    for other in others:
+        shown = dict(zip(("task", *columns[1:]), other, strict=True))
+        rest = dict.fromkeys(("seeds", "episodes", "success@1", "reward", "steps", "errors"), "-")
+        results.append({**shown, **rest, "success@1": "not applicable", "time-outs": "-"})
+    page.table(results)
     page.title("What it took")
     page.table(
         [
-            "task", "method", "backbone", "tokens/episode", "cached", "tokens/s", "new tokens/s",
-            "steps/s", "cost", "cost/success", "training steps", "training time", "training cost",
-            "steps to threshold",
-        ],
-        [
-            [
-                one.task, one.method, one.backbone, _or_dash(one.tokens, ",.0f"),
-                _cached(one, ".0%", one.cached_share), _or_dash(one.tokens_per_second, ",.0f"),
-                _cached(one, ",.0f", one.computed_tokens_per_second),
-                f"{one.steps_per_second:,.1f}",
-                _or_dash(one.cost, ",.4f", "$"), _or_dash(one.cost_per_success, ",.4f", "$"),
-                _or_dash(one.trained_steps, ",d"), _or_dash(one.training_seconds, ",.0f", "", " s"),
-                _or_dash(one.training_cost, ",.4f", "$"),
-                _reached(one.steps_to_threshold),
-            ]
+            {
+                **named(one),
+                "tokens/episode": _or_dash(one.tokens, ",.0f"),
+                "cached": _cached(one, ".0%", one.cached_share),
+                "tokens/s": _or_dash(one.tokens_per_second, ",.0f"),
+                "new tokens/s": _cached(one, ",.0f", one.computed_tokens_per_second),
+                "steps/s": f"{one.steps_per_second:,.1f}",
+                "cost": _or_dash(one.cost, ",.4f", "$"),
+                "cost/success": _or_dash(one.cost_per_success, ",.4f", "$"),
+                "training steps": _or_dash(one.trained_steps, ",d"),
+                "training time": _or_dash(one.training_seconds, ",.0f", "", " s"),
+                "training cost": _or_dash(one.training_cost, ",.4f", "$"),
+                "steps to threshold": _reached(one.steps_to_threshold),
+            }
             for one in result.tasks
-        ],
-    )  # fmt: skip
+        ]
+    )
     page.title("Over tasks")
     page.table(
-        ["arm", "tasks", "runs", "IQM of success", "mean of success"],
         [
-            [
-                arm,
-                ", ".join(one["tasks"]),
-                str(one["runs"]),
-                _percent(one["iqm"], one["iqm_interval"]),
-                _percent(one["mean"], one["mean_interval"]),
-            ]
+            {
+                "arm": arm,
+                "tasks": ", ".join(one["tasks"]),
+                "runs": str(one["runs"]),
+                "IQM of success": _percent(one["iqm"], one["iqm_interval"]),
+                "mean of success": _percent(one["mean"], one["mean_interval"]),
+            }
             for arm, one in result.overall.items()
-        ],
+        ]
     )
     page.title("Comparisons")
     page.text(
@@ -331,17 +327,19 @@ def _results(page: _Document, result: BenchmarkResult) -> None:
     )
     page.table(
         [
-            "task", "reference", "other", "difference", "pairs", "p", "corrected", "least p",
-        ],
-        [
-            [
-                one.task, one.reference, one.other, _percent(one.difference, one.interval),
-                f"{one.pairs} {one.unit}s", f"{one.p:.4f}", f"{one.p_corrected:.4f}",
-                f"{one.least:.4f}",
-            ]
+            {
+                "task": one.provenance,
+                "reference": one.reference,
+                "other": one.other,
+                "difference": _percent(one.difference, one.interval),
+                "pairs": f"{one.pairs} {one.unit}s",
+                "p": f"{one.p:.4f}",
+                "corrected": f"{one.p_corrected:.4f}",
+                "least p": f"{one.least:.4f}",
+            }
             for one in result.significance_tests
-        ],
-    )  # fmt: skip
+        ]
+    )
 
 
 def _pictures(
@@ -364,29 +362,25 @@ def _reasons(page: _Document, title: str, rows: Sequence[dict[str, Any]]) -> Non
     if not rows:
         return
     page.title(title)
-    reasons: dict[tuple[str, str, str, str], list[int]] = {}
+    reasons: dict[tuple[str, ...], list[int]] = {}
+    columns = ("provenance", "method", "backbone", "reason")
     for row in rows:
-        key = (row["task"], row["method"], row["backbone"], row["reason"])
-        reasons.setdefault(key, []).append(row["seed"])
+        reasons.setdefault(tuple(row[name] for name in columns), []).append(row["seed"])
     page.table(
-        ["task", "method", "backbone", "reason", "seeds"],
-        [[*key, _ranges(seeds)] for key, seeds in list(reasons.items())[:_MOST_LISTED]],
+        [
+            {
+                **dict(zip(("task", *columns[1:]), key, strict=True)),
+                "seeds": f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else str(seeds[0]),
+            }
+            for key, seeds in list(reasons.items())[:_MOST_LISTED]
+        ]
     )
     if len(reasons) > _MOST_LISTED:
         page.text(f"… and {len(reasons) - _MOST_LISTED} more, in rows.jsonl.")
 
 
-def _first(names: Sequence[str]) -> list[str]:
-    more = [f"… and {len(names) - _MOST_LISTED} more"] if len(names) > _MOST_LISTED else []
-    return [*names[:_MOST_LISTED], *more]
-
-
-def _ranges(seeds: Sequence[int]) -> str:
-    return f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else str(seeds[0])
-
-
 def _reached(steps: Sequence[float | None]) -> str:
-    """The median, with seeds that never reach it at the end, and how many do."""
+    """Format the median, with seeds that never reach it at the end, and how many do."""
     if not steps:
         return "-"
     known = sorted(step for step in steps if step is not None)
@@ -410,14 +404,14 @@ def _or_dash(value: float | None, form: str, before: str = "", after: str = "") 
 
 
 def _cached(one: TaskResult, form: str, value: float | None) -> str:
-    """What depends on a cache, which some servers say nothing of: that is not 0."""
+    """Format what depends on a cache; some servers do not report it, which is not 0."""
     if value is None and one.tokens is not None:
-        return "not told"
+        return "not reported"
     return _or_dash(value, form)
 
 
 def _cell(text: str) -> str:
-    """Text that stays within a cell or line of Markdown, and means nothing there."""
+    """Escape text for a cell or line of Markdown."""
     return re.sub(r"([\\|\[\]!`*_])", r"\\\1", _plain(text))
 
 

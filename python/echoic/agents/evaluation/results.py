@@ -1,20 +1,20 @@
-"""From rows to numbers: what each method reached, how sure that is, and how they compare.
+"""From rows to numbers: what each method reached, with intervals, and how methods compare.
 
 An *arm* is a method with its language model, if it has one. Numbers are of one arm on one task, or
 of one arm on all tasks that every seed of it was evaluated on.
 
 Decisions:
 
-- The success of a run is the share of its episodes that the environment called a success. One that
-  ended with an error or a time-out is none: leaving it out would favour those who fail early. How
-  many there were stands beside it.
+- The success of a run is the share of its episodes that the environment called a success. Episodes
+  that ended with an error or a time-out count as failures: leaving them out would favour methods
+  that fail early. Their numbers stand beside it.
 - Intervals are over runs, since episodes of one trained policy are not independent of each other.
-  Of methods that don't train they are over episodes of all seeds: runs do not differ otherwise.
+  For methods without training they are over episodes of all seeds: runs do not differ otherwise.
 - Pairs of a comparison are runs with the same seed, of the episodes that both have. If neither
-  method trains, they are episodes with the same seed of the environment.
-- All comparisons of a benchmark are corrected together.
+  method trains, they are episodes with the same seed of the environment. All comparisons of a
+  benchmark are corrected together.
 - Tokens per second are those that a model read or wrote, by the seconds of the episodes, the
-  environment's included. Those that a cache had are in it, and counted apart.
+  environment's included. Tokens from a cache are in it, and counted apart.
 """
 
 from __future__ import annotations
@@ -41,56 +41,51 @@ if TYPE_CHECKING:
 
     from echoic.agents.evaluation.config import BenchmarkConfig, CellName
 
-__all__ = ["BenchmarkResult", "Comparison", "TaskResult", "arm_of", "summarize"]
+__all__ = ["BenchmarkResult", "Comparison", "TaskResult", "summarize"]
 
 Row = dict[str, Any]
 Interval = tuple[float, float] | None
 
 
-def arm_of(method: str, backbone: str) -> str:
-    """What an arm is called."""
-    return method if backbone == NO_BACKBONE else f"{method} ({backbone})"
-
-
 @dataclass
 class TaskResult:
-    """What an arm reached on a task.
+    """The result of an arm on a task.
 
     Attributes:
         task: The name of the environment.
+        provenance: The same with where its data comes from, such as ``"webshop-generated"``.
         method: The name of the method.
         backbone: That of the language model, or ``"-"``.
         model: The language model that the backbone's name meant.
-        settings: Which rows it is computed of, with task, method and backbone: ``rows.jsonl`` has
-            them.
+        settings: With task, method and backbone, the filter of its rows in ``rows.jsonl``.
         seeds: The seeds that have all their episodes.
-        episodes: How many there are.
+        episodes: Number of episodes.
         success_rate: The share of them that succeeded.
-        success_interval: 95 % of such intervals hold the true one: Wilson's over episodes, and for
+        success_interval: 95 % of such intervals hold the true one: Wilson's over episodes, or for
             methods that train the bootstrap's over runs, None for fewer than five or equal ones.
-        avg_reward: The mean reward of an episode.
+        avg_reward: Mean reward of an episode.
         reward_interval: The bootstrap's, over the same.
-        avg_steps: Steps of an episode.
+        avg_steps: Mean steps of an episode.
         success_rates: Of each seed, in their order.
-        tokens: Read and written, by an episode. None for methods that ask no language model when
-            they act.
-        cached_share: The share of the tokens read that a cache had; None where a server does not
-            tell.
+        tokens: Read and written per episode; None for methods that act without a language model.
+        cached_share: Share of the tokens read that came from a cache; None if a server does not
+            report it.
         tokens_per_second: Read and written; see above.
-        computed_tokens_per_second: The same without those that a cache had.
-        steps_per_second: Of the environment.
-        cost: Of all episodes, in US dollars; None where a price is not known.
+        computed_tokens_per_second: The same without those from a cache.
+        steps_per_second: Steps of the environment.
+        cost: Cost of all episodes in US dollars; None where a price is not known.
         cost_per_success: The same by successes; None without one.
         timeouts: Episodes that took too long.
         errors: Episodes that ended with an error.
-        trained_steps: How many steps training took, at most.
-        training_seconds: The mean over seeds; None where it is not known of one.
-        training_cost: What judging cost, in US dollars; the mean over seeds as well.
-        steps_to_threshold: Of each seed, the step of training at which an evaluation reached the
-            threshold; None where none did.
+        trained_steps: Most steps of a training.
+        training_seconds: Mean over seeds; None where it is not known of one.
+        training_cost: Mean cost of judging in US dollars, over seeds.
+        steps_to_threshold: For each seed, the step of training at which an evaluation reached the
+            threshold, or None.
     """
 
     task: str
+    provenance: str
     method: str
     backbone: str
     model: str
@@ -119,18 +114,13 @@ class TaskResult:
 
     @property
     def arm(self) -> str:
-        """What the arm is called."""
-        return arm_of(self.method, self.backbone)
+        """The name of the arm."""
+        return self.method if self.backbone == NO_BACKBONE else f"{self.method} ({self.backbone})"
 
     @property
     def filter(self) -> dict[str, str]:
-        """What its rows have in common."""
-        return {
-            "task": self.task,
-            "method": self.method,
-            "backbone": self.backbone,
-            "settings": self.settings,
-        }
+        """The entries that its rows share."""
+        return {name: getattr(self, name) for name in ("task", "method", "backbone", "settings")}
 
 
 @dataclass
@@ -139,18 +129,20 @@ class Comparison:
 
     Attributes:
         task: The name of the environment.
+        provenance: The same with where its data comes from.
         reference: The arm that others are compared with.
         other: The other.
         unit: What a pair is: ``"run"`` or ``"episode"``.
-        pairs: How many there are.
-        difference: Of success rates, the reference's less the other's.
-        interval: For it, as those of results.
+        pairs: Number of pairs.
+        difference: The reference's success rate less the other's.
+        interval: Its interval, as those of results.
         p: Of the permutation test, on its own.
         p_corrected: The same for all comparisons together, after Holm.
-        least: The least ``p`` that so many pairs can give.
+        least: The least ``p`` that this number of pairs can give.
     """
 
     task: str
+    provenance: str
     reference: str
     other: str
     unit: str
@@ -164,13 +156,13 @@ class Comparison:
 
 @dataclass
 class BenchmarkResult:
-    """What a benchmark found.
+    """The result of a benchmark.
 
     Dicts are by task and arm, such as ``success_rates["minigrid"]["react (gpt-4o)"]``.
 
     Attributes:
         config: Its settings.
-        tasks: What each arm reached on each task.
+        tasks: The result of each arm on each task.
         success_rates: Shares of episodes.
         avg_rewards: Mean rewards of an episode.
         tokens_per_second: Read and written; None for methods without a language model.
@@ -181,9 +173,10 @@ class BenchmarkResult:
             runs' success rates, ``tasks`` and ``runs``.
         skipped: Cells for which something was missing, with reasons.
         failed: Cells that went wrong, with reasons.
+        not_applicable: Cells whose method can't act in their task, with reasons.
         missing: Cells that are not done, or not all their episodes.
-        seconds: How long this run took.
-        files: What was written, by name.
+        seconds: Duration of this run.
+        files: Files that were written, by name.
     """
 
     config: dict[str, Any]
@@ -197,77 +190,87 @@ class BenchmarkResult:
     overall: dict[str, dict[str, Any]] = field(default_factory=dict)
     skipped: list[Row] = field(default_factory=list)
     failed: list[Row] = field(default_factory=list)
+    not_applicable: list[Row] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     seconds: float = 0.0
     files: dict[str, str] = field(default_factory=dict)
 
     def as_data(self) -> dict[str, Any]:
-        """The same as dicts, lists and numbers."""
+        """Return the same as dicts, lists and numbers."""
         return asdict(self)
 
 
 def summarize(
     config: BenchmarkConfig, cells: Sequence[CellName], rows: Iterable[Row]
 ) -> BenchmarkResult:
-    """Compute what the rows of these cells say."""
+    """Compute the result from the rows of these cells."""
     result = BenchmarkResult(config=asdict(config))
-    episodes, trainings = _sort(config, {cell.id for cell in cells}, rows, result)
-    ended = {row["id"] for row in (*result.skipped, *result.failed)}
+    without = {
+        "skipped": result.skipped,
+        "failed": result.failed,
+        "not applicable": result.not_applicable,
+    }
+    known = {cell.id for cell in cells}
+    episodes: dict[str, list[Row]] = defaultdict(list)
+    trainings: dict[str, Row] = {}
+    ended = set()
+    for row in rows:
+        cell_id = row["id"] if row["kind"] == "cell" else row["id"].rpartition("/")[0]
+        if cell_id not in known:  # of other settings, or other names
+            continue
+        if row["kind"] == "training":
+            trainings[cell_id] = row
+        elif row["kind"] == "episode" and row["episode"] < config.num_episodes:
+            episodes[cell_id].append(row)
+        elif row.get("status") in without:
+            without[row["status"]].append(row)
+            ended.add(cell_id)
+    arms: dict[tuple[str, ...], list[CellName]] = defaultdict(list)
     for cell in cells:
-        # A model that is dead or a task that breaks says nothing of a method.
-        if all_errors(own := episodes[cell.id]) and len(own) == config.num_episodes:
-            del episodes[cell.id]
+        own = episodes[cell.id]
+        if len(own) < config.num_episodes:
             if cell.id not in ended:
-                ended.add(cell.id)
-                told = {"status": "failed", "reason": f"only errors, such as {own[-1]['error']}"}
-                result.failed.append({"id": cell.id, "kind": "cell", **cell.labels, **told})
-    arms: dict[tuple[str, str, str, str], list[CellName]] = defaultdict(list)
-    for cell in cells:
-        if len(episodes[cell.id]) == config.num_episodes:
+                result.missing.append(cell.id)
+        elif not all_errors(own):
             arms[cell.task, cell.method, cell.backbone, cell.settings].append(cell)
         elif cell.id not in ended:
-            result.missing.append(cell.id)
+            # A dead model or a broken task shows nothing of a method.
+            more = {"status": "failed", "reason": f"only errors, such as {own[-1]['error']}"}
+            result.failed.append({"id": cell.id, "kind": "cell", **cell.labels, **more})
     found: dict[tuple[str, str], list[list[Row]]] = {}
     for done in arms.values():
         runs = [sorted(episodes[cell.id], key=lambda row: row["episode"]) for cell in done]
         trained = [trainings[cell.id] for cell in done if cell.id in trainings]
-        one = _task_result(done, runs, trained, config)
+        one = _task_result(done, runs, trained, config.success_threshold)
         found[one.task, one.arm] = runs
         result.tasks.append(one)
-    _index(result)
+        for target, value in (
+            (result.success_rates, one.success_rate),
+            (result.avg_rewards, one.avg_reward),
+            (result.tokens_per_second, one.tokens_per_second),
+            (result.cost_efficiency, one.cost_per_success),
+            (result.confidence_intervals, one.success_interval),
+        ):
+            by_task: dict[str, Any] = target
+            by_task.setdefault(one.task, {})[one.arm] = value
     _compare(result, found, config.reference)
     _overall(result)
     return result
 
 
-def _sort(
-    config: BenchmarkConfig, known: set[str], rows: Iterable[Row], result: BenchmarkResult
-) -> tuple[dict[str, list[Row]], dict[str, Row]]:
-    """Episodes and trainings by cell; what was skipped or failed goes into the result."""
-    episodes: dict[str, list[Row]] = defaultdict(list)
-    trainings: dict[str, Row] = {}
-    for row in rows:
-        cell_id = row["id"] if row["kind"] == "cell" else row["id"].rpartition("/")[0]
-        if cell_id not in known:
-            # Of other settings, or other names.
-            continue
-        if row["kind"] == "episode":
-            if row["episode"] < config.num_episodes:
-                episodes[cell_id].append(row)
-        elif row["kind"] == "training":
-            trainings[cell_id] = row
-        elif row["status"] in {"skipped", "failed"}:
-            (result.skipped if row["status"] == "skipped" else result.failed).append(row)
-    return episodes, trainings
+def all_errors(rows: Iterable[Row]) -> bool:
+    """Return whether there are episodes, and all of them ended with an error."""
+    return {row["ended"] for row in rows} == {"error"}
 
 
 def _task_result(
     cells: Sequence[CellName],
     runs: Sequence[Sequence[Row]],
     trainings: Sequence[Row],
-    config: BenchmarkConfig,
+    threshold: float,
 ) -> TaskResult:
     rows = [row for run in runs for row in run]
+    count = len(rows)
 
     def total(name: str) -> float:
         return float(sum(row[name] for row in rows))
@@ -280,37 +283,36 @@ def _task_result(
 
     seconds = max(total("seconds"), 1e-9)
     successes = sum(bool(row["success"]) for row in rows)
-    # A judge's words are of training: acting asks nobody.
+    # A judge's tokens are of training: acting uses no model then.
     speaks = total("requests") > 0
     judged = [row["measures"]["judge_cost"] for row in trainings if "judge_cost" in row["measures"]]
-    read, written = total("tokens_in"), total("tokens_out")
-    # What one answer did not tell is not known of all.
-    told = all(row["tokens_cached"] is not None for row in rows)
-    cached = total("tokens_cached") if speaks and told else None
-    costs = [row["cost"] for row in rows]
-    cost = float(sum(costs)) if speaks and None not in costs else None
+    read, both = total("tokens_in"), total("tokens_in") + total("tokens_out")
+    # Unknown of one answer is unknown of all.
+    known = speaks and all(row["tokens_cached"] is not None for row in rows)
+    cached = total("tokens_cached") if known else None
+    priced = speaks and all(row["cost"] is not None for row in rows)
+    cost = total("cost") if priced else None
+    curves = [row["curve"] for row in trainings if row["curve"]]
+    first = cells[0]
     return TaskResult(
-        task=cells[0].task,
-        method=cells[0].method,
-        backbone=cells[0].backbone,
-        model=cells[0].model,
-        settings=cells[0].settings,
+        task=first.task,
+        provenance=first.provenance,
+        method=first.method,
+        backbone=first.backbone,
+        model=first.model,
+        settings=first.settings,
         seeds=[cell.seed for cell in cells],
-        episodes=len(rows),
-        success_rate=successes / len(rows),
-        success_interval=(
-            interval("success") if trainings else wilson_interval(successes, len(rows))
-        ),
-        avg_reward=total("reward") / len(rows),
+        episodes=count,
+        success_rate=successes / count,
+        success_interval=interval("success") if trainings else wilson_interval(successes, count),
+        avg_reward=total("reward") / count,
         reward_interval=interval("reward"),
-        avg_steps=total("steps") / len(rows),
+        avg_steps=total("steps") / count,
         success_rates=[float(np.mean([row["success"] for row in run])) for run in runs],
-        tokens=(read + written) / len(rows) if speaks else None,
+        tokens=both / count if speaks else None,
         cached_share=cached / read if cached is not None and read else None,
-        tokens_per_second=(read + written) / seconds if speaks else None,
-        computed_tokens_per_second=(
-            (read - cached + written) / seconds if cached is not None else None
-        ),
+        tokens_per_second=both / seconds if speaks else None,
+        computed_tokens_per_second=None if cached is None else (both - cached) / seconds,
         steps_per_second=total("steps") / seconds,
         cost=cost,
         cost_per_success=cost / successes if cost is not None and successes else None,
@@ -321,35 +323,17 @@ def _task_result(
         training_seconds=_mean([row["seconds"] for row in trainings]),
         steps_to_threshold=[
             steps_to_threshold(
-                [one["step"] for one in row["curve"]],
-                [one["success_rate"] for one in row["curve"]],
-                config.success_threshold,
+                [one["step"] for one in curve], [one["success_rate"] for one in curve], threshold
             )
-            for row in trainings
-            if row["curve"]
+            for curve in curves
         ],
     )
 
 
-def all_errors(rows: Iterable[Row]) -> bool:
-    """Whether there are episodes, and all of them ended with an error."""
-    ends = {row["ended"] for row in rows}
-    return ends == {"error"}
-
-
 def _mean(values: Sequence[float | None]) -> float | None:
-    """None without values, or if one of them is not known."""
+    """Compute a mean; None without values, or if one of them is not known."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known and len(known) == len(values) else None
-
-
-def _index(result: BenchmarkResult) -> None:
-    for one in result.tasks:
-        result.success_rates.setdefault(one.task, {})[one.arm] = one.success_rate
-        result.avg_rewards.setdefault(one.task, {})[one.arm] = one.avg_reward
-        result.tokens_per_second.setdefault(one.task, {})[one.arm] = one.tokens_per_second
-        result.cost_efficiency.setdefault(one.task, {})[one.arm] = one.cost_per_success
-        result.confidence_intervals.setdefault(one.task, {})[one.arm] = one.success_interval
 
 
 def _compare(
@@ -357,11 +341,9 @@ def _compare(
 ) -> None:
     for first in (one for one in result.tasks if one.method == reference):
         for other in result.tasks:
-            if other.task != first.task or other.method == reference:
-                continue
+            # Another model is another comparison than another method.
             models = {first.backbone, other.backbone} - {NO_BACKBONE}
-            if len(models) > 1:
-                # Another model is another comparison than another method.
+            if other.task != first.task or other.method == reference or len(models) > 1:
                 continue
             trained = first.trained_steps is not None or other.trained_steps is not None
             differences = _differences(
@@ -372,6 +354,7 @@ def _compare(
             result.significance_tests.append(
                 Comparison(
                     task=first.task,
+                    provenance=first.provenance,
                     reference=first.arm,
                     other=other.arm,
                     unit="run" if trained else "episode",
@@ -389,19 +372,18 @@ def _compare(
 
 
 def _differences(first: list[list[Row]], other: list[list[Row]], *, by_run: bool) -> list[float]:
-    of_other = {row["environment_seed"]: row for run in other for row in run}
-    found = []
-    for run in first:
-        own = [
-            float(row["success"]) - float(of_other[row["environment_seed"]]["success"])
+    of_other = {row["environment_seed"]: float(row["success"]) for run in other for row in run}
+    runs = [
+        [
+            float(row["success"]) - of_other[row["environment_seed"]]
             for row in run
             if row["environment_seed"] in of_other
         ]
-        if by_run and own:
-            found.append(float(np.mean(own)))
-        elif not by_run:
-            found += own
-    return found
+        for run in first
+    ]
+    if by_run:
+        return [float(np.mean(run)) for run in runs if run]
+    return [one for run in runs for one in run]
 
 
 def _overall(result: BenchmarkResult) -> None:
@@ -411,14 +393,13 @@ def _overall(result: BenchmarkResult) -> None:
     for arm, of_arm in by_arm.items():
         strata = [one.success_rates for one in of_arm]
         runs = [value for values in strata for value in values]
+        even = len({len(one) for one in strata}) == 1
         result.overall[arm] = {
             "iqm": interquartile_mean(runs),
             "iqm_interval": bootstrap_interval(strata, statistic="iqm"),
             # Each task counts the same, however many runs it has.
             "mean": float(np.mean([np.mean(values) for values in strata])),
-            "mean_interval": bootstrap_interval(strata)
-            if len({len(s) for s in strata}) == 1
-            else None,
-            "tasks": [one.task for one in of_arm],
+            "mean_interval": bootstrap_interval(strata) if even else None,
+            "tasks": [one.provenance for one in of_arm],
             "runs": len(runs),
         }

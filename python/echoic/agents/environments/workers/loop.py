@@ -1,11 +1,12 @@
-"""The worker's side: asked by lines of JSON, answers by lines of JSON, until nobody asks.
+"""The worker's side of a :class:`~echoic.agents.environments.processes.JsonProcess`.
 
 Needs the standard library only, because it also runs where Echoic is not installed.
 
-A request is ``{"do": name, "with": {...}, "limit": seconds}``, an answer ``{"is": value}`` or
-``{"error": {"kind": class, "text": message, "trace": where}}``. A worker never outlives who asks:
-the end of its input ends it, and while it works, the system's alarm does that kills it after the
-limit, even where code holds the interpreter. Whatever libraries print goes to standard error.
+A request is the line ``{"do": name, "with": {...}, "limit": seconds}``, an answer the line
+``{"is": value}`` or ``{"error": {"kind": class, "text": message, "trace": where}}``. The end of its
+input ends a worker, and while it works, an alarm of the system kills it after the limit, even if
+its code holds the interpreter: no worker outlives its parent. What libraries print goes to standard
+error.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
-# How many seconds after its limit a worker ends by itself. Who asks kills it before, if alive.
+# Seconds after the limit at which the alarm ends a worker. A parent that lives kills it before.
 _GRACE = 5.0
 _LONGEST_TRACE = 4000
 
@@ -29,7 +30,7 @@ _LONGEST_TRACE = 4000
 def serve(
     does: Mapping[str, Callable[..., Any]], default: Callable[[Any], Any] | None = None
 ) -> None:
-    """Answer until the input ends; ``default`` says as JSON what JSON can't."""
+    """Answer until the input ends; ``default`` is that of :func:`json.dumps`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     asked, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -38,31 +39,20 @@ def serve(
     os.dup2(2, 1)
     for line in asked:
         request = json.loads(line)
-        # Each time, because libraries take the signal for themselves.
+        # Each time, because libraries may install a handler.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, request["limit"] + _GRACE)
-        said = _answer(does, request, default)
+        try:
+            value = does[request["do"]](**request["with"])
+            answer = json.dumps({"is": value}, default=default)
+        except Exception as error:  # the parent raises it
+            trace = traceback.format_exc()[-_LONGEST_TRACE:]
+            answer = json.dumps(
+                {"error": {"kind": type(error).__name__, "text": str(error), "trace": trace}}
+            )
         signal.setitimer(signal.ITIMER_REAL, 0)
         try:
-            answers.write(said)
+            answers.write(answer.encode() + b"\n")
             answers.flush()
         except BrokenPipeError:
             return
-
-
-def _answer(
-    does: Mapping[str, Callable[..., Any]],
-    request: Mapping[str, Any],
-    default: Callable[[Any], Any] | None,
-) -> bytes:
-    try:
-        value = does[request["do"]](**request["with"])
-        text = json.dumps({"is": value}, default=default)
-    except Exception as error:  # who asks is told
-        told = {
-            "kind": type(error).__name__,
-            "text": str(error),
-            "trace": traceback.format_exc()[-_LONGEST_TRACE:],
-        }
-        text = json.dumps({"error": told})
-    return text.encode() + b"\n"

@@ -1,0 +1,574 @@
+"""Methods that prompt a language model: ReAct and Tree of Thoughts. Nothing is trained.
+
+**ReAct** (Yao et al., 2023, arXiv:2210.03629): the model sees the task, the last turns, the
+commands, and last the present observation; it writes a thought and an action. An answer without a
+command is asked for again ``retries`` times, with the commands; then the action is sent as it is,
+and the environment answers that nothing happens. If all commands are listed and the backbone can
+score given answers, the model writes its thought only, and the command is taken that it finds
+likeliest after it. The first turn, which states tasks, always stays. Beyond ``history`` turns, the
+older half of the others is dropped at once: until then a prompt continues the one before it, and
+its keys and values need not be computed again.
+
+**Tree of Thoughts** (Yao et al., 2023, arXiv:2305.10601): breadth first. At each level the model
+proposes up to ``breadth`` thoughts for each kept state and judges the results; ``beam`` limits the
+kept states. A tree of depth d has up to b^d leaves and b + b^2 + ... + b^d nodes; both are counted
+as they are made. If the environment lists commands, a thought is a command and deeper ones continue
+it in the model's imagination; the first command of the best path is sent, and the next step
+searches again. If any text is an action, a thought is a step of a solution, and the model is asked
+for the answer that follows from the best path. If nothing is proposed, the model is asked once for
+its answer, without a tree.
+
+Answers of models are read leniently, and never replaced by a random or default action.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from echoic.agents import _checks
+from echoic.agents.backbones.base import Message, with_plan
+from echoic.agents.baselines.base import Cell, Method
+from echoic.agents.environments.base import read_settings
+from echoic.agents.episodes import Decision, Usage, used_by
+from echoic.errors import ArgumentError, BackboneError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping, Sequence
+
+    from echoic.agents.backbones.base import Backbone
+
+__all__ = [
+    "ReAct",
+    "ReActConfig",
+    "ReActPolicy",
+    "TreeOfThoughts",
+    "TreeOfThoughtsConfig",
+    "TreeOfThoughtsPolicy",
+    "parse",
+]
+
+# Signs before an item of a list, or around a command, that models write.
+_BULLET = re.compile(r"^\s*(?:[-*•>]+|\(?\d{1,3}[.):])\s+")
+_AROUND = "\"'`*“”"
+
+
+def restricted(info: Mapping[str, Any]) -> bool:
+    """Return whether the list of commands is complete: not empty, and not cut."""
+    return bool(info["commands"]) and not bool(info["command_mask"].all())
+
+
+def show_commands(commands: Sequence[str]) -> str:
+    """Format commands for a prompt."""
+    return "Commands:\n" + "\n".join(f"- {command}" for command in commands)
+
+
+def clip(text: str, limit: int) -> str:
+    """Replace the middle of a text that is too long."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n[...]\n{text[len(text) - half :]}"
+
+
+def bare(text: str) -> str:
+    """Strip quotes, stars, and a fence of code around a command.
+
+    >>> bare('**"go north"**')
+    'go north'
+    """
+    text = text.strip()
+    fenced = re.fullmatch(r"```\w*\n?(.*?)\n?```", text, re.DOTALL)
+    if fenced:
+        text = fenced[1]
+    while len(text) > 1 and text[0] in _AROUND and text[-1] in _AROUND:
+        text = text[1:-1].strip()
+    return text.strip()
+
+
+def lines(text: str, most: int) -> list[str]:
+    r"""Read the first different items of a list, without bullets and numbers.
+
+    >>> lines("1. go north\n2. go north\n- wait", 5)
+    ['go north', 'wait']
+    """
+    items = (bare(_BULLET.sub("", line)) for line in text.splitlines())
+    found: dict[str, str] = {}
+    for item in filter(None, items):
+        found.setdefault(_plain(item), item)
+    return list(found.values())[:most]
+
+
+def matching(said: str, commands: Sequence[str]) -> str | None:
+    """Find the one listed command in a text, also within more words; None for none or several.
+
+    >>> matching("Go  North.", ["go north", "go south"])
+    'go north'
+    >>> matching("north or south", ["north", "south"]) is None
+    True
+    """
+    plain = _plain(bare(said))
+    by_plain = {_plain(command): command for command in commands}
+    if plain in by_plain:
+        return by_plain[plain]
+    within = [
+        one for one in by_plain if one and re.search(rf"(?<!\w){re.escape(one)}(?!\w)", plain)
+    ]
+    # "take key from box" contains "take key", which may be a command too.
+    longest = max(within, key=len, default=None)
+    if longest is None or any(one not in longest for one in within):
+        return None
+    return by_plain[longest]
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split()).rstrip(".!")
+
+
+class _Prompting:
+    """Asks a model, and counts what that used: shared by the policies."""
+
+    spent: Usage
+
+    def __init__(self, backbone: Backbone, config: Any) -> None:
+        self._backbone = backbone
+        self._config = config
+        self.begin("", 0)
+
+    def begin(self, instructions: str, seed: int) -> None:
+        self.spent = Usage()
+        self._seed = seed * 100_003
+
+    async def _ask(
+        self, chat: list[Message], temperature: float, stop: tuple[str, ...] = ()
+    ) -> tuple[str, Usage]:
+        # Another seed for each call, so that the same question can have another answer.
+        self._seed += 1
+        try:
+            answer = await self._backbone.chat(
+                chat,
+                max_tokens=self._config.max_tokens,
+                temperature=temperature,
+                stop=stop,
+                seed=self._seed,
+            )
+        except BackboneError as error:
+            self.spent += used_by(error)
+            raise
+        self.spent += answer.usage
+        return answer.text, answer.usage
+
+
+# It contains no word that could be read as an action: small models repeat what they are shown.
+FORM = (
+    'Answer in two lines. The first begins with "Thought:" and says what you make of it; the '
+    'second begins with "Action:" and says what you do.'
+)
+# An example of the form: small models follow an example where they follow no instruction.
+EXAMPLE = (
+    "Commands:\n- leave\n- stir soup\n\nObservation: A kitchen. A note says: stir the soup.",
+    "Thought: The note says to stir the soup.\nAction: stir soup",
+)
+# The same where any text is an action.
+FREE_EXAMPLE = (
+    "Observation: How many days are three weeks?",
+    "Thought: A week has 7 days, so three have 21.\nAction: 21",
+)
+_STOP = ("\nObservation:",)
+_STOP_THOUGHT = (*_STOP, "\nAction:")
+_ACTION = re.compile(r"^[\s*#>_-]*action\s*\d*\s*[*_]*:[*_]*[ \t]*", re.IGNORECASE | re.MULTILINE)
+_THOUGHT = re.compile(r"^[\s*#>_-]*thought\s*\d*\s*[*_]*:[*_]*[ \t]*", re.IGNORECASE)
+_NEXT = re.compile(r"^\s*(?:thought|action|observation)\s*\d*\s*:", re.IGNORECASE | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class ReActConfig:
+    """Settings of ReAct.
+
+    Attributes:
+        max_tokens: Most tokens of an answer.
+        temperature: 0 takes the likeliest tokens.
+        history: Most turns that the model sees beside the present one.
+        max_characters: Longest observation; the middle of a longer one is left out.
+        retries: How often an answer without a command is asked for again.
+        examples: Pairs of observation and answer, shown before an episode. Default: one of ours.
+        choice: How a command is chosen where all are listed: ``"likeliest"`` after the thought, if
+            the backbone has ``score``, or the one that is ``"said"``.
+        plan_every: Turns between two plans in words, which stand at the end of each prompt: a
+            replacement of plans in vectors for backbones that take none. 0 makes no plans.
+    """
+
+    max_tokens: int = 128
+    temperature: float = 0.0
+    history: int = 10
+    max_characters: int = 4000
+    retries: int = 1
+    examples: tuple[tuple[str, str], ...] | None = None
+    choice: str = "likeliest"
+    plan_every: int = 0
+
+    def __post_init__(self) -> None:
+        _checks.whole(self, "max_tokens", "history")
+        _checks.whole(self, "max_characters", least=100)
+        _checks.whole(self, "retries", "plan_every", least=0)
+        _checks.one_of(self, "choice", ("likeliest", "said"))
+        _checks.number(self, "temperature", least=0, finite=False)
+
+
+class ReAct(Method):
+    """Thoughts and actions in turn; settings are :class:`ReActConfig`'s."""
+
+    name = "react"
+    needs_backbone = True
+
+    def __init__(self, cell: Cell) -> None:
+        super().__init__(cell)
+        self.config: ReActConfig = read_settings(ReActConfig, cell.settings)
+
+    def policy(self) -> ReActPolicy:
+        """Return a new policy."""
+        return ReActPolicy(self.cell.backbone, self.config)
+
+
+class ReActPolicy(_Prompting):
+    """Acts in one episode at a time.
+
+    Attributes:
+        invalid: Answers of this episode without a command.
+        spent: Usage of all calls of this episode.
+    """
+
+    _config: ReActConfig
+
+    def begin(self, instructions: str, seed: int) -> None:
+        """Begin an episode."""
+        super().begin(instructions, seed)
+        self.invalid = 0
+        self._system = Message("system", f"{instructions}\n\n{FORM}".strip())
+        # Observation and answer of each turn.
+        self._turns: list[tuple[str, str]] = []
+        self._examples = self._config.examples or ()
+        self._plan = ""
+        self._acted = 0
+
+    async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> Decision:
+        """Think and act."""
+        config = self._config
+        seen = "Observation: " + clip(observation["text"], config.max_characters)
+        commands = info["commands"]
+        if not self._acted and config.examples is None:
+            # The same in all prompts of an episode, so that they begin alike.
+            self._examples = (EXAMPLE,) if commands else (FREE_EXAMPLE,)
+        chat = [self._system]
+        for shown, said in (*self._examples, *self._turns):
+            chat += [Message("user", shown), Message("assistant", said)]
+        now = f"{show_commands(commands)}\n\n{seen}" if commands else seen
+        chat.append(Message("user", now))
+        usage = Usage()
+        if config.plan_every and self._acted % config.plan_every == 0:
+            ask = f"{now}\n\nBefore you act: say in one short sentence what your plan is."
+            text, usage = await self._ask(
+                [*chat[:-1], Message("user", ask)], config.temperature, _STOP
+            )
+            self._plan = clip(text.strip().partition("\n")[0], config.max_characters)
+        chat = with_plan(chat, self._plan)
+        scored = config.choice == "likeliest" and self._backbone.capabilities.score
+        if scored and restricted(info):
+            thought, done, used = await self._choose(chat, commands)
+        else:
+            thought, done, used = await self._say(chat, info)
+        self._acted += 1
+        said = f"Thought: {thought}\nAction: {done}" if thought else f"Action: {done}"
+        self._turns.append((seen, clip(said, config.max_characters)))
+        if len(self._turns) > config.history:
+            kept = config.history // 2 if config.history > 1 else 0
+            self._turns = [self._turns[0], *self._turns[len(self._turns) - kept :]]
+        return Decision(done, thought, usage + used)
+
+    async def _say(self, chat: list[Message], info: Mapping[str, Any]) -> tuple[str, str, Usage]:
+        """Return a thought and an action as the model writes them."""
+        config, usage = self._config, Usage()
+        for attempt in range(config.retries + 1):
+            text, used = await self._ask(chat, config.temperature, _STOP)
+            usage += used
+            thought, action = parse(text, within_line=bool(info["commands"]))
+            command = _command(text, action, info)
+            if command is not None:
+                break
+            self.invalid += 1
+            if attempt < config.retries:
+                chat = [*chat, Message("assistant", text.strip() or "..."), _asked_again(info)]
+        return thought, command if command is not None else action or bare(text), usage
+
+    async def _choose(self, chat: list[Message], commands: Sequence[str]) -> tuple[str, str, Usage]:
+        """Return a thought as the model writes it, and the command that is likeliest after it."""
+        heat = self._config.temperature
+        text, usage = await self._ask(chat, heat, _STOP_THOUGHT)
+        thought, _ = parse(text, within_line=True)
+        begin = f"Thought: {thought}\nAction:" if thought else "Action:"
+        try:
+            scores = await self._backbone.score(chat, [f" {one}" for one in commands], begin=begin)
+        except BackboneError as error:
+            self.spent += used_by(error)
+            raise
+        self.spent += scores.usage
+        worth = np.asarray(scores.log_probs)
+        if heat > 0:
+            # The largest of these is drawn with the probability that the softmax gives it.
+            worth = worth / heat + np.random.default_rng(self._seed).gumbel(size=len(commands))
+        return thought, commands[int(worth.argmax())], usage + scores.usage
+
+
+def parse(text: str, *, within_line: bool) -> tuple[str, str | None]:
+    r"""Split an answer into the thought and the action; None without an action.
+
+    >>> parse("Thought: it is dark.\nAction: light lamp", within_line=True)
+    ('it is dark.', 'light lamp')
+
+    Args:
+        text: The answer of a model.
+        within_line: Whether an action ends with its line; otherwise, as the rows of a grid, with
+            the next thought or observation.
+    """
+    found = _ACTION.search(text)
+    before = text if found is None else text[: found.start()]
+    thought = _THOUGHT.sub("", before.strip()).strip()
+    if found is None:
+        return thought, None
+    rest = text[found.end() :]
+    following = _NEXT.search(rest)
+    rest = (rest if following is None else rest[: following.start()]).strip()
+    return thought, bare(rest.partition("\n")[0] if within_line else rest) or None
+
+
+def _command(text: str, action: str | None, info: Mapping[str, Any]) -> str | None:
+    """Find the command that was meant; None without one."""
+    commands = info["commands"]
+    if not commands:
+        return action
+    if action is None:
+        # Small models leave out the form and write the command only.
+        said = [one for line in text.splitlines() if (one := matching(line, commands))]
+        return said[0] if len(set(said)) == 1 else None
+    listed = matching(action, commands)
+    return listed if listed is not None or restricted(info) else action
+
+
+def _asked_again(info: Mapping[str, Any]) -> Message:
+    what = f"That names no command. {FORM}"
+    if restricted(info):
+        what += f"\n\nThe command is one of these, word for word. {show_commands(info['commands'])}"
+    return Message("user", what)
+
+
+_NUMBER = re.compile(r"(?<![\d.])(\d{1,3})(?:\.\d+)?(?!\d)")
+_BEST = 10
+
+
+@dataclass(frozen=True)
+class TreeOfThoughtsConfig:
+    """Settings of the search.
+
+    Attributes:
+        breadth: Most thoughts that are proposed for a state, b.
+        depth: Levels, d.
+        beam: States of a level that are kept. Default: all.
+        judge: ``"value"`` asks for a number from 1 to 10 for each state; ``"vote"`` shows all of a
+            level and asks for the best.
+        votes: Votes on a level.
+        max_nodes: Most nodes of a tree; settings that allow more are refused.
+        max_tokens: Most tokens of an answer.
+        temperature: For proposals and votes; values and answers are the likeliest.
+        history: Most earlier steps of the episode that the model sees.
+        max_characters: Longest observation.
+    """
+
+    breadth: int = 3
+    depth: int = 2
+    beam: int | None = None
+    judge: str = "value"
+    votes: int = 3
+    max_nodes: int = 1000
+    max_tokens: int = 128
+    temperature: float = 0.7
+    history: int = 5
+    max_characters: int = 4000
+
+    def __post_init__(self) -> None:
+        _checks.whole(self, "breadth", "depth", "votes", "max_nodes", "max_tokens")
+        if self.beam is not None:
+            _checks.whole(self, "beam")
+        _checks.one_of(self, "judge", ("value", "vote"))
+        _checks.whole(self, "history", least=0)
+        _checks.whole(self, "max_characters", least=100)
+        _checks.number(self, "temperature", least=0, finite=False)
+        if self.largest > self.max_nodes:
+            raise ArgumentError(
+                f"breadth {self.breadth} and depth {self.depth} can make more than max_nodes, "
+                f"which is {self.max_nodes}"
+            )
+
+    @property
+    def largest(self) -> int:
+        """Nodes of the largest tree, counted until they exceed ``max_nodes``."""
+        nodes, kept = 0, 1
+        for _ in range(self.depth):
+            made = kept * self.breadth
+            nodes += made
+            kept = made if self.beam is None else min(made, self.beam)
+            if nodes > self.max_nodes:
+                break
+        return nodes
+
+
+class TreeOfThoughts(Method):
+    """A search over thoughts; settings are :class:`TreeOfThoughtsConfig`'s."""
+
+    name = "tot"
+    needs_backbone = True
+
+    def __init__(self, cell: Cell) -> None:
+        super().__init__(cell)
+        self.config: TreeOfThoughtsConfig = read_settings(TreeOfThoughtsConfig, cell.settings)
+
+    def policy(self) -> TreeOfThoughtsPolicy:
+        """Return a new policy."""
+        return TreeOfThoughtsPolicy(self.cell.backbone, self.config)
+
+
+Path = tuple[str, ...]
+
+
+class TreeOfThoughtsPolicy(_Prompting):
+    """Acts in one episode at a time.
+
+    Attributes:
+        nodes: Thoughts that were made in this episode.
+        leaves: Those of them at the full depth.
+        unread: Judgements that could not be read, which count as the lowest.
+        spent: Usage of all calls of this episode, also beside one that failed.
+    """
+
+    _config: TreeOfThoughtsConfig
+
+    def begin(self, instructions: str, seed: int) -> None:
+        """Begin an episode."""
+        super().begin(instructions, seed)
+        self.nodes = self.leaves = self.unread = 0
+        self._instructions = instructions
+        self._past: list[tuple[str, str]] = []
+
+    async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> Decision:
+        """Search, and act by the best path."""
+        seen, commands = clip(observation["text"], self._config.max_characters), info["commands"]
+        # The task and its state; the same for all questions of a step, and before them.
+        parts = [self._instructions] if self._instructions else []
+        parts += [f"Earlier: {before}\nThen you did: {action}" for before, action in self._past]
+        parts += [f"Now: {seen}", *([show_commands(commands)] if commands else [])]
+        self._context, self._info, self._usage = "\n\n".join(parts), info, Usage()
+        path = await self._search()
+        action = path[0] if path and commands else await self._answer(path)
+        self._past.append((seen, action))
+        self._past = self._past[len(self._past) - self._config.history :]
+        return Decision(action, " -> ".join(path), self._usage)
+
+    async def _search(self) -> Path:
+        """Return the best path of the deepest level that has any; empty without proposals."""
+        kept: list[Path] = [()]
+        best: Path = ()
+        for level in range(1, self._config.depth + 1):
+            proposed = await _all([self._propose(path) for path in kept])
+            made = [(*path, one) for path, some in zip(kept, proposed, strict=True) for one in some]
+            if not made:
+                break
+            self.nodes += len(made)
+            self.leaves += len(made) if level == self._config.depth else 0
+            worth = await self._judge(made)
+            # The first proposal of equal ones.
+            order = sorted(range(len(made)), key=lambda index: -worth[index])
+            best = made[order[0]]
+            kept = [made[index] for index in order[: self._config.beam]]
+        return best
+
+    async def _answer(self, path: Path) -> str:
+        commands = self._info["commands"]
+        steps = f"\n\nYour steps so far:\n{_numbered(path)}" if path else ""
+        kind = "one of the commands, word for word" if commands else "your answer"
+        text = await self._question(f"{steps}\n\nNow say {kind}, and nothing else.", 0.0)
+        return (matching(text, commands) if commands else None) or bare(text)
+
+    async def _propose(self, path: Path) -> list[str]:
+        config, commands = self._config, self._info["commands"]
+        what = "commands to do next" if commands else "next steps of a solution"
+        steps = f"\n\nAfter these steps:\n{_numbered(path)}" if path else ""
+        text = await self._question(
+            f"{steps}\n\nPropose {config.breadth} different {what}, one on a line, the best first, "
+            "and nothing else.",
+            config.temperature,
+        )
+        if path or not commands:
+            return lines(text, config.breadth)
+        # The first step is sent to the environment, so it must be a command.
+        real = (
+            matching(one, commands) or (None if restricted(self._info) else one)
+            for one in lines(text, 10 * config.breadth)
+        )
+        return list(dict.fromkeys(one for one in real if one is not None))[: config.breadth]
+
+    async def _judge(self, made: Sequence[Path]) -> list[float]:
+        if len(made) == 1:
+            return [1.0]
+        if self._config.judge == "value":
+            return await _all([self._value(path) for path in made])
+        counts = [0.0] * len(made)
+        for choice in await _all([self._vote(made) for _ in range(self._config.votes)]):
+            if choice:
+                counts[choice - 1] += 1
+        return counts
+
+    async def _value(self, path: Path) -> float:
+        text = await self._question(
+            f"\n\nSomeone plans these steps:\n{_numbered(path)}\n\nHow good is this plan, from 1 "
+            f"(useless) to {_BEST} (certain to succeed)? Say the number only.",
+            0.0,
+        )
+        return float(self._number(text, _BEST))
+
+    async def _vote(self, made: Sequence[Path]) -> int:
+        shown = "\n".join(f"Plan {i}: {', then '.join(p)}" for i, p in enumerate(made, 1))
+        text = await self._question(
+            f"\n\n{shown}\n\nWhich plan is best? Say its number only.", self._config.temperature
+        )
+        return self._number(text, len(made))
+
+    def _number(self, text: str, most: int) -> int:
+        """Read the first number of an answer; 0, and counted, unless it is from 1 to ``most``."""
+        found = _NUMBER.search(text)
+        number = int(found[1]) if found else 0
+        if 1 <= number <= most:
+            return number
+        self.unread += 1
+        return 0
+
+    async def _question(self, question: str, temperature: float) -> str:
+        text, usage = await self._ask([Message("user", self._context + question)], temperature)
+        self._usage += usage
+        return text
+
+
+def _numbered(path: Path) -> str:
+    return "\n".join(f"{number}. {thought}" for number, thought in enumerate(path, 1))
+
+
+async def _all(work: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Await all results, in order. If one fails, the others are stopped."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()

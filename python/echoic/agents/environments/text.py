@@ -1,0 +1,497 @@
+"""Household worlds in text: ALFWorld, and Rooms, a small generated world without dependencies.
+
+Decisions:
+
+- ALFWorld brings Fast Downward and jericho, which are under the GPL. It runs in an interpreter of
+  its own, which may be of another virtual environment; nothing of it is imported here.
+- The official games are not in ALFWorld's package; they are played where ``ALFWORLD_DATA`` points
+  at them. Otherwise games are generated: the same engine, rules, words and rooms, but our own
+  problems, so results do not compare with published ones. Reports say
+  ``alfworld (official games: not installed)`` then.
+- Commands are those that ALFWorld calls admissible; the reward is its own, 1 for the task done.
+- ALFWorld's expert replays the walkthrough that its own expert found, or Fast Downward where that
+  one gave up; elsewhere it plans by Fast Downward, which takes seconds.
+- A world of Rooms is a tree of rooms on a grid. Some doors are locked: the key of each is behind
+  the door before it, and the trophy is behind the last, so all are needed. Things lie on the floor
+  or in closed containers. Only the present room is seen.
+- All commands of a size of Rooms are listed in every state, so an index always means the same
+  command; ``command_mask`` marks those that have an effect. Milestones count once each, so walking
+  in circles earns nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from echoic.agents import _checks
+from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome, shortest
+from echoic.agents.environments.processes import EnvironmentProcessError, JsonProcess
+from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy as np
+
+__all__ = ["ALFWorldConfig", "ALFWorldEnvironment", "RoomsConfig", "RoomsEnvironment"]
+
+_TASKS = {
+    "pick_and_place": "pick_and_place_simple",
+    "look_at_obj": "look_at_obj_in_light",
+    "pick_clean_then_place": "pick_clean_then_place_in_recep",
+    "pick_heat_then_place": "pick_heat_then_place_in_recep",
+    "pick_cool_then_place": "pick_cool_then_place_in_recep",
+    "pick_two_obj": "pick_two_obj_and_place",
+}
+_DIM = 512
+_PYTHON = "ECHOIC_ALFWORLD_PYTHON"
+_INSTALL = (
+    "pip install alfworld==0.4.2, which compiles for some minutes, in a virtual environment of its "
+    "own if you don't want its GPL packages in yours"
+)
+
+
+@dataclass
+class ALFWorldConfig(EnvironmentConfig):
+    """Settings of ALFWorld.
+
+    Attributes:
+        task_type: ``"pick_and_place"``, ``"look_at_obj"``, ``"pick_clean_then_place"``,
+            ``"pick_heat_then_place"``, ``"pick_cool_then_place"``, ``"pick_two_obj"``, ALFWorld's
+            long name of one of them, or ``"any"``.
+        max_objects: Most things of a generated game, those of the task included. With the default
+            sizes, nearly all commands of a state fit into an ``action_space_size`` of 20.
+        room_size: Receptacles of a generated game; more if the task needs more, fewer if the room
+            has fewer.
+        use_vision: Must be False: the simulator that draws the rooms is not in the package.
+        text_encoding_dim: Another name of ``state_encoding_dim``; give either.
+        games: ``"official"``, ``"generated"``, or ``"auto"``: official where ``ALFWORLD_DATA``
+            points at them.
+        split: Part of the official games.
+        num_games: Number of generated games, among which seeds choose.
+        python: The interpreter that has alfworld. Default: that of ``ECHOIC_ALFWORLD_PYTHON``, or
+            this one.
+        step_timeout: Seconds that a command may take.
+        reset_timeout: Seconds for making and starting a game, or for a command of the expert.
+    """
+
+    max_steps: int = 100
+    timeout_penalty: float = 0.0
+    task_type: str = "pick_and_place"
+    max_objects: int = 10
+    room_size: int = 5
+    use_vision: bool = False
+    text_encoding_dim: int = _DIM
+    games: str = "auto"
+    split: str = "train"
+    num_games: int = 10_000
+    python: str | None = None
+    step_timeout: float = 60.0
+    reset_timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.use_vision:
+            raise ArgumentError(
+                "use_vision must be False: rooms are drawn by a simulator that ALFWorld's package "
+                "does not bring"
+            )
+        if self.text_encoding_dim != self.state_encoding_dim:
+            if _DIM not in (self.text_encoding_dim, self.state_encoding_dim):
+                raise ArgumentError(
+                    "text_encoding_dim and state_encoding_dim are the same, not "
+                    f"{self.text_encoding_dim} and {self.state_encoding_dim}"
+                )
+            given = self.text_encoding_dim + self.state_encoding_dim - _DIM
+            self.text_encoding_dim = self.state_encoding_dim = given
+        super().__post_init__()
+        if not self.task_names():
+            known = ", ".join((*_TASKS, "any"))
+            raise ArgumentError(f"task_type must be one of {known}, not {self.task_type!r}")
+        _checks.whole(self, "max_objects", "room_size", least=2)
+        _checks.whole(self, "num_games")
+        _checks.number(self, "step_timeout", "reset_timeout", above=0)
+        _checks.one_of(self, "games", ("auto", "generated", "official"))
+        _checks.one_of(self, "split", ("train", "valid_seen", "valid_unseen"))
+
+    def task_names(self) -> list[str]:
+        """Return ALFWorld's names of the tasks."""
+        if self.task_type == "any":
+            return sorted(_TASKS.values())
+        name = _TASKS.get(self.task_type, self.task_type)
+        return [name] if name in _TASKS.values() else []
+
+    @property
+    def provenance(self) -> str:
+        """The name of the data: that of the benchmark only with the official games."""
+        if self.chosen_games() == "official":
+            return "alfworld"
+        return "alfworld (official games: not installed)"
+
+    def chosen_games(self) -> str:
+        """Return ``"official"`` or ``"generated"``, by the settings and ``ALFWORLD_DATA``."""
+        if self.games != "auto":
+            return self.games
+        data = os.environ.get("ALFWORLD_DATA")
+        return "official" if data and (Path(data) / "json_2.1.1").is_dir() else "generated"
+
+
+class ALFWorldEnvironment(EchoRLEnvironment):
+    """A game of ALFWorld, played in a process of its own.
+
+    Making one needs no ALFWorld; the first ``reset`` does.
+
+    Raises:
+        ModuleNotFoundError: From ``reset``, if the worker's interpreter has no alfworld.
+        EnvironmentProcessError: If the worker died or hung; the next ``reset`` starts another.
+
+    >>> from echoic.agents.environments import ALFWorldConfig, ALFWorldEnvironment
+    >>> ALFWorldEnvironment(ALFWorldConfig(task_type="look_at_obj")).get_state_dim()
+    512
+    """
+
+    config: ALFWorldConfig
+    instructions = (
+        "You are in a room of a house, and have a task. Say one command at a time: look, "
+        "inventory, go to <place>, open <place>, close <place>, take <thing> from <place>, move "
+        "<thing> to <place>, examine <thing>, use <lamp>, clean <thing> with <place>, heat <thing> "
+        "with <place>, cool <thing> with <place>. Places and things have numbers, such as drawer 2."
+    )
+
+    def __init__(self, config: ALFWorldConfig | None = None) -> None:
+        super().__init__(config or ALFWorldConfig())
+        self._worker: JsonProcess | None = None
+        self._seen: dict[str, Any] = {}
+
+    def _game(self) -> dict[str, Any]:
+        """Choose an episode's game: the arguments of the worker's ``reset``."""
+        config, games = self.config, self.config.chosen_games()
+        made_from: dict[str, Any] = {
+            "tasks": config.task_names(),
+            "max_objects": config.max_objects,
+            "room_size": config.room_size,
+        }
+        key = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "echoic"
+        folder = Path(os.environ.get("ECHOIC_CACHE") or cache) / "alfworld" / key
+        # Official games are chosen by any number, modulo how many there are.
+        most = 2**31 if games == "official" else config.num_games
+        return {
+            "seed": int(self.np_random.integers(most)),
+            "settings": {**made_from, "games": games, "split": config.split},
+            "folder": str(folder),
+        }
+
+    def _expert(self) -> str | None:
+        command: str | None = self._ask("expert", self.config.reset_timeout)
+        return command
+
+    def close(self) -> None:
+        """End the worker; the environment can't be used afterwards."""
+        super().close()
+        if self._worker is not None:
+            self._worker.close()
+
+    def _start(self, options: dict[str, Any]) -> str:
+        game = self._game()
+        if self._worker is None:
+            self._worker = self._open()
+        self._seen = self._ask("reset", self.config.reset_timeout, **game)
+        return str(self._seen["text"])
+
+    def _apply(self, command: str) -> Outcome | None:
+        said = " ".join(command.split()).casefold()
+        known = {one.casefold(): one for one in self._seen["commands"]}
+        if said not in known:
+            return None
+        before = float(self._seen["score"])
+        self._seen = seen = self._ask("step", self.config.step_timeout, command=known[said])
+        score = float(seen["score"])
+        # A lost game earns nothing, whatever its score was.
+        final = 0.0 if seen["ended"] and not seen["won"] else score
+        reward = max(0.0, score - before)
+        return Outcome(seen["text"], reward, bool(seen["ended"]), final, seen["details"])
+
+    def _commands(self) -> Sequence[str]:
+        commands: list[str] = self._seen["commands"]
+        return commands
+
+    def _ask(self, do: str, timeout: float, **arguments: Any) -> Any:
+        if self._worker is None:
+            raise EnvironmentProcessError("ALFWorld's worker is gone, and reset starts another")
+        try:
+            return self._worker.ask(do, timeout, **arguments)
+        except EnvironmentProcessError:
+            # Its game is lost, even if it lives.
+            self._worker.close()
+            self._worker = None
+            raise
+
+    def _open(self) -> JsonProcess:
+        python = self.config.python or os.environ.get(_PYTHON) or sys.executable
+        file = Path(__file__).parent / "workers" / "alfworld_games.py"
+        worker = JsonProcess([python, str(file)], name="the worker of ALFWorld")
+        try:
+            worker.ask("hello", self.config.reset_timeout)
+        except BaseException as error:
+            worker.close()
+            if isinstance(error, ImportError):
+                raise ModuleNotFoundError(
+                    f"ALFWorld is not installed for {python} ({error}): {_INSTALL}; then give its "
+                    f"interpreter in {_PYTHON} or in the setting python"
+                ) from error
+            raise
+        return worker
+
+
+_NAMES = (
+    "hall", "kitchen", "study", "pantry", "bedroom", "cellar", "attic", "library",
+    "workshop", "bathroom", "garage", "parlour", "chapel", "nursery", "office", "laundry",
+)  # fmt: skip
+_COLOURS = ("red", "blue", "green")
+_CONTAINERS = ("chest", "cupboard", "drawer", "box")
+_WAYS = {"north": (0, 1), "east": (1, 0), "south": (0, -1), "west": (-1, 0)}
+_BACK = {"north": "south", "east": "west", "south": "north", "west": "east"}
+_TROPHY = "trophy"
+
+
+@dataclass
+class RoomsConfig(EnvironmentConfig):
+    """Settings of a world of rooms.
+
+    Attributes:
+        num_rooms: Number of rooms, from 2 to 16.
+        locked_doors: Number of locked doors, from 0 to 3.
+        containers: Number of containers, from 0 to 4.
+        reward: ``"sparse"``, 1 at the end, or ``"milestones"``, which divides that 1 among each key
+            taken, each door unlocked, the trophy taken and the trophy in its place.
+
+    >>> RoomsConfig(num_rooms=3, locked_doors=3)
+    Traceback (most recent call last):
+    echoic.errors.ArgumentError: 3 rooms have 2 doors, fewer than the 3 that are to be locked
+    """
+
+    max_steps: int = 100
+    timeout_penalty: float = 0.0
+    num_rooms: int = 8
+    locked_doors: int = 2
+    containers: int = 3
+    reward: str = "sparse"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _checks.whole(self, "num_rooms", least=2, most=len(_NAMES))
+        _checks.whole(self, "locked_doors", least=0, most=len(_COLOURS))
+        _checks.whole(self, "containers", least=0, most=len(_CONTAINERS))
+        if self.locked_doors >= self.num_rooms:
+            raise ArgumentError(
+                f"{self.num_rooms} rooms have {self.num_rooms - 1} doors, fewer than the "
+                f"{self.locked_doors} that are to be locked"
+            )
+        _checks.one_of(self, "reward", ("sparse", "milestones"))
+
+
+class _Where(NamedTuple):
+    """The state of an episode: all that a command can change."""
+
+    room: int
+    opened: frozenset[str] = frozenset()
+    held: frozenset[str] = frozenset()
+    unlocked: frozenset[str] = frozenset()
+    done: bool = False
+
+
+@dataclass
+class _World:
+    names: list[str]
+    #: For each room, the room and the colour (empty if not locked) behind each way out.
+    exits: list[dict[str, tuple[int, str]]]
+    containers: dict[str, int] = field(default_factory=dict)
+    #: For each thing, its room at first, and its container there unless that is empty.
+    things: dict[str, tuple[int, str]] = field(default_factory=dict)
+    start: int = 0
+    home: int = 0
+
+    def after(self, at: _Where, command: str) -> _Where | None:
+        """Return the state after a command; None if it has no effect."""
+        verb, _, rest = command.partition(" ")
+        if verb == "go":
+            beyond, colour = self.exits[at.room].get(rest, (-1, ""))
+            shut = beyond < 0 or (colour and colour not in at.unlocked)
+            return None if shut else at._replace(room=beyond)
+        if verb == "open":
+            here = self.containers.get(rest) == at.room and rest not in at.opened
+            return at._replace(opened=at.opened | {rest}) if here else None
+        if verb == "take":
+            return at._replace(held=at.held | {rest}) if self.lies(at, rest) else None
+        if verb == "unlock":
+            colour = rest.removesuffix(" door")
+            here = any(locked == colour for _, locked in self.exits[at.room].values())
+            can = here and f"{colour} key" in at.held and colour not in at.unlocked
+            return at._replace(unlocked=at.unlocked | {colour}) if can else None
+        can = at.room == self.home and _TROPHY in at.held
+        return at._replace(done=True) if can else None
+
+    def lies(self, at: _Where, thing: str, within: str | None = None) -> bool:
+        """Return whether a thing can be seen and taken here (within a container, or "")."""
+        room, container = self.things.get(thing, (-1, ""))
+        if room != at.room or thing in at.held or within not in (None, container):
+            return False
+        return not container or container in at.opened
+
+    def text(self, at: _Where) -> str:
+        """Describe what is seen."""
+        if at.done:
+            return "The trophy stands on its pedestal. You have done it."
+        ways = []
+        for way, (_, colour) in self.exits[at.room].items():
+            state = "" if not colour else "unlocked " if colour in at.unlocked else "locked "
+            ways.append(f"a {state}{colour} door leads {way}" if colour else f"a way leads {way}")
+        parts = [f"You are in the {self.names[at.room]}.", f"Here, {', '.join(ways)}."]
+        for kind in (one for one, room in self.containers.items() if room == at.room):
+            inside = _list(t for t in self.things if self.lies(at, t, kind))
+            opened = f"an open {kind} holds {inside}"
+            parts.append(f"There is {opened if kind in at.opened else f'a closed {kind}'}.")
+        if floor := [t for t in self.things if self.lies(at, t, "")]:
+            parts.append(f"On the floor: {_list(floor)}.")
+        if at.room == self.home:
+            parts.append("There is an empty pedestal.")
+        parts.append(f"You hold {_list(t for t in self.things if t in at.held)}.")
+        parts.append(f"The trophy belongs on the pedestal in the {self.names[self.home]}.")
+        return " ".join(parts)
+
+
+class RoomsEnvironment(EchoRLEnvironment):
+    """A generated world of rooms: find the trophy, and put it on the pedestal.
+
+    The expert knows the world and takes a shortest way.
+
+    >>> from echoic.agents.environments import RoomsConfig, RoomsEnvironment
+    >>> environment = RoomsEnvironment(RoomsConfig(num_rooms=2, locked_doors=0, containers=0))
+    >>> observation, info = environment.reset(seed=0)
+    >>> observation["text"].startswith("You are in the ")
+    True
+    >>> info["commands"][:2]
+    ('go north', 'go east')
+    """
+
+    config: RoomsConfig
+    instructions = (
+        "You are in a house, and see the room that you are in. Find the trophy and put it on the "
+        "pedestal. A locked door needs the key of its colour; things may be in closed containers. "
+        "Say one command: go north, go east, go south, go west, open <container>, take <thing>, "
+        "unlock <colour> door, put trophy on pedestal."
+    )
+
+    def __init__(self, config: RoomsConfig | None = None) -> None:
+        config = config or RoomsConfig()
+        super().__init__(config)
+        colours = _COLOURS[: config.locked_doors]
+        self._all = (
+            *(f"go {way}" for way in _WAYS),
+            "take trophy",
+            "put trophy on pedestal",
+            *(f"open {kind}" for kind in _CONTAINERS[: config.containers]),
+            *(f"take {colour} key" for colour in colours),
+            *(f"unlock {colour} door" for colour in colours),
+        )
+
+    def _start(self, options: dict[str, Any]) -> str:
+        self._world = _generate(self.config, self.np_random)
+        self._at = _Where(self._world.start)
+        self._plan: dict[_Where, str] = {}
+        # By state of this episode: no more than it has steps.
+        self._masks: dict[_Where, list[bool]] = {}
+        return self._world.text(self._at)
+
+    def _apply(self, command: str) -> Outcome | None:
+        command = " ".join(command.lower().split())
+        at = self._world.after(self._at, command) if command in self._all else None
+        if at is None:
+            return None
+        before, now = self._share(self._at), self._share(at)
+        self._at = at
+        reward = now - before if self.config.reward == "milestones" else float(at.done)
+        return Outcome(self._world.text(at), reward, at.done, now)
+
+    def _share(self, at: _Where) -> float:
+        """Return the share of milestones that are reached. None can be undone."""
+        return (len(at.held) + len(at.unlocked) + at.done) / (2 * self.config.locked_doors + 2)
+
+    def _commands(self) -> Sequence[str]:
+        return self._all
+
+    def _possible(self) -> Sequence[bool]:
+        if self._at not in self._masks:
+            after = self._world.after
+            self._masks[self._at] = [after(self._at, command) is not None for command in self._all]
+        return self._masks[self._at]
+
+    def _expert(self) -> str | None:
+        if self._at not in self._plan:
+            self._plan = shortest(self._at, self._around)
+        return self._plan.get(self._at)
+
+    def _around(self, at: _Where) -> Iterator[tuple[str, _Where, bool]]:
+        for command in self._all:
+            after = self._world.after(at, command)
+            if after is not None:
+                yield command, after, after.done
+
+
+def _generate(config: RoomsConfig, rng: np.random.Generator) -> _World:
+    """Make a world that can be solved."""
+
+    def pick(some: Sequence[Any]) -> Any:
+        return some[int(rng.integers(len(some)))]
+
+    names = [_NAMES[i] for i in rng.permutation(len(_NAMES))[: config.num_rooms]]
+    cells = {(0, 0): 0}
+    exits: list[dict[str, tuple[int, str]]] = [{} for _ in names]
+    parents: list[tuple[int, str]] = [(-1, "")]
+    while len(cells) < len(names):
+        x, y = pick(list(cells))
+        way = pick(list(_WAYS))
+        cell = (x + _WAYS[way][0], y + _WAYS[way][1])
+        if cell not in cells:
+            room = cells[cell] = len(cells)
+            old = cells[x, y]
+            exits[old][way], exits[room][_BACK[way]] = (room, ""), (old, "")
+            parents.append((old, way))
+    # A parent has a lower number than its children, so locked doors are reached in the order of
+    # their rooms' numbers, and the first region holds all rooms behind no locked door.
+    doors = sorted(1 + int(i) for i in rng.permutation(len(names) - 1)[: config.locked_doors])
+    lock = {room: _COLOURS[i] for i, room in enumerate(doors)}
+    for room, colour in lock.items():
+        old, way = parents[room]
+        exits[old][way], exits[room][_BACK[way]] = (room, colour), (old, colour)
+    behind: list[int] = []
+    for room, (old, _) in enumerate(parents):
+        behind.append(room if room in lock else 0 if old < 0 else behind[old])
+    regions = [[r for r in range(len(names)) if behind[r] == door] for door in (0, *doors)]
+    world = _World(names, [{way: ways[way] for way in _WAYS if way in ways} for ways in exits])
+    for kind in _CONTAINERS[: config.containers]:
+        world.containers[kind] = int(rng.integers(len(names)))
+
+    def put(thing: str, rooms: list[int]) -> None:
+        room = pick(rooms)
+        kinds = ["", *(kind for kind, where in world.containers.items() if where == room)]
+        # Preferably in a container.
+        world.things[thing] = (room, pick(kinds) or kinds[-1])
+
+    world.start, world.home = pick(regions[0]), pick(regions[0])
+    # The key of each door is in the region before it, so that all are needed.
+    for door, region in zip(doors, regions, strict=False):
+        put(f"{lock[door]} key", region)
+    last = regions[-1]
+    put(_TROPHY, [room for room in last if room not in (world.start, world.home)] or last)
+    return world
+
+
+def _list(things: Any) -> str:
+    return ", ".join(f"a {thing}" for thing in things) or "nothing"
