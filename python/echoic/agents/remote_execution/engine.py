@@ -204,7 +204,7 @@ class RemoteEngine(RolloutEngine[_Rollout]):
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._queue, (rank, number, place))
         # A callback ends the rollout: a task that is cancelled before its first step never runs.
-        rollout.task = asyncio.create_task(asyncio.wait_for(self._run(rollout, place), limit))
+        rollout.task = asyncio.create_task(self._live(rollout, place, limit))
         rollout.task.add_done_callback(lambda task: self._end(rollout, place, task, limit))
         self._admit()
         return rollout.request_id
@@ -350,6 +350,10 @@ class RemoteEngine(RolloutEngine[_Rollout]):
                     f"{self._replicas[index]!r} still has {self._router.loads[index]} rollouts "
                     f"after {timeout:g} s; it goes on with version {self._versions[index]}"
                 ) from None
+
+    async def _live(self, rollout: _Rollout, place: asyncio.Future[None], limit: float) -> str:
+        # Not wait_for alone: cancelled before its first step, it would leave a coroutine unawaited.
+        return await asyncio.wait_for(self._run(rollout, place), limit)
 
     def _end(
         self, rollout: _Rollout, place: asyncio.Future[None], task: asyncio.Task[str], limit: float
